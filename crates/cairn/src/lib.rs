@@ -1,0 +1,2 @@
+//! cairn
+#![no_std]

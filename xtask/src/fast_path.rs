@@ -1,0 +1,10 @@
+//! Count fast-path instructions.
+
+/// Options.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+/// Runs the command.
+pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
+    anyhow::bail!("not written yet")
+}

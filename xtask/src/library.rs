@@ -1,0 +1,30 @@
+//! Builds the release libraries once and says where they are.
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The built artifacts of `cairn-c`.
+pub(crate) struct Library {
+    /// libcairn.so
+    pub(crate) shared: PathBuf,
+    /// libcairn.a
+    pub(crate) archive: PathBuf,
+}
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives inside the workspace")
+}
+
+/// Builds `cairn-c` in release mode.
+pub(crate) fn build() -> Result<Library> {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--release", "-p", "cairn-c"])
+        .current_dir(workspace())
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(status.success(), "cargo build -p cairn-c failed");
+    let out = workspace().join("target/release");
+    Ok(Library { shared: out.join("libcairn.so"), archive: out.join("libcairn.a") })
+}
