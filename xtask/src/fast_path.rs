@@ -1,10 +1,44 @@
-//! Count fast-path instructions.
+//! Counts the machine instructions of the fast paths, one by one.
+//!
+//! A small C program calls the allocator between two marks; the tracer steps it through
+//! each call and looks at every instruction that lies inside the library under test.
+//! Unlike a timing, the result is the same on a busy machine, so it can be asserted.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod golden;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod report;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod trace;
+
+use std::path::PathBuf;
 
 /// Options.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+#[cfg_attr(not(all(target_os = "linux", target_arch = "x86_64")), expect(dead_code))]
+pub(crate) struct Args {
+    /// Write docs/fast-path-golden.toml instead of comparing with it.
+    #[arg(long)]
+    update: bool,
+    /// Count this library too, in a further column; `glibc` is the C library itself.
+    #[arg(long, value_name = "PATH")]
+    library: Vec<PathBuf>,
+    /// Count only the libraries named, not cairn; nothing is compared.
+    #[arg(long)]
+    peers_only: bool,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
 
 /// Runs the command.
-pub(crate) fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("not written yet")
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    return report::run(args);
+    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+    {
+        let _ = args;
+        println!("fast-path: not applicable, it counts x86-64 instructions on Linux");
+        Ok(())
+    }
 }

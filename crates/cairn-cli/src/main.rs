@@ -1,2 +1,67 @@
-//! Placeholder.
-fn main() {}
+//! The `cairn` command.
+//!
+//! Owns the command line; each subcommand is a module. The one idea: the command carries
+//! `libcairn.so` inside itself, so there is nothing to install. It must never stand between a
+//! program and its user: whatever is started takes over this very process.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`run`] | `cairn run`: environment and exec |
+//! | [`program`] | which file will run, and whether a library can be preloaded into it |
+//! | [`embedded`] | the library: bytes in here, file in a cache directory |
+#![no_main]
+
+mod embedded;
+mod program;
+mod run;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::ffi::{c_char, c_int};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+
+/// Exit status for failures of cairn itself, as with `env` and `timeout`.
+const EXIT_OWN_FAILURE: u8 = 125;
+
+/// A general-purpose memory allocator, and what to do with it.
+#[derive(Parser)]
+#[command(name = "cairn", version = embedded::VERSION)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Args),
+
+    /// Print the path of libcairn.so, for LD_PRELOAD=$(cairn path)
+    Path,
+}
+
+/// The C entry point, in place of the one of Rust's runtime. That one ignores SIGPIPE and opens
+/// the standard streams that are closed, and a program started by exec would inherit both;
+/// services started with SIGPIPE ignored (the default of systemd) must find it so, and others
+/// must not.
+///
+/// `std::env::args` does not depend on the runtime: with glibc it is filled before `main`.
+// SAFETY: no other crate of this program defines `main`, and the signature is the one C expects.
+#[unsafe(no_mangle)]
+extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(&args).map(|never| match never {}),
+        Command::Path => print_path(),
+    };
+    let Err(error) = outcome else { return 0 };
+    eprintln!("cairn: {error:#}");
+    let unfit = error.downcast_ref::<program::Unfit>();
+    unfit.map_or(EXIT_OWN_FAILURE, program::Unfit::exit_code).into()
+}
+
+fn print_path() -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(embedded::install()?.as_os_str().as_bytes())?;
+    stdout.write_all(b"\n")?;
+    Ok(stdout.flush()?)
+}

@@ -1,2 +1,122 @@
-//! cairn
-#![no_std]
+//! A general-purpose memory allocator.
+//!
+//! ```
+//! #[global_allocator]
+//! static ALLOCATOR: cairn::Cairn = cairn::Cairn;
+//! # fn main() { drop(vec![1, 2, 3]); }
+//! ```
+//!
+//! # The words
+//!
+//! A **block** is what a program gets. A **span** is a run of **slices** (16 KiB each) cut into
+//! blocks of one **size class**; a large block owns a run of its own. Slices come from the
+//! **window**, one reservation of address space, by way of the **arena**. Each thread has a
+//! **heap**; a span has at most one **holder**, usually a heap that **owns** it. A **local free**
+//! is one by the holder, a **remote free** any other. A full span is let go as an **orphan**;
+//! whoever frees into it next takes it over; an orphan with free blocks is listed and
+//! **adopted**. Free memory is **purged** (given back to the system) by time. A **page** is the
+//! operating system's.
+//!
+//! # The two ladders
+//!
+//! ```text
+//! api::allocate                         class by table, pop
+//!   thread::refill                      nothing in the list; first call of a thread
+//!     Heap::refill                      own frees, others' frees, own spans, orphans, untouched
+//!       arena::take_span                a new span
+//!   api::allocate_medium                over 1 KiB: class by arithmetic, pop
+//!     large::allocate                   over 64 KiB: a run of slices, or a mapping
+//!
+//! api::deallocate                       descriptor, own span?, a block's start?, push
+//!   Heap::span_event                    the span's last block
+//!   api::deallocate_elsewhere           null; verify the pointer
+//!     thread::send, Heap::send          another's span: batch, then one CAS
+//!     large::free, large::free_mapping
+//!     api::bad_pointer                  say so and abort
+//! ```
+//!
+//! ARCHITECTURE.md has the rooms and their rules.
+#![cfg_attr(not(test), no_std)]
+
+#[cfg(test)]
+extern crate std;
+
+mod block;
+mod remote;
+mod sync;
+
+#[cfg(loom)]
+#[path = "../tests/models.rs"]
+mod models;
+
+#[cfg(not(loom))]
+mod whole {
+    // Loom's atomics cannot stand in statics: the models see the protocol's rooms alone.
+}
+
+mod address_map;
+mod api;
+mod arena;
+mod heap;
+mod large;
+mod orphans;
+mod os;
+mod size_class;
+mod span;
+mod thread;
+
+pub use api::{
+    allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, purge, purge_delay_ms,
+    reallocate, set_purge_delay_ms, usable_size,
+};
+
+use core::alloc::{GlobalAlloc, Layout};
+
+/// The allocator as a Rust global allocator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cairn;
+
+// SAFETY: blocks are disjoint, live until freed, and at least as large and aligned as asked.
+unsafe impl GlobalAlloc for Cairn {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        allocate_aligned(layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, p: *mut u8, _layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { deallocate(p) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= 16 {
+            return allocate_zeroed(layout.size());
+        }
+        let p = allocate_aligned(layout.size(), layout.align());
+        if !p.is_null() {
+            // SAFETY: the block is ours and has that many bytes.
+            unsafe { p.write_bytes(0, layout.size()) };
+        }
+        p
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if layout.align() <= 16 {
+            // SAFETY: the caller's contract.
+            return unsafe { reallocate(p, size) };
+        }
+        // Growing in place or by moving pages keeps the place in a page, not more.
+        let new = allocate_aligned(size, layout.align());
+        if !new.is_null() {
+            // SAFETY: both blocks are live and apart, and have that many bytes.
+            unsafe {
+                new.copy_from_nonoverlapping(p, layout.size().min(size));
+                deallocate(p);
+            }
+        }
+        new
+    }
+}

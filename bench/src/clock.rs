@@ -1,0 +1,63 @@
+//! Timing inside the workloads. `Instant` is CLOCK_MONOTONIC here.
+
+use crate::case::Settings;
+use std::time::{Duration, Instant};
+
+/// Length of one slice: shorter than a turn of the scheduler, so that on a busy machine
+/// most slices are not interrupted, and long against reading the clock.
+const SLICE: Duration = Duration::from_micros(500);
+/// Slices of one measurement at scale 1.
+const SLICES: usize = 1200;
+/// Warm-up before the first slice.
+const WARM_UP: Duration = Duration::from_millis(20);
+
+/// Time per operation.
+pub struct PerOp {
+    /// Median of the slices: what an operation costs as a rule. Leaves out work that is
+    /// done once in a while, along with the interruptions.
+    pub ns: f64,
+    /// CPU time of all slices: what operations cost on the whole, rare work included.
+    pub cpu_ns: f64,
+}
+
+/// Nanoseconds per operation of `batch`, which performs `ops` operations per call.
+///
+/// Repeats it until the time budget is used; nothing is allocated or printed here.
+pub fn per_op(settings: &Settings, ops: u64, mut batch: impl FnMut()) -> PerOp {
+    let start = Instant::now();
+    let mut once = Duration::MAX;
+    while start.elapsed() < WARM_UP || once == Duration::MAX {
+        let start = Instant::now();
+        batch();
+        once = once.min(start.elapsed());
+    }
+    let repeats = (SLICE.as_nanos() / once.as_nanos().max(1)).max(1) as u64;
+    // A batch longer than a slice makes slices longer, not the measurement.
+    let stretch = (once.as_secs_f64() / SLICE.as_secs_f64()).max(1.0);
+    let count = (settings.scale.min(1.0) * SLICES as f64 / stretch).max(5.0) as usize;
+
+    let mut slices = [0.0f64; SLICES];
+    let slices = &mut slices[..count];
+    let cpu = cpu_time();
+    for slice in &mut *slices {
+        let start = Instant::now();
+        for _ in 0..repeats {
+            batch();
+        }
+        *slice = start.elapsed().as_nanos() as f64 / (repeats * ops) as f64;
+    }
+    let cpu = (cpu_time() - cpu).as_nanos() as f64;
+    slices.sort_by(f64::total_cmp);
+    PerOp { ns: slices[count / 2], cpu_ns: cpu / (count as u64 * repeats * ops) as f64 }
+}
+
+/// Milliseconds since `start`.
+pub fn ms_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e3
+}
+
+/// CPU time of all threads of this process.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

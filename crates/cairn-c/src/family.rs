@@ -1,0 +1,216 @@
+//! The malloc family, to the letter of C23, POSIX and glibc's manual.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+/// The largest size and alignment served.
+const LIMIT: usize = isize::MAX as usize;
+
+/// What aligned requests without an alignment of their own get: `alignof(max_align_t)`.
+const MALLOC_ALIGN: usize = 16;
+
+#[cold]
+#[inline(never)]
+fn no_memory() -> *mut c_void {
+    // SAFETY: errno's location is valid for the calling thread.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    null_mut()
+}
+
+/// `p`, with errno set if it is null.
+#[inline(always)]
+fn or_no_memory(p: *mut u8) -> *mut c_void {
+    if p.is_null() { no_memory() } else { p.cast() }
+}
+
+/// malloc(3). A size of 0 gives a unique block.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    or_no_memory(cairn::allocate(size))
+}
+
+/// free(3). Leaves errno alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(p: *mut c_void) {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::deallocate(p.cast()) }
+}
+
+/// calloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(bytes) => or_no_memory(cairn::allocate_zeroed(bytes)),
+        None => no_memory(),
+    }
+}
+
+/// realloc(3). As in glibc, `realloc(p, 0)` with a block frees it and returns null (undefined
+/// in C23); errno is left alone then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
+    if size == 0 && !p.is_null() {
+        // SAFETY: the caller's contract.
+        unsafe { cairn::deallocate(p.cast()) };
+        return null_mut();
+    }
+    // SAFETY: the caller's contract.
+    or_no_memory(unsafe { cairn::reallocate(p.cast(), size) })
+}
+
+/// reallocarray(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's contract.
+        Some(bytes) => unsafe { realloc(p, bytes) },
+        None => no_memory(),
+    }
+}
+
+/// posix_memalign(3). Leaves errno alone, and `*out` on failure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
+        return libc::EINVAL;
+    }
+    let p = aligned(align, size);
+    if p.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { *out = p.cast() };
+    0
+}
+
+fn aligned(align: usize, size: usize) -> *mut u8 {
+    if size > LIMIT || align > LIMIT {
+        return null_mut();
+    }
+    cairn::allocate_aligned(size, align)
+}
+
+/// memalign(3). Rounds an alignment that is no power of two up to one, as glibc does.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.max(MALLOC_ALIGN).checked_next_power_of_two() {
+        Some(align) if align <= LIMIT => or_no_memory(aligned(align, size)),
+        _ => {
+            // SAFETY: errno's location is valid for the calling thread.
+            unsafe { *libc::__errno_location() = libc::EINVAL };
+            null_mut()
+        }
+    }
+}
+
+/// aligned_alloc(3). As `memalign`, like glibc up to 2.37.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    memalign(align, size)
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// valloc(3): page-aligned.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    memalign(page_size(), size)
+}
+
+/// pvalloc(3): page-aligned whole pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = page_size();
+    match size.max(1).checked_next_multiple_of(page) {
+        Some(bytes) => memalign(page, bytes),
+        None => no_memory(),
+    }
+}
+
+/// malloc_usable_size(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::usable_size(p.cast()) }
+}
+
+/// free_sized (C23).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_sized(p: *mut c_void, _size: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::deallocate(p.cast()) }
+}
+
+/// free_aligned_sized (C23).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::deallocate(p.cast()) }
+}
+
+/// cfree: free(3) under its old name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(p: *mut c_void) {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::deallocate(p.cast()) }
+}
+
+// glibc's internal names, which old programs and some static ones call.
+
+/// malloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
+    malloc(size)
+}
+
+/// free(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_free(p: *mut c_void) {
+    // SAFETY: the caller's contract.
+    unsafe { free(p) }
+}
+
+/// calloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
+    calloc(count, size)
+}
+
+/// realloc(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_realloc(p: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { realloc(p, size) }
+}
+
+/// reallocarray(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __libc_reallocarray(
+    p: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { reallocarray(p, count, size) }
+}
+
+/// memalign(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_memalign(align: usize, size: usize) -> *mut c_void {
+    memalign(align, size)
+}
+
+/// valloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_valloc(size: usize) -> *mut c_void {
+    valloc(size)
+}
+
+/// pvalloc(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn __libc_pvalloc(size: usize) -> *mut c_void {
+    pvalloc(size)
+}

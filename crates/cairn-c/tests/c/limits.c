@@ -1,0 +1,277 @@
+/* Under limits of the system: address space, data, locked memory, number of mappings. */
+#include "check.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+static void lower(int resource, size_t bytes)
+{
+    struct rlimit limits = {bytes, bytes};
+    CHECK(setrlimit(resource, &limits) == 0, "setrlimit(%d, %zu)", resource, bytes);
+}
+
+/* About 20 MiB live at most, all sizes, contents checked. */
+static void *workload(void *seed)
+{
+    enum { LIVE = 1000 };
+    struct { void *block; size_t size; } *live = calloc(LIVE, sizeof *live);
+    uint64_t random = 88172645463325252u + (uintptr_t)seed;
+    CHECK(live != NULL, "the table");
+    for (int step = 0; step < 50000; step++) {
+        size_t slot = random_next(&random) % LIVE;
+        CHECK(live[slot].block == NULL || holds(live[slot].block, live[slot].size, (unsigned)slot), "step %d", step);
+        free(live[slot].block);
+        live[slot].size = random_size(&random, step % 500 ? 13 : 20);
+        live[slot].block = malloc(live[slot].size);
+        CHECK(live[slot].block != NULL, "%zu bytes, step %d", live[slot].size, step);
+        fill(live[slot].block, live[slot].size, (unsigned)slot);
+    }
+    for (size_t slot = 0; slot < LIVE; slot++) free(live[slot].block);
+    free(live);
+    return NULL;
+}
+
+/* For limits set before the start. */
+static void works(void)
+{
+    void *threads[4];
+    workload(NULL);
+    for (size_t i = 0; i < COUNT_OF(threads); i++) threads[i] = started(workload, (void *)(i + 1));
+    for (size_t i = 0; i < COUNT_OF(threads); i++) joined(threads[i]);
+    void *large = malloc(20 * MIB);
+    CHECK(large != NULL, "20 MiB");
+    memset(large, 1, 20 * MIB);
+    free(large);
+}
+
+/* The same with stacks small enough for a limit on data. */
+static void data_works(void)
+{
+    pthread_attr_t attributes;
+    pthread_t threads[4];
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 256 * KIB);
+    for (size_t i = 0; i < COUNT_OF(threads); i++)
+        CHECK(pthread_create(&threads[i], &attributes, workload, (void *)i) == 0, "a thread");
+    for (size_t i = 0; i < COUNT_OF(threads); i++) joined((void *)threads[i]);
+    void *large = malloc(20 * MIB);
+    CHECK(large != NULL, "20 MiB");
+    memset(large, 1, 20 * MIB);
+    free(large);
+}
+
+/* There may be no memory at all: then each request says so. */
+static void little_room(void)
+{
+    for (int round = 0; round < 20; round++) {
+        void *blocks[200];
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+            size_t size = (i + 1) * 500;
+            errno = 0;
+            blocks[i] = malloc(size);
+            CHECK(blocks[i] != NULL || errno == ENOMEM, "%zu", size);
+            if (blocks[i]) memset(blocks[i], 1, size);
+        }
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) free(blocks[i]);
+    }
+}
+
+/* Takes blocks of a size until there are no more, writing on each. Linked through themselves. */
+static size_t take_all(size_t size, size_t count_max, void **head)
+{
+    size_t count = 0;
+    for (;;) {
+        errno = 0;
+        void **block = malloc(size);
+        if (block == NULL) {
+            CHECK(errno == ENOMEM, "%zu blocks of %zu", count, size);
+            return count;
+        }
+        CHECK(count < count_max, "no limit is felt by %zu blocks of %zu", count, size);
+        fill_ends(block + 1, size - sizeof *block, (unsigned)size);
+        *block = *head;
+        *head = block;
+        count++;
+    }
+}
+
+static void give_all(size_t size, void *head)
+{
+    while (head != NULL) {
+        void **block = head;
+        head = *block;
+        CHECK(ends_hold(block + 1, size - sizeof *block, (unsigned)size), "%zu", size);
+        free(block);
+    }
+}
+
+/* Every entry point fails alike, smaller requests go on, what is live stays whole, frees work,
+ * and afterwards there is as much as before. */
+static void shortage(void)
+{
+    static const size_t sizes[] = {64 * MIB, 3 * MIB, 200 * KIB, 20 * KIB, 1000, 64};
+    enum { KINDS = COUNT_OF(sizes) };
+    size_t first_counts[KINDS] = {0};
+    for (int round = 0; round < 3; round++) {
+        void *heads[KINDS] = {NULL};
+        for (size_t i = 0; i < KINDS; i++) {
+            size_t count = take_all(sizes[i], 4 * GIB / sizes[i], &heads[i]);
+            if (i == 0 && round == 0) first_counts[i] = count;
+            if (i == 0) {
+                CHECK(count > 0, "not one of %zu", sizes[i]);
+                /* Where 64 MiB fail, 64 bytes do not. */
+                void *small = malloc(64);
+                CHECK(small != NULL, "a small request after a large one failed");
+                free(small);
+                CHECK(count + 2 >= first_counts[i], "%zu blocks at first, now %zu", first_counts[i], count);
+            }
+        }
+        void *untouched = &untouched;
+        size_t size = 64 * MIB;
+        char *kept = heads[KINDS - 1];
+        errno = 0;
+        CHECK(calloc(1, size) == NULL && errno == ENOMEM, "calloc");
+        errno = 0;
+        CHECK(memalign(4096, size) == NULL && errno == ENOMEM, "memalign");
+        errno = 0;
+        CHECK(aligned_alloc(MIB, size) == NULL && errno == ENOMEM, "aligned_alloc");
+        errno = 0;
+        CHECK(kept == NULL || (realloc(kept, size) == NULL && errno == ENOMEM), "realloc");
+        CHECK(posix_memalign(&untouched, MIB, size) == ENOMEM && untouched == &untouched, "posix_memalign");
+        errno = 0;
+        CHECK(valloc(size) == NULL && errno == ENOMEM, "valloc");
+        for (size_t i = KINDS; i-- > 0;) give_all(sizes[i], heads[i]);
+        malloc_trim(0);
+    }
+    workload(NULL);
+}
+
+static void address_space_shortage(void)
+{
+    lower(RLIMIT_AS, virtual_kib() * KIB + 256 * MIB);
+    /* An allocator may have reserved ahead; what it makes writable there counts as data. */
+    lower(RLIMIT_DATA, 512 * MIB);
+    shortage();
+}
+
+static void data_shortage(void)
+{
+    lower(RLIMIT_DATA, 256 * MIB);
+    shortage();
+}
+
+static void *until_short(void *unused)
+{
+    (void)unused;
+    for (int round = 0; round < 20; round++) {
+        void *head = NULL;
+        static const size_t sizes[] = {500, 5000, 100 * KIB, 5 * MIB};
+        size_t size = sizes[round % COUNT_OF(sizes)];
+        take_all(size, 4 * GIB / size, &head);
+        give_all(size, head);
+    }
+    return NULL;
+}
+
+/* Several threads run into the limit at once. */
+static void shortage_in_threads(void)
+{
+    void *threads[4];
+    lower(RLIMIT_DATA, 192 * MIB);
+    for (size_t i = 0; i < COUNT_OF(threads); i++) threads[i] = started(until_short, NULL);
+    for (size_t i = 0; i < COUNT_OF(threads); i++) joined(threads[i]);
+    workload(NULL);
+}
+
+/* A thread that finds no memory for its own heap must fail its request, not the process. */
+static void *first_request(void *unused)
+{
+    (void)unused;
+    errno = 0;
+    void *block = malloc(100);
+    CHECK(block != NULL || errno == ENOMEM, "first request of a thread");
+    free(block);
+    return NULL;
+}
+
+static void threads_start_in_a_shortage(void)
+{
+    void *head = NULL;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 64 * KIB);
+    lower(RLIMIT_DATA, 128 * MIB);
+    take_all(MIB, 1000, &head);
+    /* Room for stacks. */
+    void **block = head;
+    head = *block;
+    free(block);
+    for (int i = 0; i < 200; i++) {
+        if (pthread_create(&thread, &attributes, first_request, NULL) == 0) pthread_join(thread, NULL);
+    }
+    give_all(MIB, head);
+    workload(NULL);
+}
+
+/* What is reserved but not used must not be brought in. */
+static void locked(void)
+{
+    size_t before = resident_kib();
+    CHECK(mlockall(MCL_CURRENT | MCL_FUTURE) == 0, "mlockall");
+    CHECK(resident_kib() < before + 64 * KIB, "%zu KiB, then %zu", before, resident_kib());
+    works();
+    CHECK(peak_resident_kib() < 256 * KIB, "%zu KiB", peak_resident_kib());
+    /* Giving back locked memory may be refused; the heap must live with it. */
+    malloc_trim(0);
+    works();
+    munlockall();
+    works();
+}
+
+static size_t mappings(void)
+{
+    static char text[65536];
+    size_t count = 0;
+    ssize_t length;
+    int fd = open("/proc/self/maps", O_RDONLY);
+    CHECK(fd >= 0, "/proc is needed");
+    while ((length = read(fd, text, sizeof text)) > 0)
+        for (ssize_t i = 0; i < length; i++) count += text[i] == '\n';
+    close(fd);
+    return count;
+}
+
+/* The kernel allows 65,530 mappings; a heap full of holes must stay far from it. */
+static void few_mappings(void)
+{
+    enum { COUNT = 8000 };
+    static void *blocks[COUNT];
+    static const size_t sizes[] = {600 * KIB, 100 * KIB, 20 * KIB};
+    size_t before = mappings();
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        for (size_t j = 0; j < COUNT; j++) {
+            blocks[j] = malloc(sizes[i]);
+            CHECK(blocks[j] != NULL, "%zu", j);
+            memset(blocks[j], 1, 1);
+        }
+        CHECK(mappings() < before + 1000, "%zu mappings, then %zu", before, mappings());
+        for (size_t j = 0; j < COUNT; j += 2) free(blocks[j]);
+        malloc_trim(0);
+        CHECK(mappings() < before + 1000, "%zu mappings, then %zu with holes", before, mappings());
+        for (size_t j = 1; j < COUNT; j += 2) free(blocks[j]);
+    }
+}
+
+static const struct test_case cases[] = {
+    {"works", works},
+    {"data_works", data_works},
+    {"little_room", little_room},
+    {"address_space_shortage", address_space_shortage},
+    {"data_shortage", data_shortage},
+    {"shortage_in_threads", shortage_in_threads},
+    {"threads_start_in_a_shortage", threads_start_in_a_shortage},
+    {"locked", locked},
+    {"few_mappings", few_mappings},
+};
+MAIN(cases)

@@ -1,0 +1,61 @@
+//! The C++ allocation functions, and the library under C++ programs.
+
+mod common;
+
+use common::{Loading, passes, passes_in};
+
+#[test]
+fn every_form_of_new_goes_with_every_form_of_delete() {
+    passes("cxx.cpp", "every_form");
+}
+
+#[test]
+fn new_and_malloc_share_a_heap() {
+    passes("cxx.cpp", "one_heap_with_malloc");
+}
+
+#[test]
+fn without_a_handler_new_throws_bad_alloc() {
+    passes("cxx.cpp", "without_handler");
+}
+
+#[test]
+fn the_new_handler_is_called_until_it_gives_up() {
+    passes("cxx.cpp", "handler_is_called_until_it_gives_up");
+}
+
+#[test]
+fn the_new_handler_may_throw() {
+    passes("cxx.cpp", "handler_may_throw");
+}
+
+#[test]
+fn new_succeeds_when_the_handler_frees_memory() {
+    passes("cxx.cpp", "handler_frees_memory");
+}
+
+#[test]
+fn a_shortage_of_small_blocks_is_survived() {
+    passes("cxx.cpp", "shortage_of_small_blocks");
+}
+
+#[test]
+fn containers_work() {
+    passes("cxx.cpp", "containers");
+}
+
+#[test]
+fn memory_resources_work() {
+    passes("cxx.cpp", "memory_resources");
+}
+
+#[test]
+fn exceptions_work_in_threads() {
+    passes("cxx.cpp", "exceptions_in_threads");
+}
+
+/// Not static: there the linker sees two definitions of equal right.
+#[test]
+fn a_program_may_replace_operator_new() {
+    passes_in(&[Loading::Preloaded, Loading::Linked], "replaced_new.cpp", &["program_wins"]);
+}

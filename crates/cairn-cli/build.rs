@@ -1,0 +1,88 @@
+//! Builds `libcairn.so` for the command to carry.
+//!
+//! A nested cargo builds it into its own target directory, because the outer one is locked, and
+//! always in the release profile, because a debug command must not hand out a debug allocator.
+
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+/// Variables that the outer cargo or its user set for the outer build alone. The wrappers would
+/// lint the library instead of compiling it under `cargo clippy`; the others would send the
+/// result elsewhere, or tell the library's build scripts about this crate.
+const OUTER_ONLY: [&str; 8] = [
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_BUILD_RUSTC_WRAPPER",
+    "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER",
+    "CARGO_BUILD_BUILD_DIR",
+    "CARGO_INCREMENTAL",
+    "CLIPPY_ARGS",
+    "__CARGO_DEFAULT_LIB_METADATA",
+];
+const OUTER_ONLY_PREFIXES: [&str; 5] =
+    ["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_PKG_", "CARGO_MANIFEST_", "DEP_"];
+
+fn main() {
+    let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let workspace = manifest_dir.ancestors().nth(2).expect("the crate lies in crates/");
+    assert!(
+        variable("CARGO_CFG_TARGET_OS") == "linux" && variable("CARGO_CFG_TARGET_ENV") == "gnu",
+        "the cairn command carries libcairn.so, which needs Linux with glibc: build it for a \
+         *-linux-gnu target"
+    );
+
+    for input in ["Cargo.toml", "Cargo.lock", "crates/cairn", "crates/cairn-c"] {
+        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+
+    let library = build_library(workspace);
+    let contents = fs::read(&library)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", library.display()));
+    println!("cargo::rustc-env=EMBEDDED_LIBRARY={}", library.display());
+    let hash = short_hash(&contents);
+    println!("cargo::rustc-env=EMBEDDED_LIBRARY_HASH={hash}");
+    println!("cargo::rustc-env=EMBEDDED_LIBRARY_HASH8={}", &hash[..8]);
+}
+
+/// Runs the nested cargo. `cargo rustc` and not `cargo build`: it can leave out `libcairn.a`,
+/// which would double the link-time work.
+fn build_library(workspace: &Path) -> PathBuf {
+    let target = variable("TARGET");
+    let target_dir = Path::new(&variable("OUT_DIR")).join("libcairn");
+
+    let mut cargo = Command::new(variable("CARGO"));
+    for (name, _) in env::vars_os() {
+        let Some(name) = name.to_str() else { continue };
+        if OUTER_ONLY.contains(&name) || OUTER_ONLY_PREFIXES.iter().any(|p| name.starts_with(p)) {
+            cargo.env_remove(name);
+        }
+    }
+    let status = cargo
+        .current_dir(workspace)
+        .args(["rustc", "--locked", "--release", "-p", "cairn-c", "--lib"])
+        .args(["--crate-type", "cdylib"])
+        .args(["--config", "profile.release.debug=false"])
+        .args(["--config", "profile.release.split-debuginfo='off'"])
+        .args(["--config", "profile.release.strip='symbols'"])
+        .args(["--target", &target])
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .status()
+        .expect("cargo starts");
+    assert!(status.success(), "libcairn.so does not build: see cargo's messages above");
+
+    target_dir.join(target).join("release/libcairn.so")
+}
+
+/// The first 16 hex digits of the SHA-256. They name a version, they do not prove one: the
+/// command compares whole contents.
+fn short_hash(contents: &[u8]) -> String {
+    Sha256::digest(contents)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

@@ -1,0 +1,138 @@
+//! The library that travels inside the command.
+//!
+//! Owns the embedded bytes and the file that the loader gets to see. The one idea: that file is
+//! a cache, named after its contents and compared with the embedded bytes at each use. It must
+//! never hand out a file that anyone but its user and the administrator could have written.
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::StatVfsMountFlags;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::{env, io};
+
+/// `libcairn.so`, as built and stripped by `build.rs`.
+pub(crate) static LIBRARY: &[u8] = include_bytes!(env!("EMBEDDED_LIBRARY"));
+
+/// Names the contents of [`LIBRARY`]: 16 hex digits.
+const HASH: &str = env!("EMBEDDED_LIBRARY_HASH");
+
+/// What `cairn --version` prints behind the name.
+pub(crate) const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (libcairn ", env!("EMBEDDED_LIBRARY_HASH8"), ")");
+
+/// Write permission for others than the owner.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// In a directory with this bit, only the owner of an entry can replace it.
+const STICKY: u32 = 0o1000;
+
+/// Makes sure that the library lies in a safe place and returns its path.
+///
+/// Files of other versions stay where they are: running programs may still start children with
+/// them.
+pub(crate) fn install() -> Result<PathBuf> {
+    let mut obstacles = Vec::new();
+    for directory in candidate_directories() {
+        match install_in(&directory) {
+            Ok(path) => return Ok(path),
+            Err(error) => obstacles.push(format!("{}: {error:#}", directory.display())),
+        }
+    }
+    bail!(
+        "no directory to keep libcairn.so in ({}); set XDG_CACHE_HOME to one that is yours",
+        obstacles.join("; ")
+    )
+}
+
+/// The user's cache directory, then one for the user in the temporary directory.
+fn candidate_directories() -> Vec<PathBuf> {
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let temporary = env::temp_dir().join(format!("cairn-{}", rustix::process::getuid()));
+    cache.map(|cache| cache.join("cairn")).into_iter().chain([temporary]).collect()
+}
+
+fn install_in(directory: &Path) -> Result<PathBuf> {
+    // Looked at before anything is made: under `sudo` with the home of another user, nothing
+    // owned by root shall appear there.
+    let existing = directory.ancestors().find(|path| path.exists()).context("not absolute")?;
+    ensure_out_of_reach(&existing.canonicalize()?)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+
+    // From here on without symbolic links, so that what is checked is what is used.
+    let directory = directory.canonicalize()?;
+    ensure_out_of_reach(&directory)?;
+    ensure!(is_ours(&directory.metadata()?), "owned by another user, or others can write to it");
+    ensure_loadable_from(&directory)?;
+
+    let path = directory.join(format!("libcairn-{HASH}.so"));
+    if !is_intact(&path) {
+        write_atomically(&path).context("cannot write libcairn.so")?;
+    }
+    Ok(path)
+}
+
+/// Fails if another user could exchange the directory or anything above it.
+fn ensure_out_of_reach(directory: &Path) -> Result<()> {
+    // The owner of the root directory holds everything below it anyway. Asked for, because in a
+    // user namespace it need not be user 0.
+    let trusted = [rustix::process::getuid().as_raw(), fs::metadata("/")?.uid()];
+    for part in directory.ancestors() {
+        let metadata = part.metadata()?;
+        let others_can_exchange =
+            metadata.mode() & WRITABLE_BY_OTHERS != 0 && metadata.mode() & STICKY == 0;
+        ensure!(
+            trusted.contains(&metadata.uid()) && !others_can_exchange,
+            "other users can write to {}",
+            part.display()
+        );
+    }
+    Ok(())
+}
+
+/// Fails if the dynamic loader would not load a library from the directory.
+fn ensure_loadable_from(directory: &Path) -> Result<()> {
+    // LD_PRELOAD has no quoting: a space or a colon ends a path, a dollar starts a substitution.
+    let unquotable = directory.as_os_str().as_bytes().iter().any(|byte| b" :$".contains(byte));
+    ensure!(!unquotable, "LD_PRELOAD cannot hold a path with a space, a colon or a dollar sign");
+    let flags = rustix::fs::statvfs(directory)?.f_flag;
+    ensure!(!flags.contains(StatVfsMountFlags::NOEXEC), "mounted noexec");
+    Ok(())
+}
+
+fn is_ours(metadata: &Metadata) -> bool {
+    metadata.uid() == rustix::process::getuid().as_raw()
+        && metadata.mode() & WRITABLE_BY_OTHERS == 0
+}
+
+/// Whether the file is a plain file of ours with exactly the embedded contents.
+fn is_intact(path: &Path) -> bool {
+    let matches = || -> io::Result<bool> {
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || !is_ours(&metadata) || metadata.len() != LIBRARY.len() as u64 {
+            return Ok(false);
+        }
+        let mut contents = Vec::with_capacity(LIBRARY.len());
+        file.read_to_end(&mut contents)?;
+        Ok(contents == LIBRARY)
+    };
+    matches().unwrap_or(false)
+}
+
+/// Writes the library under a temporary name and renames it, so that no one sees half of it and
+/// programs that run with a former file keep that. No fsync: after a crash [`is_intact`] finds
+/// what is missing.
+fn write_atomically(path: &Path) -> Result<()> {
+    let directory = path.parent().context("no directory")?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".libcairn-")
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(directory)?;
+    file.write_all(LIBRARY)?;
+    let _: File = file.persist(path)?;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! `cairn run`: any program, with cairn as its allocator.
+//!
+//! Owns the environment that the program gets. The one idea: `LD_PRELOAD` plus exec, so that
+//! exit status, signals, process id and streams are the program's own. It must never start a
+//! program that would silently run without cairn: [`program`] refuses those first.
+
+use crate::{embedded, program};
+use anyhow::{Context, Result};
+use std::convert::Infallible;
+use std::env;
+use std::ffi::{CString, OsStr, OsString, c_char};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::ptr;
+
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Asks the library for its ledger at exit.
+const STATS: &str = "CAIRN_STATS";
+
+/// Asks the library to take itself out of `LD_PRELOAD`, and this variable out of the
+/// environment, in its constructor: only there is it early enough for every child and late
+/// enough for the program itself.
+const NO_INHERIT: &str = "CAIRN_NO_INHERIT";
+
+/// Run a program with cairn as its allocator
+///
+/// The program takes the place of cairn: its exit status, signals, process id and streams are
+/// its own. Settings in CAIRN_* variables reach the library. If the program cannot be run, the
+/// exit status is 127 when it was not found, 126 when it cannot run with cairn, and 125 when
+/// cairn itself failed.
+#[derive(clap::Args)]
+#[command(override_usage = "cairn run [OPTIONS] [--] PROGRAM [ARGS]...")]
+pub(crate) struct Args {
+    /// Print where the memory is, on standard error, when the program exits
+    ///
+    /// This is also the way to see that cairn is active.
+    #[arg(long)]
+    stats: bool,
+
+    /// Let the program's children keep their own allocator
+    ///
+    /// A shell script counts as the program, and what it starts as its children.
+    #[arg(long)]
+    no_inherit: bool,
+
+    /// The program, searched for in PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    command: Vec<OsString>,
+}
+
+/// Becomes the program; returns only if that fails.
+pub(crate) fn run(args: &Args) -> Result<Infallible> {
+    let launch = program::resolve(&args.command)?;
+    let library = embedded::install()?;
+    let error = exec(&launch, &environment(&library, args))?;
+    Err(program::Unfit::refused_by_system(launch.path, error).into())
+}
+
+/// The environment of this process with the library in front of `LD_PRELOAD`.
+fn environment(library: &Path, args: &Args) -> Vec<OsString> {
+    let mut changes = vec![(LD_PRELOAD, preload_list(library, env::var_os(LD_PRELOAD)))];
+    if args.stats {
+        changes.push((STATS, "1".into()));
+    }
+    if args.no_inherit {
+        changes.push((NO_INHERIT, "1".into()));
+    }
+    let kept =
+        env::vars_os().filter(|(name, _)| !changes.iter().any(|(changed, _)| name == changed));
+    let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));
+    kept.chain(changed)
+        .map(|(mut entry, value)| {
+            entry.push("=");
+            entry.push(value);
+            entry
+        })
+        .collect()
+}
+
+/// Puts the library in front of what is preloaded already, so that its malloc wins; once only,
+/// for a `cairn run` below another one.
+fn preload_list(library: &Path, inherited: Option<OsString>) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    let inherited = inherited.unwrap_or_default();
+    for entry in inherited.as_bytes().split(|byte| b" :".contains(byte)) {
+        if !entry.is_empty() && entry != library.as_os_str().as_bytes() {
+            list.push(":");
+            list.push(OsStr::from_bytes(entry));
+        }
+    }
+    list
+}
+
+/// Calls execve itself: `std::process::Command` would reset SIGPIPE and the signal mask, which
+/// the program shall inherit as they are.
+fn exec(launch: &program::Launch, environment: &[OsString]) -> Result<io::Error> {
+    let path = c_strings(&[launch.path.clone().into_os_string()])?.remove(0);
+    let (arguments, environment) = (c_strings(&launch.arguments)?, c_strings(environment)?);
+    let (arguments, environment) = (c_pointers(&arguments), c_pointers(&environment));
+    // SAFETY: `path` ends with NUL; both arrays end with a null pointer and point to strings that
+    // end with NUL; all of them live until the call returns, if it does.
+    unsafe { libc::execve(path.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+    Ok(io::Error::last_os_error())
+}
+
+fn c_strings(strings: &[OsString]) -> Result<Vec<CString>> {
+    let to_c = |string: &OsString| CString::new(string.clone().into_vec());
+    strings.iter().map(to_c).collect::<Result<_, _>>().context("NUL byte in an argument")
+}
+
+fn c_pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}

@@ -1,0 +1,380 @@
+//! Owns: the window (one reservation, metadata in front, slices behind), its descriptors, and
+//!   every address computation from a pointer to metadata.
+//! Idea: a descriptor is found by shift and mask from any pointer at all; whether the pointer
+//!   is really a block is one multiplication later (see `size_class`).
+//! Never: knows heaps, lists or locks; decides what a slice is used for.
+//! Threads: reading: any. `init` and `commit`: one at a time, the caller sees to it.
+//! Checked: const assertions here; layout asserted in `init`.
+//! Story: docs/layout.md
+
+use crate::os;
+use crate::remote::RemoteWord;
+use crate::size_class::{SLICE_SHIFT, SLICE_SIZE};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+// The window, from its base (aligned to its size, so that a slice's index is pointer bits):
+//
+//     | descriptors 16 B/slice | chunks 4672 B/64 slices | heaps 4 KiB each | slices ... |
+//       read-only, then a        committed with             committed         committed
+//       committed part           their slices               one by one        in growing steps
+//
+// Metadata is type-stable and never unmapped: a stale descriptor can be read at any time.
+
+/// Slices in a chunk: what one bitmap word covers, 1 MiB.
+pub(crate) const CHUNK_SLICES: usize = 64;
+/// Bytes set aside for a heap; its address modulo 2^32 is its tag.
+pub(crate) const HEAP_SIZE: usize = 4096;
+
+const DESCRIPTOR_SHIFT: u32 = 4;
+const GIB: usize = 1 << 30;
+/// Window sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
+/// the smaller ones serve small address spaces.
+const LADDER: [usize; 4] = [1024 * GIB, 64 * GIB, 4 * GIB, GIB / 4];
+/// Where small pages are insisted on: a young heap on huge pages would show several times its
+/// size as resident (mimalloc 3 does, at 1.6 to 3 times).
+const SMALL_PAGES_BYTES: usize = 64 << 20;
+
+/// No block starts in this slice, or it belongs to no span.
+pub(crate) const OWNER_NONE: u32 = 0;
+/// A span that no heap owns for now.
+pub(crate) const OWNER_ORPHAN: u32 = 1;
+/// The first slice of a large block.
+pub(crate) const OWNER_LARGE: u32 = 2;
+/// All tags of heaps are larger: heaps stand at multiples of `HEAP_SIZE`.
+pub(crate) const OWNER_HEAP_MIN: u32 = 3;
+
+/// What any thread may read about a slice.
+#[repr(C, align(16))]
+pub(crate) struct Descriptor {
+    /// The slot of the span or large block that the slice belongs to.
+    pub(crate) slot: AtomicPtr<Slot>,
+    /// A heap's tag, or one of the `OWNER_` values. Only the holder of a span writes it, and
+    /// only to its own tag or away from it: whoever reads its own tag holds the span.
+    pub(crate) owner: AtomicU32,
+    /// Size class of the span.
+    pub(crate) class: AtomicU8,
+}
+
+/// Room for the holder's metadata of a span or large block, at the first slice's position.
+#[repr(C, align(64))]
+pub(crate) struct Slot([u8; 64]);
+
+/// The allocation state of 64 slices; touched under the arena's lock only.
+#[repr(C, align(64))]
+pub(crate) struct ChunkBits {
+    /// Slices that are in no use.
+    pub(crate) free: u64,
+    /// Free slices whose memory may not be zero, and may be resident.
+    pub(crate) dirty: u64,
+    /// First slices of large blocks.
+    pub(crate) heads: u64,
+}
+
+/// All metadata of 64 slices but their descriptors.
+#[repr(C)]
+struct Chunk {
+    slots: [Slot; CHUNK_SLICES],
+    words: [RemoteWord; CHUNK_SLICES],
+    bits: ChunkBits,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
+const _: () = assert!(size_of::<Chunk>() == 4672);
+
+struct Map {
+    // Read on the fast path; constant once the window exists.
+    descriptors: AtomicPtr<Descriptor>,
+    mask: AtomicUsize,
+    // Constant once the window exists.
+    base: AtomicPtr<u8>,
+    slices: AtomicUsize,
+    first: AtomicUsize,
+    chunks: AtomicPtr<Chunk>,
+    heaps: AtomicPtr<u8>,
+    heap_limit: AtomicUsize,
+    reserved: AtomicBool,
+    // Grows.
+    committed: AtomicUsize,
+}
+
+/// Stands in for the table until the window exists: every pointer is foreign.
+static NO_DESCRIPTOR: Descriptor = Descriptor {
+    slot: AtomicPtr::new(core::ptr::null_mut()),
+    owner: AtomicU32::new(OWNER_NONE),
+    class: AtomicU8::new(0),
+};
+
+static MAP: Map = Map {
+    descriptors: AtomicPtr::new((&raw const NO_DESCRIPTOR).cast_mut()),
+    mask: AtomicUsize::new(0),
+    base: AtomicPtr::new(core::ptr::null_mut()),
+    slices: AtomicUsize::new(0),
+    first: AtomicUsize::new(0),
+    chunks: AtomicPtr::new(core::ptr::null_mut()),
+    heaps: AtomicPtr::new(core::ptr::null_mut()),
+    heap_limit: AtomicUsize::new(0),
+    reserved: AtomicBool::new(false),
+    committed: AtomicUsize::new(0),
+};
+
+// Relaxed throughout: a thread has a valid pointer, or a heap, only after the window's maker
+// handed it over (the init lock, or the program's own synchronisation).
+
+/// The descriptor that `p` would have if it pointed into the window. Any value of `p` is fine:
+/// the whole table can be read.
+#[inline(always)]
+pub(crate) fn descriptor(p: *const u8) -> &'static Descriptor {
+    let at = (p.addr() >> (SLICE_SHIFT - DESCRIPTOR_SHIFT)) & MAP.mask.load(Ordering::Relaxed);
+    let table = MAP.descriptors.load(Ordering::Relaxed);
+    // SAFETY: the mask keeps the offset inside the readable, never unmapped table.
+    unsafe { &*table.byte_add(at) }
+}
+
+/// Whether `p` points into the window.
+#[inline(always)]
+pub(crate) fn contains(p: *const u8) -> bool {
+    let offset = p.addr().wrapping_sub(MAP.base.load(Ordering::Relaxed).addr());
+    offset >> SLICE_SHIFT < MAP.slices.load(Ordering::Relaxed)
+}
+
+/// The index of the slice under `p`, which points into the window.
+#[inline(always)]
+pub(crate) fn slice_of(p: *const u8) -> usize {
+    (p.addr() - MAP.base.load(Ordering::Relaxed).addr()) >> SLICE_SHIFT
+}
+
+/// The first byte of a slice.
+#[inline(always)]
+pub(crate) fn slice_address(index: usize) -> *mut u8 {
+    MAP.base.load(Ordering::Relaxed).wrapping_add(index << SLICE_SHIFT)
+}
+
+/// The descriptor of a slice.
+#[inline(always)]
+pub(crate) fn descriptor_at(index: usize) -> &'static Descriptor {
+    debug_assert!(index < MAP.slices.load(Ordering::Relaxed));
+    // SAFETY: in the table.
+    unsafe { &*MAP.descriptors.load(Ordering::Relaxed).add(index) }
+}
+
+#[inline(always)]
+fn chunk(index: usize) -> *mut Chunk {
+    debug_assert!(index * CHUNK_SLICES < committed());
+    MAP.chunks.load(Ordering::Relaxed).wrapping_add(index)
+}
+
+/// The metadata slot of a committed slice.
+#[inline(always)]
+pub(crate) fn slot(index: usize) -> *mut Slot {
+    let chunk = chunk(index / CHUNK_SLICES);
+    // SAFETY: committed slices have committed chunks.
+    unsafe { (&raw mut (*chunk).slots).cast::<Slot>().add(index % CHUNK_SLICES) }
+}
+
+/// The remote word of a committed slice.
+#[inline(always)]
+pub(crate) fn remote_word(index: usize) -> &'static RemoteWord {
+    let chunk = chunk(index / CHUNK_SLICES);
+    // SAFETY: committed slices have committed chunks; words are atomics and never unmapped.
+    unsafe { &*(&raw const (*chunk).words).cast::<RemoteWord>().add(index % CHUNK_SLICES) }
+}
+
+/// The bitmaps of a committed chunk.
+#[inline(always)]
+pub(crate) fn chunk_bits(index: usize) -> *mut ChunkBits {
+    let chunk = chunk(index);
+    // SAFETY: only the address is computed.
+    unsafe { &raw mut (*chunk).bits }
+}
+
+/// Points `count` descriptors from `first` on to `slot`.
+pub(crate) fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
+    for i in first..first + count {
+        let d = descriptor_at(i);
+        d.slot.store(slot, Ordering::Relaxed);
+        d.class.store(class, Ordering::Relaxed);
+        // Relaxed: blocks reach other threads only through the program's synchronisation.
+        d.owner.store(owner, Ordering::Relaxed);
+    }
+}
+
+/// Writes the owner of `count` slices from `first` on.
+#[inline]
+pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
+    for i in first..first + count {
+        descriptor_at(i).owner.store(owner, Ordering::Relaxed);
+    }
+}
+
+/// Slices with memory and metadata behind them, counted from the window's base.
+#[inline]
+pub(crate) fn committed() -> usize {
+    MAP.committed.load(Ordering::Acquire)
+}
+
+/// The first slice behind the metadata.
+pub(crate) fn first_slice() -> usize {
+    MAP.first.load(Ordering::Relaxed)
+}
+
+/// All slices that there can ever be.
+pub(crate) fn slice_limit() -> usize {
+    MAP.slices.load(Ordering::Relaxed)
+}
+
+/// The place of heap number `index`; None beyond the last.
+pub(crate) fn heap_address(index: usize) -> Option<*mut u8> {
+    (index < MAP.heap_limit.load(Ordering::Relaxed))
+        .then(|| MAP.heaps.load(Ordering::Relaxed).wrapping_add(index * HEAP_SIZE))
+}
+
+/// Reserves `size` bytes at a multiple of `size`; null on failure.
+fn reserve_aligned(size: usize) -> *mut u8 {
+    // Far from where programs, libraries and stacks are put, and different from run to run.
+    let slot = if size >= 1024 * GIB { 16 + os::seed() % 64 } else { 1 + os::seed() % 6 };
+    let p = os::reserve(core::ptr::without_provenance_mut(slot * size), size);
+    if p.is_null() || p.addr() % size == 0 {
+        return p;
+    }
+    // SAFETY: reserved just now.
+    unsafe { os::release(p, size) };
+    let p = os::reserve(core::ptr::null_mut(), size * 2);
+    if p.is_null() {
+        return p;
+    }
+    let lead = p.addr().wrapping_neg() & (size - 1);
+    // SAFETY: the two ends of what was reserved just now.
+    unsafe {
+        if lead != 0 {
+            os::release(p, lead);
+        }
+        os::release(p.wrapping_add(lead + size), size - lead);
+    }
+    p.wrapping_add(lead)
+}
+
+struct Layout {
+    chunks: usize,
+    heaps: usize,
+    heap_limit: usize,
+    data: usize,
+}
+
+impl Layout {
+    fn of(size: usize) -> Layout {
+        let slices = size >> SLICE_SHIFT;
+        let page = 64 << 10; // the largest page of any supported machine
+        let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, page);
+        let heaps = os::round_up(chunks + slices / CHUNK_SLICES * size_of::<Chunk>(), page);
+        let heap_limit = (size >> 24).clamp(256, 65536);
+        // Slices start at a whole huge page.
+        let data = os::round_up(heaps + heap_limit * HEAP_SIZE, 2 << 20);
+        Layout { chunks, heaps, heap_limit, data }
+    }
+}
+
+/// Makes the window. False if there is no address space for it.
+pub(crate) fn init() -> bool {
+    let base = reserve_aligned(LADDER[0]);
+    if !base.is_null() {
+        return install(base, LADDER[0], true);
+    }
+    let limit = os::address_space_limit();
+    if limit < usize::MAX {
+        // Every byte reserved counts against the limit: reserve the metadata alone, at an
+        // address with room behind it, and map slices as they are needed.
+        let size = limit.next_power_of_two().clamp(32 << 20, LADDER[0]);
+        let data = Layout::of(size).data;
+        for attempt in 0..8 {
+            let place = (1 + (os::seed() / 64 + attempt) % 32) * size.max(4 * GIB);
+            let base = os::reserve(core::ptr::without_provenance_mut(place), data);
+            if base.addr() == place {
+                return install(base, size, false);
+            }
+            if !base.is_null() {
+                // SAFETY: reserved just now.
+                unsafe { os::release(base, data) };
+            }
+        }
+        return false;
+    }
+    LADDER[1..].iter().any(|&size| {
+        let base = reserve_aligned(size);
+        !base.is_null() && install(base, size, true)
+    })
+}
+
+fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
+    let layout = Layout::of(size);
+    let slices = size >> SLICE_SHIFT;
+    debug_assert!(base.addr() % size == 0 && layout.data < size);
+    os::keep_small_pages(base, layout.data + if reserved { SMALL_PAGES_BYTES } else { 0 });
+    if !os::make_readable(base, layout.chunks) {
+        let whole = if reserved { size } else { layout.data };
+        // SAFETY: reserved by the caller, unused.
+        unsafe { os::release(base, whole) };
+        return false;
+    }
+    let first = layout.data >> SLICE_SHIFT;
+    MAP.base.store(base, Ordering::Relaxed);
+    MAP.slices.store(slices, Ordering::Relaxed);
+    MAP.first.store(first, Ordering::Relaxed);
+    MAP.chunks.store(base.wrapping_add(layout.chunks).cast(), Ordering::Relaxed);
+    MAP.heaps.store(base.wrapping_add(layout.heaps), Ordering::Relaxed);
+    MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
+    MAP.reserved.store(reserved, Ordering::Relaxed);
+    MAP.committed.store(first, Ordering::Relaxed);
+    MAP.descriptors.store(base.cast(), Ordering::Release);
+    MAP.mask.store((slices - 1) << DESCRIPTOR_SHIFT, Ordering::Release);
+    true
+}
+
+/// Commits the pages under metadata bytes `from..to`, counted from `start`.
+fn commit_metadata(start: *mut u8, from: usize, to: usize) -> bool {
+    let page = os::page_size();
+    let from = (start.addr() + from) & !(page - 1);
+    let to = os::round_up(start.addr() + to, page);
+    os::commit(start.with_addr(from), to - from)
+}
+
+/// Puts memory and metadata behind `count` more slices; false, and nothing changed, if the
+/// system refuses.
+pub(crate) fn commit(count: usize) -> bool {
+    let from = committed();
+    let to = from + count;
+    if to > slice_limit() {
+        return false;
+    }
+    let base = MAP.base.load(Ordering::Relaxed);
+    let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
+    let chunk_from = from / CHUNK_SLICES * size_of::<Chunk>();
+    let chunk_to = to.div_ceil(CHUNK_SLICES) * size_of::<Chunk>();
+    let data = slice_address(from);
+    let done = commit_metadata(base, from << DESCRIPTOR_SHIFT, to << DESCRIPTOR_SHIFT)
+        && commit_metadata(chunks, chunk_from, chunk_to)
+        && if MAP.reserved.load(Ordering::Relaxed) {
+            os::commit(data, count * SLICE_SIZE)
+        } else {
+            os::map_at(data, count * SLICE_SIZE)
+        };
+    if done {
+        // Release: whoever walks up to here finds the metadata accessible.
+        MAP.committed.store(to, Ordering::Release);
+    }
+    done
+}
+
+/// Makes heap number `index` usable memory; its neighbours on the same page come with it.
+pub(crate) fn commit_heap(index: usize) -> bool {
+    heap_address(index).is_some_and(|at| commit_metadata(at, 0, HEAP_SIZE))
+}
+
+/// The ranges of the window that can hold resident memory: (metadata, slices), for the ledger.
+pub(crate) fn extents() -> [(*mut u8, usize); 2] {
+    let base = MAP.base.load(Ordering::Relaxed);
+    let first = first_slice();
+    [
+        (base, first << SLICE_SHIFT),
+        (slice_address(first), committed().saturating_sub(first) << SLICE_SHIFT),
+    ]
+}

@@ -1,0 +1,345 @@
+//! Owns: the only bodies of allocate, deallocate and reallocate.
+//! Idea: small sizes in a few instructions; everything else falls through named cold steps.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
+//! Story: docs/fast-paths.md
+
+use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::block::Block;
+use crate::heap::Heap;
+use crate::large::{self, Resized};
+use crate::os::fatal;
+use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
+use crate::span::Span;
+use crate::sync::Ordering;
+use crate::{arena, thread};
+use core::ptr::null_mut;
+
+/// No block is larger: pointer differences must fit `isize`.
+const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Allocates `size` bytes, aligned to 16; null if there is no memory. A size of 0 gives a
+/// block like any other.
+#[inline(always)]
+pub fn allocate(size: usize) -> *mut u8 {
+    if size > SMALL_MAX {
+        return allocate_medium(size);
+    }
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+    unsafe {
+        let class = (*heap).small_class(size);
+        let block = Heap::pop(heap, class);
+        if block.is_null() {
+            return thread::refill(class).cast();
+        }
+        block.cast()
+    }
+}
+
+#[inline(never)]
+fn allocate_medium(size: usize) -> *mut u8 {
+    if size > MEDIUM_MAX {
+        return allocate_large(size, MIN_ALIGN).block;
+    }
+    allocate_class(size_class::medium_class(size))
+}
+
+#[inline(always)]
+fn allocate_class(class: usize) -> *mut u8 {
+    // SAFETY: as in `allocate`; the class comes from `size_class`.
+    let block = unsafe { Heap::pop(thread::heap(), class) };
+    if block.is_null() {
+        return thread::refill(class).cast();
+    }
+    block.cast()
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_large(size: usize, align: usize) -> large::Allocated {
+    if size > SIZE_MAX || !thread::start() {
+        return large::Allocated { block: null_mut(), zero: false };
+    }
+    large::allocate(size, align)
+}
+
+/// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
+#[inline]
+pub fn allocate_zeroed(size: usize) -> *mut u8 {
+    if size > MEDIUM_MAX {
+        return zeroed_large(size);
+    }
+    let class = size_class::class_of(size);
+    let heap = thread::heap();
+    // SAFETY: as in `allocate`; the block is ours to write, as far as its class reaches.
+    unsafe {
+        let mut block = Heap::pop(heap, class);
+        if block.is_null() {
+            block = thread::refill(class);
+            if block.is_null() {
+                return null_mut();
+            }
+        }
+        let bytes = CLASSES[class].size as usize;
+        // The heap may have come only just now.
+        let dirty = if (*thread::heap()).is_fresh(class) { size_of::<Block>() } else { bytes };
+        block.cast::<u8>().write_bytes(0, dirty);
+        block.cast()
+    }
+}
+
+#[cold]
+fn zeroed_large(size: usize) -> *mut u8 {
+    let got = allocate_large(size, MIN_ALIGN);
+    if !got.zero && !got.block.is_null() {
+        // SAFETY: the block has `size` bytes and is ours.
+        unsafe { got.block.write_bytes(0, size) };
+    }
+    got.block
+}
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
+#[inline]
+pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
+    if align <= MIN_ALIGN {
+        return allocate(size);
+    }
+    debug_assert!(align.is_power_of_two());
+    match size_class::class_of_aligned(size, align) {
+        Some(class) => allocate_class(class),
+        None => allocate_large(size, align).block,
+    }
+}
+
+/// Frees a block; null is fine. Anything but a block's start, as far as the metadata shows it,
+/// ends the process with a message.
+///
+/// # Safety
+/// `p` is null or the start of a live block of this allocator; nobody uses the block any more.
+#[inline(always)]
+pub unsafe fn deallocate(p: *mut u8) {
+    let d = address_map::descriptor(p);
+    let heap = thread::heap();
+    // A descriptor that names our own tag says that we hold the span.
+    if d.owner.load(Ordering::Relaxed) == Heap::tag(heap) {
+        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
+        // SAFETY: we hold the span; `is_block` takes any address and is exact.
+        unsafe {
+            if (*span).is_block(p) {
+                if (*span).push_local(p.cast()) {
+                    (*heap).span_event(span);
+                }
+                return;
+            }
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { deallocate_elsewhere(p) }
+}
+
+// What sends a free down here:
+//
+//     null            nothing to do
+//     no span         a large block, a mapping, or a bad pointer
+//     another's span  thread::send
+#[inline(never)]
+unsafe fn deallocate_elsewhere(p: *mut u8) {
+    if let Some(class) = span_class(p, "free") {
+        let span = span_index(p, class);
+        let now = address_map::descriptor(p).owner.load(Ordering::Relaxed)
+            == address_map::OWNER_ORPHAN;
+        // SAFETY: `span_class` has verified the block; the caller may free it.
+        return unsafe { thread::send(span, class, p.cast(), now) };
+    }
+    if !p.is_null() && !free_large(p) {
+        bad_pointer("free", p);
+    }
+}
+
+#[cold]
+fn free_large(p: *mut u8) -> bool {
+    match address_map::contains(p) {
+        true => {
+            let owner = address_map::descriptor(p).owner.load(Ordering::Relaxed);
+            owner == OWNER_LARGE && large::free(p)
+        }
+        false => large::free_mapping(p),
+    }
+}
+
+/// The class of the span block that starts at `p`; None if `p` is not in a span. Aborts if it
+/// is inside one but no block starts there.
+#[inline]
+fn span_class(p: *mut u8, call: &str) -> Option<usize> {
+    if !address_map::contains(p) {
+        return None;
+    }
+    let d = address_map::descriptor(p);
+    let owner = d.owner.load(Ordering::Relaxed);
+    if owner == OWNER_NONE || owner == OWNER_LARGE {
+        return None;
+    }
+    let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len();
+    let layout = &CLASSES[class];
+    let first = address_map::slice_address(span_index(p, class)).addr() + layout.slack as usize;
+    if !layout.is_block(p.addr().wrapping_sub(first)) {
+        bad_pointer(call, p);
+    }
+    Some(class)
+}
+
+/// The first slice of the span of `class` that `p` points into.
+#[inline(always)]
+fn span_index(p: *const u8, class: usize) -> usize {
+    // Spans are aligned to their size.
+    address_map::slice_of(p) & !(CLASSES[class].slices as usize - 1)
+}
+
+/// Says what is wrong with `p` and aborts.
+#[cold]
+#[inline(never)]
+fn bad_pointer(call: &str, p: *mut u8) -> ! {
+    let reason = match base(p) {
+        Some(block) if block.addr() == p.addr() => "the block is being freed twice",
+        Some(_) => "the pointer is inside a block, not at its start",
+        None if address_map::contains(p) => "no block is here: freed already, or never allocated",
+        None => "the pointer is not from this allocator",
+    };
+    fatal(call, p, reason)
+}
+
+/// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
+/// Null if there is no memory: the old block stays as it is. A null `p` allocates.
+///
+/// # Safety
+/// As for `deallocate`; if the result is not null, the old pointer is dead.
+#[inline]
+pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
+    if p.is_null() {
+        return allocate(size);
+    }
+    if size > SIZE_MAX {
+        return null_mut();
+    }
+    let Some(class) = span_class(p, "realloc") else {
+        // SAFETY: the caller's contract.
+        return unsafe { reallocate_large(p, size) };
+    };
+    let usable = CLASSES[class].size as usize;
+    // A block stays while at least half of it is used; the smallest always.
+    if size <= usable && (size * 2 >= usable || usable <= 64) {
+        return p;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { copy_to_new(p, usable, size) }
+}
+
+#[cold]
+unsafe fn reallocate_large(p: *mut u8, size: usize) -> *mut u8 {
+    let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
+    let resized = if !address_map::contains(p) {
+        large::reallocate_mapping(p, size)
+    } else if size > MEDIUM_MAX {
+        // SAFETY: the caller's contract.
+        unsafe { large::reallocate(p, size) }
+    } else {
+        Resized::Copy
+    };
+    match resized {
+        Resized::Done(block) => block,
+        // SAFETY: the caller's contract.
+        Resized::Copy => unsafe { copy_to_new(p, usable, size) },
+    }
+}
+
+unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize) -> *mut u8 {
+    let new = allocate(size);
+    if !new.is_null() {
+        // SAFETY: both blocks are live and apart, and have that many bytes.
+        unsafe {
+            new.copy_from_nonoverlapping(p, usable.min(size));
+            deallocate(p);
+        }
+    }
+    new
+}
+
+fn large_usable(p: *mut u8) -> Option<usize> {
+    if !address_map::contains(p) {
+        return large::mapping_usable_size(p);
+    }
+    let owner = address_map::descriptor(p).owner.load(Ordering::Relaxed);
+    if owner == OWNER_LARGE { large::usable_size(p) } else { None }
+}
+
+/// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
+/// Aborts on any other pointer.
+///
+/// # Safety
+/// `p` is null or the start of a live block of this allocator.
+#[inline]
+pub unsafe fn usable_size(p: *const u8) -> usize {
+    let p = p.cast_mut();
+    if p.is_null() {
+        return 0;
+    }
+    match span_class(p, "malloc_usable_size") {
+        Some(class) => CLASSES[class].size as usize,
+        None => large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p)),
+    }
+}
+
+/// The start of the block that `p` points to or into; None if it is none of this allocator's.
+/// Free blocks of a span count: the metadata does not tell them apart.
+pub fn base(p: *const u8) -> Option<*mut u8> {
+    block_around(p).map(|(start, _)| start)
+}
+
+/// The block that `p` points to or into: (start, usable bytes).
+pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
+    if !address_map::contains(p) {
+        return large::mapping_base(p);
+    }
+    let index = address_map::slice_of(p);
+    if index < address_map::first_slice() || index >= address_map::committed() {
+        return None;
+    }
+    let d = address_map::descriptor(p);
+    let owner = d.owner.load(Ordering::Relaxed);
+    if owner == OWNER_NONE || owner == OWNER_LARGE {
+        return large::block_around(p);
+    }
+    let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len();
+    let layout = &CLASSES[class];
+    let first = address_map::slice_address(span_index(p, class)).wrapping_add(layout.slack as usize);
+    let offset = p.addr().checked_sub(first.addr())?;
+    let size = layout.size as usize;
+    Some((first.wrapping_add(offset / size * size), size))
+}
+
+/// Gives back to the system all memory that is free, in every tier that this thread can reach
+/// at once; other threads' follow at their next slow visit. The number of bytes given back
+/// at once.
+pub fn purge() -> usize {
+    thread::trim();
+    large::purge_mappings() + arena::purge_all()
+}
+
+/// Milliseconds that free memory lies idle before it is given back.
+pub fn purge_delay_ms() -> usize {
+    arena::purge_delay()
+}
+
+/// Sets how many milliseconds free memory lies idle before it is given back.
+pub fn set_purge_delay_ms(ms: usize) {
+    arena::set_purge_delay(ms);
+}
+
+/// Walks all metadata that this thread may look at and asserts its invariants. Not for use
+/// while other threads allocate.
+pub fn check() {
+    thread::check();
+    arena::check();
+}

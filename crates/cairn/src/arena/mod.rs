@@ -1,0 +1,504 @@
+//! Owns: which slices are free, which of those are dirty, and the committed end of the window.
+//! Idea: bitmaps over slices, and trees over bitmaps that lead to the lowest fitting address:
+//!   low addresses fill, high ones empty, and what lies idle is given back from the top.
+//! Never: knows size classes, what spans hold, or threads.
+//! Threads: any; one lock, never held across a purging system call.
+//! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
+//! Story: docs/giving-back.md
+
+mod tree;
+
+use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
+use crate::os::{self, Guard, Lock};
+use crate::size_class::SLICE_SIZE;
+use crate::sync::{AtomicUsize, Ordering};
+use tree::Tree;
+
+// Invariants, all under the lock
+//  1. A committed slice is in use, free, or being purged. free = 1: free; dirty = 1: free and
+//     not known to be zero.
+//  2. A chunk is in lane t of the tree exactly if it has a free, aligned run of RUNS[t] slices;
+//     in the last lane, if it has a dirty slice.
+//  3. `free` and `dirty` are the numbers of set bits;
+//     committed - first = used + free, slices being purged counting as used.
+//  4. No free run as long as hint h stands for begins in a chunk below hints[h], but for runs
+//     that reach lowest_put.
+
+/// Run lengths with a lane of their own, the spans'; each is aligned to its length.
+const RUNS: [usize; 3] = [1, 4, 32];
+/// The lane of chunks with dirty slices.
+const DIRTY: usize = RUNS.len();
+
+/// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small
+/// process; half of it purges what a loop is about to use again.
+const KEEP_MIN: usize = (512 << 10) / SLICE_SIZE;
+/// Beyond that a 16th of what is in use may stay dirty.
+const KEEP_SHARE: usize = 16;
+/// Dirty slices that make a release purge at once: 32 MiB, or a quarter of what is in use.
+/// Blocks that churn stay below it; a process that frees everything and falls idle does not.
+const BURST_MIN: usize = (32 << 20) / SLICE_SIZE;
+const BURST_SHARE: usize = 4;
+/// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
+const BATCH: usize = (4 << 20) / SLICE_SIZE;
+/// The window grows by what it holds, at least by 4 MiB, at most by 64 MiB.
+const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
+const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
+
+/// Search hints: one for each run length up to a chunk, then one per doubling.
+const HINTS: usize = CHUNK_SLICES + 1 + 20;
+
+/// Milliseconds that memory lies idle before it is given back.
+static PURGE_DELAY_MS: AtomicUsize = AtomicUsize::new(250);
+/// Idle slices found by the last tick and not yet purged.
+static DEBT: AtomicUsize = AtomicUsize::new(0);
+
+struct Arena {
+    tree: Tree,
+    free: usize,
+    dirty: usize,
+    /// The least value of `dirty` since the last tick: what nobody has needed since then.
+    idle: usize,
+    next_tick_ms: u64,
+    hints: [u32; HINTS],
+    /// The lowest chunk that slices went back to since the hints were last brought up to date.
+    lowest_put: usize,
+    purged: u64,
+}
+
+static ARENA: Lock<Arena> = Lock::new(Arena {
+    tree: Tree::EMPTY,
+    free: 0,
+    dirty: 0,
+    idle: 0,
+    next_tick_ms: 0,
+    hints: [0; HINTS],
+    lowest_put: 0, // all zero: the static stays out of the library's file
+    purged: 0,
+});
+
+/// Slices handed out.
+pub(crate) struct Run {
+    /// Index of the first.
+    pub(crate) index: usize,
+    /// Whether all of them are known to be zero.
+    pub(crate) zero: bool,
+}
+
+/// Figures for the ledger, in slices.
+#[derive(Clone, Copy)]
+pub(crate) struct Usage {
+    /// Committed, behind the metadata.
+    pub(crate) committed: usize,
+    /// Free and possibly resident.
+    pub(crate) dirty: usize,
+    /// Free and known to be zero.
+    pub(crate) clean: usize,
+    /// Given back to the system since the start.
+    pub(crate) purged: u64,
+}
+
+/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory.
+pub(crate) fn take_span(slices: usize) -> Option<Run> {
+    let lane = RUNS.iter().position(|&n| n == slices)?;
+    let mut arena = ARENA.lock();
+    loop {
+        if let Some(chunk) = arena.tree.next(lane, 0) {
+            let fits = aligned_runs(bits(chunk).free, lane);
+            let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
+            return Some(arena.take_at(index, slices));
+        }
+        arena.grow(slices, slices)?;
+    }
+}
+
+/// Takes `slices` anywhere; None if the system has no more memory.
+pub(crate) fn take_run(slices: usize) -> Option<Run> {
+    let mut arena = ARENA.lock();
+    loop {
+        if let Some(index) = arena.find_run(slices) {
+            return Some(arena.take_at(index, slices));
+        }
+        arena.grow(slices, 1)?;
+    }
+}
+
+/// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
+pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
+    let mut arena = ARENA.lock();
+    if index + slices > address_map::committed() {
+        return None;
+    }
+    let free = pieces(index, slices).all(|(chunk, mask)| bits(chunk).free & mask == mask);
+    free.then(|| arena.take_at(index, slices))
+}
+
+/// Gives a run back. `dirty`: it may hold other than zeros.
+pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
+    let mut arena = ARENA.lock();
+    arena.put(index, slices, dirty);
+    let used = arena.used();
+    if arena.dirty > BURST_MIN.max(used / BURST_SHARE) {
+        purge_batch(arena, 2 * BATCH);
+    }
+}
+
+/// Upkeep from slow paths: once per purge delay, finds what has lain idle; gives back a batch
+/// of it at each call.
+pub(crate) fn tick(now_ms: u64) {
+    let mut arena = ARENA.lock();
+    if now_ms >= arena.next_tick_ms {
+        arena.next_tick_ms = now_ms + PURGE_DELAY_MS.load(Ordering::Relaxed) as u64;
+        let keep = KEEP_MIN.max(arena.used() / KEEP_SHARE);
+        DEBT.store(arena.idle.saturating_sub(keep), Ordering::Relaxed);
+        arena.idle = arena.dirty;
+    }
+    let debt = DEBT.load(Ordering::Relaxed);
+    if debt > 0 {
+        let done = purge_batch(arena, debt.min(BATCH));
+        DEBT.store(debt.saturating_sub(done.max(1)), Ordering::Relaxed);
+    }
+}
+
+/// Whether upkeep has memory to give back right now.
+pub(crate) fn in_debt() -> bool {
+    DEBT.load(Ordering::Relaxed) > 0
+}
+
+/// Gives back everything dirty; the number of bytes that went.
+pub(crate) fn purge_all() -> usize {
+    let mut total = 0;
+    loop {
+        let done = purge_batch(ARENA.lock(), BATCH);
+        if done == 0 {
+            return total * SLICE_SIZE;
+        }
+        total += done;
+    }
+}
+
+/// Sets how long memory lies idle before it is given back.
+pub(crate) fn set_purge_delay(ms: usize) {
+    PURGE_DELAY_MS.store(ms, Ordering::Relaxed);
+}
+
+/// How long memory lies idle before it is given back.
+pub(crate) fn purge_delay() -> usize {
+    PURGE_DELAY_MS.load(Ordering::Relaxed)
+}
+
+/// Marks the first slice of a large block, or takes the mark away.
+pub(crate) fn mark_head(index: usize, head: bool) {
+    let _arena = ARENA.lock();
+    let b = bits(index / CHUNK_SLICES);
+    let mask = 1 << (index % CHUNK_SLICES);
+    b.heads = if head { b.heads | mask } else { b.heads & !mask };
+}
+
+/// The first slice of the nearest large block that begins at or below `index`.
+pub(crate) fn head_below(index: usize) -> Option<usize> {
+    let _arena = ARENA.lock();
+    let first = address_map::first_slice() / CHUNK_SLICES;
+    let mut mask = !0 >> (63 - index % CHUNK_SLICES);
+    for chunk in (first..=index / CHUNK_SLICES).rev() {
+        let heads = bits(chunk).heads & mask;
+        if heads != 0 {
+            return Some(chunk * CHUNK_SLICES + 63 - heads.leading_zeros() as usize);
+        }
+        mask = !0;
+    }
+    None
+}
+
+/// The arena's figures.
+pub(crate) fn usage() -> Usage {
+    let arena = ARENA.lock();
+    Usage {
+        committed: address_map::committed() - address_map::first_slice(),
+        dirty: arena.dirty,
+        clean: arena.free - arena.dirty,
+        purged: arena.purged,
+    }
+}
+
+/// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
+pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
+    let end = address_map::committed().div_ceil(CHUNK_SLICES);
+    for chunk in address_map::first_slice() / CHUNK_SLICES..end {
+        let mut dirty = {
+            let _arena = ARENA.lock();
+            bits(chunk).dirty
+        };
+        while dirty != 0 {
+            let at = dirty.trailing_zeros() as usize;
+            let len = (dirty >> at).trailing_ones() as usize;
+            f(chunk * CHUNK_SLICES + at, len);
+            dirty &= !mask(at, len);
+        }
+    }
+}
+
+/// Before a fork: no thread is inside.
+pub(crate) fn fork_prepare() {
+    ARENA.acquire();
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    ARENA.unlock();
+}
+
+/// After a fork, in the child.
+pub(crate) fn fork_child() {
+    ARENA.reset();
+}
+
+/// Purges up to `limit` dirty slices from the top; the number that went. The lock is given up
+/// around each system call; the slices are nobody's meanwhile.
+fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
+    let mut done = 0;
+    while done < limit {
+        let Some(chunk) = arena.tree.last(DIRTY) else { break };
+        let dirty = bits(chunk).dirty;
+        let top = 63 - dirty.leading_zeros() as usize;
+        let len = (dirty << (63 - top)).leading_ones() as usize;
+        let index = chunk * CHUNK_SLICES + top + 1 - len;
+        arena.take_at(index, len);
+        drop(arena);
+        let clean = os::decommit(address_map::slice_address(index), len * SLICE_SIZE);
+        arena = ARENA.lock();
+        arena.put(index, len, !clean);
+        if !clean {
+            break;
+        }
+        arena.purged += len as u64;
+        done += len;
+    }
+    done
+}
+
+impl Arena {
+    fn used(&self) -> usize {
+        address_map::committed() - address_map::first_slice() - self.free
+    }
+
+    /// The lowest run of `slices` free slices.
+    fn find_run(&mut self, slices: usize) -> Option<usize> {
+        self.settle_hints();
+        let mut from = self.hints[hint_at_most(slices)] as usize;
+        let (mut start, mut len) = (0, 0);
+        while let Some(chunk) = self.tree.next(0, from) {
+            let free = bits(chunk).free;
+            if chunk != from {
+                len = 0;
+            }
+            let low = free.trailing_ones() as usize;
+            if len > 0 && len + low >= slices {
+                return Some(self.learn(slices, start));
+            }
+            if slices <= CHUNK_SLICES {
+                let runs = runs_of(free, slices);
+                if runs != 0 {
+                    let found = chunk * CHUNK_SLICES + runs.trailing_zeros() as usize;
+                    return Some(self.learn(slices, found));
+                }
+            }
+            if low == CHUNK_SLICES {
+                if len == 0 {
+                    start = chunk * CHUNK_SLICES;
+                }
+                len += CHUNK_SLICES;
+                if len >= slices {
+                    return Some(self.learn(slices, start));
+                }
+            } else {
+                len = free.leading_ones() as usize;
+                start = (chunk + 1) * CHUNK_SLICES - len;
+            }
+            from = chunk + 1;
+        }
+        // Nothing fits: a later search begins at the run that reaches the end.
+        self.learn(slices, if len > 0 { start } else { address_map::committed() });
+        None
+    }
+
+    /// Notes that no run of `slices` begins below `found`.
+    fn learn(&mut self, slices: usize, found: usize) -> usize {
+        // Rounded up: what does not hold `slices` holds no longer run either.
+        let hint = &mut self.hints[hint_at_least(slices)];
+        *hint = (*hint).max((found / CHUNK_SLICES) as u32);
+        found
+    }
+
+    /// Lowers the hints to what has been put back.
+    fn settle_hints(&mut self) {
+        if self.lowest_put == usize::MAX {
+            return;
+        }
+        let (short, long) = self.hints.split_at_mut(CHUNK_SLICES + 1);
+        let chunk = self.lowest_put as u32;
+        for hint in short {
+            *hint = (*hint).min(chunk.saturating_sub(1));
+        }
+        for (doubling, hint) in long.iter_mut().enumerate() {
+            *hint = (*hint).min(chunk.saturating_sub(2 << doubling));
+        }
+        self.lowest_put = usize::MAX;
+    }
+
+    /// Commits more of the window so that an aligned run of `slices` fits at its end.
+    fn grow(&mut self, slices: usize, align: usize) -> Option<()> {
+        let from = address_map::committed();
+        let first = address_map::first_slice();
+        // A free tail counts.
+        let mut start = from;
+        while start > first && bits((start - 1) / CHUNK_SLICES).free & bit(start - 1) != 0 {
+            start -= 1;
+            if from - start >= slices {
+                break;
+            }
+        }
+        let start = start.next_multiple_of(align);
+        let need = (start + slices).saturating_sub(from);
+        let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
+        let step = step.next_multiple_of(CHUNK_SLICES) - from % CHUNK_SLICES;
+        let count = if step >= need && address_map::commit(step) {
+            step
+        } else if address_map::commit(need) {
+            need
+        } else {
+            return None;
+        };
+        self.put(from, count, false);
+        Some(())
+    }
+
+    fn take_at(&mut self, index: usize, slices: usize) -> Run {
+        let mut zero = true;
+        for (chunk, mask) in pieces(index, slices) {
+            let b = bits(chunk);
+            debug_assert_eq!(b.free & mask, mask);
+            zero &= b.dirty & mask == 0;
+            self.dirty -= (b.dirty & mask).count_ones() as usize;
+            b.free &= !mask;
+            b.dirty &= !mask;
+            self.refresh(chunk);
+        }
+        self.free -= slices;
+        self.idle = self.idle.min(self.dirty);
+        Run { index, zero }
+    }
+
+    fn put(&mut self, index: usize, slices: usize, dirty: bool) {
+        for (chunk, mask) in pieces(index, slices) {
+            let b = bits(chunk);
+            debug_assert_eq!(b.free & mask, 0);
+            b.free |= mask;
+            if dirty {
+                b.dirty |= mask;
+            }
+            self.refresh(chunk);
+        }
+        self.free += slices;
+        if dirty {
+            self.dirty += slices;
+        }
+        self.lowest_put = self.lowest_put.min(index / CHUNK_SLICES);
+    }
+
+    /// Invariant 2, for one chunk.
+    fn refresh(&mut self, chunk: usize) {
+        let b = bits(chunk);
+        for lane in 0..RUNS.len() {
+            self.tree.set(lane, chunk, aligned_runs(b.free, lane) != 0);
+        }
+        self.tree.set(DIRTY, chunk, b.dirty != 0);
+    }
+}
+
+/// A chunk's bitmaps. Callers hold the lock.
+fn bits(chunk: usize) -> &'static mut ChunkBits {
+    // SAFETY: the chunk is committed; the lock admits one thread, and no caller keeps the
+    // reference while it asks for another to the same chunk.
+    unsafe { &mut *address_map::chunk_bits(chunk) }
+}
+
+fn bit(index: usize) -> u64 {
+    1 << (index % CHUNK_SLICES)
+}
+
+/// `len` bits from `at` on; 1 <= len <= 64 - at.
+fn mask(at: usize, len: usize) -> u64 {
+    (!0 >> (64 - len)) << at
+}
+
+/// The hint for the longest hinted length up to `slices`.
+fn hint_at_most(slices: usize) -> usize {
+    if slices <= CHUNK_SLICES {
+        slices
+    } else {
+        (CHUNK_SLICES + (slices / CHUNK_SLICES).ilog2() as usize).min(HINTS - 1)
+    }
+}
+
+/// The hint for the shortest hinted length from `slices` on.
+fn hint_at_least(slices: usize) -> usize {
+    if slices <= CHUNK_SLICES {
+        slices
+    } else {
+        (CHUNK_SLICES + slices.div_ceil(CHUNK_SLICES).next_power_of_two().ilog2() as usize)
+            .min(HINTS - 1)
+    }
+}
+
+/// The parts of a run that lie in one chunk each: (chunk, mask).
+fn pieces(index: usize, slices: usize) -> impl Iterator<Item = (usize, u64)> {
+    let mut at = index;
+    let end = index + slices;
+    core::iter::from_fn(move || {
+        (at < end).then(|| {
+            let offset = at % CHUNK_SLICES;
+            let len = (end - at).min(CHUNK_SLICES - offset);
+            let piece = (at / CHUNK_SLICES, mask(offset, len));
+            at += len;
+            piece
+        })
+    })
+}
+
+/// Bit i: slices i .. i + len are free; len <= 64.
+fn runs_of(free: u64, len: usize) -> u64 {
+    let (mut runs, mut have) = (free, 1);
+    while have < len {
+        let by = have.min(len - have);
+        runs &= runs >> by;
+        have += by;
+    }
+    runs
+}
+
+/// The starts of free aligned runs of RUNS[lane] slices.
+fn aligned_runs(free: u64, lane: usize) -> u64 {
+    match lane {
+        0 => free,
+        1 => runs_of(free, 4) & 0x1111_1111_1111_1111,
+        _ => runs_of(free, 32) & 0x1_0000_0001,
+    }
+}
+
+/// Recounts the chunks: invariants 2 and 3.
+pub(crate) fn check() {
+    let arena = ARENA.lock();
+    let (mut free, mut dirty) = (0, 0);
+    let end = address_map::committed().div_ceil(CHUNK_SLICES);
+    for chunk in address_map::first_slice() / CHUNK_SLICES..end {
+        let b = bits(chunk);
+        free += b.free.count_ones() as usize;
+        dirty += b.dirty.count_ones() as usize;
+        assert_eq!(b.dirty & !b.free, 0);
+        for lane in 0..RUNS.len() {
+            assert_eq!(arena.tree.has(lane, chunk), aligned_runs(b.free, lane) != 0);
+        }
+        assert_eq!(arena.tree.has(DIRTY, chunk), b.dirty != 0);
+    }
+    assert_eq!((free, dirty), (arena.free, arena.dirty));
+}

@@ -1,0 +1,473 @@
+//! Owns: what one thread allocates from: a list of free blocks per class, the spans it holds,
+//!   and the frees it has under way to other holders.
+//! Idea: the fast path pops and pushes plain lists; every slow visit does a bounded bit of upkeep.
+//! Never: knows how threads find their heap, or the C ABI.
+//! Threads: the thread that has the heap; takes the locks of `orphans` and `arena`, never both.
+//! Checked: `Heap::check`; oracle and stress tests.
+//! Story: docs/heap.md
+
+pub(crate) mod pool;
+mod upkeep;
+
+pub(crate) use upkeep::request_trim;
+
+use crate::address_map::{self, HEAP_SIZE};
+use crate::arena;
+use crate::block::{Block, Chain};
+use crate::orphans;
+use crate::remote::Pushed;
+use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
+use crate::span::{Span, SpanList};
+use core::ptr::null_mut;
+
+// Invariants
+//  1. `free[c]` holds blocks of one span of class c, the one that was `active[c]` when it was
+//     filled; they count as used there.
+//  2. A held span is `active[c]` or in `partial[c]`, never both. A span in `partial` has free
+//     or untouched blocks; a full span that is not active is let go.
+//  3. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
+
+/// Batches under way at once. Twice of it holds back more blocks of threads that free at
+/// random; half of it evicts batches of one when 16 threads free to each other.
+const RING: usize = 16;
+/// A batch leaves at this many blocks ...
+const BATCH_BLOCKS: u32 = 32;
+/// ... or bytes.
+const BATCH_BYTES: u32 = 2048;
+/// Remote frees since the last upkeep that a thread must have made before it batches: one
+/// that frees now and then holds nothing back.
+const BATCH_AFTER: u32 = 64;
+/// A refill carves at most this much of untouched memory: an OS page, usually.
+const CARVE_BYTES: usize = 4096;
+/// ... and at most this many blocks.
+const CARVE_BLOCKS: usize = 64;
+/// Spans of the heap's own looked at for the fullest.
+const LOOK: usize = 8;
+/// Usable spans of a class that a heap keeps while others might need them.
+const KEEP_PARTIAL: usize = 64;
+
+/// Frees under way to one span.
+#[derive(Clone, Copy)]
+struct Batch {
+    /// Index of the span's first slice.
+    span: usize,
+    chain: Chain,
+}
+
+/// A thread's allocator. Its address modulo 2^32 is its tag in descriptors.
+#[repr(C)]
+pub(crate) struct Heap {
+    // Fast path.
+    free: [*mut Block; CLASS_COUNT],
+    small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
+    /// Whether the blocks in `free` are zero but for their links.
+    fresh: [bool; CLASS_COUNT],
+    // Slow path.
+    active: [*mut Span; CLASS_COUNT],
+    partial: [SpanList; CLASS_COUNT],
+    ring: [Batch; RING],
+    remote_frees: u32,
+    visits: u32,
+    /// Classes that have been refilled since upkeep last looked at them, a bit each.
+    served: u64,
+    trims_seen: usize,
+    // The pool's.
+    next: *mut Heap,
+    index: usize,
+    in_use: bool,
+}
+
+const _: () = assert!(size_of::<Heap>() <= HEAP_SIZE - 64);
+const _: () = assert!(CLASS_COUNT <= 64);
+
+impl Heap {
+    /// A heap with nothing in it.
+    pub(crate) const EMPTY: Heap = Heap {
+        free: [null_mut(); CLASS_COUNT],
+        small_class: SMALL_CLASS,
+        fresh: [false; CLASS_COUNT],
+        active: [null_mut(); CLASS_COUNT],
+        partial: [SpanList::EMPTY; CLASS_COUNT],
+        ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
+        remote_frees: 0,
+        visits: 0,
+        served: 0,
+        trims_seen: 0,
+        next: null_mut(),
+        index: 0,
+        in_use: false,
+    };
+
+    /// The class for a size up to `SMALL_MAX`.
+    #[inline(always)]
+    pub(crate) fn small_class(&self, size: usize) -> usize {
+        // SAFETY: (SMALL_MAX + 15) / 16 is the last index.
+        unsafe {
+            usize::from(*self.small_class.get_unchecked((size + MIN_ALIGN - 1) / MIN_ALIGN))
+        }
+    }
+
+    /// Pops a block; null if a refill is due.
+    ///
+    /// # Safety
+    /// The caller is the heap's thread; `class` is below `CLASS_COUNT`.
+    #[inline(always)]
+    pub(crate) unsafe fn pop(this: *mut Heap, class: usize) -> *mut Block {
+        // SAFETY: the caller's contract. The empty stand-in heap is only read: its lists are.
+        unsafe {
+            let head = (&raw mut (*this).free).cast::<*mut Block>().add(class);
+            let block = *head;
+            if !block.is_null() {
+                *head = Block::next(block);
+            }
+            block
+        }
+    }
+
+    /// Whether the block just popped is zero but for its first word.
+    #[inline(always)]
+    pub(crate) fn is_fresh(&self, class: usize) -> bool {
+        self.fresh.get(class).copied().unwrap_or(false)
+    }
+
+    /// What this heap writes into its spans' descriptors.
+    #[inline(always)]
+    pub(crate) fn tag(this: *const Heap) -> u32 {
+        this.addr() as u32
+    }
+
+    // The ladder of a refill: each rung is tried if the one before gave nothing.
+    //
+    // refill
+    //   active span        what was freed in it here, then by others
+    //   adopt_own          another span of this heap, the fullest of a few
+    //   adopt_orphan       a span that somebody let go, the fullest of a few
+    //   carve              untouched blocks of the active span, a page's worth
+    //   carve_own          the same of another span
+    //   fresh_span         a new span, from the arena
+    /// Fills `free[class]` and pops a block; null if there is no more memory.
+    #[cold]
+    pub(crate) fn refill(&mut self, class: usize) -> *mut Block {
+        self.visit();
+        let class = class % CLASS_COUNT;
+        self.served |= 1 << class;
+        let mut fresh = false;
+        let mut list = self.active_frees(class);
+        if list.is_null() {
+            list = self.adopt_own(class);
+        }
+        if list.is_null() {
+            list = self.adopt_orphan(class);
+        }
+        if list.is_null() {
+            (list, fresh) = self.carve(class);
+        }
+        if list.is_null() {
+            (list, fresh) = self.carve_own(class);
+        }
+        if list.is_null() {
+            (list, fresh) = self.fresh_span(class);
+        }
+        if !list.is_null() {
+            // SAFETY: the list is this heap's now.
+            self.free[class] = unsafe { Block::next(list) };
+            self.fresh[class] = fresh;
+        }
+        list
+    }
+
+    fn active_frees(&mut self, class: usize) -> *mut Block {
+        let span = self.active[class];
+        if span.is_null() {
+            return null_mut();
+        }
+        // SAFETY: invariant 2: this heap holds it.
+        let span = unsafe { &mut *span };
+        match span.take_local() {
+            // Pending blocks count as used already, and go on counting.
+            list if list.is_null() => span.collect().head,
+            list => list,
+        }
+    }
+
+    fn adopt_own(&mut self, class: usize) -> *mut Block {
+        let mut best: *mut Span = null_mut();
+        let mut at = self.partial[class].first();
+        for _ in 0..LOOK {
+            if at.is_null() {
+                break;
+            }
+            // SAFETY: members of `partial` are held by this heap.
+            unsafe {
+                if !(*at).has_local() {
+                    (*at).absorb((*at).collect());
+                }
+                if (*at).has_local() && (best.is_null() || (*at).used() > (*best).used()) {
+                    best = at;
+                }
+                at = SpanList::after(at);
+            }
+        }
+        if best.is_null() {
+            return null_mut();
+        }
+        self.activate(class, best, true);
+        // SAFETY: held by this heap.
+        unsafe { (*best).take_local() }
+    }
+
+    fn adopt_orphan(&mut self, class: usize) -> *mut Block {
+        let Some((span, pending)) = orphans::adopt(class) else { return null_mut() };
+        self.activate(class, span, false);
+        // SAFETY: this heap holds it now.
+        unsafe {
+            (*span).own(Heap::tag(self));
+            match pending.count {
+                0 => (*span).take_local(),
+                _ => pending.head,
+            }
+        }
+    }
+
+    fn carve(&mut self, class: usize) -> (*mut Block, bool) {
+        let span = self.active[class];
+        if span.is_null() {
+            return (null_mut(), false);
+        }
+        let limit = (CARVE_BYTES / CLASSES[class].size as usize).clamp(1, CARVE_BLOCKS);
+        // SAFETY: invariant 2; its `local_free` was found empty on an earlier rung.
+        unsafe { (*span).carve(limit) }
+    }
+
+    fn carve_own(&mut self, class: usize) -> (*mut Block, bool) {
+        let span = self.partial[class].first();
+        // SAFETY: members of `partial` are held by this heap.
+        if span.is_null() || unsafe { (*span).has_local() || (*span).untouched() == 0 } {
+            return (null_mut(), false);
+        }
+        self.activate(class, span, true);
+        self.carve(class)
+    }
+
+    fn fresh_span(&mut self, class: usize) -> (*mut Block, bool) {
+        let Some(run) = arena::take_span(CLASSES[class].slices as usize) else {
+            return (null_mut(), false);
+        };
+        let span = Span::create(run.index, run.zero, class, Heap::tag(self));
+        self.activate(class, span, false);
+        self.carve(class)
+    }
+
+    /// Makes `span` the active one, out of `partial` if it stands there.
+    fn activate(&mut self, class: usize, span: *mut Span, listed: bool) {
+        if listed {
+            // SAFETY: the caller found it there.
+            unsafe { self.partial[class].remove(span) };
+        }
+        let last = core::mem::replace(&mut self.active[class], span);
+        if !last.is_null() {
+            self.put_aside(class, last);
+        }
+    }
+
+    /// Finds a place for a held span that is neither active nor in a list.
+    fn put_aside(&mut self, class: usize, span: *mut Span) {
+        // SAFETY: this heap holds the span throughout, until `orphan` succeeds.
+        unsafe {
+            if (*span).used() == 0 {
+                return self.release(span);
+            }
+            if (*span).has_local() {
+                return self.partial[class].push_front(span);
+            }
+            if (*span).untouched() > 0 {
+                return self.partial[class].push_back(span);
+            }
+            (*span).disown();
+            let word = (*span).word();
+            if !word.orphan() {
+                (*span).own(Heap::tag(self));
+                (*span).absorb((*span).collect());
+                self.put_aside(class, span);
+            }
+        }
+    }
+
+    /// Gives a span with no block in use back to the arena.
+    fn release(&mut self, span: *mut Span) {
+        // SAFETY: this heap holds it; nothing refers to its blocks.
+        let (index, slices) = unsafe { (*span).dissolve() };
+        arena::release(index, slices, true);
+    }
+
+    /// A local free took the last used block of `span`.
+    ///
+    /// # Safety
+    /// The heap holds `span`.
+    #[cold]
+    pub(crate) unsafe fn span_event(&mut self, span: *mut Span) {
+        // SAFETY: the caller's contract.
+        let class = unsafe { (*span).class() } % CLASS_COUNT;
+        if self.active[class] == span {
+            return; // the next refill uses it
+        }
+        // SAFETY: invariant 2.
+        unsafe { self.partial[class].remove(span) };
+        self.release(span);
+        self.visit();
+    }
+
+    // Frees of blocks in spans that this heap does not hold.
+    //
+    // send               batched, or at once if the span is nobody's or this thread seldom does it
+    //   push             one CAS
+    //     take_over      the span was full and nobody's: it is this heap's now
+    //     release        it was the last block of a listed span
+    /// Gives `block` back to the span at slice `span`.
+    ///
+    /// # Safety
+    /// `block` is a block of that span, of `class`, in use, and the caller's to free.
+    pub(crate) unsafe fn send(&mut self, span: usize, class: usize, block: *mut Block, now: bool) {
+        self.remote_frees = self.remote_frees.saturating_add(1);
+        if now || self.remote_frees <= BATCH_AFTER {
+            // SAFETY: the caller's contract.
+            unsafe { self.push(span, Chain::one(block)) };
+            return self.visit();
+        }
+        let batch = &mut self.ring[(span ^ span >> 4) % RING];
+        let mut evicted = None;
+        if batch.span != span && batch.chain.count > 0 {
+            evicted = Some(core::mem::replace(batch, Batch { span, chain: Chain::EMPTY }));
+        }
+        batch.span = span;
+        // SAFETY: the block is the caller's, the chain this heap's.
+        unsafe { batch.chain.push(block) };
+        let bound = BATCH_BLOCKS.min(BATCH_BYTES / CLASSES[class % CLASS_COUNT].size);
+        if batch.chain.count >= bound {
+            let full = core::mem::replace(&mut batch.chain, Chain::EMPTY);
+            // SAFETY: the blocks are of that span, and this heap's to free.
+            unsafe { self.push(span, full) };
+            self.visit();
+        }
+        if let Some(batch) = evicted {
+            // SAFETY: as above.
+            unsafe { self.push(batch.span, batch.chain) };
+            self.visit();
+        }
+    }
+
+    /// Sends all batches off.
+    pub(crate) fn flush(&mut self) {
+        for i in 0..RING {
+            let batch = &mut self.ring[i];
+            if batch.chain.count > 0 {
+                let chain = core::mem::replace(&mut batch.chain, Chain::EMPTY);
+                let span = batch.span;
+                // SAFETY: invariant 3: the blocks are of that span, and this heap's to free.
+                unsafe { self.push(span, chain) };
+            }
+        }
+    }
+
+    unsafe fn push(&mut self, index: usize, chain: Chain) {
+        // SAFETY: the caller's contract.
+        let pushed = unsafe { push_to(index, chain) };
+        if let Some(span) = pushed {
+            self.take_over(span);
+        }
+    }
+
+    /// Takes in a span that a push has claimed.
+    fn take_over(&mut self, span: *mut Span) {
+        // SAFETY: the push made this thread the holder.
+        unsafe {
+            let class = (*span).class() % CLASS_COUNT;
+            if (*span).used() == 0 {
+                return self.release(span);
+            }
+            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::others();
+            if crowded && orphans::leave(span) {
+                return;
+            }
+            (*span).own(Heap::tag(self));
+            self.put_aside(class, span);
+        }
+    }
+
+    /// Invariants 1 and 2.
+    pub(crate) fn check(&self) {
+        for class in 0..CLASS_COUNT {
+            let mut at = self.partial[class].first();
+            while !at.is_null() {
+                // SAFETY: held by this heap.
+                unsafe {
+                    assert!(at != self.active[class] && (*at).class() == class);
+                    (*at).check();
+                    at = SpanList::after(at);
+                }
+            }
+            let active = self.active[class];
+            if active.is_null() {
+                assert!(self.free[class].is_null());
+                continue;
+            }
+            // SAFETY: held by this heap; the blocks in `free` are its own.
+            unsafe {
+                (*active).check();
+                let mut block = self.free[class];
+                while !block.is_null() {
+                    assert!((*active).is_block(block.cast()));
+                    block = Block::next(block);
+                }
+            }
+        }
+    }
+}
+
+/// Gives blocks back to a span that the caller does not hold. If that makes the caller its
+/// holder, answers the span, its free blocks in place; unless nothing is in use any more in a
+/// listed span: that one is gone then.
+///
+/// # Safety
+/// As for `RemoteWord::push`; `index` is the span's first slice.
+unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
+    let span: *mut Span = address_map::slot(index).cast();
+    let base = address_map::slice_address(index);
+    // SAFETY: the caller's contract.
+    match unsafe { address_map::remote_word(index).push(base, chain) } {
+        Pushed::Queued => None,
+        Pushed::Claimed => {
+            // The links up to the tail are ours; behind it there was nothing.
+            // SAFETY: the claim made us the holder.
+            unsafe { (*span).claim(chain) };
+            Some(span)
+        }
+        Pushed::ClaimedEmpty => {
+            // SAFETY: the claim made us the holder; no block is in use.
+            unsafe {
+                orphans::remove(span, (*span).class());
+                (*span).empty();
+                let (index, slices) = (*span).dissolve();
+                arena::release(index, slices, true);
+            }
+            None
+        }
+    }
+}
+
+/// Frees a block from a thread that has no heap (any more).
+///
+/// # Safety
+/// As for `Heap::send`.
+pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
+    // SAFETY: the caller's contract; a claimed span is ours until we let it go.
+    unsafe {
+        if let Some(span) = push_to(index, Chain::one(block))
+            && ((*span).used() == 0 || !orphans::leave(span))
+        {
+            (*span).empty();
+            let (index, slices) = (*span).dissolve();
+            arena::release(index, slices, true);
+        }
+    }
+}

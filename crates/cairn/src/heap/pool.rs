@@ -1,0 +1,107 @@
+//! Owns: the heaps there are: made once, used by one thread after another, never unmapped.
+//! Idea: a thread that comes takes the heap that one that left has warmed.
+//! Never: looks inside a heap in use.
+//! Threads: any; one lock.
+//! Checked: thread churn tests.
+//! Story: docs/heap.md
+
+use super::Heap;
+use crate::address_map;
+use crate::os::Lock;
+use crate::sync::{AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+struct Pool {
+    free: *mut Heap,
+    made: usize,
+}
+
+// SAFETY: heaps in the pool are nobody's.
+unsafe impl Send for Pool {}
+
+static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
+/// Heaps in use.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes a heap, old or new; null if there is no memory for one.
+pub(crate) fn take() -> *mut Heap {
+    let mut pool = POOL.lock();
+    let mut heap = pool.free;
+    // SAFETY: heaps in the pool are the lock holder's; a new one is nobody else's.
+    unsafe {
+        if heap.is_null() {
+            let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
+            if !address_map::commit_heap(pool.made) {
+                return null_mut();
+            }
+            heap = at.cast();
+            heap.write(Heap { index: pool.made, ..Heap::EMPTY });
+            pool.made += 1;
+        } else {
+            pool.free = (*heap).next;
+        }
+        (*heap).in_use = true;
+    }
+    IN_USE.fetch_add(1, Ordering::Relaxed);
+    heap
+}
+
+/// Takes back a heap that has been abandoned.
+///
+/// # Safety
+/// The heap came from `take`, and the caller does not use it any more.
+pub(crate) unsafe fn put(heap: *mut Heap) {
+    let mut pool = POOL.lock();
+    // SAFETY: the caller's contract.
+    unsafe {
+        (*heap).in_use = false;
+        (*heap).next = pool.free;
+    }
+    pool.free = heap;
+    IN_USE.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether more than one heap is in use.
+pub(crate) fn others() -> bool {
+    IN_USE.load(Ordering::Relaxed) > 1
+}
+
+/// Heaps in use, and heaps there are.
+pub(crate) fn counts() -> (usize, usize) {
+    (IN_USE.load(Ordering::Relaxed), POOL.lock().made)
+}
+
+/// Before a fork: no thread is inside.
+pub(crate) fn fork_prepare() {
+    POOL.acquire();
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    POOL.unlock();
+}
+
+/// After a fork, in the child.
+pub(crate) fn fork_child() {
+    POOL.reset();
+}
+
+/// After a fork, in the child, once no span names another heap any more: all heaps but those
+/// that `keeps` names are free.
+pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
+    let mut pool = POOL.lock();
+    let mut in_use = 0;
+    pool.free = null_mut();
+    for index in 0..pool.made {
+        let Some(at) = address_map::heap_address(index) else { break };
+        let heap: *mut Heap = at.cast();
+        if keeps(heap) {
+            in_use += 1;
+            continue;
+        }
+        // SAFETY: its thread is not in this process.
+        unsafe { heap.write(Heap { index, next: pool.free, ..Heap::EMPTY }) };
+        pool.free = heap;
+    }
+    IN_USE.store(in_use, Ordering::Relaxed);
+}

@@ -1,0 +1,170 @@
+//! Owns: what a heap does now and then on its slow path, and when its thread leaves.
+//! Idea: a bounded step per visit, so that no single call pays for the others.
+//! Never: is reached from a fast path.
+//! Threads: as `heap`.
+//! Checked: see `heap`.
+//! Story: docs/giving-back.md
+
+use super::{Heap, LOOK, pool};
+use crate::block::Block;
+use crate::size_class::CLASS_COUNT;
+use crate::span::{Span, SpanList};
+use crate::sync::{AtomicUsize, Ordering};
+use crate::{arena, large, orphans, os};
+use core::ptr::null_mut;
+
+/// Visits between upkeeps. Half of it reads the clock more often than a refill is long; twice
+/// of it leaves batches of remote frees lying.
+const VISITS: u32 = 64;
+/// Classes looked at in one upkeep; a whole round takes 14.
+const CLASSES_AT_ONCE: usize = 4;
+
+/// Counts calls of `request_trim`: heaps that lag behind give back what they hold.
+static TRIMS: AtomicUsize = AtomicUsize::new(0);
+
+/// Asks all heaps to give back what they can at their next slow visit.
+pub(crate) fn request_trim() {
+    TRIMS.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Heap {
+    /// Counts a slow visit, and does upkeep when it is due.
+    #[inline]
+    pub(super) fn visit(&mut self) {
+        self.visits = self.visits.wrapping_add(1);
+        if self.visits % VISITS == 0
+            || arena::in_debt()
+            || self.trims_seen != TRIMS.load(Ordering::Relaxed)
+        {
+            self.upkeep();
+        }
+    }
+
+    #[cold]
+    fn upkeep(&mut self) {
+        let trims = TRIMS.load(Ordering::Relaxed);
+        if self.trims_seen != trims {
+            self.trims_seen = trims;
+            self.flush();
+            self.trim_partial();
+        }
+        if self.visits % VISITS == 0 {
+            self.flush();
+            self.remote_frees = 0;
+            let step = (self.visits / VISITS) as usize * CLASSES_AT_ONCE;
+            for class in step..step + CLASSES_AT_ONCE {
+                self.review(class % CLASS_COUNT);
+            }
+        }
+        let now = os::now_ms();
+        arena::tick(now);
+        large::tick(now);
+    }
+
+    /// Looks at a few spans of a class for blocks that others have freed; lets spans go if the
+    /// class has not been needed for a round and other threads might need it.
+    fn review(&mut self, class: usize) {
+        let cold = self.served & 1 << class == 0 && pool::others();
+        self.served &= !(1 << class);
+        let mut at = self.partial[class].first();
+        for _ in 0..LOOK {
+            if at.is_null() {
+                break;
+            }
+            // SAFETY: members of `partial` are held by this heap; the next one is read before
+            // this one may go.
+            unsafe {
+                let next = SpanList::after(at);
+                self.settle(class, at, cold);
+                at = next;
+            }
+        }
+    }
+
+    /// Collects what others have freed in a span of `partial`; releases it if it is empty, lets
+    /// it go if `leave`.
+    unsafe fn settle(&mut self, class: usize, span: *mut Span, leave: bool) {
+        // SAFETY: the caller names a member of `partial`, held by this heap.
+        unsafe {
+            if !(*span).has_local() {
+                (*span).absorb((*span).collect());
+            }
+            if (*span).used() > 0 && !leave {
+                return;
+            }
+            self.partial[class].remove(span);
+            self.let_go(span);
+        }
+    }
+
+    /// Gives up a held span that is in no list and has room.
+    unsafe fn let_go(&mut self, span: *mut Span) {
+        // SAFETY: the caller holds it; `leave` refuses only if nothing is in use any more.
+        unsafe {
+            if (*span).used() == 0 || !orphans::leave(span) {
+                (*span).empty();
+                self.release(span);
+            }
+        }
+    }
+
+    fn trim_partial(&mut self) {
+        for class in 0..CLASS_COUNT {
+            let mut at = self.partial[class].first();
+            while !at.is_null() {
+                // SAFETY: as in `review`.
+                unsafe {
+                    let next = SpanList::after(at);
+                    self.settle(class, at, false);
+                    at = next;
+                }
+            }
+        }
+    }
+
+    /// Gives everything up: the blocks in hand, the batches under way, all spans.
+    pub(crate) fn abandon(&mut self) {
+        self.flush();
+        self.remote_frees = 0;
+        for class in 0..CLASS_COUNT {
+            let span = core::mem::replace(&mut self.active[class], null_mut());
+            let list = core::mem::replace(&mut self.free[class], null_mut());
+            self.fresh[class] = false;
+            if !span.is_null() {
+                // SAFETY: invariants 1 and 2 of the heap.
+                unsafe { self.give_up(span, list) };
+            }
+            loop {
+                let span = self.partial[class].first();
+                if span.is_null() {
+                    break;
+                }
+                // SAFETY: it is in that list, and held by this heap.
+                unsafe {
+                    self.partial[class].remove(span);
+                    self.give_up(span, null_mut());
+                }
+            }
+        }
+    }
+
+    unsafe fn give_up(&mut self, span: *mut Span, list: *mut Block) {
+        // SAFETY: the caller holds the span, and the blocks of the list.
+        unsafe {
+            (*span).push_list(list);
+            if !(*span).has_local() {
+                (*span).absorb((*span).collect());
+            }
+            if (*span).used() == 0 || (*span).has_room() {
+                return self.let_go(span);
+            }
+            let class = (*span).class() % CLASS_COUNT;
+            // Full: nobody's until the next free. Refused if frees have come in meanwhile.
+            (*span).disown();
+            if !(*span).word().orphan() {
+                (*span).own(Heap::tag(self));
+                self.partial[class].push_back(span);
+            }
+        }
+    }
+}

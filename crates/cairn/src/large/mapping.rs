@@ -1,0 +1,447 @@
+//! Owns: blocks with a mapping of their own, and the few freed mappings kept warm.
+//! Idea: a sorted table says where they are, for exact and interior addresses; the kernel
+//!   grows them by moving page tables.
+//! Never: touches the window, but to take pages over from it.
+//! Threads: any; one lock, held across the system calls that change a mapping in the table.
+//! Checked: oracle tests with contents; fault injection.
+//! Story: docs/large-blocks.md
+
+use super::{Allocated, COLOUR_STEP, COLOURS, MAPPING_MIN, Resized, next_colour};
+use crate::arena;
+use crate::os::{self, Guard, Lock};
+use core::ptr::null_mut;
+
+// Invariants, under the lock
+//  1. `table[..len]` is sorted by address; entries do not overlap.
+//  2. A mapping is in the table or among the warm ones, never both.
+//  3. start + usable = address + bytes of the mapping; start - address < an OS page or aligned.
+
+/// A mapping with one block in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapping {
+    /// Its first byte.
+    pub(crate) address: *mut u8,
+    /// Its length, whole pages.
+    pub(crate) bytes: usize,
+    /// The block, from there to the end.
+    pub(crate) start: *mut u8,
+}
+
+impl Mapping {
+    const NONE: Mapping = Mapping { address: null_mut(), bytes: 0, start: null_mut() };
+
+    fn usable(&self) -> usize {
+        self.address.addr() + self.bytes - self.start.addr()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Warm {
+    mapping: Mapping,
+    freed_ms: u64,
+}
+
+/// Freed mappings kept for a while, and how much at most. Twice as many help no workload
+/// measured; the bound is what an idle process may hold on to.
+const WARM: usize = 8;
+const WARM_BYTES: usize = 32 << 20;
+
+struct Mappings {
+    table: *mut Mapping,
+    len: usize,
+    room: usize,
+    bytes: usize,
+    warm: [Warm; WARM],
+    warm_bytes: usize,
+}
+
+// SAFETY: reached under the lock only.
+unsafe impl Send for Mappings {}
+
+static MAPPINGS: Lock<Mappings> = Lock::new(Mappings {
+    table: null_mut(),
+    len: 0,
+    room: 0,
+    bytes: 0,
+    warm: [Warm { mapping: Mapping::NONE, freed_ms: 0 }; WARM],
+    warm_bytes: 0,
+});
+
+/// Allocates a block with a mapping of its own.
+pub(super) fn allocate(size: usize, align: usize) -> Allocated {
+    let page = os::page_size();
+    let colourable = align <= COLOUR_STEP;
+    let colour = if colourable { next_colour((COLOURS - 1) * COLOUR_STEP) % page } else { 0 };
+    let Some(bytes) = size.checked_add(colour + page - 1).map(|n| n & !(page - 1)) else {
+        return Allocated::NONE;
+    };
+    let mut mappings = MAPPINGS.lock();
+    if !mappings.make_room() {
+        return Allocated::NONE;
+    }
+    let warm = if align <= page { mappings.take_warm(bytes) } else { None };
+    let (mapping, zero) = match warm {
+        Some(mapping) => (mapping, false),
+        None => {
+            drop(mappings);
+            let mut address = map_aligned(bytes, align);
+            if address.is_null() {
+                // Room that is only kept warm, or dirty, goes first.
+                purge();
+                arena::purge_all();
+                address = map_aligned(bytes, align);
+            }
+            if address.is_null() {
+                return Allocated::NONE;
+            }
+            mappings = MAPPINGS.lock();
+            (Mapping { address, bytes, start: address }, true)
+        }
+    };
+    let start = mapping.address.wrapping_add(colour);
+    if !mappings.insert(Mapping { start, ..mapping }) {
+        drop(mappings);
+        // SAFETY: mapped or taken just now; nobody knows it.
+        unsafe { os::release(mapping.address, mapping.bytes) };
+        return Allocated::NONE;
+    }
+    Allocated { block: start, zero }
+}
+
+/// Maps `bytes` at a multiple of `align`; null on failure.
+fn map_aligned(bytes: usize, align: usize) -> *mut u8 {
+    if align <= os::page_size() {
+        return os::map(bytes);
+    }
+    let Some(total) = bytes.checked_add(align) else { return null_mut() };
+    // Reserved first: only the aligned part is ever charged for.
+    let whole = os::reserve(null_mut(), total);
+    if whole.is_null() {
+        return whole;
+    }
+    let lead = whole.addr().wrapping_neg() & (align - 1);
+    let address = whole.wrapping_add(lead);
+    // SAFETY: parts of what was reserved just now.
+    unsafe {
+        if !os::commit(address, bytes) {
+            os::release(whole, total);
+            return null_mut();
+        }
+        if lead > 0 {
+            os::release(whole, lead);
+        }
+        os::release(address.wrapping_add(bytes), align - lead);
+    }
+    address
+}
+
+/// Makes a block of `size` bytes and some room to grow out of the pages of a run in the
+/// window; null if the system refuses, with the run as it was.
+///
+/// # Safety
+/// The run is the caller's; nothing refers to its contents by the old address if it succeeds.
+pub(super) unsafe fn adopt_pages(
+    run: *mut u8,
+    run_bytes: usize,
+    colour: usize,
+    size: usize,
+) -> *mut u8 {
+    let page = os::page_size();
+    let exact = os::round_up(colour + size, page);
+    let mut mappings = MAPPINGS.lock();
+    if !mappings.make_room() {
+        return null_mut();
+    }
+    // SAFETY: the caller's contract. The kernel resizes one whole mapping at a time, so the
+    // pages are moved first, then the mapping is grown.
+    unsafe {
+        let moved = os::move_pages_away(run, run_bytes);
+        if moved.is_null() {
+            return null_mut();
+        }
+        let (address, bytes) = grown(moved, run_bytes, exact);
+        if address.is_null() {
+            os::move_pages_back(moved, run, run_bytes);
+            return null_mut();
+        }
+        let start = address.wrapping_add(colour);
+        mappings.insert(Mapping { address, bytes, start });
+        start
+    }
+}
+
+/// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be.
+unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) {
+    let roomy = os::round_up(exact.saturating_add(exact / 4), os::page_size());
+    for bytes in [roomy, exact] {
+        // SAFETY: the caller's contract: a mapping that is theirs to move.
+        let p = unsafe { os::remap(address, old, bytes) };
+        if !p.is_null() {
+            return (p, bytes);
+        }
+    }
+    (null_mut(), 0)
+}
+
+/// Frees the block at `p`; false if no mapping's block starts there.
+#[cold]
+pub(crate) fn free(p: *mut u8) -> bool {
+    let mut mappings = MAPPINGS.lock();
+    let Some(at) = mappings.find(p).filter(|&at| mappings.get(at).start == p) else {
+        return false;
+    };
+    let mapping = mappings.get(at);
+    mappings.remove(at);
+    mappings.retire(mapping);
+    true
+}
+
+/// Bytes usable from `p`, the start of a block; None if no mapping's block starts there.
+pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
+    let mappings = MAPPINGS.lock();
+    let mapping = mappings.get(mappings.find(p)?);
+    (mapping.start.cast_const() == p).then(|| mapping.usable())
+}
+
+/// The block around `p`: (start, usable bytes).
+pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
+    let mappings = MAPPINGS.lock();
+    let mapping = mappings.get(mappings.find(p)?);
+    (p.addr() >= mapping.start.addr()).then(|| (mapping.start, mapping.usable()))
+}
+
+/// Resizes the block at `p`, in place or by moving its pages; null if the system refuses. With
+/// `Copy`: it shrinks so far that it is better copied.
+#[cold]
+pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
+    let page = os::page_size();
+    let mut mappings = MAPPINGS.lock();
+    let Some(at) = mappings.find(p) else { return Resized::Done(null_mut()) };
+    let mut mapping = mappings.get(at);
+    let lead = mapping.start.addr() - mapping.address.addr();
+    let Some(exact) = size.checked_add(lead + page - 1).map(|n| n & !(page - 1)) else {
+        return Resized::Done(null_mut());
+    };
+    if exact <= mapping.bytes {
+        if size < MAPPING_MIN / 16 {
+            return Resized::Copy;
+        }
+        // A fifth may stay: that is the room a grower gets.
+        if mapping.bytes - exact > mapping.bytes / 5 {
+            let tail = mapping.address.wrapping_add(exact);
+            // SAFETY: whole pages behind what the block keeps.
+            if unsafe { os::release(tail, mapping.bytes - exact) } {
+                mappings.bytes -= mapping.bytes - exact;
+                mapping.bytes = exact;
+                mappings.set(at, mapping);
+            }
+        }
+        return Resized::Done(p);
+    }
+    // SAFETY: the block is the caller's, and the mapping with it.
+    let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, exact) };
+    if address.is_null() {
+        return Resized::Done(null_mut());
+    }
+    mappings.remove(at);
+    let start = address.wrapping_add(lead);
+    mappings.insert(Mapping { address, bytes, start });
+    Resized::Done(start)
+}
+
+/// Unmaps what has been kept warm longer than the purge delay.
+pub(crate) fn tick(now_ms: u64) {
+    let Some(mut mappings) = MAPPINGS.try_any_warm() else { return };
+    let delay = arena::purge_delay() as u64;
+    for i in 0..WARM {
+        let warm = mappings.warm[i];
+        if warm.mapping.bytes == 0 {
+            continue;
+        }
+        if warm.freed_ms == 0 {
+            mappings.warm[i].freed_ms = now_ms;
+        } else if now_ms >= warm.freed_ms + delay {
+            mappings.drop_warm(i);
+        }
+    }
+}
+
+/// Unmaps everything that is kept warm; the number of bytes.
+pub(crate) fn purge() -> usize {
+    let mut mappings = MAPPINGS.lock();
+    let before = mappings.warm_bytes;
+    for i in 0..WARM {
+        mappings.drop_warm(i);
+    }
+    before - mappings.warm_bytes
+}
+
+/// (blocks, bytes in them, bytes kept warm).
+pub(crate) fn counts() -> (usize, usize, usize) {
+    let mappings = MAPPINGS.lock();
+    (mappings.len, mappings.bytes, mappings.warm_bytes)
+}
+
+/// Calls `f` with each mapping, and whether a block is in it (or it is only kept warm). The
+/// lock is held: `f` does not come back here.
+pub(crate) fn for_each(mut f: impl FnMut(&Mapping, bool)) {
+    let mappings = MAPPINGS.lock();
+    for at in 0..mappings.len {
+        f(&mappings.get(at), true);
+    }
+    for warm in &mappings.warm {
+        if warm.mapping.bytes > 0 {
+            f(&warm.mapping, false);
+        }
+    }
+}
+
+/// Before a fork: no thread is inside.
+pub(crate) fn fork_prepare() {
+    MAPPINGS.acquire();
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    MAPPINGS.unlock();
+}
+
+/// After a fork, in the child.
+pub(crate) fn fork_child() {
+    MAPPINGS.reset();
+}
+
+impl Lock<Mappings> {
+    /// The lock, if anything is warm.
+    fn try_any_warm(&self) -> Option<Guard<'_, Mappings>> {
+        let mappings = self.lock();
+        (mappings.warm_bytes > 0).then_some(mappings)
+    }
+}
+
+impl Mappings {
+    fn get(&self, at: usize) -> Mapping {
+        debug_assert!(at < self.len);
+        // SAFETY: inside the table.
+        unsafe { self.table.add(at).read() }
+    }
+
+    fn set(&mut self, at: usize, mapping: Mapping) {
+        debug_assert!(at < self.len);
+        // SAFETY: inside the table.
+        unsafe { self.table.add(at).write(mapping) }
+    }
+
+    /// How many entries begin at or below `p`.
+    fn rank(&self, p: *const u8) -> usize {
+        let (mut low, mut high) = (0, self.len);
+        while low < high {
+            let mid = low.midpoint(high);
+            if self.get(mid).address.addr() <= p.addr() {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        low
+    }
+
+    /// The entry of the mapping that `p` points into.
+    fn find(&self, p: *const u8) -> Option<usize> {
+        let at = self.rank(p).checked_sub(1)?;
+        let mapping = self.get(at);
+        (p.addr() - mapping.address.addr() < mapping.bytes).then_some(at)
+    }
+
+    /// Sees to it that the table has room for another entry.
+    fn make_room(&mut self) -> bool {
+        if self.len < self.room {
+            return true;
+        }
+        let old = self.room * size_of::<Mapping>();
+        let new = os::round_up((old * 2).max(1), os::page_size());
+        let table = match old {
+            0 => os::map(new),
+            // SAFETY: the table is this lock's alone.
+            _ => unsafe { os::remap(self.table.cast(), old, new) },
+        };
+        if table.is_null() {
+            return false;
+        }
+        self.table = table.cast();
+        self.room = new / size_of::<Mapping>();
+        true
+    }
+
+    fn insert(&mut self, mapping: Mapping) -> bool {
+        if !self.make_room() {
+            return false;
+        }
+        let at = self.rank(mapping.address);
+        // SAFETY: there is room for one more; the entries behind move up.
+        unsafe {
+            let place = self.table.add(at);
+            place.copy_to(place.add(1), self.len - at);
+            place.write(mapping);
+        }
+        self.len += 1;
+        self.bytes += mapping.bytes;
+        true
+    }
+
+    fn remove(&mut self, at: usize) {
+        let mapping = self.get(at);
+        self.bytes -= mapping.bytes;
+        self.len -= 1;
+        // SAFETY: the entries behind move down.
+        unsafe {
+            let place = self.table.add(at);
+            place.add(1).copy_to(place, self.len - at);
+        }
+    }
+
+    /// Keeps a mapping warm, or unmaps it.
+    fn retire(&mut self, mapping: Mapping) {
+        let free = self.warm.iter().position(|w| w.mapping.bytes == 0);
+        if let Some(i) = free
+            && self.warm_bytes + mapping.bytes <= WARM_BYTES
+        {
+            self.warm[i % WARM] = Warm { mapping, freed_ms: 0 };
+            self.warm_bytes += mapping.bytes;
+            return;
+        }
+        unmap(mapping);
+    }
+
+    /// The best fitting warm mapping for `bytes`.
+    fn take_warm(&mut self, bytes: usize) -> Option<Mapping> {
+        let mut best: Option<usize> = None;
+        for i in 0..WARM {
+            let have = self.warm[i].mapping.bytes;
+            let fits = have >= bytes && have - bytes <= bytes / 4;
+            if fits && best.is_none_or(|b| have < self.warm[b % WARM].mapping.bytes) {
+                best = Some(i);
+            }
+        }
+        let mapping = core::mem::replace(&mut self.warm[best? % WARM].mapping, Mapping::NONE);
+        self.warm_bytes -= mapping.bytes;
+        Some(mapping)
+    }
+
+    fn drop_warm(&mut self, i: usize) {
+        let mapping = core::mem::replace(&mut self.warm[i % WARM].mapping, Mapping::NONE);
+        if mapping.bytes > 0 {
+            self.warm_bytes -= mapping.bytes;
+            unmap(mapping);
+        }
+    }
+}
+
+/// Unmaps a mapping that nobody knows any more. If the kernel refuses (too many mappings to
+/// split one), at least its pages go.
+fn unmap(mapping: Mapping) {
+    // SAFETY: out of the table and the warm ones.
+    if !unsafe { os::release(mapping.address, mapping.bytes) } {
+        os::decommit(mapping.address, mapping.bytes);
+    }
+}

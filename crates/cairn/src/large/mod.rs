@@ -1,0 +1,258 @@
+//! Owns: blocks too large for spans: a run of slices each, and how they grow and shrink.
+//! Idea: grow into free neighbours if they are there, else move pages; bytes are copied only
+//!   where that is cheaper than moving pages.
+//! Never: knows heaps or size classes' tables.
+//! Threads: any; takes the arena's lock or the mappings', one at a time.
+//! Checked: oracle tests with contents; fault injection.
+//! Story: docs/large-blocks.md
+
+mod mapping;
+
+pub(crate) use mapping::{
+    Mapping, base_of as mapping_base, counts as mapping_counts, fork_child, fork_parent,
+    fork_prepare, for_each as for_each_mapping, free as free_mapping, purge as purge_mappings,
+    reallocate as reallocate_mapping, tick, usable_size as mapping_usable_size,
+};
+
+use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
+use crate::arena;
+use crate::os;
+use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
+use crate::sync::{AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+/// From here on a block is a mapping of its own: slices of that size would leave holes in the
+/// window that only as large a block fills.
+const MAPPING_MIN: usize = 8 << 20;
+/// Runs are aligned to up to this; beyond, a mapping is cut to measure.
+const RUN_ALIGN_MAX: usize = 1 << 20;
+/// From here on a block that must move moves its pages. Below, copying costs less than the
+/// two system calls and the page faults they save.
+const MOVE_MIN: usize = 128 << 10;
+/// Blocks start at different lines of their first page, so that equal parts of many blocks
+/// do not compete for the same cache sets.
+const COLOUR_STEP: usize = 64;
+const COLOURS: usize = 64;
+
+// Invariants
+//  1. The run's first slice has descriptor owner LARGE, and its `heads` bit set in the arena;
+//     the others' owner is NONE: no address inside a large block but its start can be freed.
+//  2. start - first slice < an OS page of colour, or 0; start + usable = the run's end.
+
+/// Metadata of a block that is a run of slices.
+#[repr(C, align(64))]
+struct Large {
+    start: *mut u8,
+    index: usize,
+    slices: usize,
+    /// How often it has grown: from the second time on it gets room to spare.
+    growths: u32,
+}
+
+const _: () = assert!(size_of::<Large>() == size_of::<Slot>());
+
+/// A block, and whether its bytes are known to be zero.
+pub(crate) struct Allocated {
+    /// The block, or null.
+    pub(crate) block: *mut u8,
+    /// Its bytes are zero.
+    pub(crate) zero: bool,
+}
+
+impl Allocated {
+    const NONE: Allocated = Allocated { block: null_mut(), zero: false };
+}
+
+/// How far into its first page the next block starts, at most `room`.
+fn next_colour(room: usize) -> usize {
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: any spread will do. 25 is odd: all colours come up, neighbours lie far apart.
+    let turn = TURN.fetch_add(25, Ordering::Relaxed) % COLOURS;
+    (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
+}
+
+/// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
+#[cold]
+pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
+    if size < MAPPING_MIN && align <= RUN_ALIGN_MAX {
+        let got = allocate_run(size.max(1), align);
+        if !got.block.is_null() {
+            return got;
+        }
+    }
+    mapping::allocate(size, align)
+}
+
+fn allocate_run(size: usize, align: usize) -> Allocated {
+    // A power of two leaves no room for colour; from 128 KiB on a page more is cheap.
+    let colourable = align <= COLOUR_STEP;
+    let extra = if colourable && size >= MOVE_MIN { os::page_size() } else { 0 };
+    let slices = (size + extra).div_ceil(SLICE_SIZE);
+    let lead = (align / SLICE_SIZE).saturating_sub(1);
+    let Some(run) = arena::take_run(slices + lead) else { return Allocated::NONE };
+    let index = match lead {
+        0 => run.index,
+        _ => trim_to_alignment(run.index, slices, lead, align, !run.zero),
+    };
+    let room = slices * SLICE_SIZE - size;
+    let colour = if colourable { next_colour(room.min(COLOURS * COLOUR_STEP - 1)) } else { 0 };
+    let start = address_map::slice_address(index).wrapping_add(colour);
+    let slot = address_map::slot(index);
+    // SAFETY: the run and its slot are ours alone.
+    unsafe { slot.cast::<Large>().write(Large { start, index, slices, growths: 0 }) };
+    arena::mark_head(index, true);
+    address_map::describe(index, 1, slot, OWNER_LARGE, 0);
+    Allocated { block: start, zero: run.zero }
+}
+
+/// Gives back what stands before and behind the aligned part of a run.
+fn trim_to_alignment(
+    index: usize,
+    slices: usize,
+    lead: usize,
+    align: usize,
+    dirty: bool,
+) -> usize {
+    let address = address_map::slice_address(index).addr();
+    let before = (os::round_up(address, align) - address) / SLICE_SIZE;
+    if before > 0 {
+        arena::release(index, before, dirty);
+    }
+    if lead > before {
+        arena::release(index + before + slices, lead - before, dirty);
+    }
+    index + before
+}
+
+/// The block that starts at `p`, whose descriptor's owner is LARGE; None if it starts elsewhere.
+fn at(p: *mut u8) -> Option<*mut Large> {
+    let large: *mut Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
+    // SAFETY: metadata is never unmapped; its owner, by the caller's right to `p`, is the caller.
+    unsafe { ((*large).start == p).then_some(large) }
+}
+
+/// Frees the large block at `p`; false if none starts there.
+#[cold]
+pub(crate) fn free(p: *mut u8) -> bool {
+    let Some(large) = at(p) else { return false };
+    // SAFETY: as in `at`.
+    let (index, slices) = unsafe { ((*large).index, (*large).slices) };
+    // Relaxed: of two threads that free the same block, one is told so.
+    let owner = &address_map::descriptor_at(index).owner;
+    if owner.swap(OWNER_NONE, Ordering::Relaxed) != OWNER_LARGE {
+        return false;
+    }
+    arena::mark_head(index, false);
+    arena::release(index, slices, true);
+    true
+}
+
+/// Bytes usable from `p`, the start of a large block; None if none starts there.
+pub(crate) fn usable_size(p: *mut u8) -> Option<usize> {
+    // SAFETY: as in `at`.
+    at(p).map(|large| unsafe { (*large).usable() })
+}
+
+/// The large block around `p`, which points into the window: (start, usable bytes).
+pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
+    let index = address_map::slice_of(p);
+    let head = arena::head_below(index)?;
+    let large: *mut Large = address_map::slot(head).cast();
+    // SAFETY: `heads` marks live blocks' slots.
+    unsafe {
+        let (start, usable) = ((*large).start, (*large).usable());
+        let inside = p.addr() >= start.addr() && p.addr() < start.addr() + usable;
+        (inside && (*large).index == head).then_some((start, usable))
+    }
+}
+
+/// What became of an attempt to resize.
+pub(crate) enum Resized {
+    /// The block, in place or moved page by page.
+    Done(*mut u8),
+    /// It has to be copied to a new block.
+    Copy,
+}
+
+/// Resizes the large block at `p` to `size` > MEDIUM_MAX bytes, or says that copying is due.
+///
+/// # Safety
+/// A live large block starts at `p`, the caller's to resize.
+#[cold]
+pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Resized {
+    let Some(large) = at(p) else { return Resized::Copy };
+    // SAFETY: the caller's right to the block extends to its metadata.
+    let large = unsafe { &mut *large };
+    let usable = large.usable();
+    if size <= usable {
+        large.shrink(size);
+        return Resized::Done(p);
+    }
+    let spare = if large.growths > 0 { size / 8 } else { 0 };
+    if large.extend(size + spare) || spare > 0 && large.extend(size) {
+        return Resized::Done(p);
+    }
+    if usable >= MOVE_MIN {
+        // SAFETY: the block is the caller's to move.
+        let moved = unsafe { large.move_out(size) };
+        if !moved.is_null() {
+            return Resized::Done(moved);
+        }
+    }
+    Resized::Copy
+}
+
+impl Large {
+    fn usable(&self) -> usize {
+        self.slices * SLICE_SIZE - self.colour()
+    }
+
+    fn colour(&self) -> usize {
+        self.start.addr() & (SLICE_SIZE - 1)
+    }
+
+    /// Gives whole slices behind `size` bytes back.
+    fn shrink(&mut self, size: usize) {
+        debug_assert!(size > MEDIUM_MAX);
+        let keep = (self.colour() + size).div_ceil(SLICE_SIZE);
+        // An eighth may stay: a block that breathes does not pay each time.
+        if self.slices - keep > self.slices / 8 {
+            arena::release(self.index + keep, self.slices - keep, true);
+            self.slices = keep;
+        }
+    }
+
+    /// Grows in place to hold `size` bytes.
+    fn extend(&mut self, size: usize) -> bool {
+        let slices = (self.colour() + size).div_ceil(SLICE_SIZE);
+        if slices * SLICE_SIZE >= 2 * MAPPING_MIN {
+            return false;
+        }
+        let end = self.index + self.slices;
+        if slices > self.slices {
+            if arena::take_exactly(end, slices - self.slices).is_none() {
+                return false;
+            }
+            self.slices = slices;
+        }
+        self.growths += 1;
+        true
+    }
+
+    /// Moves the pages to a mapping with room for `size` bytes and some growth; null if the
+    /// system refuses, with the block as it was.
+    unsafe fn move_out(&mut self, size: usize) -> *mut u8 {
+        let run = address_map::slice_address(self.index);
+        let bytes = self.slices * SLICE_SIZE;
+        let (index, slices, colour) = (self.index, self.slices, self.colour());
+        // SAFETY: the caller's contract; the run is this block's.
+        let block = unsafe { mapping::adopt_pages(run, bytes, colour, size) };
+        if !block.is_null() {
+            address_map::set_owner(index, 1, OWNER_NONE);
+            arena::mark_head(index, false);
+            // Its pages are elsewhere now: what is left reads as zeros.
+            arena::release(index, slices, false);
+        }
+        block
+    }
+}

@@ -1,0 +1,123 @@
+//! Owns: the lists of spans that nobody holds but that have free blocks, one per size class.
+//! Idea: what one thread leaves behind, or cannot use, the next one that needs it takes.
+//! Never: touches blocks.
+//! Threads: any; one lock per class, held for a few link changes; nothing else is locked inside.
+//! Checked: loom models of the word's states; the stress tests.
+//! Story: docs/protocol.md
+
+use crate::block::Chain;
+use crate::os::Lock;
+use crate::size_class::CLASS_COUNT;
+use crate::span::{Span, SpanList};
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Candidates looked at for the fullest: bounds the time under the lock.
+const LOOK: usize = 8;
+
+struct Orphans {
+    spans: Lock<SpanList>,
+    /// The list's length; lets a refill pass by without the lock.
+    count: AtomicUsize,
+}
+
+// SAFETY: spans in the list are reached under the lock only.
+unsafe impl Sync for Orphans {}
+
+static ORPHANS: [Orphans; CLASS_COUNT] =
+    [const { Orphans { spans: Lock::new(SpanList::EMPTY), count: AtomicUsize::new(0) } };
+        CLASS_COUNT];
+
+/// Lets go of a span that has blocks in use and room for more. False if everything in it has
+/// been freed meanwhile: then the caller still holds it.
+///
+/// # Safety
+/// The caller holds `span`, which is in no list.
+pub(crate) unsafe fn leave(span: *mut Span) -> bool {
+    // SAFETY: the caller holds the span until `list` succeeds.
+    let (orphans, live, word) = unsafe {
+        (*span).disown();
+        (&ORPHANS[(*span).class() % CLASS_COUNT], (*span).used(), (*span).word())
+    };
+    let mut spans = orphans.spans.lock();
+    // SAFETY: in no list; the lock is held before the word says LISTED.
+    unsafe { spans.push_front(span) };
+    let left = word.list(live);
+    if left {
+        orphans.count.store(spans.len(), Ordering::Relaxed);
+    } else {
+        // SAFETY: put in just now.
+        unsafe { spans.remove(span) };
+    }
+    left
+}
+
+/// Takes the fullest of a few spans of `class`, with what was pending; the caller holds it then.
+pub(crate) fn adopt(class: usize) -> Option<(*mut Span, Chain)> {
+    let orphans = &ORPHANS[class % CLASS_COUNT];
+    if orphans.count.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let mut spans = orphans.spans.lock();
+    let mut best: Option<(u32, *mut Span)> = None;
+    let mut at = spans.first();
+    for _ in 0..LOOK {
+        if at.is_null() {
+            break;
+        }
+        // SAFETY: members are valid, and their links and constant fields are the lock's.
+        let (live, next) = unsafe { ((*at).word().listed_live(), SpanList::after(at)) };
+        if let Some(live) = live
+            && best.is_none_or(|(most, _)| live > most)
+        {
+            best = Some((live, at));
+        }
+        at = next;
+    }
+    let (_, span) = best?;
+    // SAFETY: as above. None: a push has just claimed it, and waits for this lock.
+    let pending = unsafe { (*span).word().adopt((*span).base()) }?;
+    // SAFETY: it is in this list.
+    unsafe { spans.remove(span) };
+    orphans.count.store(spans.len(), Ordering::Relaxed);
+    Some((span, pending))
+}
+
+/// Takes out a span that the caller's push has claimed as empty.
+///
+/// # Safety
+/// The push said `ClaimedEmpty`.
+pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
+    let orphans = &ORPHANS[class % CLASS_COUNT];
+    let mut spans = orphans.spans.lock();
+    // SAFETY: only its claimer takes a claimed span out.
+    unsafe { spans.remove(span) };
+    orphans.count.store(spans.len(), Ordering::Relaxed);
+}
+
+/// Spans waiting in all lists.
+pub(crate) fn count() -> usize {
+    ORPHANS.iter().map(|o| o.count.load(Ordering::Relaxed)).sum()
+}
+
+/// Before a fork: no thread is inside.
+pub(crate) fn fork_prepare() {
+    ORPHANS.iter().for_each(|o| o.spans.acquire());
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    ORPHANS.iter().for_each(|o| o.spans.unlock());
+}
+
+/// After a fork, in the child.
+pub(crate) fn fork_child() {
+    ORPHANS.iter().for_each(|o| o.spans.reset());
+}
+
+/// Forgets all lists, to build them anew; in a forked child.
+pub(crate) fn clear() {
+    for o in &ORPHANS {
+        *o.spans.lock() = SpanList::EMPTY;
+        o.count.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,250 @@
+//! Owns: the Linux implementation of the `os` room.
+//! Idea: private anonymous mappings, changed by mprotect, madvise and mremap.
+//! Never: keeps state but the cached page size.
+//! Threads: any; holds nothing.
+//! Checked: see `os`.
+//! Story: docs/limits.md
+
+use super::fault;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use core::ptr::{null, null_mut};
+
+/// Runs `call` and puts `errno` back as it was: the C layer alone decides about it.
+fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: errno's location is valid for the calling thread.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *location };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { *location = saved };
+    result
+}
+
+/// Maps `size` bytes with `prot` at `hint`; null on failure. With `exact`, only there.
+fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
+    if fault::hit() {
+        return null_mut();
+    }
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new private anonymous mapping that replaces nothing (never plain MAP_FIXED).
+    let p = keeping_errno(|| unsafe { libc::mmap(hint.cast(), size, prot, flags, -1, 0) });
+    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+}
+
+/// Reserves address space without memory behind it; null on failure.
+pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
+    map_with(hint, size, libc::PROT_NONE, libc::MAP_NORESERVE)
+}
+
+/// Maps fresh zeroed memory; null on failure.
+pub(crate) fn map(size: usize) -> *mut u8 {
+    map_with(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, 0)
+}
+
+/// Maps fresh zeroed memory exactly at `at`, where nothing is mapped yet.
+pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let got = map_with(at, size, prot, libc::MAP_FIXED_NOREPLACE);
+    if !got.is_null() && got != at {
+        // A kernel before 4.17 takes the address for a hint.
+        // SAFETY: the mapping was made just now.
+        unsafe { release(got, size) };
+        return false;
+    }
+    !got.is_null()
+}
+
+fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
+    if fault::hit() {
+        return false;
+    }
+    // SAFETY: callers name pages of their own reservation, and only widen access.
+    keeping_errno(|| unsafe { libc::mprotect(at.cast(), size, prot) }) == 0
+}
+
+/// Makes reserved pages usable.
+pub(crate) fn commit(at: *mut u8, size: usize) -> bool {
+    protect(at, size, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Makes reserved pages readable, as zeros, at no charge.
+pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
+    protect(at, size, libc::PROT_READ)
+}
+
+fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
+    if fault::hit() {
+        return false;
+    }
+    // SAFETY: callers name pages of their own whose contents are dead (or, for page-size
+    // advice, are kept).
+    keeping_errno(|| unsafe { libc::madvise(at.cast(), size, advice) }) == 0
+}
+
+/// Gives the pages back; they read as zeros afterwards. False (locked memory, say): they
+/// keep their contents.
+pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+    advise(at, size, libc::MADV_DONTNEED)
+}
+
+/// Asks the kernel not to back the range by huge pages.
+pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
+    advise(at, size, libc::MADV_NOHUGEPAGE);
+}
+
+/// Unmaps whole pages; false if the kernel refuses (a split over the mapping limit).
+///
+/// # Safety
+/// The range is a mapping of the caller's that nothing refers to any more.
+pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
+    if fault::hit() {
+        return false;
+    }
+    // SAFETY: the caller's contract.
+    keeping_errno(|| unsafe { libc::munmap(at.cast(), size) }) == 0
+}
+
+/// Resizes a whole mapping, moving its pages (never its bytes) if it must; null on failure,
+/// with the old mapping intact.
+///
+/// # Safety
+/// The range is a mapping of the caller's; nothing refers to it by its old address if moved.
+pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
+    if fault::hit() {
+        return null_mut();
+    }
+    // SAFETY: the caller's contract.
+    let p = keeping_errno(|| unsafe { libc::mremap(at.cast(), old, new, libc::MREMAP_MAYMOVE) });
+    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+}
+
+/// Moves the pages of `from` to a new mapping of the same size; `from` stays mapped and reads
+/// as zeros. Null (a kernel before 5.7, say): nothing has changed.
+///
+/// # Safety
+/// The range is the caller's, and nothing refers to its contents by the old address.
+pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
+    if fault::hit() {
+        return null_mut();
+    }
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    // SAFETY: the caller's contract.
+    let p = keeping_errno(|| unsafe { libc::mremap(from.cast(), size, size, flags) });
+    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+}
+
+/// Undoes `move_pages_away`; the mapping at `from` is gone then.
+///
+/// # Safety
+/// `from` came from `move_pages_away(to, size)`.
+pub(crate) unsafe fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let to: *mut libc::c_void = to.cast();
+    // SAFETY: the caller's contract; the target is the caller's own empty range.
+    keeping_errno(|| unsafe { libc::mremap(from.cast(), size, size, flags, to) });
+}
+
+/// Counts the resident bytes among the pages of a range.
+pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
+    const BATCH: usize = 1024;
+    let page = page_size();
+    let mut pages = [0u8; BATCH];
+    let mut count = 0;
+    let mut done = 0;
+    while done < size {
+        let len = (size - done).min(BATCH * page);
+        // SAFETY: `pages` has a byte for each page of the range asked about.
+        let ok = keeping_errno(|| unsafe {
+            libc::mincore(at.wrapping_add(done).cast(), len, pages.as_mut_ptr())
+        });
+        if ok == 0 {
+            count += pages.iter().take(len.div_ceil(page)).filter(|&&p| p & 1 != 0).count();
+        }
+        done += len;
+    }
+    count * page
+}
+
+/// Bytes in an OS page.
+pub(crate) fn page_size() -> usize {
+    static CACHED: AtomicUsize = AtomicUsize::new(0);
+    match CACHED.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: getauxval has no preconditions.
+            let size = match unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize {
+                0 => 4096,
+                size => size,
+            };
+            CACHED.store(size, Ordering::Relaxed);
+            size
+        }
+        size => size,
+    }
+}
+
+/// The process's limit on address space, in bytes; `usize::MAX` if none.
+pub(crate) fn address_space_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    let ok = keeping_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) });
+    if ok != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        usize::MAX
+    } else {
+        limit.rlim_cur as usize
+    }
+}
+
+/// Milliseconds on a clock that is cheap to read and may lag by a few.
+pub(crate) fn now_ms() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is valid for writing.
+    keeping_errno(|| unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) });
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+/// A number that differs from run to run, from the kernel's start-up data: no system call.
+pub(crate) fn seed() -> usize {
+    // SAFETY: getauxval has no preconditions.
+    let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+    if random == 0 {
+        return 0;
+    }
+    // SAFETY: AT_RANDOM points at 16 bytes that live as long as the process.
+    unsafe { core::ptr::with_exposed_provenance::<usize>(random).read_unaligned() }
+}
+
+/// Sleeps while `*word == expected`, or returns at once if it is not.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let none: *const libc::timespec = null();
+    // SAFETY: the word outlives the call; the kernel only reads it.
+    keeping_errno(|| unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, none)
+    });
+}
+
+/// Wakes one sleeper on `word`.
+pub(crate) fn wake(word: &AtomicU32) {
+    let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the address is only a key.
+    keeping_errno(|| unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, 1) });
+}
+
+/// Writes to standard error, as much as it takes.
+pub(crate) fn write_stderr(mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        // SAFETY: the slice is valid for reading.
+        let n = keeping_errno(|| unsafe { libc::write(2, bytes.as_ptr().cast(), bytes.len()) });
+        if n <= 0 {
+            return;
+        }
+        bytes = bytes.get(n as usize..).unwrap_or(&[]);
+    }
+}
+
+/// Ends the process with SIGABRT.
+pub(crate) fn abort() -> ! {
+    // SAFETY: abort has no preconditions.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,116 @@
+//! Owns: the one lock of the slow paths.
+//! Idea: a three-state futex word: free, held, held with sleepers; no allocation, fork-aware.
+//! Never: is taken on a fast path.
+//! Threads: any; see ARCHITECTURE.md for the order in which locks may nest.
+//! Checked: the stress tests; its states are the classic futex mutex.
+//! Story: docs/fork.md
+
+use super::{wait, wake};
+use crate::sync::{AtomicU32, Ordering};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+/// How often a waiter looks before it sleeps: about the length of the short sections here.
+const SPINS: u32 = 60;
+
+/// Data that one thread at a time may touch.
+pub(crate) struct Lock<T> {
+    word: AtomicU32,
+    data: UnsafeCell<T>,
+}
+
+// SAFETY: the word admits one thread at a time to the data.
+unsafe impl<T> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A free lock around `data`.
+    pub(crate) const fn new(data: T) -> Self {
+        Self { word: AtomicU32::new(FREE), data: UnsafeCell::new(data) }
+    }
+
+    /// Waits for the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        self.acquire();
+        Guard { lock: self }
+    }
+
+    /// Takes the lock without a guard: before a fork.
+    #[inline]
+    pub(crate) fn acquire(&self) {
+        // Acquire: sees what the last holder wrote.
+        if self
+            .word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            self.acquire_slow();
+        }
+    }
+
+    #[cold]
+    fn acquire_slow(&self) {
+        for _ in 0..SPINS {
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self
+                    .word
+                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            wait(&self.word, CONTENDED);
+        }
+    }
+
+    /// Gives up a lock taken by `acquire`: after a fork, in the parent.
+    #[inline]
+    pub(crate) fn unlock(&self) {
+        // Release: the next holder sees what this one wrote.
+        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+            wake(&self.word);
+        }
+    }
+
+    /// Makes the lock free whatever it was: after a fork, in the child, where no other thread
+    /// exists.
+    pub(crate) fn reset(&self) {
+        self.word.store(FREE, Ordering::Relaxed);
+    }
+}
+
+/// Access to a lock's data; unlocks when dropped.
+pub(crate) struct Guard<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard exists only while the lock is held.
+        unsafe { &*self.lock.data.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard exists only while the lock is held.
+        unsafe { &mut *self.lock.data.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.unlock();
+    }
+}

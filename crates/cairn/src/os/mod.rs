@@ -1,0 +1,69 @@
+//! Owns: every system call: address space, page access, purging, time, waiting, last words.
+//! Idea: a dozen small functions that report failure by value and leave `errno` alone.
+//! Never: knows spans, heaps or any allocator state.
+//! Threads: any; holds nothing.
+//! Checked: tests fail each call in turn (`fault`), in the workspace's tests.
+//! Story: docs/limits.md
+
+mod linux;
+mod lock;
+mod message;
+
+pub(crate) use linux::*;
+pub(crate) use lock::{Guard, Lock};
+pub(crate) use message::{Message, fatal};
+
+/// Rounds up to a multiple of `to`, a power of two.
+#[inline(always)]
+pub(crate) const fn round_up(n: usize, to: usize) -> usize {
+    (n + to - 1) & !(to - 1)
+}
+
+/// Failing system calls on purpose, in tests only.
+#[cfg(test)]
+pub(crate) mod fault {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static COUNTDOWN: Cell<usize> = const { Cell::new(usize::MAX) };
+        static STICKY: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Fails this thread's `nth` call from now (from 0); all later ones too if `sticky`.
+    pub(crate) fn arm(nth: usize, sticky: bool) {
+        COUNTDOWN.with(|c| c.set(nth));
+        STICKY.with(|s| s.set(sticky));
+    }
+
+    /// Stops failing; whether the call that was to fail was reached.
+    pub(crate) fn disarm() -> bool {
+        let reached = COUNTDOWN.with(|c| c.replace(usize::MAX)) == usize::MAX - 1;
+        STICKY.with(|s| s.set(false));
+        reached
+    }
+
+    /// Whether this call is to fail.
+    pub(crate) fn hit() -> bool {
+        COUNTDOWN.with(|c| match c.get() {
+            usize::MAX => false,
+            left if left == usize::MAX - 1 => STICKY.with(Cell::get),
+            0 => {
+                c.set(usize::MAX - 1);
+                true
+            }
+            left => {
+                c.set(left - 1);
+                false
+            }
+        })
+    }
+}
+
+/// No faults outside tests.
+#[cfg(not(test))]
+pub(crate) mod fault {
+    #[inline(always)]
+    pub(crate) fn hit() -> bool {
+        false
+    }
+}

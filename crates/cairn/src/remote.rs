@@ -1,0 +1,211 @@
+//! Owns: the atomic word through which threads that do not hold a span give blocks back to it.
+//! Idea: one CAS carries a whole batch, its length, and the question who holds the span now.
+//! Never: knows the OS, thread-local state or size classes; never reads a span's own fields.
+//! Threads: any thread may push; the other calls belong to the holder or, where said, to the
+//!   holder of the orphan list's lock.
+//! Checked: loom models in tests/models.rs on this very code; states asserted in debug builds.
+//! Story: docs/protocol.md
+
+use crate::block::{Block, Chain};
+use crate::sync::{AtomicU64, Ordering};
+use core::ptr::null_mut;
+
+// The word, from bit 0:
+//
+//     head:16   offset of the first pending block from the span's base, in 16 B, plus 1; 0 = none
+//     count:16  number of pending blocks
+//     live:16   LISTED only: blocks that were in use when the span was listed
+//     status:2  who holds the span
+//
+// | status | holder          | pending frees | next push                                    |
+// |--------|-----------------|---------------|----------------------------------------------|
+// | OWNED  | one heap        | accumulate    | queues                                       |
+// | ORPHAN | none, full      | none          | claims: the pusher becomes the holder        |
+// | LISTED | none, in a list | accumulate    | queues, or claims if that frees the last one |
+//
+// Invariants
+//  1. At most one thread holds a span: the one that made the word OWNED (by claim or adoption)
+//     or created the span; only it may leave OWNED.
+//  2. count <= blocks in use as the last holder saw them; LISTED: count < live.
+//  3. A pending block, and its link, belong to the pusher until its CAS succeeds, then to
+//     whoever next takes the chain.
+//  4. ORPHAN has count = 0: a span with free blocks is never unreachable.
+//  5. A block in a batch under way still counts as in use, so its span cannot be released.
+const OWNED: u64 = 0;
+const ORPHAN: u64 = 1;
+const LISTED: u64 = 2;
+
+/// Bytes per unit of a head offset; also the least block alignment.
+const UNIT: usize = 16;
+
+#[derive(Clone, Copy)]
+struct State(u64);
+
+impl State {
+    fn new(status: u64, head: u64, count: u64, live: u64) -> State {
+        debug_assert!(head < 1 << 16 && count < 1 << 16 && live < 1 << 16);
+        State(status << 48 | live << 32 | count << 16 | head)
+    }
+
+    fn status(self) -> u64 {
+        self.0 >> 48
+    }
+
+    fn live(self) -> u64 {
+        (self.0 >> 32) & 0xffff
+    }
+
+    fn count(self) -> u64 {
+        (self.0 >> 16) & 0xffff
+    }
+
+    fn head_field(self) -> u64 {
+        self.0 & 0xffff
+    }
+
+    fn head(self, base: *mut u8) -> *mut Block {
+        match self.head_field() {
+            0 => null_mut(),
+            h => base.wrapping_add((h as usize - 1) * UNIT).cast(),
+        }
+    }
+
+    fn chain(self, base: *mut u8) -> Chain {
+        Chain { head: self.head(base), tail: null_mut(), count: self.count() as u32 }
+    }
+}
+
+/// What a push did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pushed {
+    /// The blocks wait for the holder, or for an adopter.
+    Queued,
+    /// The span was full and nobody's: the caller holds it now, and the batch with it.
+    Claimed,
+    /// The span was listed and this freed its last block: the caller holds it now and has
+    /// to take it out of its list.
+    ClaimedEmpty,
+}
+
+/// The word of one span. A zeroed word is OWNED with nothing pending.
+#[repr(transparent)]
+pub(crate) struct RemoteWord(AtomicU64);
+
+impl RemoteWord {
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Gives `batch` back to the span at `base`; any thread.
+    ///
+    /// # Safety
+    /// The blocks of `batch` are blocks of that span, in use, and the caller's to free; the
+    /// chain is linked up to `batch.tail`.
+    pub(crate) unsafe fn push(&self, base: *mut u8, batch: Chain) -> Pushed {
+        let head = (batch.head.addr() - base.addr()) as u64 / UNIT as u64 + 1;
+        // Relaxed: the value is only a guess that the CAS verifies.
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let state = State(old);
+            let count = state.count() + u64::from(batch.count);
+            let (new, pushed) = match state.status() {
+                OWNED => (State::new(OWNED, head, count, 0), Pushed::Queued),
+                ORPHAN => (State::new(OWNED, 0, 0, 0), Pushed::Claimed),
+                _ if count == state.live() => (State::new(OWNED, 0, 0, 0), Pushed::ClaimedEmpty),
+                _ => (State::new(LISTED, head, count, state.live()), Pushed::Queued),
+            };
+            // SAFETY: invariant 3: the tail is still ours. The old head is linked, not read.
+            unsafe { Block::set_next(batch.tail, state.head(base)) };
+            // Release: the links and the last writes to the blocks become visible to whoever
+            // takes the chain. Acquire: a claimer sees the span as its last holder left it.
+            match self.0.compare_exchange_weak(old, new.0, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return pushed,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Takes what is pending; holder only. The chain's `tail` is not known.
+    pub(crate) fn collect(&self, base: *mut u8) -> Chain {
+        // Relaxed: a stale "nothing" only delays the blocks to the next visit.
+        if State(self.0.load(Ordering::Relaxed)).count() == 0 {
+            return Chain::EMPTY;
+        }
+        // Acquire: pairs with the pushers' Release. The holder stays the holder, so nothing
+        // of its own needs to be released.
+        let state = State(self.0.swap(OWNED << 48, Ordering::Acquire));
+        debug_assert_eq!(state.status(), OWNED);
+        state.chain(base)
+    }
+
+    /// Lets go of a full span; holder only. Refused (false) if frees are pending: invariant 4.
+    pub(crate) fn orphan(&self) -> bool {
+        let new = State::new(ORPHAN, 0, 0, 0);
+        // Release: the next holder sees the span's fields as they are now.
+        self.0
+            .compare_exchange(OWNED << 48, new.0, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Lets go of a span with `live > 0` blocks in use; holder only, who has put it in an
+    /// orphan list and holds that list's lock. Refused (false) if pending frees are all of
+    /// them: then the caller keeps the span.
+    pub(crate) fn list(&self, live: u32) -> bool {
+        debug_assert!(live > 0);
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let state = State(old);
+            debug_assert_eq!(state.status(), OWNED);
+            if state.count() == u64::from(live) {
+                return false;
+            }
+            let new = State::new(LISTED, state.head_field(), state.count(), u64::from(live));
+            // Release: as in `orphan`.
+            match self.0.compare_exchange_weak(old, new.0, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Becomes the holder of a listed span and takes what is pending; the caller holds the
+    /// list's lock. None if a push has claimed it first and waits for that lock.
+    pub(crate) fn adopt(&self, base: *mut u8) -> Option<Chain> {
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let state = State(old);
+            if state.status() != LISTED {
+                return None;
+            }
+            // Acquire: the blocks' links and the last holder's fields.
+            match self.0.compare_exchange_weak(
+                old,
+                OWNED << 48,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(state.chain(base)),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Blocks in use in a listed span, pending ones not counted; a hint. None if not listed.
+    pub(crate) fn listed_live(&self) -> Option<u32> {
+        let state = State(self.0.load(Ordering::Relaxed));
+        (state.status() == LISTED).then(|| (state.live() - state.count()) as u32)
+    }
+
+    /// Whether some thread holds the span, and how many frees are pending; a hint.
+    pub(crate) fn pending(&self) -> (bool, u32) {
+        let state = State(self.0.load(Ordering::Relaxed));
+        (state.status() == OWNED, state.count() as u32)
+    }
+
+    /// Makes the caller the holder by force and takes what is pending. Only where no other
+    /// thread exists: in a forked child.
+    pub(crate) fn seize(&self, base: *mut u8) -> Chain {
+        State(self.0.swap(OWNED << 48, Ordering::AcqRel)).chain(base)
+    }
+}

@@ -1,0 +1,380 @@
+//! Owns: one run of slices cut into equal blocks: its lists, its counters, who may touch them.
+//! Idea: free blocks cost nothing (a link in themselves), untouched blocks not even a page.
+//! Never: knows thread-local state, size policy or the system.
+//! Threads: the holder of the span alone (see `remote`), or the holder of the lock of the list
+//!   that the span stands in, for the links.
+//! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
+//! Story: docs/layout.md
+
+use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
+use crate::block::{Block, Chain};
+use crate::remote::RemoteWord;
+use crate::size_class::{CLASSES, Class, SLICE_SIZE};
+use core::ptr::null_mut;
+
+// The blocks of a span, in address order:
+//
+//     | slack | block 0 | block 1 | ... | carved - 1 | untouched ... | blocks - 1 |
+//               in use, or in `local_free`, or          never linked,
+//               pending in the remote word              perhaps zero
+//
+// Invariants
+//  1. `used` + length of `local_free` = `carved` <= `blocks`. A block in a heap's allocation
+//     list, in a batch under way, or pending in the remote word counts as used.
+//  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
+//     while the word says LISTED.
+//  3. `start`, `inverse`, `mask`, `blocks`, `class` do not change while the span exists.
+//  4. The descriptors of all its slices point here and carry its class; their owner is the
+//     holder's tag, or ORPHAN while there is none or one is about to take over.
+
+/// The holder's metadata of a span.
+#[repr(C, align(64))]
+pub(crate) struct Span {
+    // Written by every free.
+    local_free: *mut Block,
+    used: u32,
+    // Rarely written.
+    carved: u16,
+    // Constant.
+    blocks: u16,
+    start: *mut u8,
+    inverse: u64,
+    mask: u64,
+    // Links in the heap's or the orphans' list.
+    next: *mut Span,
+    prev: *mut Span,
+    index: u32,
+    class: u8,
+    /// Untouched blocks are zero.
+    zero: bool,
+}
+
+const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
+
+impl Span {
+    /// Makes a span of `class` out of the run at `index`, held by the caller, with all its
+    /// blocks untouched. Its descriptors name `owner`.
+    pub(crate) fn create(index: usize, zero: bool, class: usize, owner: u32) -> *mut Span {
+        let c = &CLASSES[class];
+        let slot = address_map::slot(index);
+        let span: *mut Span = slot.cast();
+        // SAFETY: the run is the caller's, and so is its slot.
+        unsafe {
+            span.write(Span {
+                local_free: null_mut(),
+                used: 0,
+                carved: 0,
+                blocks: c.blocks,
+                start: address_map::slice_address(index).wrapping_add(c.slack as usize),
+                inverse: c.inverse,
+                mask: c.mask,
+                next: null_mut(),
+                prev: null_mut(),
+                index: index as u32,
+                class: class as u8,
+                zero,
+            });
+        }
+        address_map::describe(index, c.slices as usize, slot, owner, class as u8);
+        span
+    }
+
+    /// Says that no block is in use: all have come back by a way that does not count them.
+    pub(crate) fn empty(&mut self) {
+        self.collect();
+        self.local_free = null_mut();
+        self.used = 0;
+    }
+
+    /// Takes an empty span apart; its run, (index, slices), is the caller's again.
+    pub(crate) fn dissolve(&mut self) -> (usize, usize) {
+        debug_assert_eq!(self.used, 0);
+        let (index, slices) = (self.index(), self.layout().slices as usize);
+        address_map::set_owner(index, slices, OWNER_NONE);
+        (index, slices)
+    }
+
+    /// Whether `p`, any value at all, is the start of one of this span's blocks.
+    #[inline(always)]
+    pub(crate) fn is_block(&self, p: *mut u8) -> bool {
+        let offset = p.addr().wrapping_sub(self.start.addr()) as u64;
+        offset.wrapping_mul(self.inverse) & self.mask == 0
+    }
+
+    /// Takes back a block. True if it was the last one in use.
+    ///
+    /// # Safety
+    /// The caller holds the span; `block` is one of its blocks, in use, the caller's to free.
+    #[inline(always)]
+    pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { Block::set_next(block, self.local_free) };
+        self.local_free = block;
+        self.used = self.used.wrapping_sub(1);
+        self.used == 0
+    }
+
+    /// Hands out all blocks that were freed here; null if there are none.
+    #[inline]
+    pub(crate) fn take_local(&mut self) -> *mut Block {
+        let list = self.local_free;
+        self.local_free = null_mut();
+        self.used = u32::from(self.carved);
+        list
+    }
+
+    /// Links up to `limit` untouched blocks into a list and hands it out; null if there are
+    /// none. With it, whether the blocks are zero but for the link.
+    pub(crate) fn carve(&mut self, limit: usize) -> (*mut Block, bool) {
+        debug_assert!(self.local_free.is_null());
+        let count = limit.min(self.untouched());
+        if count == 0 {
+            return (null_mut(), false);
+        }
+        let size = self.layout().size as usize;
+        let first = self.start.wrapping_add(usize::from(self.carved) * size);
+        let mut at = first;
+        for _ in 1..count {
+            let next = at.wrapping_add(size);
+            // SAFETY: untouched blocks are the holder's.
+            unsafe { Block::set_next(at.cast(), next.cast()) };
+            at = next;
+        }
+        // SAFETY: as above.
+        unsafe { Block::set_next(at.cast(), null_mut()) };
+        self.carved += count as u16;
+        self.used += count as u32;
+        (first.cast(), self.zero)
+    }
+
+    /// Keeps blocks collected from the remote word as if they had been freed here; only while
+    /// nothing else is in `local_free`.
+    pub(crate) fn absorb(&mut self, chain: Chain) {
+        debug_assert!(self.local_free.is_null());
+        self.local_free = chain.head;
+        self.used -= chain.count;
+    }
+
+    /// Becomes the holder's by claim: the batch is all that is free.
+    pub(crate) fn claim(&mut self, batch: Chain) {
+        debug_assert!(self.local_free.is_null() && self.used == u32::from(self.blocks));
+        self.absorb(batch);
+    }
+
+    /// Takes blocks back one by one from a null-terminated list; true if none is in use then.
+    ///
+    /// # Safety
+    /// As for `push_local`, for each block of the list.
+    pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) -> bool {
+        let mut empty = self.used == 0;
+        while !list.is_null() {
+            // SAFETY: the caller's contract; the link is read before the block is pushed.
+            unsafe {
+                let next = Block::next(list);
+                empty = self.push_local(list);
+                list = next;
+            }
+        }
+        empty
+    }
+
+    /// Forgets the lists of a holder that no longer exists, and holds only `pending`: after
+    /// a fork. Blocks that only those lists knew stay lost.
+    pub(crate) fn salvage(&mut self, pending: Chain) {
+        self.local_free = null_mut();
+        self.carved = self.blocks;
+        self.used = u32::from(self.blocks);
+        self.absorb(pending);
+    }
+
+    /// The word through which others free.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> &'static RemoteWord {
+        address_map::remote_word(self.index())
+    }
+
+    /// What head offsets in the word count from.
+    #[inline(always)]
+    pub(crate) fn base(&self) -> *mut u8 {
+        address_map::slice_address(self.index())
+    }
+
+    /// Takes the blocks that others have freed.
+    #[inline]
+    pub(crate) fn collect(&self) -> Chain {
+        self.word().collect(self.base())
+    }
+
+    /// Says in the descriptors that nobody owns this span. Before the word says so.
+    pub(crate) fn disown(&self) {
+        address_map::set_owner(self.index(), self.layout().slices as usize, OWNER_ORPHAN);
+    }
+
+    /// Writes the holder's tag into the descriptors. After the word says so.
+    pub(crate) fn own(&self, tag: u32) {
+        address_map::set_owner(self.index(), self.layout().slices as usize, tag);
+    }
+
+    /// Index of its first slice.
+    #[inline(always)]
+    pub(crate) fn index(&self) -> usize {
+        self.index as usize
+    }
+
+    /// Its size class.
+    #[inline(always)]
+    pub(crate) fn class(&self) -> usize {
+        usize::from(self.class)
+    }
+
+    /// How it is cut.
+    #[inline]
+    pub(crate) fn layout(&self) -> &'static Class {
+        &CLASSES[self.class()]
+    }
+
+    /// Blocks in use, as the holder sees it.
+    #[inline(always)]
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Blocks that have been handed out at least once.
+    pub(crate) fn carved(&self) -> usize {
+        usize::from(self.carved)
+    }
+
+    /// Blocks that have never been handed out.
+    #[inline]
+    pub(crate) fn untouched(&self) -> usize {
+        usize::from(self.blocks - self.carved)
+    }
+
+    /// Whether it has blocks to hand out.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_local() || self.untouched() > 0
+    }
+
+    /// Whether blocks wait in `local_free`.
+    #[inline]
+    pub(crate) fn has_local(&self) -> bool {
+        !self.local_free.is_null()
+    }
+
+    /// Bytes from its first slice to its end.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.layout().slices as usize * SLICE_SIZE
+    }
+
+    /// Invariants 1 and 4, for the holder.
+    pub(crate) fn check(&self) {
+        let mut free = 0;
+        let mut at = self.local_free;
+        while !at.is_null() {
+            assert!(self.is_block(at.cast()));
+            free += 1;
+            assert!(free <= self.carved);
+            // SAFETY: free blocks are the holder's.
+            at = unsafe { Block::next(at) };
+        }
+        assert_eq!(self.used + u32::from(free), u32::from(self.carved));
+        assert!(self.carved <= self.blocks);
+        for i in 0..self.layout().slices as usize {
+            let d = address_map::descriptor_at(self.index() + i);
+            assert_eq!(usize::from(d.class.load(crate::sync::Ordering::Relaxed)), self.class());
+        }
+    }
+}
+
+/// A doubly linked list of spans, by their own links.
+pub(crate) struct SpanList {
+    first: *mut Span,
+    last: *mut Span,
+    len: usize,
+}
+
+impl SpanList {
+    /// No spans.
+    pub(crate) const EMPTY: SpanList =
+        SpanList { first: null_mut(), last: null_mut(), len: 0 };
+
+    /// How many spans.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first span, or null.
+    #[inline]
+    pub(crate) fn first(&self) -> *mut Span {
+        self.first
+    }
+
+    /// The span after `span`, or null.
+    ///
+    /// # Safety
+    /// `span` is in a list that the caller may touch.
+    #[inline]
+    pub(crate) unsafe fn after(span: *mut Span) -> *mut Span {
+        // SAFETY: the caller's contract.
+        unsafe { (*span).next }
+    }
+
+    /// Puts `span` in front.
+    ///
+    /// # Safety
+    /// `span` is in no list; its links are the caller's.
+    pub(crate) unsafe fn push_front(&mut self, span: *mut Span) {
+        // SAFETY: the caller's contract; list members are valid.
+        unsafe {
+            (*span).prev = null_mut();
+            (*span).next = self.first;
+            match self.first.is_null() {
+                true => self.last = span,
+                false => (*self.first).prev = span,
+            }
+        }
+        self.first = span;
+        self.len += 1;
+    }
+
+    /// Puts `span` at the end.
+    ///
+    /// # Safety
+    /// As for `push_front`.
+    pub(crate) unsafe fn push_back(&mut self, span: *mut Span) {
+        // SAFETY: the caller's contract; list members are valid.
+        unsafe {
+            (*span).next = null_mut();
+            (*span).prev = self.last;
+            match self.last.is_null() {
+                true => self.first = span,
+                false => (*self.last).next = span,
+            }
+        }
+        self.last = span;
+        self.len += 1;
+    }
+
+    /// Takes `span` out.
+    ///
+    /// # Safety
+    /// `span` is in this list.
+    pub(crate) unsafe fn remove(&mut self, span: *mut Span) {
+        // SAFETY: the caller's contract; list members are valid.
+        unsafe {
+            let (next, prev) = ((*span).next, (*span).prev);
+            match prev.is_null() {
+                true => self.first = next,
+                false => (*prev).next = next,
+            }
+            match next.is_null() {
+                true => self.last = prev,
+                false => (*next).prev = prev,
+            }
+            (*span).next = null_mut();
+            (*span).prev = null_mut();
+        }
+        self.len -= 1;
+    }
+}

@@ -1,0 +1,287 @@
+//! Owns: which heap a thread uses, from its first allocation to its last free, and over forks.
+//! Idea: a thread without a heap points at an empty stand-in, so that the fast paths never ask.
+//! Never: looks inside spans.
+//! Threads: each for itself; forks take every lock (see `prepare`).
+//! Checked: the process and thread tests of the C layer.
+//! Story: docs/fork.md, docs/tls.md
+
+mod slot;
+
+use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE, OWNER_NONE};
+use crate::block::Block;
+use crate::heap::{self, Heap, pool};
+use crate::os::Lock;
+use crate::size_class::CLASSES;
+use crate::span::Span;
+use crate::sync::{AtomicU32, Ordering};
+use crate::{arena, large, orphans};
+use core::ptr::null_mut;
+
+pub(crate) use slot::get as heap;
+
+/// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
+/// its tag is no real heap's: those stand at multiples of a page.
+#[repr(C, align(4096))]
+pub(crate) struct StandIn {
+    lead: [u8; 64],
+    heap: Heap,
+}
+
+// SAFETY: never written.
+unsafe impl Sync for StandIn {}
+
+const _: () = assert!(core::mem::offset_of!(StandIn, heap) == 64);
+const _: () = assert!(HEAP_SIZE % 4096 == 0 && (OWNER_LARGE as usize) < 64);
+
+/// The heap of threads that have none yet.
+pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
+/// The heap of threads that have given theirs back.
+static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
+
+/// The heap that threads share which allocate after they have given theirs back.
+struct Late(*mut Heap);
+// SAFETY: reached under its lock only.
+unsafe impl Send for Late {}
+static LATE: Lock<Late> = Lock::new(Late(null_mut()));
+
+/// Whether the window exists; the lock makes it be made once.
+static STARTED: Lock<bool> = Lock::new(false);
+/// The key whose destructor tells that a thread leaves, plus 1; 0: none.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+fn is_stand_in(heap: *mut Heap) -> bool {
+    !heap.addr().is_multiple_of(HEAP_SIZE)
+}
+
+fn is_gone(heap: *mut Heap) -> bool {
+    core::ptr::eq(heap, &raw const GONE.heap)
+}
+
+/// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn refill(class: usize) -> *mut Block {
+    let heap = slot::get();
+    if !is_stand_in(heap) {
+        // SAFETY: the calling thread's own.
+        return unsafe { (*heap).refill(class) };
+    }
+    if is_gone(heap) {
+        return late_block(class);
+    }
+    let heap = arrive();
+    if heap.is_null() {
+        return null_mut();
+    }
+    // SAFETY: as above.
+    unsafe { (*heap).refill(class) }
+}
+
+/// Gives `block` back to the span at slice `span`, which the calling thread does not hold.
+///
+/// # Safety
+/// As for `Heap::send`.
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn send(span: usize, class: usize, block: *mut Block, now: bool) {
+    let mut heap = slot::get();
+    if is_stand_in(heap) {
+        heap = if is_gone(heap) { null_mut() } else { arrive() };
+    }
+    // SAFETY: the caller's contract; the heap is the calling thread's own.
+    unsafe {
+        if heap.is_null() {
+            heap::send_without_heap(span, block);
+        } else {
+            (*heap).send(span, class, block, now);
+        }
+    }
+}
+
+/// Blocks for a thread that is on its way out.
+fn late_block(class: usize) -> *mut Block {
+    let mut late = LATE.lock();
+    if late.0.is_null() {
+        late.0 = pool::take();
+    }
+    if late.0.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the lock makes this thread the heap's.
+    unsafe {
+        match Heap::pop(late.0, class) {
+            block if block.is_null() => (*late.0).refill(class),
+            block => block,
+        }
+    }
+}
+
+/// Sees to it that the window exists, for callers that need no heap.
+pub(crate) fn start() -> bool {
+    let mut started = STARTED.lock();
+    if *started {
+        return true;
+    }
+    if !address_map::init() {
+        return false;
+    }
+    let mut key = 0;
+    // SAFETY: `key` is valid for writing; the destructor stays loaded as long as the process.
+    if unsafe { libc::pthread_key_create(&mut key, Some(leave)) } == 0 {
+        KEY.store(key + 1, Ordering::Relaxed);
+    }
+    *started = true;
+    drop(started);
+    // The handlers may allocate to register: the window exists, no lock is held.
+    // SAFETY: the handlers stay loaded as long as the process.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    true
+}
+
+/// Gives the calling thread a heap; null if there is no memory for one.
+#[cold]
+fn arrive() -> *mut Heap {
+    if !start() {
+        return null_mut();
+    }
+    let heap = pool::take();
+    if heap.is_null() {
+        return heap;
+    }
+    // First the slot: the C library may allocate to store the key.
+    slot::set(heap);
+    let key = KEY.load(Ordering::Relaxed);
+    if key != 0 {
+        // SAFETY: the key exists.
+        unsafe { libc::pthread_setspecific(key - 1, heap.cast()) };
+    }
+    heap
+}
+
+/// The calling thread leaves: its heap goes to the pool, its spans to whoever needs them.
+/// Frees and allocations of later destructors still work.
+extern "C" fn leave(heap: *mut libc::c_void) {
+    slot::set((&raw const GONE.heap).cast_mut());
+    let heap: *mut Heap = heap.cast();
+    // SAFETY: it was the calling thread's, which cannot reach it any more.
+    unsafe {
+        (*heap).abandon();
+        pool::put(heap);
+    }
+}
+
+/// Gives back what the calling thread holds free.
+pub(crate) fn trim() {
+    let heap = slot::get();
+    if !is_stand_in(heap) {
+        // SAFETY: the calling thread's own.
+        unsafe { (*heap).abandon() };
+    }
+    let mut late = LATE.lock();
+    if !late.0.is_null() {
+        // SAFETY: the lock makes this thread the heap's.
+        unsafe { (*late.0).abandon() };
+    }
+    drop(late);
+    heap::request_trim();
+}
+
+/// Checks the calling thread's heap.
+pub(crate) fn check() {
+    let heap = slot::get();
+    if !is_stand_in(heap) {
+        // SAFETY: the calling thread's own.
+        unsafe { (*heap).check() };
+    }
+}
+
+/// Before a fork: takes every lock, in the order in which they nest, so that what they guard
+/// is whole in the child.
+extern "C" fn prepare() {
+    STARTED.acquire();
+    LATE.acquire();
+    pool::fork_prepare();
+    orphans::fork_prepare();
+    large::fork_prepare();
+    arena::fork_prepare();
+}
+
+extern "C" fn parent() {
+    arena::fork_parent();
+    large::fork_parent();
+    orphans::fork_parent();
+    pool::fork_parent();
+    LATE.unlock();
+    STARTED.unlock();
+}
+
+extern "C" fn child() {
+    arena::fork_child();
+    large::fork_child();
+    orphans::fork_child();
+    pool::fork_child();
+    LATE.reset();
+    STARTED.reset();
+    if pool::others() {
+        salvage();
+    }
+}
+
+/// In a forked child: lets go of the spans of threads that do not exist here. Those may have
+/// been anywhere in their work, so nothing of theirs is believed but the remote words: blocks
+/// that only their lists knew stay lost to the child.
+fn salvage() {
+    let mine = slot::get();
+    let late = LATE.lock().0;
+    let keeps = |heap: *mut Heap| heap == mine || heap == late;
+    let (my_tag, late_tag) = (Heap::tag(mine), Heap::tag(late));
+    orphans::clear();
+    let mut index = address_map::first_slice();
+    while index < address_map::committed() {
+        let d = address_map::descriptor_at(index);
+        let owner = d.owner.load(Ordering::Relaxed);
+        let head = core::ptr::eq(d.slot.load(Ordering::Relaxed), address_map::slot(index));
+        if owner == OWNER_NONE || owner == OWNER_LARGE || !head {
+            index += 1;
+            continue;
+        }
+        let slices = CLASSES[usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len()].slices;
+        let kept = owner >= OWNER_HEAP_MIN
+            && (owner == my_tag || (!late.is_null() && owner == late_tag));
+        if !kept {
+            let span: *mut Span = address_map::slot(index).cast();
+            // SAFETY: this is the only thread, and the span is none of its heaps'.
+            unsafe { salvage_span(span, owner < OWNER_HEAP_MIN) };
+        }
+        index += slices as usize;
+    }
+    pool::reclaim(keeps);
+}
+
+/// Lets go of one span; `ownerless`: its descriptors name no heap.
+unsafe fn salvage_span(span: *mut Span, ownerless: bool) {
+    // SAFETY: the caller's contract makes this thread the holder.
+    unsafe {
+        let word = (*span).word();
+        let (held, _) = word.pending();
+        let listed = word.listed_live().is_some();
+        if ownerless && !held && !listed {
+            return; // full, and nobody's, as before
+        }
+        let pending = word.seize((*span).base());
+        if ownerless && listed {
+            // It was whole when it was listed.
+            (*span).push_list(pending.head);
+        } else {
+            (*span).salvage(pending);
+        }
+        if (*span).used() == 0 || (*span).has_room() && !orphans::leave(span) {
+            (*span).empty();
+            let (index, slices) = (*span).dissolve();
+            arena::release(index, slices, true);
+        } else if !(*span).has_room() {
+            (*span).disown();
+            word.orphan();
+        }
+    }
+}
