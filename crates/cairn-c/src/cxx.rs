@@ -2,6 +2,7 @@
 //! is no memory, the C++ runtime's own new-handler and `bad_alloc` take over: nothing of theirs
 //! is imitated, and no exception ever passes through a Rust frame.
 
+use cairn::NoMemory;
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char, c_void};
 
@@ -91,7 +92,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    fn cairn_new_retry(size: usize, align: usize) -> *mut c_void;
+    fn cairn_new_retry(size: usize, align: usize) -> *mut u8;
 }
 
 /// Finds a function of the C++ runtime; null if there is none in this process.
@@ -139,9 +140,6 @@ extern "C" fn thrower() -> *mut c_void {
 }
 
 extern "C" fn allocate(size: usize, align: usize) -> *mut u8 {
-    if size > isize::MAX as usize || align > isize::MAX as usize {
-        return core::ptr::null_mut();
-    }
     cairn::allocate_aligned(size, align)
 }
 
@@ -168,24 +166,25 @@ fn nothrow(name: &CStr, size: usize, align: usize, tag: *const c_char) -> *mut c
     }
 }
 
+/// The C++ runtime's way out.
+struct Throw;
+
+impl NoMemory for Throw {
+    #[inline(always)]
+    fn answer(size: usize, align: usize) -> *mut u8 {
+        // SAFETY: the stub's only contract is its types.
+        unsafe { cairn_new_retry(size, align) }
+    }
+}
+
 #[inline(always)]
 fn throwing(size: usize) -> *mut c_void {
-    let p = cairn::allocate(size);
-    if p.is_null() {
-        // SAFETY: the stub's only contract is its types.
-        return unsafe { cairn_new_retry(size, 16) };
-    }
-    p.cast()
+    cairn::allocate_or::<Throw>(size).cast()
 }
 
 #[inline(always)]
 fn throwing_aligned(size: usize, align: usize) -> *mut c_void {
-    let p = allocate(size, align);
-    if p.is_null() {
-        // SAFETY: as in `throwing`.
-        return unsafe { cairn_new_retry(size, align) };
-    }
-    p.cast()
+    cairn::allocate_aligned_or::<Throw>(size, align).cast()
 }
 
 /// `operator new(size_t)`.
@@ -232,7 +231,11 @@ pub extern "C" fn new_array_nothrow(size: usize, tag: *const c_char) -> *mut c_v
 
 /// `operator new(size_t, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
-pub extern "C" fn new_aligned_nothrow(size: usize, align: usize, tag: *const c_char) -> *mut c_void {
+pub extern "C" fn new_aligned_nothrow(
+    size: usize,
+    align: usize,
+    tag: *const c_char,
+) -> *mut c_void {
     match allocate(size, align) {
         p if p.is_null() => nothrow(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag),
         p => p.cast(),

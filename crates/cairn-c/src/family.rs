@@ -1,32 +1,37 @@
 //! The malloc family, to the letter of C23, POSIX and glibc's manual.
 
+use cairn::NoMemory;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
-
-/// The largest size and alignment served.
-const LIMIT: usize = isize::MAX as usize;
 
 /// What aligned requests without an alignment of their own get: `alignof(max_align_t)`.
 const MALLOC_ALIGN: usize = 16;
 
-#[cold]
-#[inline(never)]
-fn no_memory() -> *mut c_void {
-    // SAFETY: errno's location is valid for the calling thread.
-    unsafe { *libc::__errno_location() = libc::ENOMEM };
-    null_mut()
+/// Null, and errno says why.
+pub(crate) struct Errno;
+
+impl NoMemory for Errno {
+    #[cold]
+    #[inline(never)]
+    fn answer(_: usize, _: usize) -> *mut u8 {
+        set_errno(libc::ENOMEM);
+        null_mut()
+    }
 }
 
-/// `p`, with errno set if it is null.
-#[inline(always)]
-fn or_no_memory(p: *mut u8) -> *mut c_void {
-    if p.is_null() { no_memory() } else { p.cast() }
+fn set_errno(value: c_int) {
+    // SAFETY: errno's location is valid for the calling thread.
+    unsafe { *libc::__errno_location() = value };
+}
+
+fn no_memory() -> *mut c_void {
+    Errno::answer(0, 0).cast()
 }
 
 /// malloc(3). A size of 0 gives a unique block.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    or_no_memory(cairn::allocate(size))
+    cairn::allocate_or::<Errno>(size).cast()
 }
 
 /// free(3). Leaves errno alone.
@@ -40,7 +45,7 @@ pub unsafe extern "C" fn free(p: *mut c_void) {
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        Some(bytes) => or_no_memory(cairn::allocate_zeroed(bytes)),
+        Some(bytes) => cairn::allocate_zeroed_or::<Errno>(bytes).cast(),
         None => no_memory(),
     }
 }
@@ -55,7 +60,10 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
         return null_mut();
     }
     // SAFETY: the caller's contract.
-    or_no_memory(unsafe { cairn::reallocate(p.cast(), size) })
+    match unsafe { cairn::reallocate(p.cast(), size) } {
+        new if new.is_null() => no_memory(),
+        new => new.cast(),
+    }
 }
 
 /// reallocarray(3).
@@ -74,7 +82,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
         return libc::EINVAL;
     }
-    let p = aligned(align, size);
+    let p = cairn::allocate_aligned(size, align);
     if p.is_null() {
         return libc::ENOMEM;
     }
@@ -83,21 +91,13 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-fn aligned(align: usize, size: usize) -> *mut u8 {
-    if size > LIMIT || align > LIMIT {
-        return null_mut();
-    }
-    cairn::allocate_aligned(size, align)
-}
-
 /// memalign(3). Rounds an alignment that is no power of two up to one, as glibc does.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.max(MALLOC_ALIGN).checked_next_power_of_two() {
-        Some(align) if align <= LIMIT => or_no_memory(aligned(align, size)),
-        _ => {
-            // SAFETY: errno's location is valid for the calling thread.
-            unsafe { *libc::__errno_location() = libc::EINVAL };
+        Some(align) => cairn::allocate_aligned_or::<Errno>(size, align).cast(),
+        None => {
+            set_errno(libc::EINVAL);
             null_mut()
         }
     }

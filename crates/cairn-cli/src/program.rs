@@ -66,9 +66,9 @@ enum Reason {
     Static,
     #[error("built for {found}, but this cairn is for {expected}", expected = library_architecture())]
     OtherArchitecture { found: String },
-    #[error("its loader is {}, but libcairn.so needs the one of glibc: link libcairn.a into it instead", .0.display())]
+    #[error("its loader is {}, but libcairn.so needs the one of glibc: link libcairn.a into it instead", shown(.0))]
     OtherLoader(PathBuf),
-    #[error("its loader {} does not exist", .0.display())]
+    #[error("its loader {} does not exist", shown(.0))]
     LoaderMissing(PathBuf),
     #[error("set-uid or set-gid, the loader ignores preloaded libraries for it")]
     SetId,
@@ -93,13 +93,18 @@ impl Unfit {
     }
 
     fn subject(&self) -> String {
+        let program = shown(&self.program);
         match &self.interpreter {
-            None => format!("{}: ", self.program.display()),
-            Some(interpreter) => {
-                format!("{}: its interpreter {}: ", self.program.display(), interpreter.display())
-            }
+            None => format!("{program}: "),
+            Some(interpreter) => format!("{program}: its interpreter {}: ", shown(interpreter)),
         }
     }
+}
+
+/// A path on one line and without effect on a terminal.
+fn shown(path: &Path) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    path.to_string_lossy().chars().map(escape).collect()
 }
 
 /// Finds the program and follows it, through scripts, to the ELF file that will be loaded.
@@ -129,11 +134,15 @@ fn follow(command: &[OsString], program: &mut Option<PathBuf>) -> Result<Launch,
     for _ in 0..=MAX_SCRIPTS {
         let at_file = |reason| (file.clone(), reason);
         let next = match Format::of(&file).map_err(at_file)? {
-            Format::Unreadable => return Ok(launch),
-            // The loader run as a program loads another one, with what is preloaded.
-            Format::Elf(_) if is_loader_of_glibc(&file) => return Ok(launch),
             Format::Elf(contents) => {
-                check_elf(&contents).map_err(at_file)?;
+                check_privileges(&file).map_err(at_file)?;
+                // The loader run as a program loads another one, with what is preloaded.
+                if !is_loader_of_glibc(&file) {
+                    check_elf(&contents).map_err(at_file)?;
+                }
+                return Ok(launch);
+            }
+            Format::Unreadable => {
                 check_privileges(&file).map_err(at_file)?;
                 return Ok(launch);
             }
@@ -169,7 +178,8 @@ fn find(name: &OsStr) -> Result<PathBuf, Fault> {
         let path = if here { Path::new(".").join(name) } else { directory.join(name) };
         match check_executable(&path) {
             Ok(()) => return Ok(path),
-            Err(Reason::NoSuchFile) => {}
+            // Also a directory that the user may not search: shells do not mention it either.
+            Err(Reason::NoSuchFile | Reason::System(_)) => {}
             Err(reason) => {
                 if matches!(fault.1, Reason::NotInPath) {
                     fault = (path, reason);
@@ -219,8 +229,11 @@ impl Format {
 
     /// Splits a `#!` line like the kernel: a path, and all the rest as one argument.
     fn script(line: &[u8]) -> Result<Self, Reason> {
-        let line = line.trim_ascii();
-        let is_blank = |&byte: &u8| byte == b' ' || byte == b'\t';
+        // Blanks are these two: a carriage return belongs to the name, and is shown in it.
+        let is_blank = |byte: &u8| b" \t".contains(byte);
+        let start = line.iter().position(|byte| !is_blank(byte)).unwrap_or(line.len());
+        let end = line.iter().rposition(|byte| !is_blank(byte)).map_or(start, |last| last + 1);
+        let line = &line[start..end];
         let (interpreter, argument) = match line.iter().position(is_blank) {
             Some(end) => (&line[..end], Some(line[end..].trim_ascii_start())),
             None => (line, None),

@@ -45,6 +45,13 @@ impl Home {
         self.cairn().arg("run").args(arguments).output().unwrap()
     }
 
+    /// Runs `cairn run PROGRAM` as another user, from where that user can read it.
+    fn run_as_nobody(&self, program: &Path) -> Output {
+        fs::set_permissions(self.path(), Permissions::from_mode(0o755)).unwrap();
+        let cairn = self.file("cairn", 0o755, &fs::read(env!("CARGO_BIN_EXE_cairn")).unwrap());
+        Command::new(cairn).uid(NOBODY).gid(NOBODY).arg("run").arg(program).output().unwrap()
+    }
+
     /// What `cairn path` prints, which must be a file.
     fn library(&self) -> PathBuf {
         let output = self.cairn().arg("path").output().unwrap();
@@ -461,6 +468,10 @@ fn set_id_programs() {
     chown(&program, Some(0), Some(0)).unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o6755)).unwrap();
     assert_succeeded(&home.run(&[&program]));
+
+    // For others it is set-uid, whether they may read it or not.
+    fs::set_permissions(&program, Permissions::from_mode(0o4711)).unwrap();
+    assert_refused(&home.run_as_nobody(&program), 126, &["set-uid or set-gid"]);
 }
 
 #[test]
@@ -473,11 +484,7 @@ fn programs_with_file_capabilities() {
     }
     assert_succeeded(&home.run(&[&program]));
 
-    // As another user, from where that user can read.
-    fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
-    let cairn = home.file("cairn", 0o755, &fs::read(env!("CARGO_BIN_EXE_cairn")).unwrap());
-    let mut command = Command::new(cairn);
-    let output = command.uid(NOBODY).gid(NOBODY).arg("run").arg(&program).output().unwrap();
+    let output = home.run_as_nobody(&program);
     assert_refused(&output, 126, &["has file capabilities", "ignores preloaded"]);
 }
 
@@ -541,6 +548,10 @@ fn the_interpreters_of_scripts_are_checked() {
     let missing = script("missing", "/usr/bin/env cairn-test-nope");
     let parts = ["/missing: its interpreter cairn-test-nope: not found in PATH"];
     assert_refused(&home.run(&[missing]), 126, &parts);
+
+    let windows = script("windows", "/bin/sh\r");
+    let parts = [r"/windows: its interpreter /bin/sh\r: no such file"];
+    assert_refused(&home.run(&[windows]), 126, &parts);
 
     let unfit = script("unfit", display(&bytes));
     let unfit = script("nested", display(&unfit));

@@ -10,6 +10,7 @@
 use crate::os;
 use crate::remote::RemoteWord;
 use crate::size_class::{SLICE_SHIFT, SLICE_SIZE};
+use crate::sync::Plain;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 // The window, from its base (aligned to its size, so that a slice's index is pointer bits):
@@ -46,13 +47,13 @@ pub(crate) const OWNER_HEAP_MIN: u32 = 3;
 /// What any thread may read about a slice.
 #[repr(C, align(16))]
 pub(crate) struct Descriptor {
-    /// The slot of the span or large block that the slice belongs to.
-    pub(crate) slot: AtomicPtr<Slot>,
     /// A heap's tag, or one of the `OWNER_` values. Only the holder of a span writes it, and
     /// only to its own tag or away from it: whoever reads its own tag holds the span.
     pub(crate) owner: AtomicU32,
     /// Size class of the span.
     pub(crate) class: AtomicU8,
+    /// The slot of the span or large block that the slice belongs to.
+    pub(crate) slot: AtomicPtr<Slot>,
 }
 
 /// Room for the holder's metadata of a span or large block, at the first slice's position.
@@ -82,9 +83,9 @@ const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
 const _: () = assert!(size_of::<Chunk>() == 4672);
 
 struct Map {
-    // Read on the fast path; constant once the window exists.
-    descriptors: AtomicPtr<Descriptor>,
-    mask: AtomicUsize,
+    // Read on the fast path, plainly: written once, before there is a block to free.
+    descriptors: Plain<*const Descriptor>,
+    mask: Plain<usize>,
     // Constant once the window exists.
     base: AtomicPtr<u8>,
     slices: AtomicUsize,
@@ -104,9 +105,12 @@ static NO_DESCRIPTOR: Descriptor = Descriptor {
     class: AtomicU8::new(0),
 };
 
+// SAFETY: see the fields.
+unsafe impl Sync for Map {}
+
 static MAP: Map = Map {
-    descriptors: AtomicPtr::new((&raw const NO_DESCRIPTOR).cast_mut()),
-    mask: AtomicUsize::new(0),
+    descriptors: Plain::new(&raw const NO_DESCRIPTOR),
+    mask: Plain::new(0),
     base: AtomicPtr::new(core::ptr::null_mut()),
     slices: AtomicUsize::new(0),
     first: AtomicUsize::new(0),
@@ -124,8 +128,8 @@ static MAP: Map = Map {
 /// the whole table can be read.
 #[inline(always)]
 pub(crate) fn descriptor(p: *const u8) -> &'static Descriptor {
-    let at = (p.addr() >> (SLICE_SHIFT - DESCRIPTOR_SHIFT)) & MAP.mask.load(Ordering::Relaxed);
-    let table = MAP.descriptors.load(Ordering::Relaxed);
+    let at = (p.addr() >> (SLICE_SHIFT - DESCRIPTOR_SHIFT)) & MAP.mask.get();
+    let table = MAP.descriptors.get();
     // SAFETY: the mask keeps the offset inside the readable, never unmapped table.
     unsafe { &*table.byte_add(at) }
 }
@@ -154,7 +158,7 @@ pub(crate) fn slice_address(index: usize) -> *mut u8 {
 pub(crate) fn descriptor_at(index: usize) -> &'static Descriptor {
     debug_assert!(index < MAP.slices.load(Ordering::Relaxed));
     // SAFETY: in the table.
-    unsafe { &*MAP.descriptors.load(Ordering::Relaxed).add(index) }
+    unsafe { &*MAP.descriptors.get().add(index) }
 }
 
 #[inline(always)]
@@ -324,8 +328,8 @@ fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
     MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
     MAP.reserved.store(reserved, Ordering::Relaxed);
     MAP.committed.store(first, Ordering::Relaxed);
-    MAP.descriptors.store(base.cast(), Ordering::Release);
-    MAP.mask.store((slices - 1) << DESCRIPTOR_SHIFT, Ordering::Release);
+    MAP.descriptors.set(base.cast());
+    MAP.mask.set((slices - 1) << DESCRIPTOR_SHIFT);
     true
 }
 

@@ -19,12 +19,35 @@ use core::ptr::null_mut;
 /// No block is larger: pointer differences must fit `isize`.
 const SIZE_MAX: usize = isize::MAX as usize;
 
+/// What an allocation does when there is no memory. A type, so that the fast paths end in a
+/// tail call and need no frame.
+pub trait NoMemory {
+    /// Answers for the failed request.
+    fn answer(size: usize, align: usize) -> *mut u8;
+}
+
+/// Answers null.
+pub struct Null;
+
+impl NoMemory for Null {
+    #[inline(always)]
+    fn answer(_: usize, _: usize) -> *mut u8 {
+        null_mut()
+    }
+}
+
 /// Allocates `size` bytes, aligned to 16; null if there is no memory. A size of 0 gives a
 /// block like any other.
 #[inline(always)]
 pub fn allocate(size: usize) -> *mut u8 {
+    allocate_or::<Null>(size)
+}
+
+/// As `allocate`, with another answer than null.
+#[inline(always)]
+pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
     if size > SMALL_MAX {
-        return allocate_medium(size);
+        return allocate_medium::<F>(size);
     }
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
@@ -32,68 +55,124 @@ pub fn allocate(size: usize) -> *mut u8 {
         let class = (*heap).small_class(size);
         let block = Heap::pop(heap, class);
         if block.is_null() {
-            return thread::refill(class).cast();
+            return refill::<F>(class, size, MIN_ALIGN);
         }
         block.cast()
     }
 }
 
 #[inline(never)]
-fn allocate_medium(size: usize) -> *mut u8 {
+fn allocate_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if size > MEDIUM_MAX {
-        return allocate_large(size, MIN_ALIGN).block;
+        return allocate_large::<F>(size, MIN_ALIGN);
     }
-    allocate_class(size_class::medium_class(size))
+    allocate_class::<F>(size_class::medium_class(size), size, MIN_ALIGN)
 }
 
 #[inline(always)]
-fn allocate_class(class: usize) -> *mut u8 {
-    // SAFETY: as in `allocate`; the class comes from `size_class`.
+fn allocate_class<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: as in `allocate_or`; the class comes from `size_class`.
     let block = unsafe { Heap::pop(thread::heap(), class) };
     if block.is_null() {
-        return thread::refill(class).cast();
+        return refill::<F>(class, size, align);
     }
     block.cast()
 }
 
 #[cold]
 #[inline(never)]
-fn allocate_large(size: usize, align: usize) -> large::Allocated {
-    if size > SIZE_MAX || !thread::start() {
+fn refill<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
+    match thread::refill(class) {
+        block if block.is_null() => F::answer(size, align),
+        block => block.cast(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
+    match large_block(size, align).block {
+        block if block.is_null() => F::answer(size, align),
+        block => block,
+    }
+}
+
+fn large_block(size: usize, align: usize) -> large::Allocated {
+    if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
         return large::Allocated { block: null_mut(), zero: false };
     }
     large::allocate(size, align)
 }
 
 /// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
-#[inline]
+#[inline(always)]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
-    if size > MEDIUM_MAX {
-        return zeroed_large(size);
+    allocate_zeroed_or::<Null>(size)
+}
+
+/// As `allocate_zeroed`, with another answer than null.
+#[inline(always)]
+pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
+    if size > SMALL_MAX {
+        return allocate_zeroed_medium::<F>(size);
     }
-    let class = size_class::class_of(size);
     let heap = thread::heap();
-    // SAFETY: as in `allocate`; the block is ours to write, as far as its class reaches.
+    // SAFETY: as in `allocate_or`.
     unsafe {
-        let mut block = Heap::pop(heap, class);
+        let class = (*heap).small_class(size);
+        let block = Heap::pop(heap, class);
         if block.is_null() {
-            block = thread::refill(class);
-            if block.is_null() {
-                return null_mut();
-            }
+            return refill_zeroed::<F>(class, size);
         }
-        let bytes = CLASSES[class].size as usize;
-        // The heap may have come only just now.
-        let dirty = if (*thread::heap()).is_fresh(class) { size_of::<Block>() } else { bytes };
-        block.cast::<u8>().write_bytes(0, dirty);
-        block.cast()
+        zero(heap, class, block)
     }
 }
 
+/// Zeroes a block just popped: all of it, or the link if the rest is zero anyway.
+#[inline(always)]
+unsafe fn zero(heap: *const Heap, class: usize, block: *mut Block) -> *mut u8 {
+    // SAFETY: the block is the caller's, as far as its class reaches.
+    unsafe {
+        let bytes = if (*heap).is_fresh(class) {
+            size_of::<Block>()
+        } else {
+            CLASSES.get_unchecked(class).size as usize
+        };
+        block.cast::<u8>().write_bytes(0, bytes);
+    }
+    block.cast()
+}
+
 #[cold]
-fn zeroed_large(size: usize) -> *mut u8 {
-    let got = allocate_large(size, MIN_ALIGN);
-    if !got.zero && !got.block.is_null() {
+#[inline(never)]
+fn refill_zeroed<F: NoMemory>(class: usize, size: usize) -> *mut u8 {
+    let block = thread::refill(class);
+    if block.is_null() {
+        return F::answer(size, MIN_ALIGN);
+    }
+    // SAFETY: the block is ours. The heap may have come only just now; a thread on its way out
+    // has a stand-in, which calls nothing fresh.
+    unsafe { zero(thread::heap(), class, block) }
+}
+
+#[inline(never)]
+fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
+    if size <= MEDIUM_MAX {
+        let class = size_class::medium_class(size);
+        let heap = thread::heap();
+        // SAFETY: as in `allocate_or`.
+        return unsafe {
+            match Heap::pop(heap, class) {
+                block if block.is_null() => refill_zeroed::<F>(class, size),
+                block => zero(heap, class, block),
+            }
+        };
+    }
+    let got = large_block(size, MIN_ALIGN);
+    if got.block.is_null() {
+        return F::answer(size, MIN_ALIGN);
+    }
+    if !got.zero {
         // SAFETY: the block has `size` bytes and is ours.
         unsafe { got.block.write_bytes(0, size) };
     }
@@ -103,13 +182,19 @@ fn zeroed_large(size: usize) -> *mut u8 {
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
 #[inline]
 pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
+    allocate_aligned_or::<Null>(size, align)
+}
+
+/// As `allocate_aligned`, with another answer than null.
+#[inline]
+pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     if align <= MIN_ALIGN {
-        return allocate(size);
+        return allocate_or::<F>(size);
     }
     debug_assert!(align.is_power_of_two());
     match size_class::class_of_aligned(size, align) {
-        Some(class) => allocate_class(class),
-        None => allocate_large(size, align).block,
+        Some(class) => allocate_class::<F>(class, size, align),
+        None => allocate_large::<F>(size, align),
     }
 }
 
@@ -123,7 +208,7 @@ pub unsafe fn deallocate(p: *mut u8) {
     let d = address_map::descriptor(p);
     let heap = thread::heap();
     // A descriptor that names our own tag says that we hold the span.
-    if d.owner.load(Ordering::Relaxed) == Heap::tag(heap) {
+    if thread::owns(heap, &d.owner) {
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: we hold the span; `is_block` takes any address and is exact.
         unsafe {

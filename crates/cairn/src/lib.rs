@@ -49,11 +49,6 @@ mod sync;
 #[path = "../tests/models.rs"]
 mod models;
 
-#[cfg(not(loom))]
-mod whole {
-    // Loom's atomics cannot stand in statics: the models see the protocol's rooms alone.
-}
-
 mod address_map;
 mod api;
 mod arena;
@@ -66,7 +61,7 @@ mod span;
 mod thread;
 
 pub use api::{
-    allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, purge, purge_delay_ms,
+    NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed, allocate_zeroed_or, base, check, deallocate, purge, purge_delay_ms,
     reallocate, set_purge_delay_ms, usable_size,
 };
 

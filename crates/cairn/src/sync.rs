@@ -21,15 +21,19 @@ pub(crate) struct Plain<T>(core::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T: Copy> Plain<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
     #[inline(always)]
     pub(crate) fn get(&self) -> T {
-        // SAFETY: callers own the cell's block (remote.rs, invariant 3).
+        // SAFETY: its users see to it that no thread writes meanwhile.
         unsafe { *self.0.get() }
     }
 
     #[inline(always)]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: callers own the cell's block (remote.rs, invariant 3).
+        // SAFETY: its users see to it that no thread reads or writes meanwhile.
         unsafe { *self.0.get() = value }
     }
 }

@@ -43,7 +43,9 @@ fn newest(pattern: &str) -> Option<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
         found = match part.split_once('*') {
-            None => found.into_iter().map(|path| path.join(part)).filter(|it| it.exists()).collect(),
+            None => {
+                found.into_iter().map(|path| path.join(part)).filter(|it| it.exists()).collect()
+            }
             Some((before, after)) => {
                 let entries = found.iter().filter_map(|path| fs::read_dir(path).ok());
                 let names = entries.flatten().flatten().filter(|entry| {

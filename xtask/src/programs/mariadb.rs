@@ -105,7 +105,9 @@ fn start<'a>(stage: &'a Stage, data: &Path, account: Option<Account>) -> Result<
         .arg(format!("--pid-file={}", data.join("pid").display()))
         .account(account)
         .serve()?;
-    stage.wait_until(Duration::from_secs(90), &mut server, || ask(stage, data, "SELECT 1").is_ok())?;
+    stage.wait_until(Duration::from_secs(90), &mut server, || {
+        ask(stage, data, "SELECT 1").is_ok()
+    })?;
     Ok(server)
 }
 
@@ -117,9 +119,8 @@ fn client<'a>(stage: &'a Stage, data: &Path, program: &str) -> Result<Process<'a
 fn ask(stage: &Stage, data: &Path, statement: &str) -> Result<String> {
     let answer = client(stage, data, "mariadb")?.line("-N -B shop -e").arg(statement).success();
     // Before the first script has run there is no database of that name.
-    let answer = answer.or_else(|_| {
-        client(stage, data, "mariadb")?.line("-N -B -e").arg(statement).success()
-    });
+    let answer = answer
+        .or_else(|_| client(stage, data, "mariadb")?.line("-N -B -e").arg(statement).success());
     Ok(answer?.text().trim().to_owned())
 }
 

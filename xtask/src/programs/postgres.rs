@@ -90,9 +90,8 @@ fn start<'a>(
         .account(account)
         .serve()?;
     stage.wait_until(Duration::from_secs(60), &mut server, || {
-        let asked = client(stage, PSQL, data).and_then(|psql| {
-            psql.line("-X -q postgres -c").arg("SELECT 1").success()
-        });
+        let asked = client(stage, PSQL, data)
+            .and_then(|psql| psql.line("-X -q postgres -c").arg("SELECT 1").success());
         asked.is_ok()
     })?;
     Ok(server)

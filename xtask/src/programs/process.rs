@@ -64,9 +64,8 @@ impl<'a> Process<'a> {
         if let Some(library) = preload {
             command.env("LD_PRELOAD", library);
             // The library's own settings are the caller's to choose.
-            let settings = std::env::vars_os().filter(|(name, _)| {
-                name.to_string_lossy().starts_with("CAIRN_")
-            });
+            let settings = std::env::vars_os()
+                .filter(|(name, _)| name.to_string_lossy().starts_with("CAIRN_"));
             command.envs(settings);
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -158,8 +157,12 @@ impl<'a> Process<'a> {
         self.stage.listen(&finished.stderr);
         if status.is_none() {
             let seconds = start.elapsed().as_secs();
-            bail!("{} ran for {seconds} s and was killed:\n{}{}",
-                finished.name, tail(&finished.text()), tail(&finished.stderr));
+            bail!(
+                "{} ran for {seconds} s and was killed:\n{}{}",
+                finished.name,
+                tail(&finished.text()),
+                tail(&finished.stderr)
+            );
         }
         Ok(finished)
     }

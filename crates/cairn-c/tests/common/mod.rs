@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Seconds after which a program counts as hung. Far beyond what any case needs on a slow
 /// machine; it turns a deadlock into a failure.
-const HUNG_AFTER_SECONDS: u32 = 300;
+const HUNG_AFTER_SECONDS: u32 = 600;
 
 /// How a program comes to use the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -125,9 +125,13 @@ impl Heap {
     }
 
     /// Whether the block just popped is zero but for its first word.
+    ///
+    /// # Safety
+    /// `class` is below `CLASS_COUNT`.
     #[inline(always)]
-    pub(crate) fn is_fresh(&self, class: usize) -> bool {
-        self.fresh.get(class).copied().unwrap_or(false)
+    pub(crate) unsafe fn is_fresh(&self, class: usize) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { *self.fresh.get_unchecked(class) }
     }
 
     /// What this heap writes into its spans' descriptors.

@@ -17,7 +17,7 @@ use crate::sync::{AtomicU32, Ordering};
 use crate::{arena, large, orphans};
 use core::ptr::null_mut;
 
-pub(crate) use slot::get as heap;
+pub(crate) use slot::{get as heap, owns};
 
 /// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
 /// its tag is no real heap's: those stand at multiples of a page.

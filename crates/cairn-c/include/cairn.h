@@ -1,0 +1,66 @@
+/*
+ * cairn: a general-purpose memory allocator.
+ *
+ * malloc, free and their family are declared by <stdlib.h> and <malloc.h>, operator new and
+ * delete by <new>; a program that is linked with cairn, or runs with it preloaded, needs no
+ * change. This header declares what cairn offers beyond them.
+ *
+ * All sizes are in bytes. All functions may be called by any thread at any time, also by many at
+ * once, but not by a signal handler that has interrupted the allocator. None changes errno.
+ */
+#ifndef CAIRN_H
+#define CAIRN_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Returns 1. A program that may run with or without cairn looks the name up with dlsym: if there
+ * is such a function, cairn is loaded.
+ */
+int cairn_is_active(void);
+
+/*
+ * Returns the version of the library as "major.minor.patch". The text is constant and is never
+ * to be freed.
+ */
+const char *cairn_version(void);
+
+/*
+ * Returns how many bytes of the block may be used: at least what was asked for. This is
+ * malloc_usable_size for a pointer to const.
+ *
+ * `block` is what an allocation returned and nobody has freed; NULL gives 0. For any other
+ * pointer the process ends with a message, as free would end it.
+ */
+size_t cairn_usable_size(const void *block);
+
+/*
+ * Returns the start of the block that `pointer` points to or into, or NULL if that is no memory
+ * of cairn. Every pointer may be asked about.
+ *
+ * The answer for a block that was freed is NULL or what would be the start of a block there; do
+ * not use it to find out whether a block is in use.
+ */
+void *cairn_base(const void *pointer);
+
+/*
+ * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
+ * meanwhile; it costs a few system calls and later page faults.
+ */
+void cairn_purge(void);
+
+/*
+ * Writes the ledger, from requested bytes to resident memory, to standard error. Other threads
+ * run on meanwhile, so that the figures need not be of one moment. Nothing is allocated.
+ */
+void cairn_stats_print(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

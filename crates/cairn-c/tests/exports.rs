@@ -1,0 +1,312 @@
+//! The library as a file: what it exports, what it needs, how large it is; and its header.
+
+mod common;
+
+use common::{include_dir, library, run, scratch_dir, skip_for_stand_in};
+use object::elf::{self, FileHeader64};
+use object::endian::LittleEndian;
+use object::read::archive::ArchiveFile;
+use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, SectionHeader};
+use object::{Object, ObjectSymbol};
+use std::collections::BTreeSet;
+use std::process::Command;
+
+type File<'data> = ElfFile64<'data, LittleEndian>;
+
+/// What glibc has, what C23 adds, and each form of the C++ operators.
+const ALLOCATION: [&str; 50] = [
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+    "malloc_usable_size",
+    "malloc_trim",
+    "mallinfo",
+    "mallinfo2",
+    "malloc_info",
+    "malloc_stats",
+    "mallopt",
+    "cfree",
+    "__libc_malloc",
+    "__libc_free",
+    "__libc_calloc",
+    "__libc_realloc",
+    "__libc_memalign",
+    "__libc_valloc",
+    "__libc_pvalloc",
+    "__libc_mallinfo",
+    "__libc_mallopt",
+    "__libc_reallocarray",
+    "free_sized",
+    "free_aligned_sized",
+    // operator new: plain, nothrow, aligned, aligned nothrow; then the same for arrays.
+    "_Znwm",
+    "_ZnwmRKSt9nothrow_t",
+    "_ZnwmSt11align_val_t",
+    "_ZnwmSt11align_val_tRKSt9nothrow_t",
+    "_Znam",
+    "_ZnamRKSt9nothrow_t",
+    "_ZnamSt11align_val_t",
+    "_ZnamSt11align_val_tRKSt9nothrow_t",
+    // operator delete: plain, sized, nothrow, aligned, sized aligned, aligned nothrow; arrays.
+    "_ZdlPv",
+    "_ZdlPvm",
+    "_ZdlPvRKSt9nothrow_t",
+    "_ZdlPvSt11align_val_t",
+    "_ZdlPvmSt11align_val_t",
+    "_ZdlPvSt11align_val_tRKSt9nothrow_t",
+    "_ZdaPv",
+    "_ZdaPvm",
+    "_ZdaPvRKSt9nothrow_t",
+    "_ZdaPvSt11align_val_t",
+    "_ZdaPvmSt11align_val_t",
+    "_ZdaPvSt11align_val_tRKSt9nothrow_t",
+];
+
+/// Our own interface.
+const OWN: [&str; 6] = [
+    "cairn_base",
+    "cairn_is_active",
+    "cairn_purge",
+    "cairn_stats_print",
+    "cairn_usable_size",
+    "cairn_version",
+];
+
+fn shared_bytes() -> Vec<u8> {
+    std::fs::read(&library().shared).expect("the library is readable")
+}
+
+fn parsed(bytes: &[u8]) -> File<'_> {
+    File::parse(bytes).expect("an ELF library of 64 bits")
+}
+
+/// The dynamic section as tags with their values.
+fn dynamic(file: &File) -> Vec<(u32, u64)> {
+    let endian = LittleEndian;
+    file.elf_program_headers()
+        .iter()
+        .find_map(|header| header.dynamic(endian, file.data()).expect("dynamic section"))
+        .expect("a dynamic section")
+        .iter()
+        .filter_map(|entry| entry.tag32(endian).map(|tag| (tag, entry.d_val(endian))))
+        .collect()
+}
+
+fn values_of(dynamic: &[(u32, u64)], tag: u32) -> impl Iterator<Item = u64> {
+    dynamic.iter().filter(move |entry| entry.0 == tag).map(|entry| entry.1)
+}
+
+fn exported(file: &File) -> BTreeSet<String> {
+    file.dynamic_symbols()
+        .filter(|symbol| symbol.is_definition() && symbol.is_global())
+        .map(|symbol| symbol.name().expect("a name").to_owned())
+        .collect()
+}
+
+#[test]
+fn the_shared_library_exports_the_whole_family() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let bytes = shared_bytes();
+    let exported = exported(&parsed(&bytes));
+    let missing: Vec<_> =
+        ALLOCATION.iter().chain(&OWN).filter(|name| !exported.contains(**name)).collect();
+    assert!(missing.is_empty(), "not exported: {missing:?}");
+}
+
+#[test]
+fn the_shared_library_exports_nothing_else() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let bytes = shared_bytes();
+    let exported = exported(&parsed(&bytes));
+    let strange: Vec<_> = exported
+        .iter()
+        .filter(|name| !ALLOCATION.contains(&name.as_str()) && !name.starts_with("cairn_"))
+        .collect();
+    assert!(strange.is_empty(), "exported without need: {strange:?}");
+}
+
+#[test]
+fn the_archive_defines_the_whole_family() {
+    let Some(path) = library().archive.as_ref().filter(|_| !skip_for_stand_in()) else { return };
+    let bytes = std::fs::read(path).expect("the archive is readable");
+    let archive = ArchiveFile::parse(bytes.as_slice()).expect("an archive");
+    let mut defined = BTreeSet::new();
+    for member in archive.members() {
+        let data = member.expect("a member").data(bytes.as_slice()).expect("its data");
+        let Ok(file) = File::parse(data) else { continue };
+        for symbol in file.symbols().filter(|symbol| symbol.is_definition() && symbol.is_global()) {
+            defined.insert(symbol.name().expect("a name").to_owned());
+        }
+    }
+    let missing: Vec<_> =
+        ALLOCATION.iter().chain(&OWN).filter(|name| !defined.contains(**name)).collect();
+    assert!(missing.is_empty(), "not defined: {missing:?}");
+}
+
+/// Only the C library, which each program has: no libgcc_s, no libpthread, no libstdc++.
+#[test]
+fn it_needs_only_the_c_library() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let bytes = shared_bytes();
+    let file = parsed(&bytes);
+    let dynamic = dynamic(&file);
+    let needed = run({
+        let mut command = Command::new("readelf");
+        command.arg("-dW").arg(&library().shared);
+        command
+    });
+    let needed: Vec<_> = needed.stdout.lines().filter(|line| line.contains("(NEEDED)")).collect();
+    assert_eq!(values_of(&dynamic, elf::DT_NEEDED).count(), needed.len());
+    for line in &needed {
+        let is_c_library = line.contains("[libc.so") || line.contains("[ld-linux");
+        assert!(is_c_library, "{line}");
+    }
+    assert_eq!(values_of(&dynamic, elf::DT_RPATH).count(), 0, "no search path");
+    assert_eq!(values_of(&dynamic, elf::DT_RUNPATH).count(), 0, "no search path");
+}
+
+#[test]
+fn its_text_is_not_relocated_and_its_stack_not_executable() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let bytes = shared_bytes();
+    let file = parsed(&bytes);
+    let dynamic = dynamic(&file);
+    assert_eq!(values_of(&dynamic, elf::DT_TEXTREL).count(), 0);
+    let flags = values_of(&dynamic, elf::DT_FLAGS).fold(0, |all, flags| all | flags);
+    assert_eq!(flags & u64::from(elf::DF_TEXTREL), 0);
+    for header in file.elf_program_headers() {
+        let flags = header.p_flags(LittleEndian);
+        let is_stack = header.p_type(LittleEndian) == elf::PT_GNU_STACK;
+        assert!(!is_stack || flags & elf::PF_X == 0, "the stack is executable");
+        let both = elf::PF_W | elf::PF_X;
+        assert!(flags & both != both, "a segment is writable and executable");
+    }
+}
+
+/// No call stands between `malloc` and its thread's heap; and little of the room that the loader
+/// keeps for libraries loaded late is used, so that `dlopen` works.
+#[test]
+fn its_thread_storage_is_small_and_initial_exec() {
+    const TLS_SIZE_BYTES_MAX: u64 = 64;
+
+    if skip_for_stand_in() {
+        return;
+    }
+    let endian = LittleEndian;
+    let bytes = shared_bytes();
+    let file = parsed(&bytes);
+    let tls = file
+        .elf_program_headers()
+        .iter()
+        .find(|header| header.p_type(endian) == elf::PT_TLS)
+        .expect("a thread's heap is in thread storage");
+    let size = tls.p_memsz(endian);
+    assert!(size <= TLS_SIZE_BYTES_MAX, "{size} bytes in each thread");
+
+    let dynamic = dynamic(&file);
+    let flags = values_of(&dynamic, elf::DT_FLAGS).fold(0, |all, flags| all | flags);
+    assert_ne!(flags & u64::from(elf::DF_STATIC_TLS), 0, "not initial-exec");
+
+    let header = file.elf_header();
+    let sections = header.sections(endian, file.data()).expect("sections");
+    for section in sections.iter() {
+        let Some((relocations, _)) = section.rela(endian, file.data()).expect("relocations") else {
+            continue;
+        };
+        for relocation in relocations {
+            let kind = relocation.r_type(endian, false);
+            let is_dynamic_model = match FileHeader64::e_machine(header, endian) {
+                elf::EM_X86_64 => {
+                    matches!(kind, elf::R_X86_64_DTPMOD64 | elf::R_X86_64_TLSDESC)
+                }
+                elf::EM_AARCH64 => {
+                    matches!(kind, elf::R_AARCH64_TLS_DTPMOD | elf::R_AARCH64_TLSDESC)
+                }
+                machine => {
+                    panic!("machine {machine}: its thread storage models are not known here")
+                }
+            };
+            assert!(!is_dynamic_model, "thread storage is found by a call");
+        }
+    }
+}
+
+#[test]
+fn it_is_small() {
+    const STRIPPED_SIZE_BYTES_MAX: u64 = 200 << 10;
+
+    if skip_for_stand_in() {
+        return;
+    }
+    let stripped = scratch_dir().join(format!("stripped-{}.so", std::process::id()));
+    let status = Command::new("strip")
+        .arg("-o")
+        .arg(&stripped)
+        .arg(&library().shared)
+        .status()
+        .expect("strip is part of the compiler's tools");
+    assert!(status.success());
+    let size = std::fs::metadata(&stripped).expect("the stripped library").len();
+    assert!(size <= STRIPPED_SIZE_BYTES_MAX, "{size} bytes");
+}
+
+/// Any C and any C++ compiler mode accepts the header, alone and twice.
+#[test]
+fn the_header_is_plain_c_and_cxx() {
+    let header = include_dir().join("cairn.h");
+    for (compiler, language, standard) in [
+        ("cc", "c", "-std=c89"),
+        ("cc", "c", "-std=c99"),
+        ("cc", "c", "-std=c17"),
+        ("c++", "c++", "-std=c++98"),
+        ("c++", "c++", "-std=c++11"),
+        ("c++", "c++", "-std=c++20"),
+    ] {
+        let output = Command::new(compiler)
+            .args([standard, "-pedantic-errors", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"])
+            .arg("-include")
+            .arg(&header)
+            .arg("-include")
+            .arg(&header)
+            .args(["-x", language, "/dev/null"])
+            .output()
+            .expect("a C and a C++ compiler are needed");
+        let messages = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{compiler} {standard}:\n{messages}");
+    }
+}
+
+/// What the header declares is in the library, and the other way round.
+#[test]
+fn the_header_declares_what_is_exported() {
+    let text = std::fs::read_to_string(include_dir().join("cairn.h")).expect("the header");
+    let declared: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| line.ends_with(");") && !line.starts_with([' ', '*', '/']))
+        .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
+        .collect();
+    assert_eq!(declared, BTreeSet::from(OWN));
+    if skip_for_stand_in() {
+        return;
+    }
+    let bytes = shared_bytes();
+    let exported = exported(&parsed(&bytes));
+    let ours: BTreeSet<&str> =
+        exported.iter().map(String::as_str).filter(|name| name.starts_with("cairn_")).collect();
+    assert_eq!(ours, declared, "exported and declared");
+}
