@@ -189,31 +189,31 @@ fn throwing_aligned(size: usize, align: usize) -> *mut c_void {
 
 /// `operator new(size_t)`.
 #[unsafe(export_name = "_Znwm")]
-pub extern "C" fn new(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn new(size: usize) -> *mut c_void {
     throwing(size)
 }
 
 /// `operator new[](size_t)`.
 #[unsafe(export_name = "_Znam")]
-pub extern "C" fn new_array(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn new_array(size: usize) -> *mut c_void {
     throwing(size)
 }
 
 /// `operator new(size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZnwmSt11align_val_t")]
-pub extern "C" fn new_aligned(size: usize, align: usize) -> *mut c_void {
+pub(crate) extern "C" fn new_aligned(size: usize, align: usize) -> *mut c_void {
     throwing_aligned(size, align)
 }
 
 /// `operator new[](size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZnamSt11align_val_t")]
-pub extern "C" fn new_array_aligned(size: usize, align: usize) -> *mut c_void {
+pub(crate) extern "C" fn new_array_aligned(size: usize, align: usize) -> *mut c_void {
     throwing_aligned(size, align)
 }
 
 /// `operator new(size_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
-pub extern "C" fn new_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
+pub(crate) extern "C" fn new_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
     match cairn::allocate(size) {
         p if p.is_null() => nothrow(c"_ZnwmRKSt9nothrow_t", size, 0, tag),
         p => p.cast(),
@@ -222,7 +222,7 @@ pub extern "C" fn new_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
 
 /// `operator new[](size_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
-pub extern "C" fn new_array_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
+pub(crate) extern "C" fn new_array_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
     match cairn::allocate(size) {
         p if p.is_null() => nothrow(c"_ZnamRKSt9nothrow_t", size, 0, tag),
         p => p.cast(),
@@ -231,7 +231,7 @@ pub extern "C" fn new_array_nothrow(size: usize, tag: *const c_char) -> *mut c_v
 
 /// `operator new(size_t, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
-pub extern "C" fn new_aligned_nothrow(
+pub(crate) extern "C" fn new_aligned_nothrow(
     size: usize,
     align: usize,
     tag: *const c_char,
@@ -244,7 +244,7 @@ pub extern "C" fn new_aligned_nothrow(
 
 /// `operator new[](size_t, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
-pub extern "C" fn new_array_aligned_nothrow(
+pub(crate) extern "C" fn new_array_aligned_nothrow(
     size: usize,
     align: usize,
     tag: *const c_char,
@@ -259,77 +259,81 @@ pub extern "C" fn new_array_aligned_nothrow(
 
 /// `operator delete(void*)`.
 #[unsafe(export_name = "_ZdlPv")]
-pub unsafe extern "C" fn delete(p: *mut c_void) {
+pub(crate) unsafe extern "C" fn delete(p: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete[](void*)`.
 #[unsafe(export_name = "_ZdaPv")]
-pub unsafe extern "C" fn delete_array(p: *mut c_void) {
+pub(crate) unsafe extern "C" fn delete_array(p: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete(void*, size_t)`.
 #[unsafe(export_name = "_ZdlPvm")]
-pub unsafe extern "C" fn delete_sized(p: *mut c_void, _size: usize) {
+pub(crate) unsafe extern "C" fn delete_sized(p: *mut c_void, _size: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete[](void*, size_t)`.
 #[unsafe(export_name = "_ZdaPvm")]
-pub unsafe extern "C" fn delete_array_sized(p: *mut c_void, _size: usize) {
+pub(crate) unsafe extern "C" fn delete_array_sized(p: *mut c_void, _size: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete(void*, std::align_val_t)`.
 #[unsafe(export_name = "_ZdlPvSt11align_val_t")]
-pub unsafe extern "C" fn delete_aligned(p: *mut c_void, _align: usize) {
+pub(crate) unsafe extern "C" fn delete_aligned(p: *mut c_void, _align: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete[](void*, std::align_val_t)`.
 #[unsafe(export_name = "_ZdaPvSt11align_val_t")]
-pub unsafe extern "C" fn delete_array_aligned(p: *mut c_void, _align: usize) {
+pub(crate) unsafe extern "C" fn delete_array_aligned(p: *mut c_void, _align: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete(void*, size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
-pub unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usize, _align: usize) {
+pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usize, _align: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete[](void*, size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
-pub unsafe extern "C" fn delete_array_sized_aligned(p: *mut c_void, _size: usize, _align: usize) {
+pub(crate) unsafe extern "C" fn delete_array_sized_aligned(
+    p: *mut c_void,
+    _size: usize,
+    _align: usize,
+) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete(void*, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZdlPvRKSt9nothrow_t")]
-pub unsafe extern "C" fn delete_nothrow(p: *mut c_void, _tag: *const c_char) {
+pub(crate) unsafe extern "C" fn delete_nothrow(p: *mut c_void, _tag: *const c_char) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete[](void*, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZdaPvRKSt9nothrow_t")]
-pub unsafe extern "C" fn delete_array_nothrow(p: *mut c_void, _tag: *const c_char) {
+pub(crate) unsafe extern "C" fn delete_array_nothrow(p: *mut c_void, _tag: *const c_char) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// `operator delete(void*, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZdlPvSt11align_val_tRKSt9nothrow_t")]
-pub unsafe extern "C" fn delete_aligned_nothrow(
+pub(crate) unsafe extern "C" fn delete_aligned_nothrow(
     p: *mut c_void,
     _align: usize,
     _tag: *const c_char,
@@ -340,7 +344,7 @@ pub unsafe extern "C" fn delete_aligned_nothrow(
 
 /// `operator delete[](void*, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZdaPvSt11align_val_tRKSt9nothrow_t")]
-pub unsafe extern "C" fn delete_array_aligned_nothrow(
+pub(crate) unsafe extern "C" fn delete_array_aligned_nothrow(
     p: *mut c_void,
     _align: usize,
     _tag: *const c_char,

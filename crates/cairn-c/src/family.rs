@@ -30,20 +30,20 @@ fn no_memory() -> *mut c_void {
 
 /// malloc(3). A size of 0 gives a unique block.
 #[unsafe(no_mangle)]
-pub extern "C" fn malloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
     cairn::allocate_or::<Errno>(size).cast()
 }
 
 /// free(3). Leaves errno alone.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free(p: *mut c_void) {
+pub(crate) unsafe extern "C" fn free(p: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// calloc(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         Some(bytes) => cairn::allocate_zeroed_or::<Errno>(bytes).cast(),
         None => no_memory(),
@@ -53,10 +53,10 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// realloc(3). As in glibc, `realloc(p, 0)` with a block frees it and returns null (undefined
 /// in C23); errno is left alone then.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
+pub(crate) unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 && !p.is_null() {
         // SAFETY: the caller's contract.
-        unsafe { cairn::deallocate(p.cast()) };
+        unsafe { cairn::deallocate_named(p.cast(), "realloc") };
         return null_mut();
     }
     // SAFETY: the caller's contract.
@@ -68,7 +68,11 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
 
 /// reallocarray(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
+pub(crate) unsafe extern "C" fn reallocarray(
+    p: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's contract.
         Some(bytes) => unsafe { realloc(p, bytes) },
@@ -78,7 +82,11 @@ pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: usize, size: usize)
 
 /// posix_memalign(3). Leaves errno alone, and `*out` on failure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+pub(crate) unsafe extern "C" fn posix_memalign(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+) -> c_int {
     if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
         return libc::EINVAL;
     }
@@ -93,7 +101,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 
 /// memalign(3). Rounds an alignment that is no power of two up to one, as glibc does.
 #[unsafe(no_mangle)]
-pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.max(MALLOC_ALIGN).checked_next_power_of_two() {
         Some(align) => cairn::allocate_aligned_or::<Errno>(size, align).cast(),
         None => {
@@ -105,7 +113,7 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 
 /// aligned_alloc(3). As `memalign`, like glibc up to 2.37.
 #[unsafe(no_mangle)]
-pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
 }
 
@@ -116,13 +124,13 @@ fn page_size() -> usize {
 
 /// valloc(3): page-aligned.
 #[unsafe(no_mangle)]
-pub extern "C" fn valloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
     memalign(page_size(), size)
 }
 
 /// pvalloc(3): page-aligned whole pages.
 #[unsafe(no_mangle)]
-pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
     let page = page_size();
     match size.max(1).checked_next_multiple_of(page) {
         Some(bytes) => memalign(page, bytes),
@@ -132,28 +140,28 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 
 /// malloc_usable_size(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
+pub(crate) unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
     // SAFETY: the caller's contract.
     unsafe { cairn::usable_size(p.cast()) }
 }
 
 /// free_sized (C23).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_sized(p: *mut c_void, _size: usize) {
+pub(crate) unsafe extern "C" fn free_sized(p: *mut c_void, _size: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// free_aligned_sized (C23).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
+pub(crate) unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// cfree: free(3) under its old name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cfree(p: *mut c_void) {
+pub(crate) unsafe extern "C" fn cfree(p: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
@@ -162,33 +170,33 @@ pub unsafe extern "C" fn cfree(p: *mut c_void) {
 
 /// malloc(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
     malloc(size)
 }
 
 /// free(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __libc_free(p: *mut c_void) {
+pub(crate) unsafe extern "C" fn __libc_free(p: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { free(p) }
 }
 
 /// calloc(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
+pub(crate) extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
     calloc(count, size)
 }
 
 /// realloc(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __libc_realloc(p: *mut c_void, size: usize) -> *mut c_void {
+pub(crate) unsafe extern "C" fn __libc_realloc(p: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's contract.
     unsafe { realloc(p, size) }
 }
 
 /// reallocarray(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __libc_reallocarray(
+pub(crate) unsafe extern "C" fn __libc_reallocarray(
     p: *mut c_void,
     count: usize,
     size: usize,
@@ -199,18 +207,18 @@ pub unsafe extern "C" fn __libc_reallocarray(
 
 /// memalign(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn __libc_memalign(align: usize, size: usize) -> *mut c_void {
+pub(crate) extern "C" fn __libc_memalign(align: usize, size: usize) -> *mut c_void {
     memalign(align, size)
 }
 
 /// valloc(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn __libc_valloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn __libc_valloc(size: usize) -> *mut c_void {
     valloc(size)
 }
 
 /// pvalloc(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn __libc_pvalloc(size: usize) -> *mut c_void {
+pub(crate) extern "C" fn __libc_pvalloc(size: usize) -> *mut c_void {
     pvalloc(size)
 }

@@ -1,1 +1,122 @@
-//! x
+//! What programs may ask and tell: glibc's mallinfo and friends, and cairn's own calls.
+
+use crate::report::{self, Stream};
+use cairn::Ledger;
+use core::ffi::{c_char, c_int, c_void};
+
+/// malloc_trim(3): gives back all free memory. 1 if any went back. The pad is ignored: what a
+/// program wants to keep, it can allocate.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    c_int::from(cairn::purge() > 0)
+}
+
+/// mallinfo2(3), from the ledger. `ordblks`: free blocks; `keepcost`: dirty bytes.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mallinfo2() -> libc::mallinfo2 {
+    let ledger = Ledger::take();
+    let free = ledger.sum(|c| c.free + c.cached + c.untouched);
+    // SAFETY: all-zero is a value of the struct.
+    let mut info: libc::mallinfo2 = unsafe { core::mem::zeroed() };
+    info.arena = ledger.spans.bytes + ledger.large.bytes + ledger.dirty.bytes;
+    info.ordblks = ledger.classes.iter().map(|c| c.free + c.cached).sum();
+    info.hblks = ledger.mapping_blocks;
+    info.hblkhd = ledger.mappings.bytes;
+    info.uordblks = ledger.sum(|c| c.in_use) + ledger.large.bytes;
+    info.fordblks = free + ledger.dirty.bytes;
+    info.keepcost = ledger.dirty.bytes;
+    info
+}
+
+/// mallinfo(3): as mallinfo2, cut to int as in glibc.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mallinfo() -> libc::mallinfo {
+    let wide = mallinfo2();
+    // SAFETY: all-zero is a value of the struct.
+    let mut info: libc::mallinfo = unsafe { core::mem::zeroed() };
+    info.arena = wide.arena as c_int;
+    info.ordblks = wide.ordblks as c_int;
+    info.hblks = wide.hblks as c_int;
+    info.hblkhd = wide.hblkhd as c_int;
+    info.uordblks = wide.uordblks as c_int;
+    info.fordblks = wide.fordblks as c_int;
+    info.keepcost = wide.keepcost as c_int;
+    info
+}
+
+/// mallinfo(3) under glibc's internal name.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn __libc_mallinfo() -> libc::mallinfo {
+    mallinfo()
+}
+
+/// malloc_info(3): the ledger as XML. Options must be 0.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
+    if options != 0 {
+        return libc::EINVAL;
+    }
+    match report::write_xml(&mut Stream(stream)) {
+        Ok(()) => 0,
+        Err(_) => -1,
+    }
+}
+
+/// malloc_stats(3): the ledger on standard error.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn malloc_stats() {
+    report::print_ledger();
+}
+
+/// mallopt(3). Parameters of glibc's that tune what cairn does not have are taken note of and
+/// change nothing: 1, as for success. 0 for parameters that do not exist.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mallopt(parameter: c_int, _value: c_int) -> c_int {
+    const M_MXFAST: c_int = 1;
+    const M_TRIM_THRESHOLD: c_int = -1;
+    const M_ARENA_MAX: c_int = -8;
+    c_int::from(matches!(parameter, M_MXFAST | M_ARENA_MAX..=M_TRIM_THRESHOLD))
+}
+
+/// mallopt(3) under glibc's internal name.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn __libc_mallopt(parameter: c_int, value: c_int) -> c_int {
+    mallopt(parameter, value)
+}
+
+/// Usable bytes of the block that starts at `p`; 0 for null.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_usable_size(p: *const c_void) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::usable_size(p.cast()) }
+}
+
+/// The start of the block that `p` points to or into; null if it is none of cairn's.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_base(p: *const c_void) -> *mut c_void {
+    cairn::base(p.cast()).map_or(core::ptr::null_mut(), |start| start.cast())
+}
+
+/// The version, as a C string.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// The ledger on standard error.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_stats_print() {
+    report::print_ledger();
+}
+
+/// Gives back all free memory.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_purge() {
+    cairn::purge();
+}
+
+/// 1: this is how a program can tell that it runs on cairn.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_is_active() -> c_int {
+    1
+}

@@ -79,10 +79,17 @@ struct Chunk {
     bits: ChunkBits,
 }
 
+/// Bytes of a chunk's metadata.
+pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
+/// From a chunk's metadata to its remote words.
+pub(crate) const WORDS_OFFSET: usize = core::mem::offset_of!(Chunk, words);
+
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
 const _: () = assert!(size_of::<Chunk>() == 4672);
 
-struct Map {
+/// The window. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
+#[repr(C)]
+pub(crate) struct Map {
     // Read on the fast path, plainly: written once, before there is a block to free.
     descriptors: Plain<*const Descriptor>,
     mask: Plain<usize>,
@@ -108,7 +115,8 @@ static NO_DESCRIPTOR: Descriptor = Descriptor {
 // SAFETY: see the fields.
 unsafe impl Sync for Map {}
 
-static MAP: Map = Map {
+/// The one window.
+pub(crate) static MAP: Map = Map {
     descriptors: Plain::new(&raw const NO_DESCRIPTOR),
     mask: Plain::new(0),
     base: AtomicPtr::new(core::ptr::null_mut()),
@@ -373,12 +381,20 @@ pub(crate) fn commit_heap(index: usize) -> bool {
     heap_address(index).is_some_and(|at| commit_metadata(at, 0, HEAP_SIZE))
 }
 
-/// The ranges of the window that can hold resident memory: (metadata, slices), for the ledger.
-pub(crate) fn extents() -> [(*mut u8, usize); 2] {
-    let base = MAP.base.load(Ordering::Relaxed);
-    let first = first_slice();
+/// The parts of the metadata that can be resident: (address, bytes), whole pages.
+pub(crate) fn metadata_extents() -> [(*mut u8, usize); 3] {
+    let (from, to) = (first_slice(), committed());
+    let pages = |start: *mut u8, from: usize, to: usize| {
+        let page = os::page_size();
+        let low = (start.addr() + from) & !(page - 1);
+        (start.with_addr(low), os::round_up(start.addr() + to, page) - low)
+    };
+    let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
+    let heaps = MAP.heaps.load(Ordering::Relaxed);
+    let chunk_end = to.div_ceil(CHUNK_SLICES) * CHUNK_BYTES;
     [
-        (base, first << SLICE_SHIFT),
-        (slice_address(first), committed().saturating_sub(first) << SLICE_SHIFT),
+        pages(MAP.base.load(Ordering::Relaxed), from << DESCRIPTOR_SHIFT, to << DESCRIPTOR_SHIFT),
+        pages(chunks, from / CHUNK_SLICES * CHUNK_BYTES, chunk_end),
+        pages(heaps, 0, MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE),
     ]
 }

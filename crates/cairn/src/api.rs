@@ -231,15 +231,24 @@ pub unsafe fn deallocate(p: *mut u8) {
 //     another's span  thread::send
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8) {
-    if let Some(class) = span_class(p, "free") {
+    // SAFETY: the caller's contract.
+    unsafe { deallocate_named(p, "free") }
+}
+
+/// As `deallocate`; a message about a bad pointer names `call`.
+///
+/// # Safety
+/// As for `deallocate`.
+pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
+    if let Some(class) = span_class(p, call) {
         let span = span_index(p, class);
-        let now = address_map::descriptor(p).owner.load(Ordering::Relaxed)
-            == address_map::OWNER_ORPHAN;
+        let now =
+            address_map::descriptor(p).owner.load(Ordering::Relaxed) == address_map::OWNER_ORPHAN;
         // SAFETY: `span_class` has verified the block; the caller may free it.
         return unsafe { thread::send(span, class, p.cast(), now) };
     }
     if !p.is_null() && !free_large(p) {
-        bad_pointer("free", p);
+        bad_pointer(call, p);
     }
 }
 
@@ -398,7 +407,8 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     }
     let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len();
     let layout = &CLASSES[class];
-    let first = address_map::slice_address(span_index(p, class)).wrapping_add(layout.slack as usize);
+    let first =
+        address_map::slice_address(span_index(p, class)).wrapping_add(layout.slack as usize);
     let offset = p.addr().checked_sub(first.addr())?;
     let size = layout.size as usize;
     Some((first.wrapping_add(offset / size * size), size))

@@ -45,25 +45,27 @@ mod block;
 mod remote;
 mod sync;
 
-#[cfg(loom)]
-#[path = "../tests/models.rs"]
-mod models;
-
 mod address_map;
 mod api;
 mod arena;
 mod heap;
 mod large;
+mod ledger;
 mod orphans;
 mod os;
+mod outside;
 mod size_class;
 mod span;
 mod thread;
 
 pub use api::{
-    NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed, allocate_zeroed_or, base, check, deallocate, purge, purge_delay_ms,
+    NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed,
+    allocate_zeroed_or, base, check, deallocate, deallocate_named, purge, purge_delay_ms,
     reallocate, set_purge_delay_ms, usable_size,
 };
+
+pub use ledger::{Amount, ClassRow, Ledger};
+pub use outside::{HEADER, Header};
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -94,11 +94,6 @@ pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
     orphans.count.store(spans.len(), Ordering::Relaxed);
 }
 
-/// Spans waiting in all lists.
-pub(crate) fn count() -> usize {
-    ORPHANS.iter().map(|o| o.count.load(Ordering::Relaxed)).sum()
-}
-
 /// Before a fork: no thread is inside.
 pub(crate) fn fork_prepare() {
     ORPHANS.iter().for_each(|o| o.spans.acquire());

@@ -143,9 +143,7 @@ impl RemoteWord {
     pub(crate) fn orphan(&self) -> bool {
         let new = State::new(ORPHAN, 0, 0, 0);
         // Release: the next holder sees the span's fields as they are now.
-        self.0
-            .compare_exchange(OWNED << 48, new.0, Ordering::Release, Ordering::Relaxed)
-            .is_ok()
+        self.0.compare_exchange(OWNED << 48, new.0, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Lets go of a span with `live > 0` blocks in use; holder only, who has put it in an
@@ -197,10 +195,14 @@ impl RemoteWord {
         (state.status() == LISTED).then(|| (state.live() - state.count()) as u32)
     }
 
-    /// Whether some thread holds the span, and how many frees are pending; a hint.
-    pub(crate) fn pending(&self) -> (bool, u32) {
-        let state = State(self.0.load(Ordering::Relaxed));
-        (state.status() == OWNED, state.count() as u32)
+    /// Whether some thread holds the span; a hint.
+    pub(crate) fn is_held(&self) -> bool {
+        State(self.0.load(Ordering::Relaxed)).status() == OWNED
+    }
+
+    /// How many frees are pending; a hint.
+    pub(crate) fn pending(&self) -> u32 {
+        State(self.0.load(Ordering::Relaxed)).count() as u32
     }
 
     /// Makes the caller the holder by force and takes what is pending. Only where no other

@@ -9,7 +9,7 @@
 use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASSES, Class, SLICE_SIZE};
+use crate::size_class::{CLASSES, Class};
 use core::ptr::null_mut;
 
 // The blocks of a span, in address order:
@@ -239,9 +239,22 @@ impl Span {
         self.used
     }
 
-    /// Blocks that have been handed out at least once.
-    pub(crate) fn carved(&self) -> usize {
-        usize::from(self.carved)
+    /// Where the fields are that tools read.
+    pub(crate) const USED_OFFSET: usize = core::mem::offset_of!(Span, used);
+    pub(crate) const CARVED_OFFSET: usize = core::mem::offset_of!(Span, carved);
+    pub(crate) const START_OFFSET: usize = core::mem::offset_of!(Span, start);
+
+    /// (used, carved) of a span that somebody else may be changing: for accounts.
+    ///
+    /// # Safety
+    /// `this` is a slot that has held a span.
+    pub(crate) unsafe fn peek(this: *const Span) -> (usize, usize) {
+        // SAFETY: never unmapped. Volatile: the values may change and are checked for sense.
+        unsafe {
+            let used = (&raw const (*this).used).read_volatile();
+            let carved = (&raw const (*this).carved).read_volatile();
+            (used as usize, usize::from(carved))
+        }
     }
 
     /// Blocks that have never been handed out.
@@ -259,11 +272,6 @@ impl Span {
     #[inline]
     pub(crate) fn has_local(&self) -> bool {
         !self.local_free.is_null()
-    }
-
-    /// Bytes from its first slice to its end.
-    pub(crate) fn size_bytes(&self) -> usize {
-        self.layout().slices as usize * SLICE_SIZE
     }
 
     /// Invariants 1 and 4, for the holder.
@@ -295,8 +303,7 @@ pub(crate) struct SpanList {
 
 impl SpanList {
     /// No spans.
-    pub(crate) const EMPTY: SpanList =
-        SpanList { first: null_mut(), last: null_mut(), len: 0 };
+    pub(crate) const EMPTY: SpanList = SpanList { first: null_mut(), last: null_mut(), len: 0 };
 
     /// How many spans.
     #[inline]

@@ -13,8 +13,8 @@ pub(super) const GCC: Program = Program {
     needs: &[Need::new("gcc", "gcc")],
     version: &["gcc", "--version"],
     what: "a generated C file at -O0 -g and -O2; objects compared, result run",
-    loaded_in: &["cc1", "as", "ld", "result"],
-    prepare: |stage| stage.write_input("large.c", c_source(stage.pick(500, 2_500))),
+    loaded_in: &["cc1", "result"],
+    prepare: |stage| stage.write_input("large.c", c_source(stage.pick(200, 2_000))),
     run: |stage| compile(stage, "gcc", "large.c", &["-O0 -g", "-O2"]),
 };
 
@@ -24,8 +24,8 @@ pub(super) const GXX: Program = Program {
     needs: &[Need::new("g++", "g++")],
     version: &["g++", "--version"],
     what: "generated C++ on std templates at -O0 -g and -O2; objects compared, result run",
-    loaded_in: &["cc1plus", "as", "ld", "result"],
-    prepare: |stage| stage.write_input("large.cc", cxx_source(stage.pick(15, 100))),
+    loaded_in: &["cc1plus", "result"],
+    prepare: |stage| stage.write_input("large.cc", cxx_source(stage.pick(3, 40))),
     run: |stage| compile(stage, "g++", "large.cc", &["-std=c++17 -O0 -g", "-std=c++17 -O2"]),
 };
 
@@ -35,10 +35,10 @@ pub(super) const CLANG: Program = Program {
     needs: &[Need::new("clang", "clang"), Need::new("clang++", "clang"), Need::new("g++", "g++")],
     version: &["clang", "--version"],
     what: "the generated C and C++ files at -O2; objects compared, results run",
-    loaded_in: &["clang", "ld", "result"],
+    loaded_in: &["clang", "result"],
     prepare: |stage| {
-        stage.write_input("large.c", c_source(stage.pick(500, 2_500)))?;
-        stage.write_input("large.cc", cxx_source(stage.pick(15, 100)))
+        stage.write_input("large.c", c_source(stage.pick(200, 2_000)))?;
+        stage.write_input("large.cc", cxx_source(stage.pick(3, 40)))
     },
     run: |stage| {
         let mut evidence = compile(stage, "clang", "large.c", &["-O2"])?;

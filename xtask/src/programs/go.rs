@@ -29,7 +29,7 @@ pub(super) const CGO: Program = Program {
     run: |stage| {
         let answer = stage
             .process(stage.input.join("workload").to_string_lossy().as_ref())?
-            .arg(stage.pick("2000", "20000"))
+            .arg(stage.pick("10000", "150000"))
             .success()?
             .text();
         Ok(Evidence::summary(answer.trim()).fact("answer", answer))

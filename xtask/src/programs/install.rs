@@ -153,7 +153,7 @@ pub(super) fn version(command: &[&str]) -> String {
 
 fn first_version(text: &str) -> Option<String> {
     text.split(|c: char| c.is_whitespace() || "=/,()\"".contains(c)).find_map(|word| {
-        let word = word.trim_start_matches(|c: char| c == 'v' || c == 'n' || c == 'g' || c == 'o');
+        let word = word.trim_start_matches(['v', 'g', 'o']);
         let digits = word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
         digits.then(|| word.split(['-', '+']).next().unwrap_or(word).to_owned())
     })

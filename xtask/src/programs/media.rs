@@ -37,12 +37,12 @@ pub(super) const GHOSTSCRIPT: Program = Program {
     version: &["gs", "--version"],
     what: "a generated PostScript document to PNG, to PDF, and that PDF to PNG and text",
     loaded_in: &["gs"],
-    prepare: |stage| stage.write_input("book.ps", pages(stage.pick(8, 50))),
+    prepare: |stage| stage.write_input("book.ps", pages(stage.pick(10, 150))),
     run: ghostscript,
 };
 
 fn ffmpeg(stage: &Stage) -> Result<Evidence> {
-    let seconds = stage.pick(2, 8);
+    let seconds = stage.pick(2, 12);
     let mut evidence = Evidence::default();
     let film = format!("testsrc2=size=640x360:rate=25:duration={seconds}");
     let tone = format!("sine=frequency=440:duration={seconds}");

@@ -71,7 +71,8 @@ struct Program {
     version: &'static [&'static str],
     /// What is run, for the table.
     what: &'static str,
-    /// The executables (by prefix) that must be seen with the library mapped.
+    /// The executables (by prefix) that must be seen with the library mapped; only those that live
+    /// long enough to be seen for certain.
     loaded_in: &'static [&'static str],
     /// Makes the input, without the library.
     prepare: fn(&Stage) -> Result<()>,

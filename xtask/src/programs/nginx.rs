@@ -17,7 +17,7 @@ pub(super) const NGINX: Program = Program {
     version: &["nginx", "-v"],
     what: "2 workers with gzip under wrk, a reload, more wrk; all files by curl, plain and \
            compressed",
-    loaded_in: &["nginx", "wrk", "curl"],
+    loaded_in: &["nginx", "wrk"],
     prepare,
     run,
 };

@@ -22,7 +22,7 @@ pub(super) const POSTGRES: Program = Program {
     version: &[SERVER, "--version"],
     what: "initdb, pgbench with 4 clients, balances against history, sorts and joins, pg_dump, \
            stop, restart",
-    loaded_in: &["postgres", "pgbench", "psql", "initdb", "pg_dump"],
+    loaded_in: &["postgres", "pgbench"],
     prepare: |stage| stage.write_input("queries.sql", include_str!("scripts/postgres.sql")),
     run,
 };

@@ -237,7 +237,7 @@ fn wait(stage: &Stage, child: &mut Child, limit: Duration) -> Result<Option<Exit
             return Ok(None);
         }
         std::thread::sleep(pause);
-        pause = (pause * 5 / 4).min(Duration::from_millis(50));
+        pause = (pause * 5 / 4).min(Duration::from_millis(20));
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) const REDIS: Program = Program {
     version: &["redis-server", "--version"],
     what: "load data, redis-benchmark beside it, flush in the background, save, restart; \
            digests of all keys",
-    loaded_in: &["redis-server", "redis-cli", "redis-benchmark"],
+    loaded_in: &["redis-server", "redis-benchmark"],
     prepare,
     run,
 };

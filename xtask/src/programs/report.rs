@@ -106,7 +106,10 @@ impl Row {
             self.loaded.clone(),
             format!("{:.1}", self.baseline_seconds),
             format!("{:.1}", self.preloaded_seconds),
-            self.verdict.name().to_owned(),
+            match self.verdict.reason().lines().next() {
+                Some(reason) => format!("{}: {reason}", self.verdict.name()),
+                None => self.verdict.name().to_owned(),
+            },
         ]
     }
 }
@@ -138,13 +141,12 @@ pub(super) fn table(rows: &[Row], library: &Path) -> String {
     let name = library.file_name().unwrap_or_default().to_string_lossy();
     let seconds: f64 = rows.iter().map(|row| row.baseline_seconds + row.preloaded_seconds).sum();
     let mut text = format!(
-        "With {name}, on {}; {} programs in {:.0} minutes.\n\n\
+        "With {name}, on {}; {} programs in {seconds:.0} s.\n\n\
          | program | version | what was run | baseline | with cairn | library mapped in | \
          s | s with cairn | verdict |\n\
          | --- | --- | --- | --- | --- | --- | ---: | ---: | --- |\n",
         machine(),
-        rows.len(),
-        (seconds / 60.0).ceil()
+        rows.len()
     );
     for row in rows {
         let cells = row.cells().map(|cell| cell.replace('|', "/"));

@@ -14,11 +14,10 @@ pub(super) const Z3: Program = Program {
     what: "generated SMT problems: pigeonholes, bit vectors, arrays, integers, strings; answers",
     loaded_in: &["z3"],
     prepare: |stage| {
-        let holes = stage.pick(7, 8);
-        stage.write_input("1-pigeons.smt2", pigeons(holes))?;
+        stage.write_input("1-pigeons.smt2", pigeons(stage.pick(8, 9)))?;
         stage.write_input("2-vectors.smt2", vectors(stage.pick(11, 13)))?;
-        stage.write_input("3-arrays.smt2", arrays(stage.pick(60, 160)))?;
-        stage.write_input("4-integers.smt2", integers(stage.pick(14, 24)))?;
+        stage.write_input("3-arrays.smt2", arrays(stage.pick(200, 600)))?;
+        stage.write_input("4-integers.smt2", integers(stage.pick(8, 10)))?;
         stage.write_input("5-strings.smt2", include_str!("scripts/strings.smt2"))
     },
     run: |stage| {

@@ -3,11 +3,13 @@
 //! Both sides work in the same directory, emptied in between, so that paths that find their way
 //! into outputs are equal. The environment is made from nothing for the same reason.
 
+use super::install::find;
 use super::process::{Process, Server};
 use super::watch::{Watch, descendants};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -177,16 +179,20 @@ impl Stage {
             ensure!(loaded.is_empty(), "the library is mapped although nobody asked: {loaded:?}");
             return Ok(String::new());
         }
+        let mut found = Vec::new();
         for name in expected {
-            ensure!(
-                loaded.keys().any(|seen| seen.starts_with(name)),
-                "no process of {name} was seen with the library mapped, only {loaded:?}"
-            );
+            // What is called by one name may be a link to a file of another.
+            let file = find(name).and_then(|path| path.canonicalize().ok());
+            let file = file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+            let count: usize = loaded
+                .iter()
+                .filter(|(seen, _)| seen.starts_with(name) || Some(**seen) == file)
+                .map(|(_, count)| count)
+                .sum();
+            ensure!(count > 0, "{name} was not seen with the library mapped, only {loaded:?}");
+            found.push(format!("{name} x{count}"));
         }
-        let named = |(name, count): (&&str, &usize)| {
-            expected.iter().any(|one| name.starts_with(one)).then(|| format!("{name} x{count}"))
-        };
-        Ok(loaded.iter().filter_map(named).collect::<Vec<_>>().join(", "))
+        Ok(found.join(", "))
     }
 
     /// Ends the side: nothing may still run, and the library may have said nothing.

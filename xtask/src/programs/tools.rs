@@ -113,7 +113,7 @@ fn openssl(stage: &Stage) -> Result<Evidence> {
     openssl("req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -days 30 -subj /CN=cairn")?
         .success()?;
     let verified = openssl("verify -CAfile cert cert")?.success()?.text();
-    openssl("speed -seconds 1 -multi 2 -bytes 4096 aes-128-gcm sha256 ecdsap256")?.success()?;
+    openssl("speed -seconds 1 -multi 2 -bytes 4096 sha256 ecdsap256")?.success()?;
     evidence.summary = format!("{} digests and ciphers, {}", evidence.facts.len(), verified.trim());
     Ok(evidence.fact("certificate", verified))
 }

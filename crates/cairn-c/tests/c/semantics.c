@@ -555,7 +555,10 @@ static void mallinfo_counts(void)
     CHECK(in_use >= in_use_before + COUNT * (size_t)SIZE * 9 / 10, "%zu, then %zu", in_use_before, in_use);
     CHECK(in_use <= in_use_before + COUNT * (size_t)SIZE * 2, "%zu, then %zu", in_use_before, in_use);
     CHECK(during.arena + during.hblkhd >= in_use, "in use %zu, mapped %zu", in_use, during.arena + during.hblkhd);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
     struct mallinfo old = mallinfo();
+#pragma GCC diagnostic pop
     CHECK(old.uordblks >= 0 && old.arena > 0, "mallinfo");
     for (size_t i = 0; i < COUNT; i++) free(some[i]);
     struct mallinfo2 after = mallinfo2();

@@ -87,10 +87,6 @@ pub(crate) struct Run {
 /// Figures for the ledger, in slices.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
-    /// Committed, behind the metadata.
-    pub(crate) committed: usize,
-    /// Free and possibly resident.
-    pub(crate) dirty: usize,
     /// Free and known to be zero.
     pub(crate) clean: usize,
     /// Given back to the system since the start.
@@ -212,12 +208,7 @@ pub(crate) fn head_below(index: usize) -> Option<usize> {
 /// The arena's figures.
 pub(crate) fn usage() -> Usage {
     let arena = ARENA.lock();
-    Usage {
-        committed: address_map::committed() - address_map::first_slice(),
-        dirty: arena.dirty,
-        clean: arena.free - arena.dirty,
-        purged: arena.purged,
-    }
+    Usage { clean: arena.free - arena.dirty, purged: arena.purged }
 }
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.

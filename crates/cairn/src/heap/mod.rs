@@ -102,9 +102,7 @@ impl Heap {
     #[inline(always)]
     pub(crate) fn small_class(&self, size: usize) -> usize {
         // SAFETY: (SMALL_MAX + 15) / 16 is the last index.
-        unsafe {
-            usize::from(*self.small_class.get_unchecked((size + MIN_ALIGN - 1) / MIN_ALIGN))
-        }
+        unsafe { usize::from(*self.small_class.get_unchecked((size + MIN_ALIGN - 1) / MIN_ALIGN)) }
     }
 
     /// Pops a block; null if a refill is due.
@@ -132,6 +130,31 @@ impl Heap {
     pub(crate) unsafe fn is_fresh(&self, class: usize) -> bool {
         // SAFETY: the caller's contract.
         unsafe { *self.fresh.get_unchecked(class) }
+    }
+
+    /// How many blocks the list of `class` holds, read from outside while its thread may be
+    /// at work: nothing is followed that is not a block of the active span.
+    ///
+    /// # Safety
+    /// `this` is a heap that has been made.
+    pub(crate) unsafe fn peek(this: *const Heap, class: usize) -> usize {
+        let class = class % CLASS_COUNT;
+        // SAFETY: heaps, slots and committed slices are never unmapped. Volatile: all of it may
+        // be changing; each link is verified before it is followed.
+        unsafe {
+            let span = (&raw const (*this).active[class]).read_volatile();
+            let mut at = (&raw const (*this).free[class]).read_volatile();
+            let mut count = 0;
+            while !span.is_null()
+                && count < usize::from(CLASSES[class].blocks)
+                && address_map::contains(at.cast())
+                && (*span).is_block(at.cast())
+            {
+                count += 1;
+                at = at.cast::<*mut Block>().read_volatile();
+            }
+            count
+        }
     }
 
     /// What this heap writes into its spans' descriptors.

@@ -50,7 +50,6 @@ struct Mappings {
     table: *mut Mapping,
     len: usize,
     room: usize,
-    bytes: usize,
     warm: [Warm; WARM],
     warm_bytes: usize,
 }
@@ -62,7 +61,6 @@ static MAPPINGS: Lock<Mappings> = Lock::new(Mappings {
     table: null_mut(),
     len: 0,
     room: 0,
-    bytes: 0,
     warm: [Warm { mapping: Mapping::NONE, freed_ms: 0 }; WARM],
     warm_bytes: 0,
 });
@@ -72,7 +70,7 @@ pub(super) fn allocate(size: usize, align: usize) -> Allocated {
     let page = os::page_size();
     let colourable = align <= COLOUR_STEP;
     let colour = if colourable { next_colour((COLOURS - 1) * COLOUR_STEP) % page } else { 0 };
-    let Some(bytes) = size.checked_add(colour + page - 1).map(|n| n & !(page - 1)) else {
+    let Some(bytes) = size.max(1).checked_add(colour + page - 1).map(|n| n & !(page - 1)) else {
         return Allocated::NONE;
     };
     let mut mappings = MAPPINGS.lock();
@@ -231,7 +229,6 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
             let tail = mapping.address.wrapping_add(exact);
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {
-                mappings.bytes -= mapping.bytes - exact;
                 mapping.bytes = exact;
                 mappings.set(at, mapping);
             }
@@ -274,12 +271,6 @@ pub(crate) fn purge() -> usize {
         mappings.drop_warm(i);
     }
     before - mappings.warm_bytes
-}
-
-/// (blocks, bytes in them, bytes kept warm).
-pub(crate) fn counts() -> (usize, usize, usize) {
-    let mappings = MAPPINGS.lock();
-    (mappings.len, mappings.bytes, mappings.warm_bytes)
 }
 
 /// Calls `f` with each mapping, and whether a block is in it (or it is only kept warm). The
@@ -385,13 +376,10 @@ impl Mappings {
             place.write(mapping);
         }
         self.len += 1;
-        self.bytes += mapping.bytes;
         true
     }
 
     fn remove(&mut self, at: usize) {
-        let mapping = self.get(at);
-        self.bytes -= mapping.bytes;
         self.len -= 1;
         // SAFETY: the entries behind move down.
         unsafe {

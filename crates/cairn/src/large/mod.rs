@@ -9,9 +9,9 @@
 mod mapping;
 
 pub(crate) use mapping::{
-    Mapping, base_of as mapping_base, counts as mapping_counts, fork_child, fork_parent,
-    fork_prepare, for_each as for_each_mapping, free as free_mapping, purge as purge_mappings,
-    reallocate as reallocate_mapping, tick, usable_size as mapping_usable_size,
+    base_of as mapping_base, for_each as for_each_mapping, fork_child, fork_parent, fork_prepare,
+    free as free_mapping, purge as purge_mappings, reallocate as reallocate_mapping, tick,
+    usable_size as mapping_usable_size,
 };
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
@@ -106,13 +106,7 @@ fn allocate_run(size: usize, align: usize) -> Allocated {
 }
 
 /// Gives back what stands before and behind the aligned part of a run.
-fn trim_to_alignment(
-    index: usize,
-    slices: usize,
-    lead: usize,
-    align: usize,
-    dirty: bool,
-) -> usize {
+fn trim_to_alignment(index: usize, slices: usize, lead: usize, align: usize, dirty: bool) -> usize {
     let address = address_map::slice_address(index).addr();
     let before = (os::round_up(address, align) - address) / SLICE_SIZE;
     if before > 0 {
@@ -164,6 +158,17 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
         let inside = p.addr() >= start.addr() && p.addr() < start.addr() + usable;
         (inside && (*large).index == head).then_some((start, usable))
     }
+}
+
+/// The run of the large block whose first slice is `index`: (address, bytes).
+pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
+    if arena::head_below(index) != Some(index) {
+        return None;
+    }
+    let large: *const Large = address_map::slot(index).cast();
+    // SAFETY: `heads` marks live blocks' slots; a block that is freed meanwhile leaves a number.
+    let slices = unsafe { (&raw const (*large).slices).read_volatile() };
+    Some((address_map::slice_address(index), slices * SLICE_SIZE))
 }
 
 /// What became of an attempt to resize.

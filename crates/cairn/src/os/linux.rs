@@ -214,6 +214,12 @@ pub(crate) fn seed() -> usize {
     unsafe { core::ptr::with_exposed_provenance::<usize>(random).read_unaligned() }
 }
 
+/// A number that tells the calling thread from all others; the same in a forked child.
+pub(crate) fn thread_token() -> usize {
+    // SAFETY: has no preconditions; errno's place is each thread's own.
+    unsafe { libc::__errno_location() }.addr()
+}
+
 /// Sleeps while `*word == expected`, or returns at once if it is not.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

@@ -5,8 +5,8 @@
 //! Checked: the stress tests; its states are the classic futex mutex.
 //! Story: docs/fork.md
 
-use super::{wait, wake};
-use crate::sync::{AtomicU32, Ordering};
+use super::{thread_token, wait, wake};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
@@ -16,6 +16,22 @@ const CONTENDED: u32 = 2;
 
 /// How often a waiter looks before it sleeps: about the length of the short sections here.
 const SPINS: u32 = 60;
+
+/// The thread that is forking: it holds every lock, and may go through them, because handlers
+/// of others that run before and after ours may allocate. 0: none.
+static FORKER: AtomicUsize = AtomicUsize::new(0);
+
+/// Says that the calling thread holds every lock now, or does not any more.
+pub(crate) fn set_forking(forking: bool) {
+    // Relaxed: only the forking thread compares equal, and it sees its own stores.
+    FORKER.store(if forking { thread_token() } else { 0 }, Ordering::Relaxed);
+}
+
+#[inline]
+fn is_forker() -> bool {
+    let forker = FORKER.load(Ordering::Relaxed);
+    forker != 0 && forker == thread_token()
+}
 
 /// Data that one thread at a time may touch.
 pub(crate) struct Lock<T> {
@@ -43,17 +59,16 @@ impl<T> Lock<T> {
     #[inline]
     pub(crate) fn acquire(&self) {
         // Acquire: sees what the last holder wrote.
-        if self
-            .word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.acquire_slow();
         }
     }
 
     #[cold]
     fn acquire_slow(&self) {
+        if is_forker() {
+            return;
+        }
         for _ in 0..SPINS {
             if self.word.load(Ordering::Relaxed) == FREE
                 && self
@@ -111,6 +126,9 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        if is_forker() {
+            return;
+        }
         self.lock.unlock();
     }
 }

@@ -30,37 +30,20 @@ impl Message {
         self
     }
 
-    /// Adds a number in `base` 10 or 16, padded with spaces to `width`.
-    fn digits(&mut self, mut n: usize, base: usize, width: usize) -> &mut Self {
-        let mut digits = [b' '; 24];
+    /// Adds an address.
+    pub(crate) fn address(&mut self, mut address: usize) -> &mut Self {
+        let mut digits = [0; 16];
         let mut at = digits.len();
-        loop {
+        while let Some(digit) = at.checked_sub(1).and_then(|i| digits.get_mut(i)) {
+            *digit = b"0123456789abcdef".get(address % 16).copied().unwrap_or(b'?');
+            address /= 16;
             at -= 1;
-            if let Some(d) = digits.get_mut(at) {
-                *d = b"0123456789abcdef".get(n % base).copied().unwrap_or(b'?');
-            }
-            n /= base;
-            if n == 0 || at == 0 {
+            if address == 0 {
                 break;
             }
         }
-        let from = at.min(digits.len().saturating_sub(width));
-        self.text(core::str::from_utf8(digits.get(from..).unwrap_or(&[])).unwrap_or(""))
-    }
-
-    /// Adds a decimal number.
-    pub(crate) fn number(&mut self, n: usize) -> &mut Self {
-        self.digits(n, 10, 0)
-    }
-
-    /// Adds a decimal number in a column of `width`.
-    pub(crate) fn column(&mut self, n: usize, width: usize) -> &mut Self {
-        self.digits(n, 10, width)
-    }
-
-    /// Adds an address.
-    pub(crate) fn address(&mut self, address: usize) -> &mut Self {
-        self.text("0x").digits(address, 16, 0)
+        let text = digits.get(at..).and_then(|d| core::str::from_utf8(d).ok());
+        self.text("0x").text(text.unwrap_or("?"))
     }
 
     /// What has been put together.

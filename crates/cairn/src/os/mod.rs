@@ -10,8 +10,8 @@ mod lock;
 mod message;
 
 pub(crate) use linux::*;
-pub(crate) use lock::{Guard, Lock};
-pub(crate) use message::{Message, fatal};
+pub(crate) use lock::{Guard, Lock, set_forking};
+pub(crate) use message::fatal;
 
 /// Rounds up to a multiple of `to`, a power of two.
 #[inline(always)]

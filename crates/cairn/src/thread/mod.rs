@@ -14,7 +14,7 @@ use crate::os::Lock;
 use crate::size_class::CLASSES;
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
-use crate::{arena, large, orphans};
+use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
 pub(crate) use slot::{get as heap, owns};
@@ -204,9 +204,11 @@ extern "C" fn prepare() {
     orphans::fork_prepare();
     large::fork_prepare();
     arena::fork_prepare();
+    os::set_forking(true);
 }
 
 extern "C" fn parent() {
+    os::set_forking(false);
     arena::fork_parent();
     large::fork_parent();
     orphans::fork_parent();
@@ -216,6 +218,7 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
+    os::set_forking(false);
     arena::fork_child();
     large::fork_child();
     orphans::fork_child();
@@ -246,8 +249,8 @@ fn salvage() {
             continue;
         }
         let slices = CLASSES[usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len()].slices;
-        let kept = owner >= OWNER_HEAP_MIN
-            && (owner == my_tag || (!late.is_null() && owner == late_tag));
+        let kept =
+            owner >= OWNER_HEAP_MIN && (owner == my_tag || (!late.is_null() && owner == late_tag));
         if !kept {
             let span: *mut Span = address_map::slot(index).cast();
             // SAFETY: this is the only thread, and the span is none of its heaps'.
@@ -263,7 +266,7 @@ unsafe fn salvage_span(span: *mut Span, ownerless: bool) {
     // SAFETY: the caller's contract makes this thread the holder.
     unsafe {
         let word = (*span).word();
-        let (held, _) = word.pending();
+        let held = word.is_held();
         let listed = word.listed_live().is_some();
         if ownerless && !held && !listed {
             return; // full, and nobody's, as before

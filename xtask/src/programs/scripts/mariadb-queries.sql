@@ -6,7 +6,7 @@ SELECT a.shelf, count(*) FROM item a JOIN item b ON a.name = b.name AND a.id < b
 SELECT name, count(*) AS c FROM item GROUP BY name HAVING c > 1 ORDER BY c DESC, name LIMIT 500;
 SELECT id, rank() OVER (PARTITION BY shelf ORDER BY note, id) AS r FROM item ORDER BY r DESC, id LIMIT 100;
 SELECT md5(group_concat(json_object('id', id, 'name', name, 'words', note) ORDER BY id)) FROM item;
-WITH RECURSIVE steps(n, s) AS (SELECT 1, 'a' UNION ALL SELECT n + 1, concat(s, n) FROM steps WHERE n < 200)
+WITH RECURSIVE steps(n, s) AS (SELECT 1, cast('a' AS CHAR(2000)) UNION ALL SELECT n + 1, concat(s, n) FROM steps WHERE n < 200)
   SELECT n, md5(s) FROM steps;
 UPDATE item SET note = concat(reverse(note), name) WHERE id % 3 = 0;
 DELETE FROM item WHERE id % 7 = 0;

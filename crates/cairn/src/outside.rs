@@ -1,0 +1,61 @@
+//! Owns: the header through which tools read a heap from outside: a live process or a core file.
+//! Idea: metadata is plain data at computed addresses; one exported symbol says where and how.
+//! Never: is read by the allocator itself.
+//! Threads: none; constant.
+//! Checked: a C test walks its own heap by the header alone.
+//! Story: docs/outside-view.md
+
+use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE};
+use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT};
+use crate::span::Span;
+
+/// Where everything is. Offsets are in bytes. The layout of this struct only ever grows at its
+/// end; `version` changes when a field's meaning does.
+#[repr(C)]
+pub struct Header {
+    magic: [u8; 8],
+    version: u32,
+    header_bytes: u32,
+    /// The window's bounds and tables: see `address_map::Map`.
+    map: *const address_map::Map,
+    classes: *const Class,
+    class_count: u32,
+    class_bytes: u32,
+    slice_shift: u32,
+    descriptor_bytes: u32,
+    chunk_slices: u32,
+    chunk_bytes: u32,
+    slot_bytes: u32,
+    /// From a chunk's start to its slices' remote words.
+    words_offset: u32,
+    heap_bytes: u32,
+    /// Fields of a span's slot.
+    span_used_offset: u32,
+    span_carved_offset: u32,
+    span_start_offset: u32,
+}
+
+// SAFETY: constant; the pointers are addresses for a reader outside.
+unsafe impl Sync for Header {}
+
+/// The header, under the name that tools look up.
+#[unsafe(export_name = "cairn_header")]
+pub static HEADER: Header = Header {
+    magic: *b"CAIRNHDR",
+    version: 1,
+    header_bytes: size_of::<Header>() as u32,
+    map: &raw const address_map::MAP,
+    classes: (&raw const CLASSES).cast(),
+    class_count: CLASS_COUNT as u32,
+    class_bytes: size_of::<Class>() as u32,
+    slice_shift: SLICE_SHIFT,
+    descriptor_bytes: size_of::<address_map::Descriptor>() as u32,
+    chunk_slices: CHUNK_SLICES as u32,
+    chunk_bytes: address_map::CHUNK_BYTES as u32,
+    slot_bytes: size_of::<address_map::Slot>() as u32,
+    words_offset: address_map::WORDS_OFFSET as u32,
+    heap_bytes: HEAP_SIZE as u32,
+    span_used_offset: Span::USED_OFFSET as u32,
+    span_carved_offset: Span::CARVED_OFFSET as u32,
+    span_start_offset: Span::START_OFFSET as u32,
+};
