@@ -12,7 +12,47 @@ pub(crate) use core::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize};
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::Ordering;
+
+/// Loom's, but for loads: loom 0.7 does not come back to a load that another thread's load
+/// follows, and so never runs a later store before it. As a read-modify-write it is revisited.
+#[cfg(loom)]
+pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+#[cfg(loom)]
+impl AtomicU64 {
+    pub(crate) fn new(value: u64) -> Self {
+        Self(loom::sync::atomic::AtomicU64::new(value))
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        self.0.fetch_or(0, order)
+    }
+
+    pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+
+    pub(crate) fn compare_exchange(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange(old, new, success, failure)
+    }
+
+    pub(crate) fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange(old, new, success, failure)
+    }
+}
 
 /// A plain memory cell; loom's twin reports a data race on it.
 #[cfg(not(loom))]
