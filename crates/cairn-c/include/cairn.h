@@ -59,6 +59,46 @@ void cairn_purge(void);
  */
 void cairn_stats_print(void);
 
+/*
+ * Where everything is, for tools that read a heap from outside, in a live process or a core
+ * file. docs/outside-view.md describes how. Constant; fields are only ever added at the end, and
+ * `version` changes when the meaning of one does.
+ */
+struct cairn_header {
+    char magic[8]; /* "CAIRNHDR" */
+    unsigned int version;
+    unsigned int header_bytes;
+    const struct cairn_map *map;
+    const void *classes; /* the first field of each is the block size, an unsigned int */
+    unsigned int class_count;
+    unsigned int class_bytes;
+    unsigned int slice_shift;
+    unsigned int descriptor_bytes; /* owner: unsigned int; class: unsigned char; slot at 8 */
+    unsigned int chunk_slices;
+    unsigned int chunk_bytes;
+    unsigned int slot_bytes;
+    unsigned int words_offset;
+    unsigned int heap_bytes;
+    unsigned int span_used_offset;   /* unsigned int */
+    unsigned int span_carved_offset; /* unsigned short */
+    unsigned int span_start_offset;  /* pointer */
+};
+
+/* The window of address space that spans and large blocks come from. */
+struct cairn_map {
+    const unsigned char *descriptors;
+    size_t mask;
+    unsigned char *base;
+    size_t slices;
+    size_t first; /* index of the first slice behind the metadata */
+    const unsigned char *chunks;
+    const unsigned char *heaps;
+    size_t heap_limit;
+    size_t committed; /* index of the first slice without memory behind it */
+};
+
+extern const struct cairn_header cairn_header;
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,7 +3,7 @@
 //! is imitated, and no exception ever passes through a Rust frame.
 
 use cairn::NoMemory;
-use core::arch::global_asm;
+use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::{CStr, c_char, c_void};
 
 // Allocates again and again as long as there is a new-handler to call, then throws. The frame
@@ -95,10 +95,39 @@ unsafe extern "C" {
     fn cairn_new_retry(size: usize, align: usize) -> *mut u8;
 }
 
+// References that may stay unresolved: the runtime's functions if they are linked in, or were
+// loaded with the program; dlsym knows nothing of those in a static executable.
+global_asm!(
+    ".pushsection .data.rel.ro.cairn_runtime,\"aw\"",
+    ".p2align 3",
+    ".hidden cairn_runtime",
+    ".globl cairn_runtime",
+    ".type cairn_runtime, %object",
+    ".size cairn_runtime, 16",
+    ".weak _ZSt15get_new_handlerv",
+    ".weak _ZSt17__throw_bad_allocv",
+    "cairn_runtime:",
+    ".8byte _ZSt15get_new_handlerv",
+    ".8byte _ZSt17__throw_bad_allocv",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static cairn_runtime: [*mut c_void; 2];
+}
+
 /// Finds a function of the C++ runtime; null if there is none in this process.
-fn runtime(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a C string; flags only look at what is loaded.
+fn runtime(linked: usize, name: &CStr) -> *mut c_void {
+    // SAFETY: the table is constant once the library is loaded. The name is a C string; the
+    // flags only look at what is loaded.
     unsafe {
+        // Volatile: the loader fills the table in.
+        if let Some(entry) = (&raw const cairn_runtime).as_ref().and_then(|t| t.get(linked))
+            && let found = (&raw const *entry).read_volatile()
+            && !found.is_null()
+        {
+            return found;
+        }
         let found = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
         if !found.is_null() {
             return found;
@@ -119,7 +148,7 @@ fn runtime(name: &CStr) -> *mut c_void {
 
 /// `std::get_new_handler()`: the function to call when there is no memory, or null.
 extern "C" fn new_handler() -> *mut c_void {
-    let get = runtime(c"_ZSt15get_new_handlerv");
+    let get = runtime(0, c"_ZSt15get_new_handlerv");
     if get.is_null() {
         return get;
     }
@@ -130,7 +159,7 @@ extern "C" fn new_handler() -> *mut c_void {
 
 /// `std::__throw_bad_alloc`.
 extern "C" fn thrower() -> *mut c_void {
-    let throw = runtime(c"_ZSt17__throw_bad_allocv");
+    let throw = runtime(1, c"_ZSt17__throw_bad_allocv");
     if throw.is_null() {
         crate::report::line(b"cairn: operator new: out of memory, and no C++ runtime to tell\n");
         // SAFETY: abort has no preconditions.
@@ -141,29 +170,6 @@ extern "C" fn thrower() -> *mut c_void {
 
 extern "C" fn allocate(size: usize, align: usize) -> *mut u8 {
     cairn::allocate_aligned(size, align)
-}
-
-/// The runtime's own nothrow operator catches what a new-handler throws.
-#[cold]
-fn nothrow(name: &CStr, size: usize, align: usize, tag: *const c_char) -> *mut c_void {
-    // SAFETY: the name is a C string.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    if next.is_null() || new_handler().is_null() {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: the next definitions of these names are the C++ runtime's; the aligned one takes
-    // an argument more, which the plain one's convention ignores only if told apart here.
-    unsafe {
-        if align == 0 {
-            let next: extern "C" fn(usize, *const c_char) -> *mut c_void =
-                core::mem::transmute(next);
-            next(size, tag)
-        } else {
-            let next: extern "C" fn(usize, usize, *const c_char) -> *mut c_void =
-                core::mem::transmute(next);
-            next(size, align, tag)
-        }
-    }
 }
 
 /// The C++ runtime's way out.
@@ -177,110 +183,24 @@ impl NoMemory for Throw {
     }
 }
 
-#[inline(always)]
-fn throwing(size: usize) -> *mut c_void {
-    cairn::allocate_or::<Throw>(size).cast()
-}
-
-#[inline(always)]
-fn throwing_aligned(size: usize, align: usize) -> *mut c_void {
-    cairn::allocate_aligned_or::<Throw>(size, align).cast()
-}
+// The four operators that the others are defined by. A program may replace any of them, and
+// the others have to follow it: so they go through the loader's table, one jump away.
 
 /// `operator new(size_t)`.
 #[unsafe(export_name = "_Znwm")]
 pub(crate) extern "C" fn new(size: usize) -> *mut c_void {
-    throwing(size)
-}
-
-/// `operator new[](size_t)`.
-#[unsafe(export_name = "_Znam")]
-pub(crate) extern "C" fn new_array(size: usize) -> *mut c_void {
-    throwing(size)
+    cairn::allocate_or::<Throw>(size).cast()
 }
 
 /// `operator new(size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZnwmSt11align_val_t")]
 pub(crate) extern "C" fn new_aligned(size: usize, align: usize) -> *mut c_void {
-    throwing_aligned(size, align)
+    cairn::allocate_aligned_or::<Throw>(size, align).cast()
 }
-
-/// `operator new[](size_t, std::align_val_t)`.
-#[unsafe(export_name = "_ZnamSt11align_val_t")]
-pub(crate) extern "C" fn new_array_aligned(size: usize, align: usize) -> *mut c_void {
-    throwing_aligned(size, align)
-}
-
-/// `operator new(size_t, const std::nothrow_t&)`.
-#[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
-pub(crate) extern "C" fn new_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
-    match cairn::allocate(size) {
-        p if p.is_null() => nothrow(c"_ZnwmRKSt9nothrow_t", size, 0, tag),
-        p => p.cast(),
-    }
-}
-
-/// `operator new[](size_t, const std::nothrow_t&)`.
-#[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
-pub(crate) extern "C" fn new_array_nothrow(size: usize, tag: *const c_char) -> *mut c_void {
-    match cairn::allocate(size) {
-        p if p.is_null() => nothrow(c"_ZnamRKSt9nothrow_t", size, 0, tag),
-        p => p.cast(),
-    }
-}
-
-/// `operator new(size_t, std::align_val_t, const std::nothrow_t&)`.
-#[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
-pub(crate) extern "C" fn new_aligned_nothrow(
-    size: usize,
-    align: usize,
-    tag: *const c_char,
-) -> *mut c_void {
-    match allocate(size, align) {
-        p if p.is_null() => nothrow(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag),
-        p => p.cast(),
-    }
-}
-
-/// `operator new[](size_t, std::align_val_t, const std::nothrow_t&)`.
-#[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
-pub(crate) extern "C" fn new_array_aligned_nothrow(
-    size: usize,
-    align: usize,
-    tag: *const c_char,
-) -> *mut c_void {
-    match allocate(size, align) {
-        p if p.is_null() => nothrow(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag),
-        p => p.cast(),
-    }
-}
-
-// Every form of delete is free: sizes and alignments are known from the pointer.
 
 /// `operator delete(void*)`.
 #[unsafe(export_name = "_ZdlPv")]
 pub(crate) unsafe extern "C" fn delete(p: *mut c_void) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
-}
-
-/// `operator delete[](void*)`.
-#[unsafe(export_name = "_ZdaPv")]
-pub(crate) unsafe extern "C" fn delete_array(p: *mut c_void) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
-}
-
-/// `operator delete(void*, size_t)`.
-#[unsafe(export_name = "_ZdlPvm")]
-pub(crate) unsafe extern "C" fn delete_sized(p: *mut c_void, _size: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
-}
-
-/// `operator delete[](void*, size_t)`.
-#[unsafe(export_name = "_ZdaPvm")]
-pub(crate) unsafe extern "C" fn delete_array_sized(p: *mut c_void, _size: usize) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
 }
@@ -292,18 +212,73 @@ pub(crate) unsafe extern "C" fn delete_aligned(p: *mut c_void, _align: usize) {
     unsafe { cairn::deallocate(p.cast()) }
 }
 
+/// Tail-jumps to a symbol by way of the loader's table.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    ($symbol:literal) => {
+        naked_asm!(concat!("jmp qword ptr [rip + ", $symbol, "@GOTPCREL]"))
+    };
+}
+
+/// Tail-jumps to a symbol by way of the loader's table.
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    ($symbol:literal) => {
+        naked_asm!(
+            concat!("adrp x16, :got:", $symbol),
+            concat!("ldr x16, [x16, :got_lo12:", $symbol, "]"),
+            "br x16",
+        )
+    };
+}
+
+/// `operator new[](size_t)`.
+#[unsafe(naked)]
+#[unsafe(export_name = "_Znam")]
+pub(crate) unsafe extern "C" fn new_array(_size: usize) -> *mut c_void {
+    jump!("_Znwm")
+}
+
+/// `operator new[](size_t, std::align_val_t)`.
+#[unsafe(naked)]
+#[unsafe(export_name = "_ZnamSt11align_val_t")]
+pub(crate) unsafe extern "C" fn new_array_aligned(_size: usize, _align: usize) -> *mut c_void {
+    jump!("_ZnwmSt11align_val_t")
+}
+
+/// `operator delete[](void*)`.
+#[unsafe(naked)]
+#[unsafe(export_name = "_ZdaPv")]
+pub(crate) unsafe extern "C" fn delete_array(_p: *mut c_void) {
+    jump!("_ZdlPv")
+}
+
+/// `operator delete(void*, size_t)`.
+#[unsafe(naked)]
+#[unsafe(export_name = "_ZdlPvm")]
+pub(crate) unsafe extern "C" fn delete_sized(_p: *mut c_void, _size: usize) {
+    jump!("_ZdlPv")
+}
+
+/// `operator delete[](void*, size_t)`.
+#[unsafe(naked)]
+#[unsafe(export_name = "_ZdaPvm")]
+pub(crate) unsafe extern "C" fn delete_array_sized(_p: *mut c_void, _size: usize) {
+    jump!("_ZdaPv")
+}
+
 /// `operator delete[](void*, std::align_val_t)`.
+#[unsafe(naked)]
 #[unsafe(export_name = "_ZdaPvSt11align_val_t")]
-pub(crate) unsafe extern "C" fn delete_array_aligned(p: *mut c_void, _align: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+pub(crate) unsafe extern "C" fn delete_array_aligned(_p: *mut c_void, _align: usize) {
+    jump!("_ZdlPvSt11align_val_t")
 }
 
 /// `operator delete(void*, size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
-pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usize, _align: usize) {
+pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usize, align: usize) {
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { delete_aligned_by_table(p, align) }
 }
 
 /// `operator delete[](void*, size_t, std::align_val_t)`.
@@ -311,44 +286,183 @@ pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usiz
 pub(crate) unsafe extern "C" fn delete_array_sized_aligned(
     p: *mut c_void,
     _size: usize,
-    _align: usize,
+    align: usize,
 ) {
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { delete_array_aligned_by_table(p, align) }
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn delete_aligned_by_table(_p: *mut c_void, _align: usize) {
+    jump!("_ZdlPvSt11align_val_t")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn delete_array_aligned_by_table(_p: *mut c_void, _align: usize) {
+    jump!("_ZdaPvSt11align_val_t")
 }
 
 /// `operator delete(void*, const std::nothrow_t&)`.
+#[unsafe(naked)]
 #[unsafe(export_name = "_ZdlPvRKSt9nothrow_t")]
-pub(crate) unsafe extern "C" fn delete_nothrow(p: *mut c_void, _tag: *const c_char) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+pub(crate) unsafe extern "C" fn delete_nothrow(_p: *mut c_void, _tag: Tag) {
+    jump!("_ZdlPv")
 }
 
 /// `operator delete[](void*, const std::nothrow_t&)`.
+#[unsafe(naked)]
 #[unsafe(export_name = "_ZdaPvRKSt9nothrow_t")]
-pub(crate) unsafe extern "C" fn delete_array_nothrow(p: *mut c_void, _tag: *const c_char) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+pub(crate) unsafe extern "C" fn delete_array_nothrow(_p: *mut c_void, _tag: Tag) {
+    jump!("_ZdaPv")
 }
 
 /// `operator delete(void*, std::align_val_t, const std::nothrow_t&)`.
+#[unsafe(naked)]
 #[unsafe(export_name = "_ZdlPvSt11align_val_tRKSt9nothrow_t")]
-pub(crate) unsafe extern "C" fn delete_aligned_nothrow(
-    p: *mut c_void,
-    _align: usize,
-    _tag: *const c_char,
-) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+pub(crate) unsafe extern "C" fn delete_aligned_nothrow(_p: *mut c_void, _align: usize, _tag: Tag) {
+    jump!("_ZdlPvSt11align_val_t")
 }
 
 /// `operator delete[](void*, std::align_val_t, const std::nothrow_t&)`.
+#[unsafe(naked)]
 #[unsafe(export_name = "_ZdaPvSt11align_val_tRKSt9nothrow_t")]
 pub(crate) unsafe extern "C" fn delete_array_aligned_nothrow(
-    p: *mut c_void,
+    _p: *mut c_void,
     _align: usize,
-    _tag: *const c_char,
+    _tag: Tag,
 ) {
-    // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    jump!("_ZdaPvSt11align_val_t")
+}
+
+// The nothrow forms: a throwing form whose exception is caught. Only the C++ runtime can catch,
+// so its own definitions run when ours have no memory, or are not the ones to ask.
+
+type Tag = *const c_char;
+
+/// The runtime's own definition of a nothrow form; None if it is not to be found, or if no
+/// new-handler could throw in it.
+#[cold]
+fn next(name: &CStr, replaced: bool) -> Option<*mut c_void> {
+    // SAFETY: the name is a C string.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    (!next.is_null() && (replaced || !new_handler().is_null())).then_some(next)
+}
+
+fn plain_nothrow(name: &CStr, base: *const c_void, size: usize, tag: Tag) -> *mut c_void {
+    let replaced = base != new as *const c_void;
+    if !replaced {
+        let p = cairn::allocate(size);
+        if !p.is_null() {
+            return p.cast();
+        }
+    }
+    match next(name, replaced) {
+        None => core::ptr::null_mut(),
+        Some(next) => {
+            // SAFETY: the runtime's function of that name has this type.
+            let next: extern "C" fn(usize, Tag) -> *mut c_void =
+                unsafe { core::mem::transmute(next) };
+            next(size, tag)
+        }
+    }
+}
+
+fn aligned_nothrow(
+    name: &CStr,
+    base: *const c_void,
+    size: usize,
+    align: usize,
+    tag: Tag,
+) -> *mut c_void {
+    let replaced = base != new_aligned as *const c_void;
+    if !replaced {
+        let p = cairn::allocate_aligned(size, align);
+        if !p.is_null() {
+            return p.cast();
+        }
+    }
+    match next(name, replaced) {
+        None => core::ptr::null_mut(),
+        Some(next) => {
+            // SAFETY: the runtime's function of that name has this type.
+            let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =
+                unsafe { core::mem::transmute(next) };
+            next(size, align, tag)
+        }
+    }
+}
+
+/// The address that a symbol has for the program.
+#[cfg(target_arch = "x86_64")]
+macro_rules! resolved {
+    ($symbol:literal) => {{
+        let address: *const c_void;
+        // SAFETY: reads the loader's table.
+        unsafe {
+            asm!(
+                concat!("mov {}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+                out(reg) address,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// The address that a symbol has for the program.
+#[cfg(target_arch = "aarch64")]
+macro_rules! resolved {
+    ($symbol:literal) => {{
+        let address: *const c_void;
+        // SAFETY: reads the loader's table.
+        unsafe {
+            asm!(
+                concat!("adrp {0}, :got:", $symbol),
+                concat!("ldr {0}, [{0}, :got_lo12:", $symbol, "]"),
+                out(reg) address,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// `operator new(size_t, const std::nothrow_t&)`.
+#[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
+pub(crate) extern "C" fn new_nothrow(size: usize, tag: Tag) -> *mut c_void {
+    plain_nothrow(c"_ZnwmRKSt9nothrow_t", resolved!("_Znwm"), size, tag)
+}
+
+/// `operator new[](size_t, const std::nothrow_t&)`.
+#[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
+pub(crate) extern "C" fn new_array_nothrow(size: usize, tag: Tag) -> *mut c_void {
+    plain_nothrow(c"_ZnamRKSt9nothrow_t", resolved!("_Znwm"), size, tag)
+}
+
+/// `operator new(size_t, std::align_val_t, const std::nothrow_t&)`.
+#[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
+pub(crate) extern "C" fn new_aligned_nothrow(size: usize, align: usize, tag: Tag) -> *mut c_void {
+    aligned_nothrow(
+        c"_ZnwmSt11align_val_tRKSt9nothrow_t",
+        resolved!("_ZnwmSt11align_val_t"),
+        size,
+        align,
+        tag,
+    )
+}
+
+/// `operator new[](size_t, std::align_val_t, const std::nothrow_t&)`.
+#[unsafe(export_name = "_ZnamSt11align_val_tRKSt9nothrow_t")]
+pub(crate) extern "C" fn new_array_aligned_nothrow(
+    size: usize,
+    align: usize,
+    tag: Tag,
+) -> *mut c_void {
+    aligned_nothrow(
+        c"_ZnamSt11align_val_tRKSt9nothrow_t",
+        resolved!("_ZnwmSt11align_val_t"),
+        size,
+        align,
+        tag,
+    )
 }

@@ -62,7 +62,7 @@ fn a_program_may_replace_operator_new() {
 
 /// Here allocators that are preloaded usually fail: their other forms go past the program's.
 #[test]
-#[ignore = "the forms that a program does not replace are still our own"]
+
 fn forms_that_are_not_replaced_call_those_that_are() {
     let loadings = [Loading::Preloaded, Loading::Linked];
     passes_in(&loadings, "replaced_new.cpp", &["other_forms_follow"]);

@@ -100,9 +100,10 @@ pub(crate) struct Map {
     chunks: AtomicPtr<Chunk>,
     heaps: AtomicPtr<u8>,
     heap_limit: AtomicUsize,
-    reserved: AtomicBool,
     // Grows.
     committed: AtomicUsize,
+    // Constant; not for tools.
+    reserved: AtomicBool,
 }
 
 /// Stands in for the table until the window exists: every pointer is foreign.
@@ -125,8 +126,8 @@ pub(crate) static MAP: Map = Map {
     chunks: AtomicPtr::new(core::ptr::null_mut()),
     heaps: AtomicPtr::new(core::ptr::null_mut()),
     heap_limit: AtomicUsize::new(0),
-    reserved: AtomicBool::new(false),
     committed: AtomicUsize::new(0),
+    reserved: AtomicBool::new(false),
 };
 
 // Relaxed throughout: a thread has a valid pointer, or a heap, only after the window's maker
