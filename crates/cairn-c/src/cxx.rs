@@ -5,6 +5,7 @@
 use cairn::NoMemory;
 use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 // Allocates again and again as long as there is a new-handler to call, then throws. The frame
 // is described to the unwinder, because the handler may throw through it; it is gone before
@@ -339,32 +340,68 @@ pub(crate) unsafe extern "C" fn delete_array_aligned_nothrow(
 
 type Tag = *const c_char;
 
-/// The runtime's own definition of a nothrow form; None if it is not to be found, or if no
-/// new-handler could throw in it.
-#[cold]
-fn next(name: &CStr, replaced: bool) -> Option<*mut c_void> {
+/// The runtime's own definition of a nothrow form, or null.
+fn next(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    (!next.is_null() && (replaced || !new_handler().is_null())).then_some(next)
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Whether the program has an operator of its own at `resolved`, where ours might be.
+fn is_replaced(resolved: *const c_void, known: &AtomicU8) -> bool {
+    const OURS: u8 = 1;
+    const REPLACED: u8 = 2;
+    match known.load(Ordering::Relaxed) {
+        0 => {
+            let home = |address: *const c_void| {
+                // SAFETY: zero is a value of the struct, which is valid for writing.
+                unsafe {
+                    let mut info: libc::Dl_info = core::mem::zeroed();
+                    libc::dladdr(address, &mut info);
+                    info.dli_fbase
+                }
+            };
+            let ours = home(resolved) == home(is_replaced as *const c_void);
+            known.store(if ours { OURS } else { REPLACED }, Ordering::Relaxed);
+            !ours
+        }
+        state => state == REPLACED,
+    }
+}
+
+/// Where there is no runtime's definition to hand over to (a static executable): calls the
+/// new-handler as it would, but cannot catch what that throws.
+#[cold]
+fn retry(size: usize, align: usize) -> *mut c_void {
+    loop {
+        let handler = new_handler();
+        if handler.is_null() {
+            return handler;
+        }
+        // SAFETY: a new-handler has this type.
+        let handler: extern "C" fn() = unsafe { core::mem::transmute(handler) };
+        handler();
+        let p = allocate(size, align);
+        if !p.is_null() {
+            return p.cast();
+        }
+    }
 }
 
 fn plain_nothrow(name: &CStr, base: *const c_void, size: usize, tag: Tag) -> *mut c_void {
-    let replaced = base != new as *const c_void;
-    if !replaced {
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if !is_replaced(base, &KNOWN) {
         let p = cairn::allocate(size);
         if !p.is_null() {
             return p.cast();
         }
     }
-    match next(name, replaced) {
-        None => core::ptr::null_mut(),
-        Some(next) => {
-            // SAFETY: the runtime's function of that name has this type.
-            let next: extern "C" fn(usize, Tag) -> *mut c_void =
-                unsafe { core::mem::transmute(next) };
-            next(size, tag)
-        }
+    let next = next(name);
+    if next.is_null() {
+        return retry(size, 16);
     }
+    // SAFETY: the runtime's function of that name has this type.
+    let next: extern "C" fn(usize, Tag) -> *mut c_void = unsafe { core::mem::transmute(next) };
+    next(size, tag)
 }
 
 fn aligned_nothrow(
@@ -374,22 +411,21 @@ fn aligned_nothrow(
     align: usize,
     tag: Tag,
 ) -> *mut c_void {
-    let replaced = base != new_aligned as *const c_void;
-    if !replaced {
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if !is_replaced(base, &KNOWN) {
         let p = cairn::allocate_aligned(size, align);
         if !p.is_null() {
             return p.cast();
         }
     }
-    match next(name, replaced) {
-        None => core::ptr::null_mut(),
-        Some(next) => {
-            // SAFETY: the runtime's function of that name has this type.
-            let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =
-                unsafe { core::mem::transmute(next) };
-            next(size, align, tag)
-        }
+    let next = next(name);
+    if next.is_null() {
+        return retry(size, align);
     }
+    // SAFETY: the runtime's function of that name has this type.
+    let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =
+        unsafe { core::mem::transmute(next) };
+    next(size, align, tag)
 }
 
 /// The address that a symbol has for the program.

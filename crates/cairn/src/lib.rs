@@ -56,6 +56,8 @@ mod os;
 mod outside;
 mod size_class;
 mod span;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub use api::{

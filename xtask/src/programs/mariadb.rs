@@ -66,7 +66,7 @@ fn run(stage: &Stage) -> Result<Evidence> {
         .success()?;
     client(stage, &data, "mariadb-slap")?
         .line("--create-schema=shop --no-drop --concurrency=4 --iterations=1")
-        .arg(format!("--number-of-queries={}", stage.pick(4_000, 20_000)))
+        .arg(format!("--number-of-queries={}", stage.pick(4_000, 200_000)))
         .arg("--query=CALL transfer()")
         .success()?;
     let sum = ask(stage, &data, "SELECT sum(balance) FROM account")?;

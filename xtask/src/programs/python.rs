@@ -24,8 +24,8 @@ pub(super) const PYTHON: Program = Program {
 const QUICK: &str = "test_list test_dict test_set test_bytes test_unicode test_re test_json \
     test_pickle test_gc test_weakref test_thread test_zlib test_tracemalloc";
 
-/// Left out: what needs a network or a terminal, what watches the clock (`test_signal`), and what
-/// hangs on some kernels (`test_socket`).
+/// Left out: what needs a network or a terminal, what watches the clock (`test_signal`), what
+/// takes minutes (`test_concurrent_futures`), and what hangs on some kernels (`test_socket`).
 const FULL: &str = "test_list test_dict test_set test_tuple test_bytes test_unicode test_string \
     test_int test_long test_float test_complex test_array test_memoryview test_buffer test_bisect \
     test_heapq test_deque test_collections test_ordered_dict test_defaultdict test_userdict \
@@ -39,7 +39,7 @@ const FULL: &str = "test_list test_dict test_set test_tuple test_bytes test_unic
     test_dataclasses test_enum test_typing test_inspect test_ast test_grammar test_syntax \
     test_tokenize test_dis test_peepholer test_code test_compile test_exceptions test_traceback \
     test_contextlib test_context test_thread test_threading test_threading_local test_queue \
-    test_concurrent_futures test_asyncio test_subprocess test_select test_fork1 test_mmap \
+    test_asyncio test_subprocess test_select test_fork1 test_mmap \
     test_sqlite3 test_ctypes test_xml_etree test_xml_etree_c test_pyexpat test_minidom test_sax \
     test_html test_htmlparser test_email test_difflib test_textwrap test_format test_fstring \
     test_unicodedata test_ucn test_urlparse test_base64 test_binascii test_argparse test_getopt \

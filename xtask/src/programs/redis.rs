@@ -61,7 +61,7 @@ fn run(stage: &Stage) -> Result<Evidence> {
     let requests = stage.pick("30000", "300000");
     let load = stage
         .process("redis-benchmark")?
-        .line("-s redis.sock --dbnum 1 -c 40 -P 8 -r 20000 -d 300 --threads 2 -q")
+        .line("-s redis.sock --dbnum 1 -c 40 -P 8 -r 20000 -d 300 -q")
         .args(["-n", requests, "-t", LOAD])
         .success()?;
     ensure!(!load.text().contains("rror"), "the load failed:\n{}", load.text());

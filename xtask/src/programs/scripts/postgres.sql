@@ -1,7 +1,7 @@
 -- Sorts, hashes, aggregates, text, JSON and arrays; the answers are digests.
 SET work_mem = '8MB';
 CREATE TABLE words AS
-  SELECT n, md5(n::text) AS word, (n * 7919) % 1009 AS shelf, repeat(md5((n % 97)::text), 1 + n % 5) AS tale
+  SELECT n, md5(n::text) AS word, (n::bigint * 7919) % 1009 AS shelf, repeat(md5((n % 97)::text), 1 + n % 5) AS tale
   FROM generate_series(1, :rows) AS n;
 CREATE INDEX ON words (word);
 CREATE INDEX ON words (shelf, n);
@@ -9,7 +9,7 @@ ANALYZE words;
 SELECT md5(string_agg(word, ',' ORDER BY word)) FROM words;
 SELECT md5(string_agg(shelf || ':' || c || ':' || s, ',' ORDER BY shelf))
   FROM (SELECT shelf, count(*) AS c, sum(length(tale)) AS s FROM words GROUP BY shelf) AS t;
-SELECT count(*), sum(a.n - b.n) FROM words a JOIN words b ON a.word = md5(((b.n * 13) % :rows)::text);
+SELECT count(*), sum(a.n - b.n) FROM words a JOIN words b ON a.word = md5(((b.n::bigint * 13) % :rows)::text);
 SELECT md5(string_agg(j::text, '' ORDER BY n))
   FROM (SELECT n, jsonb_build_object('n', n, 'word', word, 'parts', string_to_array(tale, 'a')) AS j
         FROM words WHERE n % 11 = 0) AS t;

@@ -1,0 +1,611 @@
+//! Failing system calls: the Nth one fails, for N = 0, 1, 2, ... until a scenario ends without
+//! reaching it; once alone, and once with all later ones.
+//!
+//! Each attempt is a process of its own, so that N counts from the first call that the allocator
+//! makes at all, its start included. `CAIRN_FAULT=growers:3:from` names one; the message of a
+//! failed attempt is the command that repeats it.
+
+use crate::address_map;
+use crate::os::fault;
+use crate::size_class::{CLASSES, SLICE_SIZE};
+use crate::{
+    Ledger, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
+    usable_size,
+};
+use std::boxed::Box;
+use std::format;
+use std::process::Command;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// More calls than any scenario makes: a loop that does not end is a failure, not a wait.
+const CALLS_MAX: usize = 3000;
+/// After this an attempt counts as hung.
+const HUNG_AFTER_SECONDS: u32 = 300;
+
+/// Which call is to fail.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    nth: usize,
+    sticky: bool,
+}
+
+/// A block and what was written to it.
+#[derive(Debug)]
+struct Held {
+    block: *mut u8,
+    size: usize,
+    seed: u8,
+    /// Between marks. Large where a block is not to become resident.
+    step: usize,
+}
+
+impl Held {
+    fn places(&self, from: usize, to: usize) -> impl Iterator<Item = usize> + use<> {
+        let (size, step) = (self.size, self.step);
+        (from.next_multiple_of(step)..to.min(size)).step_by(step)
+    }
+
+    fn mark(&self, at: usize) -> u8 {
+        self.seed ^ (at ^ at >> 8 ^ at >> 16) as u8
+    }
+
+    fn fill(&self, from: usize) {
+        for at in self.places(from, self.size) {
+            // SAFETY: inside the block.
+            unsafe { self.block.add(at).write(self.mark(at)) };
+        }
+    }
+
+    fn verify(&self, from: usize, to: usize) {
+        for at in self.places(from, to) {
+            // SAFETY: inside the block.
+            let got = unsafe { self.block.add(at).read() };
+            assert_eq!(got, self.mark(at), "{self:?} at {at}");
+        }
+    }
+}
+
+/// One attempt: what is live, and what has failed.
+struct Attempt {
+    plan: Plan,
+    live: Vec<Held>,
+    requests: usize,
+    fired: bool,
+}
+
+impl Attempt {
+    fn new(plan: Plan) -> Attempt {
+        fault::arm(plan.nth, plan.sticky);
+        Attempt { plan, live: Vec::new(), requests: 0, fired: false }
+    }
+
+    /// Looks at everything after a request has answered null, as it may only if the call that
+    /// was to fail has been reached; goes on failing then if that is the plan.
+    fn failed(&mut self, size: usize) {
+        let reached = fault::disarm();
+        assert!(reached || self.fired, "{size} bytes are refused without a reason");
+        assert!(!self.fired || self.plan.sticky, "{size} bytes are refused once more");
+        self.fired = true;
+        check();
+        self.verify();
+        let smaller = allocate(size / 2);
+        assert!(!smaller.is_null(), "{} bytes after {size} were refused", size / 2);
+        // SAFETY: allocated just now.
+        unsafe { deallocate(smaller) };
+        if self.plan.sticky {
+            fault::arm(0, true);
+        }
+    }
+
+    fn verify(&self) {
+        for held in &self.live {
+            held.verify(0, held.size);
+        }
+    }
+
+    /// Keeps what a request has answered; tries again, once, if that is null.
+    fn take(&mut self, size: usize, step: usize, request: impl Fn() -> *mut u8) -> bool {
+        self.requests += 1;
+        let mut block = request();
+        if block.is_null() {
+            self.failed(size);
+            block = request();
+        }
+        if block.is_null() {
+            // Only while all calls fail.
+            self.failed(size);
+            return false;
+        }
+        // SAFETY: a live block.
+        assert!(unsafe { usable_size(block) } >= size);
+        let held = Held { block, size, seed: self.requests as u8, step };
+        held.fill(0);
+        self.live.push(held);
+        true
+    }
+
+    fn allocate(&mut self, size: usize) -> bool {
+        self.take(size, 509, || allocate(size))
+    }
+
+    fn allocate_aligned(&mut self, size: usize, align: usize) -> bool {
+        self.take(size, 509, || {
+            let block = allocate_aligned(size, align);
+            assert_eq!(block.addr() % align, 0);
+            block
+        })
+    }
+
+    fn allocate_zeroed(&mut self, size: usize) -> bool {
+        self.take(size, 509, || {
+            let block = allocate_zeroed(size);
+            // SAFETY: a live block has that many bytes.
+            let zero = block.is_null() || unsafe { all_zero(block, size) };
+            assert!(zero, "{size} bytes are not zero");
+            block
+        })
+    }
+
+    /// Resizes block number `at`; false, with the block as it was, if that fails for good.
+    fn reallocate(&mut self, at: usize, size: usize) -> bool {
+        let resize = |held: &Held| {
+            // SAFETY: a live block.
+            let block = unsafe { reallocate(held.block, size) };
+            (!block.is_null()).then_some(block)
+        };
+        let mut resized = resize(&self.live[at]);
+        if resized.is_none() {
+            self.failed(size);
+            resized = resize(&self.live[at]);
+        }
+        let Some(block) = resized else {
+            self.failed(size);
+            return false;
+        };
+        let held = &mut self.live[at];
+        let (moved, kept) = (block != held.block, held.size.min(size));
+        held.block = block;
+        held.size = size;
+        // A block that stayed where it was need not be read as a whole each time.
+        held.verify(if moved { 0 } else { kept.saturating_sub(8 * KIB) }, kept);
+        held.fill(kept);
+        // SAFETY: a live block.
+        assert!(unsafe { usable_size(block) } >= size);
+        true
+    }
+
+    fn free(&mut self, at: usize) {
+        let held = self.live.swap_remove(at);
+        held.verify(0, held.size);
+        // SAFETY: a live block.
+        unsafe { deallocate(held.block) };
+    }
+
+    fn free_all(&mut self) {
+        // Neither the order of allocation nor its reverse.
+        while !self.live.is_empty() {
+            let at = self.live.len() * 5 / 8;
+            self.free(at);
+        }
+    }
+
+    /// Ends the attempt: with nothing failing any more all is well, and nothing is left over.
+    fn end(mut self) -> bool {
+        let reached = fault::disarm() || self.fired;
+        check();
+        self.verify();
+        let sizes = [1, 100, 3000, 40 * KIB, 300 * KIB, 5 * MIB, 20 * MIB];
+        for size in sizes {
+            let block = allocate_zeroed(size);
+            // SAFETY: a live block has that many bytes.
+            assert!(!block.is_null() && unsafe { all_zero(block, size) }, "{size} afterwards");
+            self.live.push(Held { block, size, seed: 7, step: 509 });
+            self.live[self.live.len() - 1].fill(0);
+        }
+        self.free_all();
+        purge();
+        check();
+        assert_nothing_is_left();
+        reached
+    }
+}
+
+unsafe fn all_zero(block: *const u8, size: usize) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts(block, size) }.iter().all(|&byte| byte == 0)
+}
+
+/// Every slice is free and given back, and nothing counts as in use.
+fn assert_nothing_is_left() {
+    let ledger = Ledger::take();
+    for row in &ledger.classes {
+        assert_eq!((row.spans, row.in_use, row.cached), (0, 0, 0), "{row:?}");
+    }
+    assert_eq!((ledger.large_blocks, ledger.mapping_blocks, ledger.allocated()), (0, 0, 0));
+    assert_eq!((ledger.dirty.bytes, ledger.warm.bytes), (0, 0));
+    let slices = address_map::committed() - address_map::first_slice();
+    assert_eq!(ledger.clean, slices * SLICE_SIZE, "slices are lost");
+}
+
+/// One allocation: all of the start.
+fn first(attempt: &mut Attempt) {
+    attempt.allocate(24);
+}
+
+/// The same, of a block that needs no span.
+fn first_large(attempt: &mut Attempt) {
+    attempt.allocate(200 * KIB);
+}
+
+fn first_mapping(attempt: &mut Attempt) {
+    attempt.allocate(9 * MIB);
+}
+
+/// Blocks of all classes, of the smaller ones several spans.
+fn classes(attempt: &mut Attempt) {
+    for class in &CLASSES {
+        let size = class.size as usize;
+        let count = if size <= KIB { usize::from(class.blocks) + 1 } else { 2 };
+        for _ in 0..count {
+            if !attempt.allocate(size) {
+                break;
+            }
+        }
+    }
+}
+
+fn runs(attempt: &mut Attempt) {
+    for _ in 0..12 {
+        attempt.allocate(MIB);
+    }
+    for at in [7, 3, 1] {
+        if at < attempt.live.len() {
+            attempt.free(at);
+        }
+    }
+    attempt.allocate(3 * MIB);
+    attempt.allocate(7 * MIB);
+}
+
+/// Mappings; one of them takes over a warm one.
+fn mappings(attempt: &mut Attempt) {
+    for size in [20 * MIB, 9 * MIB, 20 * MIB] {
+        attempt.allocate(size);
+    }
+    if !attempt.live.is_empty() {
+        attempt.free(0);
+    }
+    attempt.allocate(19 * MIB);
+    attempt.allocate(40 * MIB);
+}
+
+/// As many mappings as make their table grow.
+fn many_mappings(attempt: &mut Attempt) {
+    for _ in 0..180 {
+        let size = 9 * MIB;
+        // Marked at one place: they are many.
+        if !attempt.take(size, size, || allocate(size)) {
+            break;
+        }
+    }
+}
+
+fn aligned(attempt: &mut Attempt) {
+    for (size, align) in [
+        (100, 64),
+        (100, 8 * KIB),
+        (100, 64 * KIB),
+        (100 * KIB, MIB),
+        (100, 4 * MIB),
+        (MIB, 4 * MIB),
+        (20 * MIB, 4 * MIB),
+        (9 * MIB, 64 * KIB),
+    ] {
+        attempt.allocate_aligned(size, align);
+    }
+}
+
+/// Zeroed memory that was not zero before, given back to the system or not.
+fn zeroed(attempt: &mut Attempt) {
+    let sizes = [48, 1000, 5000, 60 * KIB, 150 * KIB, 2 * MIB, 12 * MIB];
+    for round in 0..3 {
+        for size in sizes {
+            attempt.allocate(size);
+        }
+        attempt.free_all();
+        if round > 0 {
+            purge();
+        }
+        for size in sizes {
+            attempt.allocate_zeroed(size);
+        }
+        attempt.free_all();
+    }
+}
+
+/// Two blocks that grow by turns, so that neither always finds room behind itself.
+fn growers(attempt: &mut Attempt) {
+    if !attempt.allocate(16) || !attempt.allocate(16) {
+        return;
+    }
+    let mut size = 32;
+    while size <= 64 * MIB {
+        let grown = attempt.reallocate(0, size) & attempt.reallocate(1, size);
+        if !grown {
+            break;
+        }
+        size *= 2;
+    }
+}
+
+fn stepwise_grower(attempt: &mut Attempt) {
+    if !attempt.allocate(16) {
+        return;
+    }
+    let mut size = 16;
+    while size < 64 * MIB {
+        size += 4 * KIB;
+        if !attempt.reallocate(0, size) {
+            break;
+        }
+    }
+}
+
+/// Blocks of all kinds grow to all kinds, with a neighbour in the way.
+fn movers(attempt: &mut Attempt) {
+    for (from, to) in [
+        (100, 9 * MIB),
+        (50 * KIB, 300 * KIB),
+        (200 * KIB, 5 * MIB),
+        (MIB, 20 * MIB),
+        (7 * MIB, 15 * MIB),
+        (7 * MIB, 60 * MIB),
+        (9 * MIB, 11 * MIB),
+        (20 * MIB, 90 * MIB),
+    ] {
+        let at = attempt.live.len();
+        if attempt.allocate(from) && attempt.allocate(100 * KIB) {
+            attempt.reallocate(at, to);
+        }
+    }
+}
+
+fn shrinkers(attempt: &mut Attempt) {
+    for from in [64 * MIB, 6 * MIB, 40 * KIB] {
+        let at = attempt.live.len();
+        if !attempt.allocate(from) {
+            continue;
+        }
+        let mut size = from;
+        while size > 16 {
+            size = size * 2 / 3;
+            attempt.reallocate(at, size);
+        }
+    }
+}
+
+/// Frees and gives back, in parts and all.
+fn purges(attempt: &mut Attempt) {
+    for round in 0..3 {
+        for size in [40, 700, 3000, 30 * KIB, 100 * KIB, MIB, 10 * MIB] {
+            for _ in 0..if size < MIB { 40 } else { 3 } {
+                attempt.allocate(size);
+            }
+        }
+        let mut at = round;
+        while at < attempt.live.len() {
+            attempt.free(at);
+            at += 1;
+        }
+        purge();
+        attempt.verify();
+        attempt.free_all();
+        purge();
+    }
+    // More than may lie dirty: the release itself gives back.
+    for _ in 0..12 {
+        attempt.allocate(7 * MIB);
+    }
+    attempt.free_all();
+}
+
+/// A thread whose first, and later, requests fail; what it leaves is freed here.
+fn threads(attempt: &mut Attempt) {
+    let plan = attempt.plan;
+    for round in 0..3 {
+        // Faults belong to a thread: the others go on undisturbed.
+        let (addresses, fired) = std::thread::spawn(move || {
+            // As a thread that frees before it allocates.
+            if round > 0 {
+                // SAFETY: null is fine.
+                unsafe { deallocate(std::ptr::null_mut()) };
+            }
+            let mut inner = Attempt::new(plan);
+            for size in [16, 64, 700, 5000, 60 * KIB, 200 * KIB, 10 * MIB] {
+                for _ in 0..20usize.min(40 * MIB / size) {
+                    inner.allocate(size);
+                }
+            }
+            for at in (0..inner.live.len() / 2).rev() {
+                inner.free(at);
+            }
+            let left: Vec<_> = inner
+                .live
+                .drain(..)
+                .map(|held| (held.block.expose_provenance(), held.size, held.seed, held.step))
+                .collect();
+            if !plan.sticky {
+                return (left, fault::disarm() || inner.fired);
+            }
+            // Its way out is disturbed, too.
+            let fired = inner.fired || fault::disarm();
+            if fired {
+                fault::arm(0, true);
+            }
+            (left, fired)
+        })
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        attempt.fired |= fired;
+        for (address, size, seed, step) in addresses {
+            let block = std::ptr::with_exposed_provenance_mut(address);
+            let held = Held { block, size, seed, step };
+            held.verify(0, size);
+            attempt.live.push(held);
+        }
+        check();
+        attempt.free_all();
+    }
+}
+
+type Scenario = fn(&mut Attempt);
+
+const SCENARIOS: [(&str, Scenario); 14] = [
+    ("first", first),
+    ("first_large", first_large),
+    ("first_mapping", first_mapping),
+    ("classes", classes),
+    ("runs", runs),
+    ("mappings", mappings),
+    ("many_mappings", many_mappings),
+    ("aligned", aligned),
+    ("zeroed", zeroed),
+    ("growers", growers),
+    ("stepwise_grower", stepwise_grower),
+    ("movers", movers),
+    ("shrinkers", shrinkers),
+    ("purges", purges),
+];
+
+/// One attempt; not a test by itself.
+#[test]
+#[ignore = "run by the tests below, each time in a new process"]
+fn attempt() {
+    let Ok(spec) = std::env::var("CAIRN_FAULT") else { return };
+    // SAFETY: no preconditions.
+    unsafe { libc::alarm(HUNG_AFTER_SECONDS) };
+    let mut parts = spec.split(':');
+    let (name, nth, mode) = (parts.next(), parts.next(), parts.next());
+    let nth = nth.and_then(|n| n.parse().ok()).expect("a number");
+    let plan = Plan { nth, sticky: mode == Some("from") };
+    let reached = if name == Some("threads") {
+        let mut attempt = Attempt::new(plan);
+        fault::disarm();
+        threads(&mut attempt);
+        attempt.end()
+    } else {
+        let found = SCENARIOS.iter().find(|(known, _)| Some(*known) == name);
+        let (_, scenario) = found.expect("a scenario");
+        let mut attempt = Attempt::new(plan);
+        scenario(&mut attempt);
+        attempt.end()
+    };
+    std::println!("the call was reached: {reached}");
+}
+
+/// Whether the attempt reached the call that was to fail.
+fn run(name: &str, plan: Plan) -> bool {
+    let spec = format!("{name}:{}:{}", plan.nth, if plan.sticky { "from" } else { "once" });
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(program);
+    command.args(["--exact", "tests::attempt", "--include-ignored", "--nocapture"]);
+    command.args(["--test-threads", "1"]).env("CAIRN_FAULT", &spec);
+    let output = command.output().expect("this program starts");
+    let said = String::from_utf8_lossy(&output.stdout).to_string();
+    assert!(
+        output.status.success(),
+        "CAIRN_FAULT={spec} cargo test -p cairn-malloc --lib -- --exact tests::attempt \
+         --include-ignored --nocapture\n{}\n{said}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr),
+    );
+    let word = said.lines().find_map(|line| line.rsplit_once("the call was reached: "));
+    word.map(|(_, word)| word == "true").expect("a word about it")
+}
+
+/// Fails each call of a scenario.
+fn fail_each_call(name: &str) {
+    for sticky in [false, true] {
+        let end = (0..CALLS_MAX).find(|&nth| !run(name, Plan { nth, sticky }));
+        let calls = end.expect("the scenario ends");
+        assert!(calls > 0, "{name} makes no system call");
+        std::println!("{name}: {calls} calls, sticky: {sticky}");
+    }
+}
+
+#[test]
+fn faults_at_the_start() {
+    fail_each_call("first");
+    fail_each_call("first_large");
+    fail_each_call("first_mapping");
+}
+
+#[test]
+fn faults_in_every_class() {
+    fail_each_call("classes");
+}
+
+#[test]
+fn faults_in_runs() {
+    fail_each_call("runs");
+}
+
+#[test]
+fn faults_in_mappings() {
+    fail_each_call("mappings");
+}
+
+#[test]
+fn faults_in_the_table_of_mappings() {
+    // The calls at its begin and end are the same as of few mappings.
+    for sticky in [false, true] {
+        for nth in (0..CALLS_MAX).step_by(7) {
+            if !run("many_mappings", Plan { nth, sticky }) {
+                break;
+            }
+        }
+    }
+    for nth in 160..200 {
+        run("many_mappings", Plan { nth, sticky: false });
+    }
+}
+
+#[test]
+fn faults_in_aligned_blocks() {
+    fail_each_call("aligned");
+}
+
+#[test]
+fn faults_in_zeroed_blocks() {
+    fail_each_call("zeroed");
+}
+
+#[test]
+fn faults_in_growing_blocks() {
+    fail_each_call("growers");
+    fail_each_call("movers");
+}
+
+#[test]
+fn faults_in_a_block_that_grows_by_steps() {
+    fail_each_call("stepwise_grower");
+}
+
+#[test]
+fn faults_in_shrinking_blocks() {
+    fail_each_call("shrinkers");
+}
+
+#[test]
+fn faults_in_giving_back() {
+    fail_each_call("purges");
+}
+
+#[test]
+fn faults_in_threads() {
+    fail_each_call("threads");
+}
