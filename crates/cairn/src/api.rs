@@ -5,7 +5,7 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/fast-paths.md
 
-use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, OWNER_ORPHAN};
 use crate::block::Block;
 use crate::heap::Heap;
 use crate::large::{self, Resized};
@@ -212,7 +212,7 @@ pub unsafe fn deallocate(p: *mut u8) {
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: we hold the span; `is_block` takes any address and is exact.
         unsafe {
-            if (*span).is_block(p) {
+            if Span::is_block(span, p) {
                 if (*span).push_local(p.cast()) {
                     (*heap).span_event(span);
                 }
@@ -226,11 +226,25 @@ pub unsafe fn deallocate(p: *mut u8) {
 
 // What sends a free down here:
 //
+//     nobody's span   kept for the next allocation, up to a bound
+//     another's span  thread::send
 //     null            nothing to do
 //     no span         a large block, a mapping, or a bad pointer
-//     another's span  thread::send
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8) {
+    let d = address_map::descriptor(p);
+    if d.owner.load(Ordering::Relaxed) == OWNER_ORPHAN {
+        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
+        let class = usize::from(d.class.load(Ordering::Relaxed));
+        // SAFETY: metadata is never unmapped, and the fields that `is_block` reads do not change
+        // while the block is in use; it takes any address, and `p` is in the window if it
+        // holds. The heap is the calling thread's or a stand-in.
+        unsafe {
+            if Span::is_block(span, p) && Heap::keep(thread::heap(), class, p.cast()) {
+                return;
+            }
+        }
+    }
     // SAFETY: the caller's contract.
     unsafe { deallocate_named(p, "free") }
 }
@@ -239,11 +253,12 @@ unsafe fn deallocate_elsewhere(p: *mut u8) {
 ///
 /// # Safety
 /// As for `deallocate`.
+#[cold]
+#[inline(never)]
 pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
     if let Some(class) = span_class(p, call) {
         let span = span_index(p, class);
-        let now =
-            address_map::descriptor(p).owner.load(Ordering::Relaxed) == address_map::OWNER_ORPHAN;
+        let now = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_ORPHAN;
         // SAFETY: `span_class` has verified the block; the caller may free it.
         return unsafe { thread::send(span, class, p.cast(), now) };
     }

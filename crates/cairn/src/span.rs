@@ -95,10 +95,18 @@ impl Span {
     }
 
     /// Whether `p`, any value at all, is the start of one of this span's blocks.
+    ///
+    /// # Safety
+    /// `this` is a slot that has held a span. The answer counts only while it does: for the
+    /// holder, or for whoever owns a block of it. No reference is made: others may be at work
+    /// on the fields that change.
     #[inline(always)]
-    pub(crate) fn is_block(&self, p: *mut u8) -> bool {
-        let offset = p.addr().wrapping_sub(self.start.addr()) as u64;
-        offset.wrapping_mul(self.inverse) & self.mask == 0
+    pub(crate) unsafe fn is_block(this: *const Span, p: *mut u8) -> bool {
+        // SAFETY: the caller's contract, and invariant 3.
+        unsafe {
+            let offset = p.addr().wrapping_sub((*this).start.addr()) as u64;
+            offset.wrapping_mul((*this).inverse) & (*this).mask == 0
+        }
     }
 
     /// Takes back a block. True if it was the last one in use.
@@ -257,6 +265,11 @@ impl Span {
         }
     }
 
+    /// Blocks in `local_free`.
+    pub(crate) fn free(&self) -> u32 {
+        u32::from(self.carved) - self.used
+    }
+
     /// Blocks that have never been handed out.
     #[inline]
     pub(crate) fn untouched(&self) -> usize {
@@ -279,7 +292,8 @@ impl Span {
         let mut free = 0;
         let mut at = self.local_free;
         while !at.is_null() {
-            assert!(self.is_block(at.cast()));
+            // SAFETY: this is a span.
+            assert!(unsafe { Span::is_block(self, at.cast()) });
             free += 1;
             assert!(free <= self.carved);
             // SAFETY: free blocks are the holder's.

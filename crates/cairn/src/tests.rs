@@ -6,13 +6,12 @@
 //! failed attempt is the command that repeats it.
 
 use crate::address_map;
-use crate::os::fault;
+use crate::os::{self, fault};
 use crate::size_class::{CLASSES, SLICE_SIZE};
 use crate::{
     Ledger, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
     usable_size,
 };
-use std::boxed::Box;
 use std::format;
 use std::process::Command;
 use std::string::{String, ToString};
@@ -129,11 +128,11 @@ impl Attempt {
     }
 
     fn allocate(&mut self, size: usize) -> bool {
-        self.take(size, 509, || allocate(size))
+        self.take(size, step_for(size), || allocate(size))
     }
 
     fn allocate_aligned(&mut self, size: usize, align: usize) -> bool {
-        self.take(size, 509, || {
+        self.take(size, step_for(size), || {
             let block = allocate_aligned(size, align);
             assert_eq!(block.addr() % align, 0);
             block
@@ -141,7 +140,7 @@ impl Attempt {
     }
 
     fn allocate_zeroed(&mut self, size: usize) -> bool {
-        self.take(size, 509, || {
+        self.take(size, step_for(size), || {
             let block = allocate_zeroed(size);
             // SAFETY: a live block has that many bytes.
             let zero = block.is_null() || unsafe { all_zero(block, size) };
@@ -203,7 +202,7 @@ impl Attempt {
             let block = allocate_zeroed(size);
             // SAFETY: a live block has that many bytes.
             assert!(!block.is_null() && unsafe { all_zero(block, size) }, "{size} afterwards");
-            self.live.push(Held { block, size, seed: 7, step: 509 });
+            self.live.push(Held { block, size, seed: 7, step: step_for(size) });
             self.live[self.live.len() - 1].fill(0);
         }
         self.free_all();
@@ -214,9 +213,16 @@ impl Attempt {
     }
 }
 
+/// Marks are closer than a page up to 4 MiB, and a few thousand beyond.
+fn step_for(size: usize) -> usize {
+    (size / 4096 | 1).clamp(509, 16 * KIB)
+}
+
 unsafe fn all_zero(block: *const u8, size: usize) -> bool {
+    const ZEROS: [u8; 4096] = [0; 4096];
     // SAFETY: the caller's contract.
-    unsafe { std::slice::from_raw_parts(block, size) }.iter().all(|&byte| byte == 0)
+    let bytes = unsafe { std::slice::from_raw_parts(block, size) };
+    bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 
 /// Every slice is free and given back, and nothing counts as in use.
@@ -332,6 +338,7 @@ fn growers(attempt: &mut Attempt) {
     if !attempt.allocate(16) || !attempt.allocate(16) {
         return;
     }
+    attempt.live.iter_mut().for_each(|held| held.step = 4093);
     let mut size = 32;
     while size <= 64 * MIB {
         let grown = attempt.reallocate(0, size) & attempt.reallocate(1, size);
@@ -346,6 +353,7 @@ fn stepwise_grower(attempt: &mut Attempt) {
     if !attempt.allocate(16) {
         return;
     }
+    attempt.live[0].step = 4093;
     let mut size = 16;
     while size < 64 * MIB {
         size += 4 * KIB;
@@ -459,6 +467,26 @@ fn threads(attempt: &mut Attempt) {
         }
         check();
         attempt.free_all();
+    }
+}
+
+/// Moving a block's pages is worth nothing if the kernel refuses each time (before 5.7 it does).
+#[test]
+fn pages_move_away_and_back() {
+    let size = 256 * KIB;
+    let from = os::map(size);
+    assert!(!from.is_null());
+    let held = Held { block: from, size, seed: 1, step: 509 };
+    held.fill(0);
+    // SAFETY: the range was mapped just now, and is only used through `from` and `to`.
+    unsafe {
+        let to = os::move_pages_away(from, size);
+        assert!(!to.is_null(), "the kernel does not move pages");
+        Held { block: to, ..held }.verify(0, size);
+        assert!(all_zero(from, size));
+        os::move_pages_back(to, from, size);
+        Held { block: from, size, seed: 1, step: 509 }.verify(0, size);
+        assert!(os::release(from, size));
     }
 }
 

@@ -44,6 +44,11 @@ const BATCH: usize = (4 << 20) / SLICE_SIZE;
 const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
 const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
 
+/// Freed runs of large blocks that are kept whole for the next block of their size, until the
+/// next tick: a loop that allocates and frees one then skips the search. At most so many ...
+const WARM_RUNS: usize = 4;
+/// ... and so many slices in all, 8 MiB.
+const WARM_SLICES: usize = (8 << 20) / SLICE_SIZE;
 /// Search hints: one for each run length up to a chunk, then one per doubling.
 const HINTS: usize = CHUNK_SLICES + 1 + 20;
 
@@ -63,6 +68,9 @@ struct Arena {
     /// The lowest chunk that slices went back to since the hints were last brought up to date.
     lowest_put: usize,
     purged: u64,
+    /// (index, slices); 0 slices: none. In use as far as the bitmaps say.
+    warm: [(usize, usize); WARM_RUNS],
+    warm_slices: usize,
 }
 
 static ARENA: Lock<Arena> = Lock::new(Arena {
@@ -74,6 +82,8 @@ static ARENA: Lock<Arena> = Lock::new(Arena {
     hints: [0; HINTS],
     lowest_put: 0, // all zero: the static stays out of the library's file
     purged: 0,
+    warm: [(0, 0); WARM_RUNS],
+    warm_slices: 0,
 });
 
 /// Slices handed out.
@@ -103,7 +113,9 @@ pub(crate) fn take_span(slices: usize) -> Option<Run> {
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             return Some(arena.take_at(index, slices));
         }
-        arena.grow(slices, slices)?;
+        if !arena.cool() {
+            arena.grow(slices, slices)?;
+        }
     }
 }
 
@@ -114,8 +126,41 @@ pub(crate) fn take_run(slices: usize) -> Option<Run> {
         if let Some(index) = arena.find_run(slices) {
             return Some(arena.take_at(index, slices));
         }
-        arena.grow(slices, 1)?;
+        if !arena.cool() {
+            arena.grow(slices, 1)?;
+        }
     }
+}
+
+/// Takes `slices` for a large block, which a call of `release_block` is to give back.
+pub(crate) fn take_block(slices: usize) -> Option<Run> {
+    {
+        let mut arena = ARENA.lock();
+        if let Some(i) = arena.warm.iter().position(|&(_, n)| n == slices) {
+            let (index, _) = core::mem::take(&mut arena.warm[i % WARM_RUNS]);
+            arena.warm_slices -= slices;
+            set_head(index, true);
+            return Some(Run { index, zero: false });
+        }
+    }
+    let run = take_run(slices)?;
+    mark_head(run.index, true);
+    Some(run)
+}
+
+/// Gives back the run of a large block.
+pub(crate) fn release_block(index: usize, slices: usize) {
+    let mut arena = ARENA.lock();
+    set_head(index, false);
+    if arena.warm_slices + slices <= WARM_SLICES
+        && let Some(i) = arena.warm.iter().position(|&(_, n)| n == 0)
+    {
+        arena.warm[i % WARM_RUNS] = (index, slices);
+        arena.warm_slices += slices;
+        return;
+    }
+    arena.put(index, slices, true);
+    purge_burst(arena);
 }
 
 /// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
@@ -124,16 +169,20 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     if index + slices > address_map::committed() {
         return None;
     }
-    let free = pieces(index, slices).all(|(chunk, mask)| bits(chunk).free & mask == mask);
-    free.then(|| arena.take_at(index, slices))
+    let free = || pieces(index, slices).all(|(chunk, mask)| bits(chunk).free & mask == mask);
+    (free() || arena.cool() && free()).then(|| arena.take_at(index, slices))
 }
 
 /// Gives a run back. `dirty`: it may hold other than zeros.
 pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
     let mut arena = ARENA.lock();
     arena.put(index, slices, dirty);
-    let used = arena.used();
-    if arena.dirty > BURST_MIN.max(used / BURST_SHARE) {
+    purge_burst(arena);
+}
+
+/// Purges at once if very much is dirty.
+fn purge_burst(arena: Guard<'static, Arena>) {
+    if arena.dirty > BURST_MIN.max(arena.used() / BURST_SHARE) {
         purge_batch(arena, 2 * BATCH);
     }
 }
@@ -146,6 +195,7 @@ pub(crate) fn tick(now_ms: u64) {
         arena.next_tick_ms = now_ms + PURGE_DELAY_MS.load(Ordering::Relaxed) as u64;
         let keep = KEEP_MIN.max(arena.used() / KEEP_SHARE);
         DEBT.store(arena.idle.saturating_sub(keep), Ordering::Relaxed);
+        arena.cool();
         arena.idle = arena.dirty;
     }
     let debt = DEBT.load(Ordering::Relaxed);
@@ -162,6 +212,7 @@ pub(crate) fn in_debt() -> bool {
 
 /// Gives back everything dirty; the number of bytes that went.
 pub(crate) fn purge_all() -> usize {
+    ARENA.lock().cool();
     let mut total = 0;
     loop {
         let done = purge_batch(ARENA.lock(), BATCH);
@@ -185,9 +236,12 @@ pub(crate) fn purge_delay() -> usize {
 /// Marks the first slice of a large block, or takes the mark away.
 pub(crate) fn mark_head(index: usize, head: bool) {
     let _arena = ARENA.lock();
+    set_head(index, head);
+}
+
+fn set_head(index: usize, head: bool) {
     let b = bits(index / CHUNK_SLICES);
-    let mask = 1 << (index % CHUNK_SLICES);
-    b.heads = if head { b.heads | mask } else { b.heads & !mask };
+    b.heads = if head { b.heads | bit(index) } else { b.heads & !bit(index) };
 }
 
 /// The first slice of the nearest large block that begins at or below `index`.
@@ -213,6 +267,7 @@ pub(crate) fn usage() -> Usage {
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
 pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
+    ARENA.lock().cool();
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
     for chunk in address_map::first_slice() / CHUNK_SLICES..end {
         let mut dirty = {
@@ -270,6 +325,20 @@ fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
 impl Arena {
     fn used(&self) -> usize {
         address_map::committed() - address_map::first_slice() - self.free
+    }
+
+    /// Makes the warm runs ordinary dirty slices; false if there were none.
+    fn cool(&mut self) -> bool {
+        if self.warm_slices == 0 {
+            return false;
+        }
+        self.warm_slices = 0;
+        for (index, slices) in core::mem::take(&mut self.warm) {
+            if slices > 0 {
+                self.put(index, slices, true);
+            }
+        }
+        true
     }
 
     /// The lowest run of `slices` free slices.

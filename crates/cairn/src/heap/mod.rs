@@ -11,18 +11,20 @@ mod upkeep;
 
 pub(crate) use upkeep::request_trim;
 
-use crate::address_map::{self, HEAP_SIZE};
+use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::arena;
 use crate::block::{Block, Chain};
 use crate::orphans;
 use crate::remote::Pushed;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Span, SpanList};
+use crate::sync::Ordering;
 use core::ptr::null_mut;
+use upkeep::VISITS;
 
 // Invariants
-//  1. `free[c]` holds blocks of one span of class c, the one that was `active[c]` when it was
-//     filled; they count as used there.
+//  1. `free[c]` holds blocks of spans of class c; they count as used there. A refill fills it
+//     from one span; frees into spans that nobody holds may add to it, `room[c]` more.
 //  2. A held span is `active[c]` or in `partial[c]`, never both. A span in `partial` has free
 //     or untouched blocks; a full span that is not active is let go.
 //  3. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
@@ -43,6 +45,14 @@ const CARVE_BYTES: usize = 4096;
 const CARVE_BLOCKS: usize = 64;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
+/// A freed block of a span that nobody holds is kept for the next allocation, up to this many
+/// bytes between refills ...
+const ROOM_BYTES: usize = 32768;
+/// ... and this many blocks. Without it a program that replaces blocks at random claims and
+/// loses a span for every one or two of them.
+const ROOM_BLOCKS: usize = 64;
+/// Free blocks that make a span worth a refill.
+const WORTHWHILE: i32 = 8;
 /// Usable spans of a class that a heap keeps while others might need them.
 const KEEP_PARTIAL: usize = 64;
 
@@ -62,6 +72,8 @@ pub(crate) struct Heap {
     small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
     /// Whether the blocks in `free` are zero but for their links.
     fresh: [bool; CLASS_COUNT],
+    /// How many more freed blocks `free` may take in until the next refill.
+    room: [u8; CLASS_COUNT],
     // Slow path.
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
@@ -86,6 +98,7 @@ impl Heap {
         free: [null_mut(); CLASS_COUNT],
         small_class: SMALL_CLASS,
         fresh: [false; CLASS_COUNT],
+        room: [0; CLASS_COUNT],
         active: [null_mut(); CLASS_COUNT],
         partial: [SpanList::EMPTY; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
@@ -133,7 +146,7 @@ impl Heap {
     }
 
     /// How many blocks the list of `class` holds, read from outside while its thread may be
-    /// at work: nothing is followed that is not a block of the active span.
+    /// at work: nothing is followed that is not a block of the class.
     ///
     /// # Safety
     /// `this` is a heap that has been made.
@@ -142,14 +155,10 @@ impl Heap {
         // SAFETY: heaps, slots and committed slices are never unmapped. Volatile: all of it may
         // be changing; each link is verified before it is followed.
         unsafe {
-            let span = (&raw const (*this).active[class]).read_volatile();
             let mut at = (&raw const (*this).free[class]).read_volatile();
+            let most = usize::from(CLASSES[class].blocks) + ROOM_BLOCKS;
             let mut count = 0;
-            while !span.is_null()
-                && count < usize::from(CLASSES[class].blocks)
-                && address_map::contains(at.cast())
-                && (*span).is_block(at.cast())
-            {
+            while count < most && is_block_of(class, at) {
                 count += 1;
                 at = at.cast::<*mut Block>().read_volatile();
             }
@@ -163,20 +172,69 @@ impl Heap {
         this.addr() as u32
     }
 
+    /// Keeps a freed block of a span that nobody holds for the next allocation. False if that
+    /// would be too much.
+    ///
+    /// # Safety
+    /// `block` is a block of `class`, in use, and the caller's to free; the heap is no stand-in
+    /// or its `room` is 0, as a stand-in's is.
+    #[inline(always)]
+    pub(crate) unsafe fn keep(this: *mut Heap, class: usize, block: *mut Block) -> bool {
+        debug_assert!(class < CLASS_COUNT);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let room = (&raw mut (*this).room).cast::<u8>().add(class);
+            if *room == 0 {
+                return false;
+            }
+            *room -= 1;
+            *(&raw mut (*this).fresh).cast::<bool>().add(class) = false;
+            let head = (&raw mut (*this).free).cast::<*mut Block>().add(class);
+            Block::set_next(block, *head);
+            *head = block;
+        }
+        true
+    }
+
     // The ladder of a refill: each rung is tried if the one before gave nothing.
     //
     // refill
-    //   active span        what was freed in it here, then by others
-    //   adopt_own          another span of this heap, the fullest of a few
-    //   adopt_orphan       a span that somebody let go, the fullest of a few
-    //   carve              untouched blocks of the active span, a page's worth
-    //   carve_own          the same of another span
-    //   fresh_span         a new span, from the arena
+    //   active span        what was freed in it here
+    //   refill_slow        with a bit of upkeep:
+    //     active span      what was freed in it by others
+    //     adopt_own        another span of this heap, the fullest of a few
+    //     adopt_orphan     a span that somebody let go, the fullest of a few
+    //     carve            untouched blocks of the active span, a page's worth
+    //     carve_own        the same of another span
+    //     fresh_span       a new span, from the arena
     /// Fills `free[class]` and pops a block; null if there is no more memory.
-    #[cold]
+    #[inline]
     pub(crate) fn refill(&mut self, class: usize) -> *mut Block {
-        self.visit();
         let class = class % CLASS_COUNT;
+        let span = self.active[class];
+        self.visits = self.visits.wrapping_add(1);
+        // SAFETY: invariant 2: this heap holds it.
+        if span.is_null() || self.visits % VISITS == 0 || unsafe { !(*span).has_local() } {
+            return self.refill_slow(class);
+        }
+        // SAFETY: as above.
+        let list = unsafe { (*span).take_local() };
+        self.serve(class, list, false)
+    }
+
+    #[inline]
+    fn serve(&mut self, class: usize, list: *mut Block, fresh: bool) -> *mut Block {
+        // SAFETY: the list is this heap's now.
+        self.free[class] = unsafe { Block::next(list) };
+        self.fresh[class] = fresh;
+        self.room[class] = (ROOM_BYTES / CLASSES[class].size as usize).min(ROOM_BLOCKS) as u8;
+        list
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refill_slow(&mut self, class: usize) -> *mut Block {
+        self.check_upkeep();
         self.served |= 1 << class;
         let mut fresh = false;
         let mut list = self.active_frees(class);
@@ -195,12 +253,10 @@ impl Heap {
         if list.is_null() {
             (list, fresh) = self.fresh_span(class);
         }
-        if !list.is_null() {
-            // SAFETY: the list is this heap's now.
-            self.free[class] = unsafe { Block::next(list) };
-            self.fresh[class] = fresh;
+        match list.is_null() {
+            true => list,
+            false => self.serve(class, list, fresh),
         }
-        list
     }
 
     fn active_frees(&mut self, class: usize) -> *mut Block {
@@ -210,15 +266,15 @@ impl Heap {
         }
         // SAFETY: invariant 2: this heap holds it.
         let span = unsafe { &mut *span };
-        match span.take_local() {
+        match span.has_local() {
+            true => span.take_local(),
             // Pending blocks count as used already, and go on counting.
-            list if list.is_null() => span.collect().head,
-            list => list,
+            false => span.collect().head,
         }
     }
 
     fn adopt_own(&mut self, class: usize) -> *mut Block {
-        let mut best: *mut Span = null_mut();
+        let mut best: (i32, *mut Span) = (i32::MIN, null_mut());
         let mut at = self.partial[class].first();
         for _ in 0..LOOK {
             if at.is_null() {
@@ -229,18 +285,22 @@ impl Heap {
                 if !(*at).has_local() {
                     (*at).absorb((*at).collect());
                 }
-                if (*at).has_local() && (best.is_null() || (*at).used() > (*best).used()) {
-                    best = at;
+                let free = (*at).free() as i32;
+                // The fullest of those with some to give; else the one with the most.
+                let rank = if free >= WORTHWHILE { -free } else { free - (1 << 16) };
+                if free > 0 && rank > best.0 {
+                    best = (rank, at);
                 }
                 at = SpanList::after(at);
             }
         }
-        if best.is_null() {
+        let span = best.1;
+        if span.is_null() {
             return null_mut();
         }
-        self.activate(class, best, true);
+        self.activate(class, span, true);
         // SAFETY: held by this heap.
-        unsafe { (*best).take_local() }
+        unsafe { (*span).take_local() }
     }
 
     fn adopt_orphan(&mut self, class: usize) -> *mut Block {
@@ -443,12 +503,27 @@ impl Heap {
                 (*active).check();
                 let mut block = self.free[class];
                 while !block.is_null() {
-                    assert!((*active).is_block(block.cast()));
+                    assert!(is_block_of(class, block));
                     block = Block::next(block);
                 }
             }
         }
     }
+}
+
+/// Whether `p`, any value at all, is a block's start in a span of `class`.
+fn is_block_of(class: usize, p: *mut Block) -> bool {
+    let p: *mut u8 = p.cast();
+    if !address_map::contains(p) {
+        return false;
+    }
+    let d = address_map::descriptor(p);
+    let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
+    usize::from(d.class.load(Ordering::Relaxed)) == class
+        && d.owner.load(Ordering::Relaxed) != OWNER_NONE
+        && d.owner.load(Ordering::Relaxed) != OWNER_LARGE
+        // SAFETY: metadata is never unmapped.
+        && unsafe { Span::is_block(span, p) }
 }
 
 /// Gives blocks back to a span that the caller does not hold. If that makes the caller its

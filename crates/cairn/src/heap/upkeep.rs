@@ -6,8 +6,9 @@
 //! Story: docs/giving-back.md
 
 use super::{Heap, LOOK, pool};
-use crate::block::Block;
-use crate::size_class::CLASS_COUNT;
+use crate::address_map;
+use crate::block::{Block, Chain};
+use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{arena, large, orphans, os};
@@ -15,7 +16,7 @@ use core::ptr::null_mut;
 
 /// Visits between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying.
-const VISITS: u32 = 64;
+pub(super) const VISITS: u32 = 64;
 /// Classes looked at in one upkeep; a whole round takes 14.
 const CLASSES_AT_ONCE: usize = 4;
 
@@ -32,6 +33,12 @@ impl Heap {
     #[inline]
     pub(super) fn visit(&mut self) {
         self.visits = self.visits.wrapping_add(1);
+        self.check_upkeep();
+    }
+
+    /// Does upkeep if it is due.
+    #[inline]
+    pub(super) fn check_upkeep(&mut self) {
         if self.visits % VISITS == 0
             || arena::in_debt()
             || self.trims_seen != TRIMS.load(Ordering::Relaxed)
@@ -124,15 +131,26 @@ impl Heap {
 
     /// Gives everything up: the blocks in hand, the batches under way, all spans.
     pub(crate) fn abandon(&mut self) {
+        for class in 0..CLASS_COUNT {
+            self.room[class] = 0;
+            self.fresh[class] = false;
+            let mut block = core::mem::replace(&mut self.free[class], null_mut());
+            while !block.is_null() {
+                // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
+                unsafe {
+                    let next = Block::next(block);
+                    self.put_back(class, block);
+                    block = next;
+                }
+            }
+        }
         self.flush();
         self.remote_frees = 0;
         for class in 0..CLASS_COUNT {
             let span = core::mem::replace(&mut self.active[class], null_mut());
-            let list = core::mem::replace(&mut self.free[class], null_mut());
-            self.fresh[class] = false;
             if !span.is_null() {
-                // SAFETY: invariants 1 and 2 of the heap.
-                unsafe { self.give_up(span, list) };
+                // SAFETY: held by this heap, in no list.
+                unsafe { self.give_up(span) };
             }
             loop {
                 let span = self.partial[class].first();
@@ -142,16 +160,32 @@ impl Heap {
                 // SAFETY: it is in that list, and held by this heap.
                 unsafe {
                     self.partial[class].remove(span);
-                    self.give_up(span, null_mut());
+                    self.give_up(span);
                 }
             }
         }
     }
 
-    unsafe fn give_up(&mut self, span: *mut Span, list: *mut Block) {
-        // SAFETY: the caller holds the span, and the blocks of the list.
+    /// Frees a block of the allocation list into its span.
+    unsafe fn put_back(&mut self, class: usize, block: *mut Block) {
+        let d = address_map::descriptor(block.cast());
+        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
+        // SAFETY: the block is this heap's to free; a span that names this heap is its own.
         unsafe {
-            (*span).push_list(list);
+            if d.owner.load(Ordering::Relaxed) != Heap::tag(self) {
+                let slices = CLASSES[class].slices as usize;
+                let index = address_map::slice_of(block.cast()) & !(slices - 1);
+                self.push(index, Chain::one(block));
+            } else if (*span).push_local(block) && self.active[class] != span {
+                self.partial[class].remove(span);
+                self.release(span);
+            }
+        }
+    }
+
+    unsafe fn give_up(&mut self, span: *mut Span) {
+        // SAFETY: the caller holds the span.
+        unsafe {
             if !(*span).has_local() {
                 (*span).absorb((*span).collect());
             }

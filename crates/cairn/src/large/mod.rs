@@ -89,18 +89,19 @@ fn allocate_run(size: usize, align: usize) -> Allocated {
     let extra = if colourable && size >= MOVE_MIN { os::page_size() } else { 0 };
     let slices = (size + extra).div_ceil(SLICE_SIZE);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
-    let Some(run) = arena::take_run(slices + lead) else { return Allocated::NONE };
-    let index = match lead {
-        0 => run.index,
-        _ => trim_to_alignment(run.index, slices, lead, align, !run.zero),
-    };
+    let run = if lead == 0 { arena::take_block(slices) } else { arena::take_run(slices + lead) };
+    let Some(run) = run else { return Allocated::NONE };
+    let mut index = run.index;
+    if lead > 0 {
+        index = trim_to_alignment(index, slices, lead, align, !run.zero);
+        arena::mark_head(index, true);
+    }
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room.min(COLOURS * COLOUR_STEP - 1)) } else { 0 };
     let start = address_map::slice_address(index).wrapping_add(colour);
     let slot = address_map::slot(index);
     // SAFETY: the run and its slot are ours alone.
     unsafe { slot.cast::<Large>().write(Large { start, index, slices, growths: 0 }) };
-    arena::mark_head(index, true);
     address_map::describe(index, 1, slot, OWNER_LARGE, 0);
     Allocated { block: start, zero: run.zero }
 }
@@ -136,8 +137,7 @@ pub(crate) fn free(p: *mut u8) -> bool {
     if owner.swap(OWNER_NONE, Ordering::Relaxed) != OWNER_LARGE {
         return false;
     }
-    arena::mark_head(index, false);
-    arena::release(index, slices, true);
+    arena::release_block(index, slices);
     true
 }
 
