@@ -79,7 +79,8 @@ struct cairn_header {
     unsigned int slot_bytes;
     unsigned int words_offset;
     unsigned int heap_bytes;
-    unsigned int span_used_offset;   /* unsigned int */
+    unsigned int span_until_offset;  /* unsigned int; blocks in use = until + rest */
+    unsigned int span_rest_offset;   /* unsigned short */
     unsigned int span_carved_offset; /* unsigned short */
     unsigned int span_start_offset;  /* pointer */
 };

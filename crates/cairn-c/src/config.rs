@@ -175,7 +175,7 @@ fn leave_children_alone() {
         // SAFETY: at most the place of the old terminator.
         unsafe { text.add(len).write(0) };
         if len == 0 {
-            // SAFETY: no other thread runs yet.
+            // SAFETY: as long as libraries are loaded with the program, no other thread runs yet.
             unsafe { libc::unsetenv(c"LD_PRELOAD".as_ptr()) };
         }
         break;

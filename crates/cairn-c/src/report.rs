@@ -45,8 +45,14 @@ impl Drop for Stderr {
 
 /// Writes bytes to standard error.
 pub(crate) fn line(text: &[u8]) {
-    // SAFETY: the slice is valid for reading. There is nobody to tell about a failure.
-    unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+    // SAFETY: the slice is valid for reading; errno's location is the thread's. There is nobody
+    // to tell about a failure, and errno is the program's.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        libc::write(2, text.as_ptr().cast(), text.len());
+        *errno = saved;
+    }
 }
 
 /// Writes a warning of one line.

@@ -90,7 +90,8 @@ const _: () = assert!(size_of::<Chunk>() == 4672);
 /// The window. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
 pub(crate) struct Map {
-    // Read on the fast path, plainly: written once, before there is a block to free.
+    // Read on the fast path, plainly: written once, by the first allocation, before there is a
+    // block to free, or a second thread: to make one takes an allocation.
     descriptors: Plain<*const Descriptor>,
     mask: Plain<usize>,
     // Constant once the window exists.
@@ -279,7 +280,7 @@ impl Layout {
         let page = 64 << 10; // the largest page of any supported machine
         let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, page);
         let heaps = os::round_up(chunks + slices / CHUNK_SLICES * size_of::<Chunk>(), page);
-        let heap_limit = (size >> 24).clamp(256, 65536);
+        let heap_limit = (size >> 20).clamp(256, 65536);
         // Slices start at a whole huge page.
         let data = os::round_up(heaps + heap_limit * HEAP_SIZE, 2 << 20);
         Layout { chunks, heaps, heap_limit, data }

@@ -205,23 +205,33 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 /// `p` is null or the start of a live block of this allocator; nobody uses the block any more.
 #[inline(always)]
 pub unsafe fn deallocate(p: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !deallocate_own(p) {
+            deallocate_elsewhere(p);
+        }
+    }
+}
+
+/// Frees a block of a span that the calling thread's heap owns; false if `p` is none.
+#[inline(always)]
+unsafe fn deallocate_own(p: *mut u8) -> bool {
     let d = address_map::descriptor(p);
     let heap = thread::heap();
     // A descriptor that names our own tag says that we hold the span.
     if thread::owns(heap, &d.owner) {
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-        // SAFETY: we hold the span; `is_block` takes any address and is exact.
+        // SAFETY: we hold the span, and `is_block` is exact for what its descriptor covers.
         unsafe {
             if Span::is_block(span, p) {
                 if (*span).push_local(p.cast()) {
                     (*heap).span_event(span);
                 }
-                return;
+                return true;
             }
         }
     }
-    // SAFETY: the caller's contract.
-    unsafe { deallocate_elsewhere(p) }
+    false
 }
 
 // What sends a free down here:
@@ -246,16 +256,25 @@ unsafe fn deallocate_elsewhere(p: *mut u8) {
         }
     }
     // SAFETY: the caller's contract.
-    unsafe { deallocate_named(p, "free") }
+    unsafe { deallocate_verified(p, "free") }
 }
 
 /// As `deallocate`; a message about a bad pointer names `call`.
 ///
 /// # Safety
 /// As for `deallocate`.
+pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !deallocate_own(p) {
+            deallocate_verified(p, call);
+        }
+    }
+}
+
 #[cold]
 #[inline(never)]
-pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
+unsafe fn deallocate_verified(p: *mut u8, call: &str) {
     if let Some(class) = span_class(p, call) {
         let span = span_index(p, class);
         let now = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_ORPHAN;

@@ -2,7 +2,7 @@
 //! Idea: a free block needs no memory of its own: its list lives inside it.
 //! Never: decides who may touch a block; that is the caller's word.
 //! Threads: whoever owns the blocks; holds nothing.
-//! Checked: `Chain::check` walks a chain in debug builds.
+//! Checked: the models follow every chain; `Span::check` walks the lists.
 //! Story: docs/protocol.md
 
 use crate::sync::Plain;

@@ -29,8 +29,9 @@ pub struct Header {
     /// From a chunk's start to its slices' remote words.
     words_offset: u32,
     heap_bytes: u32,
-    /// Fields of a span's slot.
-    span_used_offset: u32,
+    /// Fields of a span's slot: blocks in use = until + rest.
+    span_until_offset: u32,
+    span_rest_offset: u32,
     span_carved_offset: u32,
     span_start_offset: u32,
 }
@@ -55,7 +56,8 @@ pub static HEADER: Header = Header {
     slot_bytes: size_of::<address_map::Slot>() as u32,
     words_offset: address_map::WORDS_OFFSET as u32,
     heap_bytes: HEAP_SIZE as u32,
-    span_used_offset: Span::USED_OFFSET as u32,
+    span_until_offset: Span::UNTIL_OFFSET as u32,
+    span_rest_offset: Span::REST_OFFSET as u32,
     span_carved_offset: Span::CARVED_OFFSET as u32,
     span_start_offset: Span::START_OFFSET as u32,
 };

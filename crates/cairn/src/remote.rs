@@ -3,7 +3,7 @@
 //! Never: knows the OS, thread-local state or size classes; never reads a span's own fields.
 //! Threads: any thread may push; the other calls belong to the holder or, where said, to the
 //!   holder of the orphan list's lock.
-//! Checked: loom models in tests/models.rs on this very code; states asserted in debug builds.
+//! Checked: loom models (the `models` crate) on this very code; states asserted in debug builds.
 //! Story: docs/protocol.md
 
 use crate::block::{Block, Chain};

@@ -20,8 +20,9 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 
-/// How spans of one class are cut.
+/// How spans of one class are cut. Tools read the table by way of `outside::HEADER`.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct Class {
     /// Bytes in a block.
     pub(crate) size: u32,
@@ -40,7 +41,7 @@ pub(crate) struct Class {
 
 impl Class {
     const fn new(size: usize) -> Class {
-        let slices: usize = if size <= 512 {
+        let slices: usize = if size <= 1024 {
             1
         } else if size <= 4096 {
             4
@@ -72,6 +73,8 @@ impl Class {
     }
 
     /// Whether `offset`, counted from a span's first block and wrapping, is a block's start.
+    /// Exact for addresses whose descriptor names the span: the mask admits up to the next
+    /// power of two of blocks, and what is beyond the last one is another span's.
     #[inline(always)]
     pub(crate) fn is_block(self, offset: usize) -> bool {
         (offset as u64).wrapping_mul(self.inverse) & self.mask == 0

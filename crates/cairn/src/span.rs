@@ -19,8 +19,9 @@ use core::ptr::null_mut;
 //               pending in the remote word              perhaps zero
 //
 // Invariants
-//  1. `used` + length of `local_free` = `carved` <= `blocks`. A block in a heap's allocation
-//     list, in a batch under way, or pending in the remote word counts as used.
+//  1. used = until + rest; used + length of `local_free` = `carved` <= `blocks`. A block in a
+//     heap's allocation list, in a batch under way, or pending in the remote word counts as
+//     used. `rest` > 0 only in a full list: the event comes before the last free then.
 //  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
 //     while the word says LISTED.
 //  3. `start`, `inverse`, `mask`, `blocks`, `class` do not change while the span exists.
@@ -32,7 +33,8 @@ use core::ptr::null_mut;
 pub(crate) struct Span {
     // Written by every free.
     local_free: *mut Block,
-    used: u32,
+    /// Local frees until the next event.
+    until: u32,
     // Rarely written.
     carved: u16,
     // Constant.
@@ -44,9 +46,23 @@ pub(crate) struct Span {
     next: *mut Span,
     prev: *mut Span,
     index: u32,
+    /// Blocks in use when that event comes.
+    rest: u16,
     class: u8,
-    /// Untouched blocks are zero.
-    zero: bool,
+    /// Untouched blocks are zero (1); in its heap's list of full spans (2).
+    flags: u8,
+}
+
+const ZERO: u8 = 1;
+const FULL: u8 = 2;
+
+/// What the last local free before an event means.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A full span has enough free blocks again to be worth a refill.
+    Usable,
+    /// No block is in use.
+    Empty,
 }
 
 const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
@@ -62,7 +78,7 @@ impl Span {
         unsafe {
             span.write(Span {
                 local_free: null_mut(),
-                used: 0,
+                until: 0,
                 carved: 0,
                 blocks: c.blocks,
                 start: address_map::slice_address(index).wrapping_add(c.slack as usize),
@@ -71,8 +87,9 @@ impl Span {
                 next: null_mut(),
                 prev: null_mut(),
                 index: index as u32,
+                rest: 0,
                 class: class as u8,
-                zero,
+                flags: if zero { ZERO } else { 0 },
             });
         }
         address_map::describe(index, c.slices as usize, slot, owner, class as u8);
@@ -83,12 +100,12 @@ impl Span {
     pub(crate) fn empty(&mut self) {
         self.collect();
         self.local_free = null_mut();
-        self.used = 0;
+        (self.until, self.rest) = (0, 0);
     }
 
     /// Takes an empty span apart; its run, (index, slices), is the caller's again.
     pub(crate) fn dissolve(&mut self) -> (usize, usize) {
-        debug_assert_eq!(self.used, 0);
+        debug_assert_eq!(self.used(), 0);
         let (index, slices) = (self.index(), self.layout().slices as usize);
         address_map::set_owner(index, slices, OWNER_NONE);
         (index, slices)
@@ -109,7 +126,7 @@ impl Span {
         }
     }
 
-    /// Takes back a block. True if it was the last one in use.
+    /// Takes back a block. True if an event is due.
     ///
     /// # Safety
     /// The caller holds the span; `block` is one of its blocks, in use, the caller's to free.
@@ -118,16 +135,17 @@ impl Span {
         // SAFETY: the caller's contract.
         unsafe { Block::set_next(block, self.local_free) };
         self.local_free = block;
-        self.used = self.used.wrapping_sub(1);
-        self.used == 0
+        self.until = self.until.wrapping_sub(1);
+        self.until == 0
     }
 
     /// Hands out all blocks that were freed here; null if there are none.
     #[inline]
     pub(crate) fn take_local(&mut self) -> *mut Block {
         let list = self.local_free;
+        debug_assert_eq!(self.rest, 0);
         self.local_free = null_mut();
-        self.used = u32::from(self.carved);
+        self.until = u32::from(self.carved);
         list
     }
 
@@ -151,8 +169,8 @@ impl Span {
         // SAFETY: as above.
         unsafe { Block::set_next(at.cast(), null_mut()) };
         self.carved += count as u16;
-        self.used += count as u32;
-        (first.cast(), self.zero)
+        self.until += count as u32;
+        (first.cast(), self.flags & ZERO != 0)
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here; only while
@@ -160,30 +178,55 @@ impl Span {
     pub(crate) fn absorb(&mut self, chain: Chain) {
         debug_assert!(self.local_free.is_null());
         self.local_free = chain.head;
-        self.used -= chain.count;
+        self.until = self.used() - chain.count;
+        self.rest = 0;
     }
 
     /// Becomes the holder's by claim: the batch is all that is free.
     pub(crate) fn claim(&mut self, batch: Chain) {
-        debug_assert!(self.local_free.is_null() && self.used == u32::from(self.blocks));
+        debug_assert!(self.local_free.is_null() && self.used() == u32::from(self.blocks));
         self.absorb(batch);
     }
 
-    /// Takes blocks back one by one from a null-terminated list; true if none is in use then.
+    /// Takes blocks back one by one from a null-terminated list.
     ///
     /// # Safety
     /// As for `push_local`, for each block of the list.
-    pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) -> bool {
-        let mut empty = self.used == 0;
+    pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) {
         while !list.is_null() {
             // SAFETY: the caller's contract; the link is read before the block is pushed.
             unsafe {
                 let next = Block::next(list);
-                empty = self.push_local(list);
+                self.push_local(list);
                 list = next;
             }
         }
-        empty
+    }
+
+    /// Goes into its heap's list of full spans: the next event comes after `frees`, or when
+    /// nothing is in use.
+    pub(crate) fn set_full(&mut self, frees: u32) {
+        let used = self.used();
+        self.until = used.min(frees);
+        self.rest = (used - self.until) as u16;
+        self.flags |= FULL;
+    }
+
+    /// Comes out of that list.
+    pub(crate) fn clear_full(&mut self) {
+        self.until = self.used();
+        self.rest = 0;
+        self.flags &= !FULL;
+    }
+
+    /// Whether it stands in its heap's list of full spans.
+    pub(crate) fn is_full(&self) -> bool {
+        self.flags & FULL != 0
+    }
+
+    /// What event is due.
+    pub(crate) fn event(&self) -> Event {
+        if self.rest > 0 { Event::Usable } else { Event::Empty }
     }
 
     /// Forgets the lists of a holder that no longer exists, and holds only `pending`: after
@@ -191,7 +234,9 @@ impl Span {
     pub(crate) fn salvage(&mut self, pending: Chain) {
         self.local_free = null_mut();
         self.carved = self.blocks;
-        self.used = u32::from(self.blocks);
+        self.until = u32::from(self.blocks);
+        self.rest = 0;
+        self.flags &= !FULL;
         self.absorb(pending);
     }
 
@@ -244,11 +289,12 @@ impl Span {
     /// Blocks in use, as the holder sees it.
     #[inline(always)]
     pub(crate) fn used(&self) -> u32 {
-        self.used
+        self.until + u32::from(self.rest)
     }
 
     /// Where the fields are that tools read.
-    pub(crate) const USED_OFFSET: usize = core::mem::offset_of!(Span, used);
+    pub(crate) const UNTIL_OFFSET: usize = core::mem::offset_of!(Span, until);
+    pub(crate) const REST_OFFSET: usize = core::mem::offset_of!(Span, rest);
     pub(crate) const CARVED_OFFSET: usize = core::mem::offset_of!(Span, carved);
     pub(crate) const START_OFFSET: usize = core::mem::offset_of!(Span, start);
 
@@ -259,15 +305,16 @@ impl Span {
     pub(crate) unsafe fn peek(this: *const Span) -> (usize, usize) {
         // SAFETY: never unmapped. Volatile: the values may change and are checked for sense.
         unsafe {
-            let used = (&raw const (*this).used).read_volatile();
+            let until = (&raw const (*this).until).read_volatile();
+            let rest = (&raw const (*this).rest).read_volatile();
             let carved = (&raw const (*this).carved).read_volatile();
-            (used as usize, usize::from(carved))
+            (until as usize + usize::from(rest), usize::from(carved))
         }
     }
 
     /// Blocks in `local_free`.
     pub(crate) fn free(&self) -> u32 {
-        u32::from(self.carved) - self.used
+        u32::from(self.carved) - self.used()
     }
 
     /// Blocks that have never been handed out.
@@ -299,7 +346,7 @@ impl Span {
             // SAFETY: free blocks are the holder's.
             at = unsafe { Block::next(at) };
         }
-        assert_eq!(self.used + u32::from(free), u32::from(self.carved));
+        assert_eq!(self.used() + u32::from(free), u32::from(self.carved));
         assert!(self.carved <= self.blocks);
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);

@@ -54,7 +54,9 @@ impl AtomicU64 {
     }
 }
 
-/// A plain memory cell; loom's twin reports a data race on it.
+/// A plain memory cell; loom's twin reports a data race on it. Whoever may reach the memory
+/// it stands in says who may touch it: blocks by `remote`'s invariant 3, the window's fast
+/// fields by `address_map::Map`.
 #[cfg(not(loom))]
 #[repr(transparent)]
 pub(crate) struct Plain<T>(core::cell::UnsafeCell<T>);

@@ -14,7 +14,7 @@ pub(super) const GCC: Program = Program {
     version: &["gcc", "--version"],
     what: "a generated C file at -O0 -g and -O2; objects compared, result run",
     loaded_in: &["cc1", "result"],
-    prepare: |stage| stage.write_input("large.c", c_source(stage.pick(200, 2_000))),
+    prepare: |stage| stage.write_input("large.c", c_source(stage.pick(200, 1_000))),
     run: |stage| compile(stage, "gcc", "large.c", &["-O0 -g", "-O2"]),
 };
 
@@ -25,7 +25,7 @@ pub(super) const GXX: Program = Program {
     version: &["g++", "--version"],
     what: "generated C++ on std templates at -O0 -g and -O2; objects compared, result run",
     loaded_in: &["cc1plus", "result"],
-    prepare: |stage| stage.write_input("large.cc", cxx_source(stage.pick(3, 40))),
+    prepare: |stage| stage.write_input("large.cc", cxx_source(stage.pick(3, 24))),
     run: |stage| compile(stage, "g++", "large.cc", &["-std=c++17 -O0 -g", "-std=c++17 -O2"]),
 };
 
@@ -37,8 +37,8 @@ pub(super) const CLANG: Program = Program {
     what: "the generated C and C++ files at -O2; objects compared, results run",
     loaded_in: &["clang", "result"],
     prepare: |stage| {
-        stage.write_input("large.c", c_source(stage.pick(200, 2_000)))?;
-        stage.write_input("large.cc", cxx_source(stage.pick(3, 40)))
+        stage.write_input("large.c", c_source(stage.pick(200, 1_000)))?;
+        stage.write_input("large.cc", cxx_source(stage.pick(3, 24)))
     },
     run: |stage| {
         let mut evidence = compile(stage, "clang", "large.c", &["-O2"])?;
@@ -75,15 +75,19 @@ fn compile(stage: &Stage, compiler: &str, file: &str, options: &[&str]) -> Resul
     Ok(evidence.fact(format!("{compiler}: answer"), fingerprint(answer.as_bytes())))
 }
 
-/// Functions with loops, switches and structures, and a `main` that calls all of them.
+/// One huge `main` would only show how optimisers fare on functions of that size, so nothing is
+/// put into it: functions with loops, switches and structures, and a `main` that calls all of them.
 fn c_source(functions: u64) -> String {
     let mut numbers = Numbers::new(5);
     let mut text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
-        #include <math.h>\ntypedef unsigned long word;\n\
+        #include <math.h>\n#define APART __attribute__((noinline))\ntypedef unsigned long word;\n\
         struct cell { struct cell *next; word key; char name[24]; };\n"
         .to_owned();
     for i in 0..functions {
-        let _ = write!(text, "static word f{i}(word x, const double *table) {{\n  word sum = x;\n");
+        let _ = write!(
+            text,
+            "APART static word f{i}(word x, const double *table) {{\n  word sum = x;\n"
+        );
         let _ = writeln!(text, "  switch (x % {}) {{", 5 + numbers.below(12));
         for case in 0..4 + numbers.below(6) {
             let (a, b, shift) = (numbers.below(1 << 20), numbers.below(997), numbers.below(17));
@@ -124,7 +128,7 @@ fn cxx_source(parts: u64) -> String {
         let _ = writeln!(
             text,
             "struct Tag{i} {{ static constexpr unsigned long value = {}; }};\n\
-             static unsigned long part{i}() {{ return work<Tag{i}, {depth}>({keys}); }}",
+             __attribute__((noinline)) static unsigned long part{i}() {{ return work<Tag{i}, {depth}>({keys}); }}",
             numbers.below(1 << 30)
         );
     }

@@ -17,7 +17,7 @@ pub(super) const RUSTC: Program = Program {
     version: &["rustc", "--version"],
     what: "cargo build of a generated crate in both profiles; libraries compared",
     loaded_in: &["cargo", "rustc"],
-    prepare: |stage| stage.write_input("lib.rs", crate_source(stage.pick(15, 200))),
+    prepare: |stage| stage.write_input("lib.rs", crate_source(stage.pick(15, 120))),
     run: build,
 };
 
@@ -39,7 +39,7 @@ pub(super) const RUST_PROGRAM: Program = Program {
     run: |stage| {
         let answer = stage
             .process(stage.input.join("workload").to_string_lossy().as_ref())?
-            .arg(stage.pick("40", "500"))
+            .arg(stage.pick("40", "300"))
             .success()?
             .text();
         Ok(Evidence::summary(answer.trim()).fact("answer", answer))

@@ -192,7 +192,7 @@ fn purge_burst(arena: Guard<'static, Arena>) {
 pub(crate) fn tick(now_ms: u64) {
     let mut arena = ARENA.lock();
     if now_ms >= arena.next_tick_ms {
-        arena.next_tick_ms = now_ms + PURGE_DELAY_MS.load(Ordering::Relaxed) as u64;
+        arena.next_tick_ms = now_ms.saturating_add(PURGE_DELAY_MS.load(Ordering::Relaxed) as u64);
         let keep = KEEP_MIN.max(arena.used() / KEEP_SHARE);
         DEBT.store(arena.idle.saturating_sub(keep), Ordering::Relaxed);
         arena.cool();
@@ -302,8 +302,9 @@ pub(crate) fn fork_child() {
 /// around each system call; the slices are nobody's meanwhile.
 fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
     let mut done = 0;
+    let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
-        let Some(chunk) = arena.tree.last(DIRTY) else { break };
+        let Some(chunk) = arena.tree.last(DIRTY, end) else { break };
         let dirty = bits(chunk).dirty;
         let top = 63 - dirty.leading_zeros() as usize;
         let len = (dirty << (63 - top)).leading_ones() as usize;
@@ -313,11 +314,12 @@ fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
         let clean = os::decommit(address_map::slice_address(index), len * SLICE_SIZE);
         arena = ARENA.lock();
         arena.put(index, len, !clean);
-        if !clean {
-            break;
+        if clean {
+            arena.purged += len as u64;
+            done += len;
+        } else {
+            end = chunk; // locked memory, say: what is below it may go
         }
-        arena.purged += len as u64;
-        done += len;
     }
     done
 }

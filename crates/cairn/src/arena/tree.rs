@@ -78,12 +78,28 @@ impl Tree {
         Some(at << 6 | self.bits[at % BITS][lane].trailing_zeros() as usize)
     }
 
-    /// The largest member.
-    pub(super) fn last(&self, lane: usize) -> Option<usize> {
+    /// The largest member below `end`.
+    pub(super) fn last(&self, lane: usize, end: usize) -> Option<usize> {
         let lane = lane % LANES;
-        let top = (0..TOPS).rev().find(|&t| self.tops[t][lane] != 0)?;
-        let word = top << 6 | highest(self.tops[top][lane]);
-        let bits = word << 6 | highest(self.words[word % WORDS][lane]);
+        // Each level: what is left of the index's own word, or else a lower one.
+        let index = end.checked_sub(1)?;
+        let here = self.bits[(index >> 6) % BITS][lane] & not_above(index);
+        if here != 0 {
+            return Some(index & !63 | highest(here));
+        }
+        let index = (index >> 6).checked_sub(1)?;
+        let here = self.words[(index >> 6) % WORDS][lane] & not_above(index);
+        let bits = if here != 0 {
+            index & !63 | highest(here)
+        } else {
+            let index = (index >> 6).checked_sub(1)?;
+            let top = (0..=(index >> 6).min(TOPS - 1)).rev().find_map(|t| {
+                let upto = if t == index >> 6 { not_above(index) } else { !0 };
+                let tops = self.tops[t][lane] & upto;
+                (tops != 0).then(|| t << 6 | highest(tops))
+            })?;
+            top << 6 | highest(self.words[top % WORDS][lane])
+        };
         Some(bits << 6 | highest(self.bits[bits % BITS][lane]))
     }
 }
@@ -95,6 +111,11 @@ fn bit(index: usize) -> u64 {
 /// The bits at and above `index`'s.
 fn not_below(index: usize) -> u64 {
     !0 << (index & 63)
+}
+
+/// The bits at and below `index`'s.
+fn not_above(index: usize) -> u64 {
+    !0 >> (63 - (index & 63))
 }
 
 fn highest(word: u64) -> usize {
@@ -130,7 +151,8 @@ mod tests {
             assert_eq!(tree.next(1, chunk), set.range(chunk..).next().copied());
             let other = (x >> 30) as usize % (1 << 20);
             assert_eq!(tree.next(1, other), set.range(other..).next().copied());
-            assert_eq!(tree.last(1), set.last().copied());
+            assert_eq!(tree.last(1, 1 << 20), set.last().copied());
+            assert_eq!(tree.last(1, other), set.range(..other).next_back().copied());
             assert_eq!(tree.next(0, 0), None);
         }
     }

@@ -14,10 +14,11 @@ pub(crate) use upkeep::request_trim;
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::arena;
 use crate::block::{Block, Chain};
+use crate::large;
 use crate::orphans;
 use crate::remote::Pushed;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
-use crate::span::{Span, SpanList};
+use crate::span::{Event, Span, SpanList};
 use crate::sync::Ordering;
 use core::ptr::null_mut;
 use upkeep::VISITS;
@@ -25,8 +26,9 @@ use upkeep::VISITS;
 // Invariants
 //  1. `free[c]` holds blocks of spans of class c; they count as used there. A refill fills it
 //     from one span; frees into spans that nobody holds may add to it, `room[c]` more.
-//  2. A held span is `active[c]` or in `partial[c]`, never both. A span in `partial` has free
-//     or untouched blocks; a full span that is not active is let go.
+//  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
+//     `partial` has free or untouched blocks. A full span that is not active is let go, but
+//     while there is no other heap it goes into `full`: there is nobody to let go to.
 //  3. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
@@ -39,22 +41,26 @@ const BATCH_BYTES: u32 = 2048;
 /// Remote frees since the last upkeep that a thread must have made before it batches: one
 /// that frees now and then holds nothing back.
 const BATCH_AFTER: u32 = 64;
-/// A refill carves at most this much of untouched memory: an OS page, usually.
+/// A refill carves at most this much of untouched memory, an OS page, the first few times of a
+/// class: that much more than it needs is what a small program shows ...
 const CARVE_BYTES: usize = 4096;
+const COLD_CARVES: u8 = 4;
+/// ... and then this much, which makes the refills of a growing heap rare ...
+const HOT_CARVE_BYTES: usize = 16384;
 /// ... and at most this many blocks.
 const CARVE_BLOCKS: usize = 64;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
 /// A freed block of a span that nobody holds is kept for the next allocation, up to this many
 /// bytes between refills ...
-const ROOM_BYTES: usize = 32768;
+const ROOM_BYTES: usize = 8192;
 /// ... and this many blocks. Without it a program that replaces blocks at random claims and
 /// loses a span for every one or two of them.
 const ROOM_BLOCKS: usize = 64;
 /// Free blocks that make a span worth a refill.
-const WORTHWHILE: i32 = 8;
+const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap keeps while others might need them.
-const KEEP_PARTIAL: usize = 64;
+const KEEP_PARTIAL: usize = 1;
 
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
@@ -77,6 +83,9 @@ pub(crate) struct Heap {
     // Slow path.
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
+    full: SpanList,
+    /// How often each class has been carved.
+    carves: [u8; CLASS_COUNT],
     ring: [Batch; RING],
     remote_frees: u32,
     visits: u32,
@@ -101,6 +110,8 @@ impl Heap {
         room: [0; CLASS_COUNT],
         active: [null_mut(); CLASS_COUNT],
         partial: [SpanList::EMPTY; CLASS_COUNT],
+        full: SpanList::EMPTY,
+        carves: [0; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
         remote_frees: 0,
         visits: 0,
@@ -287,7 +298,8 @@ impl Heap {
                 }
                 let free = (*at).free() as i32;
                 // The fullest of those with some to give; else the one with the most.
-                let rank = if free >= WORTHWHILE { -free } else { free - (1 << 16) };
+                let worthwhile = free >= WORTHWHILE as i32;
+                let rank = if worthwhile { -free } else { free - (1 << 16) };
                 if free > 0 && rank > best.0 {
                     best = (rank, at);
                 }
@@ -321,7 +333,10 @@ impl Heap {
         if span.is_null() {
             return (null_mut(), false);
         }
-        let limit = (CARVE_BYTES / CLASSES[class].size as usize).clamp(1, CARVE_BLOCKS);
+        let carves = &mut self.carves[class];
+        *carves = carves.saturating_add(1);
+        let bytes = if *carves <= COLD_CARVES { CARVE_BYTES } else { HOT_CARVE_BYTES };
+        let limit = (bytes / CLASSES[class].size as usize).clamp(1, CARVE_BLOCKS);
         // SAFETY: invariant 2; its `local_free` was found empty on an earlier rung.
         unsafe { (*span).carve(limit) }
     }
@@ -337,9 +352,11 @@ impl Heap {
     }
 
     fn fresh_span(&mut self, class: usize) -> (*mut Block, bool) {
-        let Some(run) = arena::take_span(CLASSES[class].slices as usize) else {
-            return (null_mut(), false);
-        };
+        let slices = CLASSES[class].slices as usize;
+        // What is only kept warm may be in the way of the window's growth.
+        let run = arena::take_span(slices)
+            .or_else(|| (large::purge_mappings() > 0).then(|| arena::take_span(slices))?);
+        let Some(run) = run else { return (null_mut(), false) };
         let span = Span::create(run.index, run.zero, class, Heap::tag(self));
         self.activate(class, span, false);
         self.carve(class)
@@ -370,6 +387,10 @@ impl Heap {
             if (*span).untouched() > 0 {
                 return self.partial[class].push_back(span);
             }
+            if !pool::others() {
+                (*span).set_full(WORTHWHILE);
+                return self.full.push_front(span);
+            }
             (*span).disown();
             let word = (*span).word();
             if !word.orphan() {
@@ -387,21 +408,41 @@ impl Heap {
         arena::release(index, slices, true);
     }
 
-    /// A local free took the last used block of `span`.
+    /// A local free into `span` was the one before an event.
     ///
     /// # Safety
     /// The heap holds `span`.
     #[cold]
     pub(crate) unsafe fn span_event(&mut self, span: *mut Span) {
-        // SAFETY: the caller's contract.
-        let class = unsafe { (*span).class() } % CLASS_COUNT;
-        if self.active[class] == span {
-            return; // the next refill uses it
+        // SAFETY: the caller's contract; invariant 2 says which list it is in.
+        unsafe {
+            let class = (*span).class() % CLASS_COUNT;
+            let event = (*span).event();
+            if self.active[class] == span {
+                return; // the next refill uses it
+            }
+            self.unlist(class, span);
+            match event {
+                Event::Usable => self.partial[class].push_front(span),
+                Event::Empty => {
+                    self.release(span);
+                    self.visit();
+                }
+            }
         }
-        // SAFETY: invariant 2.
-        unsafe { self.partial[class].remove(span) };
-        self.release(span);
-        self.visit();
+    }
+
+    /// Takes a span that is not active out of its list.
+    unsafe fn unlist(&mut self, class: usize, span: *mut Span) {
+        // SAFETY: the caller names a span of this heap's; invariant 2.
+        unsafe {
+            if (*span).is_full() {
+                (*span).clear_full();
+                self.full.remove(span);
+            } else {
+                self.partial[class].remove(span);
+            }
+        }
     }
 
     // Frees of blocks in spans that this heap does not hold.
@@ -483,6 +524,15 @@ impl Heap {
 
     /// Invariants 1 and 2.
     pub(crate) fn check(&self) {
+        let mut at = self.full.first();
+        while !at.is_null() {
+            // SAFETY: held by this heap.
+            unsafe {
+                assert!((*at).is_full() && at != self.active[(*at).class()]);
+                (*at).check();
+                at = SpanList::after(at);
+            }
+        }
         for class in 0..CLASS_COUNT {
             let mut at = self.partial[class].first();
             while !at.is_null() {

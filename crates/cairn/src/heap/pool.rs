@@ -23,15 +23,17 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Heaps in use.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes a heap, old or new; null if there is no memory for one.
-pub(crate) fn take() -> *mut Heap {
+/// Takes a heap, old or new; null if there is no memory for one. The last place is kept for
+/// the caller that says so.
+pub(crate) fn take(even_the_last: bool) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free;
     // SAFETY: heaps in the pool are the lock holder's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
-            if !address_map::commit_heap(pool.made) {
+            let is_last = address_map::heap_address(pool.made + 1).is_none();
+            if is_last && !even_the_last || !address_map::commit_heap(pool.made) {
                 return null_mut();
             }
             heap = at.cast();
@@ -59,6 +61,11 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     }
     pool.free = heap;
     IN_USE.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether a heap is in use besides `known` of them.
+pub(crate) fn more_than(known: usize) -> bool {
+    IN_USE.load(Ordering::Relaxed) > known
 }
 
 /// Whether more than one heap is in use.

@@ -58,6 +58,10 @@ impl Heap {
         if self.visits % VISITS == 0 {
             self.flush();
             self.remote_frees = 0;
+            if pool::others() {
+                // No longer alone: what is full may be of use to the others.
+                let _ = (0..LOOK).all(|_| self.give_up_full());
+            }
             let step = (self.visits / VISITS) as usize * CLASSES_AT_ONCE;
             for class in step..step + CLASSES_AT_ONCE {
                 self.review(class % CLASS_COUNT);
@@ -131,6 +135,7 @@ impl Heap {
 
     /// Gives everything up: the blocks in hand, the batches under way, all spans.
     pub(crate) fn abandon(&mut self) {
+        self.carves = [0; CLASS_COUNT];
         for class in 0..CLASS_COUNT {
             self.room[class] = 0;
             self.fresh[class] = false;
@@ -164,6 +169,21 @@ impl Heap {
                 }
             }
         }
+        while self.give_up_full() {}
+    }
+
+    /// Lets go of one span of the full list; false if there is none.
+    fn give_up_full(&mut self) -> bool {
+        let span = self.full.first();
+        if !span.is_null() {
+            // SAFETY: it is in that list, and held by this heap.
+            unsafe {
+                let class = (*span).class() % CLASS_COUNT;
+                self.unlist(class, span);
+                self.give_up(span);
+            }
+        }
+        !span.is_null()
     }
 
     /// Frees a block of the allocation list into its span.
@@ -176,9 +196,8 @@ impl Heap {
                 let slices = CLASSES[class].slices as usize;
                 let index = address_map::slice_of(block.cast()) & !(slices - 1);
                 self.push(index, Chain::one(block));
-            } else if (*span).push_local(block) && self.active[class] != span {
-                self.partial[class].remove(span);
-                self.release(span);
+            } else if (*span).push_local(block) {
+                self.span_event(span);
             }
         }
     }

@@ -257,7 +257,7 @@ pub(crate) fn tick(now_ms: u64) {
         }
         if warm.freed_ms == 0 {
             mappings.warm[i].freed_ms = now_ms;
-        } else if now_ms >= warm.freed_ms + delay {
+        } else if now_ms >= warm.freed_ms.saturating_add(delay) {
             mappings.drop_warm(i);
         }
     }

@@ -168,6 +168,7 @@ pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
     let large: *const Large = address_map::slot(index).cast();
     // SAFETY: `heads` marks live blocks' slots; a block that is freed meanwhile leaves a number.
     let slices = unsafe { (&raw const (*large).slices).read_volatile() };
+    let slices = slices.min(address_map::committed() - index);
     Some((address_map::slice_address(index), slices * SLICE_SIZE))
 }
 

@@ -128,9 +128,17 @@ pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
     if fault::hit() {
         return null_mut();
     }
+    // Locked memory stays: the kernel would unlock the whole mapping around it. Asking for
+    // invalidation is how to find out, and does nothing else to anonymous memory.
+    let probe = libc::MS_ASYNC | libc::MS_INVALIDATE;
+    // SAFETY: changes nothing.
+    if keeping_errno(|| unsafe { libc::msync(from.cast(), size, probe) }) != 0 {
+        return null_mut();
+    }
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    let anywhere: *mut libc::c_void = null_mut();
     // SAFETY: the caller's contract.
-    let p = keeping_errno(|| unsafe { libc::mremap(from.cast(), size, size, flags) });
+    let p = keeping_errno(|| unsafe { libc::mremap(from.cast(), size, size, flags, anywhere) });
     if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
 }
 

@@ -38,7 +38,8 @@ pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
 /// The heap of threads that have given theirs back.
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 
-/// The heap that threads share which allocate after they have given theirs back.
+/// The heap that threads share which allocate after they have given theirs back, or for which
+/// there was none.
 struct Late(*mut Heap);
 // SAFETY: reached under its lock only.
 unsafe impl Send for Late {}
@@ -71,7 +72,8 @@ pub(crate) fn refill(class: usize) -> *mut Block {
     }
     let heap = arrive();
     if heap.is_null() {
-        return null_mut();
+        // Out of memory, or more threads than heaps: those share one.
+        return if start() { late_block(class) } else { null_mut() };
     }
     // SAFETY: as above.
     unsafe { (*heap).refill(class) }
@@ -102,7 +104,7 @@ pub(crate) unsafe fn send(span: usize, class: usize, block: *mut Block, now: boo
 fn late_block(class: usize) -> *mut Block {
     let mut late = LATE.lock();
     if late.0.is_null() {
-        late.0 = pool::take();
+        late.0 = pool::take(true);
     }
     if late.0.is_null() {
         return null_mut();
@@ -144,7 +146,7 @@ fn arrive() -> *mut Heap {
     if !start() {
         return null_mut();
     }
-    let heap = pool::take();
+    let heap = pool::take(false);
     if heap.is_null() {
         return heap;
     }
@@ -225,17 +227,17 @@ extern "C" fn child() {
     pool::fork_child();
     LATE.reset();
     STARTED.reset();
-    if pool::others() {
-        salvage();
+    let late = LATE.lock().0;
+    let known = usize::from(!is_stand_in(slot::get())) + usize::from(!late.is_null());
+    if pool::more_than(known) {
+        salvage(slot::get(), late);
     }
 }
 
 /// In a forked child: lets go of the spans of threads that do not exist here. Those may have
 /// been anywhere in their work, so nothing of theirs is believed but the remote words: blocks
 /// that only their lists knew stay lost to the child.
-fn salvage() {
-    let mine = slot::get();
-    let late = LATE.lock().0;
+fn salvage(mine: *mut Heap, late: *mut Heap) {
     let keeps = |heap: *mut Heap| heap == mine || heap == late;
     let (my_tag, late_tag) = (Heap::tag(mine), Heap::tag(late));
     orphans::clear();
