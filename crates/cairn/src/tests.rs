@@ -215,7 +215,7 @@ impl Attempt {
 
 /// Marks are closer than a page up to 4 MiB, and a few thousand beyond.
 fn step_for(size: usize) -> usize {
-    (size / 4096 | 1).clamp(509, 16 * KIB)
+    ((size / 4096) | 1).clamp(509, 16 * KIB)
 }
 
 unsafe fn all_zero(block: *const u8, size: usize) -> bool {

@@ -113,14 +113,15 @@ static inline size_t pending_of(const struct view *view, size_t index)
 
 static inline void count_span(const struct view *view, size_t index, unsigned class, struct census *census)
 {
-    unsigned used;
-    unsigned short carved;
+    unsigned until;
+    unsigned short rest, carved;
     uintptr_t slot = slot_of(view, index);
-    read_from(view, slot + view->header.span_used_offset, &used, sizeof used);
+    read_from(view, slot + view->header.span_until_offset, &until, sizeof until);
+    read_from(view, slot + view->header.span_rest_offset, &rest, sizeof rest);
     read_from(view, slot + view->header.span_carved_offset, &carved, sizeof carved);
-    size_t pending = pending_of(view, index);
+    size_t pending = pending_of(view, index), used = until + rest;
     CHECK(class < view->header.class_count, "class %u", class);
-    CHECK(pending <= used && used <= carved, "slice %zu: %zu, %u, %u", index, pending, used, carved);
+    CHECK(pending <= used && used <= carved, "slice %zu: %zu, %zu, %u", index, pending, used, carved);
     census->in_use[class] += used - pending;
     census->spans++;
 }

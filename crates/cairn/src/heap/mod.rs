@@ -6,6 +6,7 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/heap.md
 
+pub(crate) mod commons;
 pub(crate) mod pool;
 mod upkeep;
 
@@ -44,11 +45,15 @@ const BATCH_AFTER: u32 = 64;
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a
 /// class: that much more than it needs is what a small program shows ...
 const CARVE_BYTES: usize = 4096;
-const COLD_CARVES: u8 = 4;
+const COLD_CARVES: u8 = 6;
 /// ... and then this much, which makes the refills of a growing heap rare ...
 const HOT_CARVE_BYTES: usize = 16384;
 /// ... and at most this many blocks.
 const CARVE_BLOCKS: usize = 64;
+/// A heap asks the commons this often for blocks of a class before it takes spans of its own.
+const COMMONS_ASKED: u8 = 3;
+/// What it gets at once is at most one block, or this much.
+const COMMONS_BYTES: usize = 1024;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
 /// A freed block of a span that nobody holds is kept for the next allocation, up to this many
@@ -59,8 +64,11 @@ const ROOM_BYTES: usize = 8192;
 const ROOM_BLOCKS: usize = 64;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
-/// Usable spans of a class that a heap keeps while others might need them.
-const KEEP_PARTIAL: usize = 1;
+/// Usable spans that a heap takes in, by freeing into them, while others might need them: of
+/// one class, and of all. More: what an idle thread leaves unusable grows (a chain of 200
+/// threads shows it). Fewer: threads that exchange blocks let go of what they need next.
+const KEEP_PARTIAL: usize = 16;
+const KEEP_PARTIAL_ALL: usize = 16;
 
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
@@ -83,8 +91,11 @@ pub(crate) struct Heap {
     // Slow path.
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
+    /// Spans in all of `partial`.
+    usable: usize,
     full: SpanList,
-    /// How often each class has been carved.
+    /// How often each class has been carved, or blocks of it been asked of the commons. Passes
+    /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],
     ring: [Batch; RING],
     remote_frees: u32,
@@ -96,6 +107,8 @@ pub(crate) struct Heap {
     next: *mut Heap,
     index: usize,
     in_use: bool,
+    /// It is the commons.
+    pub(crate) shared: bool,
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_SIZE - 64);
@@ -110,6 +123,7 @@ impl Heap {
         room: [0; CLASS_COUNT],
         active: [null_mut(); CLASS_COUNT],
         partial: [SpanList::EMPTY; CLASS_COUNT],
+        usable: 0,
         full: SpanList::EMPTY,
         carves: [0; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
@@ -120,6 +134,7 @@ impl Heap {
         next: null_mut(),
         index: 0,
         in_use: false,
+        shared: false,
     };
 
     /// The class for a size up to `SMALL_MAX`.
@@ -212,6 +227,7 @@ impl Heap {
     // refill
     //   active span        what was freed in it here
     //   refill_slow        with a bit of upkeep:
+    //     from_commons     a class this thread hardly uses: a few blocks of shared spans
     //     active span      what was freed in it by others
     //     adopt_own        another span of this heap, the fullest of a few
     //     adopt_orphan     a span that somebody let go, the fullest of a few
@@ -248,7 +264,10 @@ impl Heap {
         self.check_upkeep();
         self.served |= 1 << class;
         let mut fresh = false;
-        let mut list = self.active_frees(class);
+        let mut list = self.from_commons(class);
+        if list.is_null() {
+            list = self.active_frees(class);
+        }
         if list.is_null() {
             list = self.adopt_own(class);
         }
@@ -268,6 +287,18 @@ impl Heap {
             true => list,
             false => self.serve(class, list, fresh),
         }
+    }
+
+    /// The first few blocks of a class come from shared spans, if there is somebody to share
+    /// with: one, two, four.
+    fn from_commons(&mut self, class: usize) -> *mut Block {
+        let asked = self.carves[class];
+        if asked >= COMMONS_ASKED || self.shared || !pool::others() {
+            return null_mut();
+        }
+        self.carves[class] += 1;
+        let most = (COMMONS_BYTES / CLASSES[class].size as usize).max(1);
+        commons::take(class, most.min(1 << asked))
     }
 
     fn active_frees(&mut self, class: usize) -> *mut Block {
@@ -366,7 +397,7 @@ impl Heap {
     fn activate(&mut self, class: usize, span: *mut Span, listed: bool) {
         if listed {
             // SAFETY: the caller found it there.
-            unsafe { self.partial[class].remove(span) };
+            unsafe { self.drop_partial(class, span) };
         }
         let last = core::mem::replace(&mut self.active[class], span);
         if !last.is_null() {
@@ -382,10 +413,10 @@ impl Heap {
                 return self.release(span);
             }
             if (*span).has_local() {
-                return self.partial[class].push_front(span);
+                return self.add_partial(class, span);
             }
             if (*span).untouched() > 0 {
-                return self.partial[class].push_back(span);
+                return self.add_partial_last(class, span);
             }
             if !pool::others() {
                 (*span).set_full(WORTHWHILE);
@@ -423,13 +454,34 @@ impl Heap {
             }
             self.unlist(class, span);
             match event {
-                Event::Usable => self.partial[class].push_front(span),
+                Event::Usable => self.add_partial(class, span),
                 Event::Empty => {
                     self.release(span);
                     self.visit();
                 }
             }
         }
+    }
+
+    /// Puts a span first among the usable ones: it has free blocks.
+    unsafe fn add_partial(&mut self, class: usize, span: *mut Span) {
+        self.usable += 1;
+        // SAFETY: the caller holds the span, which is in no list.
+        unsafe { self.partial[class].push_front(span) };
+    }
+
+    /// Puts a span last among them: it has untouched blocks, or pending ones.
+    unsafe fn add_partial_last(&mut self, class: usize, span: *mut Span) {
+        self.usable += 1;
+        // SAFETY: the caller holds the span, which is in no list.
+        unsafe { self.partial[class].push_back(span) };
+    }
+
+    /// Takes a span out from among them.
+    unsafe fn drop_partial(&mut self, class: usize, span: *mut Span) {
+        self.usable -= 1;
+        // SAFETY: it is in that list.
+        unsafe { self.partial[class].remove(span) };
     }
 
     /// Takes a span that is not active out of its list.
@@ -440,7 +492,7 @@ impl Heap {
                 (*span).clear_full();
                 self.full.remove(span);
             } else {
-                self.partial[class].remove(span);
+                self.drop_partial(class, span);
             }
         }
     }
@@ -513,7 +565,9 @@ impl Heap {
             if (*span).used() == 0 {
                 return self.release(span);
             }
-            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::others();
+            let crowded = (self.partial[class].len() >= KEEP_PARTIAL
+                || self.usable >= KEEP_PARTIAL_ALL)
+                && pool::others();
             if crowded && orphans::leave(span) {
                 return;
             }
@@ -524,6 +578,7 @@ impl Heap {
 
     /// Invariants 1 and 2.
     pub(crate) fn check(&self) {
+        assert_eq!(self.usable, self.partial.iter().map(SpanList::len).sum::<usize>());
         let mut at = self.full.first();
         while !at.is_null() {
             // SAFETY: held by this heap.

@@ -103,7 +103,7 @@ impl Heap {
             if (*span).used() > 0 && !leave {
                 return;
             }
-            self.partial[class].remove(span);
+            self.drop_partial(class, span);
             self.let_go(span);
         }
     }
@@ -135,7 +135,6 @@ impl Heap {
 
     /// Gives everything up: the blocks in hand, the batches under way, all spans.
     pub(crate) fn abandon(&mut self) {
-        self.carves = [0; CLASS_COUNT];
         for class in 0..CLASS_COUNT {
             self.room[class] = 0;
             self.fresh[class] = false;
@@ -164,7 +163,7 @@ impl Heap {
                 }
                 // SAFETY: it is in that list, and held by this heap.
                 unsafe {
-                    self.partial[class].remove(span);
+                    self.drop_partial(class, span);
                     self.give_up(span);
                 }
             }
@@ -216,7 +215,7 @@ impl Heap {
             (*span).disown();
             if !(*span).word().orphan() {
                 (*span).own(Heap::tag(self));
-                self.partial[class].push_back(span);
+                self.add_partial_last(class, span);
             }
         }
     }

@@ -9,7 +9,7 @@ mod slot;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE, OWNER_NONE};
 use crate::block::Block;
-use crate::heap::{self, Heap, pool};
+use crate::heap::{self, Heap, commons, pool};
 use crate::os::Lock;
 use crate::size_class::CLASSES;
 use crate::span::Span;
@@ -38,13 +38,6 @@ pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
 /// The heap of threads that have given theirs back.
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 
-/// The heap that threads share which allocate after they have given theirs back, or for which
-/// there was none.
-struct Late(*mut Heap);
-// SAFETY: reached under its lock only.
-unsafe impl Send for Late {}
-static LATE: Lock<Late> = Lock::new(Late(null_mut()));
-
 /// Whether the window exists; the lock makes it be made once.
 static STARTED: Lock<bool> = Lock::new(false);
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
@@ -68,12 +61,12 @@ pub(crate) fn refill(class: usize) -> *mut Block {
         return unsafe { (*heap).refill(class) };
     }
     if is_gone(heap) {
-        return late_block(class);
+        return commons::take(class, 1);
     }
     let heap = arrive();
     if heap.is_null() {
         // Out of memory, or more threads than heaps: those share one.
-        return if start() { late_block(class) } else { null_mut() };
+        return if start() { commons::take(class, 1) } else { null_mut() };
     }
     // SAFETY: as above.
     unsafe { (*heap).refill(class) }
@@ -96,24 +89,6 @@ pub(crate) unsafe fn send(span: usize, class: usize, block: *mut Block, now: boo
             heap::send_without_heap(span, block);
         } else {
             (*heap).send(span, class, block, now);
-        }
-    }
-}
-
-/// Blocks for a thread that is on its way out.
-fn late_block(class: usize) -> *mut Block {
-    let mut late = LATE.lock();
-    if late.0.is_null() {
-        late.0 = pool::take(true);
-    }
-    if late.0.is_null() {
-        return null_mut();
-    }
-    // SAFETY: the lock makes this thread the heap's.
-    unsafe {
-        match Heap::pop(late.0, class) {
-            block if block.is_null() => (*late.0).refill(class),
-            block => block,
         }
     }
 }
@@ -179,12 +154,7 @@ pub(crate) fn trim() {
         // SAFETY: the calling thread's own.
         unsafe { (*heap).abandon() };
     }
-    let mut late = LATE.lock();
-    if !late.0.is_null() {
-        // SAFETY: the lock makes this thread the heap's.
-        unsafe { (*late.0).abandon() };
-    }
-    drop(late);
+    commons::trim();
     heap::request_trim();
 }
 
@@ -201,7 +171,7 @@ pub(crate) fn check() {
 /// is whole in the child.
 extern "C" fn prepare() {
     STARTED.acquire();
-    LATE.acquire();
+    commons::fork_prepare();
     pool::fork_prepare();
     orphans::fork_prepare();
     large::fork_prepare();
@@ -215,7 +185,7 @@ extern "C" fn parent() {
     large::fork_parent();
     orphans::fork_parent();
     pool::fork_parent();
-    LATE.unlock();
+    commons::fork_parent();
     STARTED.unlock();
 }
 
@@ -225,21 +195,21 @@ extern "C" fn child() {
     large::fork_child();
     orphans::fork_child();
     pool::fork_child();
-    LATE.reset();
+    commons::fork_child();
     STARTED.reset();
-    let late = LATE.lock().0;
-    let known = usize::from(!is_stand_in(slot::get())) + usize::from(!late.is_null());
+    let (mine, common) = (slot::get(), commons::heap());
+    let known = usize::from(!is_stand_in(mine)) + usize::from(!common.is_null());
     if pool::more_than(known) {
-        salvage(slot::get(), late);
+        salvage(mine, common);
     }
 }
 
 /// In a forked child: lets go of the spans of threads that do not exist here. Those may have
 /// been anywhere in their work, so nothing of theirs is believed but the remote words: blocks
 /// that only their lists knew stay lost to the child.
-fn salvage(mine: *mut Heap, late: *mut Heap) {
-    let keeps = |heap: *mut Heap| heap == mine || heap == late;
-    let (my_tag, late_tag) = (Heap::tag(mine), Heap::tag(late));
+fn salvage(mine: *mut Heap, common: *mut Heap) {
+    let keeps = |heap: *mut Heap| heap == mine || heap == common;
+    let (my_tag, common_tag) = (Heap::tag(mine), Heap::tag(common));
     orphans::clear();
     let mut index = address_map::first_slice();
     while index < address_map::committed() {
@@ -251,8 +221,8 @@ fn salvage(mine: *mut Heap, late: *mut Heap) {
             continue;
         }
         let slices = CLASSES[usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len()].slices;
-        let kept =
-            owner >= OWNER_HEAP_MIN && (owner == my_tag || (!late.is_null() && owner == late_tag));
+        let kept = owner >= OWNER_HEAP_MIN
+            && (owner == my_tag || (!common.is_null() && owner == common_tag));
         if !kept {
             let span: *mut Span = address_map::slot(index).cast();
             // SAFETY: this is the only thread, and the span is none of its heaps'.

@@ -1,0 +1,77 @@
+//! Owns: the heap that threads share for what they need little of.
+//! Idea: spans of one's own cost a touched page per class and thread; the first few blocks of a
+//!   class come from shared ones, and so does all that a thread without a heap needs.
+//! Never: is asked again once a thread has shown that it needs a class.
+//! Threads: any; one lock, inside which the heap's own locks are taken.
+//! Checked: the idle thread and late allocation tests.
+//! Story: docs/heap.md
+
+use super::{Heap, pool};
+use crate::block::{Block, Chain};
+use crate::os::Lock;
+use core::ptr::null_mut;
+
+struct Commons(*mut Heap);
+
+// SAFETY: reached under the lock only.
+unsafe impl Send for Commons {}
+
+static COMMONS: Lock<Commons> = Lock::new(Commons(null_mut()));
+
+/// Takes up to `count` blocks, linked; null if there is no memory.
+pub(crate) fn take(class: usize, count: usize) -> *mut Block {
+    let mut commons = COMMONS.lock();
+    if commons.0.is_null() {
+        commons.0 = pool::take(true);
+        if commons.0.is_null() {
+            return null_mut();
+        }
+        // SAFETY: ours alone; a shared heap does not ask the commons itself.
+        unsafe { (*commons.0).shared = true };
+    }
+    let heap = commons.0;
+    let mut chain = Chain::EMPTY;
+    for _ in 0..count {
+        // SAFETY: the lock makes this thread the heap's; the blocks are the caller's then.
+        unsafe {
+            let mut block = Heap::pop(heap, class);
+            if block.is_null() {
+                block = (*heap).refill(class);
+            }
+            if block.is_null() {
+                break;
+            }
+            chain.push(block);
+        }
+    }
+    chain.head
+}
+
+/// Gives back what the shared heap holds free.
+pub(crate) fn trim() {
+    let mut commons = COMMONS.lock();
+    if !commons.0.is_null() {
+        // SAFETY: the lock makes this thread the heap's.
+        unsafe { (*commons.0).abandon() };
+    }
+}
+
+/// The shared heap, or null.
+pub(crate) fn heap() -> *mut Heap {
+    COMMONS.lock().0
+}
+
+/// Before a fork: no thread is inside.
+pub(crate) fn fork_prepare() {
+    COMMONS.acquire();
+}
+
+/// After a fork, in the parent.
+pub(crate) fn fork_parent() {
+    COMMONS.unlock();
+}
+
+/// After a fork, in the child.
+pub(crate) fn fork_child() {
+    COMMONS.reset();
+}
