@@ -64,11 +64,10 @@ const ROOM_BYTES: usize = 8192;
 const ROOM_BLOCKS: usize = 64;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
-/// Usable spans that a heap takes in, by freeing into them, while others might need them: of
-/// one class, and of all. More: what an idle thread leaves unusable grows (a chain of 200
-/// threads shows it). Fewer: threads that exchange blocks let go of what they need next.
-const KEEP_PARTIAL: usize = 16;
-const KEEP_PARTIAL_ALL: usize = 16;
+/// Usable spans of a class that a heap takes in, by freeing into them, while others might need
+/// them. Twice of it, and what idle threads leave unusable grows by a third; half of it, and
+/// threads that exchange blocks let go of what they need next (docs/why-not.md).
+const KEEP_PARTIAL: usize = 4;
 
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
@@ -91,8 +90,6 @@ pub(crate) struct Heap {
     // Slow path.
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
-    /// Spans in all of `partial`.
-    usable: usize,
     full: SpanList,
     /// How often each class has been carved, or blocks of it been asked of the commons. Passes
     /// on to the next thread: those that follow each other are alike.
@@ -123,7 +120,6 @@ impl Heap {
         room: [0; CLASS_COUNT],
         active: [null_mut(); CLASS_COUNT],
         partial: [SpanList::EMPTY; CLASS_COUNT],
-        usable: 0,
         full: SpanList::EMPTY,
         carves: [0; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
@@ -397,7 +393,7 @@ impl Heap {
     fn activate(&mut self, class: usize, span: *mut Span, listed: bool) {
         if listed {
             // SAFETY: the caller found it there.
-            unsafe { self.drop_partial(class, span) };
+            unsafe { self.partial[class].remove(span) };
         }
         let last = core::mem::replace(&mut self.active[class], span);
         if !last.is_null() {
@@ -413,10 +409,10 @@ impl Heap {
                 return self.release(span);
             }
             if (*span).has_local() {
-                return self.add_partial(class, span);
+                return self.partial[class].push_front(span);
             }
             if (*span).untouched() > 0 {
-                return self.add_partial_last(class, span);
+                return self.partial[class].push_back(span);
             }
             if !pool::others() {
                 (*span).set_full(WORTHWHILE);
@@ -454,34 +450,13 @@ impl Heap {
             }
             self.unlist(class, span);
             match event {
-                Event::Usable => self.add_partial(class, span),
+                Event::Usable => self.partial[class].push_front(span),
                 Event::Empty => {
                     self.release(span);
                     self.visit();
                 }
             }
         }
-    }
-
-    /// Puts a span first among the usable ones: it has free blocks.
-    unsafe fn add_partial(&mut self, class: usize, span: *mut Span) {
-        self.usable += 1;
-        // SAFETY: the caller holds the span, which is in no list.
-        unsafe { self.partial[class].push_front(span) };
-    }
-
-    /// Puts a span last among them: it has untouched blocks, or pending ones.
-    unsafe fn add_partial_last(&mut self, class: usize, span: *mut Span) {
-        self.usable += 1;
-        // SAFETY: the caller holds the span, which is in no list.
-        unsafe { self.partial[class].push_back(span) };
-    }
-
-    /// Takes a span out from among them.
-    unsafe fn drop_partial(&mut self, class: usize, span: *mut Span) {
-        self.usable -= 1;
-        // SAFETY: it is in that list.
-        unsafe { self.partial[class].remove(span) };
     }
 
     /// Takes a span that is not active out of its list.
@@ -492,7 +467,7 @@ impl Heap {
                 (*span).clear_full();
                 self.full.remove(span);
             } else {
-                self.drop_partial(class, span);
+                self.partial[class].remove(span);
             }
         }
     }
@@ -565,9 +540,7 @@ impl Heap {
             if (*span).used() == 0 {
                 return self.release(span);
             }
-            let crowded = (self.partial[class].len() >= KEEP_PARTIAL
-                || self.usable >= KEEP_PARTIAL_ALL)
-                && pool::others();
+            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::others();
             if crowded && orphans::leave(span) {
                 return;
             }
@@ -578,7 +551,6 @@ impl Heap {
 
     /// Invariants 1 and 2.
     pub(crate) fn check(&self) {
-        assert_eq!(self.usable, self.partial.iter().map(SpanList::len).sum::<usize>());
         let mut at = self.full.first();
         while !at.is_null() {
             // SAFETY: held by this heap.

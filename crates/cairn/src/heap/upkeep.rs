@@ -103,7 +103,7 @@ impl Heap {
             if (*span).used() > 0 && !leave {
                 return;
             }
-            self.drop_partial(class, span);
+            self.partial[class].remove(span);
             self.let_go(span);
         }
     }
@@ -163,7 +163,7 @@ impl Heap {
                 }
                 // SAFETY: it is in that list, and held by this heap.
                 unsafe {
-                    self.drop_partial(class, span);
+                    self.partial[class].remove(span);
                     self.give_up(span);
                 }
             }
@@ -215,7 +215,7 @@ impl Heap {
             (*span).disown();
             if !(*span).word().orphan() {
                 (*span).own(Heap::tag(self));
-                self.add_partial_last(class, span);
+                self.partial[class].push_back(span);
             }
         }
     }
