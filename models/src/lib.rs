@@ -36,8 +36,8 @@ unsafe impl Sync for Span {}
 impl Span {
     fn new(blocks: usize) -> Arc<Span> {
         Arc::new(Span {
-            word: RemoteWord::new(),
-            blocks: (0..blocks).map(|_| Block::new()).collect(),
+            word: RemoteWord::default(),
+            blocks: (0..blocks).map(|_| Block::default()).collect(),
             returned: UnsafeCell::new(0),
             listed: Mutex::new(false),
         })

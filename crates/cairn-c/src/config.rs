@@ -22,8 +22,11 @@ static END: extern "C" fn() = end;
 
 static PRINT_AT_EXIT: AtomicBool = AtomicBool::new(false);
 
-/// The settings, as text: (name, meaning, parse and apply).
-const SETTINGS: [(&[u8], fn(&[u8]) -> bool); 4] = [
+/// Reads a value and applies it; false if it makes no sense.
+type Apply = fn(&[u8]) -> bool;
+
+/// The settings, by name.
+const SETTINGS: [(&[u8], Apply); 4] = [
     (b"STATS", |value| switch(value, |on| PRINT_AT_EXIT.store(on, Ordering::Relaxed))),
     (b"SHOW_CONFIG", |value| switch(value, |_| ())),
     (b"NO_INHERIT", |value| switch(value, |_| ())),

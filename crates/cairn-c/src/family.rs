@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn posix_memalign(
     align: usize,
     size: usize,
 ) -> c_int {
-    if !align.is_power_of_two() || align % size_of::<*mut c_void>() != 0 {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
     let p = cairn::allocate_aligned(size, align);

@@ -37,7 +37,7 @@ const SMALL_PAGES_BYTES: usize = 64 << 20;
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
-/// A span that no heap owns for now.
+/// A span that no heap owns.
 pub(crate) const OWNER_ORPHAN: u32 = 1;
 /// The first slice of a large block.
 pub(crate) const OWNER_LARGE: u32 = 2;
@@ -247,7 +247,7 @@ fn reserve_aligned(size: usize) -> *mut u8 {
     // Far from where programs, libraries and stacks are put, and different from run to run.
     let slot = if size >= 1024 * GIB { 16 + os::seed() % 64 } else { 1 + os::seed() % 6 };
     let p = os::reserve(core::ptr::without_provenance_mut(slot * size), size);
-    if p.is_null() || p.addr() % size == 0 {
+    if p.is_null() || p.addr().is_multiple_of(size) {
         return p;
     }
     // SAFETY: reserved just now.
@@ -321,7 +321,7 @@ pub(crate) fn init() -> bool {
 fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
     let layout = Layout::of(size);
     let slices = size >> SLICE_SHIFT;
-    debug_assert!(base.addr() % size == 0 && layout.data < size);
+    debug_assert!(base.addr().is_multiple_of(size) && layout.data < size);
     os::keep_small_pages(base, layout.data + if reserved { SMALL_PAGES_BYTES } else { 0 });
     if !os::make_readable(base, layout.chunks) {
         let whole = if reserved { size } else { layout.data };

@@ -288,13 +288,10 @@ unsafe fn deallocate_verified(p: *mut u8, call: &str) {
 
 #[cold]
 fn free_large(p: *mut u8) -> bool {
-    match address_map::contains(p) {
-        true => {
-            let owner = address_map::descriptor(p).owner.load(Ordering::Relaxed);
-            owner == OWNER_LARGE && large::free(p)
-        }
-        false => large::free_mapping(p),
+    if !address_map::contains(p) {
+        return large::free_mapping(p);
     }
+    address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
 }
 
 /// The class of the span block that starts at `p`; None if `p` is not in a span. Aborts if it

@@ -10,17 +10,12 @@ use core::ptr::null_mut;
 
 /// A free block, seen as a list node. Every block is at least this large and aligned so.
 #[repr(C, align(16))]
+#[derive(Default)] // for models; real blocks are raw memory
 pub(crate) struct Block {
     next: Plain<*mut Block>,
 }
 
 impl Block {
-    /// A block outside any list (models only; real blocks are raw memory).
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        Self { next: Plain::new(null_mut()) }
-    }
-
     /// The block after this one.
     ///
     /// # Safety

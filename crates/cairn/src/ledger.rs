@@ -47,7 +47,7 @@ pub struct ClassRow {
 }
 
 /// The account. All figures are in bytes unless they say otherwise. In `bytes`,
-/// spans = in_use + cached + free + untouched of all classes, and
+/// spans = in_use + cached + free + untouched of all classes + what is cut off in front, and
 /// spans + large + dirty + mappings + warm + metadata = total; the same in `resident`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ledger {
@@ -118,9 +118,9 @@ impl Ledger {
             ledger.metadata.bytes += resident;
             ledger.metadata.resident += resident;
         }
-        let usage = arena::usage();
-        ledger.clean = usage.clean * SLICE_SIZE;
-        ledger.given_back = usage.purged * SLICE_SIZE as u64;
+        let (clean, purged) = arena::clean_and_purged();
+        ledger.clean = clean * SLICE_SIZE;
+        ledger.given_back = purged * SLICE_SIZE as u64;
         ledger
     }
 

@@ -6,7 +6,7 @@
 //! Story: docs/protocol.md
 
 use crate::block::Chain;
-use crate::os::Lock;
+use crate::os::{Fork, Lock};
 use crate::size_class::CLASS_COUNT;
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicUsize, Ordering};
@@ -94,19 +94,9 @@ pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
     orphans.count.store(spans.len(), Ordering::Relaxed);
 }
 
-/// Before a fork: no thread is inside.
-pub(crate) fn fork_prepare() {
-    ORPHANS.iter().for_each(|o| o.spans.acquire());
-}
-
-/// After a fork, in the parent.
-pub(crate) fn fork_parent() {
-    ORPHANS.iter().for_each(|o| o.spans.unlock());
-}
-
-/// After a fork, in the child.
-pub(crate) fn fork_child() {
-    ORPHANS.iter().for_each(|o| o.spans.reset());
+/// Holds the lock over a fork.
+pub(crate) fn at_fork(step: Fork) {
+    ORPHANS.iter().for_each(|o| o.spans.at_fork(step));
 }
 
 /// Forgets all lists, to build them anew; in a forked child.

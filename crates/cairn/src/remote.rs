@@ -89,14 +89,10 @@ pub(crate) enum Pushed {
 
 /// The word of one span. A zeroed word is OWNED with nothing pending.
 #[repr(transparent)]
+#[derive(Default)]
 pub(crate) struct RemoteWord(AtomicU64);
 
 impl RemoteWord {
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
     /// Gives `batch` back to the span at `base`; any thread.
     ///
     /// # Safety

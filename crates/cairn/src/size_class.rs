@@ -126,7 +126,7 @@ pub(crate) const SMALL_CLASS: [u8; SMALL_MAX / MIN_ALIGN + 1] = {
 #[inline(always)]
 pub(crate) fn class_of(size: usize) -> usize {
     if size <= SMALL_MAX {
-        SMALL_CLASS[(size + MIN_ALIGN - 1) / MIN_ALIGN] as usize
+        SMALL_CLASS[(size + MIN_ALIGN - 1) >> MIN_ALIGN.trailing_zeros()] as usize
     } else {
         medium_class(size)
     }
@@ -152,11 +152,11 @@ pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
     if rounded > MEDIUM_MAX {
         return None;
     }
-    (class_of(rounded)..CLASS_COUNT).find(|&c| CLASSES[c].size as usize % align == 0)
+    (class_of(rounded)..CLASS_COUNT).find(|&c| (CLASSES[c].size as usize).is_multiple_of(align))
 }
 
 const _: () = assert!(class_size(31) == SMALL_MAX && class_size(CLASS_COUNT - 1) == MEDIUM_MAX);
-const _: () = assert!(SLICE_SIZE % MIN_ALIGN == 0);
+const _: () = assert!(SLICE_SIZE.is_multiple_of(MIN_ALIGN));
 
 #[cfg(test)]
 mod tests {
@@ -199,7 +199,7 @@ mod tests {
             let first = c.slack as usize;
             for at in 0..bytes {
                 let offset = at.wrapping_sub(first);
-                let is = at >= first && (at - first) % c.size as usize == 0;
+                let is = at >= first && (at - first).is_multiple_of(c.size as usize);
                 assert_eq!(c.is_block(offset), is, "size {} at {at}", c.size);
             }
             let mut x = 0x9e37_79b9_7f4a_7c15u64;

@@ -378,6 +378,12 @@ impl SpanList {
         self.first
     }
 
+    /// The last span, or null.
+    #[inline]
+    pub(crate) fn last(&self) -> *mut Span {
+        self.last
+    }
+
     /// The span after `span`, or null.
     ///
     /// # Safety

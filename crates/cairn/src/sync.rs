@@ -17,14 +17,11 @@ pub(crate) use loom::sync::atomic::Ordering;
 /// Loom's, but for loads: loom 0.7 does not come back to a load that another thread's load
 /// follows, and so never runs a later store before it. As a read-modify-write it is revisited.
 #[cfg(loom)]
+#[derive(Default)]
 pub(crate) struct AtomicU64(loom::sync::atomic::AtomicU64);
 
 #[cfg(loom)]
 impl AtomicU64 {
-    pub(crate) fn new(value: u64) -> Self {
-        Self(loom::sync::atomic::AtomicU64::new(value))
-    }
-
     pub(crate) fn load(&self, order: Ordering) -> u64 {
         self.0.fetch_or(0, order)
     }
@@ -85,10 +82,6 @@ pub(crate) struct Plain<T>(loom::cell::UnsafeCell<T>);
 
 #[cfg(loom)]
 impl<T: Copy> Plain<T> {
-    pub(crate) fn new(value: T) -> Self {
-        Self(loom::cell::UnsafeCell::new(value))
-    }
-
     pub(crate) fn get(&self) -> T {
         // SAFETY: loom checks that no other thread writes meanwhile.
         self.0.with(|p| unsafe { *p })
@@ -97,5 +90,19 @@ impl<T: Copy> Plain<T> {
     pub(crate) fn set(&self, value: T) {
         // SAFETY: loom checks that no other thread reads or writes meanwhile.
         self.0.with_mut(|p| unsafe { *p = value })
+    }
+}
+
+#[cfg(loom)]
+impl<T> Default for Plain<*mut T> {
+    fn default() -> Self {
+        Self(loom::cell::UnsafeCell::new(core::ptr::null_mut()))
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Default for Plain<*mut T> {
+    fn default() -> Self {
+        Self(core::cell::UnsafeCell::new(core::ptr::null_mut()))
     }
 }

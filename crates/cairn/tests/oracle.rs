@@ -149,7 +149,7 @@ fn worker(seed: u64, until: Instant, live: Live, inbox: Receiver<Held>, peers: V
                 mine.push(held);
             }
         }
-        if rounds % 5000 == 0 {
+        if rounds.is_multiple_of(5000) {
             cairn::purge();
         }
     }

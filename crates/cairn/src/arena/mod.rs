@@ -9,7 +9,7 @@
 mod tree;
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
-use crate::os::{self, Guard, Lock};
+use crate::os::{self, Fork, Guard, Lock};
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{AtomicUsize, Ordering};
 use tree::Tree;
@@ -92,15 +92,6 @@ pub(crate) struct Run {
     pub(crate) index: usize,
     /// Whether all of them are known to be zero.
     pub(crate) zero: bool,
-}
-
-/// Figures for the ledger, in slices.
-#[derive(Clone, Copy)]
-pub(crate) struct Usage {
-    /// Free and known to be zero.
-    pub(crate) clean: usize,
-    /// Given back to the system since the start.
-    pub(crate) purged: u64,
 }
 
 /// Takes an aligned run of one of the spans' lengths; None if the system has no more memory.
@@ -259,10 +250,10 @@ pub(crate) fn head_below(index: usize) -> Option<usize> {
     None
 }
 
-/// The arena's figures.
-pub(crate) fn usage() -> Usage {
+/// Slices that are free and known to be zero, and how many were given back since the start.
+pub(crate) fn clean_and_purged() -> (usize, u64) {
     let arena = ARENA.lock();
-    Usage { clean: arena.free - arena.dirty, purged: arena.purged }
+    (arena.free - arena.dirty, arena.purged)
 }
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
@@ -283,19 +274,9 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-/// Before a fork: no thread is inside.
-pub(crate) fn fork_prepare() {
-    ARENA.acquire();
-}
-
-/// After a fork, in the parent.
-pub(crate) fn fork_parent() {
-    ARENA.unlock();
-}
-
-/// After a fork, in the child.
-pub(crate) fn fork_child() {
-    ARENA.reset();
+/// Holds the lock over a fork.
+pub(crate) fn at_fork(step: Fork) {
+    ARENA.at_fork(step);
 }
 
 /// Purges up to `limit` dirty slices from the top; the number that went. The lock is given up

@@ -8,7 +8,7 @@
 
 use super::{Heap, pool};
 use crate::block::{Block, Chain};
-use crate::os::Lock;
+use crate::os::{Fork, Lock};
 use core::ptr::null_mut;
 
 struct Commons(*mut Heap);
@@ -61,17 +61,7 @@ pub(crate) fn heap() -> *mut Heap {
     COMMONS.lock().0
 }
 
-/// Before a fork: no thread is inside.
-pub(crate) fn fork_prepare() {
-    COMMONS.acquire();
-}
-
-/// After a fork, in the parent.
-pub(crate) fn fork_parent() {
-    COMMONS.unlock();
-}
-
-/// After a fork, in the child.
-pub(crate) fn fork_child() {
-    COMMONS.reset();
+/// Holds the lock over a fork.
+pub(crate) fn at_fork(step: Fork) {
+    COMMONS.at_fork(step);
 }

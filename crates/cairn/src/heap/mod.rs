@@ -8,8 +8,10 @@
 
 pub(crate) mod commons;
 pub(crate) mod pool;
+mod sending;
 mod upkeep;
 
+pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::request_trim;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
@@ -17,7 +19,6 @@ use crate::arena;
 use crate::block::{Block, Chain};
 use crate::large;
 use crate::orphans;
-use crate::remote::Pushed;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Event, Span, SpanList};
 use crate::sync::Ordering;
@@ -29,19 +30,12 @@ use upkeep::VISITS;
 //     from one span; frees into spans that nobody holds may add to it, `room[c]` more.
 //  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is let go, but
-//     while there is no other heap it goes into `full`: there is nobody to let go to.
+//     while there is no other heap the latest of them go into `full`.
 //  3. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
 const RING: usize = 16;
-/// A batch leaves at this many blocks ...
-const BATCH_BLOCKS: u32 = 32;
-/// ... or bytes.
-const BATCH_BYTES: u32 = 2048;
-/// Remote frees since the last upkeep that a thread must have made before it batches: one
-/// that frees now and then holds nothing back.
-const BATCH_AFTER: u32 = 64;
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a
 /// class: that much more than it needs is what a small program shows ...
 const CARVE_BYTES: usize = 4096;
@@ -62,6 +56,10 @@ const ROOM_BYTES: usize = 8192;
 /// ... and this many blocks. Without it a program that replaces blocks at random claims and
 /// loses a span for every one or two of them.
 const ROOM_BLOCKS: usize = 64;
+/// Full spans that a heap holds on to while it is the only one, in slices: 4 MiB. A program
+/// that replaces blocks at random frees into its own spans then. It is also what a thread that
+/// falls idle after others have come may keep from them.
+const FULL_SLICES: usize = 256;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
@@ -91,6 +89,7 @@ pub(crate) struct Heap {
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
     full: SpanList,
+    full_slices: usize,
     /// How often each class has been carved, or blocks of it been asked of the commons. Passes
     /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],
@@ -121,6 +120,7 @@ impl Heap {
         active: [null_mut(); CLASS_COUNT],
         partial: [SpanList::EMPTY; CLASS_COUNT],
         full: SpanList::EMPTY,
+        full_slices: 0,
         carves: [0; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
         remote_frees: 0,
@@ -137,7 +137,13 @@ impl Heap {
     #[inline(always)]
     pub(crate) fn small_class(&self, size: usize) -> usize {
         // SAFETY: (SMALL_MAX + 15) / 16 is the last index.
-        unsafe { usize::from(*self.small_class.get_unchecked((size + MIN_ALIGN - 1) / MIN_ALIGN)) }
+        unsafe {
+            usize::from(
+                *self
+                    .small_class
+                    .get_unchecked((size + MIN_ALIGN - 1) >> MIN_ALIGN.trailing_zeros()),
+            )
+        }
     }
 
     /// Pops a block; null if a refill is due.
@@ -223,7 +229,7 @@ impl Heap {
     // refill
     //   active span        what was freed in it here
     //   refill_slow        with a bit of upkeep:
-    //     from_commons     a class this thread hardly uses: a few blocks of shared spans
+    //     ask_commons     a class this thread hardly uses: a few blocks of shared spans
     //     active span      what was freed in it by others
     //     adopt_own        another span of this heap, the fullest of a few
     //     adopt_orphan     a span that somebody let go, the fullest of a few
@@ -237,7 +243,7 @@ impl Heap {
         let span = self.active[class];
         self.visits = self.visits.wrapping_add(1);
         // SAFETY: invariant 2: this heap holds it.
-        if span.is_null() || self.visits % VISITS == 0 || unsafe { !(*span).has_local() } {
+        if span.is_null() || self.visits.is_multiple_of(VISITS) || unsafe { !(*span).has_local() } {
             return self.refill_slow(class);
         }
         // SAFETY: as above.
@@ -260,7 +266,7 @@ impl Heap {
         self.check_upkeep();
         self.served |= 1 << class;
         let mut fresh = false;
-        let mut list = self.from_commons(class);
+        let mut list = self.ask_commons(class);
         if list.is_null() {
             list = self.active_frees(class);
         }
@@ -287,9 +293,9 @@ impl Heap {
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share
     /// with: one, two, four.
-    fn from_commons(&mut self, class: usize) -> *mut Block {
+    fn ask_commons(&mut self, class: usize) -> *mut Block {
         let asked = self.carves[class];
-        if asked >= COMMONS_ASKED || self.shared || !pool::others() {
+        if asked >= COMMONS_ASKED || self.shared || !pool::more_than(1) {
             return null_mut();
         }
         self.carves[class] += 1;
@@ -402,7 +408,7 @@ impl Heap {
     }
 
     /// Finds a place for a held span that is neither active nor in a list.
-    fn put_aside(&mut self, class: usize, span: *mut Span) {
+    fn put_aside(&mut self, mut class: usize, mut span: *mut Span) {
         // SAFETY: this heap holds the span throughout, until `orphan` succeeds.
         unsafe {
             if (*span).used() == 0 {
@@ -414,9 +420,19 @@ impl Heap {
             if (*span).untouched() > 0 {
                 return self.partial[class].push_back(span);
             }
-            if !pool::others() {
+            if !pool::more_than(1) {
                 (*span).set_full(WORTHWHILE);
-                return self.full.push_front(span);
+                self.full_slices += CLASSES[class].slices as usize;
+                self.full.push_front(span);
+                if self.full_slices <= FULL_SLICES {
+                    return;
+                }
+                span = self.full.last();
+                class = (*span).class() % CLASS_COUNT;
+                self.unlist(class, span);
+                if (*span).has_local() {
+                    return self.partial[class].push_front(span);
+                }
             }
             (*span).disown();
             let word = (*span).word();
@@ -465,87 +481,11 @@ impl Heap {
         unsafe {
             if (*span).is_full() {
                 (*span).clear_full();
+                self.full_slices -= CLASSES[class].slices as usize;
                 self.full.remove(span);
             } else {
                 self.partial[class].remove(span);
             }
-        }
-    }
-
-    // Frees of blocks in spans that this heap does not hold.
-    //
-    // send               batched, or at once if the span is nobody's or this thread seldom does it
-    //   push             one CAS
-    //     take_over      the span was full and nobody's: it is this heap's now
-    //     release        it was the last block of a listed span
-    /// Gives `block` back to the span at slice `span`.
-    ///
-    /// # Safety
-    /// `block` is a block of that span, of `class`, in use, and the caller's to free.
-    pub(crate) unsafe fn send(&mut self, span: usize, class: usize, block: *mut Block, now: bool) {
-        self.remote_frees = self.remote_frees.saturating_add(1);
-        if now || self.remote_frees <= BATCH_AFTER {
-            // SAFETY: the caller's contract.
-            unsafe { self.push(span, Chain::one(block)) };
-            return self.visit();
-        }
-        let batch = &mut self.ring[(span ^ span >> 4) % RING];
-        let mut evicted = None;
-        if batch.span != span && batch.chain.count > 0 {
-            evicted = Some(core::mem::replace(batch, Batch { span, chain: Chain::EMPTY }));
-        }
-        batch.span = span;
-        // SAFETY: the block is the caller's, the chain this heap's.
-        unsafe { batch.chain.push(block) };
-        let bound = BATCH_BLOCKS.min(BATCH_BYTES / CLASSES[class % CLASS_COUNT].size);
-        if batch.chain.count >= bound {
-            let full = core::mem::replace(&mut batch.chain, Chain::EMPTY);
-            // SAFETY: the blocks are of that span, and this heap's to free.
-            unsafe { self.push(span, full) };
-            self.visit();
-        }
-        if let Some(batch) = evicted {
-            // SAFETY: as above.
-            unsafe { self.push(batch.span, batch.chain) };
-            self.visit();
-        }
-    }
-
-    /// Sends all batches off.
-    pub(crate) fn flush(&mut self) {
-        for i in 0..RING {
-            let batch = &mut self.ring[i];
-            if batch.chain.count > 0 {
-                let chain = core::mem::replace(&mut batch.chain, Chain::EMPTY);
-                let span = batch.span;
-                // SAFETY: invariant 3: the blocks are of that span, and this heap's to free.
-                unsafe { self.push(span, chain) };
-            }
-        }
-    }
-
-    unsafe fn push(&mut self, index: usize, chain: Chain) {
-        // SAFETY: the caller's contract.
-        let pushed = unsafe { push_to(index, chain) };
-        if let Some(span) = pushed {
-            self.take_over(span);
-        }
-    }
-
-    /// Takes in a span that a push has claimed.
-    fn take_over(&mut self, span: *mut Span) {
-        // SAFETY: the push made this thread the holder.
-        unsafe {
-            let class = (*span).class() % CLASS_COUNT;
-            if (*span).used() == 0 {
-                return self.release(span);
-            }
-            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::others();
-            if crowded && orphans::leave(span) {
-                return;
-            }
-            (*span).own(Heap::tag(self));
-            self.put_aside(class, span);
         }
     }
 
@@ -601,52 +541,4 @@ fn is_block_of(class: usize, p: *mut Block) -> bool {
         && d.owner.load(Ordering::Relaxed) != OWNER_LARGE
         // SAFETY: metadata is never unmapped.
         && unsafe { Span::is_block(span, p) }
-}
-
-/// Gives blocks back to a span that the caller does not hold. If that makes the caller its
-/// holder, answers the span, its free blocks in place; unless nothing is in use any more in a
-/// listed span: that one is gone then.
-///
-/// # Safety
-/// As for `RemoteWord::push`; `index` is the span's first slice.
-unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
-    let span: *mut Span = address_map::slot(index).cast();
-    let base = address_map::slice_address(index);
-    // SAFETY: the caller's contract.
-    match unsafe { address_map::remote_word(index).push(base, chain) } {
-        Pushed::Queued => None,
-        Pushed::Claimed => {
-            // The links up to the tail are ours; behind it there was nothing.
-            // SAFETY: the claim made us the holder.
-            unsafe { (*span).claim(chain) };
-            Some(span)
-        }
-        Pushed::ClaimedEmpty => {
-            // SAFETY: the claim made us the holder; no block is in use.
-            unsafe {
-                orphans::remove(span, (*span).class());
-                (*span).empty();
-                let (index, slices) = (*span).dissolve();
-                arena::release(index, slices, true);
-            }
-            None
-        }
-    }
-}
-
-/// Frees a block from a thread that has no heap (any more).
-///
-/// # Safety
-/// As for `Heap::send`.
-pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
-    // SAFETY: the caller's contract; a claimed span is ours until we let it go.
-    unsafe {
-        if let Some(span) = push_to(index, Chain::one(block))
-            && ((*span).used() == 0 || !orphans::leave(span))
-        {
-            (*span).empty();
-            let (index, slices) = (*span).dissolve();
-            arena::release(index, slices, true);
-        }
-    }
 }

@@ -7,7 +7,7 @@
 
 use super::Heap;
 use crate::address_map;
-use crate::os::Lock;
+use crate::os::{Fork, Lock};
 use crate::sync::{AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
@@ -68,29 +68,14 @@ pub(crate) fn more_than(known: usize) -> bool {
     IN_USE.load(Ordering::Relaxed) > known
 }
 
-/// Whether more than one heap is in use.
-pub(crate) fn others() -> bool {
-    IN_USE.load(Ordering::Relaxed) > 1
-}
-
 /// Heaps in use, and heaps there are.
 pub(crate) fn counts() -> (usize, usize) {
     (IN_USE.load(Ordering::Relaxed), POOL.lock().made)
 }
 
-/// Before a fork: no thread is inside.
-pub(crate) fn fork_prepare() {
-    POOL.acquire();
-}
-
-/// After a fork, in the parent.
-pub(crate) fn fork_parent() {
-    POOL.unlock();
-}
-
-/// After a fork, in the child.
-pub(crate) fn fork_child() {
-    POOL.reset();
+/// Holds the lock over a fork.
+pub(crate) fn at_fork(step: Fork) {
+    POOL.at_fork(step);
 }
 
 /// After a fork, in the child, once no span names another heap any more: all heaps but those

@@ -39,7 +39,7 @@ impl Heap {
     /// Does upkeep if it is due.
     #[inline]
     pub(super) fn check_upkeep(&mut self) {
-        if self.visits % VISITS == 0
+        if self.visits.is_multiple_of(VISITS)
             || arena::in_debt()
             || self.trims_seen != TRIMS.load(Ordering::Relaxed)
         {
@@ -55,10 +55,10 @@ impl Heap {
             self.flush();
             self.trim_partial();
         }
-        if self.visits % VISITS == 0 {
+        if self.visits.is_multiple_of(VISITS) {
             self.flush();
             self.remote_frees = 0;
-            if pool::others() {
+            if pool::more_than(1) {
                 // No longer alone: what is full may be of use to the others.
                 let _ = (0..LOOK).all(|_| self.give_up_full());
             }
@@ -75,7 +75,7 @@ impl Heap {
     /// Looks at a few spans of a class for blocks that others have freed; lets spans go if the
     /// class has not been needed for a round and other threads might need it.
     fn review(&mut self, class: usize) {
-        let cold = self.served & 1 << class == 0 && pool::others();
+        let cold = self.served & 1 << class == 0 && pool::more_than(1);
         self.served &= !(1 << class);
         let mut at = self.partial[class].first();
         for _ in 0..LOOK {

@@ -8,7 +8,7 @@
 
 use super::{Allocated, COLOUR_STEP, COLOURS, MAPPING_MIN, Resized, next_colour};
 use crate::arena;
-use crate::os::{self, Guard, Lock};
+use crate::os::{self, Fork, Lock};
 use core::ptr::null_mut;
 
 // Invariants, under the lock
@@ -248,7 +248,10 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
 
 /// Unmaps what has been kept warm longer than the purge delay.
 pub(crate) fn tick(now_ms: u64) {
-    let Some(mut mappings) = MAPPINGS.try_any_warm() else { return };
+    let mut mappings = MAPPINGS.lock();
+    if mappings.warm_bytes == 0 {
+        return;
+    }
     let delay = arena::purge_delay() as u64;
     for i in 0..WARM {
         let warm = mappings.warm[i];
@@ -287,27 +290,9 @@ pub(crate) fn for_each(mut f: impl FnMut(&Mapping, bool)) {
     }
 }
 
-/// Before a fork: no thread is inside.
-pub(crate) fn fork_prepare() {
-    MAPPINGS.acquire();
-}
-
-/// After a fork, in the parent.
-pub(crate) fn fork_parent() {
-    MAPPINGS.unlock();
-}
-
-/// After a fork, in the child.
-pub(crate) fn fork_child() {
-    MAPPINGS.reset();
-}
-
-impl Lock<Mappings> {
-    /// The lock, if anything is warm.
-    fn try_any_warm(&self) -> Option<Guard<'_, Mappings>> {
-        let mappings = self.lock();
-        (mappings.warm_bytes > 0).then_some(mappings)
-    }
+/// Holds the lock over a fork.
+pub(crate) fn at_fork(step: Fork) {
+    MAPPINGS.at_fork(step);
 }
 
 impl Mappings {

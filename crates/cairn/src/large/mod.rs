@@ -9,8 +9,8 @@
 mod mapping;
 
 pub(crate) use mapping::{
-    base_of as mapping_base, for_each as for_each_mapping, fork_child, fork_parent, fork_prepare,
-    free as free_mapping, purge as purge_mappings, reallocate as reallocate_mapping, tick,
+    at_fork, base_of as mapping_base, for_each as for_each_mapping, free as free_mapping,
+    purge as purge_mappings, reallocate as reallocate_mapping, tick,
     usable_size as mapping_usable_size,
 };
 

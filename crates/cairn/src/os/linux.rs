@@ -180,10 +180,7 @@ pub(crate) fn page_size() -> usize {
     match CACHED.load(Ordering::Relaxed) {
         0 => {
             // SAFETY: getauxval has no preconditions.
-            let size = match unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize {
-                0 => 4096,
-                size => size,
-            };
+            let size = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
             CACHED.store(size, Ordering::Relaxed);
             size
         }

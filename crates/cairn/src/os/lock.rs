@@ -17,6 +17,17 @@ const CONTENDED: u32 = 2;
 /// How often a waiter looks before it sleeps: about the length of the short sections here.
 const SPINS: u32 = 60;
 
+/// The three moments of a fork.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fork {
+    /// Before it.
+    Prepare,
+    /// After it, in the parent.
+    Parent,
+    /// After it, in the child, where no other thread exists.
+    Child,
+}
+
 /// The thread that is forking: it holds every lock, and may go through them, because handlers
 /// of others that run before and after ours may allocate. 0: none.
 static FORKER: AtomicUsize = AtomicUsize::new(0);
@@ -55,9 +66,18 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Takes the lock without a guard: before a fork.
+    /// Takes part in a fork: no thread is inside while it happens.
+    pub(crate) fn at_fork(&self, step: Fork) {
+        match step {
+            Fork::Prepare => self.acquire(),
+            Fork::Parent => self.unlock(),
+            // Whatever it was: no other thread exists.
+            Fork::Child => self.word.store(FREE, Ordering::Relaxed),
+        }
+    }
+
     #[inline]
-    pub(crate) fn acquire(&self) {
+    fn acquire(&self) {
         // Acquire: sees what the last holder wrote.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.acquire_slow();
@@ -85,19 +105,12 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Gives up a lock taken by `acquire`: after a fork, in the parent.
     #[inline]
-    pub(crate) fn unlock(&self) {
+    fn unlock(&self) {
         // Release: the next holder sees what this one wrote.
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
             wake(&self.word);
         }
-    }
-
-    /// Makes the lock free whatever it was: after a fork, in the child, where no other thread
-    /// exists.
-    pub(crate) fn reset(&self) {
-        self.word.store(FREE, Ordering::Relaxed);
     }
 }
 

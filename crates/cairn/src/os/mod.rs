@@ -10,7 +10,7 @@ mod lock;
 mod message;
 
 pub(crate) use linux::*;
-pub(crate) use lock::{Guard, Lock, set_forking};
+pub(crate) use lock::{Fork, Guard, Lock, set_forking};
 pub(crate) use message::fatal;
 
 /// Rounds up to a multiple of `to`, a power of two.

@@ -10,7 +10,7 @@ mod slot;
 use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE, OWNER_NONE};
 use crate::block::Block;
 use crate::heap::{self, Heap, commons, pool};
-use crate::os::Lock;
+use crate::os::{Fork, Lock};
 use crate::size_class::CLASSES;
 use crate::span::Span;
 use crate::sync::{AtomicU32, Ordering};
@@ -31,7 +31,7 @@ pub(crate) struct StandIn {
 unsafe impl Sync for StandIn {}
 
 const _: () = assert!(core::mem::offset_of!(StandIn, heap) == 64);
-const _: () = assert!(HEAP_SIZE % 4096 == 0 && (OWNER_LARGE as usize) < 64);
+const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) < 64);
 
 /// The heap of threads that have none yet.
 pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
@@ -51,24 +51,25 @@ fn is_gone(heap: *mut Heap) -> bool {
     core::ptr::eq(heap, &raw const GONE.heap)
 }
 
+/// The calling thread's heap, made if need be; null if it has given it back, or there is none.
+fn own_heap() -> *mut Heap {
+    match slot::get() {
+        heap if !is_stand_in(heap) => heap,
+        heap if is_gone(heap) => null_mut(),
+        _ => arrive(),
+    }
+}
+
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
 #[cold]
 #[inline(never)]
 pub(crate) fn refill(class: usize) -> *mut Block {
-    let heap = slot::get();
-    if !is_stand_in(heap) {
-        // SAFETY: the calling thread's own.
-        return unsafe { (*heap).refill(class) };
-    }
-    if is_gone(heap) {
-        return commons::take(class, 1);
-    }
-    let heap = arrive();
+    let heap = own_heap();
     if heap.is_null() {
-        // Out of memory, or more threads than heaps: those share one.
+        // On its way out, or one thread more than there are heaps; or out of memory.
         return if start() { commons::take(class, 1) } else { null_mut() };
     }
-    // SAFETY: as above.
+    // SAFETY: the calling thread's own.
     unsafe { (*heap).refill(class) }
 }
 
@@ -79,10 +80,7 @@ pub(crate) fn refill(class: usize) -> *mut Block {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn send(span: usize, class: usize, block: *mut Block, now: bool) {
-    let mut heap = slot::get();
-    if is_stand_in(heap) {
-        heap = if is_gone(heap) { null_mut() } else { arrive() };
-    }
+    let heap = own_heap();
     // SAFETY: the caller's contract; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
@@ -167,36 +165,29 @@ pub(crate) fn check() {
     }
 }
 
-/// Before a fork: takes every lock, in the order in which they nest, so that what they guard
-/// is whole in the child.
+/// Every lock, in the order in which they nest: what they guard is whole in the child.
+fn locks(step: Fork) {
+    STARTED.at_fork(step);
+    commons::at_fork(step);
+    pool::at_fork(step);
+    orphans::at_fork(step);
+    large::at_fork(step);
+    arena::at_fork(step);
+}
+
 extern "C" fn prepare() {
-    STARTED.acquire();
-    commons::fork_prepare();
-    pool::fork_prepare();
-    orphans::fork_prepare();
-    large::fork_prepare();
-    arena::fork_prepare();
+    locks(Fork::Prepare);
     os::set_forking(true);
 }
 
 extern "C" fn parent() {
     os::set_forking(false);
-    arena::fork_parent();
-    large::fork_parent();
-    orphans::fork_parent();
-    pool::fork_parent();
-    commons::fork_parent();
-    STARTED.unlock();
+    locks(Fork::Parent);
 }
 
 extern "C" fn child() {
     os::set_forking(false);
-    arena::fork_child();
-    large::fork_child();
-    orphans::fork_child();
-    pool::fork_child();
-    commons::fork_child();
-    STARTED.reset();
+    locks(Fork::Child);
     let (mine, common) = (slot::get(), commons::heap());
     let known = usize::from(!is_stand_in(mine)) + usize::from(!common.is_null());
     if pool::more_than(known) {
