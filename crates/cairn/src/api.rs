@@ -7,7 +7,7 @@
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, OWNER_ORPHAN};
 use crate::block::Block;
-use crate::heap::Heap;
+use crate::heap::{Heap, pool};
 use crate::large::{self, Resized};
 use crate::os::fatal;
 use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
@@ -213,25 +213,32 @@ pub unsafe fn deallocate(p: *mut u8) {
     }
 }
 
+/// The span of the block that starts at `p`, any value at all, if `heap`, the calling thread's,
+/// owns it.
+#[inline(always)]
+fn own_span(heap: *mut Heap, p: *mut u8) -> Option<*mut Span> {
+    let d = address_map::descriptor(p);
+    // A descriptor that names our own tag says that we hold the span.
+    if !thread::owns(heap, &d.owner) {
+        return None;
+    }
+    let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
+    // SAFETY: we hold the span, and `is_block` is exact for what its descriptor covers.
+    unsafe { Span::is_block(span, p).then_some(span) }
+}
+
 /// Frees a block of a span that the calling thread's heap owns; false if `p` is none.
 #[inline(always)]
 unsafe fn deallocate_own(p: *mut u8) -> bool {
-    let d = address_map::descriptor(p);
     let heap = thread::heap();
-    // A descriptor that names our own tag says that we hold the span.
-    if thread::owns(heap, &d.owner) {
-        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-        // SAFETY: we hold the span, and `is_block` is exact for what its descriptor covers.
-        unsafe {
-            if Span::is_block(span, p) {
-                if (*span).push_local(p.cast()) {
-                    (*heap).span_event(span);
-                }
-                return true;
-            }
+    let Some(span) = own_span(heap, p) else { return false };
+    // SAFETY: we hold the span; the block is the caller's to free.
+    unsafe {
+        if (*span).push_local(p.cast()) {
+            (*heap).span_event(span);
         }
     }
-    false
+    true
 }
 
 // What sends a free down here:
@@ -342,6 +349,26 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
+    if let Some(span) = own_span(thread::heap(), p) {
+        // SAFETY: we hold the span.
+        let usable = unsafe { (*span).layout() }.size as usize;
+        if stays(size, usable) {
+            return p;
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { reallocate_elsewhere(p, size) }
+}
+
+/// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
+/// smallest always.
+#[inline(always)]
+fn stays(size: usize, usable: usize) -> bool {
+    size <= usable && (size >= usable / 2 || usable <= 64)
+}
+
+#[inline(never)]
+unsafe fn reallocate_elsewhere(p: *mut u8, size: usize) -> *mut u8 {
     if p.is_null() {
         return allocate(size);
     }
@@ -353,8 +380,7 @@ pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
         return unsafe { reallocate_large(p, size) };
     };
     let usable = CLASSES[class].size as usize;
-    // A block stays while at least half of it is used; the smallest always.
-    if size <= usable && (size * 2 >= usable || usable <= 64) {
+    if stays(size, usable) {
         return p;
     }
     // SAFETY: the caller's contract.
@@ -453,19 +479,9 @@ pub fn purge() -> usize {
     large::purge_mappings() + arena::purge_all()
 }
 
-/// Milliseconds that free memory lies idle before it is given back.
-pub fn purge_delay_ms() -> usize {
-    arena::purge_delay()
-}
-
-/// Sets how many milliseconds free memory lies idle before it is given back.
-pub fn set_purge_delay_ms(ms: usize) {
-    arena::set_purge_delay(ms);
-}
-
-/// Walks all metadata that this thread may look at and asserts its invariants. Not for use
-/// while other threads allocate.
+/// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
+/// allocate or free.
 pub fn check() {
-    thread::check();
+    pool::check();
     arena::check();
 }

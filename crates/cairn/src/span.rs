@@ -283,7 +283,9 @@ impl Span {
     /// How it is cut.
     #[inline]
     pub(crate) fn layout(&self) -> &'static Class {
-        &CLASSES[self.class()]
+        debug_assert!(self.class() < CLASSES.len());
+        // SAFETY: invariant 3: made with a class of the table.
+        unsafe { CLASSES.get_unchecked(self.class()) }
     }
 
     /// Blocks in use, as the holder sees it.
@@ -399,17 +401,8 @@ impl SpanList {
     /// # Safety
     /// `span` is in no list; its links are the caller's.
     pub(crate) unsafe fn push_front(&mut self, span: *mut Span) {
-        // SAFETY: the caller's contract; list members are valid.
-        unsafe {
-            (*span).prev = null_mut();
-            (*span).next = self.first;
-            match self.first.is_null() {
-                true => self.last = span,
-                false => (*self.first).prev = span,
-            }
-        }
-        self.first = span;
-        self.len += 1;
+        // SAFETY: the caller's contract.
+        unsafe { self.insert(null_mut(), span, self.first) };
     }
 
     /// Puts `span` at the end.
@@ -417,17 +410,34 @@ impl SpanList {
     /// # Safety
     /// As for `push_front`.
     pub(crate) unsafe fn push_back(&mut self, span: *mut Span) {
-        // SAFETY: the caller's contract; list members are valid.
+        // SAFETY: the caller's contract.
+        unsafe { self.insert(self.last, span, null_mut()) };
+    }
+
+    unsafe fn insert(&mut self, prev: *mut Span, span: *mut Span, next: *mut Span) {
+        // SAFETY: the caller's contract.
         unsafe {
-            (*span).next = null_mut();
-            (*span).prev = self.last;
-            match self.last.is_null() {
-                true => self.first = span,
-                false => (*self.last).next = span,
+            (*span).prev = prev;
+            (*span).next = next;
+            self.join(prev, span);
+            self.join(span, next);
+        }
+        self.len += 1;
+    }
+
+    /// Makes `next` follow `prev`; null stands for the list's ends.
+    unsafe fn join(&mut self, prev: *mut Span, next: *mut Span) {
+        // SAFETY: list members are valid.
+        unsafe {
+            match prev.is_null() {
+                true => self.first = next,
+                false => (*prev).next = next,
+            }
+            match next.is_null() {
+                true => self.last = prev,
+                false => (*next).prev = prev,
             }
         }
-        self.last = span;
-        self.len += 1;
     }
 
     /// Takes `span` out.
@@ -437,15 +447,7 @@ impl SpanList {
     pub(crate) unsafe fn remove(&mut self, span: *mut Span) {
         // SAFETY: the caller's contract; list members are valid.
         unsafe {
-            let (next, prev) = ((*span).next, (*span).prev);
-            match prev.is_null() {
-                true => self.first = next,
-                false => (*prev).next = next,
-            }
-            match next.is_null() {
-                true => self.last = prev,
-                false => (*next).prev = prev,
-            }
+            self.join((*span).prev, (*span).next);
             (*span).next = null_mut();
             (*span).prev = null_mut();
         }

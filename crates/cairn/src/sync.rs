@@ -82,6 +82,10 @@ pub(crate) struct Plain<T>(loom::cell::UnsafeCell<T>);
 
 #[cfg(loom)]
 impl<T: Copy> Plain<T> {
+    fn new(value: T) -> Self {
+        Self(loom::cell::UnsafeCell::new(value))
+    }
+
     pub(crate) fn get(&self) -> T {
         // SAFETY: loom checks that no other thread writes meanwhile.
         self.0.with(|p| unsafe { *p })
@@ -93,16 +97,8 @@ impl<T: Copy> Plain<T> {
     }
 }
 
-#[cfg(loom)]
 impl<T> Default for Plain<*mut T> {
     fn default() -> Self {
-        Self(loom::cell::UnsafeCell::new(core::ptr::null_mut()))
-    }
-}
-
-#[cfg(not(loom))]
-impl<T> Default for Plain<*mut T> {
-    fn default() -> Self {
-        Self(core::cell::UnsafeCell::new(core::ptr::null_mut()))
+        Self::new(core::ptr::null_mut())
     }
 }

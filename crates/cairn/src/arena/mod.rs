@@ -214,13 +214,13 @@ pub(crate) fn purge_all() -> usize {
     }
 }
 
-/// Sets how long memory lies idle before it is given back.
-pub(crate) fn set_purge_delay(ms: usize) {
+/// Sets how many milliseconds free memory lies idle before it is given back.
+pub fn set_purge_delay_ms(ms: usize) {
     PURGE_DELAY_MS.store(ms, Ordering::Relaxed);
 }
 
-/// How long memory lies idle before it is given back.
-pub(crate) fn purge_delay() -> usize {
+/// Milliseconds that free memory lies idle before it is given back.
+pub fn purge_delay_ms() -> usize {
     PURGE_DELAY_MS.load(Ordering::Relaxed)
 }
 
@@ -451,10 +451,12 @@ impl Arena {
     /// Invariant 2, for one chunk.
     fn refresh(&mut self, chunk: usize) {
         let b = bits(chunk);
-        for lane in 0..RUNS.len() {
-            self.tree.set(lane, chunk, aligned_runs(b.free, lane) != 0);
+        for lane in 0..=DIRTY {
+            let member = if lane == DIRTY { b.dirty } else { aligned_runs(b.free, lane) } != 0;
+            if self.tree.has(lane, chunk) != member {
+                self.tree.set(lane, chunk, member);
+            }
         }
-        self.tree.set(DIRTY, chunk, b.dirty != 0);
     }
 }
 

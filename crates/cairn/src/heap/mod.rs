@@ -265,30 +265,20 @@ impl Heap {
     fn refill_slow(&mut self, class: usize) -> *mut Block {
         self.check_upkeep();
         self.served |= 1 << class;
-        let mut fresh = false;
-        let mut list = self.ask_commons(class);
-        if list.is_null() {
-            list = self.active_frees(class);
+        let freed = [Heap::ask_commons, Heap::active_frees, Heap::adopt_own, Heap::adopt_orphan];
+        for rung in freed {
+            let list = rung(self, class);
+            if !list.is_null() {
+                return self.serve(class, list, false);
+            }
         }
-        if list.is_null() {
-            list = self.adopt_own(class);
+        for rung in [Heap::carve, Heap::carve_own, Heap::fresh_span] {
+            let (list, fresh) = rung(self, class);
+            if !list.is_null() {
+                return self.serve(class, list, fresh);
+            }
         }
-        if list.is_null() {
-            list = self.adopt_orphan(class);
-        }
-        if list.is_null() {
-            (list, fresh) = self.carve(class);
-        }
-        if list.is_null() {
-            (list, fresh) = self.carve_own(class);
-        }
-        if list.is_null() {
-            (list, fresh) = self.fresh_span(class);
-        }
-        match list.is_null() {
-            true => list,
-            false => self.serve(class, list, fresh),
-        }
+        null_mut()
     }
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share

@@ -68,6 +68,20 @@ pub(crate) fn more_than(known: usize) -> bool {
     IN_USE.load(Ordering::Relaxed) > known
 }
 
+/// Checks the invariants of every heap in use. No other thread may be at work.
+pub(crate) fn check() {
+    let pool = POOL.lock();
+    for at in (0..pool.made).filter_map(address_map::heap_address) {
+        let heap: *const Heap = at.cast();
+        // SAFETY: made; nobody changes it, by the caller's word.
+        unsafe {
+            if (*heap).in_use {
+                (*heap).check();
+            }
+        }
+    }
+}
+
 /// Heaps in use, and heaps there are.
 pub(crate) fn counts() -> (usize, usize) {
     (IN_USE.load(Ordering::Relaxed), POOL.lock().made)

@@ -252,7 +252,7 @@ pub(crate) fn tick(now_ms: u64) {
     if mappings.warm_bytes == 0 {
         return;
     }
-    let delay = arena::purge_delay() as u64;
+    let delay = arena::purge_delay_ms() as u64;
     for i in 0..WARM {
         let warm = mappings.warm[i];
         if warm.mapping.bytes == 0 {

@@ -47,15 +47,11 @@ fn is_stand_in(heap: *mut Heap) -> bool {
     !heap.addr().is_multiple_of(HEAP_SIZE)
 }
 
-fn is_gone(heap: *mut Heap) -> bool {
-    core::ptr::eq(heap, &raw const GONE.heap)
-}
-
 /// The calling thread's heap, made if need be; null if it has given it back, or there is none.
 fn own_heap() -> *mut Heap {
     match slot::get() {
         heap if !is_stand_in(heap) => heap,
-        heap if is_gone(heap) => null_mut(),
+        heap if core::ptr::eq(heap, &raw const GONE.heap) => null_mut(),
         _ => arrive(),
     }
 }
@@ -154,15 +150,6 @@ pub(crate) fn trim() {
     }
     commons::trim();
     heap::request_trim();
-}
-
-/// Checks the calling thread's heap.
-pub(crate) fn check() {
-    let heap = slot::get();
-    if !is_stand_in(heap) {
-        // SAFETY: the calling thread's own.
-        unsafe { (*heap).check() };
-    }
 }
 
 /// Every lock, in the order in which they nest: what they guard is whole in the child.
