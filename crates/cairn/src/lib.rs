@@ -62,8 +62,7 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed,
-    allocate_zeroed_or, base, check, deallocate, deallocate_named, purge,
-    reallocate, set_ usable_size,
+    allocate_zeroed_or, base, check, deallocate, deallocate_named, purge, reallocate, usable_size,
 };
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
