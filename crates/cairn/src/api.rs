@@ -213,25 +213,25 @@ pub unsafe fn deallocate(p: *mut u8) {
     }
 }
 
-/// The span of the block that starts at `p`, any value at all, if `heap`, the calling thread's,
-/// owns it.
+/// The calling thread's heap and the span of the block that starts at `p`, any value at all, if
+/// that heap owns it.
 #[inline(always)]
-fn own_span(heap: *mut Heap, p: *mut u8) -> Option<*mut Span> {
+fn own_span(p: *mut u8) -> Option<(*mut Heap, *mut Span)> {
     let d = address_map::descriptor(p);
+    let heap = thread::heap();
     // A descriptor that names our own tag says that we hold the span.
     if !thread::owns(heap, &d.owner) {
         return None;
     }
     let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
     // SAFETY: we hold the span, and `is_block` is exact for what its descriptor covers.
-    unsafe { Span::is_block(span, p).then_some(span) }
+    unsafe { Span::is_block(span, p).then_some((heap, span)) }
 }
 
 /// Frees a block of a span that the calling thread's heap owns; false if `p` is none.
 #[inline(always)]
 unsafe fn deallocate_own(p: *mut u8) -> bool {
-    let heap = thread::heap();
-    let Some(span) = own_span(heap, p) else { return false };
+    let Some((heap, span)) = own_span(p) else { return false };
     // SAFETY: we hold the span; the block is the caller's to free.
     unsafe {
         if (*span).push_local(p.cast()) {
@@ -349,7 +349,7 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
-    if let Some(span) = own_span(thread::heap(), p) {
+    if let Some((_, span)) = own_span(p) {
         // SAFETY: we hold the span.
         let usable = unsafe { (*span).layout() }.size as usize;
         if stays(size, usable) {
