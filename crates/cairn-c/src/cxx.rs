@@ -346,88 +346,6 @@ fn next(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Whether the program has an operator of its own at `resolved`, where ours might be.
-fn is_replaced(resolved: *const c_void, known: &AtomicU8) -> bool {
-    const OURS: u8 = 1;
-    const REPLACED: u8 = 2;
-    match known.load(Ordering::Relaxed) {
-        0 => {
-            let home = |address: *const c_void| {
-                // SAFETY: zero is a value of the struct, which is valid for writing.
-                unsafe {
-                    let mut info: libc::Dl_info = core::mem::zeroed();
-                    libc::dladdr(address, &mut info);
-                    info.dli_fbase
-                }
-            };
-            let ours = home(resolved) == home(is_replaced as *const c_void);
-            known.store(if ours { OURS } else { REPLACED }, Ordering::Relaxed);
-            !ours
-        }
-        state => state == REPLACED,
-    }
-}
-
-/// Where there is no runtime's definition to hand over to (a static executable): calls the
-/// new-handler as it would, but cannot catch what that throws.
-#[cold]
-fn retry(size: usize, align: usize) -> *mut c_void {
-    loop {
-        let handler = new_handler();
-        if handler.is_null() {
-            return handler;
-        }
-        // SAFETY: a new-handler has this type.
-        let handler: extern "C" fn() = unsafe { core::mem::transmute(handler) };
-        handler();
-        let p = allocate(size, align);
-        if !p.is_null() {
-            return p.cast();
-        }
-    }
-}
-
-fn plain_nothrow(name: &CStr, base: *const c_void, size: usize, tag: Tag) -> *mut c_void {
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    if !is_replaced(base, &KNOWN) {
-        let p = cairn::allocate(size);
-        if !p.is_null() {
-            return p.cast();
-        }
-    }
-    let next = next(name);
-    if next.is_null() {
-        return retry(size, 16);
-    }
-    // SAFETY: the runtime's function of that name has this type.
-    let next: extern "C" fn(usize, Tag) -> *mut c_void = unsafe { core::mem::transmute(next) };
-    next(size, tag)
-}
-
-fn aligned_nothrow(
-    name: &CStr,
-    base: *const c_void,
-    size: usize,
-    align: usize,
-    tag: Tag,
-) -> *mut c_void {
-    static KNOWN: AtomicU8 = AtomicU8::new(0);
-    if !is_replaced(base, &KNOWN) {
-        let p = cairn::allocate_aligned(size, align);
-        if !p.is_null() {
-            return p.cast();
-        }
-    }
-    let next = next(name);
-    if next.is_null() {
-        return retry(size, align);
-    }
-    // SAFETY: the runtime's function of that name has this type.
-    let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =
-        unsafe { core::mem::transmute(next) };
-    next(size, align, tag)
-}
-
 /// The address that a symbol has for the program.
 #[cfg(target_arch = "x86_64")]
 macro_rules! resolved {
@@ -463,28 +381,102 @@ macro_rules! resolved {
     }};
 }
 
+/// Whether the program has a throwing form of its own where ours might be: then the nothrow
+/// forms are the runtime's, which call it.
+fn is_replaced() -> bool {
+    const OURS: u8 = 1;
+    const REPLACED: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Ordering::Relaxed) == 0 {
+        let home = |address: *const c_void| {
+            // SAFETY: zero is a value of the struct, which is valid for writing.
+            unsafe {
+                let mut info: libc::Dl_info = core::mem::zeroed();
+                libc::dladdr(address, &mut info);
+                info.dli_fbase
+            }
+        };
+        let own = home(is_replaced as *const c_void);
+        let forms = [
+            resolved!("_Znwm"),
+            resolved!("_Znam"),
+            resolved!("_ZnwmSt11align_val_t"),
+            resolved!("_ZnamSt11align_val_t"),
+        ];
+        let ours = forms.iter().all(|&form| home(form) == own);
+        KNOWN.store(if ours { OURS } else { REPLACED }, Ordering::Relaxed);
+    }
+    KNOWN.load(Ordering::Relaxed) == REPLACED
+}
+
+/// Where there is no runtime's definition to hand over to (a static executable): calls the
+/// new-handler as it would, but cannot catch what that throws.
+#[cold]
+fn retry(size: usize, align: usize) -> *mut c_void {
+    loop {
+        let handler = new_handler();
+        if handler.is_null() {
+            return handler;
+        }
+        // SAFETY: a new-handler has this type.
+        let handler: extern "C" fn() = unsafe { core::mem::transmute(handler) };
+        handler();
+        let p = allocate(size, align);
+        if !p.is_null() {
+            return p.cast();
+        }
+    }
+}
+
+fn plain_nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
+    if !is_replaced() {
+        let p = cairn::allocate(size);
+        if !p.is_null() {
+            return p.cast();
+        }
+    }
+    let next = next(name);
+    if next.is_null() {
+        return retry(size, 16);
+    }
+    // SAFETY: the runtime's function of that name has this type.
+    let next: extern "C" fn(usize, Tag) -> *mut c_void = unsafe { core::mem::transmute(next) };
+    next(size, tag)
+}
+
+fn aligned_nothrow(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
+    if !is_replaced() {
+        let p = cairn::allocate_aligned(size, align);
+        if !p.is_null() {
+            return p.cast();
+        }
+    }
+    let next = next(name);
+    if next.is_null() {
+        return retry(size, align);
+    }
+    // SAFETY: the runtime's function of that name has this type.
+    let next: extern "C" fn(usize, usize, Tag) -> *mut c_void =
+        unsafe { core::mem::transmute(next) };
+    next(size, align, tag)
+}
+
 /// `operator new(size_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmRKSt9nothrow_t")]
 pub(crate) extern "C" fn new_nothrow(size: usize, tag: Tag) -> *mut c_void {
-    plain_nothrow(c"_ZnwmRKSt9nothrow_t", resolved!("_Znwm"), size, tag)
+    plain_nothrow(c"_ZnwmRKSt9nothrow_t", size, tag)
 }
 
 /// `operator new[](size_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnamRKSt9nothrow_t")]
 pub(crate) extern "C" fn new_array_nothrow(size: usize, tag: Tag) -> *mut c_void {
-    plain_nothrow(c"_ZnamRKSt9nothrow_t", resolved!("_Znwm"), size, tag)
+    plain_nothrow(c"_ZnamRKSt9nothrow_t", size, tag)
 }
 
 /// `operator new(size_t, std::align_val_t, const std::nothrow_t&)`.
 #[unsafe(export_name = "_ZnwmSt11align_val_tRKSt9nothrow_t")]
 pub(crate) extern "C" fn new_aligned_nothrow(size: usize, align: usize, tag: Tag) -> *mut c_void {
-    aligned_nothrow(
-        c"_ZnwmSt11align_val_tRKSt9nothrow_t",
-        resolved!("_ZnwmSt11align_val_t"),
-        size,
-        align,
-        tag,
-    )
+    aligned_nothrow(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
 }
 
 /// `operator new[](size_t, std::align_val_t, const std::nothrow_t&)`.
@@ -494,11 +486,5 @@ pub(crate) extern "C" fn new_array_aligned_nothrow(
     align: usize,
     tag: Tag,
 ) -> *mut c_void {
-    aligned_nothrow(
-        c"_ZnamSt11align_val_tRKSt9nothrow_t",
-        resolved!("_ZnwmSt11align_val_t"),
-        size,
-        align,
-        tag,
-    )
+    aligned_nothrow(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
 }

@@ -40,6 +40,8 @@ const BURST_MIN: usize = (32 << 20) / SLICE_SIZE;
 const BURST_SHARE: usize = 4;
 /// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
 const BATCH: usize = (4 << 20) / SLICE_SIZE;
+/// Refused purges that end a batch: in a process whose memory is locked all are.
+const REFUSALS: usize = 4;
 /// The window grows by what it holds, at least by 4 MiB, at most by 64 MiB.
 const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
 const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
@@ -282,7 +284,7 @@ pub(crate) fn at_fork(step: Fork) {
 /// Purges up to `limit` dirty slices from the top; the number that went. The lock is given up
 /// around each system call; the slices are nobody's meanwhile.
 fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
-    let mut done = 0;
+    let (mut done, mut refused) = (0, 0);
     let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
         let Some(chunk) = arena.tree.last(DIRTY, end) else { break };
@@ -299,7 +301,12 @@ fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
             arena.purged += len as u64;
             done += len;
         } else {
-            end = chunk; // locked memory, say: what is below it may go
+            // Locked memory, say: what is below it may go.
+            end = chunk;
+            refused += 1;
+            if refused == REFUSALS {
+                break;
+            }
         }
     }
     done

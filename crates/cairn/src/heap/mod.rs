@@ -63,8 +63,8 @@ const FULL_SLICES: usize = 256;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
-/// them. Twice of it, and what idle threads leave unusable grows by a third; half of it, and
-/// threads that exchange blocks let go of what they need next (docs/why-not.md).
+/// them. More: what idle threads leave unusable grows; fewer: threads that exchange blocks let
+/// go of what they need next (docs/why-not.md has both).
 const KEEP_PARTIAL: usize = 4;
 
 /// Frees under way to one span.
@@ -501,13 +501,11 @@ impl Heap {
                 }
             }
             let active = self.active[class];
-            if active.is_null() {
-                assert!(self.free[class].is_null());
-                continue;
-            }
             // SAFETY: held by this heap; the blocks in `free` are its own.
             unsafe {
-                (*active).check();
+                if !active.is_null() {
+                    (*active).check();
+                }
                 let mut block = self.free[class];
                 while !block.is_null() {
                     assert!(is_block_of(class, block));

@@ -23,17 +23,30 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Heaps in use.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes a heap, old or new; null if there is no memory for one. The last place is kept for
-/// the caller that says so.
-pub(crate) fn take(even_the_last: bool) -> *mut Heap {
+/// Takes a heap for a thread; null if there is no memory for one.
+pub(crate) fn take() -> *mut Heap {
+    let heap = take_any(1);
+    if !heap.is_null() {
+        IN_USE.fetch_add(1, Ordering::Relaxed);
+    }
+    heap
+}
+
+/// Takes a heap for the commons, for which the last place is kept. It does not count as in use.
+pub(crate) fn take_for_commons() -> *mut Heap {
+    take_any(0)
+}
+
+/// Takes a heap, old or new, if `spare` places are left behind it.
+fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free;
     // SAFETY: heaps in the pool are the lock holder's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
-            let is_last = address_map::heap_address(pool.made + 1).is_none();
-            if is_last && !even_the_last || !address_map::commit_heap(pool.made) {
+            let room = address_map::heap_address(pool.made + spare).is_some();
+            if !room || !address_map::commit_heap(pool.made) {
                 return null_mut();
             }
             heap = at.cast();
@@ -44,7 +57,6 @@ pub(crate) fn take(even_the_last: bool) -> *mut Heap {
         }
         (*heap).in_use = true;
     }
-    IN_USE.fetch_add(1, Ordering::Relaxed);
     heap
 }
 
@@ -63,7 +75,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     IN_USE.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Whether a heap is in use besides `known` of them.
+/// Whether more than `known` heaps are in use by threads.
 pub(crate) fn more_than(known: usize) -> bool {
     IN_USE.load(Ordering::Relaxed) > known
 }

@@ -13,11 +13,11 @@ use crate::span::Span;
 use crate::{address_map, arena, orphans};
 
 /// A batch leaves at this many blocks ...
-const BATCH_BLOCKS: u32 = 32;
+const BATCH_BLOCKS: u32 = 4;
 /// ... or bytes.
 const BATCH_BYTES: u32 = 2048;
-/// Remote frees since the last upkeep that a thread must have made before it batches: one
-/// that frees now and then holds nothing back.
+/// Recent remote frees (upkeep halves their number) that a thread must have made before it
+/// batches: one that frees now and then holds nothing back.
 const BATCH_AFTER: u32 = 64;
 
 impl Heap {

@@ -57,7 +57,7 @@ impl Heap {
         }
         if self.visits.is_multiple_of(VISITS) {
             self.flush();
-            self.remote_frees = 0;
+            self.remote_frees /= 2;
             if pool::more_than(1) {
                 // No longer alone: what is full may be of use to the others.
                 let _ = (0..LOOK).all(|_| self.give_up_full());
@@ -150,6 +150,7 @@ impl Heap {
         }
         self.flush();
         self.remote_frees = 0;
+        while self.give_up_full() {}
         for class in 0..CLASS_COUNT {
             let span = core::mem::replace(&mut self.active[class], null_mut());
             if !span.is_null() {
@@ -168,7 +169,6 @@ impl Heap {
                 }
             }
         }
-        while self.give_up_full() {}
     }
 
     /// Lets go of one span of the full list; false if there is none.

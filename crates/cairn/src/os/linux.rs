@@ -131,8 +131,9 @@ pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
     // Locked memory stays: the kernel would unlock the whole mapping around it. Asking for
     // invalidation is how to find out, and does nothing else to anonymous memory.
     let probe = libc::MS_ASYNC | libc::MS_INVALIDATE;
+    // By number: the C library's msync is a cancellation point, and locks are held here.
     // SAFETY: changes nothing.
-    if keeping_errno(|| unsafe { libc::msync(from.cast(), size, probe) }) != 0 {
+    if keeping_errno(|| unsafe { libc::syscall(libc::SYS_msync, from, size, probe) }) != 0 {
         return null_mut();
     }
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
@@ -245,8 +246,10 @@ pub(crate) fn wake(word: &AtomicU32) {
 /// Writes to standard error, as much as it takes.
 pub(crate) fn write_stderr(mut bytes: &[u8]) {
     while !bytes.is_empty() {
+        let (at, len) = (bytes.as_ptr(), bytes.len());
+        // By number: the C library's write is a cancellation point.
         // SAFETY: the slice is valid for reading.
-        let n = keeping_errno(|| unsafe { libc::write(2, bytes.as_ptr().cast(), bytes.len()) });
+        let n = keeping_errno(|| unsafe { libc::syscall(libc::SYS_write, 2, at, len) });
         if n <= 0 {
             return;
         }

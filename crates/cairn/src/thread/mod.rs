@@ -115,7 +115,7 @@ fn arrive() -> *mut Heap {
     if !start() {
         return null_mut();
     }
-    let heap = pool::take(false);
+    let heap = pool::take();
     if heap.is_null() {
         return heap;
     }
@@ -176,8 +176,7 @@ extern "C" fn child() {
     os::set_forking(false);
     locks(Fork::Child);
     let (mine, common) = (slot::get(), commons::heap());
-    let known = usize::from(!is_stand_in(mine)) + usize::from(!common.is_null());
-    if pool::more_than(known) {
+    if pool::more_than(usize::from(!is_stand_in(mine))) {
         salvage(mine, common);
     }
 }
