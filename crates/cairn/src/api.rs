@@ -421,8 +421,8 @@ fn large_usable(p: *mut u8) -> Option<usize> {
     if !address_map::contains(p) {
         return large::mapping_usable_size(p);
     }
-    let owner = address_map::descriptor(p).owner.load(Ordering::Relaxed);
-    if owner == OWNER_LARGE { large::usable_size(p) } else { None }
+    let d = address_map::descriptor(p);
+    (d.owner.load(Ordering::Relaxed) == OWNER_LARGE).then(|| large::usable_size(p))?
 }
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.

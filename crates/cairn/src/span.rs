@@ -396,6 +396,12 @@ impl SpanList {
         unsafe { (*span).next }
     }
 
+    /// The spans, first to last; for checks, while nobody changes the list.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Span> {
+        // SAFETY: list members are valid.
+        core::iter::successors(unsafe { self.first.as_ref() }, |s| unsafe { s.next.as_ref() })
+    }
+
     /// Puts `span` in front.
     ///
     /// # Safety

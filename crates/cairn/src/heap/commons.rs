@@ -22,7 +22,7 @@ static COMMONS: Lock<Commons> = Lock::new(Commons(null_mut()));
 pub(crate) fn take(class: usize, count: usize) -> *mut Block {
     let mut commons = COMMONS.lock();
     if commons.0.is_null() {
-        commons.0 = pool::take_for_commons();
+        commons.0 = pool::take_any(0);
         if commons.0.is_null() {
             return null_mut();
         }

@@ -481,24 +481,14 @@ impl Heap {
 
     /// Invariants 1 and 2.
     pub(crate) fn check(&self) {
-        let mut at = self.full.first();
-        while !at.is_null() {
-            // SAFETY: held by this heap.
-            unsafe {
-                assert!((*at).is_full() && at != self.active[(*at).class()]);
-                (*at).check();
-                at = SpanList::after(at);
-            }
+        for span in self.full.iter() {
+            assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class()]));
+            span.check();
         }
         for class in 0..CLASS_COUNT {
-            let mut at = self.partial[class].first();
-            while !at.is_null() {
-                // SAFETY: held by this heap.
-                unsafe {
-                    assert!(at != self.active[class] && (*at).class() == class);
-                    (*at).check();
-                    at = SpanList::after(at);
-                }
+            for span in self.partial[class].iter() {
+                assert!(!core::ptr::eq(span, self.active[class]) && span.class() == class);
+                span.check();
             }
             let active = self.active[class];
             // SAFETY: held by this heap; the blocks in `free` are its own.

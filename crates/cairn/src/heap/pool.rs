@@ -32,13 +32,9 @@ pub(crate) fn take() -> *mut Heap {
     heap
 }
 
-/// Takes a heap for the commons, for which the last place is kept. It does not count as in use.
-pub(crate) fn take_for_commons() -> *mut Heap {
-    take_any(0)
-}
-
-/// Takes a heap, old or new, if `spare` places are left behind it.
-fn take_any(spare: usize) -> *mut Heap {
+/// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
+/// no memory. It does not count as in use: for the commons, which get the last place.
+pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free;
     // SAFETY: heaps in the pool are the lock holder's; a new one is nobody else's.
