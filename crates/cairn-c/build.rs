@@ -6,4 +6,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcairn.so");
+    // Said here too: built together with programs that use std, the libc crate leaves it to std.
+    println!("cargo:rustc-cdylib-link-arg=-lc");
 }
