@@ -229,7 +229,7 @@ impl Heap {
     // refill
     //   active span        what was freed in it here
     //   refill_slow        with a bit of upkeep:
-    //     ask_commons     a class this thread hardly uses: a few blocks of shared spans
+    //     ask_commons      a class this thread hardly uses: a few blocks of shared spans
     //     active span      what was freed in it by others
     //     adopt_own        another span of this heap, the fullest of a few
     //     adopt_orphan     a span that somebody let go, the fullest of a few
@@ -411,7 +411,8 @@ impl Heap {
                 return self.partial[class].push_back(span);
             }
             if !pool::more_than(1) {
-                (*span).set_full(WORTHWHILE);
+                // Half of a span of few blocks is worth as much: it must not wait until empty.
+                (*span).set_full(WORTHWHILE.min(u32::from(CLASSES[class].blocks) / 2));
                 self.full_slices += CLASSES[class].slices as usize;
                 self.full.push_front(span);
                 if self.full_slices <= FULL_SLICES {

@@ -20,7 +20,8 @@ struct Pool {
 unsafe impl Send for Pool {}
 
 static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
-/// Heaps in use.
+/// Heaps in use by threads. Relaxed: it decides only what is worth keeping; what is kept or let
+/// go is right either way.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes a heap for a thread; null if there is no memory for one.

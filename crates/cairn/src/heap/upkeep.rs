@@ -20,7 +20,8 @@ pub(super) const VISITS: u32 = 64;
 /// Classes looked at in one upkeep; a whole round takes 14.
 const CLASSES_AT_ONCE: usize = 4;
 
-/// Counts calls of `request_trim`: heaps that lag behind give back what they hold.
+/// Counts calls of `request_trim`: heaps that lag behind give back what they hold. Relaxed: it
+/// guards nothing, and a heap that sees it late trims late.
 static TRIMS: AtomicUsize = AtomicUsize::new(0);
 
 /// Asks all heaps to give back what they can at their next slow visit.
