@@ -80,23 +80,12 @@ pub struct Ledger {
 impl Ledger {
     /// Draws up the account.
     pub fn take() -> Ledger {
-        let mut ledger = Ledger {
-            classes: core::array::from_fn(|c| ClassRow {
-                size: CLASSES[c].size as usize,
-                ..ClassRow::default()
-            }),
-            spans: Amount::default(),
-            large: Amount::default(),
-            large_blocks: 0,
-            mappings: Amount::default(),
-            mapping_blocks: 0,
-            dirty: Amount::default(),
-            warm: Amount::default(),
-            metadata: Amount::default(),
-            clean: 0,
-            given_back: 0,
-            heaps: pool::counts(),
-        };
+        // SAFETY: numbers, for all of which zero is one.
+        let mut ledger: Ledger = unsafe { core::mem::zeroed() };
+        for (row, class) in ledger.classes.iter_mut().zip(&CLASSES) {
+            row.size = class.size as usize;
+        }
+        ledger.heaps = pool::counts();
         if address_map::committed() == 0 {
             return ledger;
         }

@@ -7,6 +7,7 @@
 //! Story: docs/layout.md
 
 use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
+use crate::arena;
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
 use crate::size_class::{CLASSES, Class};
@@ -103,12 +104,12 @@ impl Span {
         (self.until, self.rest) = (0, 0);
     }
 
-    /// Takes an empty span apart; its run, (index, slices), is the caller's again.
-    pub(crate) fn dissolve(&mut self) -> (usize, usize) {
+    /// Gives the run of a span with no block in use back to the arena.
+    pub(crate) fn release(&mut self) {
         debug_assert_eq!(self.used(), 0);
         let (index, slices) = (self.index(), self.layout().slices as usize);
         address_map::set_owner(index, slices, OWNER_NONE);
-        (index, slices)
+        arena::release(index, slices, true);
     }
 
     /// Whether `p`, any value at all, is the start of one of this span's blocks.

@@ -27,7 +27,10 @@ pub(crate) fn take(class: usize, count: usize) -> *mut Block {
             return null_mut();
         }
         // SAFETY: ours alone; a shared heap does not ask the commons itself.
-        unsafe { (*commons.0).shared = true };
+        unsafe {
+            (*commons.0).shared = true;
+            (*commons.0).full_most = 0;
+        }
     }
     let heap = commons.0;
     let mut chain = Chain::EMPTY;

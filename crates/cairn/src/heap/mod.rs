@@ -30,7 +30,7 @@ use upkeep::VISITS;
 //     from one span; frees into spans that nobody holds may add to it, `room[c]` more.
 //  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is let go, but
-//     while there is no other heap the latest of them go into `full`.
+//     the latest of them go into `full`, as far as that pays and there is room.
 //  3. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
@@ -56,10 +56,6 @@ const ROOM_BYTES: usize = 8192;
 /// ... and this many blocks. Without it a program that replaces blocks at random claims and
 /// loses a span for every one or two of them.
 const ROOM_BLOCKS: usize = 64;
-/// Full spans that a heap holds on to while it is the only one, in slices: 4 MiB. A program
-/// that replaces blocks at random frees into its own spans then. It is also what a thread that
-/// falls idle after others have come may keep from them.
-const FULL_SLICES: usize = 256;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
@@ -90,6 +86,9 @@ pub(crate) struct Heap {
     partial: [SpanList; CLASS_COUNT],
     full: SpanList,
     full_slices: usize,
+    /// Of the room for full spans, what it has taken, and what it makes use of at most.
+    full_room: usize,
+    full_most: usize,
     /// How often each class has been carved, or blocks of it been asked of the commons. Passes
     /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],
@@ -121,6 +120,8 @@ impl Heap {
         partial: [SpanList::EMPTY; CLASS_COUNT],
         full: SpanList::EMPTY,
         full_slices: 0,
+        full_room: 0,
+        full_most: pool::FULL_SLICES,
         carves: [0; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
         remote_frees: 0,
@@ -402,7 +403,7 @@ impl Heap {
         // SAFETY: this heap holds the span throughout, until `orphan` succeeds.
         unsafe {
             if (*span).used() == 0 {
-                return self.release(span);
+                return (*span).release();
             }
             if (*span).has_local() {
                 return self.partial[class].push_front(span);
@@ -410,12 +411,12 @@ impl Heap {
             if (*span).untouched() > 0 {
                 return self.partial[class].push_back(span);
             }
-            if !pool::more_than(1) {
+            if self.full_most > 0 {
                 // Half of a span of few blocks is worth as much: it must not wait until empty.
                 (*span).set_full(WORTHWHILE.min(u32::from(CLASSES[class].blocks) / 2));
                 self.full_slices += CLASSES[class].slices as usize;
                 self.full.push_front(span);
-                if self.full_slices <= FULL_SLICES {
+                if !self.too_full() {
                     return;
                 }
                 span = self.full.last();
@@ -425,21 +426,35 @@ impl Heap {
                     return self.partial[class].push_front(span);
                 }
             }
-            (*span).disown();
-            let word = (*span).word();
-            if !word.orphan() {
-                (*span).own(Heap::tag(self));
+            if !self.orphan(span) {
+                // Others free what is allocated here.
+                self.full_most /= 4;
                 (*span).absorb((*span).collect());
                 self.put_aside(class, span);
             }
         }
     }
 
-    /// Gives a span with no block in use back to the arena.
-    fn release(&mut self, span: *mut Span) {
-        // SAFETY: this heap holds it; nothing refers to its blocks.
-        let (index, slices) = unsafe { (*span).dissolve() };
-        arena::release(index, slices, true);
+    /// Lets go of a full span, nobody's until the next free; false if frees have come in.
+    unsafe fn orphan(&self, span: *mut Span) -> bool {
+        // SAFETY: the caller holds the span.
+        unsafe {
+            (*span).disown();
+            (*span).word().orphan() || {
+                (*span).own(Heap::tag(self));
+                false
+            }
+        }
+    }
+
+    /// Whether it holds more full spans than it makes use of, or than there is room for.
+    fn too_full(&mut self) -> bool {
+        let more = self.full_slices.saturating_sub(self.full_room);
+        let most = self.full_most.min(pool::full_share());
+        if more > 0 && self.full_slices <= most && pool::take_full_room(more) {
+            self.full_room += more;
+        }
+        self.full_slices > most.min(self.full_room)
     }
 
     /// A local free into `span` was the one before an event.
@@ -457,9 +472,12 @@ impl Heap {
             }
             self.unlist(class, span);
             match event {
-                Event::Usable => self.partial[class].push_front(span),
+                Event::Usable => {
+                    self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
+                    self.partial[class].push_front(span);
+                }
                 Event::Empty => {
-                    self.release(span);
+                    (*span).release();
                     self.visit();
                 }
             }

@@ -23,6 +23,11 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping; what is kept or let
 /// go is right either way.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
+/// Full spans that all heaps together hold on to, in slices: 4 MiB. It is also what threads
+/// that fall idle may keep from others.
+pub(super) const FULL_SLICES: usize = 256;
+/// What is left of that.
+static FULL_ROOM: AtomicUsize = AtomicUsize::new(FULL_SLICES);
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -77,6 +82,22 @@ pub(crate) fn more_than(known: usize) -> bool {
     IN_USE.load(Ordering::Relaxed) > known
 }
 
+/// What each heap in use may have of the room for full spans, in slices.
+pub(crate) fn full_share() -> usize {
+    FULL_SLICES / IN_USE.load(Ordering::Relaxed).max(1)
+}
+
+/// Takes so many slices of the room for full spans, if they are left. Relaxed: a number.
+pub(super) fn take_full_room(slices: usize) -> bool {
+    let taken = |left: usize| left.checked_sub(slices);
+    FULL_ROOM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+}
+
+/// Gives them back.
+pub(super) fn give_full_room(slices: usize) {
+    FULL_ROOM.fetch_add(slices, Ordering::Relaxed);
+}
+
 /// Checks the invariants of every heap in use. No other thread may be at work.
 pub(crate) fn check() {
     let pool = POOL.lock();
@@ -115,7 +136,10 @@ pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
             continue;
         }
         // SAFETY: its thread is not in this process.
-        unsafe { heap.write(Heap { index, next: pool.free, ..Heap::EMPTY }) };
+        unsafe {
+            give_full_room((*heap).full_room);
+            heap.write(Heap { index, next: pool.free, ..Heap::EMPTY });
+        }
         pool.free = heap;
     }
     IN_USE.store(in_use, Ordering::Relaxed);

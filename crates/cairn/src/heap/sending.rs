@@ -10,7 +10,7 @@ use crate::block::{Block, Chain};
 use crate::remote::Pushed;
 use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::Span;
-use crate::{address_map, arena, orphans};
+use crate::{address_map, orphans};
 
 /// A batch leaves at this many blocks ...
 const BATCH_BLOCKS: u32 = 4;
@@ -87,7 +87,7 @@ impl Heap {
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
             if (*span).used() == 0 {
-                return self.release(span);
+                return (*span).release();
             }
             let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::more_than(1);
             if crowded && orphans::leave(span) {
@@ -122,8 +122,7 @@ unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
             unsafe {
                 orphans::remove(span, (*span).class());
                 (*span).empty();
-                let (index, slices) = (*span).dissolve();
-                arena::release(index, slices, true);
+                (*span).release();
             }
             None
         }
@@ -141,8 +140,7 @@ pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
             && ((*span).used() == 0 || !orphans::leave(span))
         {
             (*span).empty();
-            let (index, slices) = (*span).dissolve();
-            arena::release(index, slices, true);
+            (*span).release();
         }
     }
 }

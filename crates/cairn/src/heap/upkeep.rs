@@ -17,6 +17,8 @@ use core::ptr::null_mut;
 /// Visits between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying.
 pub(super) const VISITS: u32 = 64;
+/// Slices of full spans that a heap tries to hold on to between upkeeps, if it has not paid.
+const FULL_PROBE: usize = 4;
 /// Classes looked at in one upkeep; a whole round takes 14.
 const CLASSES_AT_ONCE: usize = 4;
 
@@ -59,9 +61,10 @@ impl Heap {
         if self.visits.is_multiple_of(VISITS) {
             self.flush();
             self.remote_frees /= 2;
-            if pool::more_than(1) {
-                // No longer alone: what is full may be of use to the others.
-                let _ = (0..LOOK).all(|_| self.give_up_full());
+            let _ = (0..LOOK).all(|_| self.too_full() && self.give_up_full());
+            self.give_full_room();
+            if !self.shared {
+                self.full_most = self.full_most.max(FULL_PROBE);
             }
             let step = (self.visits / VISITS) as usize * CLASSES_AT_ONCE;
             for class in step..step + CLASSES_AT_ONCE {
@@ -105,18 +108,7 @@ impl Heap {
                 return;
             }
             self.partial[class].remove(span);
-            self.let_go(span);
-        }
-    }
-
-    /// Gives up a held span that is in no list and has room.
-    unsafe fn let_go(&mut self, span: *mut Span) {
-        // SAFETY: the caller holds it; `leave` refuses only if nothing is in use any more.
-        unsafe {
-            if (*span).used() == 0 || !orphans::leave(span) {
-                (*span).empty();
-                self.release(span);
-            }
+            self.give_up(span);
         }
     }
 
@@ -152,6 +144,7 @@ impl Heap {
         self.flush();
         self.remote_frees = 0;
         while self.give_up_full() {}
+        self.give_full_room();
         for class in 0..CLASS_COUNT {
             let span = core::mem::replace(&mut self.active[class], null_mut());
             if !span.is_null() {
@@ -170,6 +163,12 @@ impl Heap {
                 }
             }
         }
+    }
+
+    /// Gives back what is taken for full spans and not used.
+    fn give_full_room(&mut self) {
+        pool::give_full_room(self.full_room - self.full_slices);
+        self.full_room = self.full_slices;
     }
 
     /// Lets go of one span of the full list; false if there is none.
@@ -202,6 +201,7 @@ impl Heap {
         }
     }
 
+    /// Gives up a held span that is in no list.
     unsafe fn give_up(&mut self, span: *mut Span) {
         // SAFETY: the caller holds the span.
         unsafe {
@@ -209,14 +209,13 @@ impl Heap {
                 (*span).absorb((*span).collect());
             }
             if (*span).used() == 0 || (*span).has_room() {
-                return self.let_go(span);
-            }
-            let class = (*span).class() % CLASS_COUNT;
-            // Full: nobody's until the next free. Refused if frees have come in meanwhile.
-            (*span).disown();
-            if !(*span).word().orphan() {
-                (*span).own(Heap::tag(self));
-                self.partial[class].push_back(span);
+                // If it cannot be left, nothing is in use any more.
+                if (*span).used() == 0 || !orphans::leave(span) {
+                    (*span).empty();
+                    (*span).release();
+                }
+            } else if !self.orphan(span) {
+                self.partial[(*span).class() % CLASS_COUNT].push_back(span);
             }
         }
     }

@@ -196,9 +196,7 @@ pub(crate) fn free(p: *mut u8) -> bool {
 
 /// Bytes usable from `p`, the start of a block; None if no mapping's block starts there.
 pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
-    let mappings = MAPPINGS.lock();
-    let mapping = mappings.get(mappings.find(p)?);
-    (mapping.start.cast_const() == p).then(|| mapping.usable())
+    base_of(p).filter(|&(start, _)| start.cast_const() == p).map(|(_, usable)| usable)
 }
 
 /// The block around `p`: (start, usable bytes).
@@ -215,7 +213,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
     let page = os::page_size();
     let mut mappings = MAPPINGS.lock();
     let Some(at) = mappings.find(p) else { return Resized::Done(null_mut()) };
-    let mut mapping = mappings.get(at);
+    let mapping = mappings.get(at);
     let lead = mapping.start.addr() - mapping.address.addr();
     let Some(exact) = size.checked_add(lead + page - 1).map(|n| n & !(page - 1)) else {
         return Resized::Done(null_mut());
@@ -229,8 +227,8 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
             let tail = mapping.address.wrapping_add(exact);
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {
-                mapping.bytes = exact;
-                mappings.set(at, mapping);
+                // SAFETY: an entry of the table.
+                unsafe { (*mappings.table.add(at)).bytes = exact };
             }
         }
         return Resized::Done(p);
@@ -249,18 +247,9 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
 /// Unmaps what has been kept warm longer than the purge delay.
 pub(crate) fn tick(now_ms: u64) {
     let mut mappings = MAPPINGS.lock();
-    if mappings.warm_bytes == 0 {
-        return;
-    }
     let delay = arena::purge_delay_ms() as u64;
     for i in 0..WARM {
-        let warm = mappings.warm[i];
-        if warm.mapping.bytes == 0 {
-            continue;
-        }
-        if warm.freed_ms == 0 {
-            mappings.warm[i].freed_ms = now_ms;
-        } else if now_ms >= warm.freed_ms.saturating_add(delay) {
+        if now_ms >= mappings.warm[i].freed_ms.saturating_add(delay) {
             mappings.drop_warm(i);
         }
     }
@@ -302,24 +291,14 @@ impl Mappings {
         unsafe { self.table.add(at).read() }
     }
 
-    fn set(&mut self, at: usize, mapping: Mapping) {
-        debug_assert!(at < self.len);
-        // SAFETY: inside the table.
-        unsafe { self.table.add(at).write(mapping) }
-    }
-
     /// How many entries begin at or below `p`.
     fn rank(&self, p: *const u8) -> usize {
-        let (mut low, mut high) = (0, self.len);
-        while low < high {
-            let mid = low.midpoint(high);
-            if self.get(mid).address.addr() <= p.addr() {
-                low = mid + 1;
-            } else {
-                high = mid;
-            }
+        if self.len == 0 {
+            return 0;
         }
-        low
+        // SAFETY: that many entries.
+        let entries = unsafe { core::slice::from_raw_parts(self.table, self.len) };
+        entries.partition_point(|mapping| mapping.address.addr() <= p.addr())
     }
 
     /// The entry of the mapping that `p` points into.
@@ -379,7 +358,7 @@ impl Mappings {
         if let Some(i) = free
             && self.warm_bytes + mapping.bytes <= WARM_BYTES
         {
-            self.warm[i % WARM] = Warm { mapping, freed_ms: 0 };
+            self.warm[i % WARM] = Warm { mapping, freed_ms: os::now_ms() };
             self.warm_bytes += mapping.bytes;
             return;
         }
@@ -388,15 +367,10 @@ impl Mappings {
 
     /// The best fitting warm mapping for `bytes`.
     fn take_warm(&mut self, bytes: usize) -> Option<Mapping> {
-        let mut best: Option<usize> = None;
-        for i in 0..WARM {
-            let have = self.warm[i].mapping.bytes;
-            let fits = have >= bytes && have - bytes <= bytes / 4;
-            if fits && best.is_none_or(|b| have < self.warm[b % WARM].mapping.bytes) {
-                best = Some(i);
-            }
-        }
-        let mapping = core::mem::replace(&mut self.warm[best? % WARM].mapping, Mapping::NONE);
+        let have = |i: &usize| self.warm[i % WARM].mapping.bytes;
+        let fits = |i: &usize| have(i) >= bytes && have(i) - bytes <= bytes / 4;
+        let best = (0..WARM).filter(fits).min_by_key(have)?;
+        let mapping = core::mem::replace(&mut self.warm[best % WARM].mapping, Mapping::NONE);
         self.warm_bytes -= mapping.bytes;
         Some(mapping)
     }

@@ -26,9 +26,12 @@ use core::ptr::null_mut;
 const MAPPING_MIN: usize = 8 << 20;
 /// Runs are aligned to up to this; beyond, a mapping is cut to measure.
 const RUN_ALIGN_MAX: usize = 1 << 20;
-/// From here on a block that must move moves its pages. Below, copying costs less than the
-/// two system calls and the page faults they save.
-const MOVE_MIN: usize = 128 << 10;
+/// From here on a block that must move moves its pages. Below, copying costs less than two
+/// system calls, and than the faults of both places when they are used again: a parser that
+/// grows some buffers of 128 KiB to 1 MiB for each document spends a fifth of its time there.
+const MOVE_MIN: usize = 1 << 20;
+/// From here on a page more for colour is cheap.
+const COLOUR_MIN: usize = 128 << 10;
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
 /// do not compete for the same cache sets.
 const COLOUR_STEP: usize = 64;
@@ -84,9 +87,9 @@ pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
 }
 
 fn allocate_run(size: usize, align: usize) -> Allocated {
-    // A power of two leaves no room for colour; from 128 KiB on a page more is cheap.
+    // A power of two leaves no room for colour; above COLOUR_MIN there is a page more.
     let colourable = align <= COLOUR_STEP;
-    let extra = if colourable && size >= MOVE_MIN { os::page_size() } else { 0 };
+    let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
     let slices = (size + extra).div_ceil(SLICE_SIZE);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
     let run = if lead == 0 { arena::take_block(slices) } else { arena::take_run(slices + lead) };

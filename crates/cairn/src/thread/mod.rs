@@ -229,8 +229,7 @@ unsafe fn salvage_span(span: *mut Span, ownerless: bool) {
         }
         if (*span).used() == 0 || (*span).has_room() && !orphans::leave(span) {
             (*span).empty();
-            let (index, slices) = (*span).dissolve();
-            arena::release(index, slices, true);
+            (*span).release();
         } else if !(*span).has_room() {
             (*span).disown();
             word.orphan();
