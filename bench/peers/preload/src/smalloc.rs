@@ -1,0 +1,143 @@
+//! smalloc 7.6.13, in Rust: its crate has no C interface, so this is one on its `GlobalAlloc`.
+//!
+//! A block's size class is a part of its address, so that `free` needs no layout; `realloc` and
+//! `malloc_usable_size` read the class's size there. As in the project's own C interface, a
+//! pointer that is not its own is looked for, here to be let go.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+use libc::{EINVAL, ENOMEM};
+use smmalloc::{Smalloc, ptr_to_sc};
+
+static SMALLOC: Smalloc = Smalloc::new();
+
+/// What `malloc` guarantees for blocks that can hold so much.
+const ALIGNMENT: usize = 1;
+const PAGE: usize = 4096;
+
+#[cold]
+fn out_of_memory() -> *mut c_void {
+    // SAFETY: a thread's errno may always be written.
+    unsafe { *libc::__errno_location() = ENOMEM };
+    null_mut()
+}
+
+#[inline(always)]
+fn allocate(size: usize, alignment: usize) -> *mut c_void {
+    let Ok(layout) = Layout::from_size_align(size.max(1), alignment) else {
+        return out_of_memory();
+    };
+    // SAFETY: the size is not zero.
+    let block = unsafe { SMALLOC.alloc(layout) };
+    if block.is_null() { out_of_memory() } else { block.cast() }
+}
+
+#[inline(always)]
+fn is_ours(block: *mut c_void) -> bool {
+    !block.is_null() && SMALLOC.inner().is_smalloc_ptr(block.addr())
+}
+
+#[inline(always)]
+fn block_size(block: *mut c_void) -> usize {
+    1 << ptr_to_sc(block.addr())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    allocate(size, ALIGNMENT)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn free(block: *mut c_void) {
+    if is_ours(block) {
+        SMALLOC.inner().dealloc(block.addr());
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(total) = count.checked_mul(size) else {
+        return out_of_memory();
+    };
+    let Ok(layout) = Layout::from_size_align(total.max(1), ALIGNMENT) else {
+        return out_of_memory();
+    };
+    // SAFETY: the size is not zero.
+    let block = unsafe { SMALLOC.alloc_zeroed(layout) };
+    if block.is_null() { out_of_memory() } else { block.cast() }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if !is_ours(block) {
+        return malloc(size);
+    }
+    if size == 0 {
+        free(block);
+        return null_mut();
+    }
+    if size > isize::MAX as usize {
+        return out_of_memory();
+    }
+    // SAFETY: a class's size with alignment 1 is a layout.
+    let layout = unsafe { Layout::from_size_align_unchecked(block_size(block), ALIGNMENT) };
+    // SAFETY: the block is ours, with room for its class's size.
+    let block = unsafe { SMALLOC.realloc(block.cast(), layout, size) };
+    if block.is_null() { out_of_memory() } else { block.cast() }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(total) => realloc(block, total),
+        None => out_of_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+    allocate(size, alignment)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
+    allocate(size, alignment)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(
+    place: *mut *mut c_void,
+    alignment: usize,
+    size: usize,
+) -> c_int {
+    if !alignment.is_power_of_two() || alignment < size_of::<usize>() {
+        return EINVAL;
+    }
+    let block = allocate(size, alignment);
+    if block.is_null() {
+        return ENOMEM;
+    }
+    // SAFETY: the caller gives a place for the pointer.
+    unsafe { *place = block };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn valloc(size: usize) -> *mut c_void {
+    allocate(size, PAGE)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        Some(rounded) => allocate(rounded.max(PAGE), PAGE),
+        None => out_of_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    if is_ours(block) { block_size(block) } else { 0 }
+}
