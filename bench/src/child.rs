@@ -3,18 +3,18 @@
 //! Some allocators never finish some workloads, or take all memory of the machine for
 //! them. Both are results: the child is killed and the limit is what gets reported.
 
-use crate::process::parse_kib;
+use cairn_workloads::process::parse_kib;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use serde::Serialize;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Seek};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// When to give up on a child.
-#[derive(Clone, Copy)]
+#[derive(Clone, Debug)]
 pub struct Limits {
     /// Wall time.
     pub timeout: Duration,
@@ -23,7 +23,7 @@ pub struct Limits {
 }
 
 /// Why there is no result.
-#[derive(Clone, Debug, Serialize, thiserror::Error)]
+#[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Failure {
     /// Killed at the time limit.
@@ -89,10 +89,12 @@ pub struct Output {
 const WATCH_EVERY: Duration = Duration::from_millis(50);
 
 /// Runs `command` to its end or to a limit.
-pub fn run(command: &mut Command, limits: Limits) -> Result<Output, Failure> {
+pub fn run(command: &mut Command, limits: &Limits) -> Result<Output, Failure> {
     // Files, not pipes: a child that writes a lot must not block, nor need a reader thread.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    // A group of its own: what a program starts must end with it.
+    command.process_group(0);
     let start = Instant::now();
     let mut child = command.spawn().map_err(|error| {
         Failure::wrong(format!("cannot start {}: {error}", command.get_program().display()))
@@ -100,7 +102,7 @@ pub fn run(command: &mut Command, limits: Limits) -> Result<Output, Failure> {
     let status = match watch(&mut child, start, limits) {
         Ok(status) => status,
         Err(failure) => {
-            child.kill()?;
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             child.wait()?;
             return Err(failure);
         }
@@ -117,7 +119,7 @@ pub fn run(command: &mut Command, limits: Limits) -> Result<Output, Failure> {
     Ok(Output { stdout: from_start(&mut stdout)?, wall })
 }
 
-fn watch(child: &mut Child, start: Instant, limits: Limits) -> Result<ExitStatus, Failure> {
+fn watch(child: &mut Child, start: Instant, limits: &Limits) -> Result<ExitStatus, Failure> {
     let pid = Pid::from_child(child);
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(std::io::Error::from)?;
     let tick = Timespec { tv_sec: 0, tv_nsec: WATCH_EVERY.as_nanos() as i64 };
@@ -127,8 +129,7 @@ fn watch(child: &mut Child, start: Instant, limits: Limits) -> Result<ExitStatus
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
-        let resident = status.ok().and_then(|s| parse_kib(&s, "VmRSS:")).unwrap_or(0.0) / 1024.0;
+        let resident = resident_kib(child.id(), 3) / 1024.0;
         if start.elapsed() > limits.timeout {
             return Err(Failure::Timeout { seconds: limits.timeout.as_secs_f64(), mib: resident });
         }
@@ -136,6 +137,19 @@ fn watch(child: &mut Child, start: Instant, limits: Limits) -> Result<ExitStatus
             return Err(Failure::Memory { mib: resident });
         }
     }
+}
+
+/// The resident sets of a process and of its children, so many generations of them.
+fn resident_kib(process: u32, generations: usize) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let own = status.ok().and_then(|status| parse_kib(&status, "VmRSS:")).unwrap_or(0.0);
+    if generations == 0 {
+        return own;
+    }
+    let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+    let children = children.unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    own + children.map(|child| resident_kib(child, generations - 1)).sum::<f64>()
 }
 
 fn from_start(file: &mut File) -> std::io::Result<String> {

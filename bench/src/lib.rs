@@ -1,28 +1,35 @@
-//! cairn beside its peers: the same workloads, the same binary, another malloc.
+//! The lab: cairn beside every other allocator, in time, memory and tail latency.
 //!
 //! ```text
-//! cases        the one list: every workload and program
-//!   workloads/   run inside `cairn-workload`, calling malloc and free themselves
-//!   programs/    real programs, started by the driver
+//! plan         every case there is, and which of them run
+//!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
+//!   programs/         real programs, preloaded
+//! allocators   which allocators there are; built, found or missing
 //! rounds       who runs when: interleaved, rotated, first round dropped
+//!   journal      every run on disk as it ends: stop and resume
 //!   child        one process, with a time limit and a memory limit
-//!   peers        which allocators, where their libraries are
-//! report       tables, ties, geometric means; JSON
+//! result       the file with everything measured
+//! evaluate     rows, ratios, ties, means
+//!   table        for the terminal, and as Markdown
+//!   report/      the HTML page and its charts
+//!   compare      two results
+//!   documents    the generated parts of the project's pages
 //! ```
 //!
-//! To add a workload: write `workloads/NAME.rs` with a `CASES` list, and add one line to
-//! [`cases::ALL`]. What to print is declared by the case's rows; nothing else changes.
+//! To add a workload, see `cairn_workloads`; a program: one file in `programs/` and one line
+//! in [`programs::ALL`]; an allocator: `peers/peers.toml`.
 
-pub mod case;
-pub mod cases;
+pub mod allocators;
 pub mod child;
-pub mod clock;
+pub mod compare;
+pub mod documents;
+pub mod evaluate;
+pub mod journal;
 pub mod machine;
-pub mod malloc;
-pub mod peers;
-pub mod process;
+pub mod plan;
 pub mod programs;
 pub mod report;
+pub mod result;
 pub mod rounds;
 pub mod stats;
-pub mod workloads;
+pub mod table;

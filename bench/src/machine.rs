@@ -1,11 +1,11 @@
 //! What the figures depend on besides the allocators.
 
 use rustix::system::{sysinfo, uname};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 
 /// Facts about this machine at the start of a run.
-#[derive(Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of the processor.
     pub cpu: String,
@@ -59,5 +59,5 @@ impl Machine {
 
 /// Memory that could be used now, in MiB.
 pub fn available_mib() -> f64 {
-    crate::process::field_kib("/proc/meminfo", "MemAvailable:").unwrap_or(4e6) / 1024.0
+    cairn_workloads::process::field_kib("/proc/meminfo", "MemAvailable:").unwrap_or(4e6) / 1024.0
 }

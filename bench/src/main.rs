@@ -1,26 +1,90 @@
-//! cairn beside its peers: runs all workloads under all allocators and prints the tables.
+//! The lab's command line.
 
 use anyhow::{Context, Result, bail, ensure};
-use cairn_bench::case::Run;
+use cairn_bench::allocators::Workshop;
 use cairn_bench::child::Limits;
+use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
-use cairn_bench::report::Report;
-use cairn_bench::rounds::{self, Plan};
-use cairn_bench::{cases, peers};
-use clap::Parser;
+use cairn_bench::plan::{self, Entry};
+use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
+use cairn_bench::rounds::Plan;
+use cairn_bench::{compare, documents, report, table};
+use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-/// Measure cairn and other allocators side by side.
+/// cairn beside every other allocator: time, memory, tail latency.
 #[derive(Parser)]
 struct Cli {
-    /// Small sizes, few rounds: some minutes (the default).
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure, print the tables, write the result and its report (the default).
+    Run(RunArgs),
+    /// Print the tables of a result.
+    Table {
+        /// A result.
+        result: PathBuf,
+        /// As Markdown.
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// Write a result as an HTML page with its charts.
+    Report {
+        /// A result.
+        result: PathBuf,
+        /// Where the page goes [default: beside the result]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Draw the charts of a result as SVG files; needs Chromium.
+    Charts {
+        /// A result.
+        result: PathBuf,
+        /// The folder that they go to.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+    /// Tell what became better and worse from one result to another.
+    Compare {
+        /// The earlier result.
+        old: PathBuf,
+        /// The later result.
+        new: PathBuf,
+        /// Of this allocator.
+        #[arg(long, value_name = "NAME", default_value = SUBJECT)]
+        allocator: String,
+        /// As Markdown.
+        #[arg(long)]
+        markdown: bool,
+    },
+    /// List the cases.
+    List,
+    /// Build or find all allocators and tell of each.
+    Allocators,
+    /// Bring the project's pages up to date: the cases, and the figures of a result.
+    Document {
+        /// The result to tell of; without one, only the list of the cases is renewed.
+        result: Option<PathBuf>,
+    },
+}
+
+#[derive(Args, Clone)]
+struct RunArgs {
+    /// Small sizes, few rounds: within ten minutes once the peers are built (the default).
     #[arg(long)]
     quick: bool,
-    /// Full sizes, more rounds.
+    /// Full sizes, more rounds. Can be stopped at any time; the same command goes on.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
+    /// Start over instead of going on with a run that was stopped.
+    #[arg(long)]
+    fresh: bool,
     /// Only cases whose name contains one of these (comma-separated).
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     only: Vec<String>,
@@ -33,21 +97,24 @@ struct Cli {
     /// Rounds that count; one more is run first and dropped.
     #[arg(long)]
     rounds: Option<usize>,
+    /// Threads, where a case does not fix their number [default: the machine's cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Run everything on these processors only (comma-separated).
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    pin: Vec<usize>,
     /// Seconds after which a single run is stopped.
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    timeout: f64,
     /// Resident MiB at which a single run is stopped [default: 60% of what is available]
     #[arg(long, value_name = "MIB")]
     memory: Option<f64>,
-    /// Write every value to a file.
+    /// Where the result goes; the report goes beside it [default: in target/lab]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print the tables as Markdown.
     #[arg(long)]
     markdown: bool,
-    /// List the cases.
-    #[arg(long)]
-    list: bool,
 }
 
 fn named(argument: &str) -> Result<(String, PathBuf), String> {
@@ -57,78 +124,154 @@ fn named(argument: &str) -> Result<(String, PathBuf), String> {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    let wanted = |name: &str| cli.only.is_empty() || cli.only.iter().any(|p| name.contains(p));
-    let cases: Vec<_> = cases::all().filter(|case| wanted(case.name)).collect();
-    if cli.list {
-        for case in cases {
-            let kind = if let Run::Program(_) = case.run { "program" } else { "workload" };
-            println!("{:18} {kind:9} {}", case.name, case.about);
+    match cli.command.unwrap_or(Command::Run(cli.run)) {
+        Command::Run(arguments) => run(&arguments),
+        Command::Table { result, markdown } => {
+            println!("{}", table::print(&LabResult::read(&result)?, markdown));
+            Ok(())
         }
-        return Ok(());
-    }
-    ensure!(!cases.is_empty(), "no case matches; see --list");
-    if cfg!(debug_assertions) {
-        bail!("the figures of a debug build mean nothing: run with --release");
-    }
-
-    let limits = Limits {
-        timeout: Duration::from_secs_f64(cli.timeout.unwrap_or(if cli.full { 60.0 } else { 15.0 })),
-        memory_mib: cli.memory.unwrap_or(0.6 * available_mib()),
-    };
-    let workload = build_workload()?;
-    let mut peers = peers::all(&default_cairn(), &cli.peer);
-    if !cli.allocators.is_empty() {
-        peers.retain(|peer| cli.allocators.contains(&peer.name));
-    }
-    for peer in &peers {
-        if let Some(why) = &peer.missing {
-            eprintln!("{} is missing: {why}", peer.name);
+        Command::Report { result, output } => {
+            let output = output.unwrap_or_else(|| result.with_extension("html"));
+            report::write(&LabResult::read(&result)?, &output)?;
+            println!("report: {}", output.display());
+            Ok(())
         }
+        Command::Charts { result, out } => {
+            for path in report::pictures(&LabResult::read(&result)?, &out)? {
+                println!("{}", path.display());
+            }
+            Ok(())
+        }
+        Command::Compare { old, new, allocator, markdown } => {
+            let (old, new) = (LabResult::read(&old)?, LabResult::read(&new)?);
+            println!("{}", compare::compare(&old, &new, &allocator)?.print(markdown));
+            Ok(())
+        }
+        Command::List => {
+            for entry in plan::all() {
+                println!("{:28} {}", entry.label(), &*entry.case().about);
+            }
+            Ok(())
+        }
+        Command::Allocators => allocators(),
+        Command::Document { result } => document(result.as_deref()),
     }
+}
 
-    let machine = Machine::read();
-    let scratch = tempfile::tempdir()?;
-    let rounds = cli.rounds.unwrap_or(if cli.full { 7 } else { 3 });
-    let plan = Plan {
-        cases,
-        rounds,
-        quick: !cli.full,
-        limits,
-        workload: &workload,
-        scratch: scratch.path(),
-    };
-    let outcomes = rounds::run(&plan, &peers);
-    let report = Report::new(&peers, &outcomes, machine, rounds);
-    println!("{}", report.print(cli.markdown));
-    if let Some(path) = &cli.json {
-        std::fs::write(path, serde_json::to_string_pretty(&report)?)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+fn allocators() -> Result<()> {
+    let workshop = Workshop::new()?;
+    workshop.build_own()?;
+    for candidate in workshop.all(&[], |_| true)? {
+        let told = candidate.public;
+        println!("{} {}: {}", told.name, told.version, told.about);
+        println!("    {} {}", told.source, told.flags);
+        for (form, why) in [("preloaded", told.no_preload), ("linked", told.no_engine)] {
+            println!("    {form}: {}", why.as_deref().unwrap_or("yes"));
+        }
     }
     Ok(())
 }
 
-/// The library that `cargo build --release -p cairn-c` makes.
-fn default_cairn() -> PathBuf {
-    let bench = Path::new(env!("CARGO_MANIFEST_DIR"));
-    bench.with_file_name("target").join("release/libcairn.so")
+/// Rewrites the generated parts of the pages.
+fn document(result: Option<&Path>) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no project")?;
+    documents::replace(&root.join("docs/benchmarks.md"), "cases", &documents::cases())?;
+    let Some(path) = result else { return Ok(()) };
+    let result = LabResult::read(path)?;
+    documents::replace(&root.join("README.md"), "figures", &documents::headline(&result))?;
+    documents::replace(&root.join("README.md"), "behind", &documents::behind(&result))?;
+    let tables = table::print(&result, true);
+    documents::replace(&root.join("docs/benchmark-results.md"), "tables", &tables)
 }
 
-/// The workload binary beside this one; `cargo run` has built only the driver, so under
-/// cargo it is brought up to date first.
-fn build_workload() -> Result<PathBuf> {
-    let directory = std::env::current_exe()?.parent().context("no directory")?.to_owned();
-    let workload = directory.join("cairn-workload");
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let target = directory.parent().context("no target directory")?;
-        let status = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "-p", "cairn-bench", "--bin", "cairn-workload"])
-            .arg("--target-dir")
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .context("cannot start cargo")?;
-        ensure!(status.success(), "cannot build cairn-workload");
+fn run(arguments: &RunArgs) -> Result<()> {
+    if cfg!(debug_assertions) {
+        bail!("the figures of a debug build mean nothing: run with --release");
     }
-    ensure!(workload.exists(), "no {}", workload.display());
-    Ok(workload)
+    let quick = !arguments.full;
+    let wanted = |entry: &Entry| {
+        let name = entry.label();
+        let scale = if quick { entry.case().quick_scale } else { 1.0 };
+        scale > 0.0
+            && (arguments.only.is_empty() || arguments.only.iter().any(|p| name.contains(p)))
+    };
+    let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
+    ensure!(!entries.is_empty(), "no case matches; see `list`");
+    pin(&arguments.pin)?;
+
+    let workshop = Workshop::new()?;
+    let workload = workshop.build_own()?;
+    let chosen = |name: &str| {
+        arguments.allocators.is_empty() || arguments.allocators.iter().any(|n| n == name)
+    };
+    let candidates = workshop.all(&arguments.peer, chosen)?;
+    ensure!(!candidates.is_empty(), "no such allocator; see `allocators`");
+
+    let machine = Machine::read();
+    let scratch = tempfile::tempdir()?;
+    let plan = Plan {
+        entries,
+        candidates: &candidates,
+        rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
+        quick,
+        threads: arguments.threads,
+        limits: Limits {
+            timeout: Duration::from_secs_f64(arguments.timeout),
+            // Of all memory, not of what is free: that differs when a stopped run goes on.
+            memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
+        },
+        workload: &workload,
+        scratch: scratch.path(),
+    };
+    if available_mib() < plan.limits.memory_mib {
+        eprintln!("only {:.0} MiB are free: large cases may be stopped early", available_mib());
+    }
+
+    let directory = workshop.results();
+    std::fs::create_dir_all(&directory)?;
+    let name = if quick { "quick" } else { "full" };
+    let mut journal = Journal::open(
+        &directory.join(format!("{name}.journal")),
+        &plan.identity(),
+        arguments.fresh,
+    )?;
+    if !journal.done.is_empty() {
+        eprintln!("going on after {} runs (--fresh starts over)", journal.done.len());
+    }
+    let cases = plan.run(&mut journal)?;
+    let result = LabResult {
+        format: FORMAT,
+        command: command_line(),
+        date: jiff::Zoned::now().date().to_string(),
+        machine,
+        quick,
+        rounds: plan.rounds,
+        allocators: candidates.iter().map(|candidate| candidate.public.clone()).collect(),
+        cases,
+    };
+    let json = arguments.json.clone().unwrap_or(directory.join(format!("{name}.json")));
+    result.write(&json)?;
+    journal.finish()?;
+    println!("{}", table::print(&result, arguments.markdown));
+    println!("\nresult: {}", json.display());
+    let page = json.with_extension("html");
+    report::write(&result, &page)?;
+    println!("report: {}", page.display());
+    Ok(())
+}
+
+/// As typed, without the path of the executable.
+fn command_line() -> String {
+    let arguments = std::env::args().skip(1);
+    ["cairn-bench".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
+}
+
+/// Binds this process, and so all that it starts, to processors.
+fn pin(processors: &[usize]) -> Result<()> {
+    if processors.is_empty() {
+        return Ok(());
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    processors.iter().for_each(|&processor| set.set(processor));
+    rustix::thread::sched_setaffinity(None, &set).context("cannot bind to these processors")
 }

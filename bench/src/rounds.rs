@@ -4,27 +4,35 @@
 //! over the allocators and the order rotates, so that a slow minute of the machine hits all
 //! of them. The first round warms the machine up and is dropped.
 //!
-//! One allocator takes part twice, as itself and as its own control: how far apart those
-//! two end is the noise of the row.
+//! The subject takes part twice, as itself and as its own control: how far apart those two
+//! end is the noise of the row.
 
-use crate::case::{Case, Run, Settings, Subject, Table, Values};
+use crate::allocators::{Candidate, run_workload};
 use crate::child::{Failure, Limits};
-use crate::peers::{Peer, run_workload};
-use crate::stats::Summary;
+use crate::journal::{self, Identity, Journal};
+use crate::plan::{Entry, Run};
+use crate::programs::Subject;
+use crate::result::{CONTROL, CaseResult, Cell, Form, SUBJECT};
+use anyhow::Result;
+use cairn_workloads::case::{Curve, Results, Settings};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// How to run.
 pub struct Plan<'a> {
     /// What to measure.
-    pub cases: Vec<&'static Case>,
+    pub entries: Vec<Entry>,
+    /// Under whom.
+    pub candidates: &'a [Candidate],
     /// Rounds that count.
     pub rounds: usize,
     /// Use the cases' quick scale.
     pub quick: bool,
-    /// For each single run.
+    /// Threads, where a case leaves them open.
+    pub threads: Option<usize>,
+    /// For each single run; slow ones end earlier, see [`SLOWEST`].
     pub limits: Limits,
     /// The `cairn-workload` executable.
     pub workload: &'a Path,
@@ -32,109 +40,208 @@ pub struct Plan<'a> {
     pub scratch: &'a Path,
 }
 
-/// The runs of one case under one allocator.
-#[derive(Default, Serialize)]
-pub struct Cell {
-    /// Every value the case reported, over the rounds.
-    pub values: BTreeMap<String, Summary>,
-    /// Failures, in any round.
-    pub failures: Vec<Failure>,
-    #[serde(skip)]
-    pub(crate) runs: Vec<Values>,
+/// A run is given up at this many times the best run of its case so far...
+const SLOWEST: f64 = 30.0;
+/// ... but not before.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Points kept of a curve.
+const POINTS: usize = 120;
+
+/// One column of a run: an allocator, or the control.
+struct Column<'a> {
+    name: &'a str,
+    candidate: &'a Candidate,
 }
 
-/// Results of one case: a cell per peer and one for the control.
-pub struct Outcome {
-    /// The case.
-    pub case: &'static Case,
-    /// In the order of the peers; the control last.
-    pub cells: Vec<Cell>,
-}
-
-/// Which peer is run against itself: cairn if it is here, else the first that is.
-pub fn control(peers: &[Peer]) -> Option<usize> {
-    let here = |peer: &Peer| peer.missing.is_none();
-    peers.iter().position(|p| here(p) && p.name == "cairn").or(peers.iter().position(here))
-}
-
-/// Runs the plan.
-pub fn run(plan: &Plan<'_>, peers: &[Peer]) -> Vec<Outcome> {
-    let mut columns: Vec<(usize, &Peer)> = peers.iter().enumerate().collect();
-    columns.retain(|(_, peer)| peer.missing.is_none());
-    if let Some(control) = control(peers) {
-        columns.push((peers.len(), &peers[control]));
+impl<'a> Plan<'a> {
+    fn columns(&self) -> Vec<Column<'a>> {
+        let named = self.candidates.iter();
+        let columns = named.map(|candidate| Column { name: &candidate.public.name, candidate });
+        let control = self.candidates.iter().find(|c| c.public.name == SUBJECT);
+        columns.chain(control.map(|candidate| Column { name: CONTROL, candidate })).collect()
     }
-    let mut outcomes: Vec<Outcome> = plan
-        .cases
-        .iter()
-        .map(|&case| Outcome { case, cells: (0..=peers.len()).map(|_| Cell::default()).collect() })
-        .collect();
 
-    let total = (plan.rounds + 1) * plan.cases.len() * columns.len();
-    let style = "{elapsed_precise} {wide_bar} {pos}/{len} {msg}";
-    let bar = ProgressBar::new(total as u64)
-        .with_style(ProgressStyle::with_template(style).expect("a valid template"));
-    for round in 0..=plan.rounds {
-        for outcome in &mut outcomes {
-            columns.rotate_left(1);
-            for &(column, peer) in &columns {
-                bar.set_message(format!("{} {}", outcome.case.name, peer.name));
-                run_once(plan, outcome.case, peer, &mut outcome.cells[column], round == 0);
-                bar.inc(1);
+    /// What a journal must be of to be gone on with.
+    pub fn identity(&self) -> Identity {
+        let hashed = |column: &Column<'_>| {
+            let files: [&Option<PathBuf>; 2] =
+                [&column.candidate.library, &column.candidate.engine];
+            (column.name.to_owned(), journal::hash(files.into_iter().flatten()))
+        };
+        Identity {
+            cases: self.entries.iter().map(Entry::label).collect(),
+            columns: self.columns().iter().map(hashed).collect(),
+            rounds: self.rounds,
+            settings: format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
+        }
+    }
+
+    /// Runs what the journal does not have yet; the results of all.
+    pub fn run(&self, journal: &mut Journal) -> Result<Vec<CaseResult>> {
+        let mut state = State::default();
+        for entry in std::mem::take(&mut journal.done) {
+            state.add(entry);
+        }
+        let mut columns = self.columns();
+        let counted = self
+            .entries
+            .iter()
+            .map(|entry| columns.iter().filter(|column| column.candidate.runs(entry.form)).count());
+        let total = (self.rounds + 1) * counted.sum::<usize>();
+        let style = "{elapsed_precise} {wide_bar} {pos}/{len}, {eta} left  {msg}";
+        let bar = ProgressBar::new(total as u64)
+            .with_style(ProgressStyle::with_template(style).expect("a valid template"));
+        bar.enable_steady_tick(Duration::from_millis(500));
+        for round in 0..=self.rounds {
+            for entry in &self.entries {
+                columns.rotate_left(1);
+                for column in columns.iter().filter(|column| column.candidate.runs(entry.form)) {
+                    bar.set_message(format!("{} {}", entry.label(), column.name));
+                    if let Some(done) = self.once(&state, round, entry, column) {
+                        journal.add(&done)?;
+                        state.add(done);
+                    }
+                    bar.inc(1);
+                }
             }
         }
+        bar.finish_and_clear();
+        Ok(self.entries.iter().map(|entry| state.case(entry)).collect())
     }
-    bar.finish_and_clear();
-    for cell in outcomes.iter_mut().flat_map(|outcome| &mut outcome.cells) {
-        cell.summarise();
+
+    /// One run of one case, unless it is done or hopeless.
+    fn once(
+        &self,
+        state: &State,
+        round: usize,
+        entry: &Entry,
+        column: &Column<'_>,
+    ) -> Option<journal::Entry> {
+        let case = entry.case();
+        let key = (case.name.to_string(), entry.form);
+        let known = state.cells.get(&(key.clone(), column.name.to_owned()));
+        if known.is_some_and(|known| known.rounds > round || known.hopeless()) {
+            return None;
+        }
+        let best = state.fastest.get(&key).copied().unwrap_or(f64::INFINITY);
+        let timeout = PATIENCE.as_secs_f64().max(SLOWEST * best);
+        let timeout = self.limits.timeout.as_secs_f64().min(timeout);
+        let limits = Limits { timeout: Duration::from_secs_f64(timeout), ..self.limits.clone() };
+        let scale = if self.quick { case.quick_scale } else { 1.0 };
+        let start = Instant::now();
+        let outcome = match entry.run {
+            Run::Workload(_) => {
+                let settings = Settings { threads: self.threads, scale, no_alloc: false };
+                let Column { candidate, .. } = column;
+                run_workload(self.workload, candidate, entry.form, &case.name, &settings, &limits)
+            }
+            Run::Program(program) => (program.run)(&Subject {
+                preload: column.candidate.library.as_deref(),
+                environment: &column.candidate.environment,
+                scale,
+                limits: &limits,
+                scratch: self.scratch,
+            }),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let (case, form) = key;
+        Some(journal::Entry {
+            round,
+            case,
+            form,
+            allocator: column.name.to_owned(),
+            seconds,
+            outcome,
+        })
     }
-    outcomes
 }
 
-/// One run of one case; a success in the warm-up round leaves no trace.
-fn run_once(plan: &Plan<'_>, case: &Case, peer: &Peer, cell: &mut Cell, warm_up: bool) {
-    // Past a limit once is past it always, and the next round would take as long.
-    let hopeless = |f: &Failure| !matches!(f, Failure::Crash { .. } | Failure::Wrong { .. });
-    if cell.failures.iter().any(hopeless) {
-        return;
+type Key = (String, Form);
+
+/// What the runs so far have given.
+#[derive(Default)]
+struct State {
+    cells: BTreeMap<(Key, String), Known>,
+    fastest: BTreeMap<Key, f64>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Rounds done, the warm-up included.
+    rounds: usize,
+    cell: Cell,
+}
+
+impl Known {
+    /// Past a limit once is past it always, and the next round would take as long.
+    fn hopeless(&self) -> bool {
+        let open = |f: &Failure| matches!(f, Failure::Crash { .. } | Failure::Wrong { .. });
+        self.cell.failures.iter().any(|failure| !open(failure))
     }
-    let scale = if plan.quick { case.quick_scale } else { 1.0 };
-    let result = match case.run {
-        Run::Workload(_) => {
-            let settings = Settings { threads: None, scale, no_alloc: false };
-            run_workload(plan.workload, peer, case.name, &settings, plan.limits)
+}
+
+impl State {
+    fn add(&mut self, entry: journal::Entry) {
+        let key = (entry.case, entry.form);
+        let known = self.cells.entry((key.clone(), entry.allocator)).or_default();
+        known.rounds = known.rounds.max(entry.round + 1);
+        match entry.outcome {
+            Ok(results) => {
+                let fastest = self.fastest.entry(key).or_insert(f64::INFINITY);
+                *fastest = fastest.min(entry.seconds);
+                if entry.round > 0 {
+                    known.cell.add(results);
+                }
+            }
+            Err(failure) => known.cell.failures.push(failure),
         }
-        Run::Program(run) => run(&Subject {
-            preload: peer.library.as_deref(),
-            scale,
-            limits: plan.limits,
-            scratch: plan.scratch,
-        }),
-    };
-    match result {
-        Ok(values) if !warm_up => cell.runs.push(values),
-        Ok(_) => {}
-        Err(failure) => cell.failures.push(failure),
+    }
+
+    fn case(&self, entry: &Entry) -> CaseResult {
+        let key = (entry.case().name.to_string(), entry.form);
+        let of_case = self.cells.iter().filter(|((of, _), _)| *of == key);
+        let cells = of_case.map(|((_, name), known)| (name.clone(), known.cell.clone())).collect();
+        CaseResult { case: *entry.case(), form: entry.form, cells }
     }
 }
 
 impl Cell {
-    fn summarise(&mut self) {
-        let mut samples: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        for (key, value) in self.runs.drain(..).flatten() {
-            samples.entry(key).or_default().push(value);
+    fn add(&mut self, results: Results) {
+        for (key, value) in results.values {
+            self.values.entry(key).or_default().push(rounded(value));
         }
-        self.values = samples.into_iter().filter_map(|(k, v)| Some((k, Summary::of(v)?))).collect();
+        for (key, curve) in results.curves {
+            self.curves.entry(key).or_insert_with(|| thinned(&curve));
+        }
     }
+}
 
-    /// What a run that hit a limit says about a row, before any division: at least this much.
-    pub fn lower_bound(&self, table: Table, key: &str) -> Option<f64> {
-        self.failures.iter().find_map(|failure| match (failure, table, key) {
-            (Failure::Timeout { seconds, .. }, Table::Time, "ms") => Some(seconds * 1e3),
-            (Failure::Timeout { mib, .. } | Failure::Memory { mib }, Table::Memory, "peak_mib") => {
-                Some(*mib)
-            }
-            _ => None,
-        })
+/// At most [`POINTS`] of the curve's points, the first and last among them.
+fn thinned(curve: &Curve) -> Curve {
+    let last = curve.len().saturating_sub(1);
+    let count = curve.len().min(POINTS);
+    let at = |n: usize| curve[if count > 1 { n * last / (count - 1) } else { 0 }];
+    (0..count).map(|n| at(n).map(rounded)).collect()
+}
+
+/// To five digits: more is noise, and the file is kept.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.4e}").parse().expect("a number")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_keep_their_ends() {
+        let curve: Curve = (0..1000).map(|n| [f64::from(n), 1.0 / 3.0]).collect();
+        let thin = thinned(&curve);
+        assert_eq!(
+            (thin.len(), thin[0], thin[POINTS - 1]),
+            (POINTS, [0.0, 0.33333], [999.0, 0.33333])
+        );
+        assert_eq!(thinned(&vec![[1.0, 2.0]]), vec![[1.0, 2.0]]);
+        assert!(thinned(&Curve::new()).is_empty());
     }
 }

@@ -1,0 +1,375 @@
+//! Which allocators there are: built from their crates, found in Debian's packages, or given
+//! by path. One that cannot be had stays in the tables, with the reason.
+
+use crate::child::{self, Failure, Limits};
+use crate::result::{Allocator, Form, SUBJECT};
+use anyhow::{Context, Result, ensure};
+use cairn_workloads::case::{Line, Results, Settings};
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+/// An allocator, and its files as far as they are here.
+#[derive(Clone)]
+pub struct Candidate {
+    /// What the result tells of it.
+    pub public: Allocator,
+    /// Library to preload; none for the C library's own malloc, and where there is none.
+    pub library: Option<PathBuf>,
+    /// Executable with the workloads and the allocator linked in.
+    pub engine: Option<PathBuf>,
+    /// What a program under it needs in its environment.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Candidate {
+    fn new(name: &str, version: &str, source: &str, about: &str) -> Candidate {
+        let public = Allocator {
+            name: name.into(),
+            version: version.into(),
+            source: source.into(),
+            flags: String::new(),
+            about: about.into(),
+            no_preload: None,
+            no_engine: None,
+        };
+        Candidate { public, library: None, engine: None, environment: BTreeMap::new() }
+    }
+
+    /// Takes the file at `path` as the library, or notes that it is not there.
+    fn with_library(mut self, path: &Path, hint: &str) -> Candidate {
+        match path.canonicalize() {
+            Ok(path) => self.library = Some(path),
+            Err(_) => self.public.no_preload = Some(format!("no {}: {hint}", file_name(path))),
+        }
+        self
+    }
+
+    /// Whether it can run in this form.
+    pub fn runs(&self, form: Form) -> bool {
+        match form {
+            Form::Preloaded => self.public.no_preload.is_none(),
+            Form::Linked => self.engine.is_some(),
+        }
+    }
+}
+
+/// Peers taken from their Debian packages: name, package, library, what it is.
+const PACKAGED: &[[&str; 4]] = &[
+    [
+        "gperftools",
+        "libtcmalloc-minimal4",
+        "libtcmalloc_minimal.so.4",
+        "The first tcmalloc, from before Google's present one.",
+    ],
+    [
+        "tbb",
+        "libtbbmalloc2",
+        "libtbbmalloc_proxy.so.2",
+        "Intel's scalable allocator, by its malloc proxy.",
+    ],
+    [
+        "jemalloc-deb",
+        "libjemalloc2",
+        "libjemalloc.so.2",
+        "jemalloc as Debian builds it: a check on the lab's own build.",
+    ],
+    [
+        "mimalloc-deb",
+        "libmimalloc2.0",
+        "libmimalloc.so.2",
+        "mimalloc 2 as Debian builds it: a check on the lab's own build.",
+    ],
+];
+
+/// Where the loader looks, when there is no dpkg to ask.
+const DIRECTORIES: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+];
+
+/// One `[[peer]]` of `peers.toml`.
+#[derive(Deserialize)]
+struct Peer {
+    name: String,
+    #[serde(rename = "crate")]
+    package: String,
+    crate_version: String,
+    project: String,
+    about: String,
+    forms: Vec<String>,
+    flags: String,
+    problem: Option<String>,
+    /// What a program under it needs.
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    /// What Cargo needs to build it.
+    #[serde(default)]
+    build_environment: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Peers {
+    peer: Vec<Peer>,
+}
+
+/// The two forms' packages in `peers/`, and what each makes.
+const PRELOAD: (&str, &str) = ("cairn-peers-preload", "libcairn_peers.so");
+const ENGINE: (&str, &str) = ("cairn-peers-engine", "engine");
+
+/// Where things are and go.
+pub struct Workshop {
+    /// This package's folder.
+    bench: PathBuf,
+    /// Cargo's target directory.
+    target: PathBuf,
+}
+
+impl Workshop {
+    /// The one that this executable was built in.
+    pub fn new() -> Result<Workshop> {
+        let executable = std::env::current_exe()?;
+        let target = executable.parent().and_then(Path::parent).context("no target directory")?;
+        let target = target.to_owned();
+        Ok(Workshop { bench: PathBuf::from(env!("CARGO_MANIFEST_DIR")), target })
+    }
+
+    /// Where results and journals go unless told otherwise.
+    pub fn results(&self) -> PathBuf {
+        self.target.join("lab")
+    }
+
+    /// Builds cairn's library and the workloads; the path of the latter.
+    pub fn build_own(&self) -> Result<PathBuf> {
+        for package in ["cairn-c", "cairn-workloads"] {
+            let output = cargo(&self.bench.with_file_name("Cargo.toml"), &self.target)
+                .args(["-p", package])
+                .output()
+                .context("cannot start cargo")?;
+            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(self.target.join("release/cairn-workload"))
+    }
+
+    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named
+    /// on the command line, which replace one of the same name. Those that `wanted` refuses
+    /// are neither built nor listed.
+    pub fn all(
+        &self,
+        named: &[(String, PathBuf)],
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Candidate>> {
+        let cairn = self.target.join("release/libcairn.so");
+        let text = std::fs::read_to_string(self.bench.join("peers/peers.toml"))?;
+        let peers: Peers = toml::from_str(&text).context("peers.toml")?;
+        let mut all = Vec::new();
+        if wanted(SUBJECT) {
+            let this = Candidate::new(
+                SUBJECT,
+                env!("CARGO_PKG_VERSION"),
+                "this checkout",
+                "The allocator that this lab belongs to.",
+            );
+            let this = this.with_library(&cairn, "cargo build --release -p cairn-c");
+            all.push(self.engine(this, &BTreeMap::new()));
+        }
+        if wanted("glibc") {
+            all.push(self.engine(glibc(), &BTreeMap::new()));
+        }
+        let bar = ProgressBar::new_spinner();
+        for peer in peers.peer.iter().filter(|peer| wanted(&peer.name)) {
+            bar.set_message(format!("building {} (the first time takes a while)", peer.name));
+            bar.tick();
+            all.push(self.peer(peer));
+        }
+        bar.finish_and_clear();
+        all.extend(PACKAGED.iter().filter(|p| wanted(p[0])).map(packaged));
+        for (name, path) in named {
+            let source = path.display().to_string();
+            let extra = Candidate::new(name, "", &source, "Given on the command line.");
+            let mut extra = extra.with_library(path, "check the path");
+            extra.public.no_engine = Some("given as a library".into());
+            match all.iter_mut().find(|c| c.public.name == *name) {
+                Some(slot) => *slot = extra,
+                None => all.push(extra),
+            }
+        }
+        Ok(all)
+    }
+
+    fn peer(&self, peer: &Peer) -> Candidate {
+        let source = format!("crate {} {}", peer.package, peer.crate_version);
+        let mut candidate = Candidate::new(&peer.name, &peer.project, &source, &peer.about);
+        candidate.public.flags.clone_from(&peer.flags);
+        candidate.environment.clone_from(&peer.environment);
+        let needs = &peer.build_environment;
+        if let Some(problem) = &peer.problem {
+            candidate.public.about.push_str(&format!(" Known problem: {problem}"));
+        }
+        if peer.forms.iter().any(|form| form == "preload") {
+            match self.build_peer(&peer.name, PRELOAD, &format!("lib{}.so", peer.name), needs) {
+                Ok(library) => candidate.library = Some(library),
+                Err(error) => candidate.public.no_preload = Some(format!("{error:#}")),
+            }
+        } else {
+            candidate.public.no_preload = Some("does not exist in this form".into());
+        }
+        if peer.forms.iter().any(|form| form == "linked") {
+            candidate = self.engine(candidate, needs);
+        } else {
+            candidate.public.no_engine = Some("does not exist in this form".into());
+        }
+        candidate
+    }
+
+    fn engine(&self, mut candidate: Candidate, needs: &BTreeMap<String, String>) -> Candidate {
+        match self.build_peer(&candidate.public.name, ENGINE, "engine", needs) {
+            Ok(engine) => candidate.engine = Some(engine),
+            Err(error) => candidate.public.no_engine = Some(format!("{error:#}")),
+        }
+        candidate
+    }
+
+    /// Builds one peer in one form, unless the last build is newer than all its sources.
+    fn build_peer(
+        &self,
+        name: &str,
+        (package, made): (&str, &str),
+        keep: &str,
+        needs: &BTreeMap<String, String>,
+    ) -> Result<PathBuf> {
+        let directory = self.target.join("peers").join(name);
+        let kept = directory.join(keep);
+        let manifest = self.bench.join("peers/Cargo.toml");
+        let sources = [
+            self.bench.join("peers"),
+            self.bench.join("workloads"),
+            self.bench.with_file_name("crates").join("cairn/src"),
+        ];
+        let newest = sources.iter().filter_map(|path| newest_change(path)).max();
+        let built = kept.metadata().and_then(|m| m.modified()).ok();
+        if built.is_none() || built < newest {
+            // Another environment builds everything anew: not in the place of all others.
+            let target = match needs.is_empty() {
+                true => self.target.join("peers/build"),
+                false => directory.join("build"),
+            };
+            let output = cargo(&manifest, &target)
+                .args(["--locked", "-p", package, "--features", name])
+                .envs(needs)
+                .output()
+                .context("cannot start cargo")?;
+            if !output.status.success() {
+                // The old one is of other sources.
+                let _ = std::fs::remove_file(&kept);
+                anyhow::bail!("does not build: {}", first_error(&output.stderr));
+            }
+            std::fs::create_dir_all(&directory)?;
+            // A new file, not new contents: the old one may be mapped somewhere.
+            let fresh = directory.join("fresh");
+            std::fs::copy(target.join("release").join(made), &fresh)?;
+            std::fs::rename(&fresh, &kept)?;
+        }
+        Ok(kept.canonicalize()?)
+    }
+}
+
+fn cargo(manifest: &Path, target: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest);
+    command.arg("--target-dir").arg(target).current_dir(manifest.parent().expect("a file"));
+    command
+}
+
+/// When something below `path` was last changed, build output left out.
+fn newest_change(path: &Path) -> Option<SystemTime> {
+    let metadata = path.metadata().ok()?;
+    if !metadata.is_dir() {
+        return metadata.modified().ok();
+    }
+    let entries = std::fs::read_dir(path).ok()?.flatten();
+    let kept = entries.filter(|entry| entry.file_name() != "target");
+    kept.filter_map(|entry| newest_change(&entry.path())).max()
+}
+
+fn first_error(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let error = text.lines().find(|line| line.contains("error")).or(text.lines().last());
+    error.unwrap_or("no message").trim().chars().take(300).collect()
+}
+
+fn glibc() -> Candidate {
+    // SAFETY: returns a static C string.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let version = query_version("libc6").unwrap_or(version.to_string_lossy().into_owned());
+    Candidate::new("glibc", &version, "the system's", "The C library's own malloc.")
+}
+
+fn packaged(&[name, package, library, about]: &[&str; 4]) -> Candidate {
+    let listed = dpkg("dpkg", &["-L", package])
+        .and_then(|files| files.lines().map(PathBuf::from).find(|f| f.ends_with(library)));
+    let path = listed.or_else(|| {
+        DIRECTORIES.iter().map(|dir| Path::new(dir).join(library)).find(|f| f.exists())
+    });
+    let version = query_version(package).unwrap_or_else(|| "unknown version".into());
+    let source = format!("Debian's {package}");
+    let mut candidate = Candidate::new(name, &version, &source, about)
+        .with_library(&path.unwrap_or_else(|| library.into()), &format!("install {package}"));
+    candidate.public.no_engine = Some("a shared library only".into());
+    candidate
+}
+
+fn query_version(package: &str) -> Option<String> {
+    dpkg("dpkg-query", &["-W", "-f", "${Version}", package]).filter(|v| !v.is_empty())
+}
+
+fn dpkg(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Runs one workload in one form, and makes sure that it was this allocator's malloc.
+pub fn run_workload(
+    workload: &Path,
+    candidate: &Candidate,
+    form: Form,
+    name: &str,
+    settings: &Settings,
+    limits: &Limits,
+) -> Result<Results, Failure> {
+    let mut command = match (form, &candidate.engine) {
+        (Form::Linked, Some(engine)) => Command::new(engine),
+        _ => Command::new(workload),
+    };
+    command.env_clear().args([name, "--scale", &settings.scale.to_string()]);
+    command.envs(&candidate.environment);
+    if let Some(threads) = settings.threads {
+        command.args(["--threads", &threads.to_string()]);
+    }
+    if let (Form::Preloaded, Some(library)) = (form, &candidate.library) {
+        command.env("LD_PRELOAD", library);
+    }
+    let output = child::run(&mut command, limits)?;
+    let line: Line = serde_json::from_str(&output.stdout)
+        .map_err(|error| Failure::wrong(format!("unreadable result: {error}")))?;
+    let from = line.malloc_from.canonicalize().unwrap_or_default();
+    match (form, &candidate.library) {
+        (Form::Preloaded, Some(library)) if from != *library => {
+            Err(Failure::wrong(format!("malloc came from {}", from.display())))
+        }
+        (Form::Linked, _) if line.linked.as_deref() != Some(&*candidate.public.name) => {
+            Err(Failure::wrong(format!("linked is {}", line.linked.unwrap_or_default())))
+        }
+        _ => Ok(line.results),
+    }
+}

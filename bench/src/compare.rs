@@ -1,0 +1,330 @@
+//! Two results: what became better and what became worse from the first to the second.
+//!
+//! Between two runs the machine itself drifts. The other allocators did not change, so the
+//! median of their changes in a row is what the machine did to it; the verdict is on the
+//! change beyond that, where enough of them are in both results.
+
+use crate::evaluate::{self, Entry, Line, mean};
+use crate::result::LabResult;
+use crate::stats::{Summary, geometric_mean};
+use crate::table::{ratio, title};
+use anyhow::{Context, Result};
+use cairn_workloads::case::Table;
+use comfy_table::{CellAlignment, presets};
+use std::collections::BTreeMap;
+
+/// Other allocators that must be in both results, at the same version, to be the control.
+const ENOUGH_PEERS: usize = 3;
+
+/// What became of a row. The order is that of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It had a value and now fails, or is stopped at a limit.
+    Fails,
+    /// More than before, by more than the noise of both.
+    Worse,
+    /// Less than before, by more than the noise of both.
+    Improved,
+    /// It has a value for the first time.
+    Runs,
+    /// Only the later result has the row.
+    New,
+    /// Only the earlier result has the row.
+    Gone,
+    /// Within the noise, or without a value in both.
+    Same,
+}
+
+/// A row of either result.
+pub struct Change {
+    /// Its label.
+    pub label: String,
+    /// Its table.
+    pub table: Table,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// The allocator's medians.
+    pub values: [Option<f64>; 2],
+    /// Their unit.
+    pub unit: &'static str,
+    /// The later over the earlier median.
+    pub change: Option<f64>,
+    /// The median change of the others, if they are enough.
+    pub control: Option<f64>,
+    /// The noise of both.
+    pub noise: f64,
+}
+
+/// Two results compared.
+pub struct Comparison {
+    /// Whose values these are.
+    pub allocator: String,
+    /// What differs besides the allocator.
+    pub warnings: Vec<String>,
+    /// All rows: by table and verdict, the largest change first.
+    pub changes: Vec<Change>,
+    /// Per table: the allocator's means over the frontier, earlier and later.
+    pub means: Vec<(Table, [Option<f64>; 2])>,
+}
+
+impl Change {
+    /// The change beyond that of the control.
+    pub fn net(&self) -> Option<f64> {
+        self.change.map(|change| change / self.control.unwrap_or(1.0))
+    }
+
+    fn size(&self) -> f64 {
+        self.net().map_or(0.0, |net| net.ln().abs())
+    }
+}
+
+/// Compares how one allocator did in two results.
+pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comparison> {
+    let sides = [side(old, allocator)?, side(new, allocator)?];
+    let peers: Vec<[usize; 2]> = peers(old, new, allocator);
+    let [before, after] = &sides;
+    let mut changes: Vec<Change> = Vec::new();
+    for (key, line) in &after.lines {
+        let old = before.lines.get(key);
+        changes.push(match old {
+            Some(old) => both(old, line, [before.column, after.column], &peers),
+            None => alone(line, after.column, true),
+        });
+    }
+    let gone = before.lines.iter().filter(|(key, _)| !after.lines.contains_key(*key));
+    changes.extend(gone.map(|(_, line)| alone(line, before.column, false)));
+    changes.sort_by(|a, b| {
+        let order = a.table.cmp(&b.table).then(a.verdict.cmp(&b.verdict));
+        order.then(b.size().total_cmp(&a.size())).then(a.label.cmp(&b.label))
+    });
+    let mean_of = |side: &Side<'_>, table: Table| {
+        let lines = side.lines.values().filter(|line| line.table == table);
+        mean(lines, side.column).map(|mean| mean.ratio)
+    };
+    let means = Table::ALL.map(|table| (table, [mean_of(before, table), mean_of(after, table)]));
+    let means = means.into_iter().filter(|(_, means)| means.iter().any(Option::is_some)).collect();
+    Ok(Comparison { allocator: allocator.into(), warnings: warnings(old, new), changes, means })
+}
+
+/// A result's rows by table and label, and the allocator's column in it.
+struct Side<'a> {
+    column: usize,
+    lines: BTreeMap<(Table, String), Line<'a>>,
+}
+
+fn side<'a>(result: &'a LabResult, allocator: &str) -> Result<Side<'a>> {
+    let column = result.allocators.iter().position(|a| a.name == allocator);
+    let column = column.with_context(|| format!("{allocator} is not in both results"))?;
+    let lines = evaluate::lines(result).into_iter();
+    Ok(Side { column, lines: lines.map(|line| ((line.table, line.label.clone()), line)).collect() })
+}
+
+/// The columns of all others that did not change.
+fn peers(old: &LabResult, new: &LabResult, allocator: &str) -> Vec<[usize; 2]> {
+    let others = old.allocators.iter().enumerate().filter(|(_, peer)| peer.name != allocator);
+    let column = |(before, peer): (usize, &crate::result::Allocator)| {
+        let same = |a: &crate::result::Allocator| a.name == peer.name && a.version == peer.version;
+        Some([before, new.allocators.iter().position(same)?])
+    };
+    others.filter_map(column).collect()
+}
+
+fn warnings(old: &LabResult, new: &LabResult) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let machine = |result: &LabResult| {
+        let machine = &result.machine;
+        format!("{}, {} cores, Linux {}", machine.cpu, machine.cores, machine.kernel)
+    };
+    if machine(old) != machine(new) {
+        warnings.push(format!("Different machines: {} and {}.", machine(old), machine(new)));
+    }
+    if old.quick != new.quick {
+        warnings.push("One is a quick run: its sizes are smaller, so no value compares.".into());
+    }
+    warnings
+}
+
+/// The median and how far it is to be trusted.
+fn value(line: &Line<'_>, column: usize) -> Option<(f64, f64)> {
+    match line.entries[column] {
+        Entry::Value { median, spread, .. } => Some((median, line.noise.max(spread))),
+        _ => None,
+    }
+}
+
+fn both(old: &Line<'_>, new: &Line<'_>, columns: [usize; 2], peers: &[[usize; 2]]) -> Change {
+    let sides = [value(old, columns[0]), value(new, columns[1])];
+    let [before, after] = sides;
+    let of = |columns: &[usize; 2]| {
+        let (before, _) = value(old, columns[0])?;
+        value(new, columns[1]).map(|(after, _)| after / before)
+    };
+    let changes: Vec<f64> = peers.iter().filter_map(of).filter(|c| c.is_finite()).collect();
+    let control = (changes.len() >= ENOUGH_PEERS).then(|| Summary::of(changes));
+    let noise = sides.iter().flatten().map(|(_, noise)| noise).sum();
+    let mut change = Change {
+        label: new.label.clone(),
+        table: new.table,
+        verdict: Verdict::Same,
+        values: sides.map(|side| side.map(|(median, _)| median)),
+        unit: new.unit,
+        change: before.zip(after).map(|((before, _), (after, _))| after / before),
+        control: control.flatten().map(|summary| summary.median),
+        noise,
+    };
+    change.verdict = match (sides, change.net()) {
+        ([Some(_), None], _) => Verdict::Fails,
+        ([None, Some(_)], _) => Verdict::Runs,
+        (_, Some(net)) if net > 1.0 + noise => Verdict::Worse,
+        (_, Some(net)) if net < 1.0 / (1.0 + noise) => Verdict::Improved,
+        _ => Verdict::Same,
+    };
+    change
+}
+
+fn alone(line: &Line<'_>, column: usize, new: bool) -> Change {
+    let value = value(line, column).map(|(median, _)| median);
+    Change {
+        label: line.label.clone(),
+        table: line.table,
+        verdict: if new { Verdict::New } else { Verdict::Gone },
+        values: if new { [None, value] } else { [value, None] },
+        unit: line.unit,
+        change: None,
+        control: None,
+        noise: line.noise,
+    }
+}
+
+impl Comparison {
+    /// As text, or as Markdown.
+    pub fn print(&self, markdown: bool) -> String {
+        let mut out: Vec<String> = self.warnings.clone();
+        out.extend(self.means.iter().map(|(table, means)| self.mean(*table, means)));
+        for (table, _) in &self.means {
+            let rows = self.changes.iter().filter(|change| change.table == *table);
+            let (same, told): (Vec<&Change>, Vec<&Change>) =
+                rows.partition(|change| change.verdict == Verdict::Same);
+            out.push(format!("\n### {}\n", title(*table)));
+            if !told.is_empty() {
+                out.push(print_rows(&told, markdown));
+            }
+            out.push(format!("{} rows within the noise.", same.len()));
+        }
+        out.push(format!(
+            "\nValues of {}; below 1 is less than before. `others` is the median change of the \
+             other allocators, which did not change: what the machine did. `net` is the change \
+             beyond that, and beyond the noise of both results is what is told here.",
+            self.allocator
+        ));
+        out.join("\n")
+    }
+
+    fn mean(&self, table: Table, [before, after]: &[Option<f64>; 2]) -> String {
+        let shown = |mean: &Option<f64>| mean.map_or("-".into(), ratio);
+        let nets = self.changes.iter().filter(|c| c.table == table).filter_map(Change::net);
+        let nets: Vec<f64> = nets.filter(|net| net.is_finite() && *net > 0.0).collect();
+        let net = geometric_mean(&nets).map_or(String::new(), |net| {
+            format!("; over the {} rows in both, net {net:.3}", nets.len())
+        });
+        format!(
+            "- {}: mean over the frontier {} -> {}{net}",
+            title(table),
+            shown(before),
+            shown(after)
+        )
+    }
+}
+
+fn print_rows(changes: &[&Change], markdown: bool) -> String {
+    let mut printed = comfy_table::Table::new();
+    printed.load_preset(if markdown {
+        presets::ASCII_MARKDOWN
+    } else {
+        presets::UTF8_FULL_CONDENSED
+    });
+    printed.set_header(["", "verdict", "before", "after", "change", "others", "net", "noise"]);
+    for change in changes {
+        let value = |value: Option<f64>| {
+            value.map_or("-".into(), |value| format!("{} {}", ratio(value), change.unit))
+        };
+        let factor = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
+        printed.add_row([
+            change.label.clone(),
+            format!("{:?}", change.verdict).to_lowercase(),
+            value(change.values[0]),
+            value(change.values[1]),
+            factor(change.change),
+            factor(change.control),
+            factor(change.net()),
+            format!("{:.0}%", change.noise * 100.0),
+        ]);
+    }
+    for column in printed.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    printed.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::Failure;
+    use crate::evaluate::tests::result;
+    use crate::result::SUBJECT;
+
+    fn verdict(own: [f64; 2], peers: [f64; 2]) -> (Verdict, Option<f64>) {
+        let side = |own: f64, peer: f64| {
+            result(&[
+                ("a", &[peer], &[]),
+                ("b", &[peer * 2.0], &[]),
+                ("c", &[peer * 1.5], &[]),
+                (SUBJECT, &[own], &[]),
+            ])
+        };
+        let comparison =
+            compare(&side(own[0], peers[0]), &side(own[1], peers[1]), SUBJECT).unwrap();
+        let time = comparison.changes.iter().find(|change| change.table == Table::Time).unwrap();
+        (time.verdict, time.control)
+    }
+
+    #[test]
+    fn a_change_is_one_beyond_that_of_the_others() {
+        assert_eq!(verdict([100.0, 110.0], [50.0, 50.0]), (Verdict::Worse, Some(1.0)));
+        assert_eq!(verdict([100.0, 90.0], [50.0, 50.0]), (Verdict::Improved, Some(1.0)));
+        assert_eq!(verdict([100.0, 101.0], [50.0, 50.0]).0, Verdict::Same);
+        // The machine became slower by a fifth.
+        assert_eq!(verdict([100.0, 120.0], [50.0, 60.0]), (Verdict::Same, Some(1.2)));
+        assert_eq!(verdict([100.0, 100.0], [50.0, 60.0]).0, Verdict::Improved);
+    }
+
+    #[test]
+    fn rows_come_and_go_and_fail() {
+        let crash = Failure::Crash { status: "signal 11".into(), message: String::new() };
+        let well = result(&[("a", &[1.0], &[]), (SUBJECT, &[1.0], &[])]);
+        let fails = result(&[("a", &[1.0], &[]), (SUBJECT, &[], std::slice::from_ref(&crash))]);
+        let mut empty = result(&[("a", &[1.0], &[]), (SUBJECT, &[1.0], &[])]);
+        empty.cases.clear();
+        let first = |old: &LabResult, new: &LabResult| {
+            compare(old, new, SUBJECT).unwrap().changes.first().map(|change| change.verdict)
+        };
+        assert_eq!(first(&well, &fails), Some(Verdict::Fails));
+        assert_eq!(first(&fails, &well), Some(Verdict::Runs));
+        assert_eq!(first(&empty, &well), Some(Verdict::New));
+        assert_eq!(first(&well, &empty), Some(Verdict::Gone));
+        assert_eq!(first(&empty, &empty), None);
+        assert!(compare(&well, &well, "nobody").is_err());
+    }
+
+    #[test]
+    fn the_text_tells_means_and_rows() {
+        let old = result(&[("a", &[200.0], &[]), (SUBJECT, &[100.0], &[])]);
+        let new = result(&[("a", &[200.0], &[]), (SUBJECT, &[150.0], &[])]);
+        let text = compare(&old, &new, SUBJECT).unwrap().print(true);
+        assert!(
+            text.contains("- Time: mean over the frontier 0.50 -> 0.75; over the 1 rows"),
+            "{text}"
+        );
+        assert!(text.contains("| case | worse   | 100 ms | 150 ms |  1.500 |"), "{text}");
+    }
+}

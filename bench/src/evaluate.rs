@@ -1,0 +1,335 @@
+//! From a result to rows: medians, ratios to the best, ties, means.
+
+use crate::child::Failure;
+use crate::result::{Allocator, CONTROL, CaseResult, Cell, LabResult, SUBJECT};
+use crate::stats::{Summary, geometric_mean};
+use cairn_workloads::case::{Group, Row, Table};
+
+/// Differences below this are never called differences.
+const LEAST_NOISE: f64 = 0.01;
+
+/// One row of a table.
+pub struct Line<'a> {
+    /// Name of the case, its form, and which of its rows this is.
+    pub label: String,
+    /// The case that it is a row of.
+    pub result: &'a CaseResult,
+    /// The table.
+    pub table: Table,
+    /// Unit of `best`.
+    pub unit: &'static str,
+    /// The smallest median of the row.
+    pub best: Option<f64>,
+    /// How far the control ended from itself, at least 1%.
+    pub noise: f64,
+    /// One entry per allocator, in the result's order.
+    pub entries: Vec<Entry>,
+    /// The row's frontier: the best of all but the subject, to the best of the row.
+    pub frontier: Option<f64>,
+    /// The subject over the frontier; below 1 it is ahead of all others.
+    pub subject: Option<f64>,
+    /// Up to this far from the frontier it is level: the noise, or the spread of the two.
+    pub margin: f64,
+}
+
+/// One allocator in one row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Entry {
+    /// It ran in at least one round that counts.
+    Value {
+        /// The median.
+        median: f64,
+        /// To the best of the row.
+        ratio: f64,
+        /// Not the best, but not distinguishable from it.
+        tie: bool,
+        /// Relative spread (median absolute deviation).
+        spread: f64,
+        /// Other rounds failed.
+        flaky: bool,
+    },
+    /// It was stopped at a limit: the true value is larger.
+    AtLeast {
+        /// The limit over the best of the row.
+        ratio: f64,
+    },
+    /// It never ran to its end; one word why.
+    Failed(&'static str),
+    /// It does not exist in this form, or not here.
+    Absent,
+}
+
+impl Entry {
+    /// To the best of the row, or a bound of that.
+    pub fn ratio(&self) -> Option<f64> {
+        match self {
+            Entry::Value { ratio, .. } | Entry::AtLeast { ratio } => Some(*ratio),
+            Entry::Failed(_) | Entry::Absent => None,
+        }
+    }
+}
+
+/// How the subject did in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Ahead of all others by more than the noise.
+    Wins,
+    /// Not distinguishable from the best other.
+    Ties,
+    /// Behind by more than the noise.
+    Loses,
+    /// It has no value, or nobody else has.
+    Unknown,
+}
+
+impl Line<'_> {
+    /// How the subject did.
+    pub fn standing(&self) -> Standing {
+        match self.subject {
+            None => Standing::Unknown,
+            Some(ratio) if ratio > 1.0 + self.margin => Standing::Loses,
+            Some(ratio) if ratio < 1.0 / (1.0 + self.margin) => Standing::Wins,
+            Some(_) => Standing::Ties,
+        }
+    }
+
+    /// Where it stands in the report.
+    pub fn group(&self) -> Group {
+        self.result.case.group
+    }
+}
+
+/// A mean over the rows of a table.
+pub struct Mean {
+    /// Geometric mean of the allocator's values over each row's frontier, the best of all
+    /// allocators but the subject: only the subject can be below 1.
+    pub ratio: f64,
+    /// Rows that it has a value for, or a bound.
+    pub rows: usize,
+    /// Of those, rows where it is a bound: the mean is then one too.
+    pub bounds: usize,
+    /// Rows that it should have and failed.
+    pub failed: usize,
+}
+
+/// All rows of a result, in its order.
+pub fn lines(result: &LabResult) -> Vec<Line<'_>> {
+    let rows =
+        result.cases.iter().flat_map(|case| case.case.rows.0.iter().map(move |row| (case, row)));
+    rows.map(|(case, row)| line(&result.allocators, case, row)).collect()
+}
+
+/// The mean of the allocator in this column over lines of one table; none without a value.
+pub fn mean<'a>(lines: impl Iterator<Item = &'a Line<'a>>, column: usize) -> Option<Mean> {
+    let (mut ratios, mut bounds, mut failed) = (Vec::new(), 0, 0);
+    for line in lines {
+        match (&line.entries[column], line.frontier) {
+            (Entry::Failed(_), _) => failed += 1,
+            (entry, Some(frontier)) => {
+                bounds += usize::from(matches!(entry, Entry::AtLeast { .. }));
+                ratios.extend(entry.ratio().map(|ratio| ratio / frontier));
+            }
+            _ => {}
+        }
+    }
+    let rows = ratios.len();
+    geometric_mean(&ratios).map(|ratio| Mean { ratio, rows, bounds, failed })
+}
+
+fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row) -> Line<'a> {
+    let divisor = row.per.and_then(|key| {
+        let values = result.cells.values().find_map(|cell| cell.values.get(&*key));
+        values.and_then(|values| Summary::of(values.clone()))
+    });
+    let scaled = |value: f64| value.max(row.floor) / divisor.as_ref().map_or(1.0, |d| d.median);
+    let summary = |name: &str| -> Option<Summary> {
+        let values = result.cells.get(name)?.values.get(&*row.key)?;
+        Summary::of(values.iter().map(|&value| scaled(value)).collect())
+    };
+    let summaries: Vec<Option<Summary>> = allocators.iter().map(|a| summary(&a.name)).collect();
+    let best = summaries.iter().flatten().min_by(|a, b| a.median.total_cmp(&b.median));
+
+    let itself = summary(SUBJECT).zip(summary(CONTROL));
+    let noise = itself.map_or(0.0, |(one, again)| (again.median / one.median - 1.0).abs());
+    let noise = noise.max(LEAST_NOISE);
+
+    let entry = |column: usize| {
+        let allocator = &allocators[column];
+        let empty = Cell::default();
+        let cell = result.cells.get(&allocator.name).unwrap_or(&empty);
+        match (&summaries[column], best) {
+            (Some(summary), Some(best)) => {
+                let ratio = summary.median / best.median;
+                let margin = noise.max(summary.relative_mad() + best.relative_mad());
+                Entry::Value {
+                    median: summary.median,
+                    ratio,
+                    tie: !std::ptr::eq(summary, best) && ratio - 1.0 <= margin,
+                    spread: summary.relative_mad(),
+                    flaky: !cell.failures.is_empty(),
+                }
+            }
+            (_, best) => {
+                match (cell.lower_bound(row.table, &row.key).zip(best), &cell.failures[..]) {
+                    (Some((bound, best)), _) => {
+                        Entry::AtLeast { ratio: scaled(bound) / best.median }
+                    }
+                    (None, [.., last]) => Entry::Failed(one_word(last)),
+                    (None, []) => Entry::Absent,
+                }
+            }
+        }
+    };
+    let entries: Vec<Entry> = (0..allocators.len()).map(entry).collect();
+    // (ratio, spread) of the better of those that are, or are not, the subject.
+    let value = |subject: bool| {
+        let chosen =
+            allocators.iter().zip(&entries).filter(move |(a, _)| (a.name == SUBJECT) == subject);
+        let values = chosen.filter_map(|(_, entry)| match entry {
+            Entry::Value { ratio, spread, .. } => Some((*ratio, *spread)),
+            _ => None,
+        });
+        values.min_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let both = value(true).zip(value(false));
+    Line {
+        label: format!("{}{}", result.label(), &*row.suffix),
+        result,
+        table: row.table,
+        unit: row.unit.0,
+        best: best.map(|best| best.median),
+        noise,
+        frontier: value(false).map(|(ratio, _)| ratio),
+        subject: both.map(|(subject, frontier)| subject.0 / frontier.0),
+        margin: both.map_or(noise, |(subject, frontier)| noise.max(subject.1 + frontier.1)),
+        entries,
+    }
+}
+
+fn one_word(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Timeout { .. } => "timeout",
+        Failure::Memory { .. } => "memory",
+        Failure::Crash { .. } => "crash",
+        Failure::Absent { .. } => "absent",
+        Failure::Wrong { .. } => "wrong",
+    }
+}
+
+/// Every failure, as one line of text each.
+pub fn failures(result: &LabResult) -> Vec<String> {
+    let mut notes = Vec::new();
+    for allocator in &result.allocators {
+        for (what, why) in [("preloaded", &allocator.no_preload), ("linked", &allocator.no_engine)]
+        {
+            notes.extend(why.iter().map(|why| format!("{}, {what}: {why}", allocator.name)));
+        }
+    }
+    for case in &result.cases {
+        for (name, cell) in &case.cells {
+            if let Some(last) = cell.failures.last() {
+                let times = cell.failures.len();
+                let times = if times > 1 { format!(" ({times} times)") } else { String::new() };
+                notes.push(format!("{name} on {}: {last}{times}", case.label()));
+            }
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::result::{FORMAT, Form};
+    use cairn_workloads::case::Case;
+    use std::collections::BTreeMap;
+
+    /// A result of one case with one time row, from (name, samples, failures).
+    pub(crate) fn result(cells: &[(&str, &[f64], &[Failure])]) -> LabResult {
+        const CASE: Case = Case::new("case", Group::Single, "", Row::MS_PEAK);
+        let cell = |samples: &[f64], failures: &[Failure]| Cell {
+            values: BTreeMap::from([("ms".to_owned(), samples.to_vec())]),
+            failures: failures.to_vec(),
+            ..Cell::default()
+        };
+        let allocator = |name: &str| Allocator {
+            name: name.into(),
+            version: "1".into(),
+            source: String::new(),
+            flags: String::new(),
+            about: String::new(),
+            no_preload: None,
+            no_engine: None,
+        };
+        LabResult {
+            format: FORMAT,
+            command: "lab".into(),
+            date: "2026-01-31".into(),
+            machine: Machine::read(),
+            quick: true,
+            rounds: 1,
+            allocators: cells
+                .iter()
+                .filter(|(name, ..)| *name != CONTROL)
+                .map(|(name, ..)| allocator(name))
+                .collect(),
+            cases: vec![CaseResult {
+                case: CASE,
+                form: Form::Preloaded,
+                cells: cells
+                    .iter()
+                    .map(|(name, samples, failures)| ((*name).to_owned(), cell(samples, failures)))
+                    .collect(),
+            }],
+        }
+    }
+
+    #[test]
+    fn every_kind_of_entry() {
+        let crash = Failure::Crash { status: "signal 11".into(), message: String::new() };
+        let slow = Failure::Timeout { seconds: 2.0, mib: 1.0 };
+        let result = result(&[
+            ("a", &[100.0], &[]),
+            ("b", &[102.0], std::slice::from_ref(&crash)),
+            ("c", &[], &[slow]),
+            ("d", &[], std::slice::from_ref(&crash)),
+            ("e", &[], &[]),
+            (SUBJECT, &[110.0], &[]),
+            (CONTROL, &[113.3], &[]),
+        ]);
+        let line = &lines(&result)[0];
+        let value = |median: f64, tie, flaky| Entry::Value {
+            median,
+            ratio: median / 100.0,
+            tie,
+            spread: 0.0,
+            flaky,
+        };
+        assert_eq!(
+            line.entries,
+            [
+                value(100.0, false, false),
+                value(102.0, true, true),
+                Entry::AtLeast { ratio: 20.0 },
+                Entry::Failed("crash"),
+                Entry::Absent,
+                value(110.0, false, false),
+            ]
+        );
+        assert!((line.noise - 0.03).abs() < 1e-9);
+        assert_eq!(line.standing(), Standing::Loses);
+        assert_eq!(failures(&result).len(), 3);
+    }
+
+    #[test]
+    fn only_the_subject_is_ahead_of_the_frontier() {
+        let result =
+            result(&[("a", &[200.0], &[]), ("b", &[400.0], &[]), (SUBJECT, &[100.0], &[])]);
+        let lines = lines(&result);
+        let means: Vec<f64> =
+            (0..3).map(|column| mean(lines[..1].iter(), column).unwrap().ratio).collect();
+        assert_eq!(lines[0].standing(), Standing::Wins);
+        assert!(means.iter().zip([1.0, 2.0, 0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{means:?}");
+    }
+}

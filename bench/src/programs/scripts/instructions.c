@@ -1,0 +1,129 @@
+/* Four patterns of allocation for a simulator that counts instructions. Each runs on functions
+ * that do nothing, for the cost of the loop, and on the real ones, once before it counts. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <valgrind/callgrind.h>
+
+enum { OPERATIONS = 20000, BATCH = 1000, SLOTS = 10000, LEAST = 16, MOST = 2048 };
+
+struct functions {
+    void *(*allocate)(size_t);
+    void *(*resize)(void *, size_t);
+    void (*release)(void *);
+};
+
+static uint64_t memory[1];
+
+static void *no_malloc(size_t size) {
+    (void)size;
+    return memory;
+}
+
+static void *no_realloc(void *block, size_t size) {
+    (void)size;
+    return block;
+}
+
+static void no_free(void *block) { (void)block; }
+
+static const struct functions real = {malloc, realloc, free};
+static const struct functions none = {no_malloc, no_realloc, no_free};
+
+/* The compiler must not know which functions are called. */
+static const struct functions *volatile use;
+
+static uint64_t *slots[SLOTS];
+static uint16_t sizes[OPERATIONS + SLOTS], places[OPERATIONS];
+
+static void pair(const struct functions *f) {
+    for (int i = 0; i < OPERATIONS; i++) {
+        uint64_t *block = f->allocate(64);
+        *block = i;
+        f->release(block);
+    }
+}
+
+static void batch(const struct functions *f) {
+    for (int done = 0; done < OPERATIONS; done += BATCH) {
+        for (int i = 0; i < BATCH; i++) {
+            slots[i] = f->allocate(64);
+            *slots[i] = i;
+        }
+        for (int i = 0; i < BATCH; i++) f->release(slots[i]);
+    }
+}
+
+static void fill(const struct functions *f) {
+    for (int i = 0; i < SLOTS; i++) slots[i] = f->allocate(sizes[OPERATIONS + i]);
+}
+
+static void replace(const struct functions *f) {
+    for (int i = 0; i < OPERATIONS; i++) {
+        uint64_t *block = f->allocate(sizes[i]);
+        *block = i;
+        f->release(slots[places[i]]);
+        slots[places[i]] = block;
+    }
+}
+
+static void clear(const struct functions *f) {
+    for (int i = 0; i < SLOTS; i++) f->release(slots[i]);
+}
+
+static void grow(const struct functions *f) {
+    uint64_t *block = f->allocate(LEAST);
+    for (int i = 0, size = LEAST; i < OPERATIONS; i++) {
+        size += 16;
+        if (size > MOST) {
+            f->release(block);
+            block = f->allocate(size = LEAST);
+        }
+        block = f->resize(block, size);
+        *block = i;
+    }
+    f->release(block);
+}
+
+static void prepare(void) {
+    uint32_t seed = 1;
+    for (int i = 0; i < OPERATIONS + SLOTS; i++) {
+        seed = seed * 1664525 + 1013904223;
+        /* Small sizes more often than large ones. */
+        uint32_t bound = 1 + (seed >> 8) % 1009;
+        seed = seed * 1664525 + 1013904223;
+        sizes[i] = 16 + (seed >> 8) % bound;
+    }
+    for (int i = 0; i < OPERATIONS; i++) {
+        seed = seed * 1664525 + 1013904223;
+        places[i] = (seed >> 8) % SLOTS;
+    }
+}
+
+static void nothing(const struct functions *f) { (void)f; }
+
+typedef void step(const struct functions *);
+
+static void all_of(step *before, step *counted, step *after, const char *loop, const char *name) {
+    for (int on_real = 0; on_real < 2; on_real++) {
+        use = on_real ? &real : &none;
+        before(use);
+        counted(use); /* A warm-up. */
+        CALLGRIND_ZERO_STATS;
+        counted(use);
+        if (on_real) {
+            CALLGRIND_DUMP_STATS_AT(name);
+        } else {
+            CALLGRIND_DUMP_STATS_AT(loop);
+        }
+        after(use);
+    }
+}
+
+int main(void) {
+    prepare();
+    all_of(nothing, pair, nothing, "pair-64-loop", "pair-64");
+    all_of(nothing, batch, nothing, "batch-64-loop", "batch-64");
+    all_of(fill, replace, clear, "random-small-loop", "random-small");
+    all_of(nothing, grow, nothing, "realloc-loop", "realloc");
+    return 0;
+}

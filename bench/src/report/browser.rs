@@ -1,0 +1,35 @@
+//! A headless Chromium, for what only a browser can do: draw the charts.
+
+use crate::child::{self, Failure, Limits};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Names under which it is installed.
+const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// The browser, if there is one.
+pub fn find() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let files = NAMES.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    files.into_iter().find(|file| file.is_file())
+}
+
+/// The HTML of the page at `path` after its scripts have run.
+pub fn dump(path: &Path) -> Result<String, Failure> {
+    let browser = find().ok_or_else(|| Failure::Absent {
+        what: "chromium".into(),
+        hint: "apt-get install chromium".into(),
+    })?;
+    let profile = tempfile::tempdir()?;
+    let mut command = Command::new(browser);
+    command
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args(["--window-size=1280,900", "--virtual-time-budget=60000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("file://{}", path.canonicalize()?.display()));
+    let limits = Limits { timeout: Duration::from_secs(180), memory_mib: 8192.0 };
+    Ok(child::run(&mut command, &limits)?.stdout)
+}

@@ -1,0 +1,136 @@
+//! The tables, for the terminal and as Markdown.
+
+use crate::evaluate::{self, Entry, Line, mean};
+use crate::result::{LabResult, SUBJECT};
+use cairn_workloads::case::Table;
+use comfy_table::{CellAlignment, presets};
+
+/// Spreads above this are shown.
+const SHOWN_SPREAD: f64 = 0.05;
+
+/// The whole result as text, or as Markdown.
+pub fn print(result: &LabResult, markdown: bool) -> String {
+    let lines = evaluate::lines(result);
+    let mut out = vec![result.machine.describe(), format!("`{}`", result.command), String::new()];
+    for allocator in &result.allocators {
+        out.push(format!("- {}: {} ({})", allocator.name, allocator.version, allocator.source));
+    }
+    for table in Table::ALL {
+        let lines: Vec<&Line<'_>> = lines.iter().filter(|line| line.table == table).collect();
+        if !lines.is_empty() {
+            out.extend([String::new(), format!("### {}", title(table)), String::new()]);
+            out.push(one(result, &lines, markdown));
+        }
+    }
+    out.push(String::new());
+    out.push(format!(
+        "Medians of {} rounds, as ratios to the best of the row. `=` ties with the best within the \
+         noise of the row, which is {SUBJECT} measured against itself. `±` is a spread over {:.0}%, \
+         `≥` was stopped at a limit, `!` failed in some rounds. The last column is {SUBJECT} over \
+         the best of all others, the frontier; below 1 it is ahead of all. The means are over each \
+         row's frontier.",
+        result.rounds,
+        SHOWN_SPREAD * 100.0
+    ));
+    let failures = evaluate::failures(result);
+    if !failures.is_empty() {
+        out.push("\nFailures:\n".into());
+        out.extend(failures.iter().map(|failure| format!("- {failure}")));
+    }
+    out.join("\n")
+}
+
+/// A heading.
+pub fn title(table: Table) -> &'static str {
+    match table {
+        Table::Time => "Time",
+        Table::Memory => "Memory",
+        Table::Latency => "Tail latency",
+        Table::Counts => "Counts",
+    }
+}
+
+fn one(result: &LabResult, lines: &[&Line<'_>], markdown: bool) -> String {
+    let mut printed = comfy_table::Table::new();
+    printed.load_preset(if markdown {
+        presets::ASCII_MARKDOWN
+    } else {
+        presets::UTF8_FULL_CONDENSED
+    });
+    let names = || result.allocators.iter().map(|allocator| allocator.name.clone());
+    let fixed = ["", "best", "noise"].map(str::to_owned).into_iter();
+    printed.set_header(fixed.chain(names()).chain(["frontier".to_owned()]));
+    for line in lines {
+        let best = line.best.map_or("-".into(), |best| format!("{} {}", ratio(best), line.unit));
+        let fixed = [line.label.clone(), best, format!("{:.0}%", line.noise * 100.0)];
+        let subject = line.subject.map_or("-".into(), ratio);
+        printed.add_row(fixed.into_iter().chain(line.entries.iter().map(show)).chain([subject]));
+    }
+    let means = (0..result.allocators.len()).map(|column| {
+        mean(lines.iter().copied(), column).map_or("-".into(), |mean| {
+            let open = if mean.bounds > 0 { "≥" } else { "" };
+            let rows =
+                if mean.rows == lines.len() { String::new() } else { format!(" of {}", mean.rows) };
+            format!("{open}{}{rows}", ratio(mean.ratio))
+        })
+    });
+    let label = format!("geometric mean of {}", lines.len());
+    printed.add_row([label, String::new(), String::new()].into_iter().chain(means));
+    for column in printed.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    printed.to_string()
+}
+
+/// An entry in a few characters.
+pub fn show(entry: &Entry) -> String {
+    match entry {
+        Entry::Value { ratio: r, tie, spread, flaky, .. } => {
+            let spread = (*spread > SHOWN_SPREAD).then(|| format!(" ±{:.0}%", spread * 100.0));
+            format!(
+                "{}{}{}{}",
+                ratio(*r),
+                if *tie { " =" } else { "" },
+                spread.unwrap_or_default(),
+                if *flaky { " !" } else { "" }
+            )
+        }
+        Entry::AtLeast { ratio: r } => format!("≥{}", ratio(*r)),
+        Entry::Failed(what) => (*what).into(),
+        Entry::Absent => "-".into(),
+    }
+}
+
+/// Three significant digits, no more than two after the point.
+pub fn ratio(value: f64) -> String {
+    match value {
+        ..10.0 => format!("{value:.2}"),
+        10.0..100.0 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::child::Failure;
+    use crate::evaluate::tests::result;
+
+    #[test]
+    fn every_kind_of_entry_is_shown() {
+        let crash = Failure::Crash { status: "signal 11".into(), message: String::new() };
+        let slow = Failure::Timeout { seconds: 2.0, mib: 1.0 };
+        let result = result(&[
+            ("a", &[100.0], &[]),
+            ("b", &[100.9], std::slice::from_ref(&crash)),
+            ("c", &[], &[slow]),
+            ("d", &[], std::slice::from_ref(&crash)),
+            ("e", &[], &[]),
+            (SUBJECT, &[110.0], &[]),
+        ]);
+        let shown: Vec<String> = evaluate::lines(&result)[0].entries.iter().map(show).collect();
+        assert_eq!(shown, ["1.00", "1.01 = !", "≥20.0", "crash", "-", "1.10"]);
+        let text = print(&result, true);
+        assert!(text.contains("d on case: signal 11"), "{text}");
+    }
+}

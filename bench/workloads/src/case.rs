@@ -1,0 +1,360 @@
+//! What a case is: a name, where it comes from, the rows and plots it fills.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+
+/// A constant of the source. Read back from a result it is leaked: a process reads a few
+/// results and ends.
+#[derive(Debug)]
+pub struct Fixed<T: ?Sized + 'static>(pub &'static T);
+
+impl<T: ?Sized> Clone for Fixed<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: ?Sized> Copy for Fixed<T> {}
+
+/// Constant text.
+pub type Text = Fixed<str>;
+
+impl<T: ?Sized> Deref for Fixed<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+impl<T: ?Sized + Serialize> Serialize for Fixed<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de, T: ?Sized> Deserialize<'de> for Fixed<T>
+where
+    Box<T>: Deserialize<'de>,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Fixed(Box::leak(Box::<T>::deserialize(deserializer)?)))
+    }
+}
+
+/// Points of a plot: (x, y).
+pub type Curve = Vec<[f64; 2]>;
+
+/// What one run of a case says.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Results {
+    /// Named numbers, e.g. `ns`, `peak_mib`.
+    pub values: BTreeMap<String, f64>,
+    /// Named curves, e.g. `rss`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub curves: BTreeMap<String, Curve>,
+}
+
+impl Results {
+    /// Of named numbers.
+    pub fn of<const N: usize>(values: [(&str, f64); N]) -> Results {
+        let values = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Results { values, curves: BTreeMap::new() }
+    }
+
+    /// The same with one more curve.
+    pub fn with_curve(mut self, key: &str, curve: Curve) -> Results {
+        self.curves.insert(key.to_owned(), curve);
+        self
+    }
+}
+
+/// Where a case stands in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// One thread.
+    Single,
+    /// Several threads.
+    Threads,
+    /// Memory at the peak and over time.
+    Footprint,
+    /// The slowest operations.
+    Latency,
+    /// What the allocator adds to a process that does nearly nothing.
+    Startup,
+    /// Real programs.
+    Programs,
+    /// Instructions counted by a simulator.
+    Instructions,
+}
+
+impl Group {
+    /// All of them, in the order of the report.
+    pub const ALL: [Group; 7] = [
+        Group::Single,
+        Group::Threads,
+        Group::Footprint,
+        Group::Latency,
+        Group::Startup,
+        Group::Programs,
+        Group::Instructions,
+    ];
+
+    /// A heading.
+    pub fn title(self) -> &'static str {
+        match self {
+            Group::Single => "One thread",
+            Group::Threads => "Many threads",
+            Group::Footprint => "Memory over time",
+            Group::Latency => "Tail latency",
+            Group::Startup => "Start-up",
+            Group::Programs => "Real programs",
+            Group::Instructions => "Instructions",
+        }
+    }
+}
+
+/// What the tables know about a workload or program.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Case {
+    /// Name on the command line; also the label of its rows unless they say otherwise.
+    pub name: Text,
+    /// Where it stands.
+    pub group: Group,
+    /// What it does and what that stands for, in a sentence or two.
+    pub about: Text,
+    /// Where it was described first; empty where it is the lab's own.
+    pub origin: Text,
+    /// Rows of the tables that this case fills.
+    pub rows: Fixed<[Row]>,
+    /// Curves worth drawing.
+    pub plots: Fixed<[Plot]>,
+    /// Share of the full size in a `--quick` run; 0 leaves it out.
+    pub quick_scale: f64,
+}
+
+/// Which table a row belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Table {
+    /// How long; counts for the mean over time.
+    Time,
+    /// How much memory; counts for the mean over memory.
+    Memory,
+    /// Percentiles of single operations.
+    Latency,
+    /// Page faults, system calls, instructions.
+    Counts,
+}
+
+impl Table {
+    /// All of them, in the order of the report.
+    pub const ALL: [Table; 4] = [Table::Time, Table::Memory, Table::Latency, Table::Counts];
+}
+
+/// One row of one table. Smaller values are better in every row.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Added to the name of the case, for a case with several rows in one table.
+    pub suffix: Text,
+    /// The table.
+    pub table: Table,
+    /// Key in [`Results::values`].
+    pub key: Text,
+    /// Unit shown beside the best value.
+    pub unit: Text,
+    /// Key of the value it is divided by, one that is the same for all allocators.
+    pub per: Option<Text>,
+    /// Values below this count as this: keeps ratios finite where the best is near nothing.
+    pub floor: f64,
+}
+
+impl Row {
+    /// A time row in `unit`; the value's key is the unit.
+    pub const fn time(unit: &'static str) -> Row {
+        Row::new("", Table::Time, unit, unit)
+    }
+
+    /// Time per operation, and the peak resident set.
+    pub const NS_PEAK: &'static [Row] = &[Row::time("ns"), Row::PEAK];
+    /// Time of the whole, and the peak resident set.
+    pub const MS_PEAK: &'static [Row] = &[Row::time("ms"), Row::PEAK];
+
+    /// The row of the peak resident set.
+    pub const PEAK: Row = Row::new("", Table::Memory, "peak_mib", "MiB");
+
+    /// A row of any table.
+    pub const fn new(
+        suffix: &'static str,
+        table: Table,
+        key: &'static str,
+        unit: &'static str,
+    ) -> Row {
+        Row {
+            suffix: Fixed(suffix),
+            table,
+            key: Fixed(key),
+            unit: Fixed(unit),
+            per: None,
+            floor: 0.0,
+        }
+    }
+
+    /// The same, with values below `floor` taken as that.
+    pub const fn floor(mut self, floor: f64) -> Row {
+        self.floor = floor;
+        self
+    }
+
+    /// The same, divided by the value at `key` and shown in `unit`.
+    pub const fn per(mut self, key: &'static str, unit: &'static str) -> Row {
+        self.per = Some(Fixed(key));
+        self.unit = Fixed(unit);
+        self
+    }
+}
+
+/// A curve to draw, one line per allocator.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Plot {
+    /// Key in [`Results::curves`].
+    pub key: Text,
+    /// What the x axis shows, with its unit.
+    pub x: Text,
+    /// What the y axis shows, with its unit.
+    pub y: Text,
+    /// Which axes are logarithmic.
+    pub log: (bool, bool),
+}
+
+impl Plot {
+    /// Resident memory over time.
+    pub const RSS: Plot = Plot::linear("rss", "seconds", "resident MiB");
+    /// Throughput by the number of threads.
+    pub const SCALING: Plot =
+        Plot { log: (true, false), ..Plot::linear("scaling", "threads", "million operations/s") };
+    /// Latency of malloc by percentile, as 1/(1 - quantile).
+    pub const MALLOC_LATENCY: Plot =
+        Plot { log: (true, true), ..Plot::linear("malloc", "1/(1 - quantile)", "malloc, ns") };
+    /// Latency of free by percentile, as 1/(1 - quantile).
+    pub const FREE_LATENCY: Plot =
+        Plot { log: (true, true), ..Plot::linear("free", "1/(1 - quantile)", "free, ns") };
+
+    /// With two linear axes.
+    pub const fn linear(key: &'static str, x: &'static str, y: &'static str) -> Plot {
+        Plot { key: Fixed(key), x: Fixed(x), y: Fixed(y), log: (false, false) }
+    }
+}
+
+/// How large a workload should be.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    /// Threads, where the case does not fix their number; the machine's cores otherwise.
+    pub threads: Option<usize>,
+    /// Size or duration, 1.0 being the full run.
+    pub scale: f64,
+    /// Take every step but the allocations (for the workloads that subtract a baseline).
+    pub no_alloc: bool,
+}
+
+impl Settings {
+    /// `n` scaled, at least 1.
+    pub fn scaled(&self, n: usize) -> usize {
+        ((n as f64 * self.scale) as usize).max(1)
+    }
+
+    /// As many threads as asked for, or as there are cores, but at least two.
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(2, usize::from).max(2);
+        self.threads.unwrap_or_else(cores)
+    }
+
+    /// The thread counts of a scaling curve: powers of two up to four times the cores.
+    pub fn scaling(&self) -> impl Iterator<Item = usize> {
+        let most = 4 * self.threads();
+        std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |&n| n <= most)
+    }
+}
+
+/// Through which functions a workload allocates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Interface {
+    /// C's: runs preloaded only.
+    C,
+    /// Rust's global allocator: runs preloaded, where that is C's malloc, and linked.
+    Rust,
+}
+
+/// A case that runs inside `cairn-workload` or a linked engine.
+#[derive(Clone, Copy)]
+pub struct Workload {
+    /// What the tables know.
+    pub case: Case,
+    /// How it allocates.
+    pub interface: Interface,
+    /// Runs it once.
+    pub run: fn(&Settings) -> Results,
+}
+
+impl Case {
+    /// A case of the lab's own, without plots, full size in a quick run.
+    pub const fn new(
+        name: &'static str,
+        group: Group,
+        about: &'static str,
+        rows: &'static [Row],
+    ) -> Case {
+        Case {
+            name: Fixed(name),
+            group,
+            about: Fixed(about),
+            origin: Fixed(""),
+            rows: Fixed(rows),
+            plots: Fixed(&[]),
+            quick_scale: 1.0,
+        }
+    }
+
+    /// The same, described first at `origin`.
+    pub const fn from(mut self, origin: &'static str) -> Case {
+        self.origin = Fixed(origin);
+        self
+    }
+
+    /// The same, with curves to draw.
+    pub const fn plots(mut self, plots: &'static [Plot]) -> Case {
+        self.plots = Fixed(plots);
+        self
+    }
+
+    /// The same, at this share of its size in a quick run; 0 leaves it out there.
+    pub const fn quick(mut self, scale: f64) -> Case {
+        self.quick_scale = scale;
+        self
+    }
+
+    /// The workload that allocates by C's functions.
+    pub const fn c(self, run: fn(&Settings) -> Results) -> Workload {
+        Workload { case: self, interface: Interface::C, run }
+    }
+
+    /// The workload that allocates by Rust's global allocator.
+    pub const fn rust(self, run: fn(&Settings) -> Results) -> Workload {
+        Workload { case: self, interface: Interface::Rust, run }
+    }
+}
+
+/// The JSON line that a workload process prints.
+#[derive(Serialize, Deserialize)]
+pub struct Line {
+    /// Name of the workload.
+    pub workload: String,
+    /// The object file that `malloc` was resolved to: shows a preload that did not happen.
+    pub malloc_from: std::path::PathBuf,
+    /// The allocator that is linked as Rust's, if one is.
+    pub linked: Option<String>,
+    /// The results.
+    #[serde(flatten)]
+    pub results: Results,
+}

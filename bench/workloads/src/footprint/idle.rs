@@ -1,0 +1,205 @@
+//! Idle threads: 200 threads allocate 60 small blocks of 20 sizes, free half, and park; or
+//! 10,000 threads with small stacks allocate 8 and free 4.
+//!
+//! What a thread costs is the resident set beyond a second process whose threads do not
+//! allocate, which takes the stacks out. Threads are made with pthread_create: those of std
+//! allocate on their own account.
+
+use crate::case::{Case, Group, Results, Row, Settings, Table, Workload};
+use crate::malloc::Block;
+use crate::process::resident_kib;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::Barrier;
+
+const SIZES: [usize; 20] =
+    [16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048];
+/// Blocks of one thread at most.
+const BLOCKS: usize = 60;
+const ROWS: &[Row] = &[
+    Row::new("", Table::Memory, "kib_per_thread", "KiB/thread").floor(1.0),
+    Row::new(" joined", Table::Memory, "kib_per_thread_joined", "KiB/thread").floor(1.0),
+];
+
+/// What the cases differ by.
+struct Shape {
+    name: &'static str,
+    threads: usize,
+    /// Blocks of one thread, of which every second of a size is freed.
+    blocks: usize,
+    /// Number of sizes, evenly spread over [`SIZES`].
+    sizes: usize,
+    /// Bytes, where the default is too much.
+    stack: Option<usize>,
+}
+
+const FEW: Shape = Shape { name: "idle-200", threads: 200, blocks: BLOCKS, sizes: 20, stack: None };
+const MANY: Shape =
+    Shape { name: "idle-10000", threads: 10_000, blocks: 8, sizes: 4, stack: Some(64 << 10) };
+
+/// The cases.
+pub const WORKLOADS: &[Workload] = &[
+    Case::new(
+        FEW.name,
+        Group::Footprint,
+        "200 threads that allocated 60 small blocks, freed half, and wait.",
+        ROWS,
+    )
+    .c(|settings| run(settings, &FEW)),
+    Case::new(
+        MANY.name,
+        Group::Footprint,
+        "10,000 threads with small stacks that allocated 8 small blocks, freed half, and wait: \
+         a server with a thread per connection. What does the first malloc of a thread cost?",
+        ROWS,
+    )
+    .quick(0.1)
+    .c(|settings| run(settings, &MANY)),
+];
+
+/// Where all threads wait: after their allocations, and before they free the rest.
+struct Meeting {
+    settled: Barrier,
+    leave: Barrier,
+    allocate: bool,
+    shape: &'static Shape,
+}
+
+fn run(settings: &Settings, shape: &'static Shape) -> Results {
+    let threads = settings.threads.unwrap_or_else(|| settings.scaled(shape.threads));
+    // The subject and its baseline must be alike to the page, so each runs in a process of
+    // its own; this one only starts them.
+    match std::env::var_os("CAIRN_IDLE_LEAF") {
+        Some(_) => leaf(threads, shape, !settings.no_alloc),
+        None => {
+            let (subject, baseline) = (child(threads, shape, false), child(threads, shape, true));
+            let mut result = Results::of([]);
+            for (key, per) in [("kib", "kib_per_thread"), ("joined", "kib_per_thread_joined")] {
+                result.values.insert(per.into(), (subject[key] - baseline[key]) / threads as f64);
+            }
+            result.values.insert("stack_kib_per_thread".into(), baseline["kib"] / threads as f64);
+            result.values.insert("peak_mib".into(), subject["peak_mib"]);
+            result
+        }
+    }
+}
+
+/// Runs this executable again; its values.
+fn child(threads: usize, shape: &Shape, no_alloc: bool) -> BTreeMap<String, f64> {
+    let mut command = Command::new(std::env::current_exe().expect("a path to ourselves"));
+    command.args([shape.name, "--threads", &threads.to_string()]).env("CAIRN_IDLE_LEAF", "1");
+    if no_alloc {
+        command.arg("--no-alloc");
+    }
+    let output = command.output().expect("starting ourselves");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line: crate::case::Line = serde_json::from_slice(&output.stdout).expect("one JSON line");
+    line.results.values
+}
+
+/// RSS beyond the state before the threads: all of them waiting, and after their end.
+fn leaf(threads: usize, shape: &'static Shape, allocate: bool) -> Results {
+    let (settled, leave) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    let meeting = Meeting { settled, leave, allocate, shape };
+    let attributes = Attributes::new(shape.stack);
+    let mut handles: Vec<libc::pthread_t> = vec![0; threads];
+    let before = resident_kib();
+    for handle in &mut handles {
+        // SAFETY: `meeting` outlives the threads, which are joined below; the attributes are
+        // initialised.
+        let failed = unsafe {
+            let meeting = (&raw const meeting) as *mut c_void;
+            libc::pthread_create(handle, &attributes.0, thread, meeting)
+        };
+        assert_eq!(failed, 0, "pthread_create");
+    }
+    meeting.settled.wait();
+    let idle = resident_kib() - before;
+    meeting.leave.wait();
+    for handle in handles {
+        // SAFETY: each handle is of a thread created above and joined once.
+        unsafe { libc::pthread_join(handle, null_mut()) };
+    }
+    Results::of([("kib", idle), ("joined", resident_kib() - before)])
+}
+
+/// How threads are made.
+///
+/// Invariant 1: initialised.
+struct Attributes(libc::pthread_attr_t);
+
+impl Attributes {
+    fn new(stack: Option<usize>) -> Attributes {
+        // SAFETY: init fills the zeroed struct it is given before anything reads it.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            assert_eq!(libc::pthread_attr_init(&mut attributes), 0, "pthread_attr_init");
+            if let Some(stack) = stack {
+                let failed = libc::pthread_attr_setstacksize(&mut attributes, stack);
+                assert_eq!(failed, 0, "pthread_attr_setstacksize");
+            }
+            Attributes(attributes)
+        }
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: invariant 1; dropped once.
+        unsafe { libc::pthread_attr_destroy(&mut self.0) };
+    }
+}
+
+/// One thread's life.
+extern "C" fn thread(meeting: *mut c_void) -> *mut c_void {
+    // SAFETY: the argument is the Meeting that `leaf` keeps until it has joined this thread;
+    // it is only read.
+    let meeting = unsafe { &*meeting.cast::<Meeting>() };
+    let mut blocks: [Option<Block>; BLOCKS] = [const { None }; BLOCKS];
+    if meeting.allocate {
+        let &Shape { blocks: count, sizes, .. } = meeting.shape;
+        for (at, slot) in blocks.iter_mut().enumerate().take(count) {
+            let size = SIZES[at % sizes * (SIZES.len() / sizes)];
+            *slot = Some(Block::filled(size, at as u64));
+        }
+        // Half of them, about as many of each size.
+        for (at, slot) in blocks.iter_mut().enumerate().take(count) {
+            if at / sizes % 2 == at % 2 {
+                slot.take().expect("allocated above").free(at as u64);
+            }
+        }
+    }
+    meeting.settled.wait();
+    meeting.leave.wait();
+    for (at, slot) in blocks.iter_mut().enumerate() {
+        if let Some(block) = slot.take() {
+            block.free(at as u64);
+        }
+    }
+    null_mut()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_allocate_wait_and_free() {
+        for shape in [&FEW, &MANY] {
+            for allocate in [true, false] {
+                let values = leaf(4, shape, allocate).values;
+                assert!(values["kib"].is_finite() && values["joined"].is_finite());
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_fit_their_number() {
+        for shape in [&FEW, &MANY] {
+            assert!(shape.blocks <= BLOCKS, "{}", shape.name);
+            assert!(SIZES.len().is_multiple_of(shape.sizes), "{}", shape.name);
+        }
+    }
+}

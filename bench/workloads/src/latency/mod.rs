@@ -1,0 +1,3 @@
+//! The slowest single operations.
+
+pub mod server;

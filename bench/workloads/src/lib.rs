@@ -1,0 +1,34 @@
+//! The lab's workloads, apart from what runs and reports them.
+//!
+//! ```text
+//! command     the main function of `cairn-workload` and of every linked engine
+//! cases       the one list of workloads
+//!   single/     one thread
+//!   threads/    many, and blocks that one allocates and another frees
+//!   footprint/  resident memory, at the peak and over time
+//!   latency/    the slowest single operations
+//! case        what the tables have to know about a case: rows, plots, sources
+//! malloc      the C functions under test; blocks that check their contents
+//! words       the same for blocks that know their length: zeroed, aligned, large
+//! rust_block  blocks from Rust's global allocator, by layout
+//! clock, process, curve, histogram: the instruments
+//! ```
+//!
+//! To add a workload: one file with a `WORKLOADS` list and one line in [`cases::ALL`]. What
+//! to show of it is declared by its rows and plots; nothing else changes.
+
+pub mod case;
+pub mod cases;
+pub mod clock;
+pub mod command;
+pub mod curve;
+pub mod footprint;
+pub mod histogram;
+pub mod latency;
+pub mod malloc;
+pub mod process;
+pub mod random;
+pub mod rust_block;
+pub mod single;
+pub mod threads;
+pub mod words;

@@ -1,0 +1,194 @@
+// A program in ordinary C++17: maps of strings, lists, hash tables, shared objects, and a
+// family of classes with virtual functions. All memory comes from operator new.
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace {
+
+/// Marsaglia's xorshift: the same numbers with every standard library.
+class Random {
+public:
+    explicit Random(std::uint64_t seed) : state_(seed * 2 + 1) {}
+
+    std::uint32_t below(std::uint32_t bound) {
+        state_ ^= state_ << 13;
+        state_ ^= state_ >> 7;
+        state_ ^= state_ << 17;
+        return static_cast<std::uint32_t>((state_ >> 20) % bound);
+    }
+
+private:
+    std::uint64_t state_;
+};
+
+class Checksum {
+public:
+    void add(std::uint64_t value) { value_ = (value_ ^ value) * 0x100000001b3u; }
+
+    void add(const std::string& text) {
+        for (unsigned char c : text) {
+            add(c);
+        }
+    }
+
+    std::uint64_t value() const { return value_; }
+
+private:
+    std::uint64_t value_ = 0xcbf29ce484222325u;
+};
+
+/// Short ones fit into the string object itself, long ones do not.
+std::string word(std::uint32_t number) {
+    std::string text = "word-" + std::to_string(number);
+    if (number % 3 == 0) {
+        text += " with a longer ending: " + std::to_string(number * 7);
+    }
+    return text;
+}
+
+/// Where words occur.
+void index_words(Random& random, Checksum& checksum) {
+    std::map<std::string, std::vector<std::uint32_t>> index;
+    for (std::uint32_t place = 0; place < 30000; ++place) {
+        index[word(random.below(6000))].push_back(place);
+        if (place % 4 == 0) {
+            index.erase(word(random.below(6000)));
+        }
+    }
+    for (const auto& [text, places] : index) {
+        checksum.add(text);
+        checksum.add(places.size());
+        checksum.add(places.back());
+    }
+}
+
+/// Keeps the values that were used last.
+class Cache {
+public:
+    explicit Cache(std::size_t capacity) : capacity_(capacity) {}
+
+    const std::string& get(const std::string& key) {
+        auto found = places_.find(key);
+        if (found != places_.end()) {
+            entries_.splice(entries_.begin(), entries_, found->second);
+            return entries_.front().second;
+        }
+        ++misses_;
+        if (entries_.size() == capacity_) {
+            places_.erase(entries_.back().first);
+            entries_.pop_back();
+        }
+        entries_.emplace_front(key, "value of " + key);
+        places_[key] = entries_.begin();
+        return entries_.front().second;
+    }
+
+    std::uint64_t misses() const { return misses_; }
+
+private:
+    using Entries = std::list<std::pair<std::string, std::string>>;
+    std::size_t capacity_;
+    std::uint64_t misses_ = 0;
+    Entries entries_;
+    std::unordered_map<std::string, Entries::iterator> places_;
+};
+
+void use_cache(Random& random, Checksum& checksum) {
+    Cache cache(2000);
+    for (int i = 0; i < 30000; ++i) {
+        checksum.add(cache.get(word(random.below(1 + random.below(8000)))).size());
+    }
+    checksum.add(cache.misses());
+}
+
+class Shape {
+public:
+    virtual ~Shape() = default;
+    virtual std::uint64_t size() const = 0;
+};
+
+class Point final : public Shape {
+public:
+    std::uint64_t size() const override { return 1; }
+};
+
+class Box final : public Shape {
+public:
+    explicit Box(Random& random) : sides_{random.below(100), random.below(100), random.below(9)} {}
+    std::uint64_t size() const override { return sides_[0] * sides_[1] + sides_[2]; }
+
+private:
+    std::uint64_t sides_[3];
+};
+
+class Path final : public Shape {
+public:
+    explicit Path(Random& random) {
+        for (std::uint32_t left = random.below(40); left > 0; --left) {
+            steps_.push_back(random.below(1000));
+        }
+    }
+    std::uint64_t size() const override { return steps_.size(); }
+
+private:
+    std::vector<std::uint32_t> steps_;
+};
+
+std::shared_ptr<Shape> random_shape(Random& random) {
+    switch (random.below(3)) {
+        case 0: return std::make_shared<Point>();
+        case 1: return std::shared_ptr<Shape>(new Box(random));
+        default: return std::shared_ptr<Shape>(new Path(random));
+    }
+}
+
+/// Scenes share shapes; a shape goes with the last scene that has it.
+void draw_scenes(Random& random, Checksum& checksum) {
+    std::vector<std::vector<std::shared_ptr<Shape>>> scenes(200);
+    std::vector<std::weak_ptr<Shape>> seen;
+    for (int i = 0; i < 40000; ++i) {
+        auto& scene = scenes[random.below(200)];
+        const auto& other = scenes[random.below(200)];
+        if (!other.empty() && random.below(3) == 0) {
+            auto shared = other[random.below(static_cast<std::uint32_t>(other.size()))];
+            scene.push_back(std::move(shared));
+        } else {
+            scene.push_back(random_shape(random));
+            if (i % 16 == 0) {
+                seen.push_back(scene.back());
+            }
+        }
+        if (scene.size() > 100) {
+            scene.erase(scene.begin(), scene.begin() + 50);
+        }
+    }
+    for (const auto& shape : seen) {
+        auto alive = shape.lock();
+        checksum.add(alive ? alive->size() : 0);
+    }
+    for (const auto& scene : scenes) {
+        for (const auto& shape : scene) {
+            checksum.add(shape->size());
+        }
+    }
+}
+
+}  // namespace
+
+/// One round of all of it; returns a checksum that depends on the seed only.
+extern "C" std::uint64_t cairn_containers_round(std::uint64_t seed) {
+    Random random(seed);
+    Checksum checksum;
+    index_words(random, checksum);
+    use_cache(random, checksum);
+    draw_scenes(random, checksum);
+    return checksum.value();
+}

@@ -1,0 +1,71 @@
+//! The C++ program, compiled by the build script.
+//!
+//! It is a library of its own inside this executable, loaded when it is wanted: linked in the
+//! usual way, libstdc++ would be loaded, and would allocate, in every process of the lab.
+//! Loaded like this its `operator new` is still the preloaded one, if there is one.
+
+use crate::case::{Results, Settings};
+use crate::clock::ms_since;
+use std::ffi::{CStr, CString};
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::Instant;
+
+/// Rounds at scale 1.
+const ROUNDS: usize = 20;
+/// The checksum of each round.
+const CHECKSUM: u64 = 8_859_934_162_141_765_880;
+
+static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/containers.so"));
+
+/// One round with the given seed; returns its checksum.
+type Round = unsafe extern "C" fn(u64) -> u64;
+
+pub(super) fn run(settings: &Settings) -> Results {
+    let round = load();
+    // SAFETY: the function takes any number and runs on this thread alone.
+    let round = || assert_eq!(unsafe { round(1) }, CHECKSUM, "wrong contents");
+    round();
+    let start = Instant::now();
+    let rounds = settings.scaled(ROUNDS);
+    (0..rounds).for_each(|_| round());
+    Results::of([("ms", ms_since(start))])
+}
+
+/// Loads the program; it stays loaded.
+fn load() -> Round {
+    // SAFETY: the name is a C string; the descriptor is checked and nobody else's.
+    let mut file = unsafe {
+        let descriptor = libc::memfd_create(c"containers".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(descriptor >= 0, "no file in memory: {}", std::io::Error::last_os_error());
+        std::fs::File::from_raw_fd(descriptor)
+    };
+    file.write_all(LIBRARY).expect("a file in memory takes all");
+    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zeros");
+    // SAFETY: both names are C strings; the library's initialisers are those of libstdc++, and
+    // the function has the type `Round` (containers.cpp).
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if library.is_null() {
+            panic!("{}", CStr::from_ptr(libc::dlerror()).to_string_lossy());
+        }
+        let round = libc::dlsym(library, c"cairn_containers_round".as_ptr());
+        assert!(!round.is_null());
+        std::mem::transmute::<*mut libc::c_void, Round>(round)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHECKSUM, load};
+
+    #[test]
+    fn depends_on_the_seed_only() {
+        let round = load();
+        // SAFETY: as in `run`.
+        let checksums = [1, 1, 2].map(|seed| unsafe { round(seed) });
+        assert_eq!(checksums[0], CHECKSUM);
+        assert_eq!(checksums[0], checksums[1]);
+        assert_ne!(checksums[0], checksums[2]);
+    }
+}

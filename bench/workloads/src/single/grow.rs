@@ -1,0 +1,174 @@
+//! Many growing things at once, through Rust's own vectors and strings.
+//!
+//! `vectors-grow`: 64 byte vectors are appended to in random turns; each doubles when it is
+//! full, so big blocks move past one another. `strings-grow`: thousands of strings grow by a
+//! few characters at a time, and when one is complete it is cut to size and kept for a while.
+
+use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::clock::ms_since;
+use std::time::Instant;
+
+/// Vectors of one run.
+const VECTORS: usize = 64;
+/// Bytes in all vectors at scale 1.
+const BYTES: usize = 128 << 20;
+/// Rounds at scale 1, each from empty vectors.
+const ROUNDS: usize = 2;
+/// Bytes appended at a time.
+const CHUNK: std::ops::RangeInclusive<usize> = 64..=8192;
+/// A prime period, so that a page in the wrong place shows.
+const PERIOD: usize = 251;
+
+/// Strings that grow at a time.
+const STRINGS: usize = 20_000;
+/// Appends at scale 1.
+const APPENDS: usize = 3_000_000;
+/// Length at which a string is complete.
+const COMPLETE: std::ops::Range<usize> = 8..400;
+
+/// The cases.
+pub const WORKLOADS: &[Workload] = &[
+    Case::new(
+        "vectors-grow",
+        Group::Single,
+        "64 byte vectors grow by doubling, in random turns, to 128 MiB together: buffers that \
+         fill side by side.",
+        Row::MS_PEAK,
+    )
+    .quick(0.25)
+    .rust(vectors),
+    Case::new(
+        "strings-grow",
+        Group::Single,
+        "20,000 strings grow by 1-16 characters at a time; a complete one is cut to size and \
+         kept for a while. Text being put together, realloc of small sizes.",
+        Row::NS_PEAK,
+    )
+    .quick(0.15)
+    .rust(strings),
+];
+
+fn vectors(settings: &Settings) -> Results {
+    let bytes = settings.scaled(BYTES);
+    let pattern: Vec<u8> = (0..PERIOD + CHUNK.end()).map(|at| (at % PERIOD) as u8).collect();
+    let mut ms = 0.0;
+    for round in 0..ROUNDS {
+        let mut rng = fastrand::Rng::with_seed(round as u64);
+        let mut vectors = vec![Vec::new(); VECTORS];
+        let start = Instant::now();
+        fill(&mut vectors, bytes, &pattern, &mut rng);
+        ms += ms_since(start);
+        check(&vectors, &pattern, bytes);
+        let start = Instant::now();
+        drop(vectors);
+        ms += ms_since(start);
+    }
+    Results::of([("ms", ms)])
+}
+
+/// Appends in random turns; some vectors get more turns than others, so that they do not
+/// double in step.
+fn fill(vectors: &mut [Vec<u8>], bytes: usize, pattern: &[u8], rng: &mut fastrand::Rng) {
+    let mut left = bytes;
+    while left > 0 {
+        let at = rng.usize(0..VECTORS).max(rng.usize(0..VECTORS));
+        let chunk = rng.usize(CHUNK).min(left);
+        let vector = &mut vectors[at];
+        let from = (vector.len() + at) % PERIOD;
+        vector.extend_from_slice(&pattern[from..from + chunk]);
+        left -= chunk;
+    }
+}
+
+fn check(vectors: &[Vec<u8>], pattern: &[u8], bytes: usize) {
+    assert_eq!(vectors.iter().map(Vec::len).sum::<usize>(), bytes, "bytes in all vectors");
+    for (at, vector) in vectors.iter().enumerate() {
+        for (chunk, found) in vector.chunks(PERIOD).enumerate() {
+            assert!(found == &pattern[at..at + found.len()], "vector {at}, chunk {chunk}");
+        }
+    }
+}
+
+fn strings(settings: &Settings) -> Results {
+    let appends = settings.scaled(APPENDS);
+    let mut desk = Desk::new();
+    desk.append(STRINGS * 20);
+    let start = Instant::now();
+    desk.append(appends);
+    let ns = start.elapsed().as_nanos() as f64;
+    desk.finish();
+    Results::of([("ns", ns / appends as f64)])
+}
+
+const TEXT: &str = "a string that is read from somewhere, a few characters at a time; ";
+
+/// Strings in work and strings done. Each string goes round [`TEXT`] from its slot's place.
+struct Desk {
+    rng: fastrand::Rng,
+    text: String,
+    growing: Vec<(String, usize)>,
+    done: Vec<(Box<str>, usize)>,
+    appended: usize,
+    /// Characters of complete strings, present and gone.
+    completed: usize,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let mut rng = fastrand::Rng::with_seed(9);
+        let growing = (0..STRINGS).map(|_| (String::new(), rng.usize(COMPLETE))).collect();
+        let done = (0..STRINGS).map(|_| (Box::default(), 0)).collect();
+        // Twice, so that no piece has to go round its end.
+        Desk { rng, text: TEXT.repeat(2), growing, done, appended: 0, completed: 0 }
+    }
+
+    fn append(&mut self, turns: usize) {
+        for _ in 0..turns {
+            let at = self.rng.usize(0..STRINGS);
+            let (string, complete) = &mut self.growing[at];
+            let from = (at + string.len()) % TEXT.len();
+            let piece = self.rng.usize(1..=16);
+            string.push_str(&self.text[from..from + piece]);
+            self.appended += piece;
+            if string.len() >= *complete {
+                *complete = self.rng.usize(COMPLETE);
+                let string = std::mem::take(string).into_boxed_str();
+                self.completed += string.len();
+                let place = self.rng.usize(0..STRINGS);
+                self.done[place] = (string, at);
+            }
+        }
+    }
+
+    fn finish(self) {
+        let growing: usize = self.growing.iter().map(|(string, _)| string.len()).sum();
+        assert_eq!(growing + self.completed, self.appended, "characters");
+        let growing = self.growing.iter().enumerate().map(|(at, (string, _))| (&**string, at));
+        let done = self.done.iter().map(|(string, at)| (&**string, *at));
+        for (string, from) in growing.chain(done) {
+            let expected = self.text.bytes().cycle().skip(from % TEXT.len());
+            assert!(string.bytes().eq(expected.take(string.len())), "a string of slot {from}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_checked_at_small_scale() {
+        let settings = Settings { threads: None, scale: 0.01, no_alloc: false };
+        assert!(vectors(&settings).values["ms"] > 0.0);
+        assert!(strings(&settings).values["ns"] > 0.0);
+    }
+
+    #[test]
+    #[should_panic = "chunk 2"]
+    fn a_wrong_byte_is_found() {
+        let pattern: Vec<u8> = (0..2 * PERIOD).map(|at| (at % PERIOD) as u8).collect();
+        let mut vector = pattern.repeat(2);
+        vector[600] ^= 1;
+        check(&[vector], &pattern, 4 * PERIOD);
+    }
+}

@@ -1,0 +1,20 @@
+//! One thread.
+
+pub mod aligned;
+pub mod alloc_test;
+pub mod barnes;
+pub mod batch;
+pub mod cfrac;
+pub mod containers;
+pub mod espresso;
+pub mod glibc_simple;
+pub mod grow;
+pub mod json;
+pub mod large;
+pub mod lean;
+pub mod pair;
+pub mod random_small;
+pub mod realloc;
+pub mod sh6bench;
+pub mod smalloc;
+pub mod zeroed;

@@ -1,0 +1,99 @@
+//! False sharing, after the Hoard paper: threads that each write to 8-byte objects of their
+//! own, over and over. An allocator that hands out parts of one cache line to several
+//! threads slows all of them down.
+//!
+//! Active (thrash): each thread allocates its objects itself. Passive (scratch): the main
+//! thread allocated the first objects of all; a thread frees its share before it allocates
+//! its own, and may get back parts of lines that others still hold. A thread holds its last
+//! eight objects and writes to the newest: with a single one it would hang on luck whether
+//! two threads meet in a line.
+
+use super::team;
+use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::malloc::Block;
+use std::sync::Mutex;
+use std::time::Duration;
+
+const SIZE: usize = 8;
+/// Objects that a thread holds at once.
+const HELD: usize = 8;
+/// Objects of all threads at scale 1.
+const OBJECTS: usize = 6000;
+/// Times that an object is written.
+const WRITES: u64 = 100_000;
+
+/// The cases. The work is fixed, so two threads should take half as long as one.
+pub const WORKLOADS: &[Workload] = &[
+    case("cache-scratch-1", "one thread frees the main thread's object and writes to its own")
+        .c(|s| run(s, 1, true)),
+    case("cache-scratch-n", "the same work spread over all cores: passive false sharing")
+        .c(|s| run(s, s.threads().max(2), true)),
+    case("cache-thrash-1", "one thread writes to small objects of its own").c(|s| run(s, 1, false)),
+    case("cache-thrash-n", "the same work spread over all cores: active false sharing")
+        .c(|s| run(s, s.threads().max(2), false)),
+];
+
+const fn case(name: &'static str, about: &'static str) -> Case {
+    Case::new(name, Group::Threads, about, const { &[Row::time("ms")] })
+        .from("Berger et al., Hoard, ASPLOS 2000")
+        .quick(0.4)
+}
+
+fn run(settings: &Settings, threads: usize, passive: bool) -> Results {
+    let objects = settings.scaled(OBJECTS).div_ceil(threads);
+    write(threads, objects.div_ceil(50), passive);
+    Results::of([("ms", write(threads, objects, passive).as_secs_f64() * 1e3)])
+}
+
+/// How long every thread takes to write to so many objects.
+fn write(threads: usize, objects: usize, passive: bool) -> Duration {
+    let mut given: Vec<Vec<Block>> = (0..threads).map(|_| Vec::with_capacity(HELD)).collect();
+    // In turn: the objects of different threads are neighbours in most allocators.
+    for tag in 0..if passive { HELD } else { 0 } {
+        for blocks in &mut given {
+            blocks.push(Block::new(SIZE, tag as u64));
+        }
+    }
+    let given: Vec<_> = given.into_iter().map(Mutex::new).collect();
+    let take = |me: usize| std::mem::take(&mut *given[me].lock().expect("nobody panicked"));
+    let (time, _) = team::timed(
+        threads,
+        take,
+        |me, given| {
+            for (tag, block) in given.drain(..).enumerate() {
+                block.free(tag as u64);
+            }
+            let mut held = [const { None::<(Block, u64)> }; HELD];
+            for object in 0..objects {
+                let place = &mut held[object % HELD];
+                free(place.take());
+                let tag = (me << 32 | object) as u64;
+                let (block, tag) = place.insert((Block::new(SIZE, tag), tag + WRITES));
+                for _ in 0..WRITES {
+                    block.bump();
+                }
+                block.check(*tag);
+            }
+            held.into_iter().for_each(free);
+        },
+        |_, _| {},
+    );
+    time
+}
+
+/// Frees a block whose tag counts the writes.
+fn free(held: Option<(Block, u64)>) {
+    if let Some((block, tag)) = held {
+        block.free(tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_write_is_lost() {
+        // The tags say so: a write lost or a stranger's ends the run.
+        super::write(2, 3, true);
+        super::write(2, 3, false);
+    }
+}
