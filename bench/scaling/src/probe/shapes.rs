@@ -1,0 +1,205 @@
+//! What the threads do.
+
+use super::block::{Block, Slot};
+use super::{Apart, Order, Shape, Worker};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+/// Blocks that a thread keeps, or a ring has room for.
+const SET: usize = 64;
+const BATCH: usize = 32;
+/// Batches that are looked at before a thread waits.
+const LOOKS: usize = 16;
+/// Slots in one cache line.
+const LANE: usize = 8;
+
+#[derive(Default)]
+struct Batch {
+    state: Apart<AtomicU8>,
+    slots: Apart<[Slot; BATCH]>,
+}
+
+/// The states of a batch; whoever makes it busy has it alone.
+const EMPTY: u8 = 0;
+const BUSY: u8 = 1;
+const FULL: u8 = 2;
+
+/// Through what threads hand blocks over; each shape has its own part.
+pub(super) struct Exchange {
+    rings: Vec<Apart<[[Slot; LANE]; SET / LANE]>>,
+    lanes: Vec<Apart<[Slot; LANE]>>,
+    batches: Vec<Batch>,
+    slots: Vec<Apart<Slot>>,
+    sets: Vec<Apart<[[Slot; LANE]; SET / LANE]>>,
+    boxes: Vec<Apart<AtomicUsize>>,
+    turn: Apart<AtomicUsize>,
+}
+
+fn many<T: Default>(wanted: bool, count: usize) -> Vec<T> {
+    std::iter::repeat_with(T::default).take(if wanted { count } else { 0 }).collect()
+}
+
+impl Exchange {
+    pub(super) fn new(order: &Order) -> Exchange {
+        let (shape, threads) = (order.shape, order.threads);
+        let larson = shape == Shape::LarsonLike;
+        let exchange = Exchange {
+            rings: many(shape == Shape::Pairs, threads / 2),
+            lanes: many(shape == Shape::OneToAll, threads),
+            batches: many(shape == Shape::AnyConsumer, threads),
+            slots: many(shape == Shape::Swap, 4 * threads),
+            sets: many(larson, 2 * threads),
+            boxes: many(larson, threads),
+            turn: Apart::default(),
+        };
+        for (at, set) in exchange.boxes.iter().enumerate() {
+            set.0.store(threads + at, Ordering::Relaxed);
+        }
+        exchange
+    }
+}
+
+/// Runs a thread for ever.
+pub(super) fn work(worker: &mut Worker, exchange: &Exchange) -> ! {
+    let (me, size) = (worker.index, worker.common.order.size);
+    let first_half = me % 2 == 0;
+    match worker.common.order.shape {
+        Shape::Local => local(worker, size),
+        Shape::Pairs if first_half => produce(worker, &exchange.rings[me / 2].0, size),
+        Shape::Pairs => consume(worker, &exchange.rings[me / 2].0),
+        Shape::AnyConsumer if first_half => fill(worker, &exchange.batches, size),
+        Shape::AnyConsumer => empty(worker, &exchange.batches),
+        Shape::Swap => swap(worker, &exchange.slots, size),
+        Shape::LarsonLike => replace(worker, exchange, size),
+        Shape::OneToAll if me == 0 => serve(worker, &exchange.lanes[1..], size),
+        Shape::OneToAll => consume(worker, std::slice::from_ref(&exchange.lanes[me].0)),
+        Shape::PingPong => take_turns(worker, &exchange.turn.0, size),
+    }
+}
+
+fn local(worker: &mut Worker, size: usize) -> ! {
+    let mut set: [Option<Block>; SET] = [const { None }; SET];
+    loop {
+        for slot in &mut set {
+            if let Some(block) = slot.replace(worker.allocate(size)) {
+                worker.free(block);
+            }
+        }
+    }
+}
+
+fn produce(worker: &mut Worker, ring: &[[Slot; LANE]], size: usize) -> ! {
+    loop {
+        for slot in ring.as_flattened() {
+            let block = worker.allocate(size);
+            while !slot.is_empty() {
+                worker.wait();
+            }
+            slot.put(block);
+            worker.count();
+        }
+    }
+}
+
+fn consume(worker: &mut Worker, ring: &[[Slot; LANE]]) -> ! {
+    loop {
+        for slot in ring.as_flattened() {
+            while slot.is_empty() {
+                worker.wait();
+            }
+            if let Some(block) = slot.take() {
+                worker.free(block);
+            }
+        }
+    }
+}
+
+/// Finds a batch in state `from` and has it alone.
+fn claim<'a>(worker: &mut Worker, batches: &'a [Batch], from: u8) -> &'a Batch {
+    loop {
+        for _ in 0..LOOKS {
+            let batch = &batches[worker.random.usize(..batches.len())];
+            let state = &batch.state.0;
+            if state.load(Ordering::Relaxed) == from
+                && state.compare_exchange(from, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return batch;
+            }
+        }
+        worker.wait();
+    }
+}
+
+fn fill(worker: &mut Worker, batches: &[Batch], size: usize) -> ! {
+    loop {
+        let batch = claim(worker, batches, EMPTY);
+        for slot in &batch.slots.0 {
+            slot.put(worker.allocate(size));
+            worker.count();
+        }
+        batch.state.0.store(FULL, Ordering::Release);
+    }
+}
+
+fn empty(worker: &mut Worker, batches: &[Batch]) -> ! {
+    loop {
+        let batch = claim(worker, batches, FULL);
+        for slot in &batch.slots.0 {
+            if let Some(block) = slot.take() {
+                worker.free(block);
+            }
+        }
+        batch.state.0.store(EMPTY, Ordering::Release);
+    }
+}
+
+fn swap(worker: &mut Worker, slots: &[Apart<Slot>], size: usize) -> ! {
+    loop {
+        let block = worker.allocate(size);
+        let slot = &slots[worker.random.usize(..slots.len())].0;
+        if let Some(block) = slot.swap(Some(block)) {
+            worker.free(block);
+        }
+    }
+}
+
+fn replace(worker: &mut Worker, exchange: &Exchange, size: usize) -> ! {
+    let mut mine = worker.index;
+    loop {
+        let set = exchange.sets[mine].0.as_flattened();
+        for _ in 0..SET {
+            let slot = &set[worker.random.usize(..SET)];
+            let old = slot.take();
+            let fresh = worker.random.usize(size / 4..=size * 4);
+            slot.put(worker.allocate(fresh));
+            if let Some(block) = old {
+                worker.free(block);
+            }
+        }
+        let other = &exchange.boxes[worker.random.usize(..exchange.boxes.len())].0;
+        mine = other.swap(mine, Ordering::AcqRel);
+    }
+}
+
+fn serve(worker: &mut Worker, lanes: &[Apart<[Slot; LANE]>], size: usize) -> ! {
+    loop {
+        for lane in lanes {
+            for slot in lane.0.iter().filter(|slot| slot.is_empty()) {
+                slot.put(worker.allocate(size));
+                worker.count();
+            }
+        }
+        worker.give_way();
+    }
+}
+
+fn take_turns(worker: &mut Worker, turn: &AtomicUsize, size: usize) -> ! {
+    let next = (worker.index + 1) % worker.common.order.threads;
+    loop {
+        while turn.load(Ordering::Acquire) != worker.index {
+            worker.wait();
+        }
+        turn.store(next, Ordering::Release);
+        let block = worker.allocate(size);
+        worker.free(block);
+    }
+}

@@ -1,0 +1,88 @@
+//! Traffic that is known beforehand, and the project's own library.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+use cairn_scaling::account::{Figures, Traffic};
+use cairn_scaling::probe::Shape;
+use cairn_scaling::simulation::{self, Plan};
+use nix::errno::Errno;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+fn plan(shape: Shape, threads: usize, operations: u64) -> Plan {
+    Plan {
+        probe: PathBuf::from(env!("CARGO_BIN_EXE_cairn-scaling")),
+        shape,
+        threads,
+        size: 64,
+        settle: operations / 2,
+        operations,
+        limit: Duration::from_secs(120),
+        seed: 7,
+        check: false,
+    }
+}
+
+/// The figures; `None`, with the reason printed, where no child may be traced.
+fn simulate(plan: &Plan, library: Option<&Path>) -> Option<Figures> {
+    match simulation::run(plan, library) {
+        Ok(run) => Some(run.account.figures()),
+        Err(error) if error.downcast_ref() == Some(&Errno::EPERM) => {
+            println!("skipped: {error:#}");
+            None
+        }
+        Err(error) => panic!("{error:#}"),
+    }
+}
+
+/// Each turn fetches the line with the other's write, and takes that copy away to write.
+#[test]
+fn two_alternate_writers() {
+    let operations = 400;
+    let plan = plan(Shape::PingPong, 2, operations);
+    let Some(figures) = simulate(&plan, None) else { return };
+    let Traffic { read, write, invalidated } = figures.program;
+    // The count may begin and end inside a turn.
+    let slack = 2.0 / operations as f64;
+    for one in [read, write, invalidated] {
+        assert!((one - 1.0).abs() <= slack, "{figures:?}");
+    }
+    assert_eq!(figures.transfers(), 0.0, "the blocks are each thread's own: {figures:?}");
+}
+
+#[test]
+fn private_lines_do_not_move() {
+    let Some(figures) = simulate(&plan(Shape::Local, 4, 400), None) else { return };
+    assert_eq!(figures.transfers() + figures.program.transfers(), 0.0, "{figures:?}");
+    assert!(figures.instructions > 10.0, "{figures:?}");
+}
+
+/// What is executed without the processor is what the processor does.
+#[test]
+fn instructions_agree_with_the_processor() {
+    let checked = Plan { check: true, ..plan(Shape::Pairs, 2, 60) };
+    simulate(&checked, None);
+}
+
+#[test]
+fn the_library_hands_blocks_over() {
+    let library = build();
+    let Some(local) = simulate(&plan(Shape::Local, 4, 1000), Some(&library)) else { return };
+    assert!(local.transfers() < 0.1, "{local:?}");
+    let Some(pairs) = simulate(&plan(Shape::Pairs, 4, 1000), Some(&library)) else { return };
+    assert!(pairs.program.read >= 1.0, "each consumer reads its blocks: {pairs:?}");
+    assert!(pairs.block.write >= 0.9, "and links them: {pairs:?}");
+    assert!(pairs.locked < 1.0, "but hands several back at once: {pairs:?}");
+}
+
+/// Builds the shared library as this test was built.
+fn build() -> PathBuf {
+    let profile = Path::new(env!("CARGO_BIN_EXE_cairn-scaling")).parent().expect("a folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--release", "-p", "cairn-c", "--target-dir"]);
+    let target = profile.parent().expect("a target folder");
+    let status = cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    assert!(status.expect("cargo runs").success());
+    target.join("release/libcairn.so")
+}
