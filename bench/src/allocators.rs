@@ -85,6 +85,11 @@ const PACKAGED: &[[&str; 4]] = &[
     ],
 ];
 
+/// Debian's packages of allocators, and of what builds the others.
+pub fn packages() -> impl Iterator<Item = &'static str> {
+    PACKAGED.iter().map(|[_, package, ..]| *package).chain(["clang", "cmake", "make"])
+}
+
 /// Where the loader looks, when there is no dpkg to ask.
 const DIRECTORIES: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",

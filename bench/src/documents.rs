@@ -4,6 +4,7 @@ use crate::evaluate::{self, Line, Standing, mean};
 use crate::plan::{self, Entry};
 use crate::result::{Form, LabResult, SUBJECT};
 use crate::table::{self, ratio};
+use crate::{allocators, programs};
 use anyhow::{Context, Result};
 use cairn_workloads::case::{Case, Group, Table};
 use std::fmt::Write;
@@ -51,6 +52,25 @@ pub fn cases() -> String {
         }
     }
     text
+}
+
+/// The command that installs everything that can take part.
+pub fn packages() -> String {
+    let peers = allocators::packages();
+    let mut all: Vec<&str> = programs::PACKAGES.iter().copied().chain(peers).collect();
+    all.sort_unstable();
+    all.dedup();
+    let mut text = String::from("```sh\napt-get install");
+    let mut width = 0;
+    for package in all {
+        if width + package.len() > 80 {
+            text.push_str(" \\\n   ");
+            width = 0;
+        }
+        width += package.len() + 1;
+        let _ = write!(text, " {package}");
+    }
+    text + "\n```\n"
 }
 
 /// The rows of a case in a few words.
@@ -110,8 +130,9 @@ pub fn headline(result: &LabResult) -> String {
     text
 }
 
-/// Every row in which the subject is not first or level, worst first, with who is.
-pub fn behind(result: &LabResult) -> String {
+/// Rows in which the subject is not first or level, worst first, with who is; at most so many of
+/// each table.
+pub fn behind(result: &LabResult, most: usize) -> String {
     let lines = evaluate::lines(result);
     let mut text = String::new();
     for table in Table::ALL {
@@ -124,9 +145,34 @@ pub fn behind(result: &LabResult) -> String {
             continue;
         }
         let _ = write!(text, "\n**{}**: ", table::title(table));
-        let named: Vec<String> = lost.iter().map(|line| named(result, line)).collect();
+        let named: Vec<String> = lost.iter().take(most).map(|line| named(result, line)).collect();
         text.push_str(&named.join(", "));
         text.push_str(".\n");
+    }
+    text
+}
+
+/// The measured throughput by threads of every case that has such a curve.
+pub fn scaling(result: &LabResult) -> String {
+    let mut text = String::new();
+    for case in &result.cases {
+        let curve = |name: &str| Some(case.cells.get(name)?.curves.get("scaling")?.as_slice());
+        let Some(first) = result.allocators.iter().find_map(|a| curve(&a.name)) else { continue };
+        let _ = write!(text, "\n`{}`: {}\n\n|", &*case.case.name, &*case.case.about);
+        for [threads, _] in first {
+            let _ = write!(text, " | {threads}");
+        }
+        text.push_str(" |\n| ---");
+        text.push_str(&" | ---:".repeat(first.len()));
+        text.push_str(" |\n");
+        for allocator in &result.allocators {
+            let Some(points) = curve(&allocator.name) else { continue };
+            let _ = write!(text, "| {}", allocator.name);
+            for [_, throughput] in points {
+                let _ = write!(text, " | {}", ratio(*throughput));
+            }
+            text.push_str(" |\n");
+        }
     }
     text
 }
@@ -155,7 +201,7 @@ mod tests {
     #[test]
     fn every_lost_row_is_named() {
         let result = result(&[("a", &[100.0], &[]), (SUBJECT, &[110.0], &[])]);
-        assert!(behind(&result).contains("case 1.10 (a)"), "{}", behind(&result));
+        assert!(behind(&result, 9).contains("case 1.10 (a)"), "{}", behind(&result, 9));
         assert!(headline(&result).contains("behind in 1"));
     }
 
@@ -165,6 +211,7 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs/benchmarks.md");
         let page = std::fs::read_to_string(path).unwrap();
         let fresh = replaced(&page, "cases", &cases()).unwrap();
+        let fresh = replaced(&fresh, "packages", &packages()).unwrap();
         assert!(fresh == page, "docs/benchmarks.md is out of date: cargo lab document");
     }
 }

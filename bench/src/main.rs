@@ -175,13 +175,19 @@ fn allocators() -> Result<()> {
 /// Rewrites the generated parts of the pages.
 fn document(result: Option<&Path>) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no project")?;
-    documents::replace(&root.join("docs/benchmarks.md"), "cases", &documents::cases())?;
+    let page = root.join("docs/benchmarks.md");
+    documents::replace(&page, "cases", &documents::cases())?;
+    documents::replace(&page, "packages", &documents::packages())?;
     let Some(path) = result else { return Ok(()) };
     let result = LabResult::read(path)?;
     documents::replace(&root.join("README.md"), "figures", &documents::headline(&result))?;
-    documents::replace(&root.join("README.md"), "behind", &documents::behind(&result))?;
+    documents::replace(&root.join("README.md"), "behind", &documents::behind(&result, 8))?;
+    let results = root.join("docs/benchmark-results.md");
+    documents::replace(&results, "behind", &documents::behind(&result, usize::MAX))?;
+    let scaling = documents::scaling(&result);
+    documents::replace(&root.join("docs/scaling-model.md"), "measured", &scaling)?;
     let tables = table::print(&result, true);
-    documents::replace(&root.join("docs/benchmark-results.md"), "tables", &tables)
+    documents::replace(&results, "tables", &tables)
 }
 
 fn run(arguments: &RunArgs) -> Result<()> {

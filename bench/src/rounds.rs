@@ -2,7 +2,8 @@
 //!
 //! In each round every allocator runs every case once. The cases of a round are interleaved
 //! over the allocators and the order rotates, so that a slow minute of the machine hits all
-//! of them. The first round warms the machine up and is dropped.
+//! of them. Before that every case runs once to warm the machine up, under one allocator after the
+//! other; those runs are dropped, and every workload warms up its own process besides.
 //!
 //! The subject takes part twice, as itself and as its own control: how far apart those two
 //! end is the noise of the row.
@@ -71,7 +72,6 @@ impl<'a> Plan<'a> {
         Identity {
             cases: self.entries.iter().map(Entry::label).collect(),
             columns: self.columns().iter().map(hashed).collect(),
-            rounds: self.rounds,
             settings: format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
         }
     }
@@ -87,7 +87,7 @@ impl<'a> Plan<'a> {
             .entries
             .iter()
             .map(|entry| columns.iter().filter(|column| column.candidate.runs(entry.form)).count());
-        let total = (self.rounds + 1) * counted.sum::<usize>();
+        let total = self.rounds * counted.sum::<usize>() + self.entries.len();
         let style = "{elapsed_precise} {wide_bar} {pos}/{len}, {eta} left  {msg}";
         let bar = ProgressBar::new(total as u64)
             .with_style(ProgressStyle::with_template(style).expect("a valid template"));
@@ -95,7 +95,9 @@ impl<'a> Plan<'a> {
         for round in 0..=self.rounds {
             for entry in &self.entries {
                 columns.rotate_left(1);
-                for column in columns.iter().filter(|column| column.candidate.runs(entry.form)) {
+                let most = if round == 0 { 1 } else { columns.len() };
+                let runs = |column: &&Column<'_>| column.candidate.runs(entry.form);
+                for column in columns.iter().filter(runs).take(most) {
                     bar.set_message(format!("{} {}", entry.label(), column.name));
                     if let Some(done) = self.once(&state, round, entry, column) {
                         journal.add(&done)?;

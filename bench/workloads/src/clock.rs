@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// most slices are not interrupted, and long against reading the clock.
 const SLICE: Duration = Duration::from_micros(500);
 /// Slices of one measurement at scale 1.
-const SLICES: usize = 1200;
+const SLICES: usize = 600;
 /// Warm-up before the first slice.
 const WARM_UP: Duration = Duration::from_millis(20);
 

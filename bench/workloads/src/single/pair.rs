@@ -28,7 +28,7 @@ pub const WORKLOADS: &[Workload] = &[
 const fn case<const SIZE: usize>(name: &'static str) -> Workload {
     const ABOUT: &str = "malloc, touch the first word, free: one size, over and over. The length \
                          of the fast path, and the sizes at which an allocator falls off it.";
-    Case::new(name, Group::Single, ABOUT, const { &[Row::time("ns")] }).quick(0.2).c(run::<SIZE>)
+    Case::new(name, Group::Single, ABOUT, const { &[Row::time("ns")] }).quick(0.1).c(run::<SIZE>)
 }
 
 fn run<const SIZE: usize>(settings: &Settings) -> Results {
