@@ -77,7 +77,7 @@ struct cairn_header {
     unsigned int chunk_slices;
     unsigned int chunk_bytes;
     unsigned int slot_bytes;
-    unsigned int words_offset;
+    unsigned int words_offset; /* 8 bytes each; slice i of a chunk at place i % 8 * 8 + i / 8 */
     unsigned int heap_bytes;
     unsigned int span_until_offset;  /* unsigned int; blocks in use = until + rest */
     unsigned int span_rest_offset;   /* unsigned short */

@@ -189,8 +189,10 @@ pub(crate) fn slot(index: usize) -> *mut Slot {
 #[inline(always)]
 pub(crate) fn remote_word(index: usize) -> &'static RemoteWord {
     let chunk = chunk(index / CHUNK_SLICES);
+    // Neighbours are often spans of different threads: their words stand on different lines.
+    let place = index % CHUNK_SLICES % 8 * 8 + index % CHUNK_SLICES / 8;
     // SAFETY: committed slices have committed chunks; words are atomics and never unmapped.
-    unsafe { &*(&raw const (*chunk).words).cast::<RemoteWord>().add(index % CHUNK_SLICES) }
+    unsafe { &*(&raw const (*chunk).words).cast::<RemoteWord>().add(place) }
 }
 
 /// The bitmaps of a committed chunk.

@@ -98,6 +98,15 @@ fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 }
 
 fn large_block(size: usize, align: usize) -> large::Allocated {
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
+    if align <= large::COLOUR_STEP && unsafe { !(*heap).kept.is_null() } {
+        // SAFETY: the calling thread's heap.
+        let block = large::reuse(unsafe { &mut (*heap).kept }, size);
+        if !block.is_null() {
+            return large::Allocated { block, zero: false };
+        }
+    }
     if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
         return large::Allocated { block: null_mut(), zero: false };
     }
@@ -243,6 +252,7 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
 
 // What sends a free down here:
 //
+//     a large block   kept for the next one, if this thread keeps none yet
 //     nobody's span   kept for the next allocation, up to a bound
 //     another's span  thread::send
 //     null            nothing to do
@@ -250,7 +260,16 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8) {
     let d = address_map::descriptor(p);
-    if d.owner.load(Ordering::Relaxed) == OWNER_ORPHAN {
+    let owner = d.owner.load(Ordering::Relaxed);
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    if owner == OWNER_LARGE && unsafe { (*heap).in_use } {
+        // SAFETY: the calling thread's heap.
+        if large::keep(unsafe { &mut (*heap).kept }, p, 2 * pool::full_share()) {
+            return;
+        }
+    }
+    if owner == OWNER_ORPHAN {
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         let class = usize::from(d.class.load(Ordering::Relaxed));
         // SAFETY: metadata is never unmapped, and the fields that `is_block` reads do not change

@@ -156,9 +156,15 @@ impl Ledger {
     fn walk_heaps(&mut self) {
         for index in 0..self.heaps.1 {
             let Some(heap) = address_map::heap_address(index) else { break };
+            let heap: *const Heap = heap.cast();
+            // SAFETY: a heap that has been made; volatile, for its thread may be at work.
+            let kept = unsafe { (&raw const (*heap).kept).read_volatile() };
+            if let Some((at, bytes)) = large::run_of(kept) {
+                self.dirty.add(at, bytes);
+            }
             for (class, row) in self.classes.iter_mut().enumerate() {
                 // SAFETY: heaps are never unmapped; the lists may be changing.
-                let cached = unsafe { Heap::peek(heap.cast(), class) }.min(row.in_use);
+                let cached = unsafe { Heap::peek(heap, class) }.min(row.in_use);
                 row.cached += cached;
                 row.in_use -= cached;
             }

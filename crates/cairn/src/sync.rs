@@ -51,6 +51,11 @@ impl AtomicU64 {
     }
 }
 
+/// A value alone on its cache line: what all threads read must not share one with what some
+/// write.
+#[repr(align(64))]
+pub(crate) struct Apart<T>(pub(crate) T);
+
 /// A plain memory cell; loom's twin reports a data race on it. Whoever may reach the memory
 /// it stands in says who may touch it: blocks by `remote`'s invariant 3, the window's fast
 /// fields by `address_map::Map`.

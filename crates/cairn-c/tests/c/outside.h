@@ -66,7 +66,7 @@ static inline void look(struct view *view, pid_t process, uintptr_t header)
     view->process = process;
     read_from(view, header, &view->header, sizeof view->header);
     CHECK(memcmp(view->header.magic, "CAIRNHDR", 8) == 0, "%.8s", view->header.magic);
-    CHECK(view->header.version == 1, "version %u", view->header.version);
+    CHECK(view->header.version == 2, "version %u", view->header.version);
     CHECK(view->header.header_bytes >= sizeof view->header, "%u", view->header.header_bytes);
     CHECK(view->header.class_count <= CLASSES_MAX, "%u classes", view->header.class_count);
     read_from(view, (uintptr_t)view->header.map, &view->map, sizeof view->map);
@@ -107,7 +107,8 @@ static inline size_t pending_of(const struct view *view, size_t index)
 {
     uint64_t word;
     uintptr_t at = chunk_of(view, index) + view->header.words_offset;
-    read_from(view, at + index % view->header.chunk_slices * sizeof word, &word, sizeof word);
+    size_t slice = index % view->header.chunk_slices, place = slice % 8 * 8 + slice / 8;
+    read_from(view, at + place * sizeof word, &word, sizeof word);
     return word >> 16 & 0xffff;
 }
 

@@ -11,7 +11,7 @@ mod tree;
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Fork, Guard, Lock};
 use crate::size_class::SLICE_SIZE;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicUsize, Ordering};
 use tree::Tree;
 
 // Invariants, all under the lock
@@ -38,6 +38,10 @@ const KEEP_SHARE: usize = 16;
 /// Blocks that churn stay below it; a process that frees everything and falls idle does not.
 const BURST_MIN: usize = (32 << 20) / SLICE_SIZE;
 const BURST_SHARE: usize = 4;
+/// A burst that is purged and needed again within this time was none: the next may be larger ...
+const REGRET_MS: u64 = 1000;
+/// ... up to this, 512 MiB.
+const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
 /// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
 const BATCH: usize = (4 << 20) / SLICE_SIZE;
 /// Refused purges that end a batch: in a process whose memory is locked all are.
@@ -46,18 +50,16 @@ const REFUSALS: usize = 4;
 const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
 const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
 
-/// Freed runs of large blocks that are kept whole for the next block of their size, until the
-/// next tick: a loop that allocates and frees one then skips the search. At most so many ...
-const WARM_RUNS: usize = 4;
-/// ... and so many slices in all, 8 MiB.
-const WARM_SLICES: usize = (8 << 20) / SLICE_SIZE;
 /// Search hints: one for each run length up to a chunk, then one per doubling.
 const HINTS: usize = CHUNK_SLICES + 1 + 20;
 
 /// Milliseconds that memory lies idle before it is given back.
 static PURGE_DELAY_MS: AtomicUsize = AtomicUsize::new(250);
-/// Idle slices found by the last tick and not yet purged.
-static DEBT: AtomicUsize = AtomicUsize::new(0);
+/// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
+/// slow visit of every thread, written a few times a second.
+static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+/// When the next tick is due.
+static NEXT_TICK_MS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
 struct Arena {
     tree: Tree,
@@ -65,14 +67,14 @@ struct Arena {
     dirty: usize,
     /// The least value of `dirty` since the last tick: what nobody has needed since then.
     idle: usize,
-    next_tick_ms: u64,
+    /// Dirty slices that are no burst, beyond BURST_MIN; falls with time.
+    burst: usize,
+    /// When a burst was purged last, unless what has happened since is judged; else 0.
+    burst_ms: u64,
     hints: [u32; HINTS],
     /// The lowest chunk that slices went back to since the hints were last brought up to date.
     lowest_put: usize,
     purged: u64,
-    /// (index, slices); 0 slices: none. In use as far as the bitmaps say.
-    warm: [(usize, usize); WARM_RUNS],
-    warm_slices: usize,
 }
 
 static ARENA: Lock<Arena> = Lock::new(Arena {
@@ -80,12 +82,11 @@ static ARENA: Lock<Arena> = Lock::new(Arena {
     free: 0,
     dirty: 0,
     idle: 0,
-    next_tick_ms: 0,
+    burst: 0,
+    burst_ms: 0,
     hints: [0; HINTS],
     lowest_put: 0, // all zero: the static stays out of the library's file
     purged: 0,
-    warm: [(0, 0); WARM_RUNS],
-    warm_slices: 0,
 });
 
 /// Slices handed out.
@@ -106,9 +107,7 @@ pub(crate) fn take_span(slices: usize) -> Option<Run> {
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             return Some(arena.take_at(index, slices));
         }
-        if !arena.cool() {
-            arena.grow(slices, slices)?;
-        }
+        arena.grow(slices, slices)?;
     }
 }
 
@@ -119,41 +118,8 @@ pub(crate) fn take_run(slices: usize) -> Option<Run> {
         if let Some(index) = arena.find_run(slices) {
             return Some(arena.take_at(index, slices));
         }
-        if !arena.cool() {
-            arena.grow(slices, 1)?;
-        }
+        arena.grow(slices, 1)?;
     }
-}
-
-/// Takes `slices` for a large block, which a call of `release_block` is to give back.
-pub(crate) fn take_block(slices: usize) -> Option<Run> {
-    {
-        let mut arena = ARENA.lock();
-        if let Some(i) = arena.warm.iter().position(|&(_, n)| n == slices) {
-            let (index, _) = core::mem::take(&mut arena.warm[i % WARM_RUNS]);
-            arena.warm_slices -= slices;
-            set_head(index, true);
-            return Some(Run { index, zero: false });
-        }
-    }
-    let run = take_run(slices)?;
-    mark_head(run.index, true);
-    Some(run)
-}
-
-/// Gives back the run of a large block.
-pub(crate) fn release_block(index: usize, slices: usize) {
-    let mut arena = ARENA.lock();
-    set_head(index, false);
-    if arena.warm_slices + slices <= WARM_SLICES
-        && let Some(i) = arena.warm.iter().position(|&(_, n)| n == 0)
-    {
-        arena.warm[i % WARM_RUNS] = (index, slices);
-        arena.warm_slices += slices;
-        return;
-    }
-    arena.put(index, slices, true);
-    purge_burst(arena);
 }
 
 /// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
@@ -162,50 +128,45 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     if index + slices > address_map::committed() {
         return None;
     }
-    let free = || pieces(index, slices).all(|(chunk, mask)| bits(chunk).free & mask == mask);
-    (free() || arena.cool() && free()).then(|| arena.take_at(index, slices))
+    let mut pieces = pieces(index, slices);
+    let free = pieces.all(|(chunk, mask)| bits(chunk).free & mask == mask);
+    free.then(|| arena.take_at(index, slices))
 }
 
-/// Gives a run back. `dirty`: it may hold other than zeros.
+/// Gives a run back. `dirty`: it may hold other than zeros. Purges at once if very much is.
 pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
     let mut arena = ARENA.lock();
     arena.put(index, slices, dirty);
-    purge_burst(arena);
-}
-
-/// Purges at once if very much is dirty.
-fn purge_burst(arena: Guard<'static, Arena>) {
-    if arena.dirty > BURST_MIN.max(arena.used() / BURST_SHARE) {
-        purge_batch(arena, 2 * BATCH);
+    if arena.dirty > (BURST_MIN + arena.burst).max(arena.used() / BURST_SHARE) {
+        arena.burst_ms = os::now_ms();
+        // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
+        purge_batch(arena, 2 * slices.max(32));
     }
 }
 
-/// Upkeep from slow paths: once per purge delay, finds what has lain idle; gives back a batch
-/// of it at each call.
-pub(crate) fn tick(now_ms: u64) {
-    let mut arena = ARENA.lock();
-    if now_ms >= arena.next_tick_ms {
-        arena.next_tick_ms = now_ms.saturating_add(PURGE_DELAY_MS.load(Ordering::Relaxed) as u64);
-        let keep = KEEP_MIN.max(arena.used() / KEEP_SHARE);
-        DEBT.store(arena.idle.saturating_sub(keep), Ordering::Relaxed);
-        arena.cool();
-        arena.idle = arena.dirty;
-    }
-    let debt = DEBT.load(Ordering::Relaxed);
+/// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
+/// idle; gives back a batch of it at each call.
+pub(crate) fn tick(now_ms: u64) -> bool {
+    let due = || now_ms as usize >= NEXT_TICK_MS.0.load(Ordering::Relaxed);
+    let ticked = due() && {
+        let mut arena = ARENA.lock();
+        due() && arena.tick(now_ms)
+    };
+    let debt = DEBT.0.load(Ordering::Relaxed);
     if debt > 0 {
-        let done = purge_batch(arena, debt.min(BATCH));
-        DEBT.store(debt.saturating_sub(done.max(1)), Ordering::Relaxed);
+        let done = purge_batch(ARENA.lock(), debt.min(BATCH));
+        DEBT.0.store(debt.saturating_sub(done.max(1)), Ordering::Relaxed);
     }
+    ticked
 }
 
 /// Whether upkeep has memory to give back right now.
 pub(crate) fn in_debt() -> bool {
-    DEBT.load(Ordering::Relaxed) > 0
+    DEBT.0.load(Ordering::Relaxed) > 0
 }
 
 /// Gives back everything dirty; the number of bytes that went.
 pub(crate) fn purge_all() -> usize {
-    ARENA.lock().cool();
     let mut total = 0;
     loop {
         let done = purge_batch(ARENA.lock(), BATCH);
@@ -229,10 +190,6 @@ pub fn purge_delay_ms() -> usize {
 /// Marks the first slice of a large block, or takes the mark away.
 pub(crate) fn mark_head(index: usize, head: bool) {
     let _arena = ARENA.lock();
-    set_head(index, head);
-}
-
-fn set_head(index: usize, head: bool) {
     let b = bits(index / CHUNK_SLICES);
     b.heads = if head { b.heads | bit(index) } else { b.heads & !bit(index) };
 }
@@ -260,7 +217,6 @@ pub(crate) fn clean_and_purged() -> (usize, u64) {
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
 pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
-    ARENA.lock().cool();
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
     for chunk in address_map::first_slice() / CHUNK_SLICES..end {
         let mut dirty = {
@@ -313,22 +269,18 @@ fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
 }
 
 impl Arena {
-    fn used(&self) -> usize {
-        address_map::committed() - address_map::first_slice() - self.free
+    fn tick(&mut self, now_ms: u64) -> bool {
+        let next = (now_ms as usize).saturating_add(purge_delay_ms());
+        NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
+        let keep = KEEP_MIN.max(self.used() / KEEP_SHARE);
+        DEBT.0.store(self.idle.saturating_sub(keep), Ordering::Relaxed);
+        self.idle = self.dirty;
+        self.burst -= self.burst / 16;
+        true
     }
 
-    /// Makes the warm runs ordinary dirty slices; false if there were none.
-    fn cool(&mut self) -> bool {
-        if self.warm_slices == 0 {
-            return false;
-        }
-        self.warm_slices = 0;
-        for (index, slices) in core::mem::take(&mut self.warm) {
-            if slices > 0 {
-                self.put(index, slices, true);
-            }
-        }
-        true
+    fn used(&self) -> usize {
+        address_map::committed() - address_map::first_slice() - self.free
     }
 
     /// The lowest run of `slices` free slices.
@@ -435,7 +387,18 @@ impl Arena {
         }
         self.free -= slices;
         self.idle = self.idle.min(self.dirty);
+        if zero && self.burst_ms > 0 {
+            self.judge_burst();
+        }
         Run { index, zero }
+    }
+
+    /// Clean slices are needed: was what the last burst gave back needed still?
+    fn judge_burst(&mut self) {
+        if os::now_ms() < self.burst_ms + REGRET_MS {
+            self.burst = (BURST_MIN + 2 * self.burst).min(BURST_MAX);
+        }
+        self.burst_ms = 0;
     }
 
     fn put(&mut self, index: usize, slices: usize, dirty: bool) {

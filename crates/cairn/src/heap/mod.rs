@@ -17,7 +17,7 @@ pub(crate) use upkeep::request_trim;
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::arena;
 use crate::block::{Block, Chain};
-use crate::large;
+use crate::large::{self, Large};
 use crate::orphans;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Event, Span, SpanList};
@@ -56,6 +56,9 @@ const ROOM_BYTES: usize = 8192;
 /// ... and this many blocks. Without it a program that replaces blocks at random claims and
 /// loses a span for every one or two of them.
 const ROOM_BLOCKS: usize = 64;
+/// One empty span of a class may stay with its heap if it is no larger than this part of the
+/// heap's share of full spans: up to eight heaps keep some, of at most 1 MiB in each.
+const SPARE_SHARE: usize = 32;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
@@ -93,6 +96,8 @@ pub(crate) struct Heap {
     /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],
     ring: [Batch; RING],
+    /// A freed run of slices for the next large block, or null.
+    pub(crate) kept: *mut Large,
     remote_frees: u32,
     visits: u32,
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
@@ -101,7 +106,7 @@ pub(crate) struct Heap {
     // The pool's.
     next: *mut Heap,
     index: usize,
-    in_use: bool,
+    pub(crate) in_use: bool,
     /// It is the commons.
     pub(crate) shared: bool,
 }
@@ -124,6 +129,7 @@ impl Heap {
         full_most: pool::FULL_SLICES,
         carves: [0; CLASS_COUNT],
         ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
+        kept: null_mut(),
         remote_frees: 0,
         visits: 0,
         served: 0,
@@ -471,16 +477,16 @@ impl Heap {
                 return; // the next refill uses it
             }
             self.unlist(class, span);
-            match event {
-                Event::Usable => {
-                    self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
-                    self.partial[class].push_front(span);
-                }
-                Event::Empty => {
-                    (*span).release();
-                    self.visit();
-                }
+            // The only empty one may stay: the next refill would ask the arena for its like.
+            let small = CLASSES[class].slices as usize <= pool::full_share() / SPARE_SHARE;
+            if event == Event::Empty && (self.partial[class].len() > 0 || !small) {
+                (*span).release();
+                return self.visit();
             }
+            if event == Event::Usable {
+                self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
+            }
+            self.partial[class].push_front(span);
         }
     }
 

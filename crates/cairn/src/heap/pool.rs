@@ -7,8 +7,9 @@
 
 use super::Heap;
 use crate::address_map;
+use crate::large;
 use crate::os::{Fork, Lock};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -22,18 +23,18 @@ unsafe impl Send for Pool {}
 static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping; what is kept or let
 /// go is right either way.
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
+static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that all heaps together hold on to, in slices: 4 MiB. It is also what threads
 /// that fall idle may keep from others.
 pub(super) const FULL_SLICES: usize = 256;
 /// What is left of that.
-static FULL_ROOM: AtomicUsize = AtomicUsize::new(FULL_SLICES);
+static FULL_ROOM: Apart<AtomicUsize> = Apart(AtomicUsize::new(FULL_SLICES));
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
     let heap = take_any(1);
     if !heap.is_null() {
-        IN_USE.fetch_add(1, Ordering::Relaxed);
+        IN_USE.0.fetch_add(1, Ordering::Relaxed);
     }
     heap
 }
@@ -74,28 +75,28 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
         (*heap).next = pool.free;
     }
     pool.free = heap;
-    IN_USE.fetch_sub(1, Ordering::Relaxed);
+    IN_USE.0.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Whether more than `known` heaps are in use by threads.
 pub(crate) fn more_than(known: usize) -> bool {
-    IN_USE.load(Ordering::Relaxed) > known
+    IN_USE.0.load(Ordering::Relaxed) > known
 }
 
 /// What each heap in use may have of the room for full spans, in slices.
 pub(crate) fn full_share() -> usize {
-    FULL_SLICES / IN_USE.load(Ordering::Relaxed).max(1)
+    FULL_SLICES / IN_USE.0.load(Ordering::Relaxed).max(1)
 }
 
 /// Takes so many slices of the room for full spans, if they are left. Relaxed: a number.
 pub(super) fn take_full_room(slices: usize) -> bool {
     let taken = |left: usize| left.checked_sub(slices);
-    FULL_ROOM.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    FULL_ROOM.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
 }
 
 /// Gives them back.
 pub(super) fn give_full_room(slices: usize) {
-    FULL_ROOM.fetch_add(slices, Ordering::Relaxed);
+    FULL_ROOM.0.fetch_add(slices, Ordering::Relaxed);
 }
 
 /// Checks the invariants of every heap in use. No other thread may be at work.
@@ -114,7 +115,7 @@ pub(crate) fn check() {
 
 /// Heaps in use, and heaps there are.
 pub(crate) fn counts() -> (usize, usize) {
-    (IN_USE.load(Ordering::Relaxed), POOL.lock().made)
+    (IN_USE.0.load(Ordering::Relaxed), POOL.lock().made)
 }
 
 /// Holds the lock over a fork.
@@ -138,9 +139,10 @@ pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
         // SAFETY: its thread is not in this process.
         unsafe {
             give_full_room((*heap).full_room);
+            large::drop_kept(&mut (*heap).kept);
             heap.write(Heap { index, next: pool.free, ..Heap::EMPTY });
         }
         pool.free = heap;
     }
-    IN_USE.store(in_use, Ordering::Relaxed);
+    IN_USE.0.store(in_use, Ordering::Relaxed);
 }

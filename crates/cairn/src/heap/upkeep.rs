@@ -10,7 +10,7 @@ use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::{Span, SpanList};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicUsize, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -24,11 +24,11 @@ const CLASSES_AT_ONCE: usize = 4;
 
 /// Counts calls of `request_trim`: heaps that lag behind give back what they hold. Relaxed: it
 /// guards nothing, and a heap that sees it late trims late.
-static TRIMS: AtomicUsize = AtomicUsize::new(0);
+static TRIMS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
 /// Asks all heaps to give back what they can at their next slow visit.
 pub(crate) fn request_trim() {
-    TRIMS.fetch_add(1, Ordering::Relaxed);
+    TRIMS.0.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Heap {
@@ -44,7 +44,7 @@ impl Heap {
     pub(super) fn check_upkeep(&mut self) {
         if self.visits.is_multiple_of(VISITS)
             || arena::in_debt()
-            || self.trims_seen != TRIMS.load(Ordering::Relaxed)
+            || self.trims_seen != TRIMS.0.load(Ordering::Relaxed)
         {
             self.upkeep();
         }
@@ -52,15 +52,16 @@ impl Heap {
 
     #[cold]
     fn upkeep(&mut self) {
-        let trims = TRIMS.load(Ordering::Relaxed);
+        let trims = TRIMS.0.load(Ordering::Relaxed);
         if self.trims_seen != trims {
             self.trims_seen = trims;
             self.flush();
-            self.trim_partial();
+            (0..CLASS_COUNT).for_each(|class| self.settle(class, usize::MAX, false));
         }
         if self.visits.is_multiple_of(VISITS) {
             self.flush();
             self.remote_frees /= 2;
+            large::drop_kept(&mut self.kept);
             let _ = (0..LOOK).all(|_| self.too_full() && self.give_up_full());
             self.give_full_room();
             if !self.shared {
@@ -72,55 +73,38 @@ impl Heap {
             }
         }
         let now = os::now_ms();
-        arena::tick(now);
-        large::tick(now);
+        if arena::tick(now) {
+            large::tick();
+        }
     }
 
-    /// Looks at a few spans of a class for blocks that others have freed; lets spans go if the
-    /// class has not been needed for a round and other threads might need it.
+    /// Looks at a few spans of a class; lets them go if the class has not been needed for a round
+    /// and other threads might need it.
     fn review(&mut self, class: usize) {
         let cold = self.served & 1 << class == 0 && pool::more_than(1);
         self.served &= !(1 << class);
+        self.settle(class, LOOK, cold);
+    }
+
+    /// Collects what others have freed in the first `most` spans of `partial`; releases those that
+    /// are empty, and lets go of all if `leave`.
+    fn settle(&mut self, class: usize, most: usize, leave: bool) {
         let mut at = self.partial[class].first();
-        for _ in 0..LOOK {
+        for _ in 0..most {
             if at.is_null() {
                 break;
             }
             // SAFETY: members of `partial` are held by this heap; the next one is read before
             // this one may go.
             unsafe {
-                let next = SpanList::after(at);
-                self.settle(class, at, cold);
-                at = next;
-            }
-        }
-    }
-
-    /// Collects what others have freed in a span of `partial`; releases it if it is empty, lets
-    /// it go if `leave`.
-    unsafe fn settle(&mut self, class: usize, span: *mut Span, leave: bool) {
-        // SAFETY: the caller names a member of `partial`, held by this heap.
-        unsafe {
-            if !(*span).has_local() {
-                (*span).absorb((*span).collect());
-            }
-            if (*span).used() > 0 && !leave {
-                return;
-            }
-            self.partial[class].remove(span);
-            self.give_up(span);
-        }
-    }
-
-    fn trim_partial(&mut self) {
-        for class in 0..CLASS_COUNT {
-            let mut at = self.partial[class].first();
-            while !at.is_null() {
-                // SAFETY: as in `review`.
-                unsafe {
-                    let next = SpanList::after(at);
-                    self.settle(class, at, false);
-                    at = next;
+                let span = at;
+                at = SpanList::after(span);
+                if !(*span).has_local() {
+                    (*span).absorb((*span).collect());
+                }
+                if (*span).used() == 0 || leave {
+                    self.partial[class].remove(span);
+                    self.give_up(span);
                 }
             }
         }
@@ -142,6 +126,7 @@ impl Heap {
             }
         }
         self.flush();
+        large::drop_kept(&mut self.kept);
         self.remote_frees = 0;
         while self.give_up_full() {}
         self.give_full_room();

@@ -38,7 +38,8 @@ impl Mapping {
 #[derive(Clone, Copy)]
 struct Warm {
     mapping: Mapping,
-    freed_ms: u64,
+    /// A tick has seen it.
+    old: bool,
 }
 
 /// Freed mappings kept for a while, and how much at most. Twice as many help no workload
@@ -61,7 +62,7 @@ static MAPPINGS: Lock<Mappings> = Lock::new(Mappings {
     table: null_mut(),
     len: 0,
     room: 0,
-    warm: [Warm { mapping: Mapping::NONE, freed_ms: 0 }; WARM],
+    warm: [Warm { mapping: Mapping::NONE, old: false }; WARM],
     warm_bytes: 0,
 });
 
@@ -74,9 +75,6 @@ pub(super) fn allocate(size: usize, align: usize) -> Allocated {
         return Allocated::NONE;
     };
     let mut mappings = MAPPINGS.lock();
-    if !mappings.make_room() {
-        return Allocated::NONE;
-    }
     let warm = if align <= page { mappings.take_warm(bytes) } else { None };
     let (mapping, zero) = match warm {
         Some(mapping) => (mapping, false),
@@ -244,12 +242,11 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
     Resized::Done(start)
 }
 
-/// Unmaps what has been kept warm longer than the purge delay.
-pub(crate) fn tick(now_ms: u64) {
+/// Unmaps what has been kept warm since the last tick or longer.
+pub(crate) fn tick() {
     let mut mappings = MAPPINGS.lock();
-    let delay = arena::purge_delay_ms() as u64;
     for i in 0..WARM {
-        if now_ms >= mappings.warm[i].freed_ms.saturating_add(delay) {
+        if core::mem::replace(&mut mappings.warm[i].old, true) {
             mappings.drop_warm(i);
         }
     }
@@ -259,9 +256,7 @@ pub(crate) fn tick(now_ms: u64) {
 pub(crate) fn purge() -> usize {
     let mut mappings = MAPPINGS.lock();
     let before = mappings.warm_bytes;
-    for i in 0..WARM {
-        mappings.drop_warm(i);
-    }
+    (0..WARM).for_each(|i| mappings.drop_warm(i));
     before - mappings.warm_bytes
 }
 
@@ -272,11 +267,8 @@ pub(crate) fn for_each(mut f: impl FnMut(&Mapping, bool)) {
     for at in 0..mappings.len {
         f(&mappings.get(at), true);
     }
-    for warm in &mappings.warm {
-        if warm.mapping.bytes > 0 {
-            f(&warm.mapping, false);
-        }
-    }
+    let warm = mappings.warm.iter().filter(|warm| warm.mapping.bytes > 0);
+    warm.for_each(|warm| f(&warm.mapping, false));
 }
 
 /// Holds the lock over a fork.
@@ -358,20 +350,30 @@ impl Mappings {
         if let Some(i) = free
             && self.warm_bytes + mapping.bytes <= WARM_BYTES
         {
-            self.warm[i % WARM] = Warm { mapping, freed_ms: os::now_ms() };
+            self.warm[i % WARM] = Warm { mapping, old: false };
             self.warm_bytes += mapping.bytes;
             return;
         }
         unmap(mapping);
     }
 
-    /// The best fitting warm mapping for `bytes`.
+    /// A warm mapping made to measure for `bytes`: what is resident in it need not be faulted in.
     fn take_warm(&mut self, bytes: usize) -> Option<Mapping> {
         let have = |i: &usize| self.warm[i % WARM].mapping.bytes;
-        let fits = |i: &usize| have(i) >= bytes && have(i) - bytes <= bytes / 4;
-        let best = (0..WARM).filter(fits).min_by_key(have)?;
-        let mapping = core::mem::replace(&mut self.warm[best % WARM].mapping, Mapping::NONE);
+        // The least that is enough, else the most.
+        let rank = |i: &usize| if have(i) < bytes { usize::MAX - have(i) } else { have(i) };
+        let best = (0..WARM).filter(|i| have(i) >= bytes / 4).min_by_key(rank)?;
+        let mut mapping = core::mem::replace(&mut self.warm[best % WARM].mapping, Mapping::NONE);
         self.warm_bytes -= mapping.bytes;
+        if !(bytes..=bytes + bytes / 4).contains(&mapping.bytes) {
+            // SAFETY: nobody's: the kernel cuts it, or makes it longer elsewhere.
+            let address = unsafe { os::remap(mapping.address, mapping.bytes, bytes) };
+            if address.is_null() {
+                unmap(mapping);
+                return None;
+            }
+            mapping = Mapping { address, bytes, start: address };
+        }
         Some(mapping)
     }
 

@@ -34,17 +34,18 @@ const MOVE_MIN: usize = 1 << 20;
 const COLOUR_MIN: usize = 128 << 10;
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
 /// do not compete for the same cache sets.
-const COLOUR_STEP: usize = 64;
+pub(crate) const COLOUR_STEP: usize = 64;
 const COLOURS: usize = 64;
 
 // Invariants
 //  1. The run's first slice has descriptor owner LARGE, and its `heads` bit set in the arena;
 //     the others' owner is NONE: no address inside a large block but its start can be freed.
+//     The same with owner NONE if a heap keeps the run for its next block.
 //  2. start - first slice < an OS page of colour, or 0; start + usable = the run's end.
 
 /// Metadata of a block that is a run of slices.
 #[repr(C, align(64))]
-struct Large {
+pub(crate) struct Large {
     start: *mut u8,
     index: usize,
     slices: usize,
@@ -92,13 +93,12 @@ fn allocate_run(size: usize, align: usize) -> Allocated {
     let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
     let slices = (size + extra).div_ceil(SLICE_SIZE);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
-    let run = if lead == 0 { arena::take_block(slices) } else { arena::take_run(slices + lead) };
-    let Some(run) = run else { return Allocated::NONE };
-    let mut index = run.index;
-    if lead > 0 {
-        index = trim_to_alignment(index, slices, lead, align, !run.zero);
-        arena::mark_head(index, true);
-    }
+    let Some(run) = arena::take_run(slices + lead) else { return Allocated::NONE };
+    let index = match lead {
+        0 => run.index,
+        _ => trim_to_alignment(run.index, slices, lead, align, !run.zero),
+    };
+    arena::mark_head(index, true);
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room.min(COLOURS * COLOUR_STEP - 1)) } else { 0 };
     let start = address_map::slice_address(index).wrapping_add(colour);
@@ -140,8 +140,57 @@ pub(crate) fn free(p: *mut u8) -> bool {
     if owner.swap(OWNER_NONE, Ordering::Relaxed) != OWNER_LARGE {
         return false;
     }
-    arena::release_block(index, slices);
+    give_back(index, slices, true);
     true
+}
+
+/// Gives the run of a block to the arena. `dirty`: it may hold other than zeros.
+fn give_back(index: usize, slices: usize, dirty: bool) {
+    arena::mark_head(index, false);
+    arena::release(index, slices, dirty);
+}
+
+/// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
+/// alone uses, for the one there; false if none starts there, or if it has more than `most` slices.
+/// To the arena it is in use still, to everybody else nothing.
+pub(crate) fn keep(kept: &mut *mut Large, p: *mut u8, most: usize) -> bool {
+    let Some(large) = at(p) else { return false };
+    // SAFETY: as in `at`.
+    let (index, slices) = unsafe { ((*large).index, (*large).slices) };
+    if slices > most {
+        return false;
+    }
+    // Relaxed, and not in one step: of two threads that free the same block at the same time,
+    // neither is told so.
+    address_map::set_owner(index, 1, OWNER_NONE);
+    drop_kept(kept);
+    *kept = large;
+    true
+}
+
+/// Allocates `size` bytes, aligned to at most a line, out of `kept`; null if they do not fit, or
+/// too loosely.
+pub(crate) fn reuse(kept: &mut *mut Large, size: usize) -> *mut u8 {
+    let large = *kept;
+    // SAFETY: what is kept is the caller's.
+    let (start, usable, index) = unsafe { ((*large).start, (*large).usable(), (*large).index) };
+    if size > usable || usable - size > SLICE_SIZE + size / 8 {
+        return null_mut();
+    }
+    *kept = null_mut();
+    // SAFETY: as above.
+    unsafe { (*large).growths = 0 };
+    address_map::set_owner(index, 1, OWNER_LARGE);
+    start
+}
+
+/// Gives what is kept to the arena.
+pub(crate) fn drop_kept(kept: &mut *mut Large) {
+    let large = core::mem::replace(kept, null_mut());
+    if !large.is_null() {
+        // SAFETY: what is kept is the caller's.
+        unsafe { give_back((*large).index, (*large).slices, true) };
+    }
 }
 
 /// Bytes usable from `p`, the start of a large block; None if none starts there.
@@ -168,10 +217,19 @@ pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
     if arena::head_below(index) != Some(index) {
         return None;
     }
-    let large: *const Large = address_map::slot(index).cast();
-    // SAFETY: `heads` marks live blocks' slots; a block that is freed meanwhile leaves a number.
-    let slices = unsafe { (&raw const (*large).slices).read_volatile() };
-    let slices = slices.min(address_map::committed() - index);
+    run_of(address_map::slot(index).cast())
+}
+
+/// The run of a large block, read while others may be at work: (address, bytes). None of null.
+pub(crate) fn run_of(large: *const Large) -> Option<(*mut u8, usize)> {
+    if large.is_null() {
+        return None;
+    }
+    // SAFETY: slots are never unmapped; what is not a block's any more is still numbers.
+    let (index, slices) = unsafe {
+        ((&raw const (*large).index).read_volatile(), (&raw const (*large).slices).read_volatile())
+    };
+    let slices = slices.min(address_map::committed().checked_sub(index)?);
     Some((address_map::slice_address(index), slices * SLICE_SIZE))
 }
 
@@ -258,9 +316,8 @@ impl Large {
         let block = unsafe { mapping::adopt_pages(run, bytes, colour, size) };
         if !block.is_null() {
             address_map::set_owner(index, 1, OWNER_NONE);
-            arena::mark_head(index, false);
             // Its pages are elsewhere now: what is left reads as zeros.
-            arena::release(index, slices, false);
+            give_back(index, slices, false);
         }
         block
     }

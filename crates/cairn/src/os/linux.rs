@@ -21,15 +21,25 @@ fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Maps `size` bytes with `prot` at `hint`; null on failure. With `exact`, only there.
-fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
+/// Whether a system call that answers 0 for success succeeds.
+fn done(call: impl FnOnce() -> i32) -> bool {
+    !fault::hit() && keeping_errno(call) == 0
+}
+
+/// The address that a system call answers; null if it fails.
+fn address(call: impl FnOnce() -> *mut libc::c_void) -> *mut u8 {
     if fault::hit() {
         return null_mut();
     }
+    let p = keeping_errno(call);
+    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+}
+
+/// Maps `size` bytes with `prot` at `hint`; null on failure. With `exact`, only there.
+fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new private anonymous mapping that replaces nothing (never plain MAP_FIXED).
-    let p = keeping_errno(|| unsafe { libc::mmap(hint.cast(), size, prot, flags, -1, 0) });
-    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+    address(|| unsafe { libc::mmap(hint.cast(), size, prot, flags, -1, 0) })
 }
 
 /// Reserves address space without memory behind it; null on failure.
@@ -56,11 +66,8 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
 }
 
 fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
-    if fault::hit() {
-        return false;
-    }
     // SAFETY: callers name pages of their own reservation, and only widen access.
-    keeping_errno(|| unsafe { libc::mprotect(at.cast(), size, prot) }) == 0
+    done(|| unsafe { libc::mprotect(at.cast(), size, prot) })
 }
 
 /// Makes reserved pages usable.
@@ -74,12 +81,9 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
 }
 
 fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
-    if fault::hit() {
-        return false;
-    }
     // SAFETY: callers name pages of their own whose contents are dead (or, for page-size
     // advice, are kept).
-    keeping_errno(|| unsafe { libc::madvise(at.cast(), size, advice) }) == 0
+    done(|| unsafe { libc::madvise(at.cast(), size, advice) })
 }
 
 /// Gives the pages back; they read as zeros afterwards. False (locked memory, say): they
@@ -98,11 +102,8 @@ pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
 /// # Safety
 /// The range is a mapping of the caller's that nothing refers to any more.
 pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
-    if fault::hit() {
-        return false;
-    }
     // SAFETY: the caller's contract.
-    keeping_errno(|| unsafe { libc::munmap(at.cast(), size) }) == 0
+    done(|| unsafe { libc::munmap(at.cast(), size) })
 }
 
 /// Resizes a whole mapping, moving its pages (never its bytes) if it must; null on failure,
@@ -111,12 +112,8 @@ pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
 /// # Safety
 /// The range is a mapping of the caller's; nothing refers to it by its old address if moved.
 pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
-    if fault::hit() {
-        return null_mut();
-    }
     // SAFETY: the caller's contract.
-    let p = keeping_errno(|| unsafe { libc::mremap(at.cast(), old, new, libc::MREMAP_MAYMOVE) });
-    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+    address(|| unsafe { libc::mremap(at.cast(), old, new, libc::MREMAP_MAYMOVE) })
 }
 
 /// Moves the pages of `from` to a new mapping of the same size; `from` stays mapped and reads
@@ -125,9 +122,6 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
 /// # Safety
 /// The range is the caller's, and nothing refers to its contents by the old address.
 pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
-    if fault::hit() {
-        return null_mut();
-    }
     // Locked memory stays: the kernel would unlock the whole mapping around it. Asking for
     // invalidation is how to find out, and does nothing else to anonymous memory.
     let probe = libc::MS_ASYNC | libc::MS_INVALIDATE;
@@ -139,8 +133,7 @@ pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     let anywhere: *mut libc::c_void = null_mut();
     // SAFETY: the caller's contract.
-    let p = keeping_errno(|| unsafe { libc::mremap(from.cast(), size, size, flags, anywhere) });
-    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+    address(|| unsafe { libc::mremap(from.cast(), size, size, flags, anywhere) })
 }
 
 /// Undoes `move_pages_away`; the mapping at `from` is gone then.
