@@ -57,6 +57,9 @@ impl Candidate {
     }
 }
 
+/// Ends the names of allocators that Debian builds too: a check on the lab's own builds.
+pub const AGAIN: &str = "-deb";
+
 /// Peers taken from their Debian packages: name, package, library, what it is.
 const PACKAGED: &[[&str; 4]] = &[
     [

@@ -53,6 +53,7 @@ impl AtomicU64 {
 
 /// A value alone on its cache line: what all threads read must not share one with what some
 /// write.
+#[cfg(not(loom))]
 #[repr(align(64))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
