@@ -178,8 +178,6 @@ pub(crate) fn reuse(kept: &mut *mut Large, size: usize) -> *mut u8 {
         return null_mut();
     }
     *kept = null_mut();
-    // SAFETY: as above.
-    unsafe { (*large).growths = 0 };
     address_map::set_owner(index, 1, OWNER_LARGE);
     start
 }
