@@ -255,11 +255,10 @@ impl Workshop {
         let directory = self.target.join("peers").join(name);
         let kept = directory.join(keep);
         let manifest = self.bench.join("peers/Cargo.toml");
-        let sources = [
-            self.bench.join("peers"),
-            self.bench.join("workloads"),
-            self.bench.with_file_name("crates").join("cairn/src"),
-        ];
+        let mut sources = vec![self.bench.join("peers"), self.bench.join("workloads")];
+        if name == SUBJECT {
+            sources.push(self.bench.with_file_name("crates").join("cairn/src"));
+        }
         let newest = sources.iter().filter_map(|path| newest_change(path)).max();
         let built = kept.metadata().and_then(|m| m.modified()).ok();
         if built.is_none() || built < newest {
