@@ -22,7 +22,7 @@ pub const WORKLOADS: &[Workload] = &[Case::new(
     const { &[Row::time("ms"), Row::PEAK.per("live_mib", "x live")] },
 )
 .from("blow-up: Berger et al., Hoard, ASPLOS 2000; the chain: Vyukov")
-.quick(0.2)
+.quick(0.05)
 .c(run)];
 
 fn run(settings: &Settings) -> Results {

@@ -16,8 +16,10 @@ const MIB: usize = 1 << 20;
 pub const WORKLOADS: &[Workload] = &[
     case("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
     case("realloc-step-64m", "+4 KiB at a time to 64 MiB, last byte touched.")
+        .quick(0.25)
         .c(|s| step(s, 64 * MIB)),
     case("realloc-step-256m", "+4 KiB at a time to 256 MiB, last byte touched.")
+        .quick(0.0)
         .c(|s| step(s, 256 * MIB)),
 ];
 
