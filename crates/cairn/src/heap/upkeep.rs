@@ -152,8 +152,9 @@ impl Heap {
 
     /// Gives back what is taken for full spans and not used.
     fn give_full_room(&mut self) {
-        pool::give_full_room(self.full_room - self.full_slices);
-        self.full_room = self.full_slices;
+        // The list may have outgrown what was taken: a span is pushed out by one that is larger.
+        pool::give_full_room(self.full_room.saturating_sub(self.full_slices));
+        self.full_room = self.full_room.min(self.full_slices);
     }
 
     /// Lets go of one span of the full list; false if there is none.
