@@ -76,7 +76,7 @@ enum Command {
 
 #[derive(Args, Clone)]
 struct RunArgs {
-    /// Small sizes, few rounds: within ten minutes once the peers are built (the default).
+    /// Small sizes, few rounds: some ten minutes once the peers are built (the default).
     #[arg(long)]
     quick: bool,
     /// Full sizes, more rounds. Can be stopped at any time; the same command goes on.

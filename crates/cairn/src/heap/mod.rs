@@ -31,7 +31,9 @@ use upkeep::VISITS;
 //  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is let go, but
 //     the latest of them go into `full`, as far as that pays and there is room.
-//  3. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
+//     `full_slices` counts those; `full_room` is what of the pool's room this heap has taken.
+//  3. `kept` is a run that `large` has let go and the arena has not got back, or null.
+//  4. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.

@@ -67,7 +67,7 @@ impl Heap {
             if batch.chain.count > 0 {
                 let chain = core::mem::replace(&mut batch.chain, Chain::EMPTY);
                 let span = batch.span;
-                // SAFETY: invariant 3: the blocks are of that span, and this heap's to free.
+                // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
                 unsafe { self.push(span, chain) };
             }
         }
