@@ -10,9 +10,10 @@ unsafe extern "C" {
     static mut environ: *mut *mut c_char;
 }
 
-/// Runs before the program's own constructors, usually.
+/// Runs before the program's own constructors, usually; of a static program's, before those
+/// with a priority too.
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[unsafe(link_section = ".init_array.00001")]
 static START: extern "C" fn() = start;
 
 /// Runs after the program's exit handlers.
@@ -40,6 +41,10 @@ const SETTINGS: [(&[u8], Apply); 4] = [
 ];
 
 extern "C" fn start() {
+    // The first allocation registers fork handlers. Handlers that are older than ours run inside
+    // them, and wait for ever if they take a lock under which another thread allocates.
+    // SAFETY: a block of our own.
+    unsafe { cairn::deallocate(cairn::allocate(1)) };
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;

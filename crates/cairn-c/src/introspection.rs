@@ -11,42 +11,76 @@ pub(crate) extern "C" fn malloc_trim(_pad: usize) -> c_int {
     c_int::from(cairn::purge() > 0)
 }
 
+/// The C library's `struct mallinfo2`, by its layout: not every C library has it.
+#[repr(C)]
+#[derive(Default)]
+#[allow(dead_code, reason = "it is read by C programs")]
+pub(crate) struct MallInfo2 {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+
+/// The C library's `struct mallinfo`.
+#[repr(C)]
+#[derive(Default)]
+#[allow(dead_code, reason = "it is read by C programs")]
+pub(crate) struct MallInfo {
+    arena: c_int,
+    ordblks: c_int,
+    smblks: c_int,
+    hblks: c_int,
+    hblkhd: c_int,
+    usmblks: c_int,
+    fsmblks: c_int,
+    uordblks: c_int,
+    fordblks: c_int,
+    keepcost: c_int,
+}
+
 /// mallinfo2(3), from the ledger. `ordblks`: free blocks; `keepcost`: dirty bytes.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn mallinfo2() -> libc::mallinfo2 {
+pub(crate) extern "C" fn mallinfo2() -> MallInfo2 {
     let ledger = Ledger::take();
     let free = ledger.sum(|c| c.free + c.cached + c.untouched);
-    // SAFETY: all-zero is a value of the struct.
-    let mut info: libc::mallinfo2 = unsafe { core::mem::zeroed() };
-    info.arena = ledger.spans.bytes + ledger.large.bytes + ledger.dirty.bytes;
-    info.ordblks = ledger.classes.iter().map(|c| c.free + c.cached).sum();
-    info.hblks = ledger.mapping_blocks;
-    info.hblkhd = ledger.mappings.bytes;
-    info.uordblks = ledger.sum(|c| c.in_use) + ledger.large.bytes;
-    info.fordblks = free + ledger.dirty.bytes;
-    info.keepcost = ledger.dirty.bytes;
-    info
+    MallInfo2 {
+        arena: ledger.spans.bytes + ledger.large.bytes + ledger.dirty.bytes,
+        ordblks: ledger.classes.iter().map(|c| c.free + c.cached).sum(),
+        hblks: ledger.mapping_blocks,
+        hblkhd: ledger.mappings.bytes,
+        uordblks: ledger.sum(|c| c.in_use) + ledger.large.bytes,
+        fordblks: free + ledger.dirty.bytes,
+        keepcost: ledger.dirty.bytes,
+        ..MallInfo2::default()
+    }
 }
 
 /// mallinfo(3): as mallinfo2, cut to int as in glibc.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn mallinfo() -> libc::mallinfo {
+pub(crate) extern "C" fn mallinfo() -> MallInfo {
     let wide = mallinfo2();
-    // SAFETY: all-zero is a value of the struct.
-    let mut info: libc::mallinfo = unsafe { core::mem::zeroed() };
-    info.arena = wide.arena as c_int;
-    info.ordblks = wide.ordblks as c_int;
-    info.hblks = wide.hblks as c_int;
-    info.hblkhd = wide.hblkhd as c_int;
-    info.uordblks = wide.uordblks as c_int;
-    info.fordblks = wide.fordblks as c_int;
-    info.keepcost = wide.keepcost as c_int;
-    info
+    MallInfo {
+        arena: wide.arena as c_int,
+        ordblks: wide.ordblks as c_int,
+        hblks: wide.hblks as c_int,
+        hblkhd: wide.hblkhd as c_int,
+        uordblks: wide.uordblks as c_int,
+        fordblks: wide.fordblks as c_int,
+        keepcost: wide.keepcost as c_int,
+        ..MallInfo::default()
+    }
 }
 
 /// mallinfo(3) under glibc's internal name.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn __libc_mallinfo() -> libc::mallinfo {
+pub(crate) extern "C" fn __libc_mallinfo() -> MallInfo {
     mallinfo()
 }
 

@@ -244,7 +244,11 @@ fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
     let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
         let Some(chunk) = arena.tree.last(DIRTY, end) else { break };
-        let dirty = bits(chunk).dirty;
+        let dirty = purgeable(bits(chunk));
+        if dirty == 0 {
+            end = chunk;
+            continue;
+        }
         let top = 63 - dirty.leading_zeros() as usize;
         let len = (dirty << (63 - top)).leading_ones() as usize;
         let index = chunk * CHUNK_SLICES + top + 1 - len;
@@ -309,9 +313,6 @@ impl Arena {
                     start = chunk * CHUNK_SLICES;
                 }
                 len += CHUNK_SLICES;
-                if len >= slices {
-                    return Some(self.learn(slices, start));
-                }
             } else {
                 len = free.leading_ones() as usize;
                 start = (chunk + 1) * CHUNK_SLICES - len;
@@ -360,7 +361,8 @@ impl Arena {
             }
         }
         let start = start.next_multiple_of(align);
-        let need = (start + slices).saturating_sub(from);
+        let page = (os::page_size() / SLICE_SIZE).max(1);
+        let need = (start + slices).saturating_sub(from).next_multiple_of(page);
         let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
         let step = step.next_multiple_of(CHUNK_SLICES) - from % CHUNK_SLICES;
         let count = if step >= need && address_map::commit(step) {
@@ -435,6 +437,16 @@ fn bits(chunk: usize) -> &'static mut ChunkBits {
     // SAFETY: the chunk is committed; the lock admits one thread, and no caller keeps the
     // reference while it asks for another to the same chunk.
     unsafe { &mut *address_map::chunk_bits(chunk) }
+}
+
+/// What can be purged: dirty slices; with larger pages (of 64 KiB), whole pages that are free and
+/// have a dirty slice, for the kernel rounds up to pages, whosever they are.
+fn purgeable(b: &ChunkBits) -> u64 {
+    if os::page_size() <= SLICE_SIZE {
+        return b.dirty;
+    }
+    let dirty = b.dirty | b.dirty >> 1 | b.dirty >> 2 | b.dirty >> 3;
+    (aligned_runs(b.free, 1) & dirty) * 0b1111
 }
 
 fn bit(index: usize) -> u64 {

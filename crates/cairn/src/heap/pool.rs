@@ -133,7 +133,8 @@ pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
         let Some(at) = address_map::heap_address(index) else { break };
         let heap: *mut Heap = at.cast();
         if keeps(heap) {
-            in_use += 1;
+            // SAFETY: the calling thread's own, or the commons, which do not count.
+            in_use += usize::from(unsafe { !(*heap).shared });
             continue;
         }
         // SAFETY: its thread is not in this process.

@@ -86,9 +86,7 @@ impl Heap {
         // SAFETY: the push made this thread the holder.
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
-            if (*span).used() == 0 {
-                return (*span).release();
-            }
+            debug_assert!((*span).used() > 0, "a batch is less than a full span");
             let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::more_than(1);
             if crowded && orphans::leave(span) {
                 return;
@@ -137,7 +135,7 @@ pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
     // SAFETY: the caller's contract; a claimed span is ours until we let it go.
     unsafe {
         if let Some(span) = push_to(index, Chain::one(block))
-            && ((*span).used() == 0 || !orphans::leave(span))
+            && !orphans::leave(span)
         {
             (*span).empty();
             (*span).release();

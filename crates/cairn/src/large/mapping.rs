@@ -97,8 +97,7 @@ pub(super) fn allocate(size: usize, align: usize) -> Allocated {
     let start = mapping.address.wrapping_add(colour);
     if !mappings.insert(Mapping { start, ..mapping }) {
         drop(mappings);
-        // SAFETY: mapped or taken just now; nobody knows it.
-        unsafe { os::release(mapping.address, mapping.bytes) };
+        unmap(mapping);
         return Allocated::NONE;
     }
     Allocated { block: start, zero }
@@ -234,7 +233,8 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, exact) };
     if address.is_null() {
-        return Resized::Done(null_mut());
+        // Where the kernel moves no pages at all (a sandbox), bytes still can be.
+        return Resized::Copy;
     }
     mappings.remove(at);
     let start = address.wrapping_add(lead);
@@ -307,15 +307,18 @@ impl Mappings {
         }
         let old = self.room * size_of::<Mapping>();
         let new = os::round_up((old * 2).max(1), os::page_size());
-        let table = match old {
-            0 => os::map(new),
-            // SAFETY: the table is this lock's alone.
-            _ => unsafe { os::remap(self.table.cast(), old, new) },
-        };
+        let table: *mut Mapping = os::map(new).cast();
         if table.is_null() {
             return false;
         }
-        self.table = table.cast();
+        if old > 0 {
+            // SAFETY: the table is this lock's alone, and the new one larger.
+            unsafe {
+                table.copy_from_nonoverlapping(self.table, self.len);
+                os::release(self.table.cast(), old);
+            }
+        }
+        self.table = table;
         self.room = new / size_of::<Mapping>();
         true
     }

@@ -294,12 +294,11 @@ impl Large {
             return false;
         }
         let end = self.index + self.slices;
-        if slices > self.slices {
-            if arena::take_exactly(end, slices - self.slices).is_none() {
-                return false;
-            }
-            self.slices = slices;
+        debug_assert!(slices > self.slices);
+        if arena::take_exactly(end, slices - self.slices).is_none() {
+            return false;
         }
+        self.slices = slices;
         self.growths += 1;
         true
     }
@@ -310,6 +309,10 @@ impl Large {
         let run = address_map::slice_address(self.index);
         let bytes = self.slices * SLICE_SIZE;
         let (index, slices, colour) = (self.index, self.slices, self.colour());
+        // Larger pages may be shared with neighbours.
+        if !(run.addr() | bytes).is_multiple_of(os::page_size()) {
+            return null_mut();
+        }
         // SAFETY: the caller's contract; the run is this block's.
         let block = unsafe { mapping::adopt_pages(run, bytes, colour, size) };
         if !block.is_null() {

@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use core::ptr::{null, null_mut};
 
 /// Runs `call` and puts `errno` back as it was: the C layer alone decides about it.
-fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: errno's location is valid for the calling thread.
     let location = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -117,7 +117,7 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
 }
 
 /// Moves the pages of `from` to a new mapping of the same size; `from` stays mapped and reads
-/// as zeros. Null (a kernel before 5.7, say): nothing has changed.
+/// as zeros. Null (a kernel before 5.7, say, or qemu): nothing has changed.
 ///
 /// # Safety
 /// The range is the caller's, and nothing refers to its contents by the old address.
@@ -133,7 +133,17 @@ pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     let anywhere: *mut libc::c_void = null_mut();
     // SAFETY: the caller's contract.
-    address(|| unsafe { libc::mremap(from.cast(), size, size, flags, anywhere) })
+    let moved = address(|| unsafe { libc::mremap(from.cast(), size, size, flags, anywhere) });
+    let mut page = 0;
+    // qemu then takes `from` for unmapped: it would ignore, and call done, each decommit there.
+    // SAFETY: `page` has a byte for the one page asked about.
+    let lost = || unsafe { libc::mincore(from.cast(), 1, &raw mut page) } != 0;
+    if !moved.is_null() && keeping_errno(lost) {
+        // SAFETY: moved there just now.
+        unsafe { move_pages_back(moved, from, size) };
+        return null_mut();
+    }
+    moved
 }
 
 /// Undoes `move_pages_away`; the mapping at `from` is gone then.
@@ -142,9 +152,19 @@ pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
 /// `from` came from `move_pages_away(to, size)`.
 pub(crate) unsafe fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let to: *mut libc::c_void = to.cast();
+    let place: *mut libc::c_void = to.cast();
     // SAFETY: the caller's contract; the target is the caller's own empty range.
-    keeping_errno(|| unsafe { libc::mremap(from.cast(), size, size, flags, to) });
+    if address(|| unsafe { libc::mremap(from.cast(), size, size, flags, place) }).is_null() {
+        // Near the limit on mappings the kernel moves nothing any more (it looks before it unmaps
+        // the target): copied then, for this must not fail.
+        // SAFETY: as above.
+        unsafe {
+            to.copy_from_nonoverlapping(from, size);
+            if !release(from, size) {
+                decommit(from, size);
+            }
+        }
+    }
 }
 
 /// Counts the resident bytes among the pages of a range.
@@ -205,7 +225,7 @@ pub(crate) fn now_ms() -> u64 {
 /// A number that differs from run to run, from the kernel's start-up data: no system call.
 pub(crate) fn seed() -> usize {
     // SAFETY: getauxval has no preconditions.
-    let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
+    let random = keeping_errno(|| unsafe { libc::getauxval(libc::AT_RANDOM) }) as usize;
     if random == 0 {
         return 0;
     }

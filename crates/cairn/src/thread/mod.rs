@@ -13,7 +13,7 @@ use crate::heap::{self, Heap, commons, pool};
 use crate::os::{Fork, Lock};
 use crate::size_class::CLASSES;
 use crate::span::Span;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -42,6 +42,8 @@ static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 static STARTED: Lock<bool> = Lock::new(false);
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
+/// Whether the C library calls us around each fork.
+static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
 
 fn is_stand_in(heap: *mut Heap) -> bool {
     !heap.addr().is_multiple_of(HEAP_SIZE)
@@ -96,35 +98,65 @@ pub(crate) fn start() -> bool {
     if !address_map::init() {
         return false;
     }
-    let mut key = 0;
-    // SAFETY: `key` is valid for writing; the destructor stays loaded as long as the process.
-    if unsafe { libc::pthread_key_create(&mut key, Some(leave)) } == 0 {
-        KEY.store(key + 1, Ordering::Relaxed);
-    }
     *started = true;
     drop(started);
-    // The handlers may allocate to register: the window exists, no lock is held.
-    // SAFETY: the handlers stay loaded as long as the process.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    see_forks();
     true
 }
 
-/// Gives the calling thread a heap; null if there is no memory for one.
+/// Asks to be called around forks, until the C library agrees (it may be out of memory).
+fn see_forks() {
+    // Relaxed: it is asked once; the handlers may allocate to register, and no lock is held.
+    if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
+        // SAFETY: the handlers stay loaded as long as the process.
+        let error = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        FORKS_SEEN.store(error == 0, Ordering::Relaxed);
+    }
+}
+
+/// The key plus 1, made if need be; 0 if the C library has none left.
+fn key() -> u32 {
+    let _started = STARTED.lock();
+    if KEY.load(Ordering::Relaxed) == 0 {
+        let mut key = 0;
+        // SAFETY: `key` is valid for writing; the destructor stays loaded as long as the process.
+        if unsafe { libc::pthread_key_create(&mut key, Some(leave)) } == 0 {
+            KEY.store(key + 1, Ordering::Relaxed);
+        }
+    }
+    KEY.load(Ordering::Relaxed)
+}
+
+/// Gives the calling thread a heap; null if there is no memory for one, or no way to learn when
+/// the thread leaves: its heap would be lost then.
 #[cold]
 fn arrive() -> *mut Heap {
     if !start() {
         return null_mut();
     }
-    let heap = pool::take();
+    see_forks();
+    let key = key();
+    let heap = match slot::get() {
+        // The C library has allocated to register what it was told to.
+        heap if !is_stand_in(heap) => return heap,
+        _ if key == 0 => return null_mut(),
+        _ => pool::take(),
+    };
     if heap.is_null() {
         return heap;
     }
     // First the slot: the C library may allocate to store the key.
     slot::set(heap);
-    let key = KEY.load(Ordering::Relaxed);
-    if key != 0 {
-        // SAFETY: the key exists.
-        unsafe { libc::pthread_setspecific(key - 1, heap.cast()) };
+    // SAFETY: the key exists.
+    let set = || unsafe { libc::pthread_setspecific(key - 1, heap.cast()) };
+    if os::keeping_errno(set) != 0 {
+        slot::set((&raw const EMPTY.heap).cast_mut());
+        // SAFETY: it was the calling thread's, which cannot reach it any more.
+        unsafe {
+            (*heap).abandon();
+            pool::put(heap);
+        }
+        return null_mut();
     }
     heap
 }
@@ -132,8 +164,12 @@ fn arrive() -> *mut Heap {
 /// The calling thread leaves: its heap goes to the pool, its spans to whoever needs them.
 /// Frees and allocations of later destructors still work.
 extern "C" fn leave(heap: *mut libc::c_void) {
-    slot::set((&raw const GONE.heap).cast_mut());
     let heap: *mut Heap = heap.cast();
+    // In a forked child glibc may hand a new thread the values of one that was ending.
+    if heap != slot::get() {
+        return;
+    }
+    slot::set((&raw const GONE.heap).cast_mut());
     // SAFETY: it was the calling thread's, which cannot reach it any more.
     unsafe {
         (*heap).abandon();

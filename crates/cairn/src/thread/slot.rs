@@ -13,6 +13,10 @@ use crate::sync::AtomicU32;
 use crate::sync::Ordering;
 use core::arch::{asm, global_asm};
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "s390x")))]
+compile_error!("cairn runs on x86-64, aarch64 and s390x: another 64-bit machine needs a slot here");
+const _: () = assert!(usize::BITS == 64, "cairn needs 64-bit addresses: it reserves up to 1 TiB");
+
 // Every thread starts at the empty stand-in: the fast paths need no "is it set?" branch.
 global_asm!(
     ".pushsection .tdata.cairn_slot,\"awT\",%progbits",
@@ -70,55 +74,48 @@ pub(crate) fn owns(heap: *mut Heap, owner: &AtomicU32) -> bool {
     owner.load(Ordering::Relaxed) == Heap::tag(heap)
 }
 
-/// Makes `heap` the calling thread's.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn set(heap: *mut Heap) {
-    // SAFETY: writes the calling thread's own slot.
-    unsafe {
-        asm!(
-            "mov {0}, qword ptr [rip + cairn_slot@GOTTPOFF]",
-            "mov qword ptr fs:[{0}], {1}",
-            out(reg) _,
-            in(reg) heap,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
 /// The calling thread's heap, or a stand-in.
-#[cfg(target_arch = "aarch64")]
+#[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn get() -> *mut Heap {
-    let heap;
-    // SAFETY: reads the calling thread's own slot.
-    unsafe {
-        asm!(
-            "mrs {1}, tpidr_el0",
-            "adrp {0}, :gottprel:cairn_slot",
-            "ldr {0}, [{0}, :gottprel_lo12:cairn_slot]",
-            "ldr {0}, [{1}, {0}]",
-            out(reg) heap,
-            out(reg) _,
-            options(nostack, preserves_flags, readonly, pure),
-        );
-    }
-    heap
+    // SAFETY: the calling thread's own slot.
+    unsafe { *place() }
 }
 
 /// Makes `heap` the calling thread's.
-#[cfg(target_arch = "aarch64")]
 pub(super) fn set(heap: *mut Heap) {
-    // SAFETY: writes the calling thread's own slot.
+    // SAFETY: the calling thread's own slot.
+    unsafe { *place() = heap }
+}
+
+/// Where the calling thread's slot is: an offset of the loader's from its thread pointer.
+#[inline(always)]
+fn place() -> *mut *mut Heap {
+    let (pointer, offset): (*mut u8, usize);
+    // SAFETY: reads what stays the same as long as the thread lives.
     unsafe {
+        #[cfg(target_arch = "x86_64")]
         asm!(
-            "mrs {1}, tpidr_el0",
-            "adrp {0}, :gottprel:cairn_slot",
-            "ldr {0}, [{0}, :gottprel_lo12:cairn_slot]",
-            "str {2}, [{1}, {0}]",
-            out(reg) _,
-            out(reg) _,
-            in(reg) heap,
-            options(nostack, preserves_flags),
+            "mov {0}, qword ptr fs:[0]",
+            "mov {1}, qword ptr [rip + cairn_slot@GOTTPOFF]",
+            out(reg) pointer, out(reg) offset, options(nostack, preserves_flags, nomem, pure),
+        );
+        #[cfg(target_arch = "aarch64")]
+        asm!(
+            "mrs {0}, tpidr_el0",
+            "adrp {1}, :gottprel:cairn_slot",
+            "ldr {1}, [{1}, :gottprel_lo12:cairn_slot]",
+            out(reg) pointer, out(reg) offset, options(nostack, preserves_flags, nomem, pure),
+        );
+        #[cfg(target_arch = "s390x")]
+        asm!(
+            "ear {0}, %a0",
+            "sllg {0}, {0}, 32",
+            "ear {0}, %a1",
+            "larl {1}, cairn_slot@INDNTPOFF",
+            "lg {1}, 0({1})",
+            out(reg) pointer, out(reg_addr) offset, options(nostack, preserves_flags, nomem, pure),
         );
     }
+    pointer.wrapping_byte_add(offset).cast()
 }
