@@ -1,6 +1,95 @@
-//! Makes this crate, and no other, see the protocol's files as loom's.
+//! Puts the allocator's own source files where the models can compile them as their own modules:
+//! once against loom, once against shuttle and a simulated system. What differs stands in
+//! `facades`, where a file takes the place of the core's file of the same name, and in
+//! changes.toml, where it is a line.
+//!
+//! With `CAIRN_SEED=name` a bug out of seeds.toml is put in on the way. The models must find it.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+const CORE: &str = "../crates/cairn/src";
+
+/// One place in the core, and what stands there instead.
+#[derive(Deserialize)]
+struct Edit {
+    file: PathBuf,
+    find: String,
+    replace: String,
+}
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-cfg=loom");
+    for watched in ["build.rs", "changes.toml", "seeds.toml", "facades", CORE] {
+        println!("cargo:rerun-if-changed={watched}");
+    }
+    println!("cargo:rerun-if-env-changed=CAIRN_SEED");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let seed = env::var("CAIRN_SEED").ok().filter(|name| !name.is_empty()).map(|name| {
+        let mut seeds: BTreeMap<String, Edit> = read("seeds.toml");
+        seeds.remove(&name).unwrap_or_else(|| panic!("no seeded bug is called {name}"))
+    });
+    let changes: BTreeMap<String, Vec<Edit>> = read("changes.toml");
+    for model in ["loom", "shuttle"] {
+        let copy = out.join(model);
+        let _ = fs::remove_dir_all(&copy);
+        copy_tree(Path::new(CORE), &copy);
+        for edit in seed.iter().chain(changes.get(model).into_iter().flatten()) {
+            apply(edit, &copy);
+        }
+        copy_tree(&Path::new("facades").join(model), &copy);
+        let root = fs::read_to_string(copy.join("lib.rs")).expect("it was copied");
+        fs::write(out.join(format!("{model}.rs")), as_included(&root, &copy))
+            .expect("the build directory is writable");
+    }
+}
+
+fn read<T: for<'a> Deserialize<'a>>(name: &str) -> BTreeMap<String, T> {
+    let text = fs::read_to_string(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+    toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
+}
+
+/// Copies a folder of sources as they ship: without the core's own unit tests.
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("the build directory is writable");
+    for entry in fs::read_dir(from).into_iter().flatten() {
+        let entry = entry.expect("sources are readable");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            let text = fs::read_to_string(entry.path()).expect("sources are readable");
+            let text = text.replace("cfg(not(test))", "cfg(not(any()))");
+            fs::write(&target, text.replace("cfg(test)", "cfg(any())"))
+                .expect("the build directory is writable");
+        }
+    }
+}
+
+fn apply(edit: &Edit, copy: &Path) {
+    let path = copy.join(&edit.file);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (file, find) = (edit.file.display(), &edit.find);
+    let count = text.matches(find).count();
+    assert_eq!(count, 1, "{file}: this is there {count} times, not once:\n{find}");
+    fs::write(&path, text.replacen(find, &edit.replace, 1)).expect("it was copied");
+}
+
+/// A crate root as text for `include!`: without inner attributes, and with the modules' places.
+fn as_included(root: &str, copy: &Path) -> String {
+    let mut text = String::new();
+    for line in root.lines() {
+        if line.starts_with("//!") || line.starts_with("#![") {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
+            let file = copy.join(format!("{name}.rs"));
+            let file = if file.exists() { file } else { copy.join(name).join("mod.rs") };
+            text += &format!("#[path = {:?}]\n", file.display().to_string());
+        }
+        text += line;
+        text.push('\n');
+    }
+    text
 }

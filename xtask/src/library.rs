@@ -17,6 +17,12 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives inside the workspace")
 }
 
+/// A target directory below the usual one, for builds that are not to displace others.
+pub(crate) fn target_dir(name: &str) -> PathBuf {
+    let usual = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    usual.unwrap_or_else(|| workspace().join("target")).join(name)
+}
+
 /// Builds `cairn-c` in release mode.
 pub(crate) fn build() -> Result<Library> {
     let status = Command::new(env!("CARGO"))

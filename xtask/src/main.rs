@@ -1,8 +1,20 @@
 //! The workspace's own checks and reports: `cargo xtask <command>`.
 
+mod c_programs;
+mod coverage;
+mod explained;
 mod fast_path;
+mod fuzz;
+mod kernel;
 mod library;
+mod models;
+mod mutants;
 mod programs;
+mod sanitizers;
+mod soak;
+mod steps;
+mod suites;
+mod targets;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -22,6 +34,22 @@ enum Command {
     FastPath(fast_path::Args),
     /// Run real programs with and without cairn and compare output and exit status.
     Programs(programs::Args),
+    /// Run test suites that others wrote, with and without cairn, and compare their failures.
+    Suites(suites::Args),
+    /// Build for other machines and run the tests there, on simulators.
+    Targets(targets::Args),
+    /// Run under the compiler's sanitizers and under valgrind's tools.
+    Sanitizers(sanitizers::Args),
+    /// Count which lines and branches of the core the tests reach (nightly).
+    Coverage(coverage::Args),
+    /// Change the core in small ways and see whether its tests notice (cargo-mutants).
+    Mutants(mutants::Args),
+    /// Run a server's mix for long and see whether memory stays flat.
+    Soak(soak::Args),
+    /// Run the loom models of the protocols between threads, or see them find seeded bugs.
+    Models(models::Args),
+    /// Run programs of operations against an oracle: guided by coverage, or at random.
+    Fuzz(fuzz::Args),
     /// Build the release libcairn.so and libcairn.a and print their paths.
     Library,
 }
@@ -31,6 +59,14 @@ fn main() -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(&args),
         Command::FastPath(args) => fast_path::run(&args),
         Command::Programs(args) => programs::run(&args),
+        Command::Suites(args) => suites::run(&args),
+        Command::Targets(args) => targets::run_all(&args),
+        Command::Sanitizers(args) => sanitizers::run_all(&args),
+        Command::Coverage(args) => coverage::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
+        Command::Soak(args) => soak::run(&args),
+        Command::Models(args) => models::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Library => {
             let built = library::build()?;
             println!("{}\n{}", built.shared.display(), built.archive.display());

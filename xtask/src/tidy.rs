@@ -34,8 +34,8 @@ const FUNCTION_LINES: (usize, usize) = (70, 90);
 const CORE_CODE_LINES: usize = 4000;
 const STRIPPED_BYTES: u64 = 200 * 1024;
 
-const CFG_NAMES: [&str; 9] =
-    ["not", "all", "any", "target_os", "target_arch", "loom", "miri", "test", "debug_assertions"];
+const CFG_NAMES: [&str; 8] =
+    ["not", "all", "any", "target_os", "target_arch", "miri", "test", "debug_assertions"];
 const UNFINISHED_MACROS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 const UNFINISHED_WORDS: [&str; 3] = ["FIXME", "XXX", "for now"];
 
@@ -118,6 +118,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     report.finish()
 }
 
+/// The lines of a Rust file that only tests and models compile.
+pub(crate) fn test_lines(path: &Path) -> Result<Vec<RangeInclusive<usize>>> {
+    let text = std::fs::read_to_string(path)?;
+    Ok(Source::parse(path.display().to_string(), text)?.tests)
+}
+
 /// What was found.
 #[derive(Default)]
 struct Report {
@@ -185,7 +191,7 @@ struct Source {
     text: String,
     tokens: Vec<Token>,
     functions: Vec<(String, RangeInclusive<usize>)>,
-    /// Lines of modules that only tests and models compile, attributes included.
+    /// Lines of modules that only tests compile, attributes included.
     tests: Vec<RangeInclusive<usize>>,
     /// Names of such modules in files of their own.
     test_files: Vec<String>,
@@ -403,7 +409,7 @@ impl<'ast> Visit<'ast> for Outline {
 /// What a `cfg` predicate is in the shipped library, as far as it is the same on all systems.
 fn in_release(predicate: &syn::Meta) -> Option<bool> {
     let syn::Meta::List(list) = predicate else {
-        let tool = ["test", "loom", "miri"].iter().any(|name| predicate.path().is_ident(name));
+        let tool = ["test", "miri"].iter().any(|name| predicate.path().is_ident(name));
         return tool.then_some(false);
     };
     type Metas = syn::punctuated::Punctuated<syn::Meta, syn::Token![,]>;
@@ -555,10 +561,6 @@ fn check_cfg(source: &Source, report: &mut Report) {
             let reason = format!("`{name}` is no reason for a variant; make it a `const`");
             report.fail(&source.path, line, RULE, reason);
         }
-        let models_only = source.room() == "sync" || source.is_test(line);
-        if names.contains(&"loom") && !models_only && !names.contains(&"test") {
-            report.fail(&source.path, line, RULE, "`loom` outside `sync` and the test modules");
-        }
     }
     for token in source.tokens.iter().filter(|token| token.text == "macro_rules") {
         let reason = "no macro defines anything in the core";
@@ -658,11 +660,8 @@ fn check_dependencies(root: &Path, report: &mut Report) -> Result<()> {
 
 fn strange_dependencies(manifest: &toml::Table) -> Vec<(String, String)> {
     let mut strange = Vec::new();
-    let mut check = |place: String, table: &toml::Value, loom: bool| {
-        for (kind, allowed) in
-            [("dependencies", &["libc", "loom"][..]), ("build-dependencies", &[])]
-        {
-            let allowed = &allowed[..allowed.len().min(1 + usize::from(loom))];
+    let mut check = |place: String, table: &toml::Value| {
+        for (kind, allowed) in [("dependencies", &["libc"][..]), ("build-dependencies", &[])] {
             let names = table.get(kind).and_then(toml::Value::as_table);
             for name in names.into_iter().flat_map(toml::Table::keys) {
                 if !allowed.contains(&name.as_str()) {
@@ -671,10 +670,10 @@ fn strange_dependencies(manifest: &toml::Table) -> Vec<(String, String)> {
             }
         }
     };
-    check(String::new(), &toml::Value::Table(manifest.clone()), false);
+    check(String::new(), &toml::Value::Table(manifest.clone()));
     let targets = manifest.get("target").and_then(toml::Value::as_table);
     for (target, table) in targets.into_iter().flatten() {
-        check(format!("target.'{target}'."), table, target == "cfg(loom)");
+        check(format!("target.'{target}'."), table);
     }
     strange
 }
@@ -891,7 +890,7 @@ mod tests {
     #[test]
     fn lines_of_code_leave_out_comments_blanks_and_tests() {
         let text = "//! doc\n\n/// doc\nfn f() {\n    // note\n    g(\"a\n b\");\n}\n\
-                    #[cfg(all(test, loom))]\nmod tests {\n    fn g() {}\n}\n";
+                    #[cfg(all(test, miri))]\nmod tests {\n    fn g() {}\n}\n";
         let lines = core("x.rs", text).lines();
         assert_eq!((lines.code, lines.written, lines.tests), (4, 7, 4));
     }
@@ -926,9 +925,8 @@ mod tests {
             report.failures
         };
         assert_eq!(failures("x.rs", "#[cfg(feature = \"a\")] fn f() {}"), 1);
-        assert_eq!(failures("x.rs", "#[cfg(loom)] fn f() {}"), 1);
-        assert_eq!(failures("sync.rs", "#[cfg(loom)] fn f() {}"), 0);
-        assert_eq!(failures("x.rs", "#[cfg(loom)] mod models {}"), 0);
+        assert_eq!(failures("sync.rs", "#[cfg(loom)] fn f() {}"), 1);
+        assert_eq!(failures("x.rs", "#[cfg(miri)] fn f() {}"), 0);
         assert_eq!(failures("x.rs", "fn f() { libc::mmap(); }"), 1);
         assert_eq!(failures("os/linux.rs", "use libc::{mmap, c_int};"), 0);
         assert_eq!(failures("x.rs", "thread_local! {}"), 1);
@@ -943,11 +941,12 @@ mod tests {
     }
 
     #[test]
-    fn the_core_may_depend_on_libc_and_under_loom_on_loom() {
+    fn the_core_may_depend_on_libc() {
         let manifest = "[dependencies]\nlibc = \"0\"\nrand = \"0\"\n[dev-dependencies]\nx = \"0\"\n\
-                        [target.'cfg(loom)'.dependencies]\nloom = \"0\"\n";
+                        [target.'cfg(unix)'.dependencies]\nlibc = \"0\"\nloom = \"0\"\n";
         let strange = strange_dependencies(&toml::from_str(manifest).unwrap());
-        assert_eq!(strange, [("dependencies".to_owned(), "rand".to_owned())]);
+        let expected = [("dependencies", "rand"), ("target.'cfg(unix)'.dependencies", "loom")];
+        assert_eq!(strange, expected.map(|(table, name)| (table.to_owned(), name.to_owned())));
     }
 
     #[test]

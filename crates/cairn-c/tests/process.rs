@@ -1,8 +1,19 @@
-//! Threads, forks, new programs.
+//! Threads, forks, new programs, plugins; ways out of code, and the ends of threads and processes.
+//!
+//! What takes long is ignored: `cargo test --release -p cairn-c --test process -- --ignored`.
 
 mod common;
 
-use common::{Loading, passes, passes_in};
+use common::{
+    EVERYWHERE, Loading, Program, library, passes, passes_in, scratch_dir, skip_for_stand_in,
+    source_path,
+};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The loadings in which a program can load plugins.
+const SHARED: [Loading; 2] = [Loading::Preloaded, Loading::Linked];
 
 #[test]
 fn children_of_a_busy_parent_work() {
@@ -64,4 +75,163 @@ fn blocks_outlive_their_thread() {
 #[test]
 fn threads_may_be_cancelled_while_allocating() {
     passes("process.c", "cancel");
+}
+
+#[test]
+fn a_storm_of_forks() {
+    passes_in(&[Loading::Preloaded], "storms.c", &["fork_storm", "300"]);
+    passes_in(&[Loading::Linked, Loading::Static], "storms.c", &["fork_storm", "100"]);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_storm_of_ten_thousand_forks() {
+    passes_in(&[Loading::Preloaded], "storms.c", &["fork_storm", "10000"]);
+}
+
+/// The C library's own allocator locks last, whoever registered first.
+#[test]
+fn fork_handlers_may_be_older_than_the_first_allocation() {
+    passes("storms.c", "early_fork_handlers");
+    passes("storms.c", "many_fork_handlers");
+}
+
+#[test]
+fn destructors_of_threads_may_fork() {
+    passes("storms.c", "fork_in_destructors");
+    passes("storms.c", "values_of_ending_threads");
+}
+
+#[test]
+fn short_threads_leave_blocks_to_others() {
+    passes("storms.c", "short_threads");
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_hundred_thousand_short_threads() {
+    passes_in(&[Loading::Preloaded], "storms.c", &["short_threads", "100000"]);
+}
+
+/// A thousand times a second, and none of them in the allocator's way.
+#[test]
+fn a_storm_of_signals() {
+    passes("storms.c", "signal_storm");
+}
+
+#[test]
+fn cancelled_threads_leave_nothing() {
+    passes("storms.c", "cancel_storm");
+    passes("storms.c", "cancel_in_stats");
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn ten_thousand_cancelled_threads() {
+    passes_in(&EVERYWHERE, "storms.c", &["cancel_storm", "10000"]);
+}
+
+#[test]
+fn code_that_allocated_may_be_left_by_a_jump() {
+    passes("endings.cpp", "jumps");
+    passes("endings.cpp", "jumps_out_of_handlers");
+}
+
+#[test]
+fn exceptions_pass_through_code_that_allocated() {
+    passes("endings.cpp", "exceptions");
+    passes("endings.cpp", "exceptions_outlive_their_thread");
+}
+
+#[test]
+fn the_process_may_end_in_every_way_while_threads_allocate() {
+    for _ in 0..10 {
+        for case in [
+            "exit_while_busy",
+            "quick_exit_while_busy",
+            "underscore_exit_while_busy",
+            "exit_in_thread",
+        ] {
+            passes("endings.cpp", case);
+        }
+    }
+    passes("endings.cpp", "main_ends_while_others_go_on");
+}
+
+#[test]
+fn a_thread_may_abort_while_others_allocate() {
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("endings.cpp", loading) else { continue };
+        for _ in 0..10 {
+            let outcome = program.run(&["abort_in_thread"]);
+            let what = format!("{loading:?}: {}\n{}", outcome.status, outcome.stderr);
+            assert_eq!(outcome.signal(), Some(libc::SIGABRT), "{what}");
+            assert!(outcome.stderr.is_empty(), "{what}");
+            let outcome = program.run(&["abort_in_thread_with_handler"]);
+            let what = format!("{loading:?}: {}\n{}", outcome.status, outcome.stderr);
+            assert_eq!(outcome.status.code(), Some(42), "{what}");
+        }
+    }
+}
+
+/// `tests/c/plugin.c`, compiled: it uses the program's allocator.
+fn plugin() -> &'static str {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| built_plugin("plugin.so", |_| ())).to_str().expect("a plain path")
+}
+
+/// The same with an allocator of its own.
+fn plugin_with_a_copy() -> &'static str {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let built = PATH.get_or_init(|| {
+        built_plugin("plugin-with-a-copy.so", |compiler| {
+            compiler.arg(library().archive.as_ref().expect("ours has an archive"));
+            // To itself, and for ever: what ends threads, and the fork handlers, point into it.
+            compiler.args(["-Wl,--exclude-libs,ALL", "-Wl,-z,nodelete"]);
+        })
+    });
+    built.to_str().expect("a plain path")
+}
+
+fn built_plugin(name: &str, more: impl FnOnce(&mut Command)) -> PathBuf {
+    // Renamed when whole: another test process may be running with the same plugin.
+    let unfinished = scratch_dir().join(format!("{name}-{}", std::process::id()));
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-fno-builtin"]);
+    compiler.arg("-o").arg(&unfinished).arg(source_path("plugin.c"));
+    more(&mut compiler);
+    let output = compiler.output().expect("a C compiler is needed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = scratch_dir().join(name);
+    std::fs::rename(&unfinished, &path).expect("rename within a folder");
+    path
+}
+
+#[test]
+fn a_plugin_may_come_and_go() {
+    passes_in(&SHARED, "endings.cpp", &["plugin_again_and_again", plugin()]);
+}
+
+/// The program's is ours or the C library's, the plugin's is a copy of ours; or the other way
+/// round: what is bound deeply finds the C library's.
+#[test]
+fn two_allocators_live_side_by_side() {
+    if skip_for_stand_in() {
+        return;
+    }
+    for case in ["side_by_side", "threads_outlive_it"] {
+        passes_in(&SHARED, "copies.c", &[case, plugin_with_a_copy()]);
+        passes_in(&[Loading::Absent], "copies.c", &[case, plugin_with_a_copy()]);
+    }
+    passes_in(&SHARED, "copies.c", &["side_by_side_deeply_bound", plugin()]);
+}
+
+#[test]
+fn a_block_of_another_allocator_is_told() {
+    if skip_for_stand_in() {
+        return;
+    }
+    passes_in(&SHARED, "copies.c", &["both_tell", plugin_with_a_copy()]);
+    passes_in(&[Loading::Absent], "copies.c", &["the_plugin_tells", plugin_with_a_copy()]);
+    passes_in(&SHARED, "copies.c", &["the_program_tells_deeply_bound", plugin()]);
 }

@@ -179,6 +179,23 @@ mod tests {
         assert_eq!(class_of(0), 0);
     }
 
+    /// The table is made by the compiler; here by the program.
+    #[test]
+    fn spans_have_one_of_three_lengths() {
+        for (c, made) in CLASSES.iter().zip(classes()) {
+            let slices = match c.size {
+                ..=1024 => 1,
+                1025..=4096 => 4,
+                _ => 32,
+            };
+            assert_eq!(c.slices, slices);
+            assert!(c.slack < c.size);
+            let of = |c: &Class| (c.size, c.blocks, c.slices, c.slack, c.inverse, c.mask);
+            assert_eq!(of(c), of(&made));
+            assert_eq!((c.size as u64 >> c.size.trailing_zeros()).wrapping_mul(c.inverse), 1);
+        }
+    }
+
     #[test]
     fn classes_ascend_and_spans_hold_at_least_eight() {
         for (i, c) in CLASSES.iter().enumerate() {

@@ -2,7 +2,6 @@
 //!
 //! Only root installs; others are told the line. Services that packages would start stay off.
 
-use super::Program;
 use super::process::SYSTEM_PATH;
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,25 +10,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A file that a program cannot do without.
-pub(super) struct Need {
+pub(crate) struct Need {
     /// A name to be found on the path, or an absolute path in which `*` stands for anything within
     /// one component.
-    pub(super) file: &'static str,
-    pub(super) package: &'static str,
+    pub(crate) file: &'static str,
+    pub(crate) package: &'static str,
 }
 
 impl Need {
-    pub(super) const fn new(file: &'static str, package: &'static str) -> Self {
+    pub(crate) const fn new(file: &'static str, package: &'static str) -> Self {
         Self { file, package }
     }
 
-    pub(super) fn present(&self) -> bool {
+    pub(crate) fn present(&self) -> bool {
         find(self.file).is_some()
     }
 }
 
 /// Where an executable is: the system's directories first, then this process's own path.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
     if name.starts_with('/') {
         return newest(name);
     }
@@ -62,20 +61,18 @@ fn newest(pattern: &str) -> Option<PathBuf> {
     found.into_iter().max()
 }
 
-/// Every package that the programs come from.
-pub(super) fn packages_of(programs: &[&Program]) -> Vec<&'static str> {
-    let needs = programs.iter().flat_map(|program| program.needs);
+/// Every package that these needs come from.
+pub(crate) fn packages_of<'a>(needs: impl Iterator<Item = &'a Need>) -> Vec<&'static str> {
     needs.map(|need| need.package).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The packages of what is not there yet.
-pub(super) fn missing(programs: &[&Program]) -> Vec<&'static str> {
-    let needs = programs.iter().flat_map(|program| program.needs).filter(|need| !need.present());
-    needs.map(|need| need.package).collect::<BTreeSet<_>>().into_iter().collect()
+pub(crate) fn missing<'a>(needs: impl Iterator<Item = &'a Need>) -> Vec<&'static str> {
+    packages_of(needs.filter(|need| !need.present()))
 }
 
 /// Installs packages if this process may, and says how if it may not.
-pub(super) fn install(packages: &[&str]) {
+pub(crate) fn install(packages: &[&str]) {
     let line = format!("apt-get install --no-install-recommends {}", packages.join(" "));
     if !rustix::process::geteuid().is_root() {
         eprintln!("some programs are missing; as root, run\n  {line}");
@@ -140,7 +137,7 @@ impl Drop for QuietServices {
 }
 
 /// The version that a program prints: the first word of its output that begins with a digit.
-pub(super) fn version(command: &[&str]) -> String {
+pub(crate) fn version(command: &[&str]) -> String {
     let Some((path, args)) =
         command.split_first().and_then(|(name, args)| Some((find(name)?, args)))
     else {

@@ -10,23 +10,23 @@ mod compilers;
 mod generate;
 mod git;
 mod go;
-mod install;
+pub(crate) mod install;
 mod java;
 mod languages;
 mod mariadb;
 mod media;
 mod nginx;
 mod postgres;
-mod process;
-mod python;
+pub(crate) mod process;
+pub(crate) mod python;
 mod redis;
-mod report;
+pub(crate) mod report;
 mod rust;
 mod solver;
 mod sqlite;
-mod stage;
+pub(crate) mod stage;
 mod tools;
-mod watch;
+pub(crate) mod watch;
 
 use crate::library;
 use anyhow::{Context, Result, bail, ensure};
@@ -134,10 +134,10 @@ const PROGRAMS: [&Program; 26] = [
 pub(crate) fn run(args: &Args) -> Result<()> {
     let chosen = choose(args)?;
     if args.packages {
-        println!("{}", install::packages_of(&chosen).join(" "));
+        println!("{}", install::packages_of(needs_of(&chosen)).join(" "));
         return Ok(());
     }
-    let missing = install::missing(&chosen);
+    let missing = install::missing(needs_of(&chosen));
     if !missing.is_empty() && !args.no_install {
         install::install(&missing);
     }
@@ -154,13 +154,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let table = report::table(&rows, &library);
     println!("{table}");
     if let Some(out) = &args.markdown {
-        report::write(out, &table)?;
+        report::write(out, "programs", &table)?;
     }
     let bad = rows.iter().filter(|row| row.verdict.fails()).count();
     if bad > 0 {
         bail!("{bad} of {} programs failed; their files are in {}", rows.len(), root.display());
     }
     fs::remove_dir_all(&root).context("cannot remove the temporary files")
+}
+
+fn needs_of(programs: &[&'static Program]) -> impl Iterator<Item = &'static install::Need> {
+    programs.iter().flat_map(|program| program.needs)
 }
 
 fn choose(args: &Args) -> Result<Vec<&'static Program>> {
@@ -180,7 +184,7 @@ fn choose(args: &Args) -> Result<Vec<&'static Program>> {
 }
 
 /// Copies the library to where every user can read it and no later build replaces it.
-fn private_copy(given: Option<&Path>, root: &Path) -> Result<PathBuf> {
+pub(crate) fn private_copy(given: Option<&Path>, root: &Path) -> Result<PathBuf> {
     let original = match given {
         Some(path) => path.to_owned(),
         None => library::build()?.shared,

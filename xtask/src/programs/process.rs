@@ -17,30 +17,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What processes find on their path: the system's own directories, no one's stand-ins.
-pub(super) const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// How long a process may take if nothing else is said.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
+/// Short enough to see most of what runs.
+const DEFAULT_PAUSE: Duration = Duration::from_millis(20);
+
 /// A process to be started.
-pub(super) struct Process<'a> {
+pub(crate) struct Process<'a> {
     stage: &'a Stage,
     command: Command,
     limit: Duration,
+    /// The longest pause between two looks at the running processes.
+    pause: Duration,
     name: String,
     stdout: Option<PathBuf>,
 }
 
 /// A process that has ended.
-pub(super) struct Finished {
-    pub(super) status: ExitStatus,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: String,
+pub(crate) struct Finished {
+    /// The time limit ended it; the status says nothing then.
+    pub(crate) killed: bool,
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
     name: String,
 }
 
 /// A process that serves others until it is told to stop.
-pub(super) struct Server<'a> {
+pub(crate) struct Server<'a> {
     stage: &'a Stage,
     child: Child,
     name: String,
@@ -48,7 +55,7 @@ pub(super) struct Server<'a> {
 }
 
 impl<'a> Process<'a> {
-    pub(super) fn new(stage: &'a Stage, program: &Path, preload: Option<&Path>) -> Result<Self> {
+    pub(crate) fn new(stage: &'a Stage, program: &Path, preload: Option<&Path>) -> Result<Self> {
         let path = find(&program.to_string_lossy())
             .with_context(|| format!("{} is not installed", program.display()))?;
         let mut command = Command::new(&path);
@@ -69,35 +76,35 @@ impl<'a> Process<'a> {
             command.envs(settings);
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { stage, command, limit: DEFAULT_LIMIT, name, stdout: None })
+        Ok(Self { stage, command, limit: DEFAULT_LIMIT, pause: DEFAULT_PAUSE, name, stdout: None })
     }
 
-    pub(super) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.command.arg(arg);
         self
     }
 
-    pub(super) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.command.args(args);
         self
     }
 
     /// Adds arguments written as one line, separated by spaces.
-    pub(super) fn line(self, line: &str) -> Self {
+    pub(crate) fn line(self, line: &str) -> Self {
         self.args(line.split_whitespace())
     }
 
-    pub(super) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    pub(super) fn directory(mut self, path: impl AsRef<Path>) -> Self {
+    pub(crate) fn directory(mut self, path: impl AsRef<Path>) -> Self {
         self.command.current_dir(path);
         self
     }
 
-    pub(super) fn stdin(mut self, path: impl AsRef<Path>) -> Result<Self> {
+    pub(crate) fn stdin(mut self, path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
         self.command.stdin(file);
@@ -105,17 +112,23 @@ impl<'a> Process<'a> {
     }
 
     /// Sends standard output to a file, for outputs that are another program's input.
-    pub(super) fn stdout(mut self, path: impl Into<PathBuf>) -> Self {
+    pub(crate) fn stdout(mut self, path: impl Into<PathBuf>) -> Self {
         self.stdout = Some(path.into());
         self
     }
 
-    pub(super) fn limit(mut self, seconds: u64) -> Self {
+    pub(crate) fn limit(mut self, seconds: u64) -> Self {
         self.limit = Duration::from_secs(seconds);
         self
     }
 
-    pub(super) fn account(mut self, account: Option<Account>) -> Self {
+    /// Looks at the running processes less often, where that would disturb them.
+    pub(crate) fn pause(mut self, pause: Duration) -> Self {
+        self.pause = pause;
+        self
+    }
+
+    pub(crate) fn account(mut self, account: Option<Account>) -> Self {
         if let Some(account) = account {
             self.command.uid(account.user).gid(account.group);
         }
@@ -123,7 +136,7 @@ impl<'a> Process<'a> {
     }
 
     /// Runs to the end and insists on exit status zero.
-    pub(super) fn success(self) -> Result<Finished> {
+    pub(crate) fn success(self) -> Result<Finished> {
         let finished = self.run()?;
         ensure!(
             finished.status.success(),
@@ -136,8 +149,35 @@ impl<'a> Process<'a> {
         Ok(finished)
     }
 
-    /// Runs to the end, whatever that is.
-    pub(super) fn run(mut self) -> Result<Finished> {
+    /// Takes the caller's variables as they are, for tools that fetch and build.
+    pub(crate) fn caller_env(mut self) -> Self {
+        self.command.envs(std::env::vars_os());
+        self
+    }
+
+    pub(crate) fn without_env(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
+    /// Runs to the end, whatever that is, and fails at the time limit.
+    pub(crate) fn run(self) -> Result<Finished> {
+        let limit = self.limit;
+        let finished = self.run_to_limit()?;
+        if finished.killed {
+            bail!(
+                "{} ran for {} s and was killed:\n{}{}",
+                finished.name,
+                limit.as_secs(),
+                tail(&finished.text()),
+                tail(&finished.stderr)
+            );
+        }
+        Ok(finished)
+    }
+
+    /// Runs to the end or to the time limit, and gives what was written until then.
+    pub(crate) fn run_to_limit(mut self) -> Result<Finished> {
         let out = match self.stdout.take() {
             Some(path) => path,
             None => new_log(self.stage, &self.name, "out"),
@@ -146,29 +186,20 @@ impl<'a> Process<'a> {
         self.command.stdout(create(&out)?).stderr(create(&err)?);
         let mut child =
             self.command.spawn().with_context(|| format!("cannot start {}", self.name))?;
-        let start = Instant::now();
-        let status = wait(self.stage, &mut child, self.limit)?;
+        let status = wait(self.stage, &mut child, self.limit, self.pause)?;
         let finished = Finished {
+            killed: status.is_none(),
             status: status.unwrap_or_default(),
             stdout: fs::read(&out)?,
             stderr: lossy(&err)?,
             name: self.name,
         };
         self.stage.listen(&finished.stderr);
-        if status.is_none() {
-            let seconds = start.elapsed().as_secs();
-            bail!(
-                "{} ran for {seconds} s and was killed:\n{}{}",
-                finished.name,
-                tail(&finished.text()),
-                tail(&finished.stderr)
-            );
-        }
         Ok(finished)
     }
 
     /// Starts a server; what it writes goes to its log.
-    pub(super) fn serve(mut self) -> Result<Server<'a>> {
+    pub(crate) fn serve(mut self) -> Result<Server<'a>> {
         let log = new_log(self.stage, &self.name, "log");
         let file = create(&log)?;
         self.command.stdout(file.try_clone()?).stderr(file);
@@ -178,34 +209,34 @@ impl<'a> Process<'a> {
 }
 
 impl Finished {
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 }
 
 impl Server<'_> {
-    pub(super) fn exited(&mut self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn exited(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    pub(super) fn log(&self) -> Result<String> {
+    pub(crate) fn log(&self) -> Result<String> {
         lossy(&self.log)
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let pid = Pid::from_raw(self.child.id().try_into()?).context("a process has an id")?;
         kill_process(pid, signal).with_context(|| format!("cannot signal {}", self.name))
     }
 
     /// Sends `signal`, waits for the end and insists on exit status zero. Gives the log.
-    pub(super) fn stop(mut self, signal: Signal) -> Result<String> {
+    pub(crate) fn stop(mut self, signal: Signal) -> Result<String> {
         self.signal(signal)?;
         self.wait()
     }
 
     /// Waits for an end that was asked for by other means.
-    pub(super) fn wait(&mut self) -> Result<String> {
-        let status = wait(self.stage, &mut self.child, Duration::from_secs(60))?;
+    pub(crate) fn wait(&mut self) -> Result<String> {
+        let status = wait(self.stage, &mut self.child, Duration::from_secs(60), DEFAULT_PAUSE)?;
         let log = self.log()?;
         self.stage.listen(&log);
         let status = status.with_context(|| format!("{} does not stop", self.name))?;
@@ -223,7 +254,12 @@ impl Drop for Server<'_> {
 }
 
 /// Waits for `child`, looking at the processes meanwhile; kills it and gives `None` at the limit.
-fn wait(stage: &Stage, child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+fn wait(
+    stage: &Stage,
+    child: &mut Child,
+    limit: Duration,
+    longest: Duration,
+) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     // Short programs are caught by early looks, long ones are not slowed down by many.
     let mut pause = Duration::from_millis(2);
@@ -237,7 +273,7 @@ fn wait(stage: &Stage, child: &mut Child, limit: Duration) -> Result<Option<Exit
             return Ok(None);
         }
         std::thread::sleep(pause);
-        pause = (pause * 5 / 4).min(Duration::from_millis(20));
+        pause = (pause * 5 / 4).min(longest);
     }
 }
 

@@ -113,7 +113,7 @@ fn is_success(state: &str) -> bool {
 }
 
 /// The tests that failed in a verbose run of one module; the module itself if it went down.
-fn failing_tests(module: &str, output: &str) -> BTreeSet<String> {
+pub(crate) fn failing_tests(module: &str, output: &str) -> BTreeSet<String> {
     let tests: BTreeSet<String> = output
         .lines()
         .filter_map(|line| line.strip_prefix("FAIL: ").or_else(|| line.strip_prefix("ERROR: ")))

@@ -6,10 +6,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// The table stands between these lines of a page.
-const BEGIN: &str = "<!-- programs:begin -->";
-const END: &str = "<!-- programs:end -->";
-
 /// What became of a program.
 pub(super) enum Verdict {
     Same,
@@ -156,7 +152,7 @@ pub(super) fn table(rows: &[Row], library: &Path) -> String {
 }
 
 /// Processor, cores, system: a number without its machine says little.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let value = |file: &str, key: &str, separator: char| {
         let text = fs::read_to_string(file).unwrap_or_default();
         text.lines()
@@ -174,17 +170,18 @@ fn machine() -> String {
     )
 }
 
-/// Puts the table between the markers of an existing page, or makes a file of it.
-pub(super) fn write(out: &Path, table: &str) -> Result<()> {
+/// Puts the table between the markers of that name in an existing page, or makes a file of it.
+pub(crate) fn write(out: &Path, name: &str, table: &str) -> Result<()> {
     let page = fs::read_to_string(out).unwrap_or_default();
-    let text = between_markers(&page, table).unwrap_or_else(|| table.to_owned());
+    let text = between_markers(&page, name, table).unwrap_or_else(|| table.to_owned());
     fs::write(out, text).with_context(|| format!("cannot write {}", out.display()))
 }
 
-fn between_markers(page: &str, table: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
+fn between_markers(page: &str, name: &str, table: &str) -> Option<String> {
+    let (begin, end) = (format!("<!-- {name}:begin -->"), format!("<!-- {name}:end -->"));
+    let (before, rest) = page.split_once(&begin)?;
+    let (_, after) = rest.split_once(&end)?;
+    Some(format!("{before}{begin}\n\n{table}\n{end}{after}"))
 }
 
 #[cfg(test)]
@@ -193,10 +190,10 @@ mod tests {
 
     #[test]
     fn the_table_replaces_only_what_is_between_the_markers() {
-        let page = format!("text\n{BEGIN}\nold\n{END}\nmore\n");
-        let text = between_markers(&page, "new\n").unwrap();
-        assert_eq!(text, format!("text\n{BEGIN}\n\nnew\n\n{END}\nmore\n"));
-        assert!(between_markers("no markers", "new").is_none());
+        let page = "text\n<!-- a:begin -->\nold\n<!-- a:end -->\nmore\n";
+        let text = between_markers(page, "a", "new\n").unwrap();
+        assert_eq!(text, "text\n<!-- a:begin -->\n\nnew\n\n<!-- a:end -->\nmore\n");
+        assert!(between_markers(page, "b", "new").is_none());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::watch::{Watch, descendants};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How much work to ask for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     /// A few seconds a side.
     Quick,
     /// As long as it takes to be convincing.
@@ -26,7 +27,7 @@ pub(super) enum Scale {
 
 /// Which run this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// The preparation; nothing is compared.
     Bare,
     /// Without the library.
@@ -37,19 +38,19 @@ pub(super) enum Side {
 
 /// A user of the system, for servers that refuse to run as root.
 #[derive(Clone, Copy)]
-pub(super) struct Account {
-    pub(super) user: u32,
-    pub(super) group: u32,
+pub(crate) struct Account {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
 }
 
 /// The place where one side runs.
-pub(super) struct Stage {
-    pub(super) scale: Scale,
+pub(crate) struct Stage {
+    pub(crate) scale: Scale,
     /// What `prepare` leaves for both sides.
-    pub(super) input: PathBuf,
+    pub(crate) input: PathBuf,
     /// Where processes start; empty at the beginning of each side.
-    pub(super) work: PathBuf,
-    pub(super) logs: PathBuf,
+    pub(crate) work: PathBuf,
+    pub(crate) logs: PathBuf,
     library: PathBuf,
     side: Side,
     watch: RefCell<Watch>,
@@ -58,7 +59,7 @@ pub(super) struct Stage {
 }
 
 /// Makes the temporary directory for everything, readable by every user.
-pub(super) fn new_root() -> Result<PathBuf> {
+pub(crate) fn new_root() -> Result<PathBuf> {
     // Short, because sockets live in it and their paths end at 107 bytes.
     let root = std::env::temp_dir().join(format!("cairn-programs-{}", std::process::id()));
     fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
@@ -67,7 +68,7 @@ pub(super) fn new_root() -> Result<PathBuf> {
 }
 
 impl Stage {
-    pub(super) fn open(home: &Path, scale: Scale, side: Side, library: &Path) -> Result<Self> {
+    pub(crate) fn open(home: &Path, scale: Scale, side: Side, library: &Path) -> Result<Self> {
         let (input, work, logs) = (home.join("input"), home.join("work"), home.join("logs"));
         if work.exists() {
             fs::remove_dir_all(&work)?;
@@ -90,7 +91,7 @@ impl Stage {
     }
 
     /// One of two values, by scale.
-    pub(super) fn pick<T>(&self, quick: T, full: T) -> T {
+    pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
         match self.scale {
             Scale::Quick => quick,
             Scale::Full => full,
@@ -98,32 +99,32 @@ impl Stage {
     }
 
     /// A process of this side, not yet started.
-    pub(super) fn process(&self, program: impl AsRef<Path>) -> Result<Process<'_>> {
+    pub(crate) fn process(&self, program: impl AsRef<Path>) -> Result<Process<'_>> {
         let preload = (self.side == Side::Preloaded).then_some(self.library.as_path());
         Process::new(self, program.as_ref(), preload)
     }
 
     /// Writes an input file, during `prepare`.
-    pub(super) fn write_input(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
+    pub(crate) fn write_input(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         assert!(self.side == Side::Bare, "input is made before the sides run");
         fs::write(self.input.join(name), text).with_context(|| format!("cannot write {name}"))
     }
 
     /// Looks at the processes once.
-    pub(super) fn tick(&self) {
+    pub(crate) fn tick(&self) {
         if self.side != Side::Bare {
             self.watch.borrow_mut().tick();
         }
     }
 
     /// Remembers what the library said on some output.
-    pub(super) fn listen(&self, output: &str) {
+    pub(crate) fn listen(&self, output: &str) {
         let said = output.lines().filter(|line| line.starts_with("cairn:")).map(str::to_owned);
         self.messages.borrow_mut().extend(said);
     }
 
     /// Waits until `ready` says so, looking at the processes meanwhile.
-    pub(super) fn wait_until(
+    pub(crate) fn wait_until(
         &self,
         limit: Duration,
         server: &mut Server<'_>,
@@ -142,7 +143,7 @@ impl Stage {
     }
 
     /// The account to run a server under, when this process is root; `None` when it is not.
-    pub(super) fn account(&self, names: &[&str]) -> Result<Option<Account>> {
+    pub(crate) fn account(&self, names: &[&str]) -> Result<Option<Account>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
         }
@@ -161,7 +162,7 @@ impl Stage {
     }
 
     /// Makes a directory in the working directory that belongs to `account`.
-    pub(super) fn directory_for(&self, name: &str, account: Option<Account>) -> Result<PathBuf> {
+    pub(crate) fn directory_for(&self, name: &str, account: Option<Account>) -> Result<PathBuf> {
         let path = self.work.join(name);
         fs::create_dir(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
@@ -171,8 +172,24 @@ impl Stage {
         Ok(path)
     }
 
+    /// Whether this side has the library.
+    pub(crate) fn has_library(&self) -> bool {
+        self.side == Side::Preloaded
+    }
+
+    /// How many processes of each executable were seen with the library mapped.
+    pub(crate) fn loaded(&self) -> BTreeMap<String, usize> {
+        let watch = self.watch.borrow();
+        watch.loaded().into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// What the library has said so far; forgotten here, so that it can be expected.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.messages.take()
+    }
+
     /// Says where the library was mapped, or what is wrong about that.
-    pub(super) fn check_loaded(&self, expected: &[&str]) -> Result<String> {
+    pub(crate) fn check_loaded(&self, expected: &[&str]) -> Result<String> {
         let watch = self.watch.borrow();
         let loaded = watch.loaded();
         if self.side != Side::Preloaded {
@@ -196,7 +213,7 @@ impl Stage {
     }
 
     /// Ends the side: nothing may still run, and the library may have said nothing.
-    pub(super) fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         kill_all(descendants(std::process::id()));
         let messages = self.messages.borrow();
         ensure!(messages.is_empty(), "the library complained:\n{}", messages.join("\n"));
@@ -205,7 +222,7 @@ impl Stage {
 }
 
 /// Kills processes that this one started.
-pub(super) fn kill_all(pids: Vec<u32>) {
+pub(crate) fn kill_all(pids: Vec<u32>) {
     for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)) {
         // It may have ended by itself meanwhile.
         let _ = kill_process(pid, Signal::KILL);

@@ -48,7 +48,7 @@ fn maps(pid: u32, file: &Path) -> bool {
 }
 
 /// Every process below `root`, parents before children.
-pub(super) fn descendants(root: u32) -> Vec<u32> {
+pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {

@@ -1,0 +1,57 @@
+//! A process for a test that looks at the allocator's state as a whole.
+
+use std::any::type_name;
+use std::path::PathBuf;
+use std::process::Command;
+use std::string::String;
+
+/// After this a test counts as hung.
+const HUNG_AFTER_SECONDS: u32 = 60;
+
+/// Runs `body`, which a test consists of, in a process in which nothing has been allocated.
+pub(super) fn alone<F: FnOnce()>(body: F) {
+    if std::env::var_os("CAIRN_ALONE").is_some() {
+        // SAFETY: no preconditions.
+        unsafe { libc::alarm(HUNG_AFTER_SECONDS) };
+        return body();
+    }
+    // cairn::tests::arena::some_test::{{closure}}
+    let path = type_name::<F>();
+    let name = path.trim_start_matches("cairn::").trim_end_matches("::{{closure}}");
+    let program = std::env::current_exe().expect("this program has a path");
+    // As in the tests of failing calls.
+    let simulator = std::env::var("CAIRN_TEST_SIMULATOR").unwrap_or_default();
+    let mut words = simulator.split_whitespace().map(PathBuf::from).chain([program]);
+    let output = Command::new(words.next().expect("a program"))
+        .args(words)
+        .args(["--exact", name, "--nocapture", "--test-threads", "1"])
+        .env("CAIRN_ALONE", "1")
+        .output()
+        .expect("this program starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "CAIRN_ALONE=1 cargo test -p cairn-malloc --lib -- --exact {name} --nocapture\n{}\n\
+         {said}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr),
+    );
+}
+
+/// xorshift64*, from a seed that is not 0.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    /// A number below `n`.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) as usize % n
+    }
+}
+
+/// Whether `f` panics.
+pub(super) fn panics(f: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err()
+}

@@ -1,0 +1,546 @@
+//! The arena against a plain list of slices: which run it hands out, what it knows to be zero,
+//! what it gives back and when.
+
+use super::alone::{Random, alone, panics};
+use crate::address_map::{self, CHUNK_SLICES};
+use crate::arena::{self, Run};
+use crate::os::fault;
+use crate::size_class::SLICE_SIZE;
+use crate::thread;
+use std::vec::Vec;
+
+const MIB: usize = (1 << 20) / SLICE_SIZE;
+/// As in the arena: dirty slices that make a release purge, and what a purge ends at.
+const BURST: usize = 32 * MIB;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slice {
+    Used,
+    Clean,
+    Dirty,
+}
+use Slice::{Clean, Dirty, Used};
+
+/// All slices of the window so far; those of the metadata count as used.
+struct Model {
+    slices: Vec<Slice>,
+    held: Vec<(usize, usize)>,
+    purged: usize,
+    /// How many dirty slices more than usual are no burst.
+    allowed: usize,
+    /// A burst has been purged, and nothing clean been taken since.
+    regrets: bool,
+}
+
+impl Model {
+    fn new() -> Model {
+        assert!(thread::start());
+        let slices = std::vec![Used; address_map::first_slice()];
+        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false }
+    }
+
+    fn first(&self) -> usize {
+        address_map::first_slice()
+    }
+
+    fn is_free(&self, index: usize, len: usize) -> bool {
+        index + len <= self.slices.len()
+            && self.slices[index..index + len].iter().all(|slice| *slice != Used)
+    }
+
+    fn count(&self, what: Slice) -> usize {
+        self.slices[self.first()..].iter().filter(|slice| **slice == what).count()
+    }
+
+    /// The lowest place for `len` free slices at a multiple of `align`.
+    fn lowest(&self, len: usize, align: usize) -> Option<usize> {
+        let first = self.first().next_multiple_of(align);
+        (first..self.slices.len()).step_by(align).find(|&index| self.is_free(index, len))
+    }
+
+    /// Takes over what the arena has handed out, and checks that it was the right thing.
+    fn take(&mut self, run: Run, len: usize, align: usize) {
+        let before = self.slices.len();
+        let expected = self.lowest(len, align).unwrap_or_else(|| {
+            self.grow(len, align);
+            self.lowest(len, align).expect("the window has grown")
+        });
+        assert_eq!(run.index, expected, "{len} slices at a multiple of {align}, {before} before");
+        self.take_there(&run, len);
+        assert_eq!(self.slices.len(), address_map::committed());
+    }
+
+    fn take_there(&mut self, run: &Run, len: usize) {
+        let taken = &mut self.slices[run.index..run.index + len];
+        assert_eq!(run.zero, taken.iter().all(|slice| *slice == Clean));
+        taken.fill(Used);
+        self.held.push((run.index, len));
+        if run.zero && self.regrets {
+            // Needed again at once: the next burst may be larger.
+            self.allowed = (BURST + 2 * self.allowed).min(16 * BURST);
+            self.regrets = false;
+        }
+    }
+
+    /// The window has grown because `len` slices did not fit: by what it held, from 4 MiB to
+    /// 64 MiB, or by what was needed, up to the end of a chunk.
+    fn grow(&mut self, len: usize, align: usize) {
+        let from = self.slices.len();
+        let tail = self.slices.iter().rev().take_while(|slice| **slice != Used).count();
+        let need = (from - tail).next_multiple_of(align) + len - from;
+        let step = (from - self.first()).clamp(4 * MIB, 64 * MIB).max(need);
+        // Up to the end of a chunk; if that is too little, as much as is needed.
+        let end = (from - from % CHUNK_SLICES) + step.next_multiple_of(CHUNK_SLICES);
+        let end = if end - from < need { from + need } else { end };
+        assert_eq!(address_map::committed(), end, "grown from {from} for {len} slices");
+        self.slices.resize(end, Clean);
+    }
+
+    fn give(&mut self, index: usize, len: usize, dirty: bool) {
+        arena::release(index, len, dirty);
+        self.slices[index..index + len].fill(if dirty { Dirty } else { Clean });
+        if self.count(Dirty) > (BURST + self.allowed).max(self.count(Used) / 4) {
+            self.purge(2 * len.max(32));
+            self.regrets = true;
+        }
+    }
+
+    /// Purges from the top, run by run within chunks, until `limit` slices have gone.
+    fn purge(&mut self, limit: usize) -> usize {
+        let mut done = 0;
+        while done < limit {
+            let Some(top) = self.slices.iter().rposition(|slice| *slice == Dirty) else { break };
+            let chunk = top - top % CHUNK_SLICES;
+            let mut at = top;
+            self.slices[at] = Clean;
+            done += 1;
+            while at > chunk && self.slices[at - 1] == Dirty {
+                at -= 1;
+                self.slices[at] = Clean;
+                done += 1;
+            }
+        }
+        self.purged += done;
+        done
+    }
+
+    fn compare(&self) {
+        arena::check();
+        let (clean, purged) = arena::clean_and_purged();
+        assert_eq!((clean, purged as usize), (self.count(Clean), self.purged));
+        let mut dirty = Vec::new();
+        arena::for_each_dirty(|index, len| dirty.push((index, len)));
+        let mut expected: Vec<(usize, usize)> = Vec::new();
+        for (index, _) in self.slices.iter().enumerate().filter(|(_, slice)| **slice == Dirty) {
+            match expected.last_mut() {
+                Some((at, len)) if *at + *len == index && index % CHUNK_SLICES != 0 => *len += 1,
+                _ => expected.push((index, 1)),
+            }
+        }
+        assert_eq!(dirty, expected);
+    }
+}
+
+/// Mostly small, up to three chunks.
+fn some_length(random: &mut Random) -> usize {
+    match random.below(10) {
+        0..6 => 1 + random.below(8),
+        6..9 => 1 + random.below(64),
+        _ => 1 + random.below(3 * CHUNK_SLICES),
+    }
+}
+
+#[test]
+fn every_run_is_the_lowest_that_fits() {
+    alone(|| {
+        let mut model = Model::new();
+        let mut random = Random(1);
+        for round in 0..5000 {
+            let crowded = model.held.len() > 150;
+            match random.below(if crowded { 30 } else { 100 }) {
+                0..25 if !model.held.is_empty() => {
+                    let at = random.below(model.held.len());
+                    let (index, len) = model.held.swap_remove(at);
+                    model.give(index, len, random.below(3) > 0);
+                }
+                // A part of a run, as a block that shrinks gives it.
+                25..30 if !model.held.is_empty() => {
+                    let at = random.below(model.held.len());
+                    let (index, len) = model.held[at];
+                    let keep = 1 + random.below(len);
+                    if keep < len {
+                        model.held[at].1 = keep;
+                        model.give(index + keep, len - keep, true);
+                    }
+                }
+                30..55 => {
+                    let len = [1, 4, 32][random.below(3)];
+                    let run = arena::take_span(len).expect("there is memory");
+                    model.take(run, len, len);
+                }
+                55..85 => {
+                    let len = some_length(&mut random);
+                    let run = arena::take_run(len).expect("there is memory");
+                    model.take(run, len, 1);
+                }
+                _ => take_exactly_somewhere(&mut model, &mut random),
+            }
+            if round % 97 == 0 {
+                model.compare();
+            }
+            if round % 700 == 0 {
+                assert_eq!(arena::purge_all(), model.purge(usize::MAX) * SLICE_SIZE);
+                model.compare();
+            }
+        }
+        // All in one piece again.
+        while let Some((index, len)) = model.held.pop() {
+            model.give(index, len, false);
+        }
+        let all = model.slices.len() - model.first();
+        let run = arena::take_run(all).expect("all is free");
+        model.take(run, all, 1);
+        model.compare();
+    });
+}
+
+/// Behind a run that is held, or anywhere.
+fn take_exactly_somewhere(model: &mut Model, random: &mut Random) {
+    let len = some_length(random);
+    let index = match random.below(3) {
+        0 => model.first() + random.below(model.slices.len() - model.first() + 1),
+        _ if model.held.is_empty() => return,
+        _ => {
+            let (index, len) = model.held[random.below(model.held.len())];
+            index + len
+        }
+    };
+    let run = arena::take_exactly(index, len);
+    assert_eq!(run.is_some(), model.is_free(index, len), "{len} slices at {index}");
+    if let Some(run) = run {
+        assert_eq!(run.index, index);
+        model.take_there(&run, len);
+    }
+}
+
+#[test]
+fn spans_have_three_lengths() {
+    alone(|| {
+        assert!(thread::start());
+        for len in [0, 2, 3, 5, 31, 33, 64] {
+            assert!(arena::take_span(len).is_none());
+        }
+        assert!(!arena::in_debt());
+        assert_eq!(arena::purge_all(), 0);
+    });
+}
+
+#[test]
+fn heads_of_large_blocks_are_found_from_inside() {
+    alone(|| {
+        let mut model = Model::new();
+        let run = arena::take_run(5 * CHUNK_SLICES).expect("there is memory");
+        let (first, end) = (run.index, run.index + 5 * CHUNK_SLICES);
+        model.take(run, 5 * CHUNK_SLICES, 1);
+        let mut random = Random(2);
+        let mut heads = std::vec![false; end];
+        for _ in 0..1500 {
+            let index = first + random.below(end - first);
+            heads[index] = random.below(8) == 0;
+            arena::mark_head(index, heads[index]);
+            let from = first + random.below(end - first);
+            assert_eq!(arena::head_below(from), heads[..=from].iter().rposition(|head| *head));
+        }
+        (first..end).for_each(|index| arena::mark_head(index, false));
+        assert_eq!(arena::head_below(end - 1), None);
+    });
+}
+
+/// What has lain idle for two ticks is given back, from the top, a batch at each visit; half a
+/// mebibyte stays, or a 16th of what is in use.
+#[test]
+fn idle_memory_goes_by_time() {
+    alone(|| {
+        let mut model = Model::new();
+        assert_eq!(arena::purge_delay_ms(), 250);
+        arena::set_purge_delay_ms(100);
+        assert_eq!(arena::purge_delay_ms(), 100);
+        let run = arena::take_run(1000).expect("there is memory");
+        let index = run.index;
+        model.take(run, 1000, 1);
+        assert!(arena::tick(10_000));
+        assert!(!arena::tick(10_099));
+        model.give(index, 1000, true);
+        // Only what was dirty at the last tick can be idle at this one.
+        assert!(arena::tick(10_100));
+        assert!(!arena::in_debt());
+        assert!(arena::tick(10_200));
+        let mut left = 1000 - MIB / 2;
+        loop {
+            // 4 MiB at a time, run by run.
+            left -= model.purge(left.min(4 * MIB)).min(left);
+            model.compare();
+            assert_eq!(arena::in_debt(), left > 0);
+            if left == 0 {
+                break;
+            }
+            assert!(!arena::tick(10_201));
+        }
+        assert!(model.count(Dirty) <= MIB / 2);
+        assert!(!arena::tick(10_202));
+        model.compare();
+    });
+}
+
+#[test]
+fn what_is_used_between_two_ticks_is_not_idle() {
+    alone(|| {
+        let mut model = Model::new();
+        let run = arena::take_run(1000).expect("there is memory");
+        let index = run.index;
+        model.take(run, 1000, 1);
+        model.give(index, 1000, true);
+        assert!(arena::tick(0) && !arena::in_debt());
+        for now in 1..5 {
+            // All but 40 slices are taken, for a moment.
+            let run = arena::take_run(960).expect("they are free");
+            model.take(run, 960, 1);
+            model.held.clear();
+            model.give(index, 960, true);
+            assert!(arena::tick(now * 1000));
+            if now == 1 {
+                model.purge(40 - MIB / 2);
+            }
+            assert!(!arena::in_debt());
+            model.compare();
+        }
+    });
+}
+
+/// The more is in use, the more may stay dirty.
+#[test]
+fn a_share_of_what_is_used_may_stay_dirty() {
+    alone(|| {
+        let mut model = Model::new();
+        let used = arena::take_run(1600).expect("there is memory");
+        model.take(used, 1600, 1);
+        let run = arena::take_run(101).expect("there is memory");
+        let index = run.index;
+        model.take(run, 101, 1);
+        model.give(index, 100, true);
+        assert!(arena::tick(0) && arena::tick(1000));
+        assert!(!arena::in_debt(), "1601 / 16 slices may stay");
+        model.compare();
+        model.give(index + 100, 1, true);
+        assert!(arena::tick(2000) && arena::tick(3000));
+        model.purge(1);
+        assert!(!arena::in_debt());
+        model.compare();
+    });
+}
+
+#[test]
+fn a_burst_of_frees_is_purged_at_once() {
+    alone(|| {
+        let mut model = Model::new();
+        for _ in 0..40 {
+            let run = arena::take_run(CHUNK_SLICES).expect("there is memory");
+            model.take(run, CHUNK_SLICES, 1);
+        }
+        let starts: Vec<usize> = model.held.drain(..).map(|(index, _)| index).collect();
+        // 32 chunks are no burst.
+        let (below, rest) = starts.split_at(BURST / CHUNK_SLICES);
+        below.iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
+        assert_eq!(model.purged, 0);
+        model.compare();
+        // One slice more is: it takes with it what stands at the top, 64 slices at least.
+        model.give(rest[0], 1, true);
+        assert_eq!(model.purged, 1 + CHUNK_SLICES);
+        model.compare();
+        // Twice of what is freed goes, if that is more.
+        model.give(rest[0] + 1, CHUNK_SLICES - 1, true);
+        assert_eq!(model.purged, 1 + CHUNK_SLICES);
+        model.give(rest[1], CHUNK_SLICES, true);
+        assert_eq!(
+            model.purged,
+            1 + CHUNK_SLICES + (CHUNK_SLICES + CHUNK_SLICES - 1) + CHUNK_SLICES
+        );
+        model.compare();
+        // What has gone is needed again soon: the next burst may be larger.
+        let purged = model.purged;
+        let run = arena::take_exactly(rest[0], 1).expect("it is free");
+        assert!(run.zero);
+        model.take_there(&run, 1);
+        rest[2..].iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
+        assert!(model.count(Dirty) > BURST && model.purged == purged);
+        model.compare();
+    });
+}
+
+/// A burst that may be larger becomes so by a 16th less with each tick.
+#[test]
+fn a_larger_burst_is_forgotten_with_time() {
+    alone(|| {
+        let mut model = Model::new();
+        let len = BURST + CHUNK_SLICES;
+        let run = arena::take_run(len).expect("there is memory");
+        let index = run.index;
+        model.take(run, len, 1);
+        model.give(index, len, true);
+        assert!(model.purged == len && model.regrets);
+        let run = arena::take_run(len).expect("there is memory");
+        model.take(run, len, 1);
+        assert_eq!(model.allowed, BURST);
+        let purged = model.purged;
+        model.give(index, len, true);
+        assert_eq!(model.purged, purged);
+        let run = arena::take_run(len).expect("there is memory");
+        model.take(run, len, 1);
+        for now in 0..100 {
+            assert!(arena::tick(now * 1000));
+            model.allowed -= model.allowed / 16;
+        }
+        model.compare();
+        model.give(index, len, true);
+        assert!(model.purged > purged);
+        model.compare();
+    });
+}
+
+/// Memory that is locked cannot be given back: it stays dirty, what is below it goes.
+#[test]
+fn refused_purges_leave_slices_dirty() {
+    alone(|| {
+        let mut model = Model::new();
+        let run = arena::take_run(6 * CHUNK_SLICES).expect("there is memory");
+        let index = run.index.next_multiple_of(CHUNK_SLICES);
+        model.take(run, 6 * CHUNK_SLICES, 1);
+        for chunk in 0..5 {
+            model.give(index + chunk * CHUNK_SLICES, 8, true);
+        }
+        // One is refused: it goes when it is its turn again, after all others.
+        fault::arm(0, false);
+        assert_eq!(arena::purge_all(), 5 * 8 * SLICE_SIZE);
+        assert!(fault::disarm());
+        model.purge(usize::MAX);
+        model.compare();
+        // All are refused: nothing changes, and it comes to an end.
+        model.give(index + 8, 8, true);
+        fault::arm(0, true);
+        assert_eq!(arena::purge_all(), 0);
+        fault::disarm();
+        model.compare();
+    });
+}
+
+/// The check itself: a bit that says something else than the counters is noticed.
+#[test]
+fn the_check_notices_wrong_bits() {
+    alone(|| {
+        let mut model = Model::new();
+        let run = arena::take_run(100).expect("there is memory");
+        let chunk = run.index / CHUNK_SLICES;
+        model.take(run, 100, 1);
+        arena::check();
+        let bits = address_map::chunk_bits(chunk);
+        // SAFETY: this is the only thread.
+        unsafe {
+            let (free, dirty) = ((*bits).free, (*bits).dirty);
+            (*bits).free ^= 1 << 63;
+            assert!(panics(arena::check), "a slice too many is free");
+            (*bits).free = free;
+            (*bits).dirty ^= 1 << 63;
+            assert!(panics(arena::check), "a slice in use is dirty");
+            (*bits).dirty = dirty;
+        }
+        arena::check();
+    });
+}
+
+/// After a growth by no more than what was needed the window ends inside a chunk.
+#[test]
+fn a_window_may_end_inside_a_chunk() {
+    alone(|| {
+        let mut model = Model::new();
+        // These are nobody's.
+        assert!(address_map::commit(100));
+        model.slices.resize(model.first() + 100, Used);
+        let run = arena::take_run(320).expect("there is memory");
+        let index = run.index;
+        model.take(run, 320, 1);
+        assert_eq!(address_map::committed(), model.first() + 420);
+        // 34 slices at the end, and no aligned 32 among them.
+        model.give(index + 320 - 34, 34, true);
+        let run = arena::take_span(32).expect("there is memory");
+        model.take(run, 32, 32);
+        model.compare();
+    });
+}
+
+/// What is needed again only after a second was a burst.
+#[test]
+fn a_burst_is_not_regretted_late() {
+    alone(|| {
+        let mut model = Model::new();
+        let len = BURST + CHUNK_SLICES;
+        let run = arena::take_run(len).expect("there is memory");
+        let index = run.index;
+        model.take(run, len, 1);
+        model.give(index, len, true);
+        assert_eq!(model.purged, len);
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        model.regrets = false;
+        let run = arena::take_run(len).expect("there is memory");
+        model.take(run, len, 1);
+        model.give(index, len, true);
+        assert_eq!(model.purged, 2 * len);
+        model.compare();
+    });
+}
+
+/// Half a mebibyte stays dirty for ever, one slice more does not.
+#[test]
+fn a_little_may_stay_dirty() {
+    alone(|| {
+        let mut model = Model::new();
+        let run = arena::take_run(MIB / 2 + 1).expect("there is memory");
+        let index = run.index;
+        model.take(run, MIB / 2 + 1, 1);
+        model.give(index + 1, MIB / 2, true);
+        assert!(arena::tick(0) && arena::tick(1000) && arena::tick(2000));
+        assert!(!arena::in_debt());
+        model.compare();
+        model.give(index, 1, true);
+        assert!(arena::tick(3000) && arena::tick(4000));
+        model.purge(1);
+        model.compare();
+    });
+}
+
+/// What is needed again and again is no burst, up to 512 MiB.
+#[test]
+fn bursts_grow_with_regret() {
+    alone(|| {
+        let mut model = Model::new();
+        for round in 0..7 {
+            // As it will be when the run has been taken.
+            let more = if round > 0 { BURST + 2 * model.allowed } else { 0 };
+            let len = BURST + more.min(16 * BURST) + CHUNK_SLICES;
+            let run = arena::take_run(len).expect("there is memory");
+            let index = run.index;
+            model.take(run, len, 1);
+            let purged = model.purged;
+            model.give(index, len, true);
+            assert_eq!(model.purged, purged + len, "in round {round}");
+            model.compare();
+        }
+        assert_eq!(model.allowed, 16 * BURST);
+        // So large a window grows by 64 MiB.
+        let all = model.slices.len() - model.first();
+        let run = arena::take_run(all).expect("all is free");
+        model.take(run, all, 1);
+        let run = arena::take_run(1).expect("there is memory");
+        model.take(run, 1, 1);
+        assert_eq!(model.slices.len(), model.first() + all + 64 * MIB);
+    });
+}

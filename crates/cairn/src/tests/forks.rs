@@ -1,0 +1,279 @@
+//! The ends of threads and of what a process knows of itself: late frees, forked children.
+
+use super::alone::{alone, panics};
+use super::heaps::{Other, blocks, free};
+use crate::size_class::class_of;
+use crate::{Cairn, Ledger, allocate, allocate_zeroed, check, purge};
+use core::alloc::{GlobalAlloc, Layout};
+use std::boxed::Box;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::vec::Vec;
+
+/// Runs `work` in a forked child; true if it neither panics nor dies.
+fn child_does(work: impl FnOnce()) -> bool {
+    // SAFETY: the child ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let failed = panics(work);
+        // SAFETY: no preconditions.
+        unsafe { libc::_exit(i32::from(failed)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status is valid for writing.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status == 0
+}
+
+fn in_use(size: usize) -> usize {
+    Ledger::take().classes[class_of(size)].in_use
+}
+
+#[test]
+fn a_child_of_a_lonely_thread_goes_on() {
+    alone(|| {
+        let held = blocks(1024, 20);
+        assert!(child_does(|| {
+            check();
+            assert_eq!(Ledger::take().heaps, (1, 1));
+            held.iter().copied().for_each(free);
+            purge();
+            assert_eq!((in_use(1024), Ledger::take().spans.bytes), (0, 0));
+        }));
+        held.into_iter().for_each(free);
+        check();
+    });
+}
+
+/// In a forked child the other threads' heaps are free again, and their spans whoever's needs
+/// them; blocks that were in use stay so.
+#[test]
+fn a_child_takes_over_what_other_threads_had() {
+    alone(|| {
+        let mine = blocks(1024, 20);
+        let others: Vec<Other> = (0..3).map(|_| Other::new()).collect();
+        let held: Vec<_> = others.iter().map(|other| other.allocates(1024, 60)).collect();
+        let large: Vec<_> = others.iter().map(|other| other.allocates(200 << 10, 2)).collect();
+        others[0].frees(&large[0][..1]); // its heap keeps it
+        others[1].frees(&mine[..3]);
+        // A whole span of the third's.
+        let emptied = 3 + 16..3 + 32;
+        // One has left full spans and a listed one, in which frees are pending; of another's,
+        // all blocks of a span are.
+        let gone = Other::new();
+        let left = gone.allocates(512, 5 + 2 * 32 + 20);
+        gone.leaves();
+        let last = left.len() - 1;
+        others[1].frees(&left[last - 4..last]);
+        held[2][emptied.clone()].iter().copied().for_each(free);
+        let before = Ledger::take();
+        assert!(child_does(|| {
+            check();
+            let now = Ledger::take();
+            assert_eq!(now.heaps, (1, before.heaps.1));
+            assert_eq!(now.large_blocks, before.large_blocks);
+            still_held(&held, &emptied).for_each(free);
+            mine[3..].iter().copied().for_each(free);
+            left[..last - 4].iter().copied().for_each(free);
+            let again = blocks(1024, 500);
+            check();
+            // A thread of the child's gets one of those heaps.
+            let other = Other::new();
+            other.frees(&again);
+            other.allocates(1024, 20);
+            assert_eq!(Ledger::take().heaps, (now.heaps.0 + 1, before.heaps.1));
+            other.leaves();
+            purge();
+            check();
+        }));
+        // Nothing of it is seen here.
+        check();
+        mine[3..].iter().copied().for_each(free);
+        left[..last - 4].iter().chain(&left[last..]).copied().for_each(free);
+        still_held(&held, &emptied).for_each(free);
+        for (other, large) in others.into_iter().zip(large) {
+            other.frees(&large[1..]);
+            other.leaves();
+        }
+        assert_eq!(Ledger::take().heaps.0, 1);
+        purge();
+        assert_eq!((in_use(1024), in_use(512)), (0, 0));
+        check();
+    });
+}
+
+fn still_held<'a>(
+    held: &'a [Vec<*mut u8>],
+    emptied: &'a std::ops::Range<usize>,
+) -> impl Iterator<Item = *mut u8> + 'a {
+    let all = held.iter().enumerate();
+    all.flat_map(move |(i, blocks)| {
+        let each = blocks.iter().copied().enumerate();
+        each.filter(move |(at, _)| i != 2 || !emptied.contains(at)).map(|(_, block)| block)
+    })
+}
+
+/// The first thread has no one to share with, the second only frees: there are no commons.
+#[test]
+fn a_child_may_have_no_commons() {
+    alone(|| {
+        let other = Other::new();
+        let held = other.allocates(1024, 40);
+        held[..2].iter().copied().for_each(free);
+        assert_eq!(Ledger::take().heaps, (2, 2));
+        assert!(child_does(|| {
+            check();
+            held[2..].iter().copied().for_each(free);
+            purge();
+            check();
+        }));
+        other.frees(&held[2..]);
+        other.leaves();
+        purge();
+        assert_eq!(in_use(1024), 0);
+    });
+}
+
+/// What a thread's later destructors do, when its heap is another's already.
+extern "C" fn late(work: *mut libc::c_void) {
+    let work: *mut Vec<*mut u8> = work.cast();
+    // SAFETY: made by the test below, for this call.
+    let held = unsafe { Box::from_raw(work) };
+    held.into_iter().for_each(free);
+    for size in [16, 1000, 5000, 100 << 10, 9 << 20] {
+        let block = allocate_zeroed(size);
+        // SAFETY: a live block.
+        assert!(!block.is_null() && unsafe { block.add(size - 1).read() } == 0);
+        free(block);
+    }
+    LATE.fetch_add(1, Ordering::Relaxed);
+}
+
+static LATE: AtomicU32 = AtomicU32::new(0);
+
+#[test]
+fn destructors_may_free_when_the_heap_is_gone() {
+    alone(|| {
+        let mine = blocks(1024, 40);
+        // Of a larger number than the allocator's own key: its turn is later.
+        let mut key = 0;
+        // SAFETY: the key is valid for writing, the destructor stays loaded.
+        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(late)) }, 0);
+        let other = Other::new();
+        // Full spans of its own, which are nobody's then, one whole; and blocks of this thread's.
+        let own = other.allocates(1024, 3 + 3 * 16 + 4);
+        let mut work: Vec<*mut u8> = own[3 + 16..].to_vec();
+        work.extend(&mine[..30]);
+        other.does(move || {
+            let work: *mut Vec<*mut u8> = Box::into_raw(Box::new(work));
+            // SAFETY: the key exists.
+            assert_eq!(unsafe { libc::pthread_setspecific(key, work.cast()) }, 0);
+        });
+        other.leaves();
+        assert_eq!(LATE.load(Ordering::Relaxed), 1);
+        check();
+        assert_eq!(in_use(1024), 10 + 3 + 16);
+        mine[30..].iter().chain(&own[..3 + 16]).copied().for_each(free);
+        purge();
+        let left = Ledger::take();
+        assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 0, 0));
+        assert_eq!(left.spans.bytes, 0, "a span is lost");
+        check();
+    });
+}
+
+/// Without a key threads are not seen to leave: they share the commons, and no heap is lost.
+#[test]
+fn it_works_without_a_thread_key() {
+    alone(|| {
+        let mut key = 0;
+        // SAFETY: the key is valid for writing.
+        while unsafe { libc::pthread_key_create(&mut key, None) } == 0 {}
+        let held = blocks(1024, 20);
+        let other = Other::new();
+        let others = other.allocates(1024, 20);
+        other.leaves();
+        assert_eq!(Ledger::take().heaps.0, 0);
+        held.into_iter().chain(others).for_each(free);
+        check();
+    });
+}
+
+#[test]
+fn as_a_global_allocator_it_keeps_layouts() {
+    alone(|| {
+        for align in [1, 8, 16, 32, 64, 4096, 1 << 20] {
+            let layout = |size| Layout::from_size_align(size, align).expect("a layout");
+            // SAFETY: layouts of sizes above 0; each block is freed as it was allocated.
+            unsafe {
+                let block = Cairn.alloc(layout(300));
+                block.write_bytes(0x55, 300);
+                Cairn.dealloc(block, layout(300));
+                let block = Cairn.alloc_zeroed(layout(300));
+                assert!(block.addr().is_multiple_of(align));
+                assert!((0..300).all(|at| block.add(at).read() == 0));
+                block.add(299).write(7);
+                let block = Cairn.realloc(block, layout(300), 9000);
+                assert!(block.addr().is_multiple_of(align) && block.add(299).read() == 7);
+                block.add(99).write(8);
+                let block = Cairn.realloc(block, layout(9000), 100);
+                assert!(block.addr().is_multiple_of(align) && block.add(99).read() == 8);
+                let huge = isize::MAX as usize - (2 << 20);
+                assert!(Cairn.realloc(block, layout(100), huge).is_null());
+                assert_eq!(block.add(99).read(), 8);
+                Cairn.dealloc(block, layout(100));
+                assert!(Cairn.alloc_zeroed(layout(huge)).is_null());
+            }
+        }
+        assert_eq!(Ledger::take().allocated(), 0);
+        assert!(!allocate(1).is_null());
+    });
+}
+
+/// Each of these ends the process.
+#[test]
+fn misuse_ends_the_process() {
+    alone(|| {
+        let held = blocks(1024, 20);
+        let large = allocate(100 << 10);
+        let mapping = allocate(9 << 20);
+        let gone = Other::new();
+        let nobodys = gone.allocates(1024, 40)[20];
+        gone.leaves();
+        let released = allocate(5000);
+        free(released);
+        purge();
+        // Its heap keeps this one.
+        let kept = allocate(200 << 10);
+        free(kept);
+        let stack = core::ptr::from_ref(&held).cast_mut().cast();
+        let resize = |p: *mut u8| {
+            // SAFETY: none: that is what is tried.
+            unsafe { crate::reallocate(p, 5000) };
+        };
+        let usable = |p: *mut u8| {
+            // SAFETY: none: that is what is tried.
+            unsafe { crate::usable_size(p) };
+        };
+        for p in [
+            held[0].wrapping_add(8),
+            nobodys.wrapping_add(16),
+            large.wrapping_add(16),
+            large.wrapping_add(40_000),
+            mapping.wrapping_add(16),
+            released,
+            kept,
+            stack,
+        ] {
+            assert!(!child_does(|| free(p)), "{p:p} can be freed");
+            assert!(!child_does(|| resize(p)), "{p:p} can be resized");
+            assert!(!child_does(|| usable(p)), "{p:p} has a size");
+        }
+        // Also if there is nowhere to say so.
+        assert!(!child_does(|| {
+            // SAFETY: the child needs it for nothing else.
+            unsafe { libc::close(2) };
+            free(stack);
+        }));
+        check();
+    });
+}

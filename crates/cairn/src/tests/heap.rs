@@ -1,0 +1,298 @@
+//! What one heap does with its spans, step by step, as the ledger and the descriptors show it.
+//! The figures are those of docs/heap.md: a change of policy changes them here.
+
+use super::alone::{alone, panics};
+use crate::block::Block;
+use crate::heap::{Heap, pool};
+use crate::size_class::class_of;
+use crate::sync::Ordering;
+use crate::{ClassRow, Ledger, address_map, allocate, check, deallocate, purge, thread};
+use std::vec::Vec;
+
+/// Blocks in a span of 1 KiB blocks, which is one slice.
+const IN_SPAN: usize = 16;
+
+/// Blocks of 1 KiB.
+fn blocks(count: usize) -> Vec<*mut u8> {
+    (0..count).map(|_| allocate(1024)).collect()
+}
+
+fn free(block: *mut u8) {
+    // SAFETY: these tests free each block once.
+    unsafe { deallocate(block) };
+}
+
+fn row(size: usize) -> ClassRow {
+    Ledger::take().classes[class_of(size)]
+}
+
+/// (spans, in use, cached, free, untouched) of a class.
+fn counts(size: usize) -> (usize, usize, usize, usize, usize) {
+    let row = row(size);
+    (row.spans, row.in_use, row.cached, row.free, row.untouched)
+}
+
+fn owner(block: *mut u8) -> u32 {
+    address_map::descriptor(block).owner.load(Ordering::Relaxed)
+}
+
+fn my_tag() -> u32 {
+    Heap::tag(thread::heap())
+}
+
+#[test]
+fn refills_carve_a_page_and_later_more() {
+    alone(|| {
+        let mut held = blocks(1);
+        assert_eq!(counts(1024), (1, 1, 3, 0, 12));
+        held.extend(blocks(4));
+        assert_eq!(counts(1024), (1, 5, 3, 0, 8));
+        held.extend(blocks(12));
+        assert_eq!(counts(1024), (2, 17, 3, 0, 12));
+        // The seventh time takes more: all that is left of the span.
+        held.extend(blocks(4));
+        assert_eq!(counts(1024), (2, 21, 11, 0, 0));
+        // At most so many blocks, and at least one.
+        allocate(16);
+        assert_eq!(counts(16), (1, 1, 63, 0, 1024 - 64));
+        allocate(64 << 10);
+        assert_eq!(counts(64 << 10), (1, 1, 0, 0, 7));
+        check();
+    });
+}
+
+#[test]
+fn freed_blocks_come_before_untouched_ones() {
+    alone(|| {
+        let mut held = blocks(4);
+        held.drain(..).for_each(free);
+        assert_eq!(counts(1024), (1, 0, 0, 4, 12));
+        held = blocks(4);
+        assert_eq!(counts(1024), (1, 4, 0, 0, 12));
+        // Also those of a span that is not the active one: all of the first come before the
+        // rest of the second.
+        held.extend(blocks(IN_SPAN - 4 + 1));
+        assert_eq!(row(1024).spans, 2);
+        held.drain(..IN_SPAN).for_each(free);
+        let cached = row(1024).cached;
+        let again = blocks(cached + IN_SPAN);
+        assert!(again[cached..].iter().all(|&block| owner(block) == my_tag()));
+        assert_eq!((row(1024).spans, row(1024).free), (2, 0));
+        check();
+    });
+}
+
+/// Eight free blocks make a span that was full worth a refill, seven do not.
+#[test]
+fn a_full_span_is_used_again_when_that_pays() {
+    alone(|| {
+        let held = blocks(3 * IN_SPAN);
+        assert_eq!(counts(1024), (3, 48, 0, 0, 0));
+        held[..7].iter().copied().for_each(free);
+        let next = allocate(1024);
+        assert_eq!(row(1024).spans, 4, "seven do not pay");
+        free(next);
+        free(held[7]);
+        // What the youngest span has goes first.
+        let young = row(1024).cached + row(1024).untouched + 1;
+        let more = blocks(young + 1);
+        assert_eq!(row(1024).spans, 4, "eight do");
+        assert!(held[..8].contains(more.last().expect("some")));
+        check();
+    });
+}
+
+/// Of two empty spans one stays with its heap; of large ones none does.
+#[test]
+fn one_empty_span_of_a_class_may_stay() {
+    alone(|| {
+        let held = blocks(3 * IN_SPAN);
+        held[..IN_SPAN].iter().copied().for_each(free);
+        assert_eq!(counts(1024), (3, 32, 0, 16, 0));
+        held[IN_SPAN..2 * IN_SPAN].iter().copied().for_each(free);
+        assert_eq!(counts(1024), (2, 16, 0, 16, 0));
+        let large: Vec<_> = (0..17).map(|_| allocate(64 << 10)).collect();
+        assert_eq!(row(64 << 10).spans, 3);
+        large[..8].iter().copied().for_each(free);
+        assert_eq!(row(64 << 10).spans, 2);
+        check();
+    });
+}
+
+#[test]
+fn purge_gives_up_what_is_free() {
+    alone(|| {
+        let held = blocks(3 * IN_SPAN + 1);
+        held[..IN_SPAN].iter().copied().for_each(free);
+        assert!(purge() > 0);
+        check();
+        // The cached ones went back to their span, which is nobody's now.
+        assert_eq!(counts(1024), (3, 33, 0, 15, 0));
+        assert!(held[IN_SPAN..].iter().all(|&block| owner(block) != my_tag()));
+        held[IN_SPAN..].iter().copied().for_each(free);
+        purge();
+        assert_eq!(counts(1024), (0, 0, 0, 0, 0));
+        check();
+    });
+}
+
+/// A list of what a heap holds is as long as the heap's room for full spans; with it the heap
+/// goes on when they are let go.
+#[test]
+fn full_spans_beyond_the_room_are_let_go() {
+    alone(|| {
+        // 256 slices is the room.
+        let held = blocks(300 * IN_SPAN);
+        let mine = held.iter().step_by(IN_SPAN).filter(|&&block| owner(block) == my_tag()).count();
+        assert!((250..=257).contains(&mine), "{mine} of 300");
+        held.into_iter().for_each(free);
+        check();
+        purge();
+        assert_eq!(counts(1024), (0, 0, 0, 0, 0));
+        // The room is there again.
+        let held = blocks(250 * IN_SPAN);
+        assert!(held.iter().all(|&block| owner(block) == my_tag()));
+        held.into_iter().for_each(free);
+    });
+}
+
+/// Frees into spans that nobody holds are kept for the next allocations: 8 KiB or 64 blocks
+/// between two refills.
+#[test]
+fn blocks_of_nobodys_spans_are_kept_for_the_next_allocation() {
+    alone(|| {
+        for (size, most) in [(1024, 8), (64, 64), (40 << 10, 0)] {
+            let in_span = (16 << 10) / size;
+            let held: Vec<_> = (0..(30 * in_span).max(30)).map(|_| allocate(size)).collect();
+            // Nobody's from now on.
+            purge();
+            let mine = allocate(size);
+            let before = row(size).cached;
+            let mut kept = Vec::new();
+            for &block in held.iter().take(most + 3) {
+                free(block);
+                kept.push(block);
+                assert_eq!(row(size).cached - before, kept.len().min(most), "{size}");
+            }
+            // The last that was kept comes first.
+            for &block in kept[..most].iter().rev() {
+                assert_eq!(allocate(size), block);
+            }
+            check();
+            free(mine);
+            purge();
+        }
+    });
+}
+
+#[test]
+fn zeroed_blocks_are_zero_wherever_they_come_from() {
+    alone(|| {
+        for size in [16, 1000, 1024, 5000, 60_000] {
+            for round in 0..4 {
+                let count = (40_000 / size).max(3);
+                let held: Vec<_> = (0..count).map(|_| crate::allocate_zeroed(size)).collect();
+                for &block in &held {
+                    // SAFETY: a live block of that many bytes.
+                    unsafe {
+                        let bytes = std::slice::from_raw_parts_mut(block, size);
+                        assert!(bytes.iter().all(|&byte| byte == 0), "{size} in round {round}");
+                        bytes.fill(0xaa);
+                    }
+                }
+                held.into_iter().for_each(free);
+                if round == 1 {
+                    purge();
+                }
+            }
+        }
+    });
+}
+
+/// The check itself.
+#[test]
+fn the_check_notices_a_wrong_link() {
+    alone(|| {
+        let block = allocate(1024);
+        check();
+        let (second, third) = (block.wrapping_add(1024).cast(), block.wrapping_add(2048).cast());
+        // SAFETY: the next blocks of the list, which nobody has.
+        unsafe {
+            Block::set_next(second, block.wrapping_add(100).cast());
+            assert!(panics(check), "a link into a block");
+            Block::set_next(second, block.wrapping_sub(1 << 40).cast());
+            assert!(panics(check), "a link out of the window");
+            Block::set_next(second, third);
+        }
+        check();
+        // Blocks of the first class: its number is what stands in other slices, too.
+        let smallest = allocate(16);
+        let large = allocate(100 << 10);
+        let unused = address_map::slice_address(address_map::committed() - 1);
+        let (next, after): (*mut Block, _) =
+            (smallest.wrapping_add(16).cast(), smallest.wrapping_add(32).cast());
+        for elsewhere in [large, unused, block] {
+            // SAFETY: as above.
+            unsafe {
+                Block::set_next(next, elsewhere.cast());
+                assert!(panics(check), "{elsewhere:p} is no block of the class");
+                Block::set_next(next, after);
+            }
+        }
+        check();
+        // And a span's own list is walked, whichever list the span is in.
+        let held = blocks(2 * IN_SPAN);
+        held[4..14].iter().copied().for_each(free);
+        // SAFETY: a free block's link.
+        unsafe {
+            let next = Block::next(held[13].cast());
+            Block::set_next(held[13].cast(), held[0].wrapping_add(8).cast());
+            assert!(panics(check), "a link of a span");
+            Block::set_next(held[13].cast(), next);
+        }
+        check();
+    });
+}
+
+/// What the ledger says adds up.
+#[test]
+fn the_ledger_adds_up() {
+    alone(|| {
+        let empty = Ledger::take();
+        assert_eq!((empty.total().bytes, empty.allocated(), empty.clean), (0, 0, 0));
+        assert_eq!(empty.heaps, (0, 0));
+        let small = blocks(20);
+        let large = allocate(100 << 10);
+        let mapping = allocate(9 << 20);
+        free(allocate(300 << 10));
+        free(allocate(10 << 20));
+        let l = Ledger::take();
+        let row = l.classes[class_of(1024)];
+        assert_eq!(row.size, 1024);
+        assert_eq!(row.in_use + row.cached + row.free + row.untouched, 2 * IN_SPAN);
+        assert_eq!((row.spans, l.spans.bytes), (2, 2 << 14));
+        assert_eq!((l.large_blocks, l.mapping_blocks), (1, 1));
+        // SAFETY: live blocks.
+        let (usable, mapped) = unsafe { (crate::usable_size(large), crate::usable_size(mapping)) };
+        assert!((usable..usable + (16 << 10)).contains(&l.large.bytes));
+        assert!((mapped..mapped + 4096).contains(&l.mappings.bytes));
+        assert!(l.dirty.bytes >= 300 << 10, "what a heap keeps is dirty");
+        assert!(l.warm.bytes >= 10 << 20);
+        assert_eq!(l.sum(|row| row.in_use), 20 << 10);
+        assert_eq!(l.allocated(), (20 << 10) + l.large.bytes + l.mappings.bytes);
+        let parts = [l.spans, l.large, l.mappings, l.dirty, l.warm, l.metadata];
+        assert_eq!(l.total().bytes, parts.iter().map(|part| part.bytes).sum::<usize>());
+        assert_eq!(l.total().resident, parts.iter().map(|part| part.resident).sum::<usize>());
+        assert!(parts.iter().all(|part| part.resident <= part.bytes));
+        assert!(l.metadata.resident > 0 && l.spans.resident > 0);
+        assert_eq!((l.heaps, l.given_back), ((1, 1), 0));
+        let slices = address_map::committed() - address_map::first_slice();
+        assert_eq!(l.clean + l.dirty.bytes + l.large.bytes + l.spans.bytes, slices << 14);
+        small.into_iter().chain([large, mapping]).for_each(free);
+        assert!(purge() > 0);
+        let l = Ledger::take();
+        assert!(l.given_back > 0);
+        assert_eq!(l.total().bytes, l.metadata.bytes);
+        assert!(!pool::more_than(1) && pool::more_than(0));
+    });
+}

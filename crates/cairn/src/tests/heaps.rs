@@ -1,0 +1,358 @@
+//! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
+
+use super::alone::alone;
+use crate::heap::{Heap, commons};
+use crate::size_class::class_of;
+use crate::sync::Ordering;
+use crate::{ClassRow, Ledger, address_map, allocate, check, deallocate, purge, thread};
+use std::boxed::Box;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::vec::Vec;
+
+/// Blocks in a span of 1 KiB blocks, which is one slice.
+const IN_SPAN: usize = 16;
+
+/// Goes to another thread while this one waits for the answer.
+struct Sent<T>(T);
+
+// SAFETY: one thread at a time is at work.
+unsafe impl<T> Send for Sent<T> {}
+
+type Job = Sent<Box<dyn FnOnce()>>;
+
+/// Another thread, which does one thing after the other for a test.
+pub(super) struct Other {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+impl Other {
+    pub(super) fn new() -> Other {
+        let (jobs, inbox) = channel::<Job>();
+        let thread = std::thread::spawn(move || inbox.iter().for_each(|job| job.0()));
+        Other { jobs, thread }
+    }
+
+    /// Does `work` there.
+    pub(super) fn does<T: 'static>(&self, work: impl FnOnce() -> T + 'static) -> T {
+        let (answer, answers) = channel();
+        let job = move || answer.send(Sent(work())).unwrap_or_else(|_| unreachable!());
+        assert!(self.jobs.send(Sent(Box::new(job))).is_ok());
+        answers.recv().expect("the other thread does not panic").0
+    }
+
+    pub(super) fn allocates(&self, size: usize, count: usize) -> Vec<*mut u8> {
+        self.does(move || blocks(size, count))
+    }
+
+    pub(super) fn frees(&self, blocks: &[*mut u8]) {
+        let blocks = blocks.to_vec();
+        self.does(move || blocks.into_iter().for_each(free));
+    }
+
+    /// Ends the thread.
+    pub(super) fn leaves(self) {
+        drop(self.jobs);
+        self.thread.join().expect("the other thread does not panic");
+    }
+}
+
+pub(super) fn blocks(size: usize, count: usize) -> Vec<*mut u8> {
+    (0..count).map(|_| allocate(size)).collect()
+}
+
+pub(super) fn free(block: *mut u8) {
+    // SAFETY: these tests free each block once.
+    unsafe { deallocate(block) };
+}
+
+fn row(size: usize) -> ClassRow {
+    Ledger::take().classes[class_of(size)]
+}
+
+fn owner(block: *mut u8) -> u32 {
+    address_map::descriptor(block).owner.load(Ordering::Relaxed)
+}
+
+fn my_tag() -> u32 {
+    Heap::tag(thread::heap())
+}
+
+/// The first 64 remote frees go at once, and as many as upkeep forgets; then they travel in
+/// batches: of four blocks, or 2 KiB.
+#[test]
+fn frees_to_another_thread_are_batched_once_they_are_many() {
+    alone(|| {
+        for (size, batch) in [(64, 4), (512, 4), (1024, 2), (4096, 1), (20_000, 1)] {
+            let held = blocks(size, 230);
+            let other = Other::new();
+            for (i, &block) in (1..).zip(&held) {
+                other.frees(&[block]);
+                let withheld = row(size).in_use - (held.len() - i);
+                if size == 64 {
+                    // The first heap's first upkeep, at the 64th, forgets half of them.
+                    assert_eq!(withheld, i.saturating_sub(96) % batch, "free {i}");
+                }
+                assert!(i > 64 || withheld == 0, "free {i} of {size} bytes");
+                // Of one span, and of the one before it.
+                assert!(withheld <= 2 * (batch - 1), "{withheld} of {size} bytes wait at {i}");
+            }
+            other.leaves();
+            assert_eq!(row(size).in_use, 0);
+            purge();
+            check();
+        }
+    });
+}
+
+/// Two spans whose batches have the same place drive each other out: nothing stays behind.
+#[test]
+fn a_batch_makes_room_for_another_spans() {
+    alone(|| {
+        // The first 96 make the other thread batch; the rest are a block of each of 20 spans.
+        let held = blocks(64, 21 * 256);
+        let spans: Vec<*mut u8> = held.iter().skip(256).step_by(256).copied().collect();
+        let slot = |block: *mut u8| {
+            let span = address_map::slice_of(block);
+            (span ^ span >> 4) % 16
+        };
+        let pairs = spans.iter().flat_map(|&a| spans.iter().map(move |&b| (a, b)));
+        let (first, second) = pairs
+            .into_iter()
+            .find(|&(a, b)| a != b && slot(a) == slot(b))
+            .expect("20 spans have 16 places");
+        let other = Other::new();
+        other.frees(&held[..96]);
+        let before = row(64).in_use;
+        // One waits; the next drives it out; that one waits.
+        for (i, step) in [0usize, 64, 128, 192].into_iter().enumerate() {
+            other.frees(&[first.wrapping_add(step)]);
+            assert_eq!(row(64).in_use, before - 2 * i);
+            other.frees(&[second.wrapping_add(step)]);
+            assert_eq!(row(64).in_use, before - 2 * i - 1);
+        }
+        other.leaves();
+        assert_eq!(row(64).in_use, before - 8);
+        check();
+    });
+}
+
+/// The first blocks of a class come out of shared spans, one, two, four of them, or 1 KiB at a
+/// time; after three times a thread has spans of its own.
+#[test]
+fn the_first_blocks_are_shared_ones() {
+    alone(|| {
+        // The only thread shares with nobody.
+        let mine = allocate(64);
+        assert_eq!(owner(mine), my_tag());
+        assert!(commons::heap().is_null());
+        for (size, shared) in [(64, 7), (512, 5), (1024, 3), (4096, 3)] {
+            let other = Other::new();
+            let held = other.allocates(size, shared + 1);
+            let common = Heap::tag(commons::heap());
+            assert!(held[..shared].iter().all(|&block| owner(block) == common), "{size}");
+            let tag = other.does(my_tag);
+            assert_eq!(owner(held[shared]), tag);
+            assert!(tag != common && tag != my_tag());
+            other.frees(&held);
+            other.leaves();
+            check();
+        }
+        // The next thread with that heap knows that it needs the class.
+        let other = Other::new();
+        let block = other.allocates(64, 1)[0];
+        assert_eq!(owner(block), other.does(my_tag));
+        other.frees(&[block]);
+        other.leaves();
+        free(mine);
+        purge();
+        assert_eq!(row(64).spans + row(512).spans + row(1024).spans, 0);
+    });
+}
+
+#[test]
+fn heaps_are_used_by_one_thread_after_the_other() {
+    alone(|| {
+        free(allocate(64));
+        assert_eq!(Ledger::take().heaps, (1, 1));
+        let (one, two) = (Other::new(), Other::new());
+        let first = one.allocates(64, 1);
+        // The commons have one.
+        assert_eq!(Ledger::take().heaps, (2, 3));
+        let second = two.allocates(64, 1);
+        assert_eq!(Ledger::take().heaps, (3, 4));
+        let tag = one.does(my_tag);
+        one.frees(&first);
+        one.leaves();
+        assert_eq!(Ledger::take().heaps, (2, 4));
+        let three = Other::new();
+        three.frees(&second);
+        assert_eq!(three.does(my_tag), tag);
+        assert_eq!(Ledger::take().heaps, (3, 4));
+        three.leaves();
+        two.leaves();
+        assert_eq!(Ledger::take().heaps, (1, 4));
+        // A thread that only allocates nothing has none.
+        let idle = Other::new();
+        idle.does(|| free(core::ptr::null_mut()));
+        assert_eq!(Ledger::take().heaps, (1, 4));
+        idle.leaves();
+        check();
+    });
+}
+
+#[test]
+fn what_a_thread_leaves_another_takes_over() {
+    alone(|| {
+        free(allocate(64));
+        let other = Other::new();
+        let held = other.allocates(1024, 3 + 2 * IN_SPAN + 4);
+        other.leaves();
+        check();
+        let spans = row(1024).spans;
+        assert_eq!(row(1024).in_use, held.len());
+        // The listed one is adopted, with its untouched blocks.
+        let mine = allocate(1024);
+        assert_eq!((row(1024).spans, owner(mine)), (spans, my_tag()));
+        assert!(held[3..].iter().any(|&block| block.addr() >> 14 == mine.addr() >> 14));
+        // Of the full ones a free makes this thread the holder, once it keeps no more.
+        let full = &held[3..3 + IN_SPAN];
+        assert!(full.iter().all(|&block| owner(block) != my_tag()));
+        let before = row(1024);
+        full.iter().copied().for_each(free);
+        let now = row(1024);
+        assert_eq!(now.cached + now.free, before.cached + before.free + IN_SPAN);
+        assert!(now.cached > before.cached && now.free > before.free);
+        check();
+        held.iter().filter(|block| !full.contains(block)).copied().for_each(free);
+        free(mine);
+        purge();
+        assert_eq!((row(1024).spans, row(1024).in_use), (0, 0));
+        check();
+    });
+}
+
+/// A request to give back reaches a thread at its next slow visit.
+#[test]
+fn other_threads_follow_a_purge() {
+    alone(|| {
+        let held = blocks(64, 120);
+        let other = Other::new();
+        other.frees(&held[..97]);
+        let own = other.allocates(1024, 40);
+        let before = row(64).in_use;
+        assert_eq!(before, 120 - 96, "the last one waits");
+        // Half of each span: they stand in its list.
+        own.iter().step_by(2).for_each(|&block| other.frees(&[block]));
+        purge();
+        assert_eq!(row(64).in_use, before);
+        other.does(|| free(allocate(300)));
+        assert_eq!(row(64).in_use, before - 1);
+        check();
+        other.leaves();
+        check();
+    });
+}
+
+/// A class that has not been needed for a round of upkeep is let go, if there are others who
+/// might need it.
+#[test]
+fn idle_spans_are_let_go_if_there_are_others() {
+    alone(|| idle_spans(true));
+}
+
+#[test]
+fn idle_spans_stay_if_there_are_no_others() {
+    alone(|| idle_spans(false));
+}
+
+fn idle_spans(others: bool) {
+    let other = others.then(Other::new);
+    let held = blocks(1024, 4 * IN_SPAN);
+    if let Some(other) = &other {
+        other.allocates(64, 1);
+    }
+    // Half of each.
+    let (half, rest): (Vec<_>, Vec<_>) = held.iter().partition(|block| block.addr() >> 10 & 1 == 0);
+    half.into_iter().for_each(free);
+    assert!(rest[..3 * IN_SPAN / 2].iter().all(|&block| owner(block) == my_tag()));
+    // Two rounds of upkeep: 14 each, after 64 visits each, a visit for 64 blocks at least.
+    let busy = blocks(16, 2 * 14 * 64 * 70);
+    let mine = rest[..3 * IN_SPAN / 2].iter().filter(|&&block| owner(block) == my_tag()).count();
+    assert_eq!(mine, if others { 0 } else { 3 * IN_SPAN / 2 });
+    check();
+    busy.into_iter().chain(rest).for_each(free);
+    check();
+}
+
+/// The room for full spans that a thread has taken comes back when it leaves.
+#[test]
+fn the_room_for_full_spans_is_given_back() {
+    alone(|| {
+        free(allocate(64));
+        for _ in 0..6 {
+            let other = Other::new();
+            let held = other.allocates(1024, 130 * IN_SPAN);
+            let tag = other.does(my_tag);
+            let full = held.iter().step_by(IN_SPAN).filter(|&&block| owner(block) == tag).count();
+            // Two threads: half of the room each.
+            assert!((110..=130).contains(&full), "{full}");
+            other.frees(&held);
+            other.leaves();
+        }
+        let held = blocks(1024, 250 * IN_SPAN);
+        let mine = held.iter().filter(|&&block| owner(block) == my_tag()).count();
+        assert!(mine >= 245 * IN_SPAN, "{mine}");
+    });
+}
+
+/// Room that others have taken is not there.
+#[test]
+fn full_spans_are_let_go_if_others_hold_many() {
+    alone(|| {
+        // Alone, a thread may have all of it.
+        let held = blocks(1024, 257 * IN_SPAN);
+        let other = Other::new();
+        let few = other.allocates(1024, 20 * IN_SPAN);
+        let tag = other.does(my_tag);
+        let mine = few.iter().filter(|&&block| owner(block) == tag).count();
+        assert!(mine <= IN_SPAN, "{mine} blocks in spans of its own");
+        other.frees(&few);
+        other.leaves();
+        held.into_iter().for_each(free);
+        check();
+    });
+}
+
+/// A thread that frees into spans of nobody's takes them in: four of a class, if there are others
+/// who might need the rest.
+#[test]
+fn not_every_span_that_is_freed_into_is_taken_in() {
+    alone(|| {
+        for company in [false, true] {
+            let gone = Other::new();
+            let held = gone.allocates(1024, 3 + 12 * IN_SPAN);
+            gone.leaves();
+            // This thread's heap has none of the class, and keeps no block for the next one.
+            free(allocate(64));
+            let other = company.then(Other::new);
+            if let Some(other) = &other {
+                other.allocates(64, 1);
+            }
+            let spans: Vec<_> = held[3..].chunks(IN_SPAN).take(10).collect();
+            spans.iter().for_each(|span| free(span[5]));
+            let mine = spans.iter().filter(|span| owner(span[0]) == my_tag()).count();
+            assert_eq!(mine, if company { 4 } else { 10 });
+            check();
+            for (i, span) in held[3..].chunks(IN_SPAN).enumerate() {
+                let rest = span.iter().enumerate().filter(|(at, _)| i >= 10 || *at != 5);
+                rest.for_each(|(_, &block)| free(block));
+            }
+            held[..3].iter().copied().for_each(free);
+            purge();
+            check();
+            assert_eq!(row(1024).in_use, 0);
+        }
+    });
+}

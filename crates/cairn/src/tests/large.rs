@@ -1,0 +1,447 @@
+//! Blocks that own a run of slices or a mapping: where they stand, how they grow and shrink,
+//! what is kept of them for the next one.
+
+use super::alone::{Random, alone};
+use crate::size_class::SLICE_SIZE;
+use crate::{
+    Ledger, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
+    reallocate, thread, usable_size,
+};
+use std::collections::HashSet;
+use std::vec::Vec;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+fn free(block: *mut u8) {
+    // SAFETY: these tests free each block once.
+    unsafe { deallocate(block) };
+}
+
+fn usable(block: *mut u8) -> usize {
+    // SAFETY: a live block.
+    unsafe { usable_size(block) }
+}
+
+/// Resizes and looks whether the contents have come along; the block.
+fn resize(block: *mut u8, size: usize) -> *mut u8 {
+    let kept = usable(block).min(size);
+    // SAFETY: live blocks of those sizes.
+    unsafe {
+        for at in (0..kept).step_by(1021) {
+            block.add(at).write((at / 1021) as u8);
+        }
+        let new = reallocate(block, size);
+        assert!(!new.is_null());
+        assert!((0..kept).step_by(1021).all(|at| new.add(at).read() == (at / 1021) as u8));
+        assert!(usable_size(new) >= size);
+        new
+    }
+}
+
+/// Slices that large blocks have, kept ones not counted; and how many blocks.
+fn large_slices() -> (usize, usize) {
+    let ledger = Ledger::take();
+    (ledger.large.bytes / SLICE_SIZE, ledger.large_blocks)
+}
+
+fn mapped() -> (usize, usize) {
+    let ledger = Ledger::take();
+    (ledger.mappings.bytes, ledger.mapping_blocks)
+}
+
+fn warm() -> usize {
+    Ledger::take().warm.bytes
+}
+
+#[test]
+fn runs_have_as_many_slices_as_it_takes() {
+    alone(|| {
+        let mut sum = 0;
+        for (i, (size, slices)) in [
+            (65 * KIB, 5),
+            (80 * KIB, 5),
+            (80 * KIB + 1, 6),
+            // From 128 KiB on there is a page more, for colour.
+            (128 * KIB - 1, 8),
+            (128 * KIB, 9),
+            (140 * KIB, 9),
+            (140 * KIB + 1, 10),
+            (MIB, 65),
+            (8 * MIB - 1, 513),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let block = allocate(size);
+            sum += slices;
+            assert_eq!(large_slices(), (sum, i + 1), "{size}");
+            let bytes = slices * SLICE_SIZE;
+            let colour = bytes - usable(block);
+            assert_eq!(colour, block.addr() % SLICE_SIZE);
+            assert!(usable(block) >= size && colour.is_multiple_of(64) && colour < 4096);
+            // Found from everywhere inside, from nowhere outside.
+            for at in [0, 1, size / 2, size - 1, usable(block) - 1] {
+                assert_eq!(base(block.wrapping_add(at)), Some(block));
+            }
+            if colour > 0 {
+                assert_eq!(base(block.wrapping_sub(1)), None);
+            }
+            assert_ne!(base(block.wrapping_add(usable(block))), Some(block));
+        }
+        let mapping = allocate(8 * MIB);
+        assert_eq!((large_slices().1, mapped().1), (9, 1));
+        assert!((8 * MIB..8 * MIB + 8192).contains(&mapped().0));
+        assert_eq!(base(mapping.wrapping_add(8 * MIB - 1)), Some(mapping));
+        check();
+    });
+}
+
+/// Equal parts of many blocks do not compete for the same cache sets.
+#[test]
+fn large_blocks_begin_at_different_lines() {
+    alone(|| {
+        for (size, least) in [(200 * KIB, 60), (9 * MIB, 60), (100 * KIB, 30)] {
+            let held: Vec<_> = (0..64).map(|_| allocate(size)).collect();
+            let lines: HashSet<usize> = held.iter().map(|block| block.addr() % 4096).collect();
+            assert!(lines.len() >= least, "{} of 64 for {size} bytes", lines.len());
+            held.into_iter().for_each(free);
+        }
+    });
+}
+
+#[test]
+fn aligned_blocks_take_what_they_need_and_no_more() {
+    alone(|| {
+        let mut sum = 0;
+        for (size, align, slices) in [
+            (100 * KIB, 64, 7),
+            (100 * KIB, 128, 7),
+            (100 * KIB, 16 * KIB, 7),
+            (100 * KIB, 64 * KIB, 7),
+            (16 * KIB, 128 * KIB, 1),
+            (300 * KIB, MIB, 19),
+            (MIB, MIB, 64),
+        ] {
+            let block = allocate_aligned(size, align);
+            assert!(block.addr().is_multiple_of(align));
+            sum += slices;
+            assert_eq!(large_slices().0, sum, "{size} at {align}");
+            check();
+        }
+        assert_eq!(mapped().1, 0);
+        for (size, align) in [(100, 2 * MIB), (3 * MIB, 4 * MIB), (9 * MIB, 64 * KIB)] {
+            let before = mapped().0;
+            let block = allocate_aligned(size, align);
+            assert!(block.addr().is_multiple_of(align));
+            assert_eq!(mapped().0 - before, size.next_multiple_of(4096));
+            // Nothing is left mapped around it.
+            // SAFETY: nothing but asking.
+            let beside = |at: *mut u8| unsafe { libc::msync(at.cast(), 4096, libc::MS_ASYNC) } == 0;
+            assert!(beside(block));
+            assert!(align <= 64 * KIB || !beside(block.wrapping_sub(4096)));
+        }
+        assert!(allocate_aligned(usize::MAX >> 1, 2 * MIB).is_null());
+        assert!(allocate_aligned(1, 1 << 62).is_null());
+    });
+}
+
+/// A thread keeps one run for its next block, if that fits well enough.
+#[test]
+fn one_run_is_kept_for_the_next_block() {
+    alone(|| {
+        // A thread without a heap keeps none.
+        free(allocate(100));
+        let first = allocate(200 * KIB);
+        assert_eq!(large_slices(), (13, 1));
+        free(first);
+        assert_eq!(large_slices(), (0, 0));
+        assert_eq!(Ledger::take().dirty.bytes, 13 * SLICE_SIZE);
+        assert_eq!(allocate(190 * KIB), first);
+        assert_eq!(large_slices(), (13, 1));
+        free(first);
+        // Larger than what is kept, or so small that too much would be wasted.
+        let larger = allocate(213 * KIB);
+        let smaller = allocate(100 * KIB);
+        assert!(larger != first && smaller != first);
+        assert_eq!(allocate(200 * KIB), first);
+        free(larger);
+        // The next one drives it out.
+        free(first);
+        assert_eq!(allocate(213 * KIB).addr() >> 14, larger.addr() >> 14);
+        check();
+        purge();
+        assert_eq!(Ledger::take().dirty.bytes, 0);
+        // What is kept may be anything but zero.
+        let big = allocate(7 * MIB);
+        // SAFETY: a live block.
+        unsafe { big.write_bytes(1, 7 * MIB) };
+        free(big);
+        let zero = crate::allocate_zeroed(7 * MIB);
+        // SAFETY: a live block.
+        assert!(unsafe { std::slice::from_raw_parts(zero, 7 * MIB) }.iter().all(|&b| b == 0));
+        check();
+    });
+}
+
+#[test]
+fn a_second_free_of_a_large_block_is_noticed() {
+    alone(|| {
+        let block = allocate(200 * KIB);
+        assert!(!large::free(block.wrapping_add(64)));
+        assert!(large::free(block));
+        assert!(!large::free(block));
+        let block = allocate(9 * MIB);
+        assert!(!large::free_mapping(block.wrapping_add(64)));
+        assert!(!large::free_mapping(block.wrapping_sub(64)));
+        assert_eq!(large::mapping_usable_size(block.wrapping_add(64)), None);
+        assert!(large::free_mapping(block));
+        assert!(!large::free_mapping(block));
+        assert_eq!(large::mapping_base(block), None);
+        check();
+    });
+}
+
+#[test]
+fn runs_shrink_by_whole_slices_if_it_is_worth_it() {
+    alone(|| {
+        let block = allocate(MIB);
+        assert_eq!(large_slices().0, 65);
+        // An eighth may stay.
+        let same = resize(block, MIB - 100 * KIB);
+        assert_eq!((same, large_slices().0), (block, 65));
+        let colour = block.addr() % SLICE_SIZE;
+        let same = resize(block, 56 * SLICE_SIZE - colour);
+        assert_eq!((same, large_slices().0), (block, 56));
+        let same = resize(block, 300 * KIB);
+        assert_eq!(same, block);
+        assert_eq!(large_slices().0, (300 * KIB + colour).div_ceil(SLICE_SIZE));
+        // What was given back is free.
+        let next = allocate(200 * KIB);
+        assert_eq!(next.addr() >> 14, (block.addr() + 300 * KIB).div_ceil(SLICE_SIZE));
+        // Below 64 KiB it becomes a span's block.
+        let small = resize(block, 20 * KIB);
+        assert_ne!(small, block);
+        assert_eq!(large_slices().1, 1);
+        check();
+    });
+}
+
+#[test]
+fn runs_grow_in_place_where_there_is_room() {
+    alone(|| {
+        let block = allocate(100 * KIB);
+        assert_eq!(large_slices().0, 7);
+        let same = resize(block, 200 * KIB);
+        assert_eq!((same, large_slices().0), (block, 13));
+        // From the second time on there is an eighth to spare.
+        let colour = block.addr() % SLICE_SIZE;
+        let same = resize(block, 400 * KIB);
+        assert_eq!((same, large_slices().0), (block, (450 * KIB + colour).div_ceil(SLICE_SIZE)));
+        // With a neighbour right behind: by as much as is needed, but no more; then elsewhere.
+        let end = (block.addr() >> 14) + large_slices().0;
+        let neighbour = allocate(100 * KIB);
+        assert_eq!(neighbour.addr() >> 14, end);
+        let other = allocate(300 * KIB);
+        free(neighbour);
+        purge();
+        let room = large_slices().0;
+        let exact = resize(block, 540 * KIB);
+        assert_eq!(exact, block, "there are seven slices");
+        assert!(large_slices().0 > room);
+        let moved = resize(block, 700 * KIB);
+        assert_ne!(moved, block);
+        assert_eq!(large_slices().1, 2);
+        free(other);
+        check();
+    });
+}
+
+/// From 1 MiB on a block that must move goes to a mapping, page by page.
+#[test]
+fn a_run_that_cannot_grow_moves_its_pages() {
+    alone(|| {
+        let block = allocate(2 * MIB);
+        let neighbour = allocate(100 * KIB);
+        let colour = block.addr() % 4096;
+        let moved = resize(block, 3 * MIB);
+        assert!(!address_map::contains(moved) && moved.addr() % 4096 == colour);
+        assert_eq!((large_slices().1, mapped().1), (1, 1));
+        // A quarter to spare.
+        let bytes = mapped().0;
+        assert!((3 * MIB * 5 / 4..3 * MIB * 5 / 4 + 16 * KIB).contains(&bytes), "{bytes}");
+        assert_eq!(usable(moved), bytes - colour);
+        // The slices are free, and read as zeros.
+        let again = crate::allocate_zeroed(MIB + 500 * KIB);
+        assert_eq!(again.addr() >> 14, block.addr() >> 14);
+        // SAFETY: a live block.
+        assert!(unsafe { std::slice::from_raw_parts(again, MIB) }.iter().all(|&b| b == 0));
+        [moved, neighbour, again].into_iter().for_each(free);
+        check();
+    });
+}
+
+#[test]
+fn no_run_grows_beyond_16_mib() {
+    alone(|| {
+        // Room for it.
+        let both = [allocate(8 * MIB - 64 * KIB), allocate(8 * MIB - 64 * KIB)];
+        both.into_iter().for_each(free);
+        purge();
+        let block = allocate(7 * MIB);
+        assert_eq!(resize(block, 15 * MIB), block);
+        assert_eq!(large_slices().1, 1);
+        assert!(!address_map::contains(resize(block, 16 * MIB)));
+        assert_eq!((large_slices().1, mapped().1), (0, 1));
+        check();
+    });
+}
+
+#[test]
+fn mappings_grow_and_shrink_by_pages() {
+    alone(|| {
+        let block = allocate(10 * MIB);
+        let lead = block.addr() % 4096;
+        let round = |n: usize| n.next_multiple_of(4096);
+        assert_eq!(mapped(), (round(10 * MIB + lead), 1));
+        assert_eq!(usable(block), round(10 * MIB + lead) - lead);
+        let block = resize(block, 12 * MIB);
+        assert_eq!(block.addr() % 4096, lead);
+        let exact = round(12 * MIB + lead);
+        assert_eq!(mapped(), (round(exact + exact / 4), 1));
+        // Within that it stays where it is.
+        assert_eq!(resize(block, 14 * MIB), block);
+        assert_eq!(mapped().0, round(exact + exact / 4));
+        // A fifth may stay unused; more goes.
+        let bytes = mapped().0;
+        assert_eq!(resize(block, bytes / 5 * 4 + 4096 * 2), block);
+        assert_eq!(mapped().0, bytes);
+        assert_eq!(resize(block, 5 * MIB), block);
+        assert_eq!(mapped().0, round(5 * MIB + lead));
+        // Far below it is copied.
+        let small = resize(block, 500 * KIB);
+        assert!(address_map::contains(small));
+        assert_eq!(mapped().1, 0);
+        free(small);
+        let block = allocate(10 * MIB);
+        assert_eq!(resize(block, MIB), block);
+        // SAFETY: a live block; the system has no such memory.
+        unsafe {
+            assert!(reallocate(block, isize::MAX as usize).is_null());
+            assert!(reallocate(block, usize::MAX).is_null());
+        }
+        assert_eq!(mapped().1, 1);
+        check();
+    });
+}
+
+#[test]
+fn freed_mappings_are_kept_warm_for_a_while() {
+    alone(|| {
+        let first = allocate(9 * MIB);
+        free(first);
+        let bytes = warm();
+        assert!((9 * MIB..9 * MIB + 8192).contains(&bytes));
+        // One that fits well is used as it is; what is resident is not known to be zero.
+        let again = allocate(9 * MIB - 100 * KIB);
+        assert_eq!((again.addr() >> 12, warm()), (first.addr() >> 12, 0));
+        assert_eq!(mapped().0, bytes);
+        free(again);
+        // One of another size is made to measure.
+        let other = allocate(30 * MIB);
+        assert!((30 * MIB..30 * MIB + 8192).contains(&mapped().0));
+        assert_eq!(warm(), 0);
+        free(other);
+        let other = allocate(10 * MIB);
+        assert!((10 * MIB..10 * MIB + 8192).contains(&mapped().0));
+        free(other);
+        // But not one that is far smaller.
+        let huge = allocate(60 * MIB);
+        assert!((10 * MIB..10 * MIB + 8192).contains(&warm()));
+        // No more than 32 MiB, and eight of them.
+        free(huge);
+        assert!(warm() < 11 * MIB);
+        let held: Vec<_> = (0..4).map(|_| allocate(9 * MIB)).collect();
+        held.into_iter().for_each(free);
+        assert!((27 * MIB..=32 * MIB).contains(&warm()), "{}", warm());
+        // Two ticks end it.
+        large::tick();
+        assert!(warm() > 0);
+        large::tick();
+        assert_eq!(warm(), 0);
+        free(allocate(9 * MIB));
+        assert!((9 * MIB..9 * MIB + 8192).contains(&large::purge_mappings()));
+        assert_eq!((warm(), large::purge_mappings()), (0, 0));
+        let held: Vec<_> = (0..12).map(|_| allocate_aligned(MIB, 2 * MIB)).collect();
+        held.into_iter().for_each(free);
+        assert_eq!(warm(), 8 * MIB);
+        check();
+    });
+}
+
+/// Of several the least that is enough is taken, else the largest.
+#[test]
+fn the_warm_mapping_that_fits_best_is_taken() {
+    alone(|| {
+        let held: Vec<_> = [4, 6, 9].map(|n| allocate_aligned(n * MIB, 2 * MIB)).into();
+        let starts: Vec<usize> = held.iter().map(|block| block.addr()).collect();
+        held.into_iter().for_each(free);
+        assert_eq!(warm(), 19 * MIB);
+        let taken = allocate(8 * MIB);
+        assert_eq!((taken.addr() >> 12, warm()), (starts[2] >> 12, 10 * MIB));
+        // 20 MiB out of 6 MiB, which is the most there is.
+        let taken = allocate(20 * MIB);
+        assert!(taken.addr() > 0 && warm() == 4 * MIB);
+        // Less than a quarter of what is wanted is no use.
+        allocate(17 * MIB);
+        assert_eq!(warm(), 4 * MIB);
+        allocate(16 * MIB - 8192);
+        assert_eq!(warm(), 0);
+        check();
+    });
+}
+
+/// The table of mappings, with hundreds of them coming and going.
+#[test]
+fn every_mapping_is_found_from_inside() {
+    alone(|| {
+        let mut random = Random(5);
+        let mut held: Vec<*mut u8> = Vec::new();
+        for round in 0..1500 {
+            if held.len() > 300 || (round % 3 == 0 && !held.is_empty()) {
+                free(held.swap_remove(random.below(held.len())));
+            } else {
+                held.push(allocate((8 + random.below(5)) * MIB + random.below(MIB)));
+            }
+            if let Some(&block) = held.get(random.below(held.len().max(1))) {
+                let at = random.below(usable(block));
+                assert_eq!(base(block.wrapping_add(at)), Some(block));
+                assert_eq!(base(block.wrapping_add(usable(block) - 1)), Some(block));
+                assert_ne!(base(block.wrapping_add(usable(block))), Some(block));
+            }
+            if round % 250 == 0 {
+                assert_eq!(mapped().1, held.len());
+            }
+        }
+        assert_eq!(base(core::ptr::without_provenance(4096)), None);
+        assert_eq!(base(core::ptr::without_provenance(usize::MAX)), None);
+        held.into_iter().for_each(free);
+        assert_eq!(mapped(), (0, 0));
+        purge();
+        assert_eq!(warm(), 0);
+    });
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    alone(|| {
+        assert!(thread::start());
+        for size in [isize::MAX as usize, isize::MAX as usize + 1, usize::MAX - 5000, usize::MAX] {
+            assert!(allocate(size).is_null());
+            assert!(crate::allocate_zeroed(size).is_null());
+            assert!(allocate_aligned(size, 1 << 20).is_null());
+        }
+        assert_eq!((large_slices(), mapped()), ((0, 0), (0, 0)));
+        check();
+    });
+}

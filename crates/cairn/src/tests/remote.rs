@@ -1,0 +1,168 @@
+//! The remote word, state by state, in one thread. What several threads make of it is for the
+//! models to say.
+
+use crate::block::{Block, Chain};
+use crate::remote::{Pushed, RemoteWord};
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// As many blocks of 16 bytes as the largest span has room for.
+const BLOCKS: usize = 32 << 10;
+
+/// A word, and a span's memory that is never looked at but through links.
+struct Span {
+    word: RemoteWord,
+    base: *mut u8,
+}
+
+impl Span {
+    fn new() -> Span {
+        let memory = Box::leak(std::vec![0u8; (BLOCKS + 1) * 16].into_boxed_slice());
+        let start = memory.as_mut_ptr();
+        Span { word: RemoteWord::default(), base: start.wrapping_add(start.align_offset(16)) }
+    }
+
+    fn block(&self, i: usize) -> *mut Block {
+        assert!(i < BLOCKS);
+        self.base.wrapping_add(i * 16).cast()
+    }
+
+    fn push(&self, blocks: &[usize]) -> Pushed {
+        let mut chain = Chain::EMPTY;
+        // SAFETY: the memory is this test's alone; each block is named once at a time.
+        unsafe {
+            for &i in blocks {
+                chain.push(self.block(i));
+            }
+            self.word.push(self.base, chain)
+        }
+    }
+
+    /// The numbers of a chain's blocks, which ends where it says.
+    fn numbers(&self, chain: Chain) -> Vec<usize> {
+        let mut numbers = Vec::new();
+        let mut at = chain.head;
+        while !at.is_null() {
+            numbers.push((at.addr() - self.base.addr()) / 16);
+            // SAFETY: links of blocks that have been pushed.
+            at = unsafe { Block::next(at) };
+        }
+        assert_eq!(numbers.len(), chain.count as usize);
+        numbers
+    }
+
+    fn assert_state(&self, held: bool, pending: u32, listed_live: Option<u32>) {
+        assert_eq!(self.word.is_held(), held);
+        assert_eq!(self.word.pending(), pending);
+        assert_eq!(self.word.listed_live(), listed_live);
+    }
+}
+
+#[test]
+fn what_is_pushed_comes_back_once_the_last_batch_first() {
+    let span = Span::new();
+    span.assert_state(true, 0, None);
+    assert_eq!(span.numbers(span.word.collect(span.base)), []);
+    assert_eq!(span.push(&[3]), Pushed::Queued);
+    span.assert_state(true, 1, None);
+    assert_eq!(span.push(&[0, BLOCKS - 1, 9]), Pushed::Queued);
+    span.assert_state(true, 4, None);
+    assert_eq!(span.numbers(span.word.collect(span.base)), [9, BLOCKS - 1, 0, 3]);
+    span.assert_state(true, 0, None);
+    assert_eq!(span.numbers(span.word.collect(span.base)), []);
+    assert_eq!(span.push(&[7]), Pushed::Queued);
+    assert_eq!(span.numbers(span.word.collect(span.base)), [7]);
+}
+
+#[test]
+fn only_a_full_span_becomes_an_orphan() {
+    let span = Span::new();
+    span.push(&[1]);
+    assert!(!span.word.orphan());
+    span.assert_state(true, 1, None);
+    assert_eq!(span.numbers(span.word.collect(span.base)), [1]);
+    assert!(span.word.orphan());
+    span.assert_state(false, 0, None);
+    assert!(span.word.adopt(span.base).is_none());
+}
+
+#[test]
+fn a_push_claims_an_orphan_and_keeps_its_batch() {
+    let span = Span::new();
+    assert!(span.word.orphan());
+    // Whatever stands in the last link: the claimer's chain ends there.
+    // SAFETY: the memory is this test's alone.
+    unsafe { Block::set_next(span.block(5), span.block(6)) };
+    assert_eq!(span.push(&[5, 2]), Pushed::Claimed);
+    span.assert_state(true, 0, None);
+    let chain = Chain { head: span.block(2), tail: span.block(5), count: 2 };
+    assert_eq!(span.numbers(chain), [2, 5]);
+    // The next is queued for the claimer.
+    assert_eq!(span.push(&[8]), Pushed::Queued);
+    span.assert_state(true, 1, None);
+}
+
+#[test]
+fn a_listed_span_is_adopted_with_what_is_pending() {
+    let span = Span::new();
+    span.push(&[1]);
+    assert!(span.word.list(4));
+    span.assert_state(false, 1, Some(3));
+    assert_eq!(span.push(&[2, 3]), Pushed::Queued);
+    span.assert_state(false, 3, Some(1));
+    let chain = span.word.adopt(span.base).expect("it is listed");
+    assert_eq!(span.numbers(chain), [3, 2, 1]);
+    span.assert_state(true, 0, None);
+    assert!(span.word.adopt(span.base).is_none());
+}
+
+#[test]
+fn the_last_free_into_a_listed_span_claims_it_empty() {
+    let span = Span::new();
+    assert!(span.word.list(3));
+    span.assert_state(false, 0, Some(3));
+    assert_eq!(span.push(&[1]), Pushed::Queued);
+    assert_eq!(span.push(&[2, 3]), Pushed::ClaimedEmpty);
+    span.assert_state(true, 0, None);
+    assert!(span.word.adopt(span.base).is_none());
+}
+
+#[test]
+fn a_span_whose_blocks_are_all_pending_is_not_listed() {
+    let span = Span::new();
+    span.push(&[1, 2]);
+    assert!(!span.word.list(2));
+    span.assert_state(true, 2, None);
+    assert_eq!(span.numbers(span.word.collect(span.base)), [2, 1]);
+}
+
+#[test]
+fn a_forked_child_seizes_a_span_in_any_state() {
+    let span = Span::new();
+    assert_eq!(span.numbers(span.word.seize(span.base)), []);
+    span.push(&[4]);
+    assert_eq!(span.numbers(span.word.seize(span.base)), [4]);
+    span.assert_state(true, 0, None);
+    assert!(span.word.orphan());
+    assert_eq!(span.numbers(span.word.seize(span.base)), []);
+    span.assert_state(true, 0, None);
+    assert!(span.word.list(9));
+    span.push(&[4]);
+    assert_eq!(span.numbers(span.word.seize(span.base)), [4]);
+    span.assert_state(true, 0, None);
+}
+
+/// The widest numbers that the word can carry do not run into each other.
+#[test]
+fn the_fields_of_the_word_lie_apart() {
+    let span = Span::new();
+    assert!(span.word.list(0xffff));
+    span.assert_state(false, 0, Some(0xffff));
+    let all: Vec<usize> = (0..BLOCKS).collect();
+    assert_eq!(span.push(&all), Pushed::Queued);
+    span.assert_state(false, BLOCKS as u32, Some(0xffff - BLOCKS as u32));
+    let chain = span.word.adopt(span.base).expect("it is listed");
+    let mut numbers = span.numbers(chain);
+    numbers.reverse();
+    assert_eq!(numbers, all);
+}

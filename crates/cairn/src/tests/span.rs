@@ -1,0 +1,368 @@
+//! A span by itself: its counters through every step of its life, and lists of spans.
+
+use super::alone::{Random, alone, panics};
+use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN};
+use crate::arena;
+use crate::block::{Block, Chain};
+use crate::remote::Pushed;
+use crate::size_class::{CLASSES, class_of};
+use crate::span::{Event, Span, SpanList};
+use crate::sync::Ordering;
+use crate::{orphans, thread};
+use core::ptr::null_mut;
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+/// Stands for a heap's tag: a multiple of a page.
+const TAG: u32 = 0x7000;
+
+/// A new span for blocks of `size` bytes, whose memory is said to be zero.
+fn span_of(size: usize) -> &'static mut Span {
+    assert!(thread::start());
+    let class = class_of(size);
+    let run = arena::take_span(CLASSES[class].slices as usize).expect("there is memory");
+    // SAFETY: made of a run of its own; these tests hold on to one reference.
+    unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
+}
+
+/// The blocks of a list, in its order.
+fn blocks(mut list: *mut Block) -> Vec<*mut Block> {
+    let mut blocks = Vec::new();
+    while !list.is_null() {
+        blocks.push(list);
+        // SAFETY: links of blocks that the span has handed out.
+        list = unsafe { Block::next(list) };
+    }
+    blocks
+}
+
+fn push(span: &mut Span, block: *mut Block) -> bool {
+    // SAFETY: the test holds the span; the block is in use.
+    unsafe { span.push_local(block) }
+}
+
+fn chain_of(blocks: &[*mut Block]) -> Chain {
+    let mut chain = Chain::EMPTY;
+    // SAFETY: the blocks are the test's.
+    blocks.iter().for_each(|&block| unsafe { chain.push(block) });
+    chain
+}
+
+fn assert_counts(span: &Span, used: u32, free: u32, untouched: usize) {
+    assert_eq!((span.used(), span.free(), span.untouched()), (used, free, untouched));
+    assert_eq!(span.has_local(), free > 0);
+    assert_eq!(span.has_room(), free > 0 || untouched > 0);
+    // SAFETY: a span.
+    let peeked = unsafe { Span::peek(span) };
+    assert_eq!(peeked, (used as usize, (used + free) as usize));
+    span.check();
+}
+
+fn owner(index: usize) -> u32 {
+    address_map::descriptor_at(index).owner.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_new_span_is_described_and_untouched() {
+    alone(|| {
+        for (size, slices, count) in [(1024, 1, 16), (3000, 4, 21), (60_000, 32, 8), (48, 1, 341)] {
+            let span = span_of(size);
+            assert_counts(span, 0, 0, count);
+            assert!(!span.is_full() && span.event() == Event::Empty);
+            assert_eq!(span.class(), class_of(size));
+            assert!(core::ptr::eq(span.layout(), &CLASSES[span.class()]));
+            assert_eq!(span.base(), address_map::slice_address(span.index()));
+            for i in 0..slices {
+                let d = address_map::descriptor_at(span.index() + i);
+                assert_eq!(d.owner.load(Ordering::Relaxed), TAG);
+                assert!(core::ptr::eq(d.slot.load(Ordering::Relaxed).cast(), &*span));
+            }
+            span.disown();
+            assert_eq!(owner(span.index() + slices - 1), OWNER_ORPHAN);
+            span.own(TAG + 0x1000);
+            assert_eq!(owner(span.index()), TAG + 0x1000);
+            let (index, free) = (span.index(), arena::clean_and_purged().0);
+            span.release();
+            assert_eq!((owner(index), owner(index + slices - 1)), (OWNER_NONE, OWNER_NONE));
+            assert_eq!(arena::clean_and_purged().0, free, "what was a span counts as dirty");
+            assert_eq!(arena::purge_all(), slices << 14);
+        }
+    });
+}
+
+#[test]
+fn blocks_are_carved_in_the_order_of_their_addresses() {
+    alone(|| {
+        let span = span_of(1024);
+        let start = span.base();
+        let at = |i: usize| start.wrapping_add(i * 1024).cast::<Block>();
+        assert!(span.carve(0).0.is_null());
+        let (list, zero) = span.carve(5);
+        assert!(zero);
+        assert_eq!(blocks(list), (0..5).map(at).collect::<Vec<_>>());
+        assert_counts(span, 5, 0, 11);
+        let (list, _) = span.carve(1);
+        assert_eq!(blocks(list), [at(5)]);
+        let (list, _) = span.carve(100);
+        assert_eq!(blocks(list), (6..16).map(at).collect::<Vec<_>>());
+        assert_counts(span, 16, 0, 0);
+        let (list, zero) = span.carve(100);
+        assert!(list.is_null() && !zero);
+        // Exactly these are blocks.
+        for offset in 0..20_000 {
+            // SAFETY: a span; any address will do.
+            let is = unsafe { Span::is_block(span, start.wrapping_add(offset)) };
+            assert_eq!(is, offset % 1024 == 0 && offset < 16 * 1024, "{offset}");
+        }
+    });
+}
+
+#[test]
+fn memory_that_was_used_before_is_not_called_zero() {
+    alone(|| {
+        let span = span_of(1024);
+        span.release();
+        let span = span_of(1024);
+        assert!(!span.carve(1).1);
+        // And slack stands in front.
+        let span = span_of(48);
+        let (list, _) = span.carve(1);
+        assert_eq!(list.addr() - span.base().addr(), 16384 - 341 * 48);
+    });
+}
+
+#[test]
+fn what_is_freed_is_handed_out_again() {
+    alone(|| {
+        let span = span_of(1024);
+        let all = blocks(span.carve(7).0);
+        for (i, &block) in all.iter().enumerate() {
+            assert_eq!(push(span, block), i == 6, "an event comes with the last");
+            assert_counts(span, 6 - i as u32, i as u32 + 1, 9);
+        }
+        assert!(span.event() == Event::Empty);
+        let mut again = blocks(span.take_local());
+        again.reverse();
+        assert_eq!(again, all);
+        assert_counts(span, 7, 0, 9);
+        // SAFETY: the test holds the span; the blocks are in use.
+        unsafe { span.push_list(chain_of(&all[..4]).head) };
+        assert_counts(span, 3, 4, 9);
+        assert_eq!(blocks(span.take_local()), all[..4].to_vec());
+    });
+}
+
+#[test]
+fn a_full_span_has_an_event_after_some_frees() {
+    alone(|| {
+        let span = span_of(1024);
+        let all = blocks(span.carve(16).0);
+        span.set_full(3);
+        assert!(span.is_full());
+        assert_counts(span, 16, 0, 0);
+        assert!(!push(span, all[0]) && !push(span, all[1]));
+        assert_counts(span, 14, 2, 0);
+        assert!(push(span, all[2]));
+        assert!(span.event() == Event::Usable);
+        assert_counts(span, 13, 3, 0);
+        span.clear_full();
+        assert!(!span.is_full() && span.event() == Event::Empty);
+        assert_counts(span, 13, 3, 0);
+        for &block in &all[3..15] {
+            assert!(!push(span, block));
+        }
+        assert!(push(span, all[15]));
+        assert_counts(span, 0, 16, 0);
+        // More than there are in use: the event is the last free.
+        span.take_local();
+        let others = chain_of(&all[2..]);
+        span.absorb(others);
+        span.set_full(3);
+        assert!(!push(span, all[0]) && push(span, all[1]));
+        assert!(span.event() == Event::Empty);
+        assert_counts(span, 0, 16, 0);
+    });
+}
+
+#[test]
+fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
+    alone(|| {
+        let span = span_of(1024);
+        let all = blocks(span.carve(16).0);
+        span.absorb(Chain::EMPTY);
+        assert_counts(span, 16, 0, 0);
+        span.set_full(8);
+        span.absorb(chain_of(&all[..5]));
+        assert_counts(span, 11, 5, 0);
+        assert!(span.event() == Event::Empty, "absorbing takes the counting back");
+        assert_eq!(blocks(span.take_local()).len(), 5);
+        span.clear_full();
+        span.claim(chain_of(&all[10..]));
+        assert_counts(span, 10, 6, 0);
+        // After a fork only what is pending is believed.
+        span.salvage(chain_of(&all[..2]));
+        assert!(!span.is_full());
+        assert_counts(span, 14, 2, 0);
+        let young = span_of(1024);
+        let some = blocks(young.carve(4).0);
+        young.set_full(2);
+        young.salvage(chain_of(&some[..1]));
+        assert!(!young.is_full());
+        assert_counts(young, 15, 1, 0);
+        // And of what comes back by a way that does not count, there is nothing left.
+        young.empty();
+        assert_eq!((young.used(), young.has_local()), (0, false));
+    });
+}
+
+/// Blocks come back through the word of the right span, wherever it stands in its chunk.
+#[test]
+fn every_span_has_a_word_of_its_own() {
+    alone(|| {
+        let spans: Vec<&mut Span> = (0..130).map(|_| span_of(1024)).collect();
+        let mut given = Vec::new();
+        for span in spans {
+            let all = blocks(span.carve(16).0);
+            // SAFETY: blocks of that span, in use.
+            let pushed = unsafe { span.word().push(span.base(), chain_of(&all[3..6])) };
+            assert_eq!(pushed, Pushed::Queued);
+            given.push((span, all));
+        }
+        for (span, all) in given {
+            let mut back = blocks(span.collect().head);
+            back.reverse();
+            assert_eq!(back, all[3..6].to_vec());
+            assert_eq!(span.collect().count, 0);
+        }
+    });
+}
+
+#[test]
+fn the_check_notices_wrong_links_and_counts() {
+    alone(|| {
+        let span = span_of(1024);
+        let all = blocks(span.carve(8).0);
+        all.iter().take(3).for_each(|&block| {
+            push(span, block);
+        });
+        span.check();
+        // SAFETY: free blocks of a span that the test holds.
+        unsafe {
+            Block::set_next(all[1], all[0].wrapping_byte_add(16));
+            assert!(panics(|| span.check()), "a link into a block");
+            Block::set_next(all[1], null_mut());
+            assert!(panics(|| span.check()), "a block too few");
+            Block::set_next(all[0], all[3]);
+            Block::set_next(all[1], all[0]);
+            Block::set_next(all[3], null_mut());
+            assert!(panics(|| span.check()), "a block too many");
+            Block::set_next(all[0], all[2]);
+            assert!(panics(|| span.check()), "a list without an end");
+            Block::set_next(all[0], null_mut());
+        }
+        span.check();
+        address_map::describe(span.index(), 1, address_map::slot(span.index()), TAG, 3);
+        assert!(panics(|| span.check()), "another class");
+    });
+}
+
+#[test]
+fn a_list_of_spans_is_a_list() {
+    alone(|| {
+        let spans: Vec<*mut Span> = (0..12).map(|_| &raw mut *span_of(1024)).collect();
+        let mut list = SpanList::EMPTY;
+        let mut model: VecDeque<*mut Span> = VecDeque::new();
+        let mut random = Random(3);
+        for _ in 0..2000 {
+            let span = spans[random.below(spans.len())];
+            // SAFETY: the spans are the test's, and in the list exactly if the model says so.
+            unsafe {
+                if let Some(at) = model.iter().position(|&other| other == span) {
+                    list.remove(span);
+                    model.remove(at);
+                } else if random.below(2) == 0 {
+                    list.push_front(span);
+                    model.push_front(span);
+                } else {
+                    list.push_back(span);
+                    model.push_back(span);
+                }
+            }
+            assert_eq!(list.len(), model.len());
+            assert_eq!(list.first(), model.front().copied().unwrap_or(null_mut()));
+            assert_eq!(list.last(), model.back().copied().unwrap_or(null_mut()));
+            assert!(
+                list.iter().map(|span| (&raw const *span).cast_mut()).eq(model.iter().copied())
+            );
+            let after = |i: usize| model.get(i + 1).copied().unwrap_or(null_mut());
+            for (i, &span) in model.iter().enumerate() {
+                // SAFETY: members of the list.
+                assert_eq!(unsafe { SpanList::after(span) }, after(i));
+            }
+        }
+    });
+}
+
+#[test]
+fn the_fullest_orphan_is_adopted() {
+    alone(|| {
+        let class = class_of(1024);
+        assert!(orphans::adopt(class).is_none());
+        let mut spans = Vec::new();
+        for live in [3, 9, 12, 1] {
+            let span = span_of(1024);
+            let all = blocks(span.carve(live).0);
+            // SAFETY: the test holds the span.
+            assert!(unsafe { orphans::leave(span) });
+            assert_eq!(owner(span.index()), OWNER_ORPHAN);
+            spans.push((&raw mut *span, all));
+        }
+        // What is pending in the fullest makes it the second.
+        let (span, all) = &spans[2];
+        // SAFETY: blocks of that span, in use; as below.
+        unsafe {
+            let (word, base) = ((**span).word(), (**span).base());
+            assert_eq!(word.push(base, chain_of(&all[..5])), Pushed::Queued);
+        }
+        // The last one goes by a push that frees its only block: it stands before the others.
+        let (span, all) = &spans[3];
+        // SAFETY: as above; nobody else looks at the list.
+        unsafe {
+            let (word, base) = ((**span).word(), (**span).base());
+            assert_eq!(word.push(base, chain_of(all)), Pushed::ClaimedEmpty);
+            assert_eq!(SpanList::after(*span), spans[2].0);
+            orphans::remove(*span, class);
+            assert!(SpanList::after(*span).is_null());
+        }
+        for (expected, pending) in [(1, 0), (2, 5), (0, 0)] {
+            let (span, chain) = orphans::adopt(class).expect("some are left");
+            assert_eq!(span, spans[expected].0);
+            assert_eq!(chain.count, pending);
+        }
+        assert!(orphans::adopt(class).is_none());
+    });
+}
+
+#[test]
+fn a_span_is_not_left_if_everything_in_it_is_pending() {
+    alone(|| {
+        let class = class_of(1024);
+        let span = span_of(1024);
+        let all = blocks(span.carve(4).0);
+        // SAFETY: blocks of a span that the test holds, in use.
+        unsafe {
+            assert_eq!(span.word().push(span.base(), chain_of(&all)), Pushed::Queued);
+            assert!(!orphans::leave(span));
+        }
+        assert!(span.word().is_held());
+        assert!(orphans::adopt(class).is_none());
+        // Lists are one per class, and can all be forgotten.
+        let other = span_of(64);
+        other.carve(1);
+        // SAFETY: the test holds the span.
+        assert!(unsafe { orphans::leave(other) });
+        assert!(orphans::adopt(class).is_none());
+        orphans::clear();
+        assert!(orphans::adopt(class_of(64)).is_none());
+    });
+}

@@ -1,0 +1,250 @@
+//! The window: where its tables are, that every pointer has a descriptor, and what becomes of it
+//! in a small address space.
+
+use super::alone::alone;
+use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE};
+use crate::heap::pool;
+use crate::os;
+use crate::size_class::SLICE_SIZE;
+use crate::sync::Ordering;
+use crate::{allocate, base, check, deallocate, purge, thread};
+use std::vec::Vec;
+
+#[test]
+fn every_pointer_has_a_descriptor() {
+    alone(|| {
+        assert!(!address_map::contains(core::ptr::dangling()));
+        assert!(thread::start());
+        let first = address_map::slice_address(0);
+        let end = address_map::slice_address(address_map::slice_limit());
+        assert_eq!(end.addr() - first.addr(), 1 << 40);
+        assert!(first.addr().is_multiple_of(1 << 40));
+        assert!(
+            address_map::slice_address(address_map::first_slice()).addr().is_multiple_of(2 << 20)
+        );
+        for (p, inside) in [
+            (first, true),
+            (end.wrapping_sub(1), true),
+            (end, false),
+            (first.wrapping_sub(1), false),
+            (core::ptr::null_mut(), false),
+            (core::ptr::without_provenance_mut(usize::MAX), false),
+        ] {
+            assert_eq!(address_map::contains(p), inside);
+            // Whatever it says, it can be read.
+            address_map::descriptor(p).owner.load(Ordering::Relaxed);
+        }
+        for index in [0, 1, 63, 64, 12_345, address_map::slice_limit() - 1] {
+            let at = address_map::slice_address(index);
+            for inside in [at, at.wrapping_add(SLICE_SIZE - 1)] {
+                assert_eq!(address_map::slice_of(inside), index);
+                let d = address_map::descriptor(inside);
+                assert!(core::ptr::eq(d, address_map::descriptor_at(index)));
+            }
+        }
+    });
+}
+
+#[test]
+fn tables_do_not_overlap() {
+    alone(|| {
+        drop_block(allocate(100));
+        let (from, to) = (address_map::first_slice(), address_map::committed());
+        assert!(to > from);
+        // (address, bytes) of every piece of metadata.
+        let mut pieces: Vec<(usize, usize)> = Vec::new();
+        for index in from..to {
+            let d: *const _ = address_map::descriptor_at(index);
+            let word: *const _ = address_map::remote_word(index);
+            pieces.extend([
+                (d.addr(), 16),
+                (word.addr(), 8),
+                (address_map::slot(index).addr(), 64),
+            ]);
+        }
+        for chunk in from / CHUNK_SLICES..to / CHUNK_SLICES {
+            pieces.push((address_map::chunk_bits(chunk).addr(), 64));
+        }
+        pieces.sort_unstable();
+        assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+        // All of them in what counts as metadata, which is in front of all slices.
+        let extents = address_map::metadata_extents();
+        let slices = address_map::slice_address(from).addr();
+        for &(at, bytes) in &pieces {
+            let inside = |&(start, len): &(*mut u8, usize)| {
+                start.addr() <= at && at + bytes <= start.addr() + len
+            };
+            assert_eq!(extents.iter().filter(|extent| inside(extent)).count(), 1);
+            assert!(at + bytes <= slices);
+        }
+        for (start, len) in extents {
+            assert!(start.addr().is_multiple_of(4096) && len.is_multiple_of(4096) && len > 0);
+            assert!(start.addr() + len <= slices);
+        }
+        // The words of neighbours are on different lines.
+        let line = |index| core::ptr::from_ref(address_map::remote_word(index)).addr() / 64;
+        assert!((from..to - 1).all(|index| line(index) != line(index + 1)));
+    });
+}
+
+fn drop_block(block: *mut u8) {
+    assert!(!block.is_null());
+    // SAFETY: allocated by the caller just now.
+    unsafe { deallocate(block) };
+}
+
+#[test]
+fn heaps_have_places_one_behind_the_other() {
+    alone(|| {
+        assert!(thread::start());
+        let at = |index| address_map::heap_address(index).map(<*mut u8>::addr);
+        let first = at(0).expect("there is one");
+        assert!(first.is_multiple_of(HEAP_SIZE));
+        assert_eq!(at(1), Some(first + HEAP_SIZE));
+        assert_eq!(at(65_535), Some(first + 65_535 * HEAP_SIZE));
+        assert_eq!(at(65_536), None);
+        assert!(!address_map::commit_heap(65_536));
+        assert!(address_map::commit_heap(7));
+        let seventh = address_map::heap_address(7).expect("it has a place");
+        // SAFETY: committed just now, used by nobody.
+        unsafe {
+            seventh.write(1);
+            seventh.add(HEAP_SIZE - 1).write(1);
+        }
+    });
+}
+
+#[test]
+fn the_window_does_not_grow_beyond_its_end() {
+    alone(|| {
+        assert!(thread::start());
+        let (before, limit) = (address_map::committed(), address_map::slice_limit());
+        assert!(!address_map::commit(limit - before + 1));
+        assert!(!address_map::commit(limit));
+        assert_eq!(address_map::committed(), before);
+        assert!(address_map::commit(100));
+        assert_eq!(address_map::committed(), before + 100);
+        // SAFETY: committed just now, used by nobody.
+        unsafe {
+            address_map::slice_address(before).write(1);
+            address_map::slice_address(before + 100).sub(1).write(1);
+        }
+    });
+}
+
+fn limit_address_space(limit: u64) {
+    let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: the struct is valid for reading.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limits) }, 0);
+}
+
+/// With a limit on address space nothing is reserved but the tables.
+fn works_within(limit: u64) {
+    limit_address_space(limit);
+    let mut held = Vec::new();
+    for round in 0..3000 {
+        let size = [24, 700, 5000, 40_000, 200_000][round % 5] + round;
+        let block = allocate(size);
+        if block.is_null() {
+            break;
+        }
+        // SAFETY: a live block.
+        unsafe { block.write_bytes(round as u8, size.min(2000)) };
+        held.push((block, round as u8));
+    }
+    assert!(held.len() > 400, "{} blocks", held.len());
+    check();
+    let size = address_map::slice_limit() * SLICE_SIZE;
+    assert_eq!(size as u64, limit.next_power_of_two().clamp(32 << 20, 1 << 40));
+    for (block, seed) in held {
+        // SAFETY: a live block.
+        assert_eq!(unsafe { block.add(20).read() }, seed);
+        drop_block(block);
+    }
+    purge();
+    check();
+}
+
+#[test]
+fn a_small_address_space_is_enough() {
+    alone(|| works_within(300 << 20));
+}
+
+#[test]
+fn a_limit_of_some_gigabytes_is_kept_within() {
+    alone(|| works_within(5 << 30));
+}
+
+/// As many heaps as there are places, but one: the last is for the commons.
+#[test]
+fn the_last_heap_is_for_the_commons() {
+    alone(|| {
+        limit_address_space(300 << 20);
+        assert!(thread::start());
+        let places = (0..).find(|&index| address_map::heap_address(index).is_none());
+        let places = places.expect("there is an end");
+        assert_eq!(places, 512);
+        for _ in 0..places - 1 {
+            assert!(!pool::take().is_null());
+        }
+        assert!(pool::take().is_null());
+        assert_eq!(pool::counts(), (places - 1, places - 1));
+        assert!(!pool::take_any(0).is_null());
+        assert!(pool::take_any(0).is_null());
+        assert_eq!(pool::counts(), (places - 1, places));
+    });
+}
+
+#[test]
+fn no_block_is_where_no_slice_is() {
+    alone(|| {
+        drop_block(allocate(100));
+        let (first, end) = (address_map::first_slice(), address_map::committed());
+        for index in [0, first - 1, end, address_map::slice_limit() - 1, end - 1] {
+            assert_eq!(base(address_map::slice_address(index)), None);
+        }
+    });
+}
+
+/// Maps a page at each of these places, or something is there already.
+fn occupy(places: impl Iterator<Item = usize>) {
+    places.for_each(|at| _ = os::map_at(core::ptr::without_provenance_mut(at), 4096));
+}
+
+#[test]
+fn the_window_is_aligned_wherever_it_is() {
+    alone(|| {
+        // All places that it would like best; above them there is room.
+        occupy((16..80).map(|slot| slot << 40));
+        drop_block(allocate(100));
+        let first = address_map::slice_address(0);
+        assert!(first.addr().is_multiple_of(1 << 40));
+        assert_eq!(address_map::slice_limit() * SLICE_SIZE, 1 << 40);
+        check();
+    });
+}
+
+#[test]
+fn a_smaller_window_is_better_than_none() {
+    alone(|| {
+        // Nowhere is there a whole tebibyte.
+        occupy((1..256).map(|half| half << 39));
+        drop_block(allocate(100));
+        let bytes = address_map::slice_limit() * SLICE_SIZE;
+        assert_eq!(bytes, 64 << 30);
+        assert!(address_map::slice_address(0).addr().is_multiple_of(bytes));
+        check();
+    });
+}
+
+/// Within a limit there are but a few places to try.
+#[test]
+fn there_may_be_no_place_for_the_window() {
+    alone(|| {
+        limit_address_space(300 << 20);
+        occupy((1..33).map(|slot| slot * (4 << 30)));
+        assert!(allocate(100).is_null() && allocate(1 << 20).is_null());
+        assert!(!thread::start());
+        assert_eq!(os::resident(core::ptr::without_provenance_mut(1 << 45), 8192), 0);
+    });
+}

@@ -1,0 +1,437 @@
+//! The steps of a program: each is a few bytes, and a few or many operations.
+
+use super::bytes::Bytes;
+use super::table::{Held, Table};
+use cairn::{Cairn, Ledger};
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+/// Who else is at work while a thread takes its steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Nobody: everything can be counted.
+    Alone,
+    /// Other threads, each on blocks of its own.
+    Together,
+}
+
+/// The alignment of every block.
+const MIN_ALIGN: usize = 16;
+/// A table with more gets no more blocks. Pages cost more time than anything else here.
+const BLOCKS_MAX: usize = 6000;
+const CROWDED_BYTES: usize = 4 << 20;
+/// Resizing does not go beyond that.
+const BYTES_MAX: usize = 48 << 20;
+/// One step does not allocate more than that, but for a single block.
+const STEP_BYTES: usize = 128 << 10;
+/// Many blocks at once are not aligned to more: beyond some point each is a mapping.
+const MANY_ALIGN: usize = 64 << 10;
+/// Blocks of batches under way, of a heap: they count as in use.
+pub(crate) const UNDER_WAY: usize = 16 * 3;
+
+/// Through these, blocks pass from thread to thread while all are at work.
+static EXCHANGE: [Mutex<Option<Held>>; 16] = [const { Mutex::new(None) }; 16];
+
+/// Takes all steps of `bytes`.
+pub(crate) fn steps(table: &mut Table, bytes: &mut Bytes, company: Company) {
+    while !bytes.is_empty() {
+        step(table, bytes, company);
+    }
+}
+
+fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
+    let code = bytes.byte() % 32;
+    if table.trace {
+        eprintln!("step {code} of {} blocks, {} bytes", table.blocks.len(), table.bytes);
+    }
+    if code < 12 && (table.blocks.len() >= BLOCKS_MAX || table.bytes >= CROWDED_BYTES) {
+        return free_many(table, bytes);
+    }
+    match code {
+        0..=3 => allocate_many(table, bytes.size(), 1, How::Plain),
+        4 => allocate_many(table, bytes.size(), 1, How::Zeroed),
+        5 => allocate_many(table, bytes.size(), 1, How::Aligned(bytes.align())),
+        6 => allocate_many(table, bytes.size(), 1, How::Layout(bytes.align(), false)),
+        7 => allocate_many(table, bytes.size(), bytes.count(), How::Layout(32, true)),
+        8 | 9 => allocate_many(table, bytes.size(), bytes.count(), How::Plain),
+        10 => allocate_many(table, bytes.size(), bytes.count(), How::Zeroed),
+        11 => {
+            let (size, count) = (bytes.size(), bytes.count());
+            let align = bytes.align().min(MANY_ALIGN);
+            allocate_many(table, size, count, How::Aligned(align));
+        }
+        12..=14 => {
+            if let Some(index) = pick(table, bytes) {
+                let held = table.take(index);
+                free(table, held);
+            }
+        }
+        15..=18 => free_many(table, bytes),
+        19 => replace_many(table, bytes),
+        20 | 21 => {
+            if let Some(index) = pick(table, bytes) {
+                let size = bytes.size();
+                reallocate(table, index, size);
+            }
+        }
+        23 => grow(table, bytes),
+        22 | 24 => resize_slightly(table, bytes),
+        25 => probe(table, bytes),
+        26 => demand_the_impossible(table, bytes),
+        27 if bytes.number() < 16 => purge(table),
+        28 => cairn::set_purge_delay_ms(super::DELAYS_MS[bytes.number() % 8]),
+        29 => account(table, bytes, company),
+        30 if company == Company::Together => give_or_receive(table, bytes),
+        31 if company == Company::Together => trade(table, bytes),
+        _ => {
+            if let Some(index) = pick(table, bytes) {
+                table.blocks[index].verify();
+            }
+        }
+    }
+}
+
+/// By which call a block is allocated.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Plain,
+    Zeroed,
+    Aligned(usize),
+    /// Through the global allocator's interface: alignment, and whether zeroed.
+    Layout(usize, bool),
+}
+
+fn allocate_many(table: &mut Table, size: usize, count: usize, how: How) {
+    let count = count.min(1 + STEP_BYTES / size.max(1));
+    if table.trace {
+        eprintln!("  allocate {count} of {size}, {how:?}");
+    }
+    for _ in 0..count {
+        allocate(table, size, how);
+    }
+}
+
+fn allocate(table: &mut Table, size: usize, how: How) {
+    let mut layout = None;
+    let p = match how {
+        How::Plain => cairn::allocate(size),
+        How::Zeroed => cairn::allocate_zeroed(size),
+        How::Aligned(align) => cairn::allocate_aligned(size, align),
+        How::Layout(align, zeroed) => {
+            let l = Layout::from_size_align(size.max(1), align).expect("sizes are moderate");
+            layout = Some(l);
+            // SAFETY: the size is not 0.
+            unsafe { if zeroed { Cairn.alloc_zeroed(l) } else { Cairn.alloc(l) } }
+        }
+    };
+    let align = match how {
+        How::Plain | How::Zeroed => MIN_ALIGN,
+        How::Aligned(align) | How::Layout(align, _) => align.max(MIN_ALIGN),
+    };
+    let held = note(table, p, size, align, layout);
+    if matches!(how, How::Zeroed | How::Layout(_, true)) {
+        held.verify_zero();
+    }
+    held.fill();
+    table.put(held);
+}
+
+/// What is known of a block that was just handed out.
+fn note(table: &mut Table, p: *mut u8, size: usize, align: usize, layout: Option<Layout>) -> Held {
+    table.operations += 1;
+    assert!(!p.is_null(), "no memory for {size} bytes, aligned to {align}");
+    assert!(p.addr().is_multiple_of(align), "{p:p} for {size} bytes is not aligned to {align}");
+    // SAFETY: a live block.
+    let usable = unsafe { cairn::usable_size(p) };
+    assert!(usable >= size, "{usable} bytes are usable of {size} at {p:p}");
+    Held { p, size, usable, layout, seed: table.seed() }
+}
+
+/// The last block, the first one, any, or the largest: there are few large ones.
+fn pick(table: &Table, bytes: &mut Bytes) -> Option<usize> {
+    let (order, any) = (bytes.byte(), bytes.pair());
+    let last = table.blocks.len().checked_sub(1)?;
+    Some(match order % 8 {
+        0..=2 => last,
+        3 => 0,
+        4..=6 => any % (last + 1),
+        _ => (0..=last).max_by_key(|&at| table.blocks[at].usable)?,
+    })
+}
+
+fn free(table: &mut Table, held: Held) {
+    table.operations += 1;
+    held.verify();
+    // SAFETY: live, and nobody else's.
+    unsafe {
+        match held.layout {
+            Some(layout) => Cairn.dealloc(held.p, layout),
+            None if held.seed.is_multiple_of(8) => cairn::deallocate_named(held.p, "operations"),
+            None => cairn::deallocate(held.p),
+        }
+    }
+}
+
+/// Frees the latest, the oldest, every second of the latest, or any.
+fn free_some(table: &mut Table, count: usize, order: u8, mut random: usize) {
+    for turn in 0..count {
+        let len = table.blocks.len();
+        let held = match order % 4 {
+            _ if len == 0 => return,
+            0 => table.take(len - 1),
+            1 => table.take_first().expect("there are some"),
+            2 => table.take(len.saturating_sub(2 + turn)),
+            _ => {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                table.take((random >> 33) % len)
+            }
+        };
+        free(table, held);
+    }
+}
+
+fn free_many(table: &mut Table, bytes: &mut Bytes) {
+    let (count, order, random) = (bytes.count(), bytes.byte(), bytes.number());
+    if table.trace {
+        eprintln!("  free {count} in order {}", order % 4);
+    }
+    free_some(table, count, order, random);
+}
+
+/// Frees everything that is left.
+pub(crate) fn free_all(table: &mut Table, order: u8) {
+    free_some(table, table.blocks.len(), order, 1);
+}
+
+/// Blocks of some sizes come and go, none stays long.
+fn replace_many(table: &mut Table, bytes: &mut Bytes) {
+    let (count, order, random, size) = (bytes.count(), bytes.byte(), bytes.number(), bytes.size());
+    for turn in 0..count.min(1 + STEP_BYTES / size.max(1)) {
+        free_some(table, 1, order, random + turn);
+        allocate(table, size.saturating_sub(turn % 32), How::Plain);
+    }
+}
+
+/// Resizes a block, which becomes the last one.
+fn reallocate(table: &mut Table, index: usize, size: usize) {
+    let before = table.take(index);
+    if table.trace {
+        eprintln!("  reallocate {before:x?} to {size}");
+    }
+    before.verify();
+    // What a block can hold is kept, for who knows how much of it is used; but the global
+    // allocator's interface knows the size.
+    let kept = before.layout.map_or(before.usable, |layout| layout.size()).min(size);
+    before.mark_kept(kept);
+    let (p, align, layout) = match before.layout {
+        // SAFETY: live, and nobody else's.
+        None => (unsafe { cairn::reallocate(before.p, size) }, MIN_ALIGN, None),
+        Some(old) => {
+            let size = size.max(1);
+            let new = Layout::from_size_align(size, old.align()).expect("sizes are moderate");
+            // SAFETY: live, nobody else's, and of that layout; the size is not 0.
+            (unsafe { Cairn.realloc(before.p, old, size) }, old.align().max(MIN_ALIGN), Some(new))
+        }
+    };
+    let held = note(table, p, size, align, layout);
+    held.verify_kept(&before, kept);
+    held.fill();
+    table.put(held);
+}
+
+/// Grows a block again and again, as a vector does.
+fn grow(table: &mut Table, bytes: &mut Bytes) {
+    let (Some(mut index), count, pace) = (pick(table, bytes), bytes.count(), bytes.number()) else {
+        return;
+    };
+    // Once in a while into a mapping and on.
+    let bound = [20 << 20, 2 << 20, STEP_BYTES][pace.min(32) / 16];
+    for _ in 0..count.min(40) {
+        let size = table.blocks[index].size;
+        let size = size + size / (1 + pace % 9) + 1;
+        if size > bound || table.bytes + size > BYTES_MAX {
+            return;
+        }
+        reallocate(table, index, size);
+        index = table.blocks.len() - 1;
+    }
+}
+
+/// Resizes a block to what it has, its half, its double, or one more or less.
+fn resize_slightly(table: &mut Table, bytes: &mut Bytes) {
+    let Some(index) = pick(table, bytes) else { return };
+    let (Held { size, usable, .. }, how) = (&table.blocks[index], bytes.byte());
+    let size = match how % 8 {
+        0 => *usable,
+        1 => usable + 1,
+        2 => usable - 1,
+        3 => usable / 2,
+        4 => (usable / 2).saturating_sub(1),
+        5 => 2 * usable,
+        6 => size + usable / 8,
+        _ => size - size / 8,
+    };
+    if table.bytes + size <= BYTES_MAX {
+        reallocate(table, index, size);
+    }
+}
+
+/// Asks the metadata about a block, its inside, and what follows it.
+fn probe(table: &mut Table, bytes: &mut Bytes) {
+    let Some(index) = pick(table, bytes) else { return };
+    let held = &table.blocks[index];
+    let inside = bytes.pair() * held.usable / (1 << 16);
+    for at in [0, inside, held.size.saturating_sub(1), held.usable - 1] {
+        let base = cairn::base(held.p.wrapping_add(at));
+        assert_eq!(base, Some(held.p), "the block around byte {at} of {held:x?}");
+    }
+    let behind = cairn::base(held.p.wrapping_add(held.usable));
+    assert_ne!(behind, Some(held.p), "the block behind {held:x?}");
+    // SAFETY: a live block.
+    assert_eq!(unsafe { cairn::usable_size(held.p) }, held.usable, "{held:x?}");
+    // The system's own heap, the stack, the program, nothing, and no address at all.
+    let (boxed, local) = (Box::new(0u8), 0u8);
+    let foreign = [&raw const *boxed, &raw const local, EXCHANGE.as_ptr().cast(), null_mut()];
+    for p in foreign.into_iter().chain([std::ptr::without_provenance(usize::MAX)]) {
+        assert_eq!(cairn::base(p), None, "{p:p} is none of the allocator's");
+    }
+}
+
+/// Says so instead of answering null.
+struct Sentinel;
+
+impl cairn::NoMemory for Sentinel {
+    fn answer(size: usize, align: usize) -> *mut u8 {
+        std::ptr::without_provenance_mut(size ^ align)
+    }
+}
+
+/// Sizes and alignments that no memory has; and null, which is no block.
+fn demand_the_impossible(table: &mut Table, bytes: &mut Bytes) {
+    const SIZES: [usize; 6] =
+        [1 << 48, 1 << 62, isize::MAX as usize, 1 << 63, usize::MAX - 4095, usize::MAX];
+    let (which, align) = (bytes.number(), bytes.align());
+    let size = SIZES[which % SIZES.len()];
+    table.operations += 1;
+    let got = match which / 8 % 8 {
+        0 => cairn::allocate(size),
+        1 => cairn::allocate_zeroed(size),
+        2 => cairn::allocate_aligned(size, align),
+        3 => cairn::allocate_aligned(1 + which, 1 << (48 + which % 16)),
+        4 => {
+            let got = cairn::allocate_or::<Sentinel>(size);
+            assert_eq!(got, Sentinel::answer_for(size, MIN_ALIGN));
+            let got = cairn::allocate_zeroed_or::<Sentinel>(size);
+            assert_eq!(got, Sentinel::answer_for(size, MIN_ALIGN));
+            let align = align.max(MIN_ALIGN);
+            let got = cairn::allocate_aligned_or::<Sentinel>(size, align);
+            assert_eq!(got, Sentinel::answer_for(size, align));
+            null_mut()
+        }
+        5 => {
+            let Some(index) = pick(table, bytes) else { return };
+            let held = &table.blocks[index];
+            // SAFETY: live; it stays as it is, for nothing is that large.
+            let got = unsafe { cairn::reallocate(held.p, size) };
+            held.verify();
+            got
+        }
+        6 => {
+            // SAFETY: null is no block.
+            unsafe {
+                cairn::deallocate(null_mut());
+                cairn::deallocate_named(null_mut(), "operations");
+                assert_eq!(cairn::usable_size(null_mut()), 0);
+            }
+            null_mut()
+        }
+        _ => {
+            let size = bytes.size();
+            // SAFETY: null is no block: one is allocated.
+            let p = unsafe { cairn::reallocate(null_mut(), size) };
+            let held = note(table, p, size, MIN_ALIGN, None);
+            held.fill();
+            return table.put(held);
+        }
+    };
+    assert!(got.is_null(), "{got:p} for {size} bytes, aligned to {align}, way {}", which / 8 % 8);
+}
+
+impl Sentinel {
+    fn answer_for(size: usize, align: usize) -> *mut u8 {
+        <Sentinel as cairn::NoMemory>::answer(size, align)
+    }
+}
+
+fn purge(table: &mut Table) {
+    table.operations += 1;
+    cairn::purge();
+}
+
+/// Checks the invariants and the account; while others work, only that it can be drawn up.
+fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
+    let which = bytes.number();
+    if which < 64 && company == Company::Alone {
+        table.operations += 1;
+        cairn::check();
+    }
+    if which >= 16 {
+        return;
+    }
+    table.operations += 1;
+    let ledger = Ledger::take();
+    if company == Company::Together {
+        return;
+    }
+    let (live, (_, heaps)) = (table.blocks.len(), ledger.heaps);
+    let in_spans: usize = ledger.classes.iter().map(|class| class.in_use).sum();
+    let known = in_spans + ledger.large_blocks + ledger.mapping_blocks;
+    assert!(known >= live, "the ledger knows {known} blocks of {live}");
+    assert!(known <= live + heaps * UNDER_WAY, "the ledger has {known} blocks for {live}");
+    assert!(ledger.allocated() >= table.bytes, "{} bytes of {}", ledger.allocated(), table.bytes);
+    let cut = ledger.sum(|row| row.in_use + row.cached + row.free + row.untouched);
+    assert!(cut <= ledger.spans.bytes, "{cut} bytes in spans of {}", ledger.spans.bytes);
+}
+
+fn exchange(slot: usize, held: Option<Held>) -> Option<Held> {
+    let mut slot = EXCHANGE[slot % EXCHANGE.len()].lock().expect("nobody panics here");
+    std::mem::replace(&mut slot, held)
+}
+
+/// Puts a block where any thread may take it, or takes what some thread has put there.
+fn give_or_receive(table: &mut Table, bytes: &mut Bytes) {
+    let slot = bytes.number();
+    if slot < 128 {
+        let Some(index) = pick(table, bytes) else { return };
+        let held = table.take(index);
+        if let Some(found) = exchange(slot, Some(held)) {
+            free(table, found);
+        }
+    } else if let Some(found) = exchange(slot, None) {
+        found.verify();
+        table.put(found);
+    }
+}
+
+/// Blocks of about one size go from thread to thread: nearly every one is freed by another than
+/// has allocated it, all out of few spans.
+fn trade(table: &mut Table, bytes: &mut Bytes) {
+    let (count, random, size) = (8 * bytes.count(), bytes.number(), bytes.size());
+    for turn in 0..count.min(1 + 8 * STEP_BYTES / size.max(1)) {
+        allocate(table, size, How::Plain);
+        let held = table.take(table.blocks.len() - 1);
+        if let Some(found) = exchange(random + 5 * turn, Some(held)) {
+            free(table, found);
+        }
+    }
+}
+
+/// Takes back what nobody has taken.
+pub(crate) fn clear_exchange(table: &mut Table) {
+    for slot in 0..EXCHANGE.len() {
+        if let Some(held) = exchange(slot, None) {
+            table.put(held);
+        }
+    }
+}

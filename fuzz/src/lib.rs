@@ -1,0 +1,37 @@
+//! What the fuzz targets share: the machine of the core's own test, and a count of what it did.
+
+#[path = "../../crates/cairn/tests/operations/machine/mod.rs"]
+mod machine;
+
+use machine::Kind;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static LOCKSTEP: AtomicU64 = AtomicU64::new(0);
+static PARALLEL: AtomicU64 = AtomicU64::new(0);
+
+/// Runs a program of one thread.
+pub fn single(program: &[u8]) {
+    run(Kind::Single, program);
+}
+
+/// Runs a program of several threads.
+pub fn threads(program: &[u8]) {
+    run(Kind::Threads, program);
+}
+
+fn run(kind: Kind, program: &[u8]) {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        // SAFETY: the function stays as long as the process.
+        unsafe { libc::atexit(report) };
+    });
+    let counts = machine::run(kind, program, false);
+    LOCKSTEP.fetch_add(counts.lockstep, Ordering::Relaxed);
+    PARALLEL.fetch_add(counts.parallel, Ordering::Relaxed);
+}
+
+extern "C" fn report() {
+    let (lockstep, parallel) = (LOCKSTEP.load(Ordering::Relaxed), PARALLEL.load(Ordering::Relaxed));
+    eprintln!("operations: {lockstep} lock-step + {parallel} parallel");
+}

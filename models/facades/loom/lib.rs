@@ -1,0 +1,17 @@
+//! The core under loom: all of its rooms but the ledger and the view from outside.
+
+mod block;
+mod remote;
+mod sync;
+
+mod address_map;
+mod api;
+mod arena;
+mod heap;
+mod large;
+mod orphans;
+mod os;
+mod pthread;
+mod size_class;
+mod span;
+mod thread;

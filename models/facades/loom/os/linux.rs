@@ -1,0 +1,146 @@
+//! A system for models: one window of zeroed memory, and futexes that loom schedules.
+
+use crate::sync::{AtomicU32, touched};
+use core::ptr::null_mut;
+use loom::thread::{Thread, current, park};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+
+/// The size of the smallest window.
+const WINDOW: usize = 256 << 20;
+const PAGE: usize = 4096;
+
+thread_local! {
+    /// Each of the test's threads has a window of its own.
+    static MEMORY: Cell<*mut u8> = const { Cell::new(null_mut()) };
+    static SLEEPERS: RefCell<HashMap<usize, VecDeque<Thread>>> = RefCell::default();
+}
+
+loom::thread_local! {
+    static TOKEN: Box<u64> = Box::new(0);
+}
+
+/// Begins an execution: all memory is zero, and nobody sleeps.
+pub(crate) fn start() {
+    SLEEPERS.with_borrow_mut(HashMap::clear);
+    if MEMORY.get().is_null() {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, with room for an aligned window; it stays until the end.
+        let p = unsafe { libc::mmap(null_mut(), 2 * WINDOW, prot, flags, -1, 0) };
+        assert_ne!(p, libc::MAP_FAILED);
+        let p: *mut u8 = p.cast();
+        let window = p.wrapping_add(p.addr().wrapping_neg() & (WINDOW - 1));
+        // SAFETY: inside that mapping.
+        unsafe { libc::madvise(window.cast(), WINDOW, libc::MADV_NOHUGEPAGE) };
+        MEMORY.set(window);
+    }
+    // SAFETY: the window; what the last execution left in it is dead.
+    assert_eq!(unsafe { libc::madvise(MEMORY.get().cast(), WINDOW, libc::MADV_DONTNEED) }, 0);
+}
+
+pub(crate) fn reserve(_: *mut u8, size: usize) -> *mut u8 {
+    if size == WINDOW { MEMORY.get() } else { null_mut() }
+}
+
+/// Watched: whoever uses what stands at `at` must know that it is there.
+pub(crate) fn commit(at: *mut u8, _: usize) -> bool {
+    touched(at);
+    true
+}
+
+pub(crate) fn make_readable(_: *mut u8, _: usize) -> bool {
+    true
+}
+
+pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
+
+pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+    // SAFETY: callers name pages of their own whose contents are dead.
+    unsafe { at.write_bytes(0, size) };
+    true
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn release(_: *mut u8, _: usize) -> bool {
+    unreachable!("the models have no mappings")
+}
+
+pub(crate) fn map(_: usize) -> *mut u8 {
+    null_mut()
+}
+
+pub(crate) fn map_at(_: *mut u8, _: usize) -> bool {
+    false
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize) -> *mut u8 {
+    null_mut()
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn move_pages_away(_: *mut u8, _: usize) -> *mut u8 {
+    null_mut()
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn move_pages_back(_: *mut u8, _: *mut u8, _: usize) {}
+
+pub(crate) fn resident(_: *mut u8, size: usize) -> usize {
+    size
+}
+
+pub(crate) fn page_size() -> usize {
+    PAGE
+}
+
+pub(crate) fn address_space_limit() -> usize {
+    usize::MAX
+}
+
+pub(crate) fn now_ms() -> u64 {
+    1
+}
+
+pub(crate) fn seed() -> usize {
+    0
+}
+
+/// A number that tells the calling thread from all others.
+pub(crate) fn thread_token() -> usize {
+    TOKEN.with(|token| (&raw const **token).addr())
+}
+
+/// Sleeps while `*word == expected`, or returns at once if it is not. Nothing comes between the
+/// look and the sleep: loom switches threads before an operation on a word, never after it.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    if word.newest() == expected {
+        let key = (&raw const *word).addr();
+        SLEEPERS.with_borrow_mut(|all| all.entry(key).or_default().push_back(current()));
+        park();
+    }
+}
+
+/// Wakes one sleeper on `word`. It looks at the word only to tell loom that the order of this
+/// and a `wait` matters.
+pub(crate) fn wake(word: &AtomicU32) {
+    word.newest();
+    let key = (&raw const *word).addr();
+    let sleeper = SLEEPERS.with_borrow_mut(|all| all.get_mut(&key).and_then(VecDeque::pop_front));
+    if let Some(sleeper) = sleeper {
+        sleeper.unpark();
+    }
+}
+
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    eprint!("{}", String::from_utf8_lossy(bytes));
+}
+
+pub(crate) fn abort() -> ! {
+    panic!("the allocator has ended the process")
+}

@@ -1,0 +1,114 @@
+//! Owns: the system as the model of the whole core has it: the real file's functions.
+//! Idea: memory whose pages know what may be done to them, threads that are scheduled at random,
+//!   a clock that goes on when it is read. Each call is a place where others may run, before it
+//!   and after it, and may fail if the model wants that.
+//! Never: keeps state; `whole::memory` and `whole::threads` do.
+//! Threads: any; holds nothing.
+//! Checked: `whole::memory` asserts that each call is legal.
+//! Story: docs/verification.md
+
+use crate::sync::AtomicU32;
+use crate::whole::memory;
+use crate::whole::threads::{self, point};
+use core::ptr::null_mut;
+
+/// One call; `failed` is its answer if it fails.
+fn call<T>(failed: T, act: impl FnOnce() -> T) -> T {
+    point();
+    let answer = if threads::fails() { failed } else { act() };
+    point();
+    answer
+}
+
+pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
+    call(null_mut(), || memory::reserve(hint, size))
+}
+
+pub(crate) fn map(size: usize) -> *mut u8 {
+    call(null_mut(), || memory::map(size))
+}
+
+pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
+    call(false, || memory::map_at(at, size))
+}
+
+pub(crate) fn commit(at: *mut u8, size: usize) -> bool {
+    call(false, || memory::commit(at, size))
+}
+
+pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
+    call(false, || memory::make_readable(at, size))
+}
+
+pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+    call(false, || memory::decommit(at, size))
+}
+
+pub(crate) fn keep_small_pages(_at: *mut u8, _size: usize) {}
+
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
+    call(false, || memory::release(at, size))
+}
+
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
+    call(null_mut(), || memory::remap(at, old, new))
+}
+
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
+    call(null_mut(), || memory::move_pages_away(from, size))
+}
+
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
+    point();
+    memory::move_pages_back(from, to, size);
+}
+
+pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
+    memory::committed(at, size)
+}
+
+pub(crate) fn page_size() -> usize {
+    memory::page_size()
+}
+
+pub(crate) fn address_space_limit() -> usize {
+    memory::limit()
+}
+
+pub(crate) fn now_ms() -> u64 {
+    threads::now_ms()
+}
+
+/// The same in each run: addresses are, then.
+pub(crate) fn seed() -> usize {
+    0
+}
+
+pub(crate) fn thread_token() -> usize {
+    threads::token()
+}
+
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    threads::wait(word, expected);
+}
+
+pub(crate) fn wake(word: &AtomicU32) {
+    threads::wake(word);
+}
+
+/// The last words become a panic's, in `abort`.
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    threads::say(bytes);
+}
+
+pub(crate) fn abort() -> ! {
+    panic!("{}", threads::said().trim_end());
+}

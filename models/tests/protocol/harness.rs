@@ -1,0 +1,168 @@
+//! How a model is run, and what many of them begin with.
+
+use crate::address_map::{self, OWNER_NONE};
+use crate::block::Block;
+use crate::size_class::CLASSES;
+use crate::span::Span;
+use crate::sync::{Loads, Ordering, Quiet};
+use crate::{arena, orphans, os, pthread, sync};
+use loom::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// How large a model is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    /// With every change.
+    Quick,
+    /// `cargo xtask models --full`.
+    Full,
+}
+
+/// The bounds of a model.
+#[derive(Clone, Copy)]
+pub(crate) struct Model {
+    /// Preemptions in one execution, at most, quick and full; None: as many as there can be.
+    pub(crate) preemptions: [Option<usize>; 2],
+    /// Atomics it does not watch.
+    pub(crate) quiet: Quiet,
+    /// It watches the window's growth.
+    pub(crate) growth: bool,
+}
+
+/// All interleavings of everything.
+pub(crate) const ALL: Model = Model { preemptions: [None, None], quiet: &[], growth: false };
+
+/// What only the fork models watch: who is forking.
+pub(crate) const FORKER: (&str, &str) = ("os/lock.rs", "usize");
+/// `FORKER` first. Hints and numbers whose value decides only what is worth doing, and the parts of descriptors
+/// that stay while a span exists.
+pub(crate) const HINTS: Quiet = &[
+    FORKER,
+    ("arena/mod.rs", "usize"),
+    ("heap/upkeep.rs", "usize"),
+    ("heap/pool.rs", "usize"),
+    ("address_map.rs", "u8"),
+    ("address_map.rs", "*mut protocol::address_map::Slot"),
+];
+
+/// Runs `scenario` in every execution there is, twice: with loads that see the newest value, and
+/// with loads that see any they may. Prints how many those were.
+pub(crate) fn check<F>(model: Model, scenario: F)
+where
+    F: Fn(Size) + Send + Sync + 'static,
+{
+    let full = std::env::var("CAIRN_MODELS").is_ok_and(|size| size == "full");
+    let size = if full { Size::Full } else { Size::Quick };
+    let bound = model.preemptions[usize::from(full)];
+    let name = std::any::type_name_of_val(&scenario).replace("::{{closure}}", "");
+    let scenario = Arc::new(scenario);
+    let begun = Instant::now();
+    let executions = [Loads::Newest, Loads::Allowed].map(|loads| {
+        let count = Arc::new(AtomicU64::new(0));
+        let (counter, scenario) = (count.clone(), scenario.clone());
+        let mut builder = loom::model::Builder::new();
+        builder.max_branches = 20_000;
+        builder.preemption_bound = bound;
+        builder.check(move || {
+            counter.fetch_add(1, Relaxed);
+            let loud =
+                if model.growth { (&raw const address_map::MAP.committed).addr() } else { 0 };
+            sync::start(loads, model.quiet, loud);
+            os::start();
+            scenario(size);
+        });
+        count.load(Relaxed)
+    });
+    let bound = bound.map_or("all".to_owned(), |most| most.to_string());
+    let seconds = begun.elapsed().as_secs_f64();
+    let [newest, allowed] = executions;
+    println!("model {name}: preemptions {bound}, executions {newest} + {allowed}, {seconds:.1} s");
+}
+
+/// Starts a thread with a stack for the allocator's slow paths.
+pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    const STACK_WORDS: usize = 1 << 14;
+    let with_exit = || {
+        let result = body();
+        pthread::exit();
+        result
+    };
+    loom::thread::Builder::new().stack_size(STACK_WORDS).spawn(with_exit).expect("it starts")
+}
+
+/// Lets a pointer travel to another thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<T>(pub(crate) T);
+
+// SAFETY: loom checks what the threads do with it.
+unsafe impl<T> Send for Sent<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Sent<T> {}
+
+impl<T: Copy> Sent<T> {
+    /// What it is.
+    pub(crate) fn get(&self) -> T {
+        self.0
+    }
+}
+
+/// Who holds the spans of models that have no heaps.
+pub(crate) const TAG: u32 = 4096;
+
+/// Makes a span of `class` in the window, which must exist, with its first `used` blocks handed
+/// out.
+pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+    let run = arena::take_span(CLASSES[class].slices.into()).expect("the window has room");
+    let span = Span::create(run.index, run.zero, class, TAG);
+    // SAFETY: the span is ours.
+    unsafe {
+        assert!((*span).word().is_held());
+        let mut block = (*span).carve(used).0;
+        let mut blocks = Vec::new();
+        for _ in 0..used {
+            blocks.push(Sent(block));
+            block = Block::next(block);
+        }
+        (span, blocks)
+    }
+}
+
+/// As `span`, and its list has been used.
+pub(crate) fn listable_span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+    let (span, blocks) = span(class, used);
+    // SAFETY: the span is ours.
+    unsafe {
+        assert!(orphans::leave(span));
+        let (adopted, pending) = orphans::adopt(class).expect("it is there");
+        assert_eq!((adopted, pending.count), (span, 0));
+        (*span).own(TAG);
+    }
+    (span, blocks)
+}
+
+/// Lets go of a held span as a heap does that gives everything up.
+///
+/// # Safety
+/// The caller holds `span`, which is in no list.
+pub(crate) unsafe fn give_up(span: *mut Span) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !(*span).has_local() {
+            (*span).absorb((*span).collect());
+        }
+        if (*span).used() == 0 || !orphans::leave(span) {
+            (*span).empty();
+            (*span).release();
+        }
+    }
+}
+
+/// Asserts that the slice at `index` has gone back to the arena, whole.
+pub(crate) fn assert_released(index: usize) {
+    let owner = address_map::descriptor_at(index).owner.load(Ordering::Relaxed);
+    assert_eq!(owner, OWNER_NONE, "its descriptor names a holder");
+    assert_eq!(address_map::remote_word(index).pending(), 0, "blocks were freed into it since");
+    assert!(arena::take_exactly(index, 1).is_some(), "the arena has not got it back");
+}

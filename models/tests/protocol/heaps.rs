@@ -1,0 +1,106 @@
+//! Whole heaps and the public calls: threads that end, free, claim and let go at the same time.
+//! Loom watches what the models of spans watch; the hints are numbers here.
+
+use crate::address_map;
+use crate::block::Block;
+use crate::harness::{ALL, HINTS, Model, Sent, Size, assert_released, check, listable_span, spawn};
+use crate::heap::{Heap, pool};
+use crate::size_class::{self, CLASSES};
+use crate::{api, heap, thread};
+
+/// Blocks of this size: 16 in a span of one slice, carved four at a time.
+const BYTES: usize = 1024;
+const HEAPS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..ALL };
+
+fn class() -> usize {
+    (0..CLASSES.len()).find(|&c| CLASSES[c].size as usize == BYTES).expect("a class")
+}
+
+/// The slice of a block.
+fn slice_of(block: *mut u8) -> usize {
+    address_map::slice_of(block)
+}
+
+/// Makes the window, and uses everything once that the threads will share.
+fn begin() {
+    assert!(thread::start());
+    let (span, blocks) = listable_span(class(), 1);
+    // SAFETY: the span is ours, and the block in use.
+    unsafe {
+        (*span).push_local(blocks[0].get());
+        (*span).release();
+    }
+}
+
+/// A thread ends, with blocks in hand, while others free the last blocks of its span: the span
+/// goes to the list and out of it again, or never gets there; its slice goes back once. One
+/// other thread; in full two.
+#[test]
+fn a_thread_ends_while_others_free() {
+    check(HEAPS, |size| {
+        begin();
+        let heap = pool::take();
+        let class = class();
+        // SAFETY: this thread's heap; each block is freed once.
+        unsafe {
+            let first = (*heap).refill(class);
+            let second = Heap::pop(heap, class);
+            let index = slice_of(first.cast());
+            assert!(!second.is_null() && slice_of(second.cast()) == index);
+            let blocks = [Sent(first), Sent(second)];
+            let free = |block: Sent<*mut Block>| {
+                spawn(move || heap::send_without_heap(index, block.get()))
+            };
+            let mut threads = vec![free(blocks[0])];
+            if size == Size::Full {
+                threads.push(free(blocks[1]));
+            } else {
+                assert!(
+                    !(*address_map::slot(index).cast::<crate::span::Span>()).push_local(second)
+                );
+            }
+            (*heap).abandon();
+            pool::put(heap);
+            threads.into_iter().for_each(|t| t.join().unwrap());
+            assert_released(index);
+        }
+    });
+}
+
+/// A thread lets go of a full span, since it needs another one, and goes on freeing into it, while
+/// a second thread frees into it and ends. Whoever reads its own tag in the descriptor holds the
+/// span: nobody else touches its fields.
+#[test]
+fn who_reads_its_own_tag_holds_the_span() {
+    check(HEAPS, |size| {
+        begin();
+        // No room for full spans: a heap lets go of them at once.
+        assert!(pool::take_full_room(pool::FULL_SLICES));
+        let all: usize =
+            CLASSES[size_class::class_of_aligned(BYTES, 16).expect("small")].blocks.into();
+        let blocks: Vec<_> = (0..all).map(|_| Sent(api::allocate(BYTES))).collect();
+        let index = slice_of(blocks[0].get());
+        assert!(blocks.iter().all(|b| slice_of(b.get()) == index), "one span, and full");
+        let [one, two] = [blocks[0], blocks[1]];
+        // SAFETY: each block is freed once.
+        unsafe {
+            let other = spawn(move || {
+                api::deallocate(one.get());
+                if size == Size::Full {
+                    api::deallocate(two.get());
+                }
+            });
+            let more = api::allocate(BYTES);
+            assert!(!more.is_null());
+            api::deallocate(blocks[2].get());
+            other.join().unwrap();
+            let rest = if size == Size::Full { 3 } else { 1 };
+            for block in blocks[rest..].iter().filter(|b| b.get() != blocks[2].get()) {
+                api::deallocate(block.get());
+            }
+            api::deallocate(more);
+        }
+        thread::trim();
+        assert_released(index);
+    });
+}

@@ -1,0 +1,72 @@
+//! The lock of the slow paths, with simulated futexes: `wait` sleeps only if the word still is
+//! what the caller saw, `wake` wakes the one that has slept longest.
+
+use crate::harness::{ALL, FORKER, Model, Size, check, spawn};
+use crate::os::{Fork, Lock, set_forking};
+use crate::sync::Plain;
+
+static LOCK: Lock<Plain<usize>> = Lock::new(Plain::new(0));
+
+/// Takes the lock and counts. Loom reports it if two threads are inside, or if one does not see
+/// what the last one wrote.
+fn count() {
+    let guard = LOCK.lock();
+    guard.set(guard.get() + 1);
+}
+
+fn counted() -> usize {
+    LOCK.lock().get()
+}
+
+/// Two threads, once each: every order of the spin, the exchange and the sleep. One is inside,
+/// the next one sees what it wrote, and nobody sleeps for ever.
+#[test]
+fn two_threads_and_one_lock() {
+    check(Model { quiet: &[FORKER], ..ALL }, |_| {
+        drop(LOCK.lock());
+        let a = spawn(count);
+        count();
+        a.join().unwrap();
+        assert_eq!(counted(), 2);
+    });
+}
+
+/// Three threads: a sleeper among others that come and go. Whoever is woken does not forget
+/// those that sleep still. In full each comes twice but the first.
+#[test]
+fn three_threads_and_one_lock() {
+    const THREE: Model = Model { preemptions: [Some(4), Some(4)], quiet: &[FORKER], growth: false };
+    check(THREE, |size| {
+        drop(LOCK.lock());
+        let rounds = if size == Size::Full { 2 } else { 1 };
+        let often = move || (0..rounds).for_each(|_| count());
+        let (a, b) = (spawn(often), spawn(often));
+        count();
+        a.join().unwrap();
+        b.join().unwrap();
+        assert_eq!(counted(), 1 + 2 * rounds);
+    });
+}
+
+/// A thread holds the lock over a fork, and goes through it meanwhile, as handlers of others
+/// make it; another thread wants it. The other one never is inside before the fork is over, and
+/// does not sleep for ever. In full two others.
+#[test]
+fn nobody_but_the_forker_passes_a_held_lock() {
+    const FORK: Model = Model { preemptions: [Some(3), Some(3)], ..ALL };
+    check(FORK, |size| {
+        set_forking(false);
+        drop(LOCK.lock());
+        let others = if size == Size::Full { 2 } else { 1 };
+        let threads: Vec<_> = (0..others).map(|_| spawn(count)).collect();
+        LOCK.at_fork(Fork::Prepare);
+        set_forking(true);
+        count();
+        count();
+        set_forking(false);
+        LOCK.at_fork(Fork::Parent);
+        count();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(counted(), 3 + others);
+    });
+}

@@ -1,0 +1,18 @@
+//! Models of the protocols between threads, on the production code: the allocator's own files,
+//! compiled against loom's atomics and cells (build.rs says how). Loom runs every interleaving,
+//! up to a bound of preemptions where a model names one, and every value that the orderings
+//! allow. A cell that two threads touch without a happens-before between them is an error; so
+//! is a thread that sleeps for ever. docs/protocol.md has the table.
+#![allow(dead_code, unused_imports, unreachable_pub)] // The core's: not every call has a model.
+
+include!(concat!(env!("OUT_DIR"), "/loom.rs"));
+
+mod harness;
+
+mod forks;
+mod heaps;
+mod locks;
+mod pools;
+mod spans;
+mod windows;
+mod words;

@@ -1,0 +1,176 @@
+//! Spans that nobody holds: the orphan lists, with real spans in a real arena. Loom watches the
+//! holder's fields, the lists, the arena's state, the words, the locks and the owners in the
+//! descriptors; the arena's hints are numbers here.
+
+use crate::address_map::{self, OWNER_ORPHAN};
+use crate::block::Block;
+use crate::harness::{
+    ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, give_up, listable_span, span, spawn,
+};
+use crate::size_class::CLASSES;
+use crate::span::Span;
+use crate::{heap, orphans};
+use loom::thread::JoinHandle;
+
+/// Blocks of 16 bytes.
+const CLASS: usize = 0;
+const SPANS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..ALL };
+
+/// Frees a block as a thread without a heap does.
+fn free(index: usize, block: Sent<*mut Block>) -> JoinHandle<()> {
+    // SAFETY: the block is in use, and freed once.
+    spawn(move || unsafe { heap::send_without_heap(index, block.get()) })
+}
+
+fn index_of(span: *mut Span) -> usize {
+    // SAFETY: a span's index does not change.
+    unsafe { (*span).index() }
+}
+
+fn finish(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    threads.into_iter().for_each(|t| t.join().unwrap());
+}
+
+/// A thread gives a span up while its last two blocks are freed: exactly one of the three finds
+/// it empty and gives its slice back, once, and the list keeps nothing of it.
+#[test]
+fn leaving_against_the_last_frees() {
+    check(SPANS, |_| {
+        assert!(address_map::init());
+        let (span, blocks) = listable_span(CLASS, 2);
+        let index = index_of(span);
+        let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
+        // SAFETY: held until then.
+        unsafe { give_up(span) };
+        finish(threads);
+        assert_eq!(orphans::listed(CLASS), 0);
+        assert_released(index);
+    });
+}
+
+/// A thread adopts a listed span while its last blocks are freed, and gives it up again: exactly
+/// one thread finds it empty. One block; in full two.
+#[test]
+fn adoption_against_the_last_frees() {
+    check(SPANS, |size| {
+        assert!(address_map::init());
+        let used = if size == Size::Full { 2 } else { 1 };
+        let (span, blocks) = listable_span(CLASS, used);
+        let index = index_of(span);
+        // SAFETY: held until then.
+        unsafe { give_up(span) };
+        let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
+        if let Some((adopted, pending)) = orphans::adopt(CLASS) {
+            assert_eq!(adopted, span);
+            // SAFETY: adopted.
+            unsafe {
+                (*span).own(TAG);
+                (*span).absorb(pending);
+                give_up(span);
+            }
+        }
+        finish(threads);
+        assert_eq!(orphans::listed(CLASS), 0);
+        assert_released(index);
+    });
+}
+
+/// Two threads want the one listed span, in full while its last block is freed: at most one gets
+/// it, and it alone touches the fields.
+#[test]
+fn two_threads_adopt() {
+    check(SPANS, |size| {
+        assert!(address_map::init());
+        let (span, blocks) = listable_span(CLASS, 1);
+        let index = index_of(span);
+        // SAFETY: held until then.
+        unsafe { give_up(span) };
+        let adopt = || {
+            let Some((span, pending)) = orphans::adopt(CLASS) else { return false };
+            // SAFETY: adopted.
+            unsafe {
+                (*span).own(TAG);
+                (*span).absorb(pending);
+                (*span).used() > 0 || {
+                    (*span).release();
+                    false
+                }
+            }
+        };
+        let other = spawn(adopt);
+        let last = (size == Size::Full).then(|| free(index, blocks[0]));
+        let freed = last.is_some();
+        let mine = adopt();
+        let others = other.join().unwrap();
+        finish(last);
+        assert!(!(mine && others), "two threads hold it");
+        if mine || others {
+            // SAFETY: the one that has it has ended, or is this one; the block is in use, or
+            // waits in the word.
+            unsafe {
+                if !freed {
+                    (*span).push_local(blocks[0].get());
+                } else {
+                    (*span).absorb((*span).collect());
+                }
+                assert_eq!((*span).used(), 0);
+                (*span).release();
+            }
+        }
+        assert_released(index);
+    });
+}
+
+/// Two spans are listed. The last block of one is freed while a thread adopts: it gets the other
+/// one, or the first before the free; the list's links stay whole.
+#[test]
+fn a_claimed_span_is_passed_by() {
+    check(SPANS, |_| {
+        assert!(address_map::init());
+        let (first, its) = listable_span(CLASS, 1);
+        let (second, _) = span(CLASS, 2);
+        // SAFETY: held until then.
+        unsafe {
+            give_up(first);
+            give_up(second);
+        }
+        let thread = free(index_of(first), its[0]);
+        // The fullest, unless it sees the other one first only.
+        let got = orphans::adopt(CLASS).map(|(span, _)| span);
+        finish([thread]);
+        assert_eq!(got, Some(second), "it has more blocks in use");
+        assert_eq!(orphans::listed(CLASS), 0);
+        assert_released(index_of(first));
+    });
+}
+
+/// A full span that nobody holds: two threads free into it. One claims it and lists it; both
+/// blocks are free in it then.
+#[test]
+fn frees_into_a_full_orphan() {
+    check(SPANS, |_| {
+        assert!(address_map::init());
+        let class = (0..CLASSES.len()).find(|&c| CLASSES[c].size == 1024).expect("a class");
+        let all: usize = CLASSES[class].blocks.into();
+        let (span, blocks) = listable_span(class, all - 1);
+        let index = index_of(span);
+        // SAFETY: held until the word says otherwise; as `Heap::orphan` does.
+        unsafe {
+            (*span).carve(1);
+            (*span).disown();
+            assert!((*span).word().orphan());
+        }
+        let threads = [free(index, blocks[0]), free(index, blocks[1])];
+        finish(threads);
+        let (adopted, pending) = orphans::adopt(class).expect("it is listed");
+        assert_eq!(adopted, span);
+        // SAFETY: adopted; what the claimer freed is in place, what came later pends.
+        unsafe {
+            let in_place = (*span).free();
+            assert_eq!(in_place + pending.count, 2);
+            assert_eq!((*span).used(), all as u32 - in_place);
+        }
+        let owner = address_map::descriptor_at(index).owner.load(crate::sync::Ordering::Relaxed);
+        assert_eq!(owner, OWNER_ORPHAN);
+    });
+}

@@ -1,0 +1,352 @@
+//! Owns: the simulated system's memory, and what may be done to each page of it.
+//! Idea: one range of real addresses, handed out from the bottom; a table says of each 4 KiB
+//!   whether it is mapped and how. An illegal call panics; what the kernel refuses is refused,
+//!   and what it rounds is rounded. Outside of Miri the protection is real: a touch of what is
+//!   not accessible ends the run.
+//! Never: lets anybody else run.
+//! Threads: any; one lock.
+//! Checked: it is the check.
+//! Story: docs/verification.md
+
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the table counts in.
+const UNIT: usize = 4096;
+/// The window goes to the bottom and is no larger than this; mappings go above it.
+const WINDOW: usize = if cfg!(miri) { 64 << 20 } else { 256 << 20 };
+const SPACE: usize = WINDOW + (if cfg!(miri) { 32 << 20 } else { 512 << 20 });
+/// Where the range is: the first place at which a window under a limit is tried.
+const BASE: usize = 4 << 30;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Unmapped,
+    Reserved,
+    Readable,
+    Committed,
+}
+
+use State::{Committed, Readable, Reserved, Unmapped};
+
+struct Memory {
+    base: *mut u8,
+    units: Vec<State>,
+    /// Counts up: every second mapping that grows is moved.
+    moves: usize,
+}
+
+// SAFETY: reached under the lock; the range lives as long as the process.
+unsafe impl Send for Memory {}
+
+static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
+static PAGE: AtomicUsize = AtomicUsize::new(4096);
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Says how large pages are, and how much address space there is; before anything else.
+pub(crate) fn configure(page: usize, limit: usize) {
+    PAGE.store(page, Ordering::Relaxed);
+    LIMIT.store(limit, Ordering::Relaxed);
+}
+
+pub(crate) fn page_size() -> usize {
+    PAGE.load(Ordering::Relaxed)
+}
+
+pub(crate) fn limit() -> usize {
+    LIMIT.load(Ordering::Relaxed)
+}
+
+fn with<T>(act: impl FnOnce(&mut Memory) -> T) -> T {
+    let mut memory: MutexGuard<Option<Memory>> =
+        MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    act(memory.get_or_insert_with(|| Memory {
+        base: real::space(),
+        units: vec![Unmapped; SPACE / UNIT],
+        moves: 0,
+    }))
+}
+
+fn to_pages(size: usize) -> usize {
+    size.next_multiple_of(page_size())
+}
+
+impl Memory {
+    fn address(&self, unit: usize) -> *mut u8 {
+        self.base.wrapping_add(unit * UNIT)
+    }
+
+    /// The units of a range that begins at a page; None, as the kernel says EINVAL, elsewhere.
+    /// The end is rounded up to a page, as the kernel does.
+    fn units(&self, at: *mut u8, size: usize) -> Option<Range<usize>> {
+        let offset = at.addr().wrapping_sub(self.base.addr());
+        assert!(
+            size > 0 && offset < SPACE && size <= SPACE - offset,
+            "{at:p}+{size:#x} is nowhere"
+        );
+        let first = offset / UNIT;
+        at.addr().is_multiple_of(page_size()).then(|| first..first + to_pages(size) / UNIT)
+    }
+
+    /// Asserts that all pages of a range are in one of the states `legal`.
+    fn expect(&self, units: &Range<usize>, legal: &[State], call: &str) {
+        for unit in units.clone() {
+            let state = self.units[unit];
+            assert!(
+                legal.contains(&state),
+                "{call} of a page that is {state:?}: {:p} of {:p}..{:p}",
+                self.address(unit),
+                self.address(units.start),
+                self.address(units.end)
+            );
+        }
+    }
+
+    fn set(&mut self, units: Range<usize>, state: State) {
+        real::protect(self.address(units.start), &self.units[units.clone()], state);
+        self.units[units].fill(state);
+    }
+
+    /// Room for `size` bytes that nobody uses, above the window or, if they are one, there.
+    fn find(&self, size: usize) -> Option<Range<usize>> {
+        let (from, count) = match size >= WINDOW {
+            true => (0, size / UNIT),
+            false => (WINDOW / UNIT, to_pages(size) / UNIT),
+        };
+        let step = page_size() / UNIT;
+        let mut first = from;
+        while first + count <= self.units.len() {
+            // A page more than asked for: what is written beyond a mapping's end is noticed.
+            let end = (first + count + step).min(self.units.len());
+            match self.units[first..end].iter().rposition(|&state| state != Unmapped) {
+                Some(at) => first = (first + at + 1).next_multiple_of(step),
+                None => return Some(first..first + count),
+            }
+        }
+        None
+    }
+
+    fn map(&mut self, size: usize, state: State) -> *mut u8 {
+        let Some(units) = self.find(size) else { return null_mut() };
+        let at = self.address(units.start);
+        self.set(units, state);
+        at
+    }
+
+    /// Unmaps units; what is mapped there next is zero.
+    fn unmap(&mut self, units: Range<usize>) {
+        real::clear(self.address(units.start), units.len() * UNIT);
+        self.set(units, Unmapped);
+    }
+}
+
+pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
+    with(|memory| {
+        if size > WINDOW {
+            return null_mut();
+        }
+        let offset = hint.addr().wrapping_sub(memory.base.addr());
+        if hint.is_null() || size >= WINDOW || offset >= WINDOW {
+            return memory.map(size, Reserved);
+        }
+        let at = memory.base.wrapping_add(offset);
+        let Some(units) = memory.units(at, size) else { return null_mut() };
+        memory.expect(&units, &[Unmapped], "reserve at a place");
+        memory.set(units, Reserved);
+        at
+    })
+}
+
+pub(crate) fn map(size: usize) -> *mut u8 {
+    with(|memory| memory.map(size, Committed))
+}
+
+pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
+    with(|memory| {
+        let Some(units) = memory.units(at, size) else { return false };
+        let free = memory.units[units.clone()].iter().all(|&state| state == Unmapped);
+        if free {
+            memory.set(units, Committed);
+        }
+        free
+    })
+}
+
+pub(crate) fn commit(at: *mut u8, size: usize) -> bool {
+    with(|memory| {
+        let Some(units) = memory.units(at, size) else { return false };
+        memory.expect(&units, &[Reserved, Readable, Committed], "commit");
+        memory.set(units, Committed);
+        true
+    })
+}
+
+pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
+    with(|memory| {
+        let Some(units) = memory.units(at, size) else { return false };
+        memory.expect(&units, &[Reserved], "make_readable");
+        memory.set(units, Readable);
+        true
+    })
+}
+
+pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+    with(|memory| {
+        let Some(units) = memory.units(at, size) else { return false };
+        memory.expect(&units, &[Committed], "decommit");
+        real::clear(at, units.len() * UNIT);
+        true
+    })
+}
+
+pub(crate) fn release(at: *mut u8, size: usize) -> bool {
+    with(|memory| {
+        let Some(units) = memory.units(at, size) else { return false };
+        memory.expect(&units, &[Reserved, Readable, Committed], "release");
+        memory.unmap(units);
+        true
+    })
+}
+
+pub(crate) fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
+    with(|memory| {
+        let Some(units) = memory.units(at, old) else { return null_mut() };
+        memory.expect(&units, &[Committed], "remap");
+        let count = to_pages(new) / UNIT;
+        let end = units.start + count;
+        if count <= units.len() {
+            if end < units.end {
+                memory.unmap(end..units.end);
+            }
+            return at;
+        }
+        memory.moves += 1;
+        let behind = memory.units.get(units.end..end);
+        let room = behind.is_some_and(|behind| behind.iter().all(|&state| state == Unmapped));
+        if room && memory.moves.is_multiple_of(2) {
+            memory.set(units.end..end, Committed);
+            return at;
+        }
+        let to = memory.map(new, Committed);
+        if !to.is_null() {
+            // SAFETY: both ranges are committed, and apart.
+            unsafe { to.copy_from_nonoverlapping(at, units.len() * UNIT) };
+            memory.unmap(units);
+        }
+        to
+    })
+}
+
+pub(crate) fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
+    with(|memory| {
+        let Some(units) = memory.units(from, size) else { return null_mut() };
+        memory.expect(&units, &[Committed], "move_pages_away");
+        let to = memory.map(size, Committed);
+        if !to.is_null() {
+            // SAFETY: both ranges are committed, and apart.
+            unsafe { to.copy_from_nonoverlapping(from, units.len() * UNIT) };
+            real::clear(from, units.len() * UNIT);
+        }
+        to
+    })
+}
+
+pub(crate) fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
+    with(|memory| {
+        let (Some(source), Some(target)) = (memory.units(from, size), memory.units(to, size))
+        else {
+            panic!("pages move back from {from:p} to {to:p}");
+        };
+        memory.expect(&source, &[Committed], "move_pages_back, from");
+        memory.expect(&target, &[Committed], "move_pages_back, to");
+        // SAFETY: both ranges are committed, and apart.
+        unsafe { to.copy_from_nonoverlapping(from, source.len() * UNIT) };
+        memory.unmap(source);
+    });
+}
+
+/// How many bytes of a range are committed.
+pub(crate) fn committed(at: *mut u8, size: usize) -> usize {
+    with(|memory| {
+        let offset = at.addr() - memory.base.addr();
+        let units = &memory.units[offset / UNIT..(offset + size).div_ceil(UNIT)];
+        units.iter().filter(|&&state| state == Committed).count() * UNIT
+    })
+}
+
+/// How many bytes are mapped outside of the window, in any way.
+pub(crate) fn mapped_above_the_window() -> usize {
+    with(|memory| {
+        let units = &memory.units[WINDOW / UNIT..];
+        units.iter().filter(|&&state| state != Unmapped).count() * UNIT
+    })
+}
+
+/// The range itself: real pages.
+#[cfg(not(miri))]
+mod real {
+    use super::{BASE, SPACE, State, UNIT};
+
+    pub(super) fn space() -> *mut u8 {
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_NORESERVE
+            | libc::MAP_FIXED_NOREPLACE;
+        let place = std::ptr::without_provenance_mut(BASE);
+        // SAFETY: a new mapping, where there is none.
+        let at = unsafe { libc::mmap(place, SPACE, libc::PROT_NONE, flags, -1, 0) };
+        assert_eq!(at, place, "the simulated memory has its place to itself");
+        at.cast()
+    }
+
+    pub(super) fn protect(at: *mut u8, old: &[State], state: State) {
+        let size = old.len() * UNIT;
+        let access = match state {
+            State::Unmapped | State::Reserved => libc::PROT_NONE,
+            State::Readable => libc::PROT_READ,
+            State::Committed => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: pages of the range; who touches them has been told not to.
+        assert_eq!(unsafe { libc::mprotect(at.cast(), size, access) }, 0);
+    }
+
+    pub(super) fn clear(at: *mut u8, size: usize) {
+        // SAFETY: pages of the range, whose contents are dead.
+        assert_eq!(unsafe { libc::madvise(at.cast(), size, libc::MADV_DONTNEED) }, 0);
+    }
+}
+
+/// The range itself: one block of Miri's, in which what is not accessible has no value.
+#[cfg(miri)]
+mod real {
+    use super::{SPACE, State, UNIT, WINDOW};
+    use std::mem::MaybeUninit;
+
+    pub(super) fn space() -> *mut u8 {
+        let layout = std::alloc::Layout::from_size_align(SPACE, WINDOW).expect("it is valid");
+        // SAFETY: its size is not zero.
+        let at = unsafe { std::alloc::alloc(layout) };
+        assert!(!at.is_null());
+        at
+    }
+
+    pub(super) fn protect(at: *mut u8, old: &[State], state: State) {
+        let accessible = |state| matches!(state, State::Readable | State::Committed);
+        for (i, &old) in old.iter().enumerate() {
+            let unit: *mut MaybeUninit<[u8; UNIT]> = at.wrapping_add(i * UNIT).cast();
+            // SAFETY: a unit of the range, that nobody uses.
+            match (accessible(old), accessible(state)) {
+                (false, true) => unsafe { unit.write(MaybeUninit::zeroed()) },
+                (true, false) => unsafe { unit.write(MaybeUninit::uninit()) },
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn clear(at: *mut u8, size: usize) {
+        // SAFETY: bytes of the range, whose contents are dead.
+        unsafe { at.write_bytes(0, size) };
+    }
+}

@@ -1,0 +1,33 @@
+//! Owns: how a test runs under Miri: once, in this process, on the system's own threads.
+//! Idea: Miri finds what shuttle cannot: data races, and pointers used beyond their right.
+//! Never: is compiled elsewhere.
+//! Threads: the test's.
+//! Checked: by Miri.
+//! Story: docs/verification.md
+
+use super::held::{Held, Random};
+use super::{memory, models, threads};
+
+/// Operations of one thread.
+const OPERATIONS: usize = 150;
+
+/// Runs a model.
+pub(crate) fn explore(name: &str, model: fn()) {
+    Random::set_seed(1);
+    threads::arrive();
+    // As in a program: there is a window before there is a second thread.
+    Held::allocate(1).into_iter().for_each(Held::free);
+    model();
+    threads::leave();
+    threads::arrive();
+    models::nothing_is_left(name != "calls_fail");
+}
+
+/// Runs one thread.
+pub(crate) fn alone(_name: &str, page: usize, limit: usize, failing: usize) {
+    memory::configure(page, limit);
+    Random::set_seed(1);
+    threads::arrive();
+    models::alone(OPERATIONS, failing);
+    models::nothing_is_left(failing == 0);
+}

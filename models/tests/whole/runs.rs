@@ -1,0 +1,120 @@
+//! Owns: how a test becomes many runs, each in a process of its own.
+//! Idea: the allocator's state lives as long as a process: with one for each run, a run is its
+//!   model, its scheduler, its seed and its length, and nothing else.
+//! Never: looks inside.
+//! Threads: the test's; one model at a time in a process.
+//! Checked: the seeds: each is a bug that one of these tests must find.
+//! Story: docs/verification.md
+
+use super::held::Random;
+use super::{memory, models, threads};
+use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, FailurePersistence, Runner};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Executions in a run. More make later ones meet more that earlier ones left; fewer make a
+/// failure quick to repeat.
+const EXECUTIONS: usize = 40;
+/// Operations in a run of one thread.
+const OPERATIONS: usize = 3000;
+/// How long each model runs, if nothing else is said.
+const SECONDS: u64 = 2;
+/// After this a run counts as hung.
+const HUNG_AFTER_SECONDS: u32 = 120;
+/// The depth of the bugs that the scheduler of that name looks for.
+const PCT_DEPTH: usize = 4;
+
+/// Runs a model under both schedulers.
+pub(crate) fn explore(name: &'static str, model: fn()) {
+    test(name, &["random", "pct"], EXECUTIONS, |scheduler, seed, executions| {
+        let mut config = Config::new();
+        config.stack_size = 256 << 10;
+        // Schedules are long; a seed is not.
+        config.failure_persistence = FailurePersistence::None;
+        config.ungraceful_shutdown_config.immediately_return_on_panic = true;
+        let execution = AtomicU64::new(seed << 32);
+        let body = move || {
+            Random::set_seed(execution.fetch_add(1, Ordering::Relaxed));
+            threads::run_model(model);
+            models::nothing_is_left(name != "calls_fail");
+        };
+        match scheduler {
+            "random" => schedule(RandomScheduler::new_from_seed(seed, executions), config, body),
+            _ => schedule(PctScheduler::new_from_seed(seed, PCT_DEPTH, executions), config, body),
+        }
+    });
+}
+
+fn schedule(
+    scheduler: impl Scheduler + 'static,
+    config: Config,
+    body: impl Fn() + Send + Sync + 'static,
+) {
+    Runner::new(scheduler, config).run(body);
+}
+
+/// Runs one thread on a system with pages of so many bytes and so much address space. One call of
+/// `failing` fails, or none if that is 0.
+pub(crate) fn alone(name: &str, page: usize, limit: usize, failing: usize) {
+    test(name, &["alone"], OPERATIONS, |_, seed, operations| {
+        memory::configure(page, limit);
+        Random::set_seed(seed);
+        models::alone(operations, failing);
+        models::nothing_is_left(failing == 0);
+    });
+}
+
+/// In a run, runs; else starts one run after the other.
+fn test(name: &str, schedulers: &[&str], length: usize, run: impl FnOnce(&str, u64, usize)) {
+    if let Ok(spec) = std::env::var("CAIRN_MODEL") {
+        let mut parts = spec.split(':');
+        let mut part = || parts.next().expect("a scheduler, a seed and a length");
+        let (scheduler, seed, length) = (part(), part(), part());
+        let (seed, length) = (seed.parse().expect("a seed"), length.parse().expect("a length"));
+        // SAFETY: no preconditions.
+        unsafe { libc::alarm(HUNG_AFTER_SECONDS) };
+        run(scheduler, seed, length);
+        println!("points: {}", threads::points());
+        return;
+    }
+    let seconds = std::env::var("CAIRN_MODEL_SECONDS").ok().and_then(|s| s.parse().ok());
+    let (start, seconds) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(SECONDS)));
+    let (mut runs, mut points) = (0, 0);
+    for seed in 1.. {
+        for scheduler in schedulers {
+            points += start_run(name, &format!("{scheduler}:{seed}:{length}"));
+            runs += 1;
+        }
+        if start.elapsed() >= seconds {
+            break;
+        }
+    }
+    println!("{name}: {runs} runs of {length}, {points} points in {:?}", start.elapsed());
+}
+
+/// Starts a run; answers how many points it had.
+fn start_run(name: &str, spec: &str) -> u64 {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(program);
+    command.args(["--exact", name, "--nocapture", "--test-threads", "1"]);
+    command.env("CAIRN_MODEL", spec).env("RUST_BACKTRACE", "0");
+    let output = command.output().expect("this program starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}\n{}\nTo repeat it:\nCAIRN_MODEL={spec} cargo test -p cairn-models --test whole -- --exact {} --nocapture",
+        output.status,
+        end_of(&String::from_utf8_lossy(&output.stderr)),
+        name,
+    );
+    let points = said.lines().find_map(|line| line.split_once("points: "));
+    points.expect("the run says how many points").1.parse().expect("a number")
+}
+
+/// The last lines of a text: enough to see what has happened.
+fn end_of(text: &str) -> String {
+    let lines: Vec<_> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}

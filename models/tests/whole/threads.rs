@@ -1,0 +1,313 @@
+//! Owns: the simulated system's threads: who runs when, who sleeps, who leaves, what a fork is;
+//!   the clock; the failures.
+//! Idea: shuttle switches threads at each `point`. A fork is a real one: the child has every
+//!   thread's half-done work in its memory, and only the thread that forked goes on.
+//! Never: holds its locks over a point.
+//! Threads: the model's, one at a time; under Miri, and without a model, the real ones.
+//! Checked: a model whose threads all sleep has ended: shuttle says so.
+//! Story: docs/verification.md
+
+use crate::sync::AtomicU32;
+pub(crate) use std::ffi::c_void;
+#[cfg(not(miri))]
+use std::panic::AssertUnwindSafe;
+use std::ptr::{from_ref, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(not(miri))]
+use shuttle::thread;
+#[cfg(miri)]
+use std::thread;
+
+pub(crate) use thread::JoinHandle;
+
+/// What a thread has of its own.
+struct Thread {
+    /// Its heap; null until it has one.
+    slot: AtomicPtr<c_void>,
+    /// What it has stored under the key.
+    specific: AtomicPtr<c_void>,
+}
+
+impl Thread {
+    const fn new() -> Thread {
+        Thread { slot: AtomicPtr::new(null_mut()), specific: AtomicPtr::new(null_mut()) }
+    }
+}
+
+/// Threads of one model, at most.
+const THREADS: usize = 64;
+
+static MODEL: [Thread; THREADS] = [const { Thread::new() }; THREADS];
+
+std::thread_local! {
+    static REAL: Thread = const { Thread::new() };
+}
+
+/// A model runs.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// It runs in a forked child, in which there is one thread.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Others may run now.
+#[cfg(not(miri))]
+pub(crate) fn point() {
+    static POINT: shuttle::sync::atomic::AtomicBool = shuttle::sync::atomic::AtomicBool::new(false);
+    let scheduled = RUNNING.load(Ordering::Relaxed) && !ALONE.load(Ordering::Relaxed);
+    if scheduled && !std::thread::panicking() {
+        POINTS.fetch_add(1, Ordering::Relaxed);
+        POINT.load(Ordering::SeqCst);
+    }
+}
+
+static POINTS: AtomicU64 = AtomicU64::new(0);
+
+/// How many points there have been.
+pub(crate) fn points() -> u64 {
+    POINTS.load(Ordering::Relaxed)
+}
+
+/// Nothing to do: others should run.
+pub(crate) fn pause() {
+    thread::yield_now();
+}
+
+/// Others run at any time.
+#[cfg(miri)]
+pub(crate) fn point() {}
+
+#[cfg(not(miri))]
+fn number() -> Option<usize> {
+    RUNNING.load(Ordering::Relaxed).then(|| shuttle::current::me().into())
+}
+
+#[cfg(miri)]
+fn number() -> Option<usize> {
+    None
+}
+
+fn with_own<T>(act: impl FnOnce(&Thread) -> T) -> T {
+    match number() {
+        Some(number) => act(&MODEL[number]),
+        None => REAL.with(act),
+    }
+}
+
+/// A number that no other thread has, and not 0.
+pub(crate) fn token() -> usize {
+    with_own(|own| from_ref(own).addr())
+}
+
+pub(crate) fn slot() -> *mut c_void {
+    with_own(|own| own.slot.load(Ordering::Relaxed))
+}
+
+pub(crate) fn set_slot(heap: *mut c_void) {
+    with_own(|own| own.slot.store(heap, Ordering::Relaxed));
+}
+
+/// Begins a thread that has nothing yet.
+pub(crate) fn arrive() {
+    with_own(|own| {
+        own.slot.store(null_mut(), Ordering::Relaxed);
+        own.specific.store(null_mut(), Ordering::Relaxed);
+    });
+}
+
+/// Ends it, as far as the allocator hears of it.
+pub(crate) fn leave() {
+    let value = with_own(|own| own.specific.swap(null_mut(), Ordering::Relaxed));
+    let destructor = *lock(&DESTRUCTOR);
+    if let Some(destructor) = destructor
+        && !value.is_null()
+    {
+        destructor(value);
+    }
+}
+
+/// Starts a thread.
+pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::spawn(move || {
+        arrive();
+        let result = body();
+        leave();
+        result
+    })
+}
+
+/// Runs the threads' first one, which ends when they all have.
+pub(crate) fn run_model(first: impl FnOnce()) {
+    RUNNING.store(true, Ordering::Relaxed);
+    lock(&SLEEPERS).clear();
+    arrive();
+    first();
+    leave();
+    // What is looked at afterwards is not raced for.
+    RUNNING.store(false, Ordering::Relaxed);
+    arrive();
+}
+
+static DESTRUCTOR: Mutex<Option<extern "C" fn(*mut c_void)>> = Mutex::new(None);
+
+/// # Safety
+/// `key` is valid for writing.
+pub(crate) unsafe fn pthread_key_create(
+    key: *mut u32,
+    destructor: Option<extern "C" fn(*mut c_void)>,
+) -> i32 {
+    *lock(&DESTRUCTOR) = destructor;
+    // SAFETY: the caller's contract.
+    unsafe { key.write(0) };
+    0
+}
+
+/// # Safety
+/// None is needed: it looks like the real one.
+pub(crate) unsafe fn pthread_setspecific(_key: u32, value: *const c_void) -> i32 {
+    with_own(|own| own.specific.store(value.cast_mut(), Ordering::Relaxed));
+    0
+}
+
+type Handler = Option<extern "C" fn()>;
+
+/// What the allocator wants to be called at a fork.
+#[derive(Clone, Copy)]
+struct Handlers {
+    prepare: Handler,
+    parent: Handler,
+    child: Handler,
+}
+
+static HANDLERS: Mutex<Handlers> =
+    Mutex::new(Handlers { prepare: None, parent: None, child: None });
+
+/// # Safety
+/// None is needed: it looks like the real one.
+pub(crate) unsafe fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> i32 {
+    *lock(&HANDLERS) = Handlers { prepare, parent, child };
+    0
+}
+
+/// Forks. `between` is what other libraries' handlers do, on both sides, between the allocator's
+/// and the fork; `child` is what the child does then. The parent fails if the child does.
+#[cfg(not(miri))]
+pub(crate) fn fork(between: impl Fn(), child: impl Fn()) {
+    let handlers = *lock(&HANDLERS);
+    let handle = |handler: Handler| handler.into_iter().for_each(|handler| handler());
+    handle(handlers.prepare);
+    between();
+    // SAFETY: the child goes on where it is and ends by `_exit`.
+    match unsafe { libc::fork() } {
+        0 => {
+            ALONE.store(true, Ordering::Relaxed);
+            let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                between();
+                handle(handlers.child);
+                child();
+            }));
+            // SAFETY: has no preconditions.
+            unsafe { libc::_exit(if done.is_ok() { 0 } else { 101 }) }
+        }
+        pid => {
+            assert!(pid > 0, "no fork");
+            let mut status = 0;
+            // SAFETY: `status` is valid for writing.
+            assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+            between();
+            handle(handlers.parent);
+            assert_eq!(status, 0, "the forked child has failed");
+        }
+    }
+}
+
+/// One that sleeps until somebody wakes it.
+struct Sleeper {
+    word: usize,
+    token: usize,
+    thread: thread::Thread,
+}
+
+static SLEEPERS: Mutex<Vec<Sleeper>> = Mutex::new(Vec::new());
+
+/// Sleeps if the word is as expected, until it is woken.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    assert!(!ALONE.load(Ordering::Relaxed), "a lock is held in a forked child");
+    point();
+    let token = token();
+    {
+        let mut sleepers = lock(&SLEEPERS);
+        if word.at_once().load(Ordering::SeqCst) != expected {
+            return;
+        }
+        let thread = thread::current();
+        sleepers.push(Sleeper { word: from_ref(word).addr(), token, thread });
+    }
+    // Park may return for no reason.
+    while lock(&SLEEPERS).iter().any(|sleeper| sleeper.token == token) {
+        thread::park();
+    }
+}
+
+/// Wakes one sleeper.
+pub(crate) fn wake(word: &AtomicU32) {
+    point();
+    let sleeper = {
+        let mut sleepers = lock(&SLEEPERS);
+        let at = sleepers.iter().position(|sleeper| sleeper.word == from_ref(word).addr());
+        at.map(|at| sleepers.remove(at))
+    };
+    if let Some(sleeper) = sleeper {
+        sleeper.thread.unpark();
+    }
+}
+
+/// A clock that goes on by a millisecond with each look.
+pub(crate) fn now_ms() -> u64 {
+    static NOW: AtomicU64 = AtomicU64::new(1000);
+    NOW.fetch_add(1, Ordering::Relaxed)
+}
+
+/// One call of how many fails; 0: none.
+static FAILING: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes one call of `of` fail from now on; 0: none.
+pub(crate) fn set_failing(of: usize) {
+    FAILING.store(of, Ordering::Relaxed);
+}
+
+/// Whether calls may fail.
+pub(crate) fn may_fail() -> bool {
+    FAILING.load(Ordering::Relaxed) > 0
+}
+
+/// Whether this call is to fail.
+pub(crate) fn fails() -> bool {
+    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    let of = FAILING.load(Ordering::Relaxed);
+    if of == 0 {
+        return false;
+    }
+    let mut x = STATE.load(Ordering::Relaxed);
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    STATE.store(x, Ordering::Relaxed);
+    ((x >> 20) as usize).is_multiple_of(of)
+}
+
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// What the allocator writes to standard error.
+pub(crate) fn say(bytes: &[u8]) {
+    *lock(&SAID) = String::from_utf8_lossy(bytes).into_owned();
+}
+
+/// What it has written last.
+pub(crate) fn said() -> String {
+    lock(&SAID).clone()
+}
