@@ -111,6 +111,11 @@ pub(crate) fn seed() -> usize {
     0
 }
 
+/// There is no `errno` to keep.
+pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
 /// A number that tells the calling thread from all others.
 pub(crate) fn thread_token() -> usize {
     TOKEN.with(|token| (&raw const **token).addr())

@@ -92,6 +92,11 @@ pub(crate) fn seed() -> usize {
     0
 }
 
+/// There is no `errno` to keep.
+pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
 pub(crate) fn thread_token() -> usize {
     threads::token()
 }
