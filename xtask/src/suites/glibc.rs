@@ -46,6 +46,10 @@ pub(super) const MALLOC: Suite = Suite {
              among them, and waits for ever if another thread allocates under a stream's lock while \
              a third flushes all streams; jemalloc 5.3.0 stops in the same way",
         ),
+        (
+            "tst-safe-linking",
+            "damages the links of glibc's own free lists and waits for glibc to notice",
+        ),
         ("tst-tcfree1", SECOND_FREE),
         ("tst-tcfree2", SECOND_FREE),
     ],
