@@ -1,0 +1,265 @@
+//! What a program does while system calls fail. The table names each scenario; `threads` stands
+//! apart, as faults belong to a thread.
+
+use super::{Attempt, Held, KIB, MIB};
+use crate::os::fault;
+use crate::size_class::CLASSES;
+use crate::{allocate, check, deallocate, purge};
+use std::vec::Vec;
+
+pub(super) type Scenario = fn(&mut Attempt);
+
+pub(super) const SCENARIOS: [(&str, Scenario); 15] = [
+    ("first", first),
+    ("first_zeroed", first_zeroed),
+    ("first_large", first_large),
+    ("first_mapping", first_mapping),
+    ("classes", classes),
+    ("runs", runs),
+    ("mappings", mappings),
+    ("many_mappings", many_mappings),
+    ("aligned", aligned),
+    ("zeroed", zeroed),
+    ("growers", growers),
+    ("stepwise_grower", stepwise_grower),
+    ("movers", movers),
+    ("shrinkers", shrinkers),
+    ("purges", purges),
+];
+
+/// One allocation: all of the start.
+fn first(attempt: &mut Attempt) {
+    attempt.allocate(24);
+}
+
+fn first_zeroed(attempt: &mut Attempt) {
+    attempt.allocate_zeroed(24);
+}
+
+/// The same, of a block that needs no span.
+fn first_large(attempt: &mut Attempt) {
+    attempt.allocate(200 * KIB);
+}
+
+fn first_mapping(attempt: &mut Attempt) {
+    attempt.allocate(9 * MIB);
+}
+
+/// Blocks of all classes, of the smaller ones several spans.
+fn classes(attempt: &mut Attempt) {
+    for class in &CLASSES {
+        let size = class.size as usize;
+        let count = if size <= KIB { usize::from(class.blocks) + 1 } else { 2 };
+        for _ in 0..count {
+            if !attempt.allocate(size) {
+                break;
+            }
+        }
+    }
+}
+
+fn runs(attempt: &mut Attempt) {
+    for _ in 0..12 {
+        attempt.allocate(MIB);
+    }
+    for at in [7, 3, 1] {
+        if at < attempt.live.len() {
+            attempt.free(at);
+        }
+    }
+    attempt.allocate(3 * MIB);
+    attempt.allocate(7 * MIB);
+}
+
+/// Mappings; one of them takes over a warm one.
+fn mappings(attempt: &mut Attempt) {
+    for size in [20 * MIB, 9 * MIB, 20 * MIB] {
+        attempt.allocate(size);
+    }
+    if !attempt.live.is_empty() {
+        attempt.free(0);
+    }
+    attempt.allocate(19 * MIB);
+    attempt.allocate(40 * MIB);
+}
+
+/// As many mappings as make their table grow.
+fn many_mappings(attempt: &mut Attempt) {
+    for _ in 0..180 {
+        let size = 9 * MIB;
+        // Marked at one place: they are many.
+        if !attempt.take(size, size, || allocate(size)) {
+            break;
+        }
+    }
+}
+
+fn aligned(attempt: &mut Attempt) {
+    for (size, align) in [
+        (100, 64),
+        (100, 8 * KIB),
+        (100, 64 * KIB),
+        (100 * KIB, MIB),
+        (100, 4 * MIB),
+        (MIB, 4 * MIB),
+        (20 * MIB, 4 * MIB),
+        (9 * MIB, 64 * KIB),
+    ] {
+        attempt.allocate_aligned(size, align);
+    }
+}
+
+/// Zeroed memory that was not zero before, given back to the system or not.
+fn zeroed(attempt: &mut Attempt) {
+    let sizes = [48, 1000, 5000, 60 * KIB, 150 * KIB, 2 * MIB, 12 * MIB];
+    for round in 0..3 {
+        for size in sizes {
+            attempt.allocate(size);
+        }
+        attempt.free_all();
+        if round > 0 {
+            purge();
+        }
+        for size in sizes {
+            attempt.allocate_zeroed(size);
+        }
+        attempt.free_all();
+    }
+}
+
+/// Two blocks that grow by turns, so that neither always finds room behind itself.
+fn growers(attempt: &mut Attempt) {
+    if !attempt.allocate(16) || !attempt.allocate(16) {
+        return;
+    }
+    attempt.live.iter_mut().for_each(|held| held.step = 4093);
+    let mut size = 32;
+    while size <= 64 * MIB {
+        let grown = attempt.reallocate(0, size) & attempt.reallocate(1, size);
+        if !grown {
+            break;
+        }
+        size *= 2;
+    }
+}
+
+fn stepwise_grower(attempt: &mut Attempt) {
+    if !attempt.allocate(16) {
+        return;
+    }
+    attempt.live[0].step = 4093;
+    let mut size = 16;
+    while size < 64 * MIB {
+        size += 4 * KIB;
+        if !attempt.reallocate(0, size) {
+            break;
+        }
+    }
+}
+
+/// Blocks of all kinds grow to all kinds, with a neighbour in the way.
+fn movers(attempt: &mut Attempt) {
+    for (from, to) in [
+        (100, 9 * MIB),
+        (50 * KIB, 300 * KIB),
+        (200 * KIB, 5 * MIB),
+        (MIB, 20 * MIB),
+        (7 * MIB, 15 * MIB),
+        (7 * MIB, 60 * MIB),
+        (9 * MIB, 11 * MIB),
+        (20 * MIB, 90 * MIB),
+    ] {
+        let at = attempt.live.len();
+        if attempt.allocate(from) && attempt.allocate(100 * KIB) {
+            attempt.reallocate(at, to);
+        }
+    }
+}
+
+fn shrinkers(attempt: &mut Attempt) {
+    for from in [64 * MIB, 6 * MIB, 40 * KIB] {
+        let at = attempt.live.len();
+        if !attempt.allocate(from) {
+            continue;
+        }
+        let mut size = from;
+        while size > 16 {
+            size = size * 2 / 3;
+            attempt.reallocate(at, size);
+        }
+    }
+}
+
+/// Frees and gives back, in parts and all.
+fn purges(attempt: &mut Attempt) {
+    for round in 0..3 {
+        for size in [40, 700, 3000, 30 * KIB, 100 * KIB, MIB, 10 * MIB] {
+            for _ in 0..if size < MIB { 40 } else { 3 } {
+                attempt.allocate(size);
+            }
+        }
+        let mut at = round;
+        while at < attempt.live.len() {
+            attempt.free(at);
+            at += 1;
+        }
+        purge();
+        attempt.verify();
+        attempt.free_all();
+        purge();
+    }
+    // More than may lie dirty: the release itself gives back.
+    for _ in 0..12 {
+        attempt.allocate(7 * MIB);
+    }
+    attempt.free_all();
+}
+
+/// A thread whose first, and later, requests fail; what it leaves is freed here.
+pub(super) fn threads(attempt: &mut Attempt) {
+    let plan = attempt.plan;
+    for round in 0..3 {
+        // Faults belong to a thread: the others go on undisturbed.
+        let (addresses, fired) = std::thread::spawn(move || {
+            // As a thread that frees before it allocates.
+            if round > 0 {
+                // SAFETY: null is fine.
+                unsafe { deallocate(std::ptr::null_mut()) };
+            }
+            let mut inner = Attempt::new(plan);
+            for size in [16, 64, 700, 5000, 60 * KIB, 200 * KIB, 10 * MIB] {
+                for _ in 0..20usize.min(40 * MIB / size) {
+                    inner.allocate(size);
+                }
+            }
+            for at in (0..inner.live.len() / 2).rev() {
+                inner.free(at);
+            }
+            let left: Vec<_> = inner
+                .live
+                .drain(..)
+                .map(|held| (held.block.expose_provenance(), held.size, held.seed, held.step))
+                .collect();
+            if !plan.sticky {
+                return (left, fault::disarm() || inner.fired);
+            }
+            // Its way out is disturbed, too.
+            let fired = inner.fired || fault::disarm();
+            if fired {
+                fault::arm(0, true);
+            }
+            (left, fired)
+        })
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        attempt.fired |= fired;
+        for (address, size, seed, step) in addresses {
+            let block = std::ptr::with_exposed_provenance_mut(address);
+            let held = Held { block, size, seed, step };
+            held.verify(0, size);
+            attempt.live.push(held);
+        }
+        check();
+        attempt.free_all();
+    }
+}
