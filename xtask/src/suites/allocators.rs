@@ -78,7 +78,7 @@ pub(super) const GPERFTOOLS: Suite = Suite {
         (
             "memalign_unittest",
             "lowers RLIMIT_AS below what cairn has reserved, and does not look whether a block \
-             aligned to 2 MiB came, which wants a new mapping (limits.md)",
+             aligned to 2 MiB came, which wants a new mapping (README.md, Limits)",
         ),
     ],
 };

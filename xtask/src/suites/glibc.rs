@@ -27,8 +27,9 @@ pub(super) const MALLOC: Suite = Suite {
     explained: &[
         (
             "tst-malloc-backtrace",
-            "writes in front of a freed block and waits for glibc to find its own list damaged; on \
-             cairn nothing is mapped in front of that block, and the write itself ends the program",
+            "writes in front of a freed block and waits for glibc to find its own list damaged; \
+             cairn keeps nothing there, and the write is lost or, with nothing mapped there, ends \
+             the program",
         ),
         (
             "tst-malloc-stats-cancellation",

@@ -175,10 +175,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let mut rows = Vec::new();
     for suite in SUITES {
-        if let Some(mut row) = Row::load(suite.name, &scratch)? {
-            row.explain(suite.explained);
-            rows.push(row);
-        }
+        let mut row = Row::load(suite.name, &scratch)?.unwrap_or_else(|| Row::absent(suite));
+        row.explain(suite.explained);
+        rows.push(row);
     }
     let table = report::table(&rows, &machine());
     println!("{table}");
@@ -211,7 +210,9 @@ fn judge(suite: &'static Suite, args: &Args, library: &Path, scratch: &Path) -> 
     }
     let home = scratch.join(suite.name);
     let stage = Stage::open(&home, scale, Side::Bare, library)?;
-    let prepared = (suite.prepare)(&Shop::new(&stage, scratch));
+    let shop = Shop::new(&stage, scratch);
+    let prepared = (suite.prepare)(&shop);
+    row.quick &= shop.has_picked();
     stage.close()?;
     let mut prepared = match prepared {
         Ok(prepared) => prepared,

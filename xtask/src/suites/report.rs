@@ -44,7 +44,7 @@ pub(super) struct Row {
     what: String,
     pub(super) version: String,
     /// Only a part of the suite was run.
-    quick: bool,
+    pub(super) quick: bool,
     date: String,
     /// Why it could not be run at all.
     pub(super) problem: Option<String>,
@@ -80,6 +80,12 @@ impl Row {
             said: Vec::new(),
             loaded: BTreeMap::new(),
         }
+    }
+
+    /// A suite without a result: a reader shall see that it is missing.
+    pub(super) fn absent(suite: &Suite) -> Self {
+        let problem = Some("there is no result yet".to_owned());
+        Self { problem, date: String::new(), ..Self::new(suite, false) }
     }
 
     fn file(suite: &str, scratch: &Path) -> PathBuf {

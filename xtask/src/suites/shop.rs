@@ -7,6 +7,7 @@ use crate::programs::install::find;
 use crate::programs::process::Process;
 use crate::programs::stage::Stage;
 use anyhow::{Context, Result, bail, ensure};
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,8 @@ const STEP_SECONDS: u64 = 3600;
 pub(super) struct Shop<'a> {
     stage: &'a Stage,
     scratch: &'a Path,
+    /// The suite asked for the scale.
+    picked: Cell<bool>,
 }
 
 /// An unpacked source package.
@@ -27,12 +30,18 @@ pub(super) struct Source {
 
 impl<'a> Shop<'a> {
     pub(super) fn new(stage: &'a Stage, scratch: &'a Path) -> Self {
-        Self { stage, scratch }
+        Self { stage, scratch, picked: Cell::new(false) }
     }
 
     /// One of two values, by scale.
     pub(super) fn pick<T>(&self, quick: T, full: T) -> T {
+        self.picked.set(true);
         self.stage.pick(quick, full)
+    }
+
+    /// Whether the suite is another one at another scale.
+    pub(super) fn has_picked(&self) -> bool {
+        self.picked.get()
     }
 
     /// A directory of this suite that stays.
