@@ -2,6 +2,7 @@
 //! docs/configuration.md has the table.
 
 use crate::report::{self, Stderr, warn};
+use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -27,10 +28,11 @@ static PRINT_AT_EXIT: AtomicBool = AtomicBool::new(false);
 type Apply = fn(&[u8]) -> bool;
 
 /// The settings, by name.
-const SETTINGS: [(&[u8], Apply); 4] = [
+const SETTINGS: [(&[u8], Apply); 5] = [
     (b"STATS", |value| switch(value, |on| PRINT_AT_EXIT.store(on, Ordering::Relaxed))),
     (b"SHOW_CONFIG", |value| switch(value, |_| ())),
     (b"NO_INHERIT", |value| switch(value, |_| ())),
+    (b"HUGE_PAGES", |value| switch(value, |on| cairn::HUGE_PAGES.store(on, Ordering::Relaxed))),
     (b"PURGE_DELAY", |value| match milliseconds(value) {
         Some(ms) => {
             cairn::set_purge_delay_ms(ms);
@@ -40,11 +42,28 @@ const SETTINGS: [(&[u8], Apply); 4] = [
     }),
 ];
 
+// A pointer to the C library's own knowledge; null where it has none (before glibc 2.32, musl).
+global_asm!(
+    ".weak __libc_single_threaded",
+    ".pushsection .data.rel.ro.cairn_single_threaded,\"aw\",%progbits",
+    ".p2align 3",
+    ".hidden cairn_single_threaded",
+    ".globl cairn_single_threaded",
+    "cairn_single_threaded: .8byte __libc_single_threaded",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    static cairn_single_threaded: *mut u8;
+}
+
 extern "C" fn start() {
-    // The first allocation registers fork handlers. Handlers that are older than ours run inside
-    // them, and wait for ever if they take a lock under which another thread allocates.
-    // SAFETY: a block of our own.
-    unsafe { cairn::deallocate(cairn::allocate(1)) };
+    // SAFETY: the loader has filled it in; nobody writes it.
+    cairn::ALONE.store(unsafe { cairn_single_threaded }, Ordering::Relaxed);
+    // Fork handlers that are older than ours run inside them, and wait for ever if they take a lock
+    // under which another thread allocates. Nothing is reserved here: a program may limit its own
+    // address space before it allocates.
+    cairn::see_forks();
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;
@@ -84,10 +103,11 @@ fn print_config(no_inherit: bool) {
     let _ = writeln!(
         out,
         "cairn {} configuration\nCAIRN_STATS={}\nCAIRN_SHOW_CONFIG=1\nCAIRN_NO_INHERIT={}\n\
-         CAIRN_PURGE_DELAY={}ms",
+         CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms",
         env!("CARGO_PKG_VERSION"),
         flag(PRINT_AT_EXIT.load(Ordering::Relaxed)),
         flag(no_inherit),
+        flag(cairn::HUGE_PAGES.load(Ordering::Relaxed)),
         cairn::purge_delay_ms(),
     );
 }

@@ -65,7 +65,7 @@ const WATCHED: [&str; 14] = [
 
 /// All else that the library needs: what cannot fail, and what only its own calls of the same
 /// name would be failed by (the loader's, and the stream that a program hands over).
-const UNWATCHED: [&str; 22] = [
+const UNWATCHED: [&str; 23] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
@@ -73,6 +73,7 @@ const UNWATCHED: [&str; 22] = [
     "__cxa_finalize",
     "__errno_location",
     "__gmon_start__",
+    "__libc_single_threaded",
     "abort",
     "bcmp",
     "dladdr",

@@ -119,6 +119,12 @@ fn a_storm_of_signals() {
     passes("storms.c", "signal_storm");
 }
 
+/// With one thread only, as in the C library.
+#[test]
+fn a_handler_may_fork() {
+    passes("storms.c", "forks_in_handlers");
+}
+
 #[test]
 fn cancelled_threads_leave_nothing() {
     passes("storms.c", "cancel_storm");

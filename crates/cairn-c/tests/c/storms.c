@@ -451,6 +451,36 @@ static void signal_storm(void)
     use_what_is_inherited();
 }
 
+/* Whatever it interrupted, the allocator included: a lone thread may fork. */
+static void interrupt_by_fork(int number)
+{
+    int error = errno;
+    (void)number;
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    CHECK(child > 0 && waitpid(child, NULL, 0) == child, "fork");
+    errno = error;
+}
+
+static void forks_in_handlers(void)
+{
+    static void *blocks[4096];
+    struct sigaction action = {.sa_handler = interrupt_by_fork, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0, "sigaction");
+    uint64_t random = 88172645463325252u;
+    for (long i = 0, rounds = argument_or(40000); i < rounds; i++) {
+        struct itimerval once = {{0, 0}, {0, 1 + (long)(random_next(&random) % 30)}};
+        if (i % 100 == 0) CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0, "setitimer");
+        size_t slot = (size_t)i % COUNT_OF(blocks);
+        for (size_t j = 0; slot == 0 && j < COUNT_OF(blocks); j++) {
+            free(blocks[j]);
+            blocks[j] = NULL;
+        }
+        blocks[slot] = malloc(random_size(&random, 15));
+        CHECK(blocks[slot] != NULL, "malloc");
+    }
+}
+
 /* --- cancellation --- */
 
 static atomic_long owned;
@@ -589,6 +619,7 @@ static const struct test_case cases[] = {
     {"values_of_ending_threads", values_of_ending_threads},
     {"short_threads", short_threads},
     {"signal_storm", signal_storm},
+    {"forks_in_handlers", forks_in_handlers},
     {"cancel_storm", cancel_storm},
     {"cancel_in_stats", cancel_in_stats},
 };

@@ -38,8 +38,9 @@ pub(crate) fn set_forking(forking: bool) {
     FORKER.store(if forking { thread_token() } else { 0 }, Ordering::Relaxed);
 }
 
+/// Whether the calling thread is forking and holds every lock.
 #[inline]
-fn is_forker() -> bool {
+pub(crate) fn is_forker() -> bool {
     let forker = FORKER.load(Ordering::Relaxed);
     forker != 0 && forker == thread_token()
 }
@@ -78,10 +79,15 @@ impl<T> Lock<T> {
 
     #[inline]
     fn acquire(&self) {
-        // Acquire: sees what the last holder wrote.
-        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.try_acquire() {
             self.acquire_slow();
         }
+    }
+
+    #[inline]
+    fn try_acquire(&self) -> bool {
+        // Acquire: sees what the last holder wrote.
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
@@ -90,12 +96,7 @@ impl<T> Lock<T> {
             return;
         }
         for _ in 0..SPINS {
-            if self.word.load(Ordering::Relaxed) == FREE
-                && self
-                    .word
-                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
+            if self.word.load(Ordering::Relaxed) == FREE && self.try_acquire() {
                 return;
             }
             core::hint::spin_loop();

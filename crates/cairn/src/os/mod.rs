@@ -9,8 +9,8 @@ mod linux;
 mod lock;
 mod message;
 
-pub(crate) use linux::*;
-pub(crate) use lock::{Fork, Guard, Lock, set_forking};
+pub use linux::*;
+pub(crate) use lock::{Fork, Guard, Lock, is_forker, set_forking};
 pub(crate) use message::fatal;
 
 /// Rounds up to a multiple of `to`, a power of two.

@@ -13,7 +13,7 @@ use crate::heap::{self, Heap, commons, pool};
 use crate::os::{Fork, Lock};
 use crate::size_class::CLASSES;
 use crate::span::Span;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -104,8 +104,9 @@ pub(crate) fn start() -> bool {
     true
 }
 
-/// Asks to be called around forks, until the C library agrees (it may be out of memory).
-fn see_forks() {
+/// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
+/// allocation does so; who can be earlier is older than fork handlers of others that allocate.
+pub fn see_forks() {
     // Relaxed: it is asked once; the handlers may allocate to register, and no lock is held.
     if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
         // SAFETY: the handlers stay loaded as long as the process.
@@ -198,14 +199,27 @@ fn locks(step: Fork) {
     arena::at_fork(step);
 }
 
+/// Where the C library says that the process has one thread, by a byte that is not 0, as glibc
+/// does. Without it a handler that forks may wait for ever for what it has interrupted.
+pub static ALONE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+
 extern "C" fn prepare() {
+    // A lock that a lone thread finds taken is its own: a signal's handler forks, which has
+    // interrupted the allocator. There is nobody to be kept out.
+    let alone = ALONE.load(Ordering::Relaxed);
+    // SAFETY: the C library's variable, as `ALONE` promises.
+    if !alone.is_null() && unsafe { alone.read_volatile() } != 0 {
+        return;
+    }
     locks(Fork::Prepare);
     os::set_forking(true);
 }
 
 extern "C" fn parent() {
-    os::set_forking(false);
-    locks(Fork::Parent);
+    if os::is_forker() {
+        os::set_forking(false);
+        locks(Fork::Parent);
+    }
 }
 
 extern "C" fn child() {
