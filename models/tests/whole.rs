@@ -64,6 +64,11 @@ fn calls_fail() {
 }
 
 #[test]
+fn mappings_cannot_grow() {
+    explore("mappings_cannot_grow", models::mappings_cannot_grow);
+}
+
+#[test]
 fn large_blocks_freed_twice() {
     explore("large_blocks_freed_twice", models::large_blocks_freed_twice);
 }

@@ -180,7 +180,7 @@ fn memcheck(steps: &mut Steps) -> Result<()> {
                 for case in &cases {
                     let mut command = valgrind("memcheck", &[CAIRN_RUNS], preload);
                     command.arg(&program).arg(case).env("TEST_EXPECTS_CAIRN", "1");
-                    kernel::small_and_old(&mut command);
+                    kernel::small(&mut command);
                     if case == "fork_from_busy" {
                         command.arg("20");
                     }
@@ -200,7 +200,7 @@ fn memcheck(steps: &mut Steps) -> Result<()> {
         // The shell itself is no part of it, the programs that it starts are.
         command.args(["/bin/sh", "-c", line]).env("LD_PRELOAD", &library);
         command.env("PATH", "/usr/bin:/bin");
-        kernel::small_and_old(&mut command);
+        kernel::small(&mut command);
         steps.run(&format!("memcheck, cairn itself, {name}"), &mut command, |ended| {
             ensure!(!ended.output.contains("libcairn"), "errors in cairn");
             clean(ended, Path::new("the log"))?;

@@ -181,7 +181,7 @@ impl Target {
             command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
             command.env("CAIRN_STRESS_SECONDS", args.seconds.to_string());
             if !self.simulator.is_empty() && !args.full_window {
-                kernel::small_and_old(&mut command);
+                kernel::small(&mut command);
                 command.arg("--");
                 command.args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]));
             }
@@ -263,7 +263,7 @@ impl Target {
         command.arg(program).args(args);
         // The simulator writes core files of its own making.
         kernel::no_core_files(&mut command);
-        kernel::small_and_old(&mut command);
+        kernel::small(&mut command);
         command
     }
 }

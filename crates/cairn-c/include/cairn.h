@@ -80,7 +80,7 @@ struct cairn_header {
     unsigned int words_offset; /* 8 bytes each; slice i of a chunk at place i % 8 * 8 + i / 8 */
     unsigned int heap_bytes;
     unsigned int span_until_offset;  /* unsigned int; blocks in use = until + rest */
-    unsigned int span_rest_offset;   /* unsigned short */
+    unsigned int span_rest_offset;   /* short */
     unsigned int span_carved_offset; /* unsigned short */
     unsigned int span_start_offset;  /* pointer */
 };

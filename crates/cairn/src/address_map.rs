@@ -31,9 +31,6 @@ const GIB: usize = 1 << 30;
 /// Window sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
 /// the smaller ones serve small address spaces.
 const LADDER: [usize; 4] = [1024 * GIB, 64 * GIB, 4 * GIB, GIB / 4];
-/// Where small pages are insisted on: a young heap on huge pages would show several times its
-/// size as resident (mimalloc 3 does, at 1.6 to 3 times).
-const SMALL_PAGES_BYTES: usize = 64 << 20;
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
@@ -324,7 +321,7 @@ fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
     let layout = Layout::of(size);
     let slices = size >> SLICE_SHIFT;
     debug_assert!(base.addr().is_multiple_of(size) && layout.data < size);
-    os::keep_small_pages(base, layout.data + if reserved { SMALL_PAGES_BYTES } else { 0 });
+    os::keep_small_pages(base, if reserved { size } else { layout.data });
     if !os::make_readable(base, layout.chunks) {
         let whole = if reserved { size } else { layout.data };
         // SAFETY: reserved by the caller, unused.

@@ -71,7 +71,6 @@ fn allocate_medium<F: NoMemory>(size: usize) -> *mut u8 {
 
 #[inline(always)]
 fn allocate_class<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
-    // SAFETY: as in `allocate_or`; the class comes from `size_class`.
     let block = unsafe { Heap::pop(thread::heap(), class) };
     if block.is_null() {
         return refill::<F>(class, size, align);
@@ -82,10 +81,12 @@ fn allocate_class<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut 
 #[cold]
 #[inline(never)]
 fn refill<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
-    match thread::refill(class) {
-        block if block.is_null() => F::answer(size, align),
-        block => block.cast(),
+    // SAFETY: as in `allocate_or`; the class comes from `size_class`.
+    let mut block = unsafe { Heap::refill_short(thread::heap(), class) };
+    if block.is_null() {
+        block = thread::refill(class);
     }
+    if block.is_null() { F::answer(size, align) } else { block.cast() }
 }
 
 #[cold]

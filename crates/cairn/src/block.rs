@@ -10,7 +10,6 @@ use core::ptr::null_mut;
 
 /// A free block, seen as a list node. Every block is at least this large and aligned so.
 #[repr(C, align(16))]
-#[derive(Default)] // for models; real blocks are raw memory
 pub(crate) struct Block {
     next: Plain<*mut Block>,
 }

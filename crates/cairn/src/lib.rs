@@ -67,7 +67,9 @@ pub use api::{
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use ledger::{Amount, ClassRow, Ledger};
+pub use os::HUGE_PAGES;
 pub use outside::{HEADER, Header};
+pub use thread::{ALONE, see_forks};
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -17,6 +17,8 @@ pub(crate) const SMALL_MAX: usize = 1024;
 pub(crate) const MEDIUM_MAX: usize = 64 * 1024;
 /// Alignment of every block, and the step between the smallest classes.
 pub(crate) const MIN_ALIGN: usize = 16;
+/// What one heap keeps so at most, in bytes of a class.
+const ROOM_BYTES: usize = 8192;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 
@@ -33,6 +35,9 @@ pub(crate) struct Class {
     /// Unused bytes before the first block. They stand in front so that every address from
     /// the first block to the span's end belongs to a block.
     pub(crate) slack: u32,
+    /// Freed blocks of spans that nobody holds that a heap keeps for its next allocations: a
+    /// program that replaces blocks at random would claim and lose a span for every one or two.
+    pub(crate) room: u32,
     /// Inverse, modulo 2^64, of the odd part of `size`.
     pub(crate) inverse: u64,
     /// The bits that are 0 in `offset * inverse` exactly if `offset` is a block's.
@@ -67,6 +72,7 @@ impl Class {
             blocks: blocks as u16,
             slices: slices as u16,
             slack: (bytes - blocks * size) as u32,
+            room: if ROOM_BYTES / size < 64 { (ROOM_BYTES / size) as u32 } else { 64 },
             inverse,
             mask,
         }
@@ -149,9 +155,6 @@ pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
         return None;
     }
     let rounded = (size.max(1) + align - 1) & !(align - 1);
-    if rounded > MEDIUM_MAX {
-        return None;
-    }
     (class_of(rounded)..CLASS_COUNT).find(|&c| (CLASSES[c].size as usize).is_multiple_of(align))
 }
 

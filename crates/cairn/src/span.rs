@@ -11,7 +11,7 @@ use crate::arena;
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
 use crate::size_class::{CLASSES, Class};
-use core::ptr::null_mut;
+use core::{marker::PhantomPinned, ptr::null_mut};
 
 // The blocks of a span, in address order:
 //
@@ -22,7 +22,8 @@ use core::ptr::null_mut;
 // Invariants
 //  1. used = until + rest; used + length of `local_free` = `carved` <= `blocks`. A block in a
 //     heap's allocation list, in a batch under way, or pending in the remote word counts as
-//     used. `rest` > 0 only in a full list: the event comes before the last free then.
+//     used. `rest` > 0 only in a full list: the event comes before the last free then. It is -1
+//     in an active span, which has no event: a pair of malloc and free empties it each time.
 //  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
 //     while the word says LISTED.
 //  3. `start`, `inverse`, `mask`, `blocks`, `class` do not change while the span exists.
@@ -48,23 +49,17 @@ pub(crate) struct Span {
     prev: *mut Span,
     index: u32,
     /// Blocks in use when that event comes.
-    rest: u16,
-    class: u8,
+    rest: i16,
+    /// Constant, too. While the links are not the reader's it is read like this, not by `class`.
+    pub(crate) class: u8,
     /// Untouched blocks are zero (1); in its heap's list of full spans (2).
     flags: u8,
+    /// A holder's `&mut` does not claim all of it: others read what is constant (`is_block`).
+    _read: PhantomPinned,
 }
 
 const ZERO: u8 = 1;
 const FULL: u8 = 2;
-
-/// What the last local free before an event means.
-#[derive(PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A full span has enough free blocks again to be worth a refill.
-    Usable,
-    /// No block is in use.
-    Empty,
-}
 
 const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
 
@@ -73,8 +68,7 @@ impl Span {
     /// blocks untouched. Its descriptors name `owner`.
     pub(crate) fn create(index: usize, zero: bool, class: usize, owner: u32) -> *mut Span {
         let c = &CLASSES[class];
-        let slot = address_map::slot(index);
-        let span: *mut Span = slot.cast();
+        let span: *mut Span = address_map::slot(index).cast();
         // SAFETY: the run is the caller's, and so is its slot.
         unsafe {
             span.write(Span {
@@ -91,9 +85,10 @@ impl Span {
                 rest: 0,
                 class: class as u8,
                 flags: if zero { ZERO } else { 0 },
+                _read: PhantomPinned,
             });
         }
-        address_map::describe(index, c.slices as usize, slot, owner, class as u8);
+        address_map::describe(index, c.slices as usize, span.cast(), owner, class as u8);
         span
     }
 
@@ -144,9 +139,9 @@ impl Span {
     #[inline]
     pub(crate) fn take_local(&mut self) -> *mut Block {
         let list = self.local_free;
-        debug_assert_eq!(self.rest, 0);
+        debug_assert_eq!(self.rest, -1);
         self.local_free = null_mut();
-        self.until = u32::from(self.carved);
+        self.until = u32::from(self.carved) + 1;
         list
     }
 
@@ -204,17 +199,23 @@ impl Span {
         }
     }
 
+    /// Becomes its heap's active span of its class: no event comes.
+    pub(crate) fn set_active(&mut self) {
+        self.until = self.used() + 1;
+        self.rest = -1;
+    }
+
     /// Goes into its heap's list of full spans: the next event comes after `frees`, or when
     /// nothing is in use.
     pub(crate) fn set_full(&mut self, frees: u32) {
         let used = self.used();
         self.until = used.min(frees);
-        self.rest = (used - self.until) as u16;
+        self.rest = (used - self.until) as i16;
         self.flags |= FULL;
     }
 
-    /// Comes out of that list.
-    pub(crate) fn clear_full(&mut self) {
+    /// Comes out of that list, or is not the active span any more.
+    pub(crate) fn settle_count(&mut self) {
         self.until = self.used();
         self.rest = 0;
         self.flags &= !FULL;
@@ -223,11 +224,6 @@ impl Span {
     /// Whether it stands in its heap's list of full spans.
     pub(crate) fn is_full(&self) -> bool {
         self.flags & FULL != 0
-    }
-
-    /// What event is due.
-    pub(crate) fn event(&self) -> Event {
-        if self.rest > 0 { Event::Usable } else { Event::Empty }
     }
 
     /// Forgets the lists of a holder that no longer exists, and holds only `pending`: after
@@ -292,7 +288,7 @@ impl Span {
     /// Blocks in use, as the holder sees it.
     #[inline(always)]
     pub(crate) fn used(&self) -> u32 {
-        self.until + u32::from(self.rest)
+        self.until.wrapping_add_signed(i32::from(self.rest))
     }
 
     /// Where the fields are that tools read.
@@ -311,7 +307,7 @@ impl Span {
             let until = (&raw const (*this).until).read_volatile();
             let rest = (&raw const (*this).rest).read_volatile();
             let carved = (&raw const (*this).carved).read_volatile();
-            (until as usize + usize::from(rest), usize::from(carved))
+            (until.saturating_add_signed(i32::from(rest)) as usize, usize::from(carved))
         }
     }
 

@@ -37,9 +37,3 @@ impl<T: Copy> Plain<T> {
         unsafe { *self.0.get() = value }
     }
 }
-
-impl<T> Default for Plain<*mut T> {
-    fn default() -> Self {
-        Self::new(core::ptr::null_mut())
-    }
-}

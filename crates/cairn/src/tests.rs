@@ -29,7 +29,7 @@ mod span;
 mod window;
 
 use crate::address_map;
-use crate::os::{self, fault};
+use crate::os::fault;
 use crate::size_class::SLICE_SIZE;
 use crate::{
     Ledger, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
@@ -260,26 +260,6 @@ fn assert_nothing_is_left() {
     assert_eq!((ledger.dirty.bytes, ledger.warm.bytes), (0, 0));
     let slices = address_map::committed() - address_map::first_slice();
     assert_eq!(ledger.clean, slices * SLICE_SIZE, "slices are lost");
-}
-
-/// Moving a block's pages is worth nothing if the kernel refuses each time (before 5.7 it does).
-#[test]
-fn pages_move_away_and_back() {
-    let size = 256 * KIB;
-    let from = os::map(size);
-    assert!(!from.is_null());
-    let held = Held { block: from, size, seed: 1, step: 509 };
-    held.fill(0);
-    // SAFETY: the range was mapped just now, and is only used through `from` and `to`.
-    unsafe {
-        let to = os::move_pages_away(from, size);
-        assert!(!to.is_null(), "the kernel does not move pages");
-        Held { block: to, ..held }.verify(0, size);
-        assert!(all_zero(from, size));
-        os::move_pages_back(to, from, size);
-        Held { block: from, size, seed: 1, step: 509 }.verify(0, size);
-        assert!(os::release(from, size));
-    }
 }
 
 /// One attempt; not a test by itself.

@@ -239,34 +239,6 @@ pub(crate) fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
     })
 }
 
-pub(crate) fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
-    with(|memory| {
-        let Some(units) = memory.units(from, size) else { return null_mut() };
-        memory.expect(&units, &[Committed], "move_pages_away");
-        let to = memory.map(size, Committed);
-        if !to.is_null() {
-            // SAFETY: both ranges are committed, and apart.
-            unsafe { to.copy_from_nonoverlapping(from, units.len() * UNIT) };
-            real::clear(from, units.len() * UNIT);
-        }
-        to
-    })
-}
-
-pub(crate) fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
-    with(|memory| {
-        let (Some(source), Some(target)) = (memory.units(from, size), memory.units(to, size))
-        else {
-            panic!("pages move back from {from:p} to {to:p}");
-        };
-        memory.expect(&source, &[Committed], "move_pages_back, from");
-        memory.expect(&target, &[Committed], "move_pages_back, to");
-        // SAFETY: both ranges are committed, and apart.
-        unsafe { to.copy_from_nonoverlapping(from, source.len() * UNIT) };
-        memory.unmap(source);
-    });
-}
-
 /// How many bytes of a range are committed.
 pub(crate) fn committed(at: *mut u8, size: usize) -> usize {
     with(|memory| {

@@ -324,6 +324,13 @@ pub(crate) fn calls_fail() {
     threads::set_failing(0);
 }
 
+/// Mappings grow and shrink, and one system call in four fails.
+pub(crate) fn mappings_cannot_grow() {
+    threads::set_failing(4);
+    mappings_grow_and_shrink();
+    threads::set_failing(0);
+}
+
 /// Two threads free the same large block, one that no heap keeps: exactly one is told.
 pub(crate) fn large_blocks_freed_twice() {
     let bag = Bag::default();

@@ -20,7 +20,7 @@ pub(crate) fn explore(name: &str, model: fn()) {
     model();
     threads::leave();
     threads::arrive();
-    models::nothing_is_left(name != "calls_fail");
+    models::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
 }
 
 /// Runs one thread.

@@ -267,12 +267,12 @@ static void large_partly_touched(void)
     }
     reconcile("large blocks, partly touched, some freed");
     for (size_t i = 1; i < LARGE_COUNT; i += 3) {
-        /* Smaller ones are copied, which reads pages that were never written: mincore counts
-           those, the kernel's resident set does not. */
-        if (malloc_usable_size(large[i]) < MIB) continue;
+        /* They may be copied, which reads what was never written: mincore counts such pages, the
+           kernel's resident set does not. */
+        memset(large[i], 1, malloc_usable_size(large[i]));
         large[i] = realloc(large[i], 6 * MIB);
         CHECK(large[i] != NULL, "realloc");
-        /* Their pages may have moved to mappings. */
+        /* They may be mappings now. */
         if (!is_in_window(large[i])) {
             add_huge(large[i]);
             large[i] = NULL;

@@ -66,7 +66,7 @@ static inline void look(struct view *view, pid_t process, uintptr_t header)
     view->process = process;
     read_from(view, header, &view->header, sizeof view->header);
     CHECK(memcmp(view->header.magic, "CAIRNHDR", 8) == 0, "%.8s", view->header.magic);
-    CHECK(view->header.version == 2, "version %u", view->header.version);
+    CHECK(view->header.version == 3, "version %u", view->header.version);
     CHECK(view->header.header_bytes >= sizeof view->header, "%u", view->header.header_bytes);
     CHECK(view->header.class_count <= CLASSES_MAX, "%u classes", view->header.class_count);
     read_from(view, (uintptr_t)view->header.map, &view->map, sizeof view->map);
@@ -115,7 +115,8 @@ static inline size_t pending_of(const struct view *view, size_t index)
 static inline void count_span(const struct view *view, size_t index, unsigned class, struct census *census)
 {
     unsigned until;
-    unsigned short rest, carved;
+    unsigned short carved;
+    short rest;
     uintptr_t slot = slot_of(view, index);
     read_from(view, slot + view->header.span_until_offset, &until, sizeof until);
     read_from(view, slot + view->header.span_rest_offset, &rest, sizeof rest);

@@ -28,15 +28,17 @@ use tree::Tree;
 const RUNS: [usize; 3] = [1, 4, 32];
 /// The lane of chunks with dirty slices.
 const DIRTY: usize = RUNS.len();
+/// The lane of the rooms of huge pages, by their first chunk, that are free and have some.
+const WHOLE: usize = DIRTY + 1;
 
 /// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small
 /// process; half of it purges what a loop is about to use again.
 const KEEP_MIN: usize = (512 << 10) / SLICE_SIZE;
 /// Beyond that a 16th of what is in use may stay dirty.
 const KEEP_SHARE: usize = 16;
-/// Dirty slices that make a release purge at once: 32 MiB, or a quarter of what is in use.
+/// Dirty slices that make a release purge at once: 16 MiB, or a quarter of what is in use.
 /// Blocks that churn stay below it; a process that frees everything and falls idle does not.
-const BURST_MIN: usize = (32 << 20) / SLICE_SIZE;
+const BURST_MIN: usize = (16 << 20) / SLICE_SIZE;
 const BURST_SHARE: usize = 4;
 /// A burst that is purged and needed again within this time was none: the next may be larger ...
 const REGRET_MS: u64 = 1000;
@@ -49,6 +51,12 @@ const REFUSALS: usize = 4;
 /// The window grows by what it holds, at least by 4 MiB, at most by 64 MiB.
 const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
 const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
+
+/// Slices in the room of a huge page.
+const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
+/// Slices in use from which on a heap is backed by huge pages as it grows: one of them is then
+/// a 24th of it at most.
+const HUGE_MIN: usize = (48 << 20) / SLICE_SIZE;
 
 /// Search hints: one for each run length up to a chunk, then one per doubling.
 const HINTS: usize = CHUNK_SLICES + 1 + 20;
@@ -71,23 +79,16 @@ struct Arena {
     burst: usize,
     /// When a burst was purged last, unless what has happened since is judged; else 0.
     burst_ms: u64,
+    /// Slices taken for what is filled soon, less four times those of large blocks that may not be.
+    dense: usize,
     hints: [u32; HINTS],
     /// The lowest chunk that slices went back to since the hints were last brought up to date.
     lowest_put: usize,
     purged: u64,
 }
 
-static ARENA: Lock<Arena> = Lock::new(Arena {
-    tree: Tree::EMPTY,
-    free: 0,
-    dirty: 0,
-    idle: 0,
-    burst: 0,
-    burst_ms: 0,
-    hints: [0; HINTS],
-    lowest_put: 0, // all zero: the static stays out of the library's file
-    purged: 0,
-});
+// SAFETY: numbers, all of which start at 0; so the static stays out of the library's file.
+static ARENA: Lock<Arena> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Slices handed out.
 pub(crate) struct Run {
@@ -101,25 +102,50 @@ pub(crate) struct Run {
 pub(crate) fn take_span(slices: usize) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
+    // The longest are filled bit by bit.
+    let filled = slices < RUNS[2];
+    arena.dense = (arena.dense + if filled { slices } else { 0 }).min(8 * HUGE_SLICES);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let fits = aligned_runs(bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
-            return Some(arena.take_at(index, slices));
+            let dense = filled && arena.dense >= HUGE_SLICES;
+            let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
+                return Some(arena.take_at(index, slices));
+            };
+            arena = back_by_huge_page(arena, unit);
+        } else {
+            arena.grow(slices, slices)?;
         }
-        arena.grow(slices, slices)?;
     }
 }
 
-/// Takes `slices` anywhere; None if the system has no more memory.
-pub(crate) fn take_run(slices: usize) -> Option<Run> {
+/// Takes `slices` anywhere, which are `filled` soon, or perhaps not; None if the system has no
+/// more memory.
+pub(crate) fn take_run(slices: usize, filled: bool) -> Option<Run> {
     let mut arena = ARENA.lock();
+    arena.dense = arena.dense.saturating_sub(if filled { 0 } else { 4 * slices });
     loop {
         if let Some(index) = arena.find_run(slices) {
-            return Some(arena.take_at(index, slices));
+            let Some(unit) = arena.unit_for_huge_page(index, slices, filled) else {
+                return Some(arena.take_at(index, slices));
+            };
+            arena = back_by_huge_page(arena, unit);
+        } else {
+            arena.grow(slices, 1)?;
         }
-        arena.grow(slices, 1)?;
     }
+}
+
+/// Puts a huge page into its room at `unit`. The lock is given up meanwhile, the slices are nobody's.
+fn back_by_huge_page(mut arena: Guard<'static, Arena>, unit: usize) -> Guard<'static, Arena> {
+    arena.take_at(unit, HUGE_SLICES);
+    drop(arena);
+    os::use_huge_page(address_map::slice_address(unit));
+    let mut arena = ARENA.lock();
+    // Zero, but resident: it counts as dirty, so that what nobody takes is given back.
+    arena.put(unit, HUGE_SLICES, true);
+    arena
 }
 
 /// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
@@ -137,10 +163,13 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
 pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
     let mut arena = ARENA.lock();
     arena.put(index, slices, dirty);
-    if arena.dirty > (BURST_MIN + arena.burst).max(arena.used() / BURST_SHARE) {
+    let bound = (BURST_MIN + arena.burst).max(arena.used() / BURST_SHARE);
+    if arena.dirty > bound {
         arena.burst_ms = os::now_ms();
+        // Whole chunks as long as that will do: a purge of single slices splits huge pages.
+        let lanes = if arena.dirty > 2 * bound { &[WHOLE, DIRTY][..] } else { &[WHOLE] };
         // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
-        purge_batch(arena, 2 * slices.max(32));
+        purge_batch(arena, lanes, 2 * slices.max(32));
     }
 }
 
@@ -154,7 +183,7 @@ pub(crate) fn tick(now_ms: u64) -> bool {
     };
     let debt = DEBT.0.load(Ordering::Relaxed);
     if debt > 0 {
-        let done = purge_batch(ARENA.lock(), debt.min(BATCH));
+        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], debt.min(BATCH));
         DEBT.0.store(debt.saturating_sub(done.max(1)), Ordering::Relaxed);
     }
     ticked
@@ -169,7 +198,7 @@ pub(crate) fn in_debt() -> bool {
 pub(crate) fn purge_all() -> usize {
     let mut total = 0;
     loop {
-        let done = purge_batch(ARENA.lock(), BATCH);
+        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], BATCH);
         if done == 0 {
             return total * SLICE_SIZE;
         }
@@ -237,29 +266,35 @@ pub(crate) fn at_fork(step: Fork) {
     ARENA.at_fork(step);
 }
 
-/// Purges up to `limit` dirty slices from the top; the number that went. The lock is given up
-/// around each system call; the slices are nobody's meanwhile.
-fn purge_batch(mut arena: Guard<'static, Arena>, limit: usize) -> usize {
+/// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
+/// lock is given up around each system call; the slices are nobody's meanwhile.
+fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) -> usize {
     let (mut done, mut refused) = (0, 0);
     let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
-        let Some(chunk) = arena.tree.last(DIRTY, end) else { break };
-        let dirty = purgeable(bits(chunk));
-        if dirty == 0 {
-            end = chunk;
-            continue;
+        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, end)?));
+        let Some((lane, chunk)) = lanes.iter().find_map(last) else { break };
+        let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
+        if lane == DIRTY {
+            let dirty = purgeable(bits(chunk));
+            if dirty == 0 {
+                end = chunk;
+                continue;
+            }
+            let top = 63 - dirty.leading_zeros() as usize;
+            len = (dirty << (63 - top)).leading_ones() as usize;
+            index += top + 1 - len;
         }
-        let top = 63 - dirty.leading_zeros() as usize;
-        let len = (dirty << (63 - top)).leading_ones() as usize;
-        let index = chunk * CHUNK_SLICES + top + 1 - len;
+        let dirty = arena.dirty;
         arena.take_at(index, len);
+        let dirty = dirty - arena.dirty;
         drop(arena);
         let clean = os::decommit(address_map::slice_address(index), len * SLICE_SIZE);
         arena = ARENA.lock();
         arena.put(index, len, !clean);
         if clean {
-            arena.purged += len as u64;
-            done += len;
+            arena.purged += dirty as u64;
+            done += dirty;
         } else {
             // Locked memory, say: what is below it may go.
             end = chunk;
@@ -281,6 +316,19 @@ impl Arena {
         self.idle = self.dirty;
         self.burst -= self.burst / 16;
         true
+    }
+
+    /// Where a huge page is to be put before `slices` from `index` on are taken: into room of one
+    /// that holds nothing, not even what could be resident, if the heap is large and `dense`.
+    fn unit_for_huge_page(&self, index: usize, slices: usize, dense: bool) -> Option<usize> {
+        let units = index / HUGE_SLICES..(index + slices).div_ceil(HUGE_SLICES);
+        let mut starts = units.map(|unit| unit * HUGE_SLICES);
+        let is_clean = |(chunk, _)| bits(chunk).free & !bits(chunk).dirty == !0;
+        let is_untouched = |&unit: &usize| {
+            unit + HUGE_SLICES <= address_map::committed()
+                && pieces(unit, HUGE_SLICES).all(is_clean)
+        };
+        (dense && self.used() >= HUGE_MIN).then(|| starts.find(is_untouched))?
     }
 
     fn used(&self) -> usize {
@@ -364,7 +412,7 @@ impl Arena {
         let page = (os::page_size() / SLICE_SIZE).max(1);
         let need = (start + slices).saturating_sub(from).next_multiple_of(page);
         let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
-        let step = step.next_multiple_of(CHUNK_SLICES) - from % CHUNK_SLICES;
+        let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let count = if step >= need && address_map::commit(step) {
             step
         } else if address_map::commit(need) {
@@ -390,17 +438,13 @@ impl Arena {
         self.free -= slices;
         self.idle = self.idle.min(self.dirty);
         if zero && self.burst_ms > 0 {
-            self.judge_burst();
+            // Clean slices are needed: was what the last burst gave back needed still?
+            if os::now_ms() < self.burst_ms + REGRET_MS {
+                self.burst = (BURST_MIN + 2 * self.burst).min(BURST_MAX);
+            }
+            self.burst_ms = 0;
         }
         Run { index, zero }
-    }
-
-    /// Clean slices are needed: was what the last burst gave back needed still?
-    fn judge_burst(&mut self) {
-        if os::now_ms() < self.burst_ms + REGRET_MS {
-            self.burst = (BURST_MIN + 2 * self.burst).min(BURST_MAX);
-        }
-        self.burst_ms = 0;
     }
 
     fn put(&mut self, index: usize, slices: usize, dirty: bool) {
@@ -423,10 +467,14 @@ impl Arena {
     /// Invariant 2, for one chunk.
     fn refresh(&mut self, chunk: usize) {
         let b = bits(chunk);
-        for lane in 0..=DIRTY {
-            let member = if lane == DIRTY { b.dirty } else { aligned_runs(b.free, lane) } != 0;
-            if self.tree.has(lane, chunk) != member {
-                self.tree.set(lane, chunk, member);
+        for lane in 0..=WHOLE {
+            let (place, member) = match lane {
+                DIRTY => (chunk, b.dirty != 0),
+                WHOLE => (chunk & !1, is_whole(chunk)),
+                _ => (chunk, aligned_runs(b.free, lane) != 0),
+            };
+            if self.tree.has(lane, place) != member {
+                self.tree.set(lane, place, member);
             }
         }
     }
@@ -437,6 +485,14 @@ fn bits(chunk: usize) -> &'static mut ChunkBits {
     // SAFETY: the chunk is committed; the lock admits one thread, and no caller keeps the
     // reference while it asks for another to the same chunk.
     unsafe { &mut *address_map::chunk_bits(chunk) }
+}
+
+/// Whether the room of a huge page that `chunk` lies in is free, and may be resident.
+fn is_whole(chunk: usize) -> bool {
+    let (low, high) = (chunk & !1, chunk | 1);
+    (high + 1) * CHUNK_SLICES <= address_map::committed()
+        && bits(low).free & bits(high).free == !0
+        && bits(low).dirty | bits(high).dirty != 0
 }
 
 /// What can be purged: dirty slices; with larger pages (of 64 KiB), whole pages that are free and
@@ -526,6 +582,7 @@ pub(crate) fn check() {
             assert_eq!(arena.tree.has(lane, chunk), aligned_runs(b.free, lane) != 0);
         }
         assert_eq!(arena.tree.has(DIRTY, chunk), b.dirty != 0);
+        assert_eq!(arena.tree.has(WHOLE, chunk & !1), is_whole(chunk));
     }
     assert_eq!((free, dirty), (arena.free, arena.dirty));
 }

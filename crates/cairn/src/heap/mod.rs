@@ -20,7 +20,7 @@ use crate::block::{Block, Chain};
 use crate::large::{self, Large};
 use crate::orphans;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
-use crate::span::{Event, Span, SpanList};
+use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
 use core::ptr::null_mut;
 use upkeep::VISITS;
@@ -52,12 +52,6 @@ const COMMONS_ASKED: u8 = 3;
 const COMMONS_BYTES: usize = 1024;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
-/// A freed block of a span that nobody holds is kept for the next allocation, up to this many
-/// bytes between refills ...
-const ROOM_BYTES: usize = 8192;
-/// ... and this many blocks. Without it a program that replaces blocks at random claims and
-/// loses a span for every one or two of them.
-const ROOM_BLOCKS: usize = 64;
 /// One empty span of a class may stay with its heap if it is no larger than this part of the
 /// heap's share of full spans: up to eight heaps keep some, of at most 1 MiB in each.
 const SPARE_SHARE: usize = 32;
@@ -119,27 +113,10 @@ const _: () = assert!(CLASS_COUNT <= 64);
 impl Heap {
     /// A heap with nothing in it.
     pub(crate) const EMPTY: Heap = Heap {
-        free: [null_mut(); CLASS_COUNT],
         small_class: SMALL_CLASS,
-        fresh: [false; CLASS_COUNT],
-        room: [0; CLASS_COUNT],
-        active: [null_mut(); CLASS_COUNT],
-        partial: [SpanList::EMPTY; CLASS_COUNT],
-        full: SpanList::EMPTY,
-        full_slices: 0,
-        full_room: 0,
         full_most: pool::FULL_SLICES,
-        carves: [0; CLASS_COUNT],
-        ring: [Batch { span: 0, chain: Chain::EMPTY }; RING],
-        kept: null_mut(),
-        remote_frees: 0,
-        visits: 0,
-        served: 0,
-        trims_seen: 0,
-        next: null_mut(),
-        index: 0,
-        in_use: false,
-        shared: false,
+        // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
+        ..unsafe { core::mem::zeroed() }
     };
 
     /// The class for a size up to `SMALL_MAX`.
@@ -193,7 +170,7 @@ impl Heap {
         // be changing; each link is verified before it is followed.
         unsafe {
             let mut at = (&raw const (*this).free[class]).read_volatile();
-            let most = usize::from(CLASSES[class].blocks) + ROOM_BLOCKS;
+            let most = usize::from(CLASSES[class].blocks) + CLASSES[class].room as usize;
             let mut count = 0;
             while count < most && is_block_of(class, at) {
                 count += 1;
@@ -235,44 +212,52 @@ impl Heap {
 
     // The ladder of a refill: each rung is tried if the one before gave nothing.
     //
-    // refill
-    //   active span        what was freed in it here
-    //   refill_slow        with a bit of upkeep:
-    //     ask_commons      a class this thread hardly uses: a few blocks of shared spans
-    //     active span      what was freed in it by others
-    //     adopt_own        another span of this heap, the fullest of a few
-    //     adopt_orphan     a span that somebody let go, the fullest of a few
-    //     carve            untouched blocks of the active span, a page's worth
-    //     carve_own        the same of another span
-    //     fresh_span       a new span, from the arena
-    /// Fills `free[class]` and pops a block; null if there is no more memory.
-    #[inline]
-    pub(crate) fn refill(&mut self, class: usize) -> *mut Block {
-        let class = class % CLASS_COUNT;
-        let span = self.active[class];
-        self.visits = self.visits.wrapping_add(1);
-        // SAFETY: invariant 2: this heap holds it.
-        if span.is_null() || self.visits.is_multiple_of(VISITS) || unsafe { !(*span).has_local() } {
-            return self.refill_slow(class);
+    // refill_short       what was freed in the active span here
+    // refill             with a bit of upkeep:
+    //   ask_commons      a class this thread hardly uses: a few blocks of shared spans
+    //   active_frees     what was freed in the active span, by others too
+    //   adopt_own        another span of this heap, the fullest of a few
+    //   adopt_orphan     a span that somebody let go, the fullest of a few
+    //   carve            untouched blocks of the active span, a page's worth
+    //   carve_own        the same of another span
+    //   fresh_span       a new span, from the arena
+    /// The first rung, short for blocks of which each pair of malloc and free comes by; null if
+    /// it gives nothing, or if upkeep is due.
+    ///
+    /// # Safety
+    /// As for `pop`.
+    #[inline(always)]
+    pub(crate) unsafe fn refill_short(this: *mut Heap, class: usize) -> *mut Block {
+        // SAFETY: the caller's contract; a stand-in has no active span.
+        unsafe {
+            let span = *(&raw const (*this).active).cast::<*mut Span>().add(class);
+            if span.is_null()
+                || !(*span).has_local()
+                || (*this).visits.wrapping_add(1).is_multiple_of(VISITS)
+            {
+                return null_mut();
+            }
+            (*this).visits += 1;
+            (*this).serve(class, (*span).take_local(), false)
         }
-        // SAFETY: as above.
-        let list = unsafe { (*span).take_local() };
-        self.serve(class, list, false)
     }
 
-    #[inline]
+    #[inline(always)]
     fn serve(&mut self, class: usize, list: *mut Block, fresh: bool) -> *mut Block {
+        let class = class % CLASS_COUNT;
         // SAFETY: the list is this heap's now.
         self.free[class] = unsafe { Block::next(list) };
         self.fresh[class] = fresh;
-        self.room[class] = (ROOM_BYTES / CLASSES[class].size as usize).min(ROOM_BLOCKS) as u8;
+        self.room[class] = CLASSES[class].room as u8;
         list
     }
 
+    /// Fills `free[class]` and pops a block; null if there is no more memory.
     #[cold]
     #[inline(never)]
-    fn refill_slow(&mut self, class: usize) -> *mut Block {
-        self.check_upkeep();
+    pub(crate) fn refill(&mut self, class: usize) -> *mut Block {
+        let class = class % CLASS_COUNT;
+        self.visit();
         self.served |= 1 << class;
         let freed = [Heap::ask_commons, Heap::active_frees, Heap::adopt_own, Heap::adopt_orphan];
         for rung in freed {
@@ -400,9 +385,14 @@ impl Heap {
             // SAFETY: the caller found it there.
             unsafe { self.partial[class].remove(span) };
         }
-        let last = core::mem::replace(&mut self.active[class], span);
-        if !last.is_null() {
-            self.put_aside(class, last);
+        // SAFETY: both are held by this heap.
+        unsafe {
+            (*span).set_active();
+            let last = core::mem::replace(&mut self.active[class], span);
+            if !last.is_null() {
+                (*last).settle_count();
+                self.put_aside(class, last);
+            }
         }
     }
 
@@ -474,19 +464,14 @@ impl Heap {
         // SAFETY: the caller's contract; invariant 2 says which list it is in.
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
-            let event = (*span).event();
-            if self.active[class] == span {
-                return; // the next refill uses it
-            }
             self.unlist(class, span);
             // The only empty one may stay: the next refill would ask the arena for its like.
             let small = CLASSES[class].slices as usize <= pool::full_share() / SPARE_SHARE;
-            if event == Event::Empty && (self.partial[class].len() > 0 || !small) {
+            if (*span).used() > 0 {
+                self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
+            } else if self.partial[class].len() > 0 || !small {
                 (*span).release();
                 return self.visit();
-            }
-            if event == Event::Usable {
-                self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
             }
             self.partial[class].push_front(span);
         }
@@ -497,7 +482,7 @@ impl Heap {
         // SAFETY: the caller names a span of this heap's; invariant 2.
         unsafe {
             if (*span).is_full() {
-                (*span).clear_full();
+                (*span).settle_count();
                 self.full_slices -= CLASSES[class].slices as usize;
                 self.full.remove(span);
             } else {

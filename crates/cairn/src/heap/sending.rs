@@ -118,7 +118,8 @@ unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
         Pushed::ClaimedEmpty => {
             // SAFETY: the claim made us the holder; no block is in use.
             unsafe {
-                orphans::remove(span, (*span).class());
+                // No reference is made: the links are the lock's until the span is out of the list.
+                orphans::remove(span, usize::from((*span).class));
                 (*span).empty();
                 (*span).release();
             }

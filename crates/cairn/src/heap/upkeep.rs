@@ -134,7 +134,10 @@ impl Heap {
             let span = core::mem::replace(&mut self.active[class], null_mut());
             if !span.is_null() {
                 // SAFETY: held by this heap, in no list.
-                unsafe { self.give_up(span) };
+                unsafe {
+                    (*span).settle_count();
+                    self.give_up(span);
+                }
             }
             loop {
                 let span = self.partial[class].first();

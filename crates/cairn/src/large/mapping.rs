@@ -6,7 +6,7 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, COLOURS, MAPPING_MIN, Resized, next_colour};
+use super::{Allocated, COLOUR_STEP, COLOURS, MAPPING_MIN, Resized, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Fork, Lock};
 use core::ptr::null_mut;
@@ -58,28 +58,25 @@ struct Mappings {
 // SAFETY: reached under the lock only.
 unsafe impl Send for Mappings {}
 
-static MAPPINGS: Lock<Mappings> = Lock::new(Mappings {
-    table: null_mut(),
-    len: 0,
-    room: 0,
-    warm: [Warm { mapping: Mapping::NONE, old: false }; WARM],
-    warm_bytes: 0,
-});
+// SAFETY: numbers and null pointers.
+static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Allocates a block with a mapping of its own.
-pub(super) fn allocate(size: usize, align: usize) -> Allocated {
+pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
     let page = os::page_size();
     let colourable = align <= COLOUR_STEP;
     let colour = if colourable { next_colour((COLOURS - 1) * COLOUR_STEP) % page } else { 0 };
     let Some(bytes) = size.max(1).checked_add(colour + page - 1).map(|n| n & !(page - 1)) else {
         return Allocated::NONE;
     };
+    let huge = filled && bytes >= MAPPING_MIN;
     let mut mappings = MAPPINGS.lock();
     let warm = if align <= page { mappings.take_warm(bytes) } else { None };
     let (mapping, zero) = match warm {
         Some(mapping) => (mapping, false),
         None => {
             drop(mappings);
+            let align = if huge { align.max(os::HUGE_PAGE) } else { align };
             let mut address = map_aligned(bytes, align);
             if address.is_null() {
                 // Room that is only kept warm, or dirty, goes first.
@@ -94,6 +91,9 @@ pub(super) fn allocate(size: usize, align: usize) -> Allocated {
             (Mapping { address, bytes, start: address }, true)
         }
     };
+    if huge {
+        os::allow_huge_pages(mapping.address, bytes);
+    }
     let start = mapping.address.wrapping_add(colour);
     if !mappings.insert(Mapping { start, ..mapping }) {
         drop(mappings);
@@ -130,41 +130,6 @@ fn map_aligned(bytes: usize, align: usize) -> *mut u8 {
     address
 }
 
-/// Makes a block of `size` bytes and some room to grow out of the pages of a run in the
-/// window; null if the system refuses, with the run as it was.
-///
-/// # Safety
-/// The run is the caller's; nothing refers to its contents by the old address if it succeeds.
-pub(super) unsafe fn adopt_pages(
-    run: *mut u8,
-    run_bytes: usize,
-    colour: usize,
-    size: usize,
-) -> *mut u8 {
-    let page = os::page_size();
-    let exact = os::round_up(colour + size, page);
-    let mut mappings = MAPPINGS.lock();
-    if !mappings.make_room() {
-        return null_mut();
-    }
-    // SAFETY: the caller's contract. The kernel resizes one whole mapping at a time, so the
-    // pages are moved first, then the mapping is grown.
-    unsafe {
-        let moved = os::move_pages_away(run, run_bytes);
-        if moved.is_null() {
-            return null_mut();
-        }
-        let (address, bytes) = grown(moved, run_bytes, exact);
-        if address.is_null() {
-            os::move_pages_back(moved, run, run_bytes);
-            return null_mut();
-        }
-        let start = address.wrapping_add(colour);
-        mappings.insert(Mapping { address, bytes, start });
-        start
-    }
-}
-
 /// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be.
 unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) {
     let roomy = os::round_up(exact.saturating_add(exact / 4), os::page_size());
@@ -172,6 +137,10 @@ unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) 
         // SAFETY: the caller's contract: a mapping that is theirs to move.
         let p = unsafe { os::remap(address, old, bytes) };
         if !p.is_null() {
+            // What grows has been filled.
+            if bytes >= MAPPING_MIN {
+                os::allow_huge_pages(p, bytes);
+            }
             return (p, bytes);
         }
     }
@@ -186,6 +155,7 @@ pub(crate) fn free(p: *mut u8) -> bool {
         return false;
     };
     let mapping = mappings.get(at);
+    forget(p);
     mappings.remove(at);
     mappings.retire(mapping);
     true
@@ -236,6 +206,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.
         return Resized::Copy;
     }
+    forget(p);
     mappings.remove(at);
     let start = address.wrapping_add(lead);
     mappings.insert(Mapping { address, bytes, start });
@@ -300,7 +271,7 @@ impl Mappings {
         (p.addr() - mapping.address.addr() < mapping.bytes).then_some(at)
     }
 
-    /// Sees to it that the table has room for another entry.
+    /// Sees to it that the table has room for one more entry.
     fn make_room(&mut self) -> bool {
         if self.len < self.room {
             return true;
@@ -318,8 +289,7 @@ impl Mappings {
                 os::release(self.table.cast(), old);
             }
         }
-        self.table = table;
-        self.room = new / size_of::<Mapping>();
+        (self.table, self.room) = (table, new / size_of::<Mapping>());
         true
     }
 

@@ -17,7 +17,7 @@ pub(crate) use mapping::{
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena;
 use crate::os;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
+use crate::size_class::{MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
 use crate::sync::{AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
@@ -26,9 +26,9 @@ use core::ptr::null_mut;
 const MAPPING_MIN: usize = 8 << 20;
 /// Runs are aligned to up to this; beyond, a mapping is cut to measure.
 const RUN_ALIGN_MAX: usize = 1 << 20;
-/// From here on a block that must move moves its pages. Below, copying costs less than two
-/// system calls, and than the faults of both places when they are used again: a parser that
-/// grows some buffers of 128 KiB to 1 MiB for each document spends a fifth of its time there.
+/// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
+/// by moving pages. Below, that costs more than the next copy: a parser that grows some buffers
+/// of 128 KiB to 1 MiB for each document spends a fifth of its time in page faults then.
 const MOVE_MIN: usize = 1 << 20;
 /// From here on a page more for colour is cheap.
 const COLOUR_MIN: usize = 128 << 10;
@@ -75,25 +75,59 @@ fn next_colour(room: usize) -> usize {
     (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
 }
 
+/// Where the block made last is, if it is there still, and its size.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
+/// The size of the largest block seen filled since one was seen that was not.
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+/// One block in so many is looked at, of those that are no mappings.
+const LOOKED_AT: usize = 8;
+
+/// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
+/// have huge pages. What is used here and there must not become resident as a whole.
+fn will_be_filled(size: usize) -> bool {
+    // Relaxed: a guess.
+    let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
+    if last != 0 && (size >= MAPPING_MIN || last / SLICE_SIZE % LOOKED_AT == 0) {
+        let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
+        let most = if filled { len.max(FILLED.load(Ordering::Relaxed)) } else { 0 };
+        FILLED.store(most, Ordering::Relaxed);
+    }
+    size / 2 <= FILLED.load(Ordering::Relaxed)
+}
+
+/// The block at `p` is gone, or elsewhere: its pages tell nothing.
+fn forget(p: *mut u8) {
+    if LAST.load(Ordering::Relaxed) == p.addr() {
+        LAST.store(0, Ordering::Relaxed);
+    }
+}
+
 /// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
 #[cold]
 pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
+    let filled = will_be_filled(size);
+    let mut got = Allocated::NONE;
     if size < MAPPING_MIN && align <= RUN_ALIGN_MAX {
-        let got = allocate_run(size.max(1), align);
-        if !got.block.is_null() {
-            return got;
-        }
+        got = allocate_run(size.max(1), align, filled);
     }
-    mapping::allocate(size, align)
+    if got.block.is_null() {
+        got = mapping::allocate(size, align, filled);
+    }
+    LAST.store(got.block.addr(), Ordering::Relaxed);
+    LAST_SIZE.store(size, Ordering::Relaxed);
+    got
 }
 
-fn allocate_run(size: usize, align: usize) -> Allocated {
+fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
     // A power of two leaves no room for colour; above COLOUR_MIN there is a page more.
     let colourable = align <= COLOUR_STEP;
     let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
     let slices = (size + extra).div_ceil(SLICE_SIZE);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
-    let Some(run) = arena::take_run(slices + lead) else { return Allocated::NONE };
+    let Some(run) = arena::take_run(slices + lead, filled) else {
+        return Allocated::NONE;
+    };
     let index = match lead {
         0 => run.index,
         _ => trim_to_alignment(run.index, slices, lead, align, !run.zero),
@@ -140,14 +174,16 @@ pub(crate) fn free(p: *mut u8) -> bool {
     if owner.swap(OWNER_NONE, Ordering::Relaxed) != OWNER_LARGE {
         return false;
     }
-    give_back(index, slices, true);
+    give_back(index, slices);
     true
 }
 
-/// Gives the run of a block to the arena. `dirty`: it may hold other than zeros.
-fn give_back(index: usize, slices: usize, dirty: bool) {
+/// Gives the run of a block to the arena.
+fn give_back(index: usize, slices: usize) {
+    // SAFETY: the slot of a run that has been a block's.
+    forget(unsafe { (*address_map::slot(index).cast::<Large>()).start });
     arena::mark_head(index, false);
-    arena::release(index, slices, dirty);
+    arena::release(index, slices, true);
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
@@ -187,7 +223,7 @@ pub(crate) fn drop_kept(kept: &mut *mut Large) {
     let large = core::mem::replace(kept, null_mut());
     if !large.is_null() {
         // SAFETY: what is kept is the caller's.
-        unsafe { give_back((*large).index, (*large).slices, true) };
+        unsafe { give_back((*large).index, (*large).slices) };
     }
 }
 
@@ -257,11 +293,13 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Resized {
     if large.extend(size + spare) || spare > 0 && large.extend(size) {
         return Resized::Done(p);
     }
-    if usable >= MOVE_MIN {
-        // SAFETY: the block is the caller's to move.
-        let moved = unsafe { large.move_out(size) };
-        if !moved.is_null() {
-            return Resized::Done(moved);
+    if size >= MOVE_MIN {
+        let new = mapping::allocate(size, MIN_ALIGN, false).block;
+        if !new.is_null() {
+            // SAFETY: both blocks are the caller's, and as long.
+            unsafe { new.copy_from_nonoverlapping(p, usable) };
+            free(p);
+            return Resized::Done(new);
         }
     }
     Resized::Copy
@@ -301,25 +339,5 @@ impl Large {
         self.slices = slices;
         self.growths += 1;
         true
-    }
-
-    /// Moves the pages to a mapping with room for `size` bytes and some growth; null if the
-    /// system refuses, with the block as it was.
-    unsafe fn move_out(&mut self, size: usize) -> *mut u8 {
-        let run = address_map::slice_address(self.index);
-        let bytes = self.slices * SLICE_SIZE;
-        let (index, slices, colour) = (self.index, self.slices, self.colour());
-        // Larger pages may be shared with neighbours.
-        if !(run.addr() | bytes).is_multiple_of(os::page_size()) {
-            return null_mut();
-        }
-        // SAFETY: the caller's contract; the run is this block's.
-        let block = unsafe { mapping::adopt_pages(run, bytes, colour, size) };
-        if !block.is_null() {
-            address_map::set_owner(index, 1, OWNER_NONE);
-            // Its pages are elsewhere now: what is left reads as zeros.
-            give_back(index, slices, false);
-        }
-        block
     }
 }

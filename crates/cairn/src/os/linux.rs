@@ -6,8 +6,13 @@
 //! Story: docs/limits.md
 
 use super::fault;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::ptr::{null, null_mut};
+
+/// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// Whether a large, dense heap asks for huge pages; true from the start.
+pub static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
 
 /// Runs `call` and puts `errno` back as it was: the C layer alone decides about it.
 pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
@@ -92,9 +97,26 @@ pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
     advise(at, size, libc::MADV_DONTNEED)
 }
 
-/// Asks the kernel not to back the range by huge pages.
+/// Asks the kernel not to back the range by huge pages of its own accord.
 pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
     advise(at, size, libc::MADV_NOHUGEPAGE);
+}
+
+/// Puts a huge page, zero, behind the aligned room of one, whose contents are dead. Where the
+/// kernel has none to give, a small page comes.
+pub(crate) fn use_huge_page(at: *mut u8) {
+    // Gone altogether, small pages have no table left that would stand in the way.
+    if decommit(at, HUGE_PAGE) && allow_huge_pages(at, HUGE_PAGE) {
+        // SAFETY: the caller's.
+        unsafe { at.write_volatile(0) };
+        // Asked for once: the kernel shall not fill up what is given back later.
+        keep_small_pages(at, HUGE_PAGE);
+    }
+}
+
+/// Lets the kernel back the range by huge pages where it likes.
+pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
+    HUGE_PAGES.load(Ordering::Relaxed) && advise(at, size, libc::MADV_HUGEPAGE)
 }
 
 /// Unmaps whole pages; false if the kernel refuses (a split over the mapping limit).
@@ -116,55 +138,11 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
     address(|| unsafe { libc::mremap(at.cast(), old, new, libc::MREMAP_MAYMOVE) })
 }
 
-/// Moves the pages of `from` to a new mapping of the same size; `from` stays mapped and reads
-/// as zeros. Null (a kernel before 5.7, say, or qemu): nothing has changed.
-///
-/// # Safety
-/// The range is the caller's, and nothing refers to its contents by the old address.
-pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
-    // Locked memory stays: the kernel would unlock the whole mapping around it. Asking for
-    // invalidation is how to find out, and does nothing else to anonymous memory.
-    let probe = libc::MS_ASYNC | libc::MS_INVALIDATE;
-    // By number: the C library's msync is a cancellation point, and locks are held here.
-    // SAFETY: changes nothing.
-    if keeping_errno(|| unsafe { libc::syscall(libc::SYS_msync, from, size, probe) }) != 0 {
-        return null_mut();
-    }
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-    let anywhere: *mut libc::c_void = null_mut();
-    // SAFETY: the caller's contract.
-    let moved = address(|| unsafe { libc::mremap(from.cast(), size, size, flags, anywhere) });
-    let mut page = 0;
-    // qemu then takes `from` for unmapped: it would ignore, and call done, each decommit there.
-    // SAFETY: `page` has a byte for the one page asked about.
-    let lost = || unsafe { libc::mincore(from.cast(), 1, &raw mut page) } != 0;
-    if !moved.is_null() && keeping_errno(lost) {
-        // SAFETY: moved there just now.
-        unsafe { move_pages_back(moved, from, size) };
-        return null_mut();
-    }
-    moved
-}
-
-/// Undoes `move_pages_away`; the mapping at `from` is gone then.
-///
-/// # Safety
-/// `from` came from `move_pages_away(to, size)`.
-pub(crate) unsafe fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    let place: *mut libc::c_void = to.cast();
-    // SAFETY: the caller's contract; the target is the caller's own empty range.
-    if address(|| unsafe { libc::mremap(from.cast(), size, size, flags, place) }).is_null() {
-        // Near the limit on mappings the kernel moves nothing any more (it looks before it unmaps
-        // the target): copied then, for this must not fail.
-        // SAFETY: as above.
-        unsafe {
-            to.copy_from_nonoverlapping(from, size);
-            if !release(from, size) {
-                decommit(from, size);
-            }
-        }
-    }
+/// Whether a range looks resident throughout: a few of its pages are.
+pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
+    const PROBES: usize = 8;
+    let page = |i: usize| at.map_addr(|at| (at + size / PROBES * i) & !(page_size() - 1));
+    (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
 }
 
 /// Counts the resident bytes among the pages of a range.

@@ -38,6 +38,12 @@ pub(super) fn alone<F: FnOnce()>(body: F) {
     );
 }
 
+/// Whether the process is shared with a simulator or a sanitizer, which have mappings of their own
+/// and may need more at any time.
+pub(super) fn shares_its_address_space() -> bool {
+    ["CAIRN_TEST_SIMULATOR", "TSAN_OPTIONS"].iter().any(|name| std::env::var_os(name).is_some())
+}
+
 /// xorshift64*, from a seed that is not 0.
 pub(super) struct Random(pub(super) u64);
 

@@ -11,7 +11,10 @@ use std::vec::Vec;
 
 const MIB: usize = (1 << 20) / SLICE_SIZE;
 /// As in the arena: dirty slices that make a release purge, and what a purge ends at.
-const BURST: usize = 32 * MIB;
+const BURST: usize = 16 * MIB;
+/// The room of a huge page, and the slices in use from which on a dense heap gets some.
+const UNIT: usize = 2 * MIB;
+const HUGE_MIN: usize = 48 * MIB;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slice {
@@ -30,13 +33,15 @@ struct Model {
     allowed: usize,
     /// A burst has been purged, and nothing clean been taken since.
     regrets: bool,
+    /// Slices of small spans, less four times those of large blocks that may stay untouched.
+    dense: usize,
 }
 
 impl Model {
     fn new() -> Model {
         assert!(thread::start());
         let slices = std::vec![Used; address_map::first_slice()];
-        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false }
+        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false, dense: 0 }
     }
 
     fn first(&self) -> usize {
@@ -58,16 +63,47 @@ impl Model {
         (first..self.slices.len()).step_by(align).find(|&index| self.is_free(index, len))
     }
 
-    /// Takes over what the arena has handed out, and checks that it was the right thing.
-    fn take(&mut self, run: Run, len: usize, align: usize) {
+    /// Takes a span, and checks that it is the right run; its index.
+    fn take_span(&mut self, len: usize) -> usize {
+        self.dense = (self.dense + if len < 32 { len } else { 0 }).min(8 * UNIT);
+        let run = arena::take_span(len).expect("there is memory");
+        self.take(run, len, len, len < 32 && self.dense >= UNIT)
+    }
+
+    /// The same for a large block, which is `filled` soon, or not.
+    fn take_run(&mut self, len: usize, filled: bool) -> usize {
+        self.dense = self.dense.saturating_sub(if filled { 0 } else { 4 * len });
+        let run = arena::take_run(len, filled).expect("there is memory");
+        self.take(run, len, 1, filled)
+    }
+
+    fn take(&mut self, run: Run, len: usize, align: usize, dense: bool) -> usize {
         let before = self.slices.len();
-        let expected = self.lowest(len, align).unwrap_or_else(|| {
-            self.grow(len, align);
-            self.lowest(len, align).expect("the window has grown")
-        });
+        let expected = loop {
+            let Some(index) = self.lowest(len, align) else {
+                self.grow(len, align);
+                continue;
+            };
+            let used = self.count(Used);
+            let unit = self.clean_unit(index, len).filter(|_| dense && used >= HUGE_MIN);
+            let Some(unit) = unit else { break index };
+            // It is resident throughout now.
+            self.slices[unit..unit + UNIT].fill(Dirty);
+            self.regret();
+        };
         assert_eq!(run.index, expected, "{len} slices at a multiple of {align}, {before} before");
         self.take_there(&run, len);
         assert_eq!(self.slices.len(), address_map::committed());
+        expected
+    }
+
+    /// The first unit under a run that is clean throughout.
+    fn clean_unit(&self, index: usize, len: usize) -> Option<usize> {
+        let mut units = (index / UNIT * UNIT..index + len).step_by(UNIT);
+        let end = self.slices.len();
+        units.find(|&at| {
+            at + UNIT <= end && self.slices[at..at + UNIT].iter().all(|slice| *slice == Clean)
+        })
     }
 
     fn take_there(&mut self, run: &Run, len: usize) {
@@ -75,22 +111,27 @@ impl Model {
         assert_eq!(run.zero, taken.iter().all(|slice| *slice == Clean));
         taken.fill(Used);
         self.held.push((run.index, len));
-        if run.zero && self.regrets {
-            // Needed again at once: the next burst may be larger.
-            self.allowed = (BURST + 2 * self.allowed).min(16 * BURST);
-            self.regrets = false;
+        if run.zero {
+            self.regret();
+        }
+    }
+
+    /// Something clean has been taken: if that is needed soon after a burst, the next may be larger.
+    fn regret(&mut self) {
+        if std::mem::take(&mut self.regrets) {
+            self.allowed = (BURST + 2 * self.allowed).min(32 * BURST);
         }
     }
 
     /// The window has grown because `len` slices did not fit: by what it held, from 4 MiB to
-    /// 64 MiB, or by what was needed, up to the end of a chunk.
+    /// 64 MiB, or by what was needed, up to the end of a unit.
     fn grow(&mut self, len: usize, align: usize) {
         let from = self.slices.len();
         let tail = self.slices.iter().rev().take_while(|slice| **slice != Used).count();
         let need = (from - tail).next_multiple_of(align) + len - from;
         let step = (from - self.first()).clamp(4 * MIB, 64 * MIB).max(need);
-        // Up to the end of a chunk; if that is too little, as much as is needed.
-        let end = (from - from % CHUNK_SLICES) + step.next_multiple_of(CHUNK_SLICES);
+        // Up to the end of a unit; if that is too little, as much as is needed.
+        let end = (from - from % UNIT) + step.next_multiple_of(UNIT);
         let end = if end - from < need { from + need } else { end };
         assert_eq!(address_map::committed(), end, "grown from {from} for {len} slices");
         self.slices.resize(end, Clean);
@@ -99,26 +140,44 @@ impl Model {
     fn give(&mut self, index: usize, len: usize, dirty: bool) {
         arena::release(index, len, dirty);
         self.slices[index..index + len].fill(if dirty { Dirty } else { Clean });
-        if self.count(Dirty) > (BURST + self.allowed).max(self.count(Used) / 4) {
-            self.purge(2 * len.max(32));
+        let bound = (BURST + self.allowed).max(self.count(Used) / 4);
+        let dirty = self.count(Dirty);
+        if dirty > bound {
+            let parts = dirty > 2 * bound;
+            self.purge_some(2 * len.max(32), parts);
             self.regrets = true;
         }
     }
 
-    /// Purges from the top, run by run within chunks, until `limit` slices have gone.
     fn purge(&mut self, limit: usize) -> usize {
+        self.purge_some(limit, true)
+    }
+
+    /// Purges from the top until `limit` dirty slices have gone: units that are free as a whole,
+    /// then, if `parts` of others may go, run by run within chunks.
+    fn purge_some(&mut self, limit: usize, parts: bool) -> usize {
         let mut done = 0;
         while done < limit {
-            let Some(top) = self.slices.iter().rposition(|slice| *slice == Dirty) else { break };
-            let chunk = top - top % CHUNK_SLICES;
-            let mut at = top;
-            self.slices[at] = Clean;
-            done += 1;
-            while at > chunk && self.slices[at - 1] == Dirty {
-                at -= 1;
-                self.slices[at] = Clean;
-                done += 1;
-            }
+            let mut starts = (self.first()..self.slices.len() / UNIT * UNIT).step_by(UNIT).rev();
+            let whole = starts.find(|&at| {
+                let unit = &self.slices[at..at + UNIT];
+                unit.contains(&Dirty) && !unit.contains(&Used)
+            });
+            let top = || self.slices.iter().rposition(|slice| *slice == Dirty);
+            let run = match (whole, parts) {
+                (Some(at), _) => at..at + UNIT,
+                (None, true) => {
+                    let Some(top) = top() else { break };
+                    let mut at = top;
+                    while at > top - top % CHUNK_SLICES && self.slices[at - 1] == Dirty {
+                        at -= 1;
+                    }
+                    at..top + 1
+                }
+                _ => break,
+            };
+            done += self.slices[run.clone()].iter().filter(|slice| **slice == Dirty).count();
+            self.slices[run].fill(Clean);
         }
         self.purged += done;
         done
@@ -175,13 +234,11 @@ fn every_run_is_the_lowest_that_fits() {
                 }
                 30..55 => {
                     let len = [1, 4, 32][random.below(3)];
-                    let run = arena::take_span(len).expect("there is memory");
-                    model.take(run, len, len);
+                    model.take_span(len);
                 }
                 55..85 => {
                     let len = some_length(&mut random);
-                    let run = arena::take_run(len).expect("there is memory");
-                    model.take(run, len, 1);
+                    model.take_run(len, random.below(2) == 0);
                 }
                 _ => take_exactly_somewhere(&mut model, &mut random),
             }
@@ -198,8 +255,7 @@ fn every_run_is_the_lowest_that_fits() {
             model.give(index, len, false);
         }
         let all = model.slices.len() - model.first();
-        let run = arena::take_run(all).expect("all is free");
-        model.take(run, all, 1);
+        model.take_run(all, false);
         model.compare();
     });
 }
@@ -239,9 +295,8 @@ fn spans_have_three_lengths() {
 fn heads_of_large_blocks_are_found_from_inside() {
     alone(|| {
         let mut model = Model::new();
-        let run = arena::take_run(5 * CHUNK_SLICES).expect("there is memory");
-        let (first, end) = (run.index, run.index + 5 * CHUNK_SLICES);
-        model.take(run, 5 * CHUNK_SLICES, 1);
+        let first = model.take_run(5 * CHUNK_SLICES, false);
+        let end = first + 5 * CHUNK_SLICES;
         let mut random = Random(2);
         let mut heads = std::vec![false; end];
         for _ in 0..1500 {
@@ -265,9 +320,7 @@ fn idle_memory_goes_by_time() {
         assert_eq!(arena::purge_delay_ms(), 250);
         arena::set_purge_delay_ms(100);
         assert_eq!(arena::purge_delay_ms(), 100);
-        let run = arena::take_run(1000).expect("there is memory");
-        let index = run.index;
-        model.take(run, 1000, 1);
+        let index = model.take_run(1000, false);
         assert!(arena::tick(10_000));
         assert!(!arena::tick(10_099));
         model.give(index, 1000, true);
@@ -296,15 +349,12 @@ fn idle_memory_goes_by_time() {
 fn what_is_used_between_two_ticks_is_not_idle() {
     alone(|| {
         let mut model = Model::new();
-        let run = arena::take_run(1000).expect("there is memory");
-        let index = run.index;
-        model.take(run, 1000, 1);
+        let index = model.take_run(1000, false);
         model.give(index, 1000, true);
         assert!(arena::tick(0) && !arena::in_debt());
         for now in 1..5 {
             // All but 40 slices are taken, for a moment.
-            let run = arena::take_run(960).expect("they are free");
-            model.take(run, 960, 1);
+            model.take_run(960, false);
             model.held.clear();
             model.give(index, 960, true);
             assert!(arena::tick(now * 1000));
@@ -322,11 +372,8 @@ fn what_is_used_between_two_ticks_is_not_idle() {
 fn a_share_of_what_is_used_may_stay_dirty() {
     alone(|| {
         let mut model = Model::new();
-        let used = arena::take_run(1600).expect("there is memory");
-        model.take(used, 1600, 1);
-        let run = arena::take_run(101).expect("there is memory");
-        let index = run.index;
-        model.take(run, 101, 1);
+        model.take_run(1600, false);
+        let index = model.take_run(101, false);
         model.give(index, 100, true);
         assert!(arena::tick(0) && arena::tick(1000));
         assert!(!arena::in_debt(), "1601 / 16 slices may stay");
@@ -344,35 +391,48 @@ fn a_burst_of_frees_is_purged_at_once() {
     alone(|| {
         let mut model = Model::new();
         for _ in 0..40 {
-            let run = arena::take_run(CHUNK_SLICES).expect("there is memory");
-            model.take(run, CHUNK_SLICES, 1);
+            model.take_run(CHUNK_SLICES, false);
         }
         let starts: Vec<usize> = model.held.drain(..).map(|(index, _)| index).collect();
-        // 32 chunks are no burst.
+        // 16 chunks are no burst.
         let (below, rest) = starts.split_at(BURST / CHUNK_SLICES);
         below.iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
         assert_eq!(model.purged, 0);
         model.compare();
-        // One slice more is: it takes with it what stands at the top, 64 slices at least.
+        // One slice more is: it takes with it the topmost unit that is free.
         model.give(rest[0], 1, true);
-        assert_eq!(model.purged, 1 + CHUNK_SLICES);
+        assert_eq!(model.purged, UNIT);
         model.compare();
         // Twice of what is freed goes, if that is more.
         model.give(rest[0] + 1, CHUNK_SLICES - 1, true);
-        assert_eq!(model.purged, 1 + CHUNK_SLICES);
         model.give(rest[1], CHUNK_SLICES, true);
-        assert_eq!(
-            model.purged,
-            1 + CHUNK_SLICES + (CHUNK_SLICES + CHUNK_SLICES - 1) + CHUNK_SLICES
-        );
+        assert_eq!(model.purged, UNIT);
+        model.give(rest[2], CHUNK_SLICES, true);
+        assert_eq!(model.purged, 2 * UNIT);
+        assert!(model.is_free(rest[0], UNIT) && model.slices[rest[0]] == Clean);
         model.compare();
         // What has gone is needed again soon: the next burst may be larger.
         let purged = model.purged;
         let run = arena::take_exactly(rest[0], 1).expect("it is free");
         assert!(run.zero);
         model.take_there(&run, 1);
-        rest[2..].iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
+        rest[3..15].iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
         assert!(model.count(Dirty) > BURST && model.purged == purged);
+        model.compare();
+    });
+}
+
+/// A large program may free more at once: a quarter of what it uses.
+#[test]
+fn a_burst_is_measured_by_what_is_in_use() {
+    alone(|| {
+        let mut model = Model::new();
+        model.take_run(8 * BURST, false);
+        let index = model.take_run(2 * BURST + 1, false);
+        model.give(index, 2 * BURST, true);
+        assert_eq!(model.purged, 0);
+        model.give(index + 2 * BURST, 1, true);
+        assert!(model.purged > 0);
         model.compare();
     });
 }
@@ -383,19 +443,15 @@ fn a_larger_burst_is_forgotten_with_time() {
     alone(|| {
         let mut model = Model::new();
         let len = BURST + CHUNK_SLICES;
-        let run = arena::take_run(len).expect("there is memory");
-        let index = run.index;
-        model.take(run, len, 1);
+        let index = model.take_run(len, false);
         model.give(index, len, true);
         assert!(model.purged == len && model.regrets);
-        let run = arena::take_run(len).expect("there is memory");
-        model.take(run, len, 1);
+        model.take_run(len, false);
         assert_eq!(model.allowed, BURST);
         let purged = model.purged;
         model.give(index, len, true);
         assert_eq!(model.purged, purged);
-        let run = arena::take_run(len).expect("there is memory");
-        model.take(run, len, 1);
+        model.take_run(len, false);
         for now in 0..100 {
             assert!(arena::tick(now * 1000));
             model.allowed -= model.allowed / 16;
@@ -412,9 +468,7 @@ fn a_larger_burst_is_forgotten_with_time() {
 fn refused_purges_leave_slices_dirty() {
     alone(|| {
         let mut model = Model::new();
-        let run = arena::take_run(6 * CHUNK_SLICES).expect("there is memory");
-        let index = run.index.next_multiple_of(CHUNK_SLICES);
-        model.take(run, 6 * CHUNK_SLICES, 1);
+        let index = model.take_run(6 * CHUNK_SLICES, false).next_multiple_of(CHUNK_SLICES);
         for chunk in 0..5 {
             model.give(index + chunk * CHUNK_SLICES, 8, true);
         }
@@ -438,9 +492,7 @@ fn refused_purges_leave_slices_dirty() {
 fn the_check_notices_wrong_bits() {
     alone(|| {
         let mut model = Model::new();
-        let run = arena::take_run(100).expect("there is memory");
-        let chunk = run.index / CHUNK_SLICES;
-        model.take(run, 100, 1);
+        let chunk = model.take_run(100, false) / CHUNK_SLICES;
         arena::check();
         let bits = address_map::chunk_bits(chunk);
         // SAFETY: this is the only thread.
@@ -465,14 +517,11 @@ fn a_window_may_end_inside_a_chunk() {
         // These are nobody's.
         assert!(address_map::commit(100));
         model.slices.resize(model.first() + 100, Used);
-        let run = arena::take_run(320).expect("there is memory");
-        let index = run.index;
-        model.take(run, 320, 1);
+        let index = model.take_run(320, false);
         assert_eq!(address_map::committed(), model.first() + 420);
         // 34 slices at the end, and no aligned 32 among them.
         model.give(index + 320 - 34, 34, true);
-        let run = arena::take_span(32).expect("there is memory");
-        model.take(run, 32, 32);
+        model.take_span(32);
         model.compare();
     });
 }
@@ -483,15 +532,12 @@ fn a_burst_is_not_regretted_late() {
     alone(|| {
         let mut model = Model::new();
         let len = BURST + CHUNK_SLICES;
-        let run = arena::take_run(len).expect("there is memory");
-        let index = run.index;
-        model.take(run, len, 1);
+        let index = model.take_run(len, false);
         model.give(index, len, true);
         assert_eq!(model.purged, len);
         std::thread::sleep(std::time::Duration::from_millis(1100));
         model.regrets = false;
-        let run = arena::take_run(len).expect("there is memory");
-        model.take(run, len, 1);
+        model.take_run(len, false);
         model.give(index, len, true);
         assert_eq!(model.purged, 2 * len);
         model.compare();
@@ -503,9 +549,7 @@ fn a_burst_is_not_regretted_late() {
 fn a_little_may_stay_dirty() {
     alone(|| {
         let mut model = Model::new();
-        let run = arena::take_run(MIB / 2 + 1).expect("there is memory");
-        let index = run.index;
-        model.take(run, MIB / 2 + 1, 1);
+        let index = model.take_run(MIB / 2 + 1, false);
         model.give(index + 1, MIB / 2, true);
         assert!(arena::tick(0) && arena::tick(1000) && arena::tick(2000));
         assert!(!arena::in_debt());
@@ -525,22 +569,49 @@ fn bursts_grow_with_regret() {
         for round in 0..7 {
             // As it will be when the run has been taken.
             let more = if round > 0 { BURST + 2 * model.allowed } else { 0 };
-            let len = BURST + more.min(16 * BURST) + CHUNK_SLICES;
-            let run = arena::take_run(len).expect("there is memory");
-            let index = run.index;
-            model.take(run, len, 1);
+            let len = BURST + more.min(32 * BURST) + CHUNK_SLICES;
+            let index = model.take_run(len, false);
             let purged = model.purged;
             model.give(index, len, true);
             assert_eq!(model.purged, purged + len, "in round {round}");
             model.compare();
         }
-        assert_eq!(model.allowed, 16 * BURST);
+        assert_eq!(model.allowed, 32 * BURST);
         // So large a window grows by 64 MiB.
         let all = model.slices.len() - model.first();
-        let run = arena::take_run(all).expect("all is free");
-        model.take(run, all, 1);
-        let run = arena::take_run(1).expect("there is memory");
-        model.take(run, 1, 1);
+        model.take_run(all, false);
+        model.take_run(1, false);
         assert_eq!(model.slices.len(), model.first() + all + 64 * MIB);
+    });
+}
+
+/// A heap that is large and dense gets a huge page for each room of one that it comes to; what
+/// nobody takes of it is given back.
+#[test]
+fn a_dense_heap_gets_huge_pages() {
+    alone(|| {
+        let mut model = Model::new();
+        while model.count(Used) < HUGE_MIN {
+            model.take_span(4);
+            assert_eq!(model.count(Dirty), 0);
+        }
+        let huge = model.take_span(4);
+        assert_eq!(model.count(Dirty), UNIT - 4);
+        // The longest spans go there, but ask for none of their own.
+        (0..3).for_each(|_| _ = model.take_span(32));
+        assert_eq!(model.take_span(32), huge + UNIT);
+        assert_eq!(model.count(Dirty), 32 - 4);
+        // Large blocks that may stay untouched in part outweigh small spans ...
+        model.take_run(8 * UNIT, false);
+        (0..40).for_each(|_| _ = model.take_span(1));
+        let dirty = model.count(Dirty);
+        assert_eq!(dirty, 0);
+        // ... but those that are filled do not.
+        model.take_run(UNIT + 1, true);
+        assert!(model.count(Dirty) > 0);
+        model.compare();
+        assert!(arena::tick(0) && arena::tick(1000));
+        assert_eq!(arena::purge_all(), model.purge(usize::MAX) * SLICE_SIZE);
+        model.compare();
     });
 }

@@ -1,12 +1,21 @@
-//! The ends of threads and of what a process knows of itself: late frees, forked children.
+//! The ends of threads and of what a process knows of itself: late frees, forked children, bad
+//! pointers.
 
 use super::alone::{alone, panics};
 use super::heaps::{Other, blocks, free};
+use crate::heap::{Heap, commons, pool};
+use crate::os::{Fork, set_forking};
 use crate::size_class::class_of;
-use crate::{Cairn, Ledger, allocate, allocate_zeroed, check, purge};
+use crate::{
+    Cairn, Ledger, address_map, allocate, allocate_zeroed, check, deallocate_named, large, orphans,
+    purge, thread,
+};
 use core::alloc::{GlobalAlloc, Layout};
 use std::boxed::Box;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::HashSet;
+use std::string::String;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, Ordering::Relaxed};
+use std::time::Duration;
 use std::vec::Vec;
 
 /// Runs `work` in a forked child; true if it neither panics nor dies.
@@ -112,6 +121,170 @@ fn still_held<'a>(
     })
 }
 
+/// Spans that were full in other threads are as good as any in the child, the commons go on.
+#[test]
+fn a_child_frees_what_other_threads_had() {
+    alone(|| {
+        free(allocate(64));
+        // Each holds what it has been given, and no block besides.
+        let others: Vec<Other> = (0..2).map(|_| Other::new()).collect();
+        let mut held: Vec<_> = others.iter().flat_map(|o| o.allocates(1024, 3 + 64)).collect();
+        held.extend(others.iter().flat_map(|o| o.allocates(64 << 10, 3 + 8)));
+        assert!(child_does(|| {
+            let common = Heap::tag(commons::heap());
+            let owner = |block: &*mut u8| address_map::descriptor(*block).owner.load(Relaxed);
+            assert_eq!(held.iter().filter(|block| owner(block) == common).count(), 4 * 3);
+            held.iter().copied().for_each(free);
+            check();
+            // Both heaps are used again.
+            let others = [Other::new(), Other::new()];
+            let more: Vec<_> = others.iter().flat_map(|other| other.allocates(1024, 2)).collect();
+            assert!(more.iter().all(|block| owner(block) == common));
+            assert_eq!(Ledger::take().heaps, (3, 4));
+            more.into_iter().for_each(free);
+            purge();
+            check();
+            assert_eq!((in_use(1024), Ledger::take().spans.bytes), (0, 0));
+        }));
+        others.into_iter().for_each(Other::leaves);
+        held.into_iter().for_each(free);
+    });
+}
+
+/// A span that was listed is listed in the child, with all that was free in it.
+#[test]
+fn a_child_uses_what_threads_had_left() {
+    alone(|| {
+        let _mine = blocks(512, 1);
+        let gone = Other::new();
+        // Three are the commons'.
+        let left = gone.allocates(1024, 3 + 5);
+        gone.leaves();
+        let other = Other::new();
+        other.allocates(512, 1);
+        let last = left[7].addr() >> 14;
+        let in_it = left[3..].iter().filter(|block| block.addr() >> 14 == last).count();
+        assert_eq!(in_it, 5);
+        assert!(child_does(|| {
+            let more = blocks(1024, 11);
+            assert!(more.iter().all(|block| block.addr() >> 14 == last));
+            check();
+            left.iter().chain(&more).copied().for_each(free);
+            purge();
+            assert_eq!(in_use(1024), 0);
+        }));
+        other.leaves();
+    });
+}
+
+/// A thread was about to leave a span when another forked: what only its lists knew is lost to
+/// the child, the rest is not.
+#[test]
+fn a_child_takes_over_what_was_changing_hands() {
+    alone(|| {
+        let _mine = blocks(512, 1);
+        let other = Other::new();
+        let held = other.allocates(1024, 3 + 5);
+        orphans::at_fork(Fork::Prepare);
+        set_forking(true);
+        other.begins(thread::trim);
+        // It waits for the lock, with a span that is nobody's in name only.
+        let owner = || address_map::descriptor(held[7]).owner.load(Relaxed);
+        while owner() != address_map::OWNER_ORPHAN {
+            std::thread::yield_now();
+        }
+        assert!(child_does(|| {
+            check();
+            // The rest of the span wait in its list, or were never handed out.
+            assert_eq!(in_use(1024), 8 + 11);
+            held.iter().copied().for_each(free);
+            check();
+            purge();
+            assert_eq!(in_use(1024), 11);
+            check();
+        }));
+        other.does(|| ());
+        check();
+        held.into_iter().for_each(free);
+        other.leaves();
+        purge();
+        assert_eq!(in_use(1024), 0);
+    });
+}
+
+/// A thread that has no heap itself forks.
+#[test]
+fn a_child_may_have_no_heap() {
+    alone(|| {
+        let other = Other::new();
+        other.allocates(1024, 1);
+        assert_eq!(Ledger::take().heaps, (1, 1));
+        assert!(child_does(|| assert_eq!(Ledger::take().heaps, (0, 1))));
+        other.leaves();
+    });
+}
+
+/// A fork waits until nobody is inside.
+#[test]
+fn a_fork_waits_for_other_threads() {
+    alone(|| {
+        static INSIDE: AtomicU32 = AtomicU32::new(0);
+        let mapping = allocate(9 << 20);
+        let slow = std::thread::spawn(|| {
+            large::for_each_mapping(|_, _| {
+                INSIDE.store(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(200));
+                INSIDE.store(2, Ordering::SeqCst);
+            });
+        });
+        while INSIDE.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        assert!(child_does(|| {
+            assert_eq!(INSIDE.load(Ordering::SeqCst), 2);
+            free(mapping);
+        }));
+        slow.join().expect("no panic");
+    });
+}
+
+/// Another's handler, registered later than ours and therefore called before: nothing is held.
+extern "C" fn before_fork() {
+    FORKING.store(true, Ordering::SeqCst);
+    for _ in 0..500 {
+        if ENTERED.load(Ordering::SeqCst) {
+            return IN_TIME.store(true, Ordering::SeqCst);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+static FORKING: AtomicBool = AtomicBool::new(false);
+static ENTERED: AtomicBool = AtomicBool::new(false);
+static IN_TIME: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn forks_are_seen_once_and_from_the_start() {
+    alone(|| {
+        assert!(thread::start());
+        // SAFETY: the handler stays loaded.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(before_fork), None, None) }, 0);
+        free(allocate(64));
+        let other = Other::new();
+        other.allocates(64, 1);
+        other.begins(|| {
+            while !FORKING.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            pool::counts();
+            ENTERED.store(true, Ordering::SeqCst);
+        });
+        assert!(child_does(check));
+        assert!(IN_TIME.load(Ordering::SeqCst));
+        other.leaves();
+    });
+}
+
 /// The first thread has no one to share with, the second only frees: there are no commons.
 #[test]
 fn a_child_may_have_no_commons() {
@@ -122,6 +295,7 @@ fn a_child_may_have_no_commons() {
         assert_eq!(Ledger::take().heaps, (2, 2));
         assert!(child_does(|| {
             check();
+            assert_eq!(Ledger::take().heaps, (1, 2));
             held[2..].iter().copied().for_each(free);
             purge();
             check();
@@ -181,6 +355,45 @@ fn destructors_may_free_when_the_heap_is_gone() {
     });
 }
 
+/// Comes back until the C library has had enough, and allocates each time.
+extern "C" fn again(left: *mut libc::c_void) {
+    free(allocate(1000));
+    LATE.fetch_add(1, Ordering::Relaxed);
+    if left.addr() > 1 {
+        let key = AGAIN.load(Ordering::Relaxed);
+        let left = core::ptr::without_provenance(left.addr() - 1);
+        // SAFETY: the key exists.
+        assert_eq!(unsafe { libc::pthread_setspecific(key, left) }, 0);
+    }
+}
+
+static AGAIN: AtomicU32 = AtomicU32::new(0);
+
+/// A thread that has given its heap back does not get another that nobody would take back.
+#[test]
+fn the_last_destructor_loses_no_heap() {
+    alone(|| {
+        free(allocate(64));
+        let mut key = 0;
+        // SAFETY: the key is valid for writing, the destructor stays loaded.
+        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(again)) }, 0);
+        AGAIN.store(key, Ordering::Relaxed);
+        let other = Other::new();
+        other.does(move || {
+            free(allocate(64));
+            let rounds = core::ptr::without_provenance(100);
+            // SAFETY: the key exists.
+            assert_eq!(unsafe { libc::pthread_setspecific(key, rounds) }, 0);
+        });
+        assert_eq!(Ledger::take().heaps.0, 2);
+        other.leaves();
+        // PTHREAD_DESTRUCTOR_ITERATIONS
+        assert!(LATE.load(Ordering::Relaxed) >= 4);
+        assert_eq!(Ledger::take().heaps.0, 1);
+        check();
+    });
+}
+
 /// Without a key threads are not seen to leave: they share the commons, and no heap is lost.
 #[test]
 fn it_works_without_a_thread_key() {
@@ -188,11 +401,20 @@ fn it_works_without_a_thread_key() {
         let mut key = 0;
         // SAFETY: the key is valid for writing.
         while unsafe { libc::pthread_key_create(&mut key, None) } == 0 {}
-        let held = blocks(1024, 20);
+        let held = blocks(1024, 4000);
         let other = Other::new();
         let others = other.allocates(1024, 20);
         other.leaves();
-        assert_eq!(Ledger::take().heaps.0, 0);
+        assert_eq!(Ledger::take().heaps, (0, 1));
+        // The commons hold on to no full span.
+        let tag = Heap::tag(commons::heap());
+        let theirs: HashSet<usize> = held
+            .iter()
+            .chain(&others)
+            .filter(|&&block| address_map::descriptor(block).owner.load(Relaxed) == tag)
+            .map(|block| block.addr() >> 14)
+            .collect();
+        assert!(theirs.len() <= 1, "{} spans", theirs.len());
         held.into_iter().chain(others).for_each(free);
         check();
     });
@@ -275,5 +497,65 @@ fn misuse_ends_the_process() {
             free(stack);
         }));
         check();
+    });
+}
+
+/// What a child that ends so has said.
+fn last_words(work: impl FnOnce()) -> String {
+    let mut ends = [0; 2];
+    // SAFETY: two ends are valid for writing.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    assert!(!child_does(|| {
+        // SAFETY: both are open.
+        unsafe { libc::dup2(ends[1], 2) };
+        work();
+    }));
+    let mut said = std::vec![0; 1000];
+    // SAFETY: the ends are open, and this process has no other use for them.
+    let count = unsafe {
+        libc::close(ends[1]);
+        let count = libc::read(ends[0], said.as_mut_ptr().cast(), said.len());
+        libc::close(ends[0]);
+        count
+    };
+    said.truncate(usize::try_from(count).expect("it has been read"));
+    String::from_utf8(said).expect("plain text")
+}
+
+#[test]
+fn it_says_what_is_wrong_with_a_pointer() {
+    alone(|| {
+        free(allocate(100));
+        let mine = blocks(1024, 1)[0];
+        let [large, twice] = [allocate(100 << 10), allocate(100 << 10)];
+        let mapping = allocate(9 << 20);
+        let gone = allocate(5000);
+        free(gone);
+        purge();
+        let stack = core::ptr::from_ref(&mapping).cast_mut().cast();
+        for (p, says) in [
+            (mine.wrapping_add(16), "inside a block"),
+            (large.wrapping_add(70_000), "inside a block"),
+            (mapping.wrapping_add(16), "inside a block"),
+            (gone, "no block is here"),
+            (stack, "not from this allocator"),
+        ] {
+            let said = last_words(|| free(p));
+            assert!(said.contains(says) && said.contains("free"), "{said}");
+            // SAFETY: none: that is what is tried.
+            let said = last_words(|| unsafe { deallocate_named(p, "a name") });
+            assert!(said.contains(says) && said.contains("a name"), "{said}");
+        }
+        // But for that it is a free like any other.
+        for block in [mine, large, mapping] {
+            // SAFETY: live blocks.
+            unsafe { deallocate_named(block, "a name") };
+        }
+        let left = Ledger::take();
+        assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 1, 0));
+        // Two threads at once, one of which was faster.
+        address_map::descriptor(twice).owner.store(address_map::OWNER_NONE, Relaxed);
+        let said = last_words(|| free(twice));
+        assert!(said.contains("freed twice"), "{said}");
     });
 }

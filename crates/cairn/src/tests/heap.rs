@@ -1,12 +1,20 @@
-//! What one heap does with its spans, step by step, as the ledger and the descriptors show it.
+//! What one heap does with its spans, step by step, as the ledger and the descriptors show it;
+//! what the interface answers.
 //! The figures are those of docs/heap.md: a change of policy changes them here.
 
-use super::alone::{alone, panics};
+use super::alone::{alone, panics, shares_its_address_space};
+use super::heaps::Other;
+use super::window::status_bytes;
 use crate::block::Block;
 use crate::heap::{Heap, pool};
+use crate::os::{self, fault};
 use crate::size_class::class_of;
 use crate::sync::Ordering;
-use crate::{ClassRow, Ledger, address_map, allocate, check, deallocate, purge, thread};
+use crate::{
+    ClassRow, Ledger, NoMemory, address_map, allocate, allocate_aligned, allocate_zeroed, check,
+    deallocate, purge, thread,
+};
+use core::ptr::null_mut;
 use std::vec::Vec;
 
 /// Blocks in a span of 1 KiB blocks, which is one slice.
@@ -102,6 +110,20 @@ fn a_full_span_is_used_again_when_that_pays() {
     });
 }
 
+/// Of a span of few blocks half is enough.
+#[test]
+fn half_of_a_span_of_few_blocks_pays() {
+    alone(|| {
+        let held: Vec<_> = (0..24).map(|_| allocate(64 << 10)).collect();
+        assert_eq!(counts(64 << 10), (3, 24, 0, 0, 0));
+        held[..4].iter().copied().for_each(free);
+        let next = allocate(64 << 10);
+        assert!(held[..4].contains(&next));
+        assert_eq!(counts(64 << 10), (3, 21, 3, 0, 0));
+        check();
+    });
+}
+
 /// Of two empty spans one stays with its heap; of large ones none does.
 #[test]
 fn one_empty_span_of_a_class_may_stay() {
@@ -142,17 +164,26 @@ fn purge_gives_up_what_is_free() {
 fn full_spans_beyond_the_room_are_let_go() {
     alone(|| {
         // 256 slices is the room.
-        let held = blocks(300 * IN_SPAN);
-        let mine = held.iter().step_by(IN_SPAN).filter(|&&block| owner(block) == my_tag()).count();
-        assert!((250..=257).contains(&mine), "{mine} of 300");
-        held.into_iter().for_each(free);
-        check();
-        purge();
-        assert_eq!(counts(1024), (0, 0, 0, 0, 0));
-        // The room is there again.
-        let held = blocks(250 * IN_SPAN);
-        assert!(held.iter().all(|&block| owner(block) == my_tag()));
-        held.into_iter().for_each(free);
+        for (size, in_span, room) in [(1024, IN_SPAN, 256), (64 << 10, 8, 8)] {
+            let fill = |spans| (0..spans * in_span).map(|_| allocate(size)).collect::<Vec<_>>();
+            let is_mine = |block: &&*mut u8| owner(**block) == my_tag();
+            let held = fill(room + room / 6 + 2);
+            let mine = held.iter().step_by(in_span).filter(is_mine).count();
+            assert!((room - room / 40..=room + 1).contains(&mine), "{mine} of {size} bytes");
+            held.into_iter().for_each(free);
+            check();
+            purge();
+            assert_eq!(counts(size), (0, 0, 0, 0, 0));
+            // The room is there again, also when they were given up while in use.
+            for _ in 0..2 {
+                let held = fill(room - room / 40);
+                assert!(held.iter().all(|&block| owner(block) == my_tag()));
+                purge();
+                assert!(held.iter().all(|&block| owner(block) != my_tag()));
+                held.into_iter().for_each(free);
+                purge();
+            }
+        }
     });
 }
 
@@ -185,6 +216,30 @@ fn blocks_of_nobodys_spans_are_kept_for_the_next_allocation() {
     });
 }
 
+/// Those that are not needed again go back to their spans.
+#[test]
+fn kept_blocks_find_their_spans() {
+    alone(|| {
+        for (size, blocks) in [(64, 600), (1024, 40), (2048, 100), (6000, 200)] {
+            let held: Vec<_> = (0..blocks).map(|_| allocate(size)).collect();
+            // Nobody's from now on.
+            purge();
+            let mine = allocate(size);
+            // From all over them.
+            held.iter().step_by(9).copied().for_each(free);
+            check();
+            purge();
+            let gone = held.iter().step_by(9).count();
+            assert_eq!((row(size).in_use, row(size).cached), (blocks - gone + 1, 0), "{size}");
+            let rest = held.iter().enumerate().filter(|(at, _)| at % 9 != 0);
+            rest.for_each(|(_, &block)| free(block));
+            free(mine);
+            purge();
+            assert_eq!(counts(size), (0, 0, 0, 0, 0));
+        }
+    });
+}
+
 #[test]
 fn zeroed_blocks_are_zero_wherever_they_come_from() {
     alone(|| {
@@ -192,6 +247,7 @@ fn zeroed_blocks_are_zero_wherever_they_come_from() {
             for round in 0..4 {
                 let count = (40_000 / size).max(3);
                 let held: Vec<_> = (0..count).map(|_| crate::allocate_zeroed(size)).collect();
+                assert_eq!(row(size).in_use, count);
                 for &block in &held {
                     // SAFETY: a live block of that many bytes.
                     unsafe {
@@ -206,6 +262,57 @@ fn zeroed_blocks_are_zero_wherever_they_come_from() {
                 }
             }
         }
+    });
+}
+
+/// A block that has never been used is zero but for its link: the rest of it is not touched.
+#[test]
+fn fresh_blocks_are_not_written_to() {
+    alone(|| {
+        let block = crate::allocate_zeroed(60_000);
+        let behind = block.wrapping_add(block.align_offset(4096) + 4096);
+        assert_eq!(os::resident(behind, 40 << 10), 0);
+        free(block);
+    });
+}
+
+/// Whoever reads a list from outside goes no further than a list can be.
+#[test]
+fn a_list_seen_from_outside_has_an_end() {
+    alone(|| {
+        let block = allocate(1024);
+        let (heap, class) = (thread::heap(), class_of(1024));
+        let (next, last) = (block.wrapping_add(1024).cast(), block.wrapping_add(3072).cast());
+        // SAFETY: this thread's heap; the next blocks of its list, which nobody has.
+        unsafe {
+            assert_eq!(Heap::peek(heap, class), 3);
+            Block::set_next(last, next);
+            assert_eq!(Heap::peek(heap, class), IN_SPAN + 8);
+            Block::set_next(last, null_mut());
+        }
+        check();
+    });
+}
+
+/// What is free but kept warm goes before a request is refused.
+#[test]
+fn warm_mappings_make_room_for_spans() {
+    alone(|| {
+        if shares_its_address_space() {
+            return;
+        }
+        let mapping = allocate(12 << 20);
+        allocate(1024);
+        free(mapping);
+        let limit = status_bytes("VmData:") as u64 + (2 << 20);
+        let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        // SAFETY: the struct is valid for reading.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limits) }, 0);
+        let held: Vec<_> = (0..8 << 10).map(|_| allocate(1024)).collect();
+        assert!(held.iter().all(|block| !block.is_null()));
+        assert_eq!(Ledger::take().warm.bytes, 0);
+        held.into_iter().for_each(free);
+        check();
     });
 }
 
@@ -294,5 +401,121 @@ fn the_ledger_adds_up() {
         assert!(l.given_back > 0);
         assert_eq!(l.total().bytes, l.metadata.bytes);
         assert!(!pool::more_than(1) && pool::more_than(0));
+    });
+}
+
+/// Another answer than null, where somebody needs it.
+struct NotNull;
+
+impl NoMemory for NotNull {
+    fn answer(size: usize, align: usize) -> *mut u8 {
+        core::ptr::without_provenance_mut(size << 16 | align)
+    }
+}
+
+#[test]
+fn callers_say_what_no_memory_means() {
+    alone(|| {
+        let said = |size, align| NotNull::answer(size, align);
+        for start in [false, true] {
+            if start {
+                assert!(thread::start());
+            }
+            fault::arm(0, true);
+            for size in [0, 1, 100, 1024, 1025, 64 << 10, (64 << 10) + 1, 9 << 20] {
+                assert_eq!(crate::allocate_or::<NotNull>(size), said(size, 16));
+                assert_eq!(crate::allocate_zeroed_or::<NotNull>(size), said(size, 16));
+                assert_eq!(crate::allocate_aligned_or::<NotNull>(size, 16), said(size, 16));
+                assert_eq!(crate::allocate_aligned_or::<NotNull>(size, 64), said(size, 64));
+                assert!(allocate(size).is_null());
+            }
+            fault::disarm();
+        }
+        assert!(!crate::allocate_or::<NotNull>(100).is_null());
+    });
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    alone(|| {
+        assert!(thread::start());
+        for size in [isize::MAX as usize, isize::MAX as usize + 1, usize::MAX - 5000, usize::MAX] {
+            assert!(allocate(size).is_null());
+            assert!(allocate_zeroed(size).is_null());
+            assert!(allocate_aligned(size, 1 << 20).is_null());
+        }
+        let ledger = Ledger::take();
+        assert_eq!((ledger.large_blocks, ledger.mapping_blocks), (0, 0));
+        check();
+    });
+}
+
+/// A block stays where it is while half of it is used, the smallest always.
+#[test]
+fn small_blocks_stay_if_that_wastes_little() {
+    alone(|| {
+        let other = Other::new();
+        for (size, new, stays) in [
+            (1024, 1024, true),
+            (1024, 512, true),
+            (1024, 511, false),
+            (1024, 1025, false),
+            (1000, 1024, true),
+            (80, 40, true),
+            (80, 39, false),
+            (80, 81, false),
+            (64, 1, true),
+            (64, 65, false),
+            (16, 0, true),
+            (64 << 10, 32 << 10, true),
+            (64 << 10, (32 << 10) - 1, false),
+        ] {
+            for block in [allocate(size), other.allocates(size, 1)[0]] {
+                let kept = size.min(new);
+                // SAFETY: live blocks of those sizes.
+                unsafe {
+                    block.write_bytes(7, kept);
+                    let resized = crate::reallocate(block, new);
+                    assert_eq!(resized == block, stays, "from {size} to {new}");
+                    assert!((0..kept).all(|at| resized.add(at).read() == 7));
+                    assert!(crate::usable_size(resized) >= new);
+                    free(resized);
+                }
+            }
+        }
+        other.leaves();
+        check();
+    });
+}
+
+#[test]
+fn every_address_inside_a_block_leads_to_its_start() {
+    alone(|| {
+        for size in [1, 16, 80, 1000, 1024, 1300, 5000, 20_000, 60_000, 64 << 10] {
+            for block in [size; 5].map(allocate) {
+                // SAFETY: a live block.
+                let usable = unsafe { crate::usable_size(block) };
+                for at in [0, 1, size / 2, size - 1, usable - 1] {
+                    assert_eq!(crate::base(block.wrapping_add(at)), Some(block), "{size}");
+                }
+                assert_ne!(crate::base(block.wrapping_add(usable)), Some(block));
+                assert_ne!(crate::base(block.wrapping_sub(1)), Some(block));
+            }
+        }
+    });
+}
+
+#[test]
+fn purge_says_how_much_went() {
+    alone(|| {
+        free(allocate(100));
+        purge();
+        free(allocate_aligned(9 << 20, 4096));
+        assert_eq!(purge(), 9 << 20);
+        free(allocate_aligned(1 << 20, 4096));
+        assert_eq!(purge(), 1 << 20);
+        free(allocate_aligned(9 << 20, 4096));
+        free(allocate_aligned(1 << 20, 4096));
+        assert_eq!((purge(), purge()), (10 << 20, 0));
     });
 }

@@ -2,10 +2,12 @@
 //! what is kept of them for the next one.
 
 use super::alone::{Random, alone};
+use super::heaps::Other;
+use crate::os::{self, fault};
 use crate::size_class::SLICE_SIZE;
 use crate::{
     Ledger, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
-    reallocate, thread, usable_size,
+    reallocate, usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -52,6 +54,12 @@ fn mapped() -> (usize, usize) {
 
 fn warm() -> usize {
     Ledger::take().warm.bytes
+}
+
+/// Whether there is a page at `at`.
+fn is_mapped(at: *mut u8) -> bool {
+    // SAFETY: nothing but asking.
+    unsafe { libc::msync(at.cast(), 4096, libc::MS_ASYNC) == 0 }
 }
 
 #[test]
@@ -136,13 +144,51 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
             assert!(block.addr().is_multiple_of(align));
             assert_eq!(mapped().0 - before, size.next_multiple_of(4096));
             // Nothing is left mapped around it.
-            // SAFETY: nothing but asking.
-            let beside = |at: *mut u8| unsafe { libc::msync(at.cast(), 4096, libc::MS_ASYNC) } == 0;
-            assert!(beside(block));
-            assert!(align <= 64 * KIB || !beside(block.wrapping_sub(4096)));
+            assert!(is_mapped(block));
+            assert!(align <= 64 * KIB || !is_mapped(block.wrapping_sub(4096)));
         }
         assert!(allocate_aligned(usize::MAX >> 1, 2 * MIB).is_null());
         assert!(allocate_aligned(1, 1 << 62).is_null());
+    });
+}
+
+/// What stands before and behind an aligned block is free again, and as clean as it was.
+#[test]
+fn what_is_cut_off_around_an_aligned_block_is_free() {
+    alone(|| {
+        for dirty in [false, true] {
+            let big = allocate(7 * MIB);
+            if dirty {
+                // SAFETY: a live block.
+                unsafe { big.write_bytes(1, 7 * MIB) };
+            }
+            free(big);
+            if !dirty {
+                purge();
+            }
+            let before = Ledger::take().dirty.bytes;
+            assert_eq!(before > 0, dirty);
+            let mut held = Vec::new();
+            for (size, align) in [
+                (16 * KIB, 128 * KIB),
+                (100 * KIB, 64 * KIB),
+                (300 * KIB, MIB),
+                (16 * KIB, 32 * KIB),
+                (100 * KIB, 16),
+                (200 * KIB, 256 * KIB),
+                (100 * KIB, 64 * KIB),
+            ] {
+                held.push(allocate_aligned(size, align));
+                let l = Ledger::take();
+                let slices = address_map::committed() - address_map::first_slice();
+                let sum = l.clean + l.dirty.bytes + l.large.bytes;
+                assert_eq!(sum, slices * SLICE_SIZE, "{size} at {align}");
+                assert_eq!(l.dirty.bytes, before.saturating_sub(l.large.bytes));
+            }
+            held.into_iter().for_each(free);
+            purge();
+            check();
+        }
     });
 }
 
@@ -184,6 +230,58 @@ fn one_run_is_kept_for_the_next_block() {
     });
 }
 
+/// It keeps no more than its share: alone 8 MiB, one of two 4 MiB.
+#[test]
+fn no_large_run_is_kept() {
+    alone(|| {
+        free(allocate(100));
+        let other = Other::new();
+        for (alone, most) in [(true, 512), (false, 256)] {
+            if !alone {
+                other.allocates(100, 1);
+            }
+            for slices in [most - 1, most, most + 1] {
+                // There is a page more for colour.
+                let size = (slices * SLICE_SIZE - 4096).min(8 * MIB - 1);
+                let block = allocate(size);
+                assert_eq!(large_slices(), (slices, 1));
+                free(block);
+                let again = allocate(size);
+                assert_eq!(again == block, slices <= most, "{slices} slices");
+                free(again);
+                purge();
+            }
+        }
+        other.leaves();
+    });
+}
+
+/// A kept run serves all that it holds, but not what would waste more than an eighth and a slice.
+#[test]
+fn what_is_kept_fits_well_enough() {
+    alone(|| {
+        free(allocate(100));
+        // One of a few colours allows for a size at the very bound.
+        let fits = |usable: usize, size: usize| usable - size == SLICE_SIZE + size / 8;
+        let (block, least) = (0..20)
+            .map(|_| allocate(500 * KIB))
+            .find_map(|block| {
+                let size = (1..usable(block)).find(|&size| fits(usable(block), size))?;
+                Some((block, size))
+            })
+            .expect("there is one");
+        let most = usable(block);
+        for (size, serves) in [(most, true), (most + 1, false), (least, true), (least - 1, false)] {
+            free(block);
+            assert_eq!(allocate(size) == block, serves, "{size} of {most} bytes");
+            if !serves {
+                assert_eq!(allocate(most), block);
+            }
+        }
+        check();
+    });
+}
+
 #[test]
 fn a_second_free_of_a_large_block_is_noticed() {
     alone(|| {
@@ -211,16 +309,18 @@ fn runs_shrink_by_whole_slices_if_it_is_worth_it() {
         let same = resize(block, MIB - 100 * KIB);
         assert_eq!((same, large_slices().0), (block, 65));
         let colour = block.addr() % SLICE_SIZE;
-        let same = resize(block, 56 * SLICE_SIZE - colour);
-        assert_eq!((same, large_slices().0), (block, 56));
+        for (slices, left) in [(57, 65), (56, 56)] {
+            let same = resize(block, slices * SLICE_SIZE - colour);
+            assert_eq!((same, large_slices().0), (block, left));
+        }
         let same = resize(block, 300 * KIB);
         assert_eq!(same, block);
         assert_eq!(large_slices().0, (300 * KIB + colour).div_ceil(SLICE_SIZE));
         // What was given back is free.
         let next = allocate(200 * KIB);
         assert_eq!(next.addr() >> 14, (block.addr() + 300 * KIB).div_ceil(SLICE_SIZE));
-        // Below 64 KiB it becomes a span's block.
-        let small = resize(block, 20 * KIB);
+        // Up to 64 KiB it becomes a span's block.
+        let small = resize(block, 64 * KIB);
         assert_ne!(small, block);
         assert_eq!(large_slices().1, 1);
         check();
@@ -243,6 +343,10 @@ fn runs_grow_in_place_where_there_is_room() {
         let neighbour = allocate(100 * KIB);
         assert_eq!(neighbour.addr() >> 14, end);
         let other = allocate(300 * KIB);
+        for size in [isize::MAX as usize, isize::MAX as usize + 1, usize::MAX] {
+            // SAFETY: a live block, which stays.
+            assert!(unsafe { reallocate(block, size) }.is_null());
+        }
         free(neighbour);
         purge();
         let room = large_slices().0;
@@ -257,26 +361,23 @@ fn runs_grow_in_place_where_there_is_room() {
     });
 }
 
-/// From 1 MiB on a block that must move goes to a mapping, page by page.
+/// From 1 MiB on a block that must move goes to a mapping, where it grows by moving pages.
 #[test]
-fn a_run_that_cannot_grow_moves_its_pages() {
+fn a_run_that_cannot_grow_goes_to_a_mapping() {
     alone(|| {
         let block = allocate(2 * MIB);
         let neighbour = allocate(100 * KIB);
-        let colour = block.addr() % 4096;
         let moved = resize(block, 3 * MIB);
-        assert!(!address_map::contains(moved) && moved.addr() % 4096 == colour);
+        assert!(!address_map::contains(moved));
         assert_eq!((large_slices().1, mapped().1), (1, 1));
+        let grown = resize(moved, 4 * MIB);
         // A quarter to spare.
         let bytes = mapped().0;
-        assert!((3 * MIB * 5 / 4..3 * MIB * 5 / 4 + 16 * KIB).contains(&bytes), "{bytes}");
-        assert_eq!(usable(moved), bytes - colour);
-        // The slices are free, and read as zeros.
-        let again = crate::allocate_zeroed(MIB + 500 * KIB);
+        assert!((4 * MIB * 5 / 4..4 * MIB * 5 / 4 + 16 * KIB).contains(&bytes), "{bytes}");
+        // The slices are free.
+        let again = allocate(MIB + 500 * KIB);
         assert_eq!(again.addr() >> 14, block.addr() >> 14);
-        // SAFETY: a live block.
-        assert!(unsafe { std::slice::from_raw_parts(again, MIB) }.iter().all(|&b| b == 0));
-        [moved, neighbour, again].into_iter().for_each(free);
+        [grown, neighbour, again].into_iter().for_each(free);
         check();
     });
 }
@@ -285,8 +386,8 @@ fn a_run_that_cannot_grow_moves_its_pages() {
 fn no_run_grows_beyond_16_mib() {
     alone(|| {
         // Room for it.
-        let both = [allocate(8 * MIB - 64 * KIB), allocate(8 * MIB - 64 * KIB)];
-        both.into_iter().for_each(free);
+        let room = [0; 3].map(|_| allocate(8 * MIB - 64 * KIB));
+        room.into_iter().for_each(free);
         purge();
         let block = allocate(7 * MIB);
         assert_eq!(resize(block, 15 * MIB), block);
@@ -331,6 +432,31 @@ fn mappings_grow_and_shrink_by_pages() {
             assert!(reallocate(block, usize::MAX).is_null());
         }
         assert_eq!(mapped().1, 1);
+        check();
+    });
+}
+
+/// What a block shrinks by goes, not a page more or less; a fifth stays.
+#[test]
+fn a_mapping_gives_its_tail_back() {
+    alone(|| {
+        let block = allocate_aligned(10 * MIB, 64 * KIB);
+        assert_eq!(mapped().0, 10 * MIB);
+        let behind = block.wrapping_add(10 * MIB);
+        // Or there is something already.
+        os::map_at(behind, 4096);
+        assert!(is_mapped(behind));
+        assert_eq!((resize(block, 8 * MIB), mapped().0), (block, 10 * MIB));
+        assert_eq!((resize(block, 8 * MIB - 1), mapped().0), (block, 10 * MIB));
+        assert_eq!((resize(block, 8 * MIB - 4096), mapped().0), (block, 8 * MIB - 4096));
+        for (at, there) in [(8 * MIB - 8192, true), (8 * MIB - 4096, false), (10 * MIB, true)] {
+            assert_eq!(is_mapped(block.wrapping_add(at)), there);
+        }
+        assert!(!is_mapped(behind.wrapping_sub(4096)));
+        // Half a mebibyte is not copied yet.
+        assert_eq!((resize(block, 512 * KIB), mapped().0), (block, 512 * KIB));
+        assert_ne!(resize(block, 512 * KIB - 1), block);
+        assert_eq!(mapped().1, 0);
         check();
     });
 }
@@ -401,6 +527,42 @@ fn the_warm_mapping_that_fits_best_is_taken() {
     });
 }
 
+/// If the system does not take a mapping back it takes at least its pages.
+#[test]
+fn freed_mappings_go() {
+    alone(|| {
+        for refused in [false, true] {
+            let block = allocate_aligned(40 * MIB, os::page_size());
+            // SAFETY: a live block.
+            unsafe { block.write_bytes(1, MIB) };
+            if refused {
+                fault::arm(0, false);
+            }
+            free(block);
+            assert_eq!(fault::disarm(), refused);
+            assert_eq!((is_mapped(block), os::resident(block, MIB)), (refused, 0));
+        }
+        assert_eq!((mapped(), warm()), ((0, 0), 0));
+    });
+}
+
+/// One that has the very size comes before a larger one; what is left is counted.
+#[test]
+fn a_warm_mapping_of_the_very_size_is_taken() {
+    alone(|| {
+        // Aligned so they have no colour.
+        let page = os::page_size();
+        let held = [9, 8, 10].map(|n| allocate_aligned(n * MIB, page));
+        held.into_iter().for_each(free);
+        assert_eq!(warm(), 27 * MIB);
+        assert_eq!(allocate_aligned(8 * MIB, page), held[1]);
+        assert_eq!(warm(), 19 * MIB);
+        assert_eq!(large::purge_mappings(), 19 * MIB);
+        assert_eq!((warm(), large::purge_mappings()), (0, 0));
+        check();
+    });
+}
+
 /// The table of mappings, with hundreds of them coming and going.
 #[test]
 fn every_mapping_is_found_from_inside() {
@@ -429,19 +591,5 @@ fn every_mapping_is_found_from_inside() {
         assert_eq!(mapped(), (0, 0));
         purge();
         assert_eq!(warm(), 0);
-    });
-}
-
-#[test]
-fn sizes_that_cannot_be_are_refused() {
-    alone(|| {
-        assert!(thread::start());
-        for size in [isize::MAX as usize, isize::MAX as usize + 1, usize::MAX - 5000, usize::MAX] {
-            assert!(allocate(size).is_null());
-            assert!(crate::allocate_zeroed(size).is_null());
-            assert!(allocate_aligned(size, 1 << 20).is_null());
-        }
-        assert_eq!((large_slices(), mapped()), ((0, 0), (0, 0)));
-        check();
     });
 }

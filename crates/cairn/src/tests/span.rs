@@ -6,7 +6,7 @@ use crate::arena;
 use crate::block::{Block, Chain};
 use crate::remote::Pushed;
 use crate::size_class::{CLASSES, class_of};
-use crate::span::{Event, Span, SpanList};
+use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
 use crate::{orphans, thread};
 use core::ptr::null_mut;
@@ -68,7 +68,7 @@ fn a_new_span_is_described_and_untouched() {
         for (size, slices, count) in [(1024, 1, 16), (3000, 4, 21), (60_000, 32, 8), (48, 1, 341)] {
             let span = span_of(size);
             assert_counts(span, 0, 0, count);
-            assert!(!span.is_full() && span.event() == Event::Empty);
+            assert!(!span.is_full());
             assert_eq!(span.class(), class_of(size));
             assert!(core::ptr::eq(span.layout(), &CLASSES[span.class()]));
             assert_eq!(span.base(), address_map::slice_address(span.index()));
@@ -140,7 +140,7 @@ fn what_is_freed_is_handed_out_again() {
             assert_eq!(push(span, block), i == 6, "an event comes with the last");
             assert_counts(span, 6 - i as u32, i as u32 + 1, 9);
         }
-        assert!(span.event() == Event::Empty);
+        span.set_active();
         let mut again = blocks(span.take_local());
         again.reverse();
         assert_eq!(again, all);
@@ -149,6 +149,9 @@ fn what_is_freed_is_handed_out_again() {
         unsafe { span.push_list(chain_of(&all[..4]).head) };
         assert_counts(span, 3, 4, 9);
         assert_eq!(blocks(span.take_local()), all[..4].to_vec());
+        // An active span has no event, not even with the last free.
+        assert!(all.iter().all(|&block| !push(span, block)));
+        assert_counts(span, 0, 7, 9);
     });
 }
 
@@ -163,10 +166,9 @@ fn a_full_span_has_an_event_after_some_frees() {
         assert!(!push(span, all[0]) && !push(span, all[1]));
         assert_counts(span, 14, 2, 0);
         assert!(push(span, all[2]));
-        assert!(span.event() == Event::Usable);
         assert_counts(span, 13, 3, 0);
-        span.clear_full();
-        assert!(!span.is_full() && span.event() == Event::Empty);
+        span.settle_count();
+        assert!(!span.is_full());
         assert_counts(span, 13, 3, 0);
         for &block in &all[3..15] {
             assert!(!push(span, block));
@@ -174,12 +176,13 @@ fn a_full_span_has_an_event_after_some_frees() {
         assert!(push(span, all[15]));
         assert_counts(span, 0, 16, 0);
         // More than there are in use: the event is the last free.
+        span.set_active();
         span.take_local();
+        span.settle_count();
         let others = chain_of(&all[2..]);
         span.absorb(others);
         span.set_full(3);
         assert!(!push(span, all[0]) && push(span, all[1]));
-        assert!(span.event() == Event::Empty);
         assert_counts(span, 0, 16, 0);
     });
 }
@@ -194,9 +197,9 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         span.set_full(8);
         span.absorb(chain_of(&all[..5]));
         assert_counts(span, 11, 5, 0);
-        assert!(span.event() == Event::Empty, "absorbing takes the counting back");
+        span.set_active();
         assert_eq!(blocks(span.take_local()).len(), 5);
-        span.clear_full();
+        span.settle_count();
         span.claim(chain_of(&all[10..]));
         assert_counts(span, 10, 6, 0);
         // After a fork only what is pending is believed.

@@ -1,13 +1,14 @@
 //! The window: where its tables are, that every pointer has a descriptor, and what becomes of it
 //! in a small address space.
 
-use super::alone::alone;
+use super::alone::{alone, shares_its_address_space};
 use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE};
 use crate::heap::pool;
 use crate::os;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::{allocate, base, check, deallocate, purge, thread};
+use std::string::String;
 use std::vec::Vec;
 
 #[test]
@@ -19,6 +20,8 @@ fn every_pointer_has_a_descriptor() {
         let end = address_map::slice_address(address_map::slice_limit());
         assert_eq!(end.addr() - first.addr(), 1 << 40);
         assert!(first.addr().is_multiple_of(1 << 40));
+        // Far from programs, libraries and stacks.
+        assert!((16..80).contains(&(first.addr() >> 40)));
         assert!(
             address_map::slice_address(address_map::first_slice()).addr().is_multiple_of(2 << 20)
         );
@@ -67,6 +70,10 @@ fn tables_do_not_overlap() {
         }
         pieces.sort_unstable();
         assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+        for index in [0, 1, 65_535] {
+            let heap = address_map::heap_address(index).expect("it has a place");
+            pieces.push((heap.addr(), HEAP_SIZE));
+        }
         // All of them in what counts as metadata, which is in front of all slices.
         let extents = address_map::metadata_extents();
         let slices = address_map::slice_address(from).addr();
@@ -80,6 +87,12 @@ fn tables_do_not_overlap() {
         for (start, len) in extents {
             assert!(start.addr().is_multiple_of(4096) && len.is_multiple_of(4096) && len > 0);
             assert!(start.addr() + len <= slices);
+        }
+        // And not much besides.
+        let chunks = to.div_ceil(CHUNK_SLICES) - from / CHUNK_SLICES;
+        let bytes = [(to - from) * 16, chunks * address_map::CHUNK_BYTES, 65_536 * HEAP_SIZE];
+        for ((_, len), bytes) in extents.into_iter().zip(bytes) {
+            assert!((bytes..bytes + 2 * 4096).contains(&len), "{len} for {bytes}");
         }
         // The words of neighbours are on different lines.
         let line = |index| core::ptr::from_ref(address_map::remote_word(index)).addr() / 64;
@@ -154,6 +167,10 @@ fn works_within(limit: u64) {
     }
     assert!(held.len() > 400, "{} blocks", held.len());
     check();
+    // Its tables begin and end anywhere in a page; whole pages are what can be resident.
+    for (at, len) in address_map::metadata_extents() {
+        assert!(at.addr().is_multiple_of(4096) && len.is_multiple_of(4096));
+    }
     let size = address_map::slice_limit() * SLICE_SIZE;
     assert_eq!(size as u64, limit.next_power_of_two().clamp(32 << 20, 1 << 40));
     for (block, seed) in held {
@@ -216,10 +233,14 @@ fn the_window_is_aligned_wherever_it_is() {
     alone(|| {
         // All places that it would like best; above them there is room.
         occupy((16..80).map(|slot| slot << 40));
+        let before = status_bytes("VmSize:");
         drop_block(allocate(100));
+        let more = status_bytes("VmSize:") - before;
+        assert!(more >> 20 == 1 << 20, "what was cut off is given back");
         let first = address_map::slice_address(0);
         assert!(first.addr().is_multiple_of(1 << 40));
         assert_eq!(address_map::slice_limit() * SLICE_SIZE, 1 << 40);
+        ends_where_it_should();
         check();
     });
 }
@@ -232,9 +253,109 @@ fn a_smaller_window_is_better_than_none() {
         drop_block(allocate(100));
         let bytes = address_map::slice_limit() * SLICE_SIZE;
         assert_eq!(bytes, 64 << 30);
-        assert!(address_map::slice_address(0).addr().is_multiple_of(bytes));
+        let first = address_map::slice_address(0).addr();
+        assert!(first.is_multiple_of(bytes));
+        // There may be no more than 39 bits of addresses.
+        assert!((1..7).contains(&(first / bytes)));
         check();
     });
+}
+
+/// All of the window is taken, and nothing behind it.
+fn ends_where_it_should() {
+    let end = address_map::slice_address(address_map::slice_limit());
+    assert!(!os::map_at(end.wrapping_sub(4096), 4096));
+    assert!(os::map_at(end, 4096));
+}
+
+/// Leaves a hole of `hole` bytes in the address space, and many of less than 256 MiB.
+fn leave_a_hole(hole: usize) {
+    let mut made: usize = 0;
+    for shift in (28..47).rev() {
+        loop {
+            let at = os::reserve(core::ptr::null_mut(), 1 << shift);
+            if at.is_null() {
+                break;
+            }
+            if made == 0 && 1 << shift > hole {
+                // SAFETY: reserved just now. The rest may be reserved again.
+                unsafe { os::release(at, 1 << shift) };
+                let at = os::reserve(core::ptr::null_mut(), hole);
+                assert!(!at.is_null());
+                made = at.addr();
+            }
+        }
+    }
+    // SAFETY: reserved above.
+    assert!(unsafe { os::release(core::ptr::without_provenance_mut(made), hole) });
+}
+
+#[test]
+fn a_window_of_some_gigabytes_is_better_than_none() {
+    alone(|| window_in_a_hole(9 << 30, 4 << 30));
+}
+
+#[test]
+fn a_small_window_is_better_than_none() {
+    alone(|| window_in_a_hole(600 << 20, 256 << 20));
+}
+
+fn window_in_a_hole(hole: usize, window: usize) {
+    if shares_its_address_space() {
+        return;
+    }
+    leave_a_hole(hole);
+    drop_block(allocate(100));
+    assert_eq!(address_map::slice_limit() * SLICE_SIZE, window);
+    assert!(address_map::slice_address(0).addr().is_multiple_of(window));
+    check();
+    // To its very end, and not further.
+    let left = address_map::slice_limit() - address_map::committed();
+    assert!(!address_map::commit(left + 1));
+    assert!(address_map::commit(left));
+    assert!(!address_map::commit(1));
+}
+
+/// What the system says of this process: `VmData:` counts against a limit on data, `VmSize:` on
+/// address space.
+pub(super) fn status_bytes(name: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("there is one");
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    kib.expect("a number") << 10
+}
+
+/// Of the metadata only what the first slices need is committed; and the kernel puts no huge pages
+/// of its own accord.
+#[test]
+fn a_small_program_starts_small() {
+    alone(|| {
+        if shares_its_address_space() {
+            return;
+        }
+        let before = status_bytes("VmData:");
+        drop_block(allocate(100));
+        let after = status_bytes("VmData:");
+        assert!((4 << 20..(4 << 20) + (256 << 10)).contains(&(after - before)));
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let first = address_map::slice_address(address_map::first_slice());
+        let last = address_map::slice_address(address_map::slice_limit() - 1);
+        assert!(flags_at(first).contains(" nh") && flags_at(last).contains(" nh"));
+    });
+}
+
+/// What the kernel says of the mapping around `p`.
+fn flags_at(p: *mut u8) -> String {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("there is one");
+    let inside = maps.lines().skip_while(|line| {
+        let word = line.split_whitespace().next().unwrap_or_default();
+        let address = |hex| usize::from_str_radix(hex, 16).unwrap_or(0);
+        let range = word.split_once('-').map(|(from, to)| address(from)..address(to));
+        !range.is_some_and(|range| range.contains(&p.addr()))
+    });
+    inside.map(String::from).find(|line| line.starts_with("VmFlags:")).expect("it is mapped")
 }
 
 /// Within a limit there are but a few places to try.
@@ -243,8 +364,10 @@ fn there_may_be_no_place_for_the_window() {
     alone(|| {
         limit_address_space(300 << 20);
         occupy((1..33).map(|slot| slot * (4 << 30)));
+        let before = status_bytes("VmSize:");
         assert!(allocate(100).is_null() && allocate(1 << 20).is_null());
         assert!(!thread::start());
+        assert!(status_bytes("VmSize:") <= before + (1 << 20), "what was tried is given back");
         assert_eq!(os::resident(core::ptr::without_provenance_mut(1 << 45), 8192), 0);
     });
 }

@@ -53,7 +53,22 @@ pub(crate) fn make_readable(_: *mut u8, _: usize) -> bool {
     true
 }
 
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// There is nothing to switch off.
+pub static HUGE_PAGES: () = ();
+
 pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
+
+pub(crate) fn use_huge_page(_: *mut u8) {}
+
+pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
+    true
+}
+
+pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
+    false
+}
 
 pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
     // SAFETY: callers name pages of their own whose contents are dead.
@@ -80,16 +95,6 @@ pub(crate) fn map_at(_: *mut u8, _: usize) -> bool {
 pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize) -> *mut u8 {
     null_mut()
 }
-
-/// # Safety
-/// As in production.
-pub(crate) unsafe fn move_pages_away(_: *mut u8, _: usize) -> *mut u8 {
-    null_mut()
-}
-
-/// # Safety
-/// As in production.
-pub(crate) unsafe fn move_pages_back(_: *mut u8, _: *mut u8, _: usize) {}
 
 pub(crate) fn resident(_: *mut u8, size: usize) -> usize {
     size

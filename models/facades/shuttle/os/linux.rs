@@ -44,7 +44,26 @@ pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
     call(false, || memory::decommit(at, size))
 }
 
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// There is nothing to switch off.
+pub static HUGE_PAGES: () = ();
+
 pub(crate) fn keep_small_pages(_at: *mut u8, _size: usize) {}
+
+/// What was there is gone: it was dead.
+pub(crate) fn use_huge_page(at: *mut u8) {
+    decommit(at, HUGE_PAGE);
+}
+
+pub(crate) fn allow_huge_pages(_at: *mut u8, _size: usize) -> bool {
+    true
+}
+
+pub(crate) fn is_filled(_at: *mut u8, size: usize) -> bool {
+    point();
+    size.is_multiple_of(32)
+}
 
 /// # Safety
 /// As for the real one: this one checks it.
@@ -56,19 +75,6 @@ pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
 /// As for the real one: this one checks it.
 pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
     call(null_mut(), || memory::remap(at, old, new))
-}
-
-/// # Safety
-/// As for the real one: this one checks it.
-pub(crate) unsafe fn move_pages_away(from: *mut u8, size: usize) -> *mut u8 {
-    call(null_mut(), || memory::move_pages_away(from, size))
-}
-
-/// # Safety
-/// As for the real one: this one checks it.
-pub(crate) unsafe fn move_pages_back(from: *mut u8, to: *mut u8, size: usize) {
-    point();
-    memory::move_pages_back(from, to, size);
 }
 
 pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
