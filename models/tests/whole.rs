@@ -2,7 +2,7 @@
 //! system: threads run in an order that a seed decides, pages know what may be done to them.
 //! `whole` has the map. Here are the tests.
 #![allow(dead_code, unused_imports)] // Not everything that the core offers is used here.
-#![allow(unreachable_pub)] // What is public in the core is not in a test.
+#![allow(unreachable_pub, private_interfaces)] // What is public in the core is not in a test.
 
 include!(concat!(env!("OUT_DIR"), "/shuttle.rs"));
 

@@ -71,6 +71,7 @@ fn allocate_medium<F: NoMemory>(size: usize) -> *mut u8 {
 
 #[inline(always)]
 fn allocate_class<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: as in `allocate_or`; the class comes from `size_class`.
     let block = unsafe { Heap::pop(thread::heap(), class) };
     if block.is_null() {
         return refill::<F>(class, size, align);

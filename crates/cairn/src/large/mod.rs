@@ -88,7 +88,7 @@ const LOOKED_AT: usize = 8;
 fn will_be_filled(size: usize) -> bool {
     // Relaxed: a guess.
     let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 && (size >= MAPPING_MIN || last / SLICE_SIZE % LOOKED_AT == 0) {
+    if last != 0 && (size >= MAPPING_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
         let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
         let most = if filled { len.max(FILLED.load(Ordering::Relaxed)) } else { 0 };
         FILLED.store(most, Ordering::Relaxed);
