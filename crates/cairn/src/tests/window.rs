@@ -347,7 +347,7 @@ fn a_small_program_starts_small() {
 }
 
 /// What the kernel says of the mapping around `p`.
-fn flags_at(p: *mut u8) -> String {
+pub(super) fn flags_at(p: *mut u8) -> String {
     let maps = std::fs::read_to_string("/proc/self/smaps").expect("there is one");
     let inside = maps.lines().skip_while(|line| {
         let word = line.split_whitespace().next().unwrap_or_default();

@@ -1,0 +1,52 @@
+//! Which large blocks get huge pages. Those of the arena are in `arena`.
+
+use super::alone::alone;
+use super::window::flags_at;
+use crate::{allocate, deallocate, reallocate};
+
+const MIB: usize = 1 << 20;
+
+/// Huge pages come to blocks that will be filled, as far as those before them tell.
+#[test]
+fn blocks_that_will_be_filled_get_huge_pages() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    alone(|| {
+        let is_huge = |block: *mut u8| flags_at(block).contains(" hg");
+        let fill = |block: *mut u8, size: usize| {
+            // SAFETY: a live block of that size.
+            (0..size).step_by(4096).for_each(|at| unsafe { block.add(at).write(1) });
+        };
+        // Nothing is known, or that the last one is not filled.
+        let first = allocate(20 * MIB);
+        assert!(!is_huge(first));
+        let second = allocate(20 * MIB);
+        assert!(!is_huge(second));
+        // All but the end is little less than all.
+        fill(second, 17 * MIB);
+        let third = allocate(20 * MIB);
+        assert!(!is_huge(third));
+        fill(third, 20 * MIB);
+        let huge = allocate(20 * MIB);
+        assert!(is_huge(huge) && huge.addr() % (2 * MIB) < 4096);
+        // Where the last one has gone, what is known stays; up to twice the size.
+        // SAFETY: a live block, used no more.
+        unsafe { deallocate(huge) };
+        crate::purge();
+        let longer = allocate(40 * MIB);
+        assert!(is_huge(longer));
+        // SAFETY: as above.
+        unsafe { deallocate(longer) };
+        crate::purge();
+        assert!(!is_huge(allocate(41 * MIB)));
+        // That one is not filled: all starts anew.
+        let other = allocate(9 * MIB);
+        assert!(!is_huge(other));
+        // What grows has been filled.
+        // SAFETY: a live block.
+        let grown = unsafe { reallocate(other, 30 * MIB) };
+        assert!(is_huge(grown));
+        crate::tests::check();
+    });
+}
