@@ -101,7 +101,6 @@ pub(crate) struct Heap {
     trims_seen: usize,
     // The pool's.
     next: *mut Heap,
-    index: usize,
     pub(crate) in_use: bool,
     /// It is the commons.
     pub(crate) shared: bool,
@@ -409,20 +408,18 @@ impl Heap {
             if (*span).untouched() > 0 {
                 return self.partial[class].push_back(span);
             }
-            if self.full_most > 0 {
-                // Half of a span of few blocks is worth as much: it must not wait until empty.
-                (*span).set_full(WORTHWHILE.min(u32::from(CLASSES[class].blocks) / 2));
-                self.full_slices += CLASSES[class].slices as usize;
-                self.full.push_front(span);
-                if !self.too_full() {
-                    return;
-                }
-                span = self.full.last();
-                class = (*span).class() % CLASS_COUNT;
-                self.unlist(class, span);
-                if (*span).has_local() {
-                    return self.partial[class].push_front(span);
-                }
+            // Half of a span of few blocks is worth as much: it must not wait until empty.
+            (*span).set_full(WORTHWHILE.min(u32::from(CLASSES[class].blocks) / 2));
+            self.full_slices += CLASSES[class].slices as usize;
+            self.full.push_front(span);
+            if !self.too_full() {
+                return;
+            }
+            span = self.full.last();
+            class = (*span).class() % CLASS_COUNT;
+            self.unlist(class, span);
+            if (*span).has_local() {
+                return self.partial[class].push_front(span);
             }
             if !self.orphan(span) {
                 // Others free what is allocated here.

@@ -53,7 +53,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
                 return null_mut();
             }
             heap = at.cast();
-            heap.write(Heap { index: pool.made, ..Heap::EMPTY });
+            heap.write(Heap::EMPTY);
             pool.made += 1;
         } else {
             pool.free = (*heap).next;
@@ -141,7 +141,7 @@ pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
         unsafe {
             give_full_room((*heap).full_room);
             large::drop_kept(&mut (*heap).kept);
-            heap.write(Heap { index, next: pool.free, ..Heap::EMPTY });
+            heap.write(Heap { next: pool.free, ..Heap::EMPTY });
         }
         pool.free = heap;
     }

@@ -91,8 +91,8 @@ pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
             (Mapping { address, bytes, start: address }, true)
         }
     };
-    if huge {
-        os::allow_huge_pages(mapping.address, bytes);
+    if huge && zero {
+        os::allow_huge_pages(mapping.address, bytes, mapping.address);
     }
     let start = mapping.address.wrapping_add(colour);
     if !mappings.insert(Mapping { start, ..mapping }) {
@@ -139,7 +139,7 @@ unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) 
         if !p.is_null() {
             // What grows has been filled.
             if bytes >= MAPPING_MIN {
-                os::allow_huge_pages(p, bytes);
+                os::allow_huge_pages(p, bytes, p.wrapping_add(old));
             }
             return (p, bytes);
         }

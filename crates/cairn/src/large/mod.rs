@@ -147,12 +147,8 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
 fn trim_to_alignment(index: usize, slices: usize, lead: usize, align: usize, dirty: bool) -> usize {
     let address = address_map::slice_address(index).addr();
     let before = (os::round_up(address, align) - address) / SLICE_SIZE;
-    if before > 0 {
-        arena::release(index, before, dirty);
-    }
-    if lead > before {
-        arena::release(index + before + slices, lead - before, dirty);
-    }
+    arena::release(index, before, dirty);
+    arena::release(index + before + slices, lead - before, dirty);
     index + before
 }
 

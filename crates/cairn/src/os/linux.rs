@@ -6,11 +6,17 @@
 //! Story: docs/limits.md
 
 use super::fault;
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ptr::{null, null_mut};
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// A huge page that takes longer comes from memory that the host of a virtual machine has yet to
+/// find. 512 small ones take as long, and come from what is warm.
+const SLOW_NS: u64 = 1_000_000;
+/// For so long no others are asked for then: until the clock says `PAUSE`.
+const PAUSE_MS: u64 = 2000;
+static PAUSE: AtomicU64 = AtomicU64::new(0);
 /// Whether a large, dense heap asks for huge pages; true from the start.
 pub static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
 
@@ -106,17 +112,28 @@ pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
 /// kernel has none to give, a small page comes.
 pub(crate) fn use_huge_page(at: *mut u8) {
     // Gone altogether, small pages have no table left that would stand in the way.
-    if decommit(at, HUGE_PAGE) && allow_huge_pages(at, HUGE_PAGE) {
-        // SAFETY: the caller's.
-        unsafe { at.write_volatile(0) };
+    if decommit(at, HUGE_PAGE) {
+        allow_huge_pages(at, HUGE_PAGE, at);
         // Asked for once: the kernel shall not fill up what is given back later.
         keep_small_pages(at, HUGE_PAGE);
     }
 }
 
-/// Lets the kernel back the range by huge pages where it likes.
-pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
-    HUGE_PAGES.load(Ordering::Relaxed) && advise(at, size, libc::MADV_HUGEPAGE)
+/// Lets the kernel back the range by huge pages where it likes; `fresh` is a byte of it, zero, that
+/// has not been touched: if that takes too long, no huge pages are asked for, here or elsewhere, for
+/// a while.
+pub(crate) fn allow_huge_pages(at: *mut u8, size: usize, fresh: *mut u8) {
+    let wanted = HUGE_PAGES.load(Ordering::Relaxed) && now_ms() >= PAUSE.load(Ordering::Relaxed);
+    if !wanted || !advise(at, size, libc::MADV_HUGEPAGE) {
+        return;
+    }
+    let start = clock_ns(libc::CLOCK_MONOTONIC);
+    // SAFETY: the caller's.
+    unsafe { fresh.write_volatile(0) };
+    if clock_ns(libc::CLOCK_MONOTONIC) - start > SLOW_NS {
+        PAUSE.store(now_ms() + PAUSE_MS, Ordering::Relaxed);
+        keep_small_pages(at, size);
+    }
 }
 
 /// Unmaps whole pages; false if the kernel refuses (a split over the mapping limit).
@@ -194,10 +211,14 @@ pub(crate) fn address_space_limit() -> usize {
 
 /// Milliseconds on a clock that is cheap to read and may lag by a few.
 pub(crate) fn now_ms() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is valid for writing.
-    keeping_errno(|| unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) });
-    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+    keeping_errno(|| unsafe { libc::clock_gettime(clock, &mut t) });
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// A number that differs from run to run, from the kernel's start-up data: no system call.

@@ -11,7 +11,6 @@ use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE, OWNER_NON
 use crate::block::Block;
 use crate::heap::{self, Heap, commons, pool};
 use crate::os::{Fork, Lock};
-use crate::size_class::CLASSES;
 use crate::span::Span;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::{arena, large, orphans, os};
@@ -238,24 +237,17 @@ fn salvage(mine: *mut Heap, common: *mut Heap) {
     let keeps = |heap: *mut Heap| heap == mine || heap == common;
     let (my_tag, common_tag) = (Heap::tag(mine), Heap::tag(common));
     orphans::clear();
-    let mut index = address_map::first_slice();
-    while index < address_map::committed() {
+    for index in address_map::first_slice()..address_map::committed() {
         let d = address_map::descriptor_at(index);
         let owner = d.owner.load(Ordering::Relaxed);
         let head = core::ptr::eq(d.slot.load(Ordering::Relaxed), address_map::slot(index));
-        if owner == OWNER_NONE || owner == OWNER_LARGE || !head {
-            index += 1;
-            continue;
-        }
-        let slices = CLASSES[usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len()].slices;
         let kept = owner >= OWNER_HEAP_MIN
             && (owner == my_tag || (!common.is_null() && owner == common_tag));
-        if !kept {
+        if head && !kept && owner != OWNER_NONE && owner != OWNER_LARGE {
             let span: *mut Span = address_map::slot(index).cast();
             // SAFETY: this is the only thread, and the span is none of its heaps'.
             unsafe { salvage_span(span, owner < OWNER_HEAP_MIN) };
         }
-        index += slices as usize;
     }
     pool::reclaim(keeps);
 }

@@ -62,9 +62,7 @@ pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
 
 pub(crate) fn use_huge_page(_: *mut u8) {}
 
-pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
-    true
-}
+pub(crate) fn allow_huge_pages(_: *mut u8, _: usize, _: *mut u8) {}
 
 pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
     false

@@ -56,9 +56,7 @@ pub(crate) fn use_huge_page(at: *mut u8) {
     decommit(at, HUGE_PAGE);
 }
 
-pub(crate) fn allow_huge_pages(_at: *mut u8, _size: usize) -> bool {
-    true
-}
+pub(crate) fn allow_huge_pages(_at: *mut u8, _size: usize, _fresh: *mut u8) {}
 
 pub(crate) fn is_filled(_at: *mut u8, size: usize) -> bool {
     point();
