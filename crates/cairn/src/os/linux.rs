@@ -157,7 +157,7 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
 
 /// Whether a range looks resident throughout: a few of its pages are.
 pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
-    const PROBES: usize = 8;
+    const PROBES: usize = 4;
     let page = |i: usize| at.map_addr(|at| (at + size / PROBES * i) & !(page_size() - 1));
     (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
 }
