@@ -12,8 +12,8 @@ use core::ptr::{null, null_mut};
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// A huge page that takes longer comes from memory that the host of a virtual machine has yet to
-/// find. 512 small ones take as long, and come from what is warm.
-const SLOW_NS: u64 = 1_000_000;
+/// find. 512 small ones take as long, and come from what is warm. Tests set it out of force.
+pub(crate) static SLOW_NS: AtomicU64 = AtomicU64::new(1_000_000);
 /// For so long no others are asked for then: until the clock says `PAUSE`.
 const PAUSE_MS: u64 = 2000;
 static PAUSE: AtomicU64 = AtomicU64::new(0);
@@ -130,7 +130,7 @@ pub(crate) fn allow_huge_pages(at: *mut u8, size: usize, fresh: *mut u8) {
     let start = clock_ns(libc::CLOCK_MONOTONIC);
     // SAFETY: the caller's.
     unsafe { fresh.write_volatile(0) };
-    if clock_ns(libc::CLOCK_MONOTONIC) - start > SLOW_NS {
+    if clock_ns(libc::CLOCK_MONOTONIC) - start > SLOW_NS.load(Ordering::Relaxed) {
         PAUSE.store(now_ms() + PAUSE_MS, Ordering::Relaxed);
         keep_small_pages(at, size);
     }
