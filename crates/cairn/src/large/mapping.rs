@@ -87,13 +87,14 @@ pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
             if address.is_null() {
                 return Allocated::NONE;
             }
+            if huge {
+                // Without the lock: the first one may be long in coming.
+                os::allow_huge_pages(address, bytes, address);
+            }
             mappings = MAPPINGS.lock();
             (Mapping { address, bytes, start: address }, true)
         }
     };
-    if huge && zero {
-        os::allow_huge_pages(mapping.address, bytes, mapping.address);
-    }
     let start = mapping.address.wrapping_add(colour);
     if !mappings.insert(Mapping { start, ..mapping }) {
         drop(mappings);
