@@ -19,6 +19,10 @@ use core::ptr::null_mut;
 /// No block is larger: pointer differences must fit `isize`.
 const SIZE_MAX: usize = isize::MAX as usize;
 
+/// Blocks of other threads' spans that are kept for this one's next allocation have at least this
+/// size: smaller ones share a cache line with blocks that others use.
+const FOREIGN_MIN: u32 = 64;
+
 /// What an allocation does when there is no memory. A type, so that the fast paths end in a
 /// tail call and need no frame.
 pub trait NoMemory {
@@ -245,7 +249,7 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
     let Some((heap, span)) = own_span(p) else { return false };
     // SAFETY: we hold the span; the block is the caller's to free.
     unsafe {
-        if (*span).push_local(p.cast()) {
+        if !Heap::keep(heap, (*span).class(), p.cast()) && (*span).push_local(p.cast()) {
             (*heap).span_event(span);
         }
     }
@@ -255,8 +259,8 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
 // What sends a free down here:
 //
 //     a large block   kept for the next one, if this thread keeps none yet
-//     nobody's span   kept for the next allocation, up to a bound
-//     another's span  thread::send
+//     nobody's span   kept for the next allocation, as a block of its own span is
+//     another's span  the same, within half the bound; else thread::send
 //     null            nothing to do
 //     no span         a large block, a mapping, or a bad pointer
 #[inline(never)]
@@ -278,7 +282,8 @@ unsafe fn deallocate_elsewhere(p: *mut u8) {
         // while the block is in use; it takes any address, and `p` is in the window if it
         // holds. The heap is the calling thread's or a stand-in.
         unsafe {
-            if Span::is_block(span, p) && Heap::keep(thread::heap(), class, p.cast()) {
+            if Span::is_block(span, p) && (*heap).room(class) > 0 {
+                Heap::keep(heap, class, p.cast());
                 return;
             }
         }
@@ -300,14 +305,22 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
     }
 }
 
-#[cold]
-#[inline(never)]
+#[inline]
 unsafe fn deallocate_verified(p: *mut u8, call: &str) {
     if let Some(class) = span_class(p, call) {
-        let span = span_index(p, class);
-        let now = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_ORPHAN;
-        // SAFETY: `span_class` has verified the block; the caller may free it.
-        return unsafe { thread::send(span, class, p.cast(), now) };
+        let orphan = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_ORPHAN;
+        let (layout, heap) = (&CLASSES[class], thread::heap());
+        let keeps = !orphan && layout.size >= FOREIGN_MIN;
+        // SAFETY: `span_class` has verified the block; the caller may free it. The heap is the
+        // calling thread's, or a stand-in, which has no room.
+        unsafe {
+            if keeps && (*heap).room(class) > layout.room as i32 / 2 {
+                Heap::keep(heap, class, p.cast());
+            } else {
+                thread::send(span_index(p, class), class, p.cast(), orphan);
+            }
+        }
+        return;
     }
     if !p.is_null() && !free_large(p) {
         bad_pointer(call, p);

@@ -66,6 +66,7 @@ pub use api::{
 };
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
+pub use heap::tick;
 pub use ledger::{Amount, ClassRow, Ledger};
 pub use os::HUGE_PAGES;
 pub use outside::{HEADER, Header};

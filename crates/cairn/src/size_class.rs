@@ -17,8 +17,11 @@ pub(crate) const SMALL_MAX: usize = 1024;
 pub(crate) const MEDIUM_MAX: usize = 64 * 1024;
 /// Alignment of every block, and the step between the smallest classes.
 pub(crate) const MIN_ALIGN: usize = 16;
-/// What one heap keeps so at most, in bytes of a class.
-const ROOM_BYTES: usize = 8192;
+/// What a heap's list of a class takes in by frees, in bytes and in blocks. Half of either makes
+/// refills of programs that replace blocks at random twice as many; twice as many blocks lie all
+/// over when a batch is freed in random order, and the next one misses the cache.
+const ROOM_BYTES: usize = 32 << 10;
+const ROOM_BLOCKS: usize = 48;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 
@@ -35,8 +38,8 @@ pub(crate) struct Class {
     /// Unused bytes before the first block. They stand in front so that every address from
     /// the first block to the span's end belongs to a block.
     pub(crate) slack: u32,
-    /// Freed blocks of spans that nobody holds that a heap keeps for its next allocations: a
-    /// program that replaces blocks at random would claim and lose a span for every one or two.
+    /// Free blocks that a heap's allocation list takes in: a program that replaces blocks at random
+    /// would refill for every few.
     pub(crate) room: u32,
     /// Inverse, modulo 2^64, of the odd part of `size`.
     pub(crate) inverse: u64,
@@ -72,7 +75,11 @@ impl Class {
             blocks: blocks as u16,
             slices: slices as u16,
             slack: (bytes - blocks * size) as u32,
-            room: if ROOM_BYTES / size < 64 { (ROOM_BYTES / size) as u32 } else { 64 },
+            room: if ROOM_BYTES / size < ROOM_BLOCKS {
+                (ROOM_BYTES / size) as u32
+            } else {
+                ROOM_BLOCKS as u32
+            },
             inverse,
             mask,
         }

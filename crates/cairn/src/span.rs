@@ -135,23 +135,23 @@ impl Span {
         self.until == 0
     }
 
-    /// Hands out all blocks that were freed here; null if there are none.
+    /// Hands out all blocks that were freed here.
     #[inline]
-    pub(crate) fn take_local(&mut self) -> *mut Block {
-        let list = self.local_free;
+    pub(crate) fn take_local(&mut self) -> Chain {
+        let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
         debug_assert_eq!(self.rest, -1);
         self.local_free = null_mut();
         self.until = u32::from(self.carved) + 1;
         list
     }
 
-    /// Links up to `limit` untouched blocks into a list and hands it out; null if there are
-    /// none. With it, whether the blocks are zero but for the link.
-    pub(crate) fn carve(&mut self, limit: usize) -> (*mut Block, bool) {
+    /// Links up to `limit` untouched blocks into a list and hands it out. With it, whether the
+    /// blocks are zero but for the link.
+    pub(crate) fn carve(&mut self, limit: usize) -> (Chain, bool) {
         debug_assert!(self.local_free.is_null());
         let count = limit.min(self.untouched());
         if count == 0 {
-            return (null_mut(), false);
+            return (Chain::EMPTY, false);
         }
         let size = self.layout().size as usize;
         let first = self.start.wrapping_add(usize::from(self.carved) * size);
@@ -166,7 +166,8 @@ impl Span {
         unsafe { Block::set_next(at.cast(), null_mut()) };
         self.carved += count as u16;
         self.until += count as u32;
-        (first.cast(), self.flags & ZERO != 0)
+        let list = Chain { head: first.cast(), tail: at.cast(), count: count as u32 };
+        (list, self.flags & ZERO != 0)
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here; only while

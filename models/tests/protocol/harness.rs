@@ -119,7 +119,7 @@ pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block
     // SAFETY: the span is ours.
     unsafe {
         assert!((*span).word().is_held());
-        let mut block = (*span).carve(used).0;
+        let mut block = (*span).carve(used).0.head;
         let mut blocks = Vec::new();
         for _ in 0..used {
             blocks.push(Sent(block));

@@ -7,7 +7,7 @@
 //! Story: docs/heap.md
 
 use super::{Heap, pool};
-use crate::block::{Block, Chain};
+use crate::block::Chain;
 use crate::os::{Fork, Lock};
 use core::ptr::null_mut;
 
@@ -18,13 +18,13 @@ unsafe impl Send for Commons {}
 
 static COMMONS: Lock<Commons> = Lock::new(Commons(null_mut()));
 
-/// Takes up to `count` blocks, linked; null if there is no memory.
-pub(crate) fn take(class: usize, count: usize) -> *mut Block {
+/// Takes up to `count` blocks; none if there is no memory.
+pub(crate) fn take(class: usize, count: usize) -> Chain {
     let mut commons = COMMONS.lock();
     if commons.0.is_null() {
         commons.0 = pool::take_any(0);
         if commons.0.is_null() {
-            return null_mut();
+            return Chain::EMPTY;
         }
         // SAFETY: ours alone; a shared heap does not ask the commons itself.
         unsafe {
@@ -47,7 +47,7 @@ pub(crate) fn take(class: usize, count: usize) -> *mut Block {
             chain.push(block);
         }
     }
-    chain.head
+    chain
 }
 
 /// Gives back what the shared heap holds free.

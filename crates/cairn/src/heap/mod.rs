@@ -13,6 +13,7 @@ mod upkeep;
 
 pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::request_trim;
+pub use upkeep::tick;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::arena;
@@ -23,11 +24,13 @@ use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX}
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
 use core::ptr::null_mut;
+use core::sync::atomic::compiler_fence;
 use upkeep::VISITS;
 
 // Invariants
 //  1. `free[c]` holds blocks of spans of class c; they count as used there. A refill fills it
-//     from one span; frees into spans that nobody holds may add to it, `room[c]` more.
+//     from one span, frees add to it: its length + `room[c]`, if that is above 0, is at most the
+//     class's room. What does not fit goes home, to its span.
 //  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is let go, but
 //     the latest of them go into `full`, as far as that pays and there is room.
@@ -50,6 +53,8 @@ const CARVE_BLOCKS: usize = 64;
 const COMMONS_ASKED: u8 = 3;
 /// What it gets at once is at most one block, or this much.
 const COMMONS_BYTES: usize = 1024;
+/// `room` of a list of blocks that are zero but for their links: it takes in no others.
+const FRESH: i32 = i32::MIN / 2;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
 /// One empty span of a class may stay with its heap if it is no larger than this part of the
@@ -76,10 +81,8 @@ pub(crate) struct Heap {
     // Fast path.
     free: [*mut Block; CLASS_COUNT],
     small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
-    /// Whether the blocks in `free` are zero but for their links.
-    fresh: [bool; CLASS_COUNT],
-    /// How many more freed blocks `free` may take in until the next refill.
-    room: [u8; CLASS_COUNT],
+    /// How many more freed blocks `free` may take in, if above 0.
+    room: [i32; CLASS_COUNT],
     // Slow path.
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
@@ -143,19 +146,20 @@ impl Heap {
             let block = *head;
             if !block.is_null() {
                 *head = Block::next(block);
+                *(&raw mut (*this).room).cast::<i32>().add(class) += 1;
             }
             block
         }
     }
 
-    /// Whether the block just popped is zero but for its first word.
+    /// Whether the block just popped is zero but for its first word; false is always safe.
     ///
     /// # Safety
     /// `class` is below `CLASS_COUNT`.
     #[inline(always)]
     pub(crate) unsafe fn is_fresh(&self, class: usize) -> bool {
         // SAFETY: the caller's contract.
-        unsafe { *self.fresh.get_unchecked(class) }
+        unsafe { self.room(class) < FRESH / 2 }
     }
 
     /// How many blocks the list of `class` holds, read from outside while its thread may be
@@ -185,23 +189,35 @@ impl Heap {
         this.addr() as u32
     }
 
-    /// Keeps a freed block of a span that nobody holds for the next allocation. False if that
-    /// would be too much.
+    /// How many more freed blocks the list of `class` takes in, if above 0.
     ///
     /// # Safety
-    /// `block` is a block of `class`, in use, and the caller's to free; the heap is no stand-in
-    /// or its `room` is 0, as a stand-in's is.
+    /// `class` is below `CLASS_COUNT`.
+    #[inline(always)]
+    pub(crate) unsafe fn room(&self, class: usize) -> i32 {
+        // SAFETY: the caller's contract.
+        unsafe { *self.room.get_unchecked(class) }
+    }
+
+    /// Keeps a freed block for the next allocation: it is warm, and the next refill far. False if
+    /// there is no room.
+    ///
+    /// # Safety
+    /// `block` is a block of `class`, in use, and the caller's to free; the heap is no stand-in.
     #[inline(always)]
     pub(crate) unsafe fn keep(this: *mut Heap, class: usize, block: *mut Block) -> bool {
         debug_assert!(class < CLASS_COUNT);
         // SAFETY: the caller's contract.
         unsafe {
-            let room = (&raw mut (*this).room).cast::<u8>().add(class);
-            if *room == 0 {
+            let room = (&raw mut (*this).room).cast::<i32>().add(class);
+            let left = *room - 1;
+            *room = left;
+            if left < 0 {
+                // Without this the compiler takes three instructions more where there is room.
+                compiler_fence(Ordering::SeqCst);
+                *room += 1;
                 return false;
             }
-            *room -= 1;
-            *(&raw mut (*this).fresh).cast::<bool>().add(class) = false;
             let head = (&raw mut (*this).free).cast::<*mut Block>().add(class);
             Block::set_next(block, *head);
             *head = block;
@@ -237,18 +253,18 @@ impl Heap {
                 return null_mut();
             }
             (*this).visits += 1;
-            (*this).serve(class, (*span).take_local(), false)
+            let class = class % CLASS_COUNT;
+            (*this).serve(class, (*span).take_local(), CLASSES[class].room as i32)
         }
     }
 
+    /// Pops the first block of `list`, which may grow to `most`.
     #[inline(always)]
-    fn serve(&mut self, class: usize, list: *mut Block, fresh: bool) -> *mut Block {
-        let class = class % CLASS_COUNT;
+    fn serve(&mut self, class: usize, list: Chain, most: i32) -> *mut Block {
         // SAFETY: the list is this heap's now.
-        self.free[class] = unsafe { Block::next(list) };
-        self.fresh[class] = fresh;
-        self.room[class] = CLASSES[class].room as u8;
-        list
+        self.free[class] = unsafe { Block::next(list.head) };
+        self.room[class] = most + 1 - list.count as i32;
+        list.head
     }
 
     /// Fills `free[class]` and pops a block; null if there is no more memory.
@@ -258,17 +274,19 @@ impl Heap {
         let class = class % CLASS_COUNT;
         self.visit();
         self.served |= 1 << class;
+        let room = CLASSES[class].room as i32;
         let freed = [Heap::ask_commons, Heap::active_frees, Heap::adopt_own, Heap::adopt_orphan];
-        for rung in freed {
+        for (nth, rung) in freed.into_iter().enumerate() {
             let list = rung(self, class);
-            if !list.is_null() {
-                return self.serve(class, list, false);
+            if list.count > 0 {
+                // What is shared goes back when it is freed: others need as little of it.
+                return self.serve(class, list, if nth == 0 { 0 } else { room });
             }
         }
         for rung in [Heap::carve, Heap::carve_own, Heap::fresh_span] {
             let (list, fresh) = rung(self, class);
-            if !list.is_null() {
-                return self.serve(class, list, fresh);
+            if list.count > 0 {
+                return self.serve(class, list, if fresh { FRESH } else { room });
             }
         }
         null_mut()
@@ -276,31 +294,31 @@ impl Heap {
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share
     /// with: one, two, four.
-    fn ask_commons(&mut self, class: usize) -> *mut Block {
+    fn ask_commons(&mut self, class: usize) -> Chain {
         let asked = self.carves[class];
         if asked >= COMMONS_ASKED || self.shared || !pool::more_than(1) {
-            return null_mut();
+            return Chain::EMPTY;
         }
         self.carves[class] += 1;
         let most = (COMMONS_BYTES / CLASSES[class].size as usize).max(1);
         commons::take(class, most.min(1 << asked))
     }
 
-    fn active_frees(&mut self, class: usize) -> *mut Block {
+    fn active_frees(&mut self, class: usize) -> Chain {
         let span = self.active[class];
         if span.is_null() {
-            return null_mut();
+            return Chain::EMPTY;
         }
         // SAFETY: invariant 2: this heap holds it.
         let span = unsafe { &mut *span };
         match span.has_local() {
             true => span.take_local(),
             // Pending blocks count as used already, and go on counting.
-            false => span.collect().head,
+            false => span.collect(),
         }
     }
 
-    fn adopt_own(&mut self, class: usize) -> *mut Block {
+    fn adopt_own(&mut self, class: usize) -> Chain {
         let mut best: (i32, *mut Span) = (i32::MIN, null_mut());
         let mut at = self.partial[class].first();
         for _ in 0..LOOK {
@@ -324,30 +342,30 @@ impl Heap {
         }
         let span = best.1;
         if span.is_null() {
-            return null_mut();
+            return Chain::EMPTY;
         }
         self.activate(class, span, true);
         // SAFETY: held by this heap.
         unsafe { (*span).take_local() }
     }
 
-    fn adopt_orphan(&mut self, class: usize) -> *mut Block {
-        let Some((span, pending)) = orphans::adopt(class) else { return null_mut() };
+    fn adopt_orphan(&mut self, class: usize) -> Chain {
+        let Some((span, pending)) = orphans::adopt(class) else { return Chain::EMPTY };
         self.activate(class, span, false);
         // SAFETY: this heap holds it now.
         unsafe {
             (*span).own(Heap::tag(self));
             match pending.count {
                 0 => (*span).take_local(),
-                _ => pending.head,
+                _ => pending,
             }
         }
     }
 
-    fn carve(&mut self, class: usize) -> (*mut Block, bool) {
+    fn carve(&mut self, class: usize) -> (Chain, bool) {
         let span = self.active[class];
         if span.is_null() {
-            return (null_mut(), false);
+            return (Chain::EMPTY, false);
         }
         let carves = &mut self.carves[class];
         *carves = carves.saturating_add(1);
@@ -357,22 +375,22 @@ impl Heap {
         unsafe { (*span).carve(limit) }
     }
 
-    fn carve_own(&mut self, class: usize) -> (*mut Block, bool) {
+    fn carve_own(&mut self, class: usize) -> (Chain, bool) {
         let span = self.partial[class].first();
         // SAFETY: members of `partial` are held by this heap.
         if span.is_null() || unsafe { (*span).has_local() || (*span).untouched() == 0 } {
-            return (null_mut(), false);
+            return (Chain::EMPTY, false);
         }
         self.activate(class, span, true);
         self.carve(class)
     }
 
-    fn fresh_span(&mut self, class: usize) -> (*mut Block, bool) {
+    fn fresh_span(&mut self, class: usize) -> (Chain, bool) {
         let slices = CLASSES[class].slices as usize;
         // What is only kept warm may be in the way of the window's growth.
         let run = arena::take_span(slices)
             .or_else(|| (large::purge_mappings() > 0).then(|| arena::take_span(slices))?);
-        let Some(run) = run else { return (null_mut(), false) };
+        let Some(run) = run else { return (Chain::EMPTY, false) };
         let span = Span::create(run.index, run.zero, class, Heap::tag(self));
         self.activate(class, span, false);
         self.carve(class)
@@ -505,11 +523,14 @@ impl Heap {
                 if !active.is_null() {
                     (*active).check();
                 }
-                let mut block = self.free[class];
+                let (mut block, mut len) = (self.free[class], 0);
                 while !block.is_null() {
                     assert!(is_block_of(class, block));
-                    block = Block::next(block);
+                    (block, len) = (Block::next(block), len + 1);
                 }
+                assert!(
+                    self.room[class] <= 0 || self.room[class] + len <= CLASSES[class].room as i32
+                );
             }
         }
     }

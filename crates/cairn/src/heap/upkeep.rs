@@ -31,6 +31,15 @@ pub(crate) fn request_trim() {
     TRIMS.0.fetch_add(1, Ordering::Relaxed);
 }
 
+/// One step of upkeep by the clock: gives back what has lain idle for a purge delay, a batch of it
+/// at each call; whether there is more to give back right now. Any thread, at any time.
+pub fn tick() -> bool {
+    if arena::tick(os::now_ms()) {
+        large::tick();
+    }
+    arena::in_debt()
+}
+
 impl Heap {
     /// Counts a slow visit, and does upkeep when it is due.
     #[inline]
@@ -72,18 +81,33 @@ impl Heap {
                 self.review(class % CLASS_COUNT);
             }
         }
-        let now = os::now_ms();
-        if arena::tick(now) {
-            large::tick();
-        }
+        tick();
     }
 
     /// Looks at a few spans of a class; lets them go if the class has not been needed for a round
     /// and other threads might need it.
     fn review(&mut self, class: usize) {
-        let cold = self.served & 1 << class == 0 && pool::more_than(1);
+        let cold = self.served & 1 << class == 0;
         self.served &= !(1 << class);
-        self.settle(class, LOOK, cold);
+        if cold {
+            self.put_list_back(class);
+        }
+        self.settle(class, LOOK, cold && pool::more_than(1));
+    }
+
+    /// Frees the blocks of a class's allocation list into their spans, which they keep alive; it
+    /// takes in no more until the class is refilled.
+    fn put_list_back(&mut self, class: usize) {
+        self.room[class] = 0;
+        let mut block = core::mem::replace(&mut self.free[class], null_mut());
+        while !block.is_null() {
+            // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
+            unsafe {
+                let next = Block::next(block);
+                self.put_back(class, block);
+                block = next;
+            }
+        }
     }
 
     /// Collects what others have freed in the first `most` spans of `partial`; releases those that
@@ -112,19 +136,7 @@ impl Heap {
 
     /// Gives everything up: the blocks in hand, the batches under way, all spans.
     pub(crate) fn abandon(&mut self) {
-        for class in 0..CLASS_COUNT {
-            self.room[class] = 0;
-            self.fresh[class] = false;
-            let mut block = core::mem::replace(&mut self.free[class], null_mut());
-            while !block.is_null() {
-                // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
-                unsafe {
-                    let next = Block::next(block);
-                    self.put_back(class, block);
-                    block = next;
-                }
-            }
-        }
+        (0..CLASS_COUNT).for_each(|class| self.put_list_back(class));
         self.flush();
         large::drop_kept(&mut self.kept);
         self.remote_frees = 0;

@@ -3,7 +3,7 @@
 //! The figures are those of docs/heap.md: a change of policy changes them here.
 
 use super::alone::{alone, panics, shares_its_address_space};
-use super::heaps::Other;
+use super::heaps::{self, Other};
 use super::window::status_bytes;
 use crate::block::Block;
 use crate::heap::{Heap, pool};
@@ -187,32 +187,64 @@ fn full_spans_beyond_the_room_are_let_go() {
     });
 }
 
-/// Frees into spans that nobody holds are kept for the next allocations: 8 KiB or 64 blocks
-/// between two refills.
+/// Frees are kept for the next allocations, 32 KiB or 48 blocks of a class, whether their span is
+/// the heap's own or nobody's; blocks of others' up to half of that.
 #[test]
-fn blocks_of_nobodys_spans_are_kept_for_the_next_allocation() {
+fn freed_blocks_are_kept_for_the_next_allocation() {
     alone(|| {
-        for (size, most) in [(1024, 8), (64, 64), (40 << 10, 0)] {
-            let in_span = (16 << 10) / size;
-            let held: Vec<_> = (0..(30 * in_span).max(30)).map(|_| allocate(size)).collect();
-            // Nobody's from now on.
-            purge();
-            let mine = allocate(size);
-            let before = row(size).cached;
-            let mut kept = Vec::new();
-            for &block in held.iter().take(most + 3) {
-                free(block);
-                kept.push(block);
-                assert_eq!(row(size).cached - before, kept.len().min(most), "{size}");
+        for (size, room) in [(1024, 32), (64, 48), (48, 48), (40 << 10, 0)] {
+            for (whose, room) in [("own", room), ("nobody's", room), ("another's", room / 2)] {
+                // Used before: a list of blocks that are zero takes in no others.
+                heaps::blocks(size, 3000).into_iter().for_each(free);
+                let mut other = Some(Other::new());
+                let held = match &other {
+                    Some(other) if whose != "own" => other.allocates(size, 100),
+                    _ => heaps::blocks(size, 100),
+                };
+                if whose == "nobody's" {
+                    other.take().into_iter().for_each(Other::leaves);
+                }
+                // SAFETY: this thread's heap.
+                let cached = || unsafe { Heap::peek(thread::heap(), class_of(size)) };
+                let mut mine = Vec::from([allocate(size)]);
+                while cached() > 0 {
+                    mine.push(allocate(size));
+                }
+                mine.push(allocate(size));
+                let before = cached();
+                let shared = whose == "another's" && size < 64;
+                let most = if shared { 0 } else { usize::saturating_sub(room, before) };
+                for (at, &block) in held[..most + 3].iter().enumerate() {
+                    free(block);
+                    assert_eq!(cached() - before, most.min(at + 1), "{whose}, {size}");
+                }
+                // The last that was kept comes first.
+                for &block in held[..most].iter().rev() {
+                    assert_eq!(allocate(size), block);
+                }
+                check();
+                let rest = held[..most].iter().chain(&held[most + 3..]).chain(&mine);
+                rest.copied().for_each(free);
+                other.into_iter().for_each(Other::leaves);
+                purge();
+                assert_eq!(row(size).in_use, 0);
             }
-            // The last that was kept comes first.
-            for &block in kept[..most].iter().rev() {
-                assert_eq!(allocate(size), block);
-            }
-            check();
-            free(mine);
-            purge();
         }
+    });
+}
+
+/// What is kept for a class that is not needed goes home in time, to spans that it keeps alive.
+#[test]
+fn what_is_kept_and_not_needed_goes_home() {
+    alone(|| {
+        blocks(300).into_iter().for_each(free);
+        let held = blocks(20 * IN_SPAN);
+        held.into_iter().for_each(free);
+        let others = heaps::blocks(16, 400_000);
+        assert_eq!(row(1024).cached, 0);
+        assert!(row(1024).spans <= 2, "{}", row(1024).spans);
+        others.into_iter().for_each(free);
+        check();
     });
 }
 
@@ -287,7 +319,7 @@ fn a_list_seen_from_outside_has_an_end() {
         unsafe {
             assert_eq!(Heap::peek(heap, class), 3);
             Block::set_next(last, next);
-            assert_eq!(Heap::peek(heap, class), IN_SPAN + 8);
+            assert_eq!(Heap::peek(heap, class), IN_SPAN + 32);
             Block::set_next(last, null_mut());
         }
         check();

@@ -26,13 +26,15 @@ fn span_of(size: usize) -> &'static mut Span {
 }
 
 /// The blocks of a list, in its order.
-fn blocks(mut list: *mut Block) -> Vec<*mut Block> {
-    let mut blocks = Vec::new();
+fn blocks(list: Chain) -> Vec<*mut Block> {
+    let (mut blocks, count) = (Vec::new(), list.count as usize);
+    let mut list = list.head;
     while !list.is_null() {
         blocks.push(list);
         // SAFETY: links of blocks that the span has handed out.
         list = unsafe { Block::next(list) };
     }
+    assert_eq!(blocks.len(), count);
     blocks
 }
 
@@ -96,7 +98,7 @@ fn blocks_are_carved_in_the_order_of_their_addresses() {
         let span = span_of(1024);
         let start = span.base();
         let at = |i: usize| start.wrapping_add(i * 1024).cast::<Block>();
-        assert!(span.carve(0).0.is_null());
+        assert_eq!(span.carve(0).0.count, 0);
         let (list, zero) = span.carve(5);
         assert!(zero);
         assert_eq!(blocks(list), (0..5).map(at).collect::<Vec<_>>());
@@ -107,7 +109,7 @@ fn blocks_are_carved_in_the_order_of_their_addresses() {
         assert_eq!(blocks(list), (6..16).map(at).collect::<Vec<_>>());
         assert_counts(span, 16, 0, 0);
         let (list, zero) = span.carve(100);
-        assert!(list.is_null() && !zero);
+        assert!(list.head.is_null() && !zero);
         // Exactly these are blocks.
         for offset in 0..20_000 {
             // SAFETY: a span; any address will do.
@@ -127,7 +129,7 @@ fn memory_that_was_used_before_is_not_called_zero() {
         // And slack stands in front.
         let span = span_of(48);
         let (list, _) = span.carve(1);
-        assert_eq!(list.addr() - span.base().addr(), 16384 - 341 * 48);
+        assert_eq!(list.head.addr() - span.base().addr(), 16384 - 341 * 48);
     });
 }
 
@@ -232,7 +234,7 @@ fn every_span_has_a_word_of_its_own() {
             given.push((span, all));
         }
         for (span, all) in given {
-            let mut back = blocks(span.collect().head);
+            let mut back = blocks(span.collect());
             back.reverse();
             assert_eq!(back, all[3..6].to_vec());
             assert_eq!(span.collect().count, 0);

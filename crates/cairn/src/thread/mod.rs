@@ -64,7 +64,7 @@ pub(crate) fn refill(class: usize) -> *mut Block {
     let heap = own_heap();
     if heap.is_null() {
         // On its way out, or one thread more than there are heaps; or out of memory.
-        return if start() { commons::take(class, 1) } else { null_mut() };
+        return if start() { commons::take(class, 1).head } else { null_mut() };
     }
     // SAFETY: the calling thread's own.
     unsafe { (*heap).refill(class) }
