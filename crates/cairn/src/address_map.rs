@@ -206,8 +206,9 @@ pub(crate) fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, 
         let d = descriptor_at(i);
         d.slot.store(slot, Ordering::Relaxed);
         d.class.store(class, Ordering::Relaxed);
-        // Relaxed: blocks reach other threads only through the program's synchronisation.
-        d.owner.store(owner, Ordering::Relaxed);
+        // Release: a forked child may come upon it, and then finds the slot written. Blocks
+        // reach other threads only through the program's synchronisation.
+        d.owner.store(owner, Ordering::Release);
     }
 }
 

@@ -74,8 +74,6 @@ fn a_thread_ends_while_others_free() {
 fn who_reads_its_own_tag_holds_the_span() {
     check(HEAPS, |size| {
         begin();
-        // No room for full spans: a heap lets go of them at once.
-        assert!(pool::take_full_room(pool::FULL_SLICES));
         let all: usize =
             CLASSES[size_class::class_of_aligned(BYTES, 16).expect("small")].blocks.into();
         let blocks: Vec<_> = (0..all).map(|_| Sent(api::allocate(BYTES))).collect();

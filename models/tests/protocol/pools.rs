@@ -34,34 +34,3 @@ fn no_heap_is_given_twice() {
         assert!(made <= others + 1);
     });
 }
-
-/// Heaps take slices of the room for full spans and give them back, some in parts: what all
-/// have together is never more than there is, and nothing is lost.
-#[test]
-fn the_room_for_full_spans_is_never_overdrawn() {
-    const MOST: usize = pool::FULL_SLICES / 2 + 1;
-    thread_local! {
-        static TAKEN: Cell<usize> = const { Cell::new(0) };
-    }
-    fn take_and_give() {
-        if pool::take_full_room(MOST) {
-            TAKEN.set(TAKEN.get() + MOST);
-            assert!(TAKEN.get() <= pool::FULL_SLICES, "more is taken than there is");
-            TAKEN.set(TAKEN.get() - MOST);
-            pool::give_full_room(1);
-            pool::give_full_room(MOST - 1);
-        }
-    }
-    check(Model { preemptions: [Some(3), Some(4)], ..ALL }, |size| {
-        TAKEN.set(0);
-        assert!(pool::take_full_room(1));
-        pool::give_full_room(1);
-        let threads: Vec<_> = (0..2).map(|_| spawn(take_and_give)).collect();
-        if size == Size::Full {
-            take_and_give();
-        }
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        assert!(pool::take_full_room(pool::FULL_SLICES), "some was lost");
-        assert!(!pool::take_full_room(1), "some was made");
-    });
-}

@@ -184,7 +184,8 @@ pub(crate) fn tick(now_ms: u64) -> bool {
     let debt = DEBT.0.load(Ordering::Relaxed);
     if debt > 0 {
         let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], debt.min(BATCH));
-        DEBT.0.store(debt.saturating_sub(done.max(1)), Ordering::Relaxed);
+        // Where nothing goes (locked memory, say) the next tick finds it again.
+        DEBT.0.store(if done > 0 { debt.saturating_sub(done) } else { 0 }, Ordering::Relaxed);
     }
     ticked
 }

@@ -34,7 +34,7 @@ use upkeep::VISITS;
 //  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is let go, but
 //     the latest of them go into `full`, as far as that pays and there is room.
-//     `full_slices` counts those; `full_room` is what of the pool's room this heap has taken.
+//     `full_slices` counts those.
 //  3. `kept` is a run that `large` has let go and the arena has not got back, or null.
 //  4. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
 
@@ -88,8 +88,7 @@ pub(crate) struct Heap {
     partial: [SpanList; CLASS_COUNT],
     full: SpanList,
     full_slices: usize,
-    /// Of the room for full spans, what it has taken, and what it makes use of at most.
-    full_room: usize,
+    /// What it makes use of of full spans at most.
     full_most: usize,
     /// How often each class has been carved, or blocks of it been asked of the commons. Passes
     /// on to the next thread: those that follow each other are alike.
@@ -461,13 +460,8 @@ impl Heap {
     }
 
     /// Whether it holds more full spans than it makes use of, or than there is room for.
-    fn too_full(&mut self) -> bool {
-        let more = self.full_slices.saturating_sub(self.full_room);
-        let most = self.full_most.min(pool::full_share());
-        if more > 0 && self.full_slices <= most && pool::take_full_room(more) {
-            self.full_room += more;
-        }
-        self.full_slices > most.min(self.full_room)
+    fn too_full(&self) -> bool {
+        self.full_slices > self.full_most.min(pool::full_share())
     }
 
     /// A local free into `span` was the one before an event.

@@ -24,11 +24,9 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping; what is kept or let
 /// go is right either way.
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
-/// Full spans that all heaps together hold on to, in slices: 4 MiB. It is also what threads
-/// that fall idle may keep from others.
+/// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
+/// falls idle may keep from others that come later.
 pub(super) const FULL_SLICES: usize = 256;
-/// What is left of that.
-static FULL_ROOM: Apart<AtomicUsize> = Apart(AtomicUsize::new(FULL_SLICES));
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -83,20 +81,9 @@ pub(crate) fn more_than(known: usize) -> bool {
     IN_USE.0.load(Ordering::Relaxed) > known
 }
 
-/// What each heap in use may have of the room for full spans, in slices.
+/// What each heap in use may hold on to of full spans, in slices.
 pub(crate) fn full_share() -> usize {
     FULL_SLICES / IN_USE.0.load(Ordering::Relaxed).max(1)
-}
-
-/// Takes so many slices of the room for full spans, if they are left. Relaxed: a number.
-pub(super) fn take_full_room(slices: usize) -> bool {
-    let taken = |left: usize| left.checked_sub(slices);
-    FULL_ROOM.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
-}
-
-/// Gives them back.
-pub(super) fn give_full_room(slices: usize) {
-    FULL_ROOM.0.fetch_add(slices, Ordering::Relaxed);
 }
 
 /// Checks the invariants of every heap in use. No other thread may be at work.
@@ -139,7 +126,6 @@ pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
         }
         // SAFETY: its thread is not in this process.
         unsafe {
-            give_full_room((*heap).full_room);
             large::drop_kept(&mut (*heap).kept);
             heap.write(Heap { next: pool.free, ..Heap::EMPTY });
         }

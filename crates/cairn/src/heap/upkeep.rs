@@ -72,7 +72,6 @@ impl Heap {
             self.remote_frees /= 2;
             large::drop_kept(&mut self.kept);
             let _ = (0..LOOK).all(|_| self.too_full() && self.give_up_full());
-            self.give_full_room();
             if !self.shared {
                 self.full_most = self.full_most.max(FULL_PROBE);
             }
@@ -141,7 +140,6 @@ impl Heap {
         large::drop_kept(&mut self.kept);
         self.remote_frees = 0;
         while self.give_up_full() {}
-        self.give_full_room();
         for class in 0..CLASS_COUNT {
             let span = core::mem::replace(&mut self.active[class], null_mut());
             if !span.is_null() {
@@ -163,13 +161,6 @@ impl Heap {
                 }
             }
         }
-    }
-
-    /// Gives back what is taken for full spans and not used.
-    fn give_full_room(&mut self) {
-        // The list may have outgrown what was taken: a span is pushed out by one that is larger.
-        pool::give_full_room(self.full_room.saturating_sub(self.full_slices));
-        self.full_room = self.full_room.min(self.full_slices);
     }
 
     /// Lets go of one span of the full list; false if there is none.

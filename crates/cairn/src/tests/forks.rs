@@ -37,6 +37,27 @@ fn in_use(size: usize) -> usize {
     Ledger::take().classes[class_of(size)].in_use
 }
 
+/// The fork finds another thread at describing a new span of several slices: the last of them is
+/// still described as the head of what was there before.
+#[test]
+fn a_child_finds_half_a_span() {
+    alone(|| {
+        let other = Other::new();
+        let block = other.allocates(5000, 1)[0];
+        let last = address_map::slice_of(block) | 3;
+        let d = address_map::descriptor_at(last);
+        let slot = d.slot.swap(address_map::slot(last), Relaxed);
+        d.owner.store(address_map::OWNER_NONE, Relaxed);
+        assert!(child_does(|| {
+            check();
+            blocks(5000, 20).into_iter().for_each(free);
+            check();
+        }));
+        d.slot.store(slot, Relaxed);
+        free(block);
+    });
+}
+
 #[test]
 fn a_child_of_a_lonely_thread_goes_on() {
     alone(|| {
