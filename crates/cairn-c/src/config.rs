@@ -1,6 +1,7 @@
 //! The environment: read once, when the library is loaded; not at all in set-uid programs.
 //! docs/configuration.md has the table.
 
+use crate::purge_thread;
 use crate::report::{self, Stderr, warn};
 use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
@@ -23,12 +24,13 @@ static START: extern "C" fn() = start;
 static END: extern "C" fn() = end;
 
 static PRINT_AT_EXIT: AtomicBool = AtomicBool::new(false);
+static PURGE_THREAD: AtomicBool = AtomicBool::new(false);
 
 /// Reads a value and applies it; false if it makes no sense.
 type Apply = fn(&[u8]) -> bool;
 
 /// The settings, by name.
-const SETTINGS: [(&[u8], Apply); 5] = [
+const SETTINGS: [(&[u8], Apply); 6] = [
     (b"STATS", |value| switch(value, |on| PRINT_AT_EXIT.store(on, Ordering::Relaxed))),
     (b"SHOW_CONFIG", |value| switch(value, |_| ())),
     (b"NO_INHERIT", |value| switch(value, |_| ())),
@@ -40,6 +42,7 @@ const SETTINGS: [(&[u8], Apply); 5] = [
         }
         None => false,
     }),
+    (b"PURGE_THREAD", |value| switch(value, |on| PURGE_THREAD.store(on, Ordering::Relaxed))),
 ];
 
 // A pointer to the C library's own knowledge; null where it has none (before glibc 2.32, musl).
@@ -88,6 +91,10 @@ extern "C" fn start() {
     if no_inherit {
         leave_children_alone();
     }
+    // Last: the environment is changed while there is one thread.
+    if PURGE_THREAD.load(Ordering::Relaxed) && !purge_thread::begin() {
+        warn(format_args!("CAIRN_PURGE_THREAD: no thread can be started"));
+    }
 }
 
 extern "C" fn end() {
@@ -103,12 +110,14 @@ fn print_config(no_inherit: bool) {
     let _ = writeln!(
         out,
         "cairn {} configuration\nCAIRN_STATS={}\nCAIRN_SHOW_CONFIG=1\nCAIRN_NO_INHERIT={}\n\
-         CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms",
+         CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms\n\
+         CAIRN_PURGE_THREAD={}",
         env!("CARGO_PKG_VERSION"),
         flag(PRINT_AT_EXIT.load(Ordering::Relaxed)),
         flag(no_inherit),
         flag(cairn::HUGE_PAGES.load(Ordering::Relaxed)),
         cairn::purge_delay_ms(),
+        flag(PURGE_THREAD.load(Ordering::Relaxed)),
     );
 }
 

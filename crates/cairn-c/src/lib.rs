@@ -10,6 +10,7 @@ mod config;
 mod cxx;
 mod family;
 mod introspection;
+mod purge_thread;
 mod report;
 
 /// A broken invariant: the core does not panic on anything a program does.

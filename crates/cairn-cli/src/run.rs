@@ -19,6 +19,9 @@ const LD_PRELOAD: &str = "LD_PRELOAD";
 /// Asks the library for its ledger at exit.
 const STATS: &str = "CAIRN_STATS";
 
+/// Asks the library for a thread that gives memory back while the program is idle.
+const PURGE_THREAD: &str = "CAIRN_PURGE_THREAD";
+
 /// Asks the library to take itself out of `LD_PRELOAD`, and this variable out of the
 /// environment, in its constructor: only there is it early enough for every child and late
 /// enough for the program itself.
@@ -45,6 +48,12 @@ pub(crate) struct Args {
     #[arg(long)]
     no_inherit: bool,
 
+    /// Give memory back while the program is idle, too
+    ///
+    /// It takes one thread more in the program, and in each child that inherits cairn.
+    #[arg(long)]
+    purge_thread: bool,
+
     /// The program, searched for in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     command: Vec<OsString>,
@@ -66,6 +75,9 @@ fn environment(library: &Path, args: &Args) -> Vec<OsString> {
     }
     if args.no_inherit {
         changes.push((NO_INHERIT, "1".into()));
+    }
+    if args.purge_thread {
+        changes.push((PURGE_THREAD, "1".into()));
     }
     let kept =
         env::vars_os().filter(|(name, _)| !changes.iter().any(|(changed, _)| name == changed));

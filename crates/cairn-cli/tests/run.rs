@@ -10,6 +10,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Larger than any libcairn.so may become without someone deciding so.
@@ -35,7 +37,10 @@ impl Home {
     fn cairn(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
         command.env("HOME", self.path());
-        for name in ["XDG_CACHE_HOME", "LD_PRELOAD", "CAIRN_STATS", "CAIRN_NO_INHERIT"] {
+        for name in ["XDG_CACHE_HOME", "LD_PRELOAD"] {
+            command.env_remove(name);
+        }
+        for name in ["CAIRN_STATS", "CAIRN_NO_INHERIT", "CAIRN_PURGE_THREAD"] {
             command.env_remove(name);
         }
         command
@@ -228,6 +233,29 @@ fn options_reach_the_library_as_variables() {
     assert_eq!(seen(&[]), "");
     assert_eq!(seen(&["--stats"]), "CAIRN_STATS=1\n");
     assert_eq!(seen(&["--stats", "--no-inherit"]), "CAIRN_NO_INHERIT=1\nCAIRN_STATS=1\n");
+    assert_eq!(seen(&["--purge-thread"]), "CAIRN_PURGE_THREAD=1\n");
+}
+
+#[test]
+fn the_purge_thread_is_there_when_asked_for() {
+    let mut command = Home::new().cairn();
+    let mut child = command.args(["run", "--purge-thread", "sleep", "60"]).spawn().unwrap();
+    let tasks = PathBuf::from(format!("/proc/{}/task", child.id()));
+    let names = || -> Vec<_> {
+        let tasks = fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path().join("comm"));
+        tasks.filter_map(|name| fs::read_to_string(name).ok()).collect()
+    };
+    // At first the process is this test's copy, then cairn, then the program.
+    for _ in 0..1000 {
+        if names() == ["sleep\n", "cairn-purge\n"] {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let names = names();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(names, ["sleep\n", "cairn-purge\n"]);
 }
 
 #[test]
