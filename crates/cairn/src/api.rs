@@ -510,7 +510,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
 /// at once.
 pub fn purge() -> usize {
     thread::trim();
-    large::purge_mappings() + arena::purge_all()
+    arena::purge_all()
 }
 
 /// Walks all heaps and the arena and asserts their invariants. Not for use while other threads

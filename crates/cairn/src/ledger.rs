@@ -48,7 +48,7 @@ pub struct ClassRow {
 
 /// The account. All figures are in bytes unless they say otherwise. In `bytes`,
 /// spans = in_use + cached + free + untouched of all classes + what is cut off in front, and
-/// spans + large + dirty + mappings + warm + metadata = total; the same in `resident`.
+/// spans + large + dirty + mappings + metadata = total; the same in `resident`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ledger {
     /// By size class.
@@ -65,8 +65,6 @@ pub struct Ledger {
     pub mapping_blocks: usize,
     /// Free slices that have not been given back.
     pub dirty: Amount,
-    /// Freed mappings that are kept for a moment.
-    pub warm: Amount,
     /// Descriptors, bitmaps, heaps.
     pub metadata: Amount,
     /// Free slices without memory behind them; not in the total.
@@ -94,13 +92,9 @@ impl Ledger {
         arena::for_each_dirty(|index, slices| {
             ledger.dirty.add(address_map::slice_address(index), slices * SLICE_SIZE);
         });
-        large::for_each_mapping(|mapping, live| {
-            if live {
-                ledger.mappings.add(mapping.address, mapping.bytes);
-                ledger.mapping_blocks += 1;
-            } else {
-                ledger.warm.add(mapping.address, mapping.bytes);
-            }
+        large::for_each_mapping(|mapping| {
+            ledger.mappings.add(mapping.address, mapping.bytes);
+            ledger.mapping_blocks += 1;
         });
         for (at, bytes) in address_map::metadata_extents() {
             let resident = os::resident(at, bytes);
@@ -178,7 +172,7 @@ impl Ledger {
 
     /// Everything that cairn has mapped for use.
     pub fn total(&self) -> Amount {
-        let parts = [self.spans, self.large, self.mappings, self.dirty, self.warm, self.metadata];
+        let parts = [self.spans, self.large, self.mappings, self.dirty, self.metadata];
         parts.iter().fold(Amount::default(), |sum, part| Amount {
             bytes: sum.bytes + part.bytes,
             resident: sum.resident + part.resident,

@@ -36,13 +36,16 @@ const WHOLE: usize = DIRTY + 1;
 const KEEP_MIN: usize = (512 << 10) / SLICE_SIZE;
 /// Beyond that a 16th of what is in use may stay dirty.
 const KEEP_SHARE: usize = 16;
-/// Dirty slices that make a release purge at once: 16 MiB, or a quarter of what is in use.
-/// Blocks that churn stay below it; a process that frees everything and falls idle does not.
-const BURST_MIN: usize = (16 << 20) / SLICE_SIZE;
+/// Dirty slices that make a release purge at once: 4 MiB, or a quarter of what is in use. A
+/// process that frees everything and falls idle keeps that; twice of it is seen by its owner.
+const BURST_MIN: usize = (4 << 20) / SLICE_SIZE;
 const BURST_SHARE: usize = 4;
-/// A burst that is purged and needed again within this time was none: the next may be larger ...
+/// What is purged so and needed again within this time should have stayed: from then on as much
+/// may be dirty as is in use, or 32 MiB, ...
 const REGRET_MS: u64 = 1000;
-/// ... up to this, 512 MiB.
+const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
+/// ... but at first 16 MiB, and twice as much and 16 MiB the next time, up to this, 512 MiB.
+const BURST_STEP: usize = (16 << 20) / SLICE_SIZE;
 const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
 /// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
 const BATCH: usize = (4 << 20) / SLICE_SIZE;
@@ -75,7 +78,7 @@ struct Arena {
     dirty: usize,
     /// The least value of `dirty` since the last tick: what nobody has needed since then.
     idle: usize,
-    /// Dirty slices that are no burst, beyond BURST_MIN; falls with time.
+    /// Dirty slices that may stay since purges have been regretted; falls with time.
     burst: usize,
     /// When a burst was purged last, unless what has happened since is judged; else 0.
     burst_ms: u64,
@@ -163,7 +166,9 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
 pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
     let mut arena = ARENA.lock();
     arena.put(index, slices, dirty);
-    let bound = (BURST_MIN + arena.burst).max(arena.used() / BURST_SHARE);
+    let used = arena.used();
+    let regretted = arena.burst.min(used.max(BURST_KEPT));
+    let bound = BURST_MIN.max(used / BURST_SHARE).max(regretted);
     if arena.dirty > bound {
         arena.burst_ms = os::now_ms();
         // Whole chunks as long as that will do: a purge of single slices splits huge pages.
@@ -441,7 +446,7 @@ impl Arena {
         if zero && self.burst_ms > 0 {
             // Clean slices are needed: was what the last burst gave back needed still?
             if os::now_ms() < self.burst_ms + REGRET_MS {
-                self.burst = (BURST_MIN + 2 * self.burst).min(BURST_MAX);
+                self.burst = (BURST_STEP + 2 * self.burst).min(BURST_MAX);
             }
             self.burst_ms = 0;
         }

@@ -18,7 +18,7 @@ pub use upkeep::tick;
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::arena;
 use crate::block::{Block, Chain};
-use crate::large::{self, Large};
+use crate::large::Large;
 use crate::orphans;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Span, SpanList};
@@ -386,10 +386,7 @@ impl Heap {
 
     fn fresh_span(&mut self, class: usize) -> (Chain, bool) {
         let slices = CLASSES[class].slices as usize;
-        // What is only kept warm may be in the way of the window's growth.
-        let run = arena::take_span(slices)
-            .or_else(|| (large::purge_mappings() > 0).then(|| arena::take_span(slices))?);
-        let Some(run) = run else { return (Chain::EMPTY, false) };
+        let Some(run) = arena::take_span(slices) else { return (Chain::EMPTY, false) };
         let span = Span::create(run.index, run.zero, class, Heap::tag(self));
         self.activate(class, span, false);
         self.carve(class)
@@ -506,7 +503,7 @@ impl Heap {
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class()]));
             span.check();
         }
-        for class in 0..CLASS_COUNT {
+        for (class, layout) in CLASSES.iter().enumerate() {
             for span in self.partial[class].iter() {
                 assert!(!core::ptr::eq(span, self.active[class]) && span.class() == class);
                 span.check();
@@ -522,9 +519,7 @@ impl Heap {
                     assert!(is_block_of(class, block));
                     (block, len) = (Block::next(block), len + 1);
                 }
-                assert!(
-                    self.room[class] <= 0 || self.room[class] + len <= CLASSES[class].room as i32
-                );
+                assert!(self.room[class] <= 0 || self.room[class] + len <= layout.room as i32);
             }
         }
     }

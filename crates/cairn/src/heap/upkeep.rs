@@ -34,9 +34,7 @@ pub(crate) fn request_trim() {
 /// One step of upkeep by the clock: gives back what has lain idle for a purge delay, a batch of it
 /// at each call; whether there is more to give back right now. Any thread, at any time.
 pub fn tick() -> bool {
-    if arena::tick(os::now_ms()) {
-        large::tick();
-    }
+    arena::tick(os::now_ms());
     arena::in_debt()
 }
 

@@ -1,4 +1,4 @@
-//! Owns: blocks with a mapping of their own, and the few freed mappings kept warm.
+//! Owns: blocks with a mapping of their own.
 //! Idea: a sorted table says where they are, for exact and interior addresses; the kernel
 //!   grows them by moving page tables.
 //! Never: touches the window, but to take pages over from it.
@@ -6,15 +6,14 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, COLOURS, MAPPING_MIN, Resized, forget, next_colour};
+use super::{Allocated, COLOUR_STEP, COLOURS, HUGE_MIN, MOVE_MIN, Resized, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Fork, Lock};
 use core::ptr::null_mut;
 
 // Invariants, under the lock
 //  1. `table[..len]` is sorted by address; entries do not overlap.
-//  2. A mapping is in the table or among the warm ones, never both.
-//  3. start + usable = address + bytes of the mapping; start - address < an OS page or aligned.
+//  2. start + usable = address + bytes of the mapping; start - address < an OS page or aligned.
 
 /// A mapping with one block in it.
 #[derive(Clone, Copy)]
@@ -28,31 +27,15 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    const NONE: Mapping = Mapping { address: null_mut(), bytes: 0, start: null_mut() };
-
     fn usable(&self) -> usize {
         self.address.addr() + self.bytes - self.start.addr()
     }
 }
 
-#[derive(Clone, Copy)]
-struct Warm {
-    mapping: Mapping,
-    /// A tick has seen it.
-    old: bool,
-}
-
-/// Freed mappings kept for a while, and how much at most. Twice as many help no workload
-/// measured; the bound is what an idle process may hold on to.
-const WARM: usize = 8;
-const WARM_BYTES: usize = 32 << 20;
-
 struct Mappings {
     table: *mut Mapping,
     len: usize,
     room: usize,
-    warm: [Warm; WARM],
-    warm_bytes: usize,
 }
 
 // SAFETY: reached under the lock only.
@@ -69,39 +52,28 @@ pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
     let Some(bytes) = size.max(1).checked_add(colour + page - 1).map(|n| n & !(page - 1)) else {
         return Allocated::NONE;
     };
-    let huge = filled && bytes >= MAPPING_MIN;
-    let mut mappings = MAPPINGS.lock();
-    let warm = if align <= page { mappings.take_warm(bytes) } else { None };
-    let (mapping, zero) = match warm {
-        Some(mapping) => (mapping, false),
-        None => {
-            drop(mappings);
-            let align = if huge { align.max(os::HUGE_PAGE) } else { align };
-            let mut address = map_aligned(bytes, align);
-            if address.is_null() {
-                // Room that is only kept warm, or dirty, goes first.
-                purge();
-                arena::purge_all();
-                address = map_aligned(bytes, align);
-            }
-            if address.is_null() {
-                return Allocated::NONE;
-            }
-            if huge {
-                // Without the lock: the first one may be long in coming.
-                os::allow_huge_pages(address, bytes, address);
-            }
-            mappings = MAPPINGS.lock();
-            (Mapping { address, bytes, start: address }, true)
-        }
-    };
-    let start = mapping.address.wrapping_add(colour);
-    if !mappings.insert(Mapping { start, ..mapping }) {
-        drop(mappings);
+    let huge = filled && bytes >= HUGE_MIN;
+    let align = if huge { align.max(os::HUGE_PAGE) } else { align };
+    let mut address = map_aligned(bytes, align);
+    if address.is_null() {
+        // What is dirty may be in the way.
+        arena::purge_all();
+        address = map_aligned(bytes, align);
+    }
+    if address.is_null() {
+        return Allocated::NONE;
+    }
+    if huge {
+        // Without the lock: the first one may be long in coming.
+        os::allow_huge_pages(address, bytes, address);
+    }
+    let start = address.wrapping_add(colour);
+    let mapping = Mapping { address, bytes, start };
+    if !MAPPINGS.lock().insert(mapping) {
         unmap(mapping);
         return Allocated::NONE;
     }
-    Allocated { block: start, zero }
+    Allocated { block: start, zero: true }
 }
 
 /// Maps `bytes` at a multiple of `align`; null on failure.
@@ -139,7 +111,7 @@ unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) 
         let p = unsafe { os::remap(address, old, bytes) };
         if !p.is_null() {
             // What grows has been filled.
-            if bytes >= MAPPING_MIN {
+            if bytes >= HUGE_MIN {
                 os::allow_huge_pages(p, bytes, p.wrapping_add(old));
             }
             return (p, bytes);
@@ -158,7 +130,8 @@ pub(crate) fn free(p: *mut u8) -> bool {
     let mapping = mappings.get(at);
     forget(p);
     mappings.remove(at);
-    mappings.retire(mapping);
+    drop(mappings);
+    unmap(mapping);
     true
 }
 
@@ -187,7 +160,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
         return Resized::Done(null_mut());
     };
     if exact <= mapping.bytes {
-        if size < MAPPING_MIN / 16 {
+        if size < MOVE_MIN / 2 {
             return Resized::Copy;
         }
         // A fifth may stay: that is the room a grower gets.
@@ -214,33 +187,10 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
     Resized::Done(start)
 }
 
-/// Unmaps what has been kept warm since the last tick or longer.
-pub(crate) fn tick() {
-    let mut mappings = MAPPINGS.lock();
-    for i in 0..WARM {
-        if core::mem::replace(&mut mappings.warm[i].old, true) {
-            mappings.drop_warm(i);
-        }
-    }
-}
-
-/// Unmaps everything that is kept warm; the number of bytes.
-pub(crate) fn purge() -> usize {
-    let mut mappings = MAPPINGS.lock();
-    let before = mappings.warm_bytes;
-    (0..WARM).for_each(|i| mappings.drop_warm(i));
-    before - mappings.warm_bytes
-}
-
-/// Calls `f` with each mapping, and whether a block is in it (or it is only kept warm). The
-/// lock is held: `f` does not come back here.
-pub(crate) fn for_each(mut f: impl FnMut(&Mapping, bool)) {
+/// Calls `f` with each mapping. The lock is held: `f` does not come back here.
+pub(crate) fn for_each(mut f: impl FnMut(&Mapping)) {
     let mappings = MAPPINGS.lock();
-    for at in 0..mappings.len {
-        f(&mappings.get(at), true);
-    }
-    let warm = mappings.warm.iter().filter(|warm| warm.mapping.bytes > 0);
-    warm.for_each(|warm| f(&warm.mapping, false));
+    (0..mappings.len).for_each(|at| f(&mappings.get(at)));
 }
 
 /// Holds the lock over a fork.
@@ -317,53 +267,12 @@ impl Mappings {
             place.add(1).copy_to(place, self.len - at);
         }
     }
-
-    /// Keeps a mapping warm, or unmaps it.
-    fn retire(&mut self, mapping: Mapping) {
-        let free = self.warm.iter().position(|w| w.mapping.bytes == 0);
-        if let Some(i) = free
-            && self.warm_bytes + mapping.bytes <= WARM_BYTES
-        {
-            self.warm[i % WARM] = Warm { mapping, old: false };
-            self.warm_bytes += mapping.bytes;
-            return;
-        }
-        unmap(mapping);
-    }
-
-    /// A warm mapping made to measure for `bytes`: what is resident in it need not be faulted in.
-    fn take_warm(&mut self, bytes: usize) -> Option<Mapping> {
-        let have = |i: &usize| self.warm[i % WARM].mapping.bytes;
-        // The least that is enough, else the most.
-        let rank = |i: &usize| if have(i) < bytes { usize::MAX - have(i) } else { have(i) };
-        let best = (0..WARM).filter(|i| have(i) >= bytes / 4).min_by_key(rank)?;
-        let mut mapping = core::mem::replace(&mut self.warm[best % WARM].mapping, Mapping::NONE);
-        self.warm_bytes -= mapping.bytes;
-        if !(bytes..=bytes + bytes / 4).contains(&mapping.bytes) {
-            // SAFETY: nobody's: the kernel cuts it, or makes it longer elsewhere.
-            let address = unsafe { os::remap(mapping.address, mapping.bytes, bytes) };
-            if address.is_null() {
-                unmap(mapping);
-                return None;
-            }
-            mapping = Mapping { address, bytes, start: address };
-        }
-        Some(mapping)
-    }
-
-    fn drop_warm(&mut self, i: usize) {
-        let mapping = core::mem::replace(&mut self.warm[i % WARM].mapping, Mapping::NONE);
-        if mapping.bytes > 0 {
-            self.warm_bytes -= mapping.bytes;
-            unmap(mapping);
-        }
-    }
 }
 
 /// Unmaps a mapping that nobody knows any more. If the kernel refuses (too many mappings to
 /// split one), at least its pages go.
 fn unmap(mapping: Mapping) {
-    // SAFETY: out of the table and the warm ones.
+    // SAFETY: out of the table.
     if !unsafe { os::release(mapping.address, mapping.bytes) } {
         os::decommit(mapping.address, mapping.bytes);
     }

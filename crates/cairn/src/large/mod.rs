@@ -10,8 +10,7 @@ mod mapping;
 
 pub(crate) use mapping::{
     at_fork, base_of as mapping_base, for_each as for_each_mapping, free as free_mapping,
-    purge as purge_mappings, reallocate as reallocate_mapping, tick,
-    usable_size as mapping_usable_size,
+    reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
@@ -23,7 +22,11 @@ use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
 /// window that only as large a block fills.
-const MAPPING_MIN: usize = 8 << 20;
+const MAPPING_MIN: usize = 32 << 20;
+/// A block that is filled has huge pages from here on, if it is a mapping, ...
+const HUGE_MIN: usize = 8 << 20;
+/// ... and grows in place up to here if it is none.
+const EXTEND_MAX: usize = 16 << 20;
 /// Runs are aligned to up to this; beyond, a mapping is cut to measure.
 const RUN_ALIGN_MAX: usize = 1 << 20;
 /// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
@@ -88,7 +91,7 @@ const LOOKED_AT: usize = 32;
 fn will_be_filled(size: usize) -> bool {
     // Relaxed: a guess.
     let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 && (size >= MAPPING_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
+    if last != 0 && (size >= HUGE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
         let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
         let most = if filled { len.max(FILLED.load(Ordering::Relaxed)) } else { 0 };
         FILLED.store(most, Ordering::Relaxed);
@@ -324,7 +327,7 @@ impl Large {
     /// Grows in place to hold `size` bytes.
     fn extend(&mut self, size: usize) -> bool {
         let slices = (self.colour() + size).div_ceil(SLICE_SIZE);
-        if slices * SLICE_SIZE >= 2 * MAPPING_MIN {
+        if slices * SLICE_SIZE >= EXTEND_MAX {
             return false;
         }
         let end = self.index + self.slices;

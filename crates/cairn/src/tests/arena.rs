@@ -10,8 +10,12 @@ use crate::thread;
 use std::vec::Vec;
 
 const MIB: usize = (1 << 20) / SLICE_SIZE;
-/// As in the arena: dirty slices that make a release purge, and what a purge ends at.
-const BURST: usize = 16 * MIB;
+/// As in the arena: dirty slices that make a release purge; what may stay after purges that were
+/// regretted.
+const BURST: usize = 4 * MIB;
+const BURST_KEPT: usize = 32 * MIB;
+const BURST_STEP: usize = 16 * MIB;
+const BURST_MAX: usize = 512 * MIB;
 /// The room of a huge page, and the slices in use from which on a dense heap gets some.
 const UNIT: usize = 2 * MIB;
 const HUGE_MIN: usize = 48 * MIB;
@@ -119,7 +123,7 @@ impl Model {
     /// Something clean has been taken: if that is needed soon after a burst, the next may be larger.
     fn regret(&mut self) {
         if std::mem::take(&mut self.regrets) {
-            self.allowed = (BURST + 2 * self.allowed).min(32 * BURST);
+            self.allowed = (BURST_STEP + 2 * self.allowed).min(BURST_MAX);
         }
     }
 
@@ -140,7 +144,8 @@ impl Model {
     fn give(&mut self, index: usize, len: usize, dirty: bool) {
         arena::release(index, len, dirty);
         self.slices[index..index + len].fill(if dirty { Dirty } else { Clean });
-        let bound = (BURST + self.allowed).max(self.count(Used) / 4);
+        let used = self.count(Used);
+        let bound = BURST.max(used / 4).max(self.allowed.min(used.max(BURST_KEPT)));
         let dirty = self.count(Dirty);
         if dirty > bound {
             let parts = dirty > 2 * bound;
@@ -320,6 +325,7 @@ fn idle_memory_goes_by_time() {
         assert_eq!(arena::purge_delay_ms(), 250);
         arena::set_purge_delay_ms(100);
         assert_eq!(arena::purge_delay_ms(), 100);
+        model.take_run(4000, false);
         let index = model.take_run(1000, false);
         assert!(arena::tick(10_000));
         assert!(!arena::tick(10_099));
@@ -328,7 +334,7 @@ fn idle_memory_goes_by_time() {
         assert!(arena::tick(10_100));
         assert!(!arena::in_debt());
         assert!(arena::tick(10_200));
-        let mut left = 1000 - MIB / 2;
+        let mut left = 1000 - 4000 / 16;
         loop {
             // 4 MiB at a time, run by run.
             left -= model.purge(left.min(4 * MIB)).min(left);
@@ -339,7 +345,7 @@ fn idle_memory_goes_by_time() {
             }
             assert!(!arena::tick(10_201));
         }
-        assert!(model.count(Dirty) <= MIB / 2);
+        assert!(model.count(Dirty) <= 4000 / 16);
         assert!(!arena::tick(10_202));
         model.compare();
     });
@@ -349,14 +355,14 @@ fn idle_memory_goes_by_time() {
 fn what_is_used_between_two_ticks_is_not_idle() {
     alone(|| {
         let mut model = Model::new();
-        let index = model.take_run(1000, false);
-        model.give(index, 1000, true);
+        let index = model.take_run(200, false);
+        model.give(index, 200, true);
         assert!(arena::tick(0) && !arena::in_debt());
         for now in 1..5 {
             // All but 40 slices are taken, for a moment.
-            model.take_run(960, false);
+            model.take_run(160, false);
             model.held.clear();
-            model.give(index, 960, true);
+            model.give(index, 160, true);
             assert!(arena::tick(now * 1000));
             if now == 1 {
                 model.purge(40 - MIB / 2);
@@ -390,11 +396,11 @@ fn a_share_of_what_is_used_may_stay_dirty() {
 fn a_burst_of_frees_is_purged_at_once() {
     alone(|| {
         let mut model = Model::new();
-        for _ in 0..40 {
+        for _ in 0..19 {
             model.take_run(CHUNK_SLICES, false);
         }
         let starts: Vec<usize> = model.held.drain(..).map(|(index, _)| index).collect();
-        // 16 chunks are no burst.
+        // Four chunks are no burst.
         let (below, rest) = starts.split_at(BURST / CHUNK_SLICES);
         below.iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
         assert_eq!(model.purged, 0);
@@ -447,7 +453,7 @@ fn a_larger_burst_is_forgotten_with_time() {
         model.give(index, len, true);
         assert!(model.purged == len && model.regrets);
         model.take_run(len, false);
-        assert_eq!(model.allowed, BURST);
+        assert_eq!(model.allowed, BURST_STEP);
         let purged = model.purged;
         model.give(index, len, true);
         assert_eq!(model.purged, purged);
@@ -561,22 +567,37 @@ fn a_little_may_stay_dirty() {
     });
 }
 
-/// What is needed again and again is no burst, up to 512 MiB.
+/// What is needed again and again is no burst, up to as much as is in use, or 32 MiB, and up to
+/// 512 MiB.
 #[test]
 fn bursts_grow_with_regret() {
     alone(|| {
         let mut model = Model::new();
-        for round in 0..7 {
-            // As it will be when the run has been taken.
-            let more = if round > 0 { BURST + 2 * model.allowed } else { 0 };
-            let len = BURST + more.min(32 * BURST) + CHUNK_SLICES;
-            let index = model.take_run(len, false);
-            let purged = model.purged;
-            model.give(index, len, true);
-            assert_eq!(model.purged, purged + len, "in round {round}");
-            model.compare();
+        for used in [0, 200 * MIB, 600 * MIB] {
+            if used > 0 {
+                let more = used - model.count(Used);
+                model.take_run(more, false);
+            }
+            for round in 0..7 {
+                // As it will be when the run has been taken.
+                let more = BURST_STEP + 2 * model.allowed;
+                let allowed = if round > 0 { more.min(BURST_MAX) } else { model.allowed };
+                let bound = BURST.max(used / 4).max(allowed.min(used.max(BURST_KEPT)));
+                let index = model.take_run(bound + CHUNK_SLICES, false);
+                let purged = model.purged;
+                model.give(index, CHUNK_SLICES, true);
+                model.give(index + CHUNK_SLICES, bound, true);
+                assert!(model.purged > purged, "in round {round} with {used} slices");
+                model.held.pop();
+                model.purge(usize::MAX);
+                arena::purge_all();
+                model.compare();
+            }
         }
-        assert_eq!(model.allowed, 32 * BURST);
+        assert_eq!(model.allowed, BURST_MAX);
+        while let Some((index, len)) = model.held.pop() {
+            model.give(index, len, false);
+        }
         // So large a window grows by 64 MiB.
         let all = model.slices.len() - model.first();
         model.take_run(all, false);

@@ -250,9 +250,9 @@ fn a_child_may_have_no_heap() {
 fn a_fork_waits_for_other_threads() {
     alone(|| {
         static INSIDE: AtomicU32 = AtomicU32::new(0);
-        let mapping = allocate(9 << 20);
+        let mapping = allocate(33 << 20);
         let slow = std::thread::spawn(|| {
-            large::for_each_mapping(|_, _| {
+            large::for_each_mapping(|_| {
                 INSIDE.store(1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(200));
                 INSIDE.store(2, Ordering::SeqCst);
@@ -334,7 +334,7 @@ extern "C" fn late(work: *mut libc::c_void) {
     // SAFETY: made by the test below, for this call.
     let held = unsafe { Box::from_raw(work) };
     held.into_iter().for_each(free);
-    for size in [16, 1000, 5000, 100 << 10, 9 << 20] {
+    for size in [16, 1000, 5000, 100 << 10, 33 << 20] {
         let block = allocate_zeroed(size);
         // SAFETY: a live block.
         assert!(!block.is_null() && unsafe { block.add(size - 1).read() } == 0);
@@ -478,7 +478,7 @@ fn misuse_ends_the_process() {
     alone(|| {
         let held = blocks(1024, 20);
         let large = allocate(100 << 10);
-        let mapping = allocate(9 << 20);
+        let mapping = allocate(33 << 20);
         let gone = Other::new();
         let nobodys = gone.allocates(1024, 40)[20];
         gone.leaves();
@@ -549,7 +549,7 @@ fn it_says_what_is_wrong_with_a_pointer() {
         free(allocate(100));
         let mine = blocks(1024, 1)[0];
         let [large, twice] = [allocate(100 << 10), allocate(100 << 10)];
-        let mapping = allocate(9 << 20);
+        let mapping = allocate(33 << 20);
         let gone = allocate(5000);
         free(gone);
         purge();

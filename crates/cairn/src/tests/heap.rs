@@ -2,9 +2,8 @@
 //! what the interface answers.
 //! The figures are those of docs/heap.md: a change of policy changes them here.
 
-use super::alone::{alone, panics, shares_its_address_space};
+use super::alone::{alone, panics};
 use super::heaps::{self, Other};
-use super::window::status_bytes;
 use crate::block::Block;
 use crate::heap::{Heap, pool};
 use crate::os::{self, fault};
@@ -326,28 +325,6 @@ fn a_list_seen_from_outside_has_an_end() {
     });
 }
 
-/// What is free but kept warm goes before a request is refused.
-#[test]
-fn warm_mappings_make_room_for_spans() {
-    alone(|| {
-        if shares_its_address_space() {
-            return;
-        }
-        let mapping = allocate(12 << 20);
-        allocate(1024);
-        free(mapping);
-        let limit = status_bytes("VmData:") as u64 + (2 << 20);
-        let limits = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-        // SAFETY: the struct is valid for reading.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limits) }, 0);
-        let held: Vec<_> = (0..8 << 10).map(|_| allocate(1024)).collect();
-        assert!(held.iter().all(|block| !block.is_null()));
-        assert_eq!(Ledger::take().warm.bytes, 0);
-        held.into_iter().for_each(free);
-        check();
-    });
-}
-
 /// The check itself.
 #[test]
 fn the_check_notices_a_wrong_link() {
@@ -402,9 +379,8 @@ fn the_ledger_adds_up() {
         assert_eq!(empty.heaps, (0, 0));
         let small = blocks(20);
         let large = allocate(100 << 10);
-        let mapping = allocate(9 << 20);
+        let mapping = allocate(33 << 20);
         free(allocate(300 << 10));
-        free(allocate(10 << 20));
         let l = Ledger::take();
         let row = l.classes[class_of(1024)];
         assert_eq!(row.size, 1024);
@@ -416,10 +392,9 @@ fn the_ledger_adds_up() {
         assert!((usable..usable + (16 << 10)).contains(&l.large.bytes));
         assert!((mapped..mapped + 4096).contains(&l.mappings.bytes));
         assert!(l.dirty.bytes >= 300 << 10, "what a heap keeps is dirty");
-        assert!(l.warm.bytes >= 10 << 20);
         assert_eq!(l.sum(|row| row.in_use), 20 << 10);
         assert_eq!(l.allocated(), (20 << 10) + l.large.bytes + l.mappings.bytes);
-        let parts = [l.spans, l.large, l.mappings, l.dirty, l.warm, l.metadata];
+        let parts = [l.spans, l.large, l.mappings, l.dirty, l.metadata];
         assert_eq!(l.total().bytes, parts.iter().map(|part| part.bytes).sum::<usize>());
         assert_eq!(l.total().resident, parts.iter().map(|part| part.resident).sum::<usize>());
         assert!(parts.iter().all(|part| part.resident <= part.bytes));
@@ -454,7 +429,7 @@ fn callers_say_what_no_memory_means() {
                 assert!(thread::start());
             }
             fault::arm(0, true);
-            for size in [0, 1, 100, 1024, 1025, 64 << 10, (64 << 10) + 1, 9 << 20] {
+            for size in [0, 1, 100, 1024, 1025, 64 << 10, (64 << 10) + 1, 33 << 20] {
                 assert_eq!(crate::allocate_or::<NotNull>(size), said(size, 16));
                 assert_eq!(crate::allocate_zeroed_or::<NotNull>(size), said(size, 16));
                 assert_eq!(crate::allocate_aligned_or::<NotNull>(size, 16), said(size, 16));
@@ -542,12 +517,15 @@ fn purge_says_how_much_went() {
     alone(|| {
         free(allocate(100));
         purge();
-        free(allocate_aligned(9 << 20, 4096));
-        assert_eq!(purge(), 9 << 20);
+        free(allocate_aligned(3 << 20, 4096));
+        assert_eq!(purge(), 3 << 20);
         free(allocate_aligned(1 << 20, 4096));
         assert_eq!(purge(), 1 << 20);
-        free(allocate_aligned(9 << 20, 4096));
+        free(allocate_aligned(3 << 20, 4096));
         free(allocate_aligned(1 << 20, 4096));
-        assert_eq!((purge(), purge()), (10 << 20, 0));
+        assert_eq!((purge(), purge()), (4 << 20, 0));
+        // A mapping goes at once.
+        free(allocate_aligned(33 << 20, 4096));
+        assert_eq!(purge(), 0);
     });
 }

@@ -313,24 +313,6 @@ fn the_room_for_full_spans_is_given_back() {
     });
 }
 
-/// Room that others have taken is not there.
-#[test]
-fn full_spans_are_let_go_if_others_hold_many() {
-    alone(|| {
-        // Alone, a thread may have all of it.
-        let held = blocks(1024, 257 * IN_SPAN);
-        let other = Other::new();
-        let few = other.allocates(1024, 20 * IN_SPAN);
-        let tag = other.does(my_tag);
-        let mine = few.iter().filter(|&&block| owner(block) == tag).count();
-        assert!(mine <= IN_SPAN, "{mine} blocks in spans of its own");
-        other.frees(&few);
-        other.leaves();
-        held.into_iter().for_each(free);
-        check();
-    });
-}
-
 /// A thread that frees into spans of nobody's takes them in: four of a class, if there are others
 /// who might need the rest.
 #[test]

@@ -22,33 +22,33 @@ fn blocks_that_will_be_filled_get_huge_pages() {
             (0..size).step_by(4096).for_each(|at| unsafe { block.add(at).write(1) });
         };
         // Nothing is known, or that the last one is not filled.
-        let first = allocate(20 * MIB);
+        let first = allocate(40 * MIB);
         assert!(!is_huge(first));
-        let second = allocate(20 * MIB);
+        let second = allocate(40 * MIB);
         assert!(!is_huge(second));
         // A good part is not all.
         fill(second, 14 * MIB);
-        let third = allocate(20 * MIB);
+        let third = allocate(40 * MIB);
         assert!(!is_huge(third));
-        fill(third, 20 * MIB);
-        let huge = allocate(20 * MIB);
+        fill(third, 40 * MIB);
+        let huge = allocate(40 * MIB);
         assert!(is_huge(huge) && huge.addr() % (2 * MIB) < 4096);
         // Where the last one has gone, what is known stays; up to twice the size.
         // SAFETY: a live block, used no more.
         unsafe { deallocate(huge) };
         crate::purge();
-        let longer = allocate(40 * MIB);
+        let longer = allocate(80 * MIB);
         assert!(is_huge(longer));
         // SAFETY: as above.
         unsafe { deallocate(longer) };
         crate::purge();
-        assert!(!is_huge(allocate(41 * MIB)));
+        assert!(!is_huge(allocate(81 * MIB)));
         // That one is not filled: all starts anew.
-        let other = allocate(9 * MIB);
+        let other = allocate(33 * MIB);
         assert!(!is_huge(other));
         // What grows has been filled.
         // SAFETY: a live block.
-        let grown = unsafe { reallocate(other, 30 * MIB) };
+        let grown = unsafe { reallocate(other, 60 * MIB) };
         assert!(is_huge(grown));
         crate::tests::check();
     });

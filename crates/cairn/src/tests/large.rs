@@ -52,10 +52,6 @@ fn mapped() -> (usize, usize) {
     (ledger.mappings.bytes, ledger.mapping_blocks)
 }
 
-fn warm() -> usize {
-    Ledger::take().warm.bytes
-}
-
 /// Whether there is a page at `at`.
 fn is_mapped(at: *mut u8) -> bool {
     // SAFETY: nothing but asking.
@@ -76,7 +72,7 @@ fn runs_have_as_many_slices_as_it_takes() {
             (140 * KIB, 9),
             (140 * KIB + 1, 10),
             (MIB, 65),
-            (8 * MIB - 1, 513),
+            (32 * MIB - 1, 2049),
         ]
         .into_iter()
         .enumerate()
@@ -97,10 +93,10 @@ fn runs_have_as_many_slices_as_it_takes() {
             }
             assert_ne!(base(block.wrapping_add(usable(block))), Some(block));
         }
-        let mapping = allocate(8 * MIB);
+        let mapping = allocate(32 * MIB);
         assert_eq!((large_slices().1, mapped().1), (9, 1));
-        assert!((8 * MIB..8 * MIB + 8192).contains(&mapped().0));
-        assert_eq!(base(mapping.wrapping_add(8 * MIB - 1)), Some(mapping));
+        assert!((32 * MIB..32 * MIB + 8192).contains(&mapped().0));
+        assert_eq!(base(mapping.wrapping_add(32 * MIB - 1)), Some(mapping));
         check();
     });
 }
@@ -109,7 +105,7 @@ fn runs_have_as_many_slices_as_it_takes() {
 #[test]
 fn large_blocks_begin_at_different_lines() {
     alone(|| {
-        for (size, least) in [(200 * KIB, 60), (9 * MIB, 60), (100 * KIB, 30)] {
+        for (size, least) in [(200 * KIB, 60), (33 * MIB, 60), (100 * KIB, 30)] {
             let held: Vec<_> = (0..64).map(|_| allocate(size)).collect();
             let lines: HashSet<usize> = held.iter().map(|block| block.addr() % 4096).collect();
             assert!(lines.len() >= least, "{} of 64 for {size} bytes", lines.len());
@@ -138,7 +134,7 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
             check();
         }
         assert_eq!(mapped().1, 0);
-        for (size, align) in [(100, 2 * MIB), (3 * MIB, 4 * MIB), (9 * MIB, 64 * KIB)] {
+        for (size, align) in [(100, 2 * MIB), (3 * MIB, 4 * MIB), (33 * MIB, 64 * KIB)] {
             let before = mapped().0;
             let block = allocate_aligned(size, align);
             assert!(block.addr().is_multiple_of(align));
@@ -289,7 +285,7 @@ fn a_second_free_of_a_large_block_is_noticed() {
         assert!(!large::free(block.wrapping_add(64)));
         assert!(large::free(block));
         assert!(!large::free(block));
-        let block = allocate(9 * MIB);
+        let block = allocate(33 * MIB);
         assert!(!large::free_mapping(block.wrapping_add(64)));
         assert!(!large::free_mapping(block.wrapping_sub(64)));
         assert_eq!(large::mapping_usable_size(block.wrapping_add(64)), None);
@@ -401,30 +397,30 @@ fn no_run_grows_beyond_16_mib() {
 #[test]
 fn mappings_grow_and_shrink_by_pages() {
     alone(|| {
-        let block = allocate(10 * MIB);
+        let block = allocate(40 * MIB);
         let lead = block.addr() % 4096;
         let round = |n: usize| n.next_multiple_of(4096);
-        assert_eq!(mapped(), (round(10 * MIB + lead), 1));
-        assert_eq!(usable(block), round(10 * MIB + lead) - lead);
-        let block = resize(block, 12 * MIB);
+        assert_eq!(mapped(), (round(40 * MIB + lead), 1));
+        assert_eq!(usable(block), round(40 * MIB + lead) - lead);
+        let block = resize(block, 48 * MIB);
         assert_eq!(block.addr() % 4096, lead);
-        let exact = round(12 * MIB + lead);
+        let exact = round(48 * MIB + lead);
         assert_eq!(mapped(), (round(exact + exact / 4), 1));
         // Within that it stays where it is.
-        assert_eq!(resize(block, 14 * MIB), block);
+        assert_eq!(resize(block, 56 * MIB), block);
         assert_eq!(mapped().0, round(exact + exact / 4));
         // A fifth may stay unused; more goes.
         let bytes = mapped().0;
         assert_eq!(resize(block, bytes / 5 * 4 + 4096 * 2), block);
         assert_eq!(mapped().0, bytes);
-        assert_eq!(resize(block, 5 * MIB), block);
-        assert_eq!(mapped().0, round(5 * MIB + lead));
+        assert_eq!(resize(block, 20 * MIB), block);
+        assert_eq!(mapped().0, round(20 * MIB + lead));
         // Far below it is copied.
         let small = resize(block, 500 * KIB);
         assert!(address_map::contains(small));
         assert_eq!(mapped().1, 0);
         free(small);
-        let block = allocate(10 * MIB);
+        let block = allocate(40 * MIB);
         assert_eq!(resize(block, MIB), block);
         // SAFETY: a live block; the system has no such memory.
         unsafe {
@@ -440,16 +436,16 @@ fn mappings_grow_and_shrink_by_pages() {
 #[test]
 fn a_mapping_gives_its_tail_back() {
     alone(|| {
-        let block = allocate_aligned(10 * MIB, 64 * KIB);
-        assert_eq!(mapped().0, 10 * MIB);
-        let behind = block.wrapping_add(10 * MIB);
+        let block = allocate_aligned(40 * MIB, 64 * KIB);
+        assert_eq!(mapped().0, 40 * MIB);
+        let behind = block.wrapping_add(40 * MIB);
         // Or there is something already.
         os::map_at(behind, 4096);
         assert!(is_mapped(behind));
-        assert_eq!((resize(block, 8 * MIB), mapped().0), (block, 10 * MIB));
-        assert_eq!((resize(block, 8 * MIB - 1), mapped().0), (block, 10 * MIB));
-        assert_eq!((resize(block, 8 * MIB - 4096), mapped().0), (block, 8 * MIB - 4096));
-        for (at, there) in [(8 * MIB - 8192, true), (8 * MIB - 4096, false), (10 * MIB, true)] {
+        assert_eq!((resize(block, 32 * MIB), mapped().0), (block, 40 * MIB));
+        assert_eq!((resize(block, 32 * MIB - 1), mapped().0), (block, 40 * MIB));
+        assert_eq!((resize(block, 32 * MIB - 4096), mapped().0), (block, 32 * MIB - 4096));
+        for (at, there) in [(32 * MIB - 8192, true), (32 * MIB - 4096, false), (40 * MIB, true)] {
             assert_eq!(is_mapped(block.wrapping_add(at)), there);
         }
         assert!(!is_mapped(behind.wrapping_sub(4096)));
@@ -457,72 +453,6 @@ fn a_mapping_gives_its_tail_back() {
         assert_eq!((resize(block, 512 * KIB), mapped().0), (block, 512 * KIB));
         assert_ne!(resize(block, 512 * KIB - 1), block);
         assert_eq!(mapped().1, 0);
-        check();
-    });
-}
-
-#[test]
-fn freed_mappings_are_kept_warm_for_a_while() {
-    alone(|| {
-        let first = allocate(9 * MIB);
-        free(first);
-        let bytes = warm();
-        assert!((9 * MIB..9 * MIB + 8192).contains(&bytes));
-        // One that fits well is used as it is; what is resident is not known to be zero.
-        let again = allocate(9 * MIB - 100 * KIB);
-        assert_eq!((again.addr() >> 12, warm()), (first.addr() >> 12, 0));
-        assert_eq!(mapped().0, bytes);
-        free(again);
-        // One of another size is made to measure.
-        let other = allocate(30 * MIB);
-        assert!((30 * MIB..30 * MIB + 8192).contains(&mapped().0));
-        assert_eq!(warm(), 0);
-        free(other);
-        let other = allocate(10 * MIB);
-        assert!((10 * MIB..10 * MIB + 8192).contains(&mapped().0));
-        free(other);
-        // But not one that is far smaller.
-        let huge = allocate(60 * MIB);
-        assert!((10 * MIB..10 * MIB + 8192).contains(&warm()));
-        // No more than 32 MiB, and eight of them.
-        free(huge);
-        assert!(warm() < 11 * MIB);
-        let held: Vec<_> = (0..4).map(|_| allocate(9 * MIB)).collect();
-        held.into_iter().for_each(free);
-        assert!((27 * MIB..=32 * MIB).contains(&warm()), "{}", warm());
-        // Two ticks end it.
-        large::tick();
-        assert!(warm() > 0);
-        large::tick();
-        assert_eq!(warm(), 0);
-        free(allocate(9 * MIB));
-        assert!((9 * MIB..9 * MIB + 8192).contains(&large::purge_mappings()));
-        assert_eq!((warm(), large::purge_mappings()), (0, 0));
-        let held: Vec<_> = (0..12).map(|_| allocate_aligned(MIB, 2 * MIB)).collect();
-        held.into_iter().for_each(free);
-        assert_eq!(warm(), 8 * MIB);
-        check();
-    });
-}
-
-/// Of several the least that is enough is taken, else the largest.
-#[test]
-fn the_warm_mapping_that_fits_best_is_taken() {
-    alone(|| {
-        let held: Vec<_> = [4, 6, 9].map(|n| allocate_aligned(n * MIB, 2 * MIB)).into();
-        let starts: Vec<usize> = held.iter().map(|block| block.addr()).collect();
-        held.into_iter().for_each(free);
-        assert_eq!(warm(), 19 * MIB);
-        let taken = allocate(8 * MIB);
-        assert_eq!((taken.addr() >> 12, warm()), (starts[2] >> 12, 10 * MIB));
-        // 20 MiB out of 6 MiB, which is the most there is.
-        let taken = allocate(20 * MIB);
-        assert!(taken.addr() > 0 && warm() == 4 * MIB);
-        // Less than a quarter of what is wanted is no use.
-        allocate(17 * MIB);
-        assert_eq!(warm(), 4 * MIB);
-        allocate(16 * MIB - 8192);
-        assert_eq!(warm(), 0);
         check();
     });
 }
@@ -542,24 +472,7 @@ fn freed_mappings_go() {
             assert_eq!(fault::disarm(), refused);
             assert_eq!((is_mapped(block), os::resident(block, MIB)), (refused, 0));
         }
-        assert_eq!((mapped(), warm()), ((0, 0), 0));
-    });
-}
-
-/// One that has the very size comes before a larger one; what is left is counted.
-#[test]
-fn a_warm_mapping_of_the_very_size_is_taken() {
-    alone(|| {
-        // Aligned so they have no colour.
-        let page = os::page_size();
-        let held = [9, 8, 10].map(|n| allocate_aligned(n * MIB, page));
-        held.into_iter().for_each(free);
-        assert_eq!(warm(), 27 * MIB);
-        assert_eq!(allocate_aligned(8 * MIB, page), held[1]);
-        assert_eq!(warm(), 19 * MIB);
-        assert_eq!(large::purge_mappings(), 19 * MIB);
-        assert_eq!((warm(), large::purge_mappings()), (0, 0));
-        check();
+        assert_eq!(mapped(), (0, 0));
     });
 }
 
@@ -573,7 +486,7 @@ fn every_mapping_is_found_from_inside() {
             if held.len() > 300 || (round % 3 == 0 && !held.is_empty()) {
                 free(held.swap_remove(random.below(held.len())));
             } else {
-                held.push(allocate((8 + random.below(5)) * MIB + random.below(MIB)));
+                held.push(allocate((32 + random.below(5)) * MIB + random.below(MIB)));
             }
             if let Some(&block) = held.get(random.below(held.len().max(1))) {
                 let at = random.below(usable(block));
@@ -589,7 +502,5 @@ fn every_mapping_is_found_from_inside() {
         assert_eq!(base(core::ptr::without_provenance(usize::MAX)), None);
         held.into_iter().for_each(free);
         assert_eq!(mapped(), (0, 0));
-        purge();
-        assert_eq!(warm(), 0);
     });
 }

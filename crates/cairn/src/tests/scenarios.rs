@@ -42,7 +42,7 @@ fn first_large(attempt: &mut Attempt) {
 }
 
 fn first_mapping(attempt: &mut Attempt) {
-    attempt.allocate(9 * MIB);
+    attempt.allocate(33 * MIB);
 }
 
 /// Blocks of all classes, of the smaller ones several spans.
@@ -71,22 +71,22 @@ fn runs(attempt: &mut Attempt) {
     attempt.allocate(7 * MIB);
 }
 
-/// Mappings; one of them takes over a warm one.
+/// Mappings.
 fn mappings(attempt: &mut Attempt) {
-    for size in [20 * MIB, 9 * MIB, 20 * MIB] {
+    for size in [40 * MIB, 33 * MIB, 40 * MIB] {
         attempt.allocate(size);
     }
     if !attempt.live.is_empty() {
         attempt.free(0);
     }
-    attempt.allocate(19 * MIB);
-    attempt.allocate(40 * MIB);
+    attempt.allocate(35 * MIB);
+    attempt.allocate(64 * MIB);
 }
 
 /// As many mappings as make their table grow.
 fn many_mappings(attempt: &mut Attempt) {
     for _ in 0..180 {
-        let size = 9 * MIB;
+        let size = 33 * MIB;
         // Marked at one place: they are many.
         if !attempt.take(size, size, || allocate(size)) {
             break;
@@ -102,8 +102,8 @@ fn aligned(attempt: &mut Attempt) {
         (100 * KIB, MIB),
         (100, 4 * MIB),
         (MIB, 4 * MIB),
-        (20 * MIB, 4 * MIB),
-        (9 * MIB, 64 * KIB),
+        (40 * MIB, 4 * MIB),
+        (33 * MIB, 64 * KIB),
     ] {
         attempt.allocate_aligned(size, align);
     }
@@ -160,14 +160,14 @@ fn stepwise_grower(attempt: &mut Attempt) {
 /// Blocks of all kinds grow to all kinds, with a neighbour in the way.
 fn movers(attempt: &mut Attempt) {
     for (from, to) in [
-        (100, 9 * MIB),
+        (100, 33 * MIB),
         (50 * KIB, 300 * KIB),
         (200 * KIB, 5 * MIB),
         (MIB, 20 * MIB),
         (7 * MIB, 15 * MIB),
         (7 * MIB, 60 * MIB),
-        (9 * MIB, 11 * MIB),
-        (20 * MIB, 90 * MIB),
+        (33 * MIB, 40 * MIB),
+        (40 * MIB, 90 * MIB),
     ] {
         let at = attempt.live.len();
         if attempt.allocate(from) && attempt.allocate(100 * KIB) {
@@ -193,7 +193,7 @@ fn shrinkers(attempt: &mut Attempt) {
 /// Frees and gives back, in parts and all.
 fn purges(attempt: &mut Attempt) {
     for round in 0..3 {
-        for size in [40, 700, 3000, 30 * KIB, 100 * KIB, MIB, 10 * MIB] {
+        for size in [40, 700, 3000, 30 * KIB, 100 * KIB, MIB, 33 * MIB] {
             for _ in 0..if size < MIB { 40 } else { 3 } {
                 attempt.allocate(size);
             }
@@ -227,7 +227,7 @@ pub(super) fn threads(attempt: &mut Attempt) {
                 unsafe { deallocate(std::ptr::null_mut()) };
             }
             let mut inner = Attempt::new(plan);
-            for size in [16, 64, 700, 5000, 60 * KIB, 200 * KIB, 10 * MIB] {
+            for size in [16, 64, 700, 5000, 60 * KIB, 200 * KIB, 33 * MIB] {
                 for _ in 0..20usize.min(40 * MIB / size) {
                     inner.allocate(size);
                 }

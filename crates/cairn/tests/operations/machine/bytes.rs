@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// Where blocks stop being runs of slices and become mappings of their own.
-const MAPPING_MIN: usize = 8 << 20;
+const MAPPING_MIN: usize = 32 << 20;
 /// The largest alignment.
 const ALIGN_SHIFT_MAX: u32 = 22;
 
