@@ -5,7 +5,7 @@
 //!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
 //!   programs/         real programs, preloaded
 //! allocators   which allocators there are; built, found or missing
-//! rounds       who runs when: interleaved, rotated, first round dropped
+//! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
 //!   child        one process, with a time limit and a memory limit
 //! result       the file with everything measured

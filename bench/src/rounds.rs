@@ -1,8 +1,9 @@
 //! Who runs when.
 //!
 //! In each round every allocator runs every case once. The cases of a round are interleaved
-//! over the allocators and the order rotates, so that a slow minute of the machine hits all
-//! of them. Before that every case runs once to warm the machine up, under one allocator after the
+//! over the allocators, in an order that is drawn for each case and round: a slow minute of the
+//! machine hits all of them, and nobody always comes after the same one, whose memory the host of a
+//! virtual machine has just made warm. Before that every case runs once to warm the machine up, under one allocator after the
 //! other; those runs are dropped, and every workload warms up its own process besides.
 //!
 //! The subject takes part twice, as itself and as its own control: how far apart those two
@@ -83,6 +84,7 @@ impl<'a> Plan<'a> {
             state.add(entry);
         }
         let mut columns = self.columns();
+        let mut order = fastrand::Rng::with_seed(1);
         let counted = self
             .entries
             .iter()
@@ -94,7 +96,8 @@ impl<'a> Plan<'a> {
         bar.enable_steady_tick(Duration::from_millis(500));
         for round in 0..=self.rounds {
             for entry in &self.entries {
-                columns.rotate_left(1);
+                // The same when a run is gone on with.
+                order.shuffle(&mut columns);
                 let most = if round == 0 { 1 } else { columns.len() };
                 let runs = |column: &&Column<'_>| column.candidate.runs(entry.form);
                 for column in columns.iter().filter(runs).take(most) {
