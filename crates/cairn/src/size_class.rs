@@ -20,7 +20,7 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// What a heap's list of a class takes in by frees, in bytes and in blocks. Half of either makes
 /// refills of programs that replace blocks at random twice as many; twice as many blocks lie all
 /// over when a batch is freed in random order, and the next one misses the cache.
-const ROOM_BYTES: usize = 32 << 10;
+const ROOM_BYTES: usize = 64 << 10;
 const ROOM_BLOCKS: usize = 48;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;

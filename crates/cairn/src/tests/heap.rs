@@ -186,15 +186,15 @@ fn full_spans_beyond_the_room_are_let_go() {
     });
 }
 
-/// Frees are kept for the next allocations, 32 KiB or 48 blocks of a class, whether their span is
+/// Frees are kept for the next allocations, 64 KiB or 48 blocks of a class, whether their span is
 /// the heap's own or nobody's; blocks of others' up to half of that.
 #[test]
 fn freed_blocks_are_kept_for_the_next_allocation() {
     alone(|| {
-        for (size, room) in [(1024, 32), (64, 48), (48, 48), (40 << 10, 0)] {
+        for (size, room) in [(1024, 48), (8192, 8), (64, 48), (48, 48)] {
             for (whose, room) in [("own", room), ("nobody's", room), ("another's", room / 2)] {
                 // Used before: a list of blocks that are zero takes in no others.
-                heaps::blocks(size, 3000).into_iter().for_each(free);
+                heaps::blocks(size, (3 << 20) / size).into_iter().for_each(free);
                 let mut other = Some(Other::new());
                 let held = match &other {
                     Some(other) if whose != "own" => other.allocates(size, 100),
@@ -318,7 +318,7 @@ fn a_list_seen_from_outside_has_an_end() {
         unsafe {
             assert_eq!(Heap::peek(heap, class), 3);
             Block::set_next(last, next);
-            assert_eq!(Heap::peek(heap, class), IN_SPAN + 32);
+            assert_eq!(Heap::peek(heap, class), IN_SPAN + 48);
             Block::set_next(last, null_mut());
         }
         check();
