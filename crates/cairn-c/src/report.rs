@@ -90,7 +90,6 @@ fn write_ledger(out: &mut Stderr, ledger: &Ledger) -> fmt::Result {
     row(out, "large blocks in use", ledger.large)?;
     row(out, "mappings in use", ledger.mappings)?;
     row(out, "dirty slices (free, not yet back)", ledger.dirty)?;
-    row(out, "warm mappings (free, not yet back)", ledger.warm)?;
     row(out, "metadata", ledger.metadata)?;
     row(out, "total", total)?;
     writeln!(out, "{:34}{:>12}", "free and given back", ledger.clean.div_ceil(KIB))?;
@@ -148,7 +147,6 @@ pub(crate) fn write_xml(out: &mut Stream) -> fmt::Result {
         ("large", ledger.large),
         ("mappings", ledger.mappings),
         ("dirty", ledger.dirty),
-        ("warm", ledger.warm),
         ("metadata", ledger.metadata),
         ("total", total),
     ];

@@ -407,7 +407,6 @@ impl Drop for MemoryGroup {
 /// Fills the group, frees all and fills it again, in blocks of other sizes: where the C library's
 /// allocator lives, this one does.
 #[test]
-#[ignore = "fails: dirty slices and warm mappings pile up beside what is live (docs/verification.md)"]
 fn a_memory_cgroup_is_not_outgrown() {
     const LIMIT: u64 = 64 * MIB;
 

@@ -34,6 +34,7 @@ fn an_idle_process_gives_back_blocks() {
     passes("small_blocks");
     passes("medium_blocks");
     passes("large_blocks");
+    passes("largest_runs");
     passes("blocks_of_another_thread");
 }
 

@@ -19,6 +19,9 @@ use core::ptr::null_mut;
 /// No block is larger: pointer differences must fit `isize`.
 const SIZE_MAX: usize = isize::MAX as usize;
 
+/// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
+const KEPT_SLICES: usize = 512;
+
 /// Blocks of other threads' spans that are kept for this one's next allocation have at least this
 /// size: smaller ones share a cache line with blocks that others use.
 const FOREIGN_MIN: u32 = 64;
@@ -271,7 +274,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8) {
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     if owner == OWNER_LARGE && unsafe { (*heap).in_use } {
         // SAFETY: the calling thread's heap.
-        if large::keep(unsafe { &mut (*heap).kept }, p, 2 * pool::full_share()) {
+        if large::keep(unsafe { &mut (*heap).kept }, p, pool::share(KEPT_SLICES)) {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! The pool of heaps, and the room for full spans that all heaps share.
+//! The pool of heaps.
 
 use crate::address_map;
 use crate::harness::{ALL, FORKER, Model, Sent, Size, check, spawn};

@@ -29,7 +29,7 @@ static void every_power_of_two(void)
 {
     static const size_t sizes[] = {0,    1,    7,    8,     9,     15,    16,     17,     31,      33,
                                    48,   64,   100,  1000,  4095,  4096,  4097,   10000,  32768,   65537,
-                                   200000, MIB, MIB + 1, 3 * MIB, 8 * MIB, 17 * MIB};
+                                   200000, MIB, MIB + 1, 3 * MIB, 17 * MIB, 33 * MIB};
     for (size_t alignment = 1; alignment <= GIB; alignment *= 2) {
         for (size_t i = 0; i < COUNT_OF(sizes); i++) {
             for (int entry = 0; entry < 3; entry++) {

@@ -35,7 +35,7 @@ static void load(int flags)
     CHECK(its_malloc() != (void *)malloc, "the plugin has no allocator of its own");
 }
 
-static const size_t sizes[] = {0, 16, 100, 1024, 5000, 65536, 65537, 200000, MIB, 5 * MIB, 9 * MIB};
+static const size_t sizes[] = {0, 16, 100, 1024, 5000, 65536, 65537, 200000, MIB, 5 * MIB, 33 * MIB};
 
 static void *use_both(void *seed)
 {

@@ -135,6 +135,8 @@ static int take(struct request request, size_t step)
 }
 
 static int allocate(size_t size) { return take((struct request){MALLOC, size, 0, 0}, step_for(size)); }
+/* A mapping of its own, marked at few places: it is not to become resident. */
+static int allocate_mapping(size_t size) { return take((struct request){MALLOC, size, 0, 0}, size / 4); }
 static int allocate_zeroed(size_t size) { return take((struct request){CALLOC, size, 0, 0}, step_for(size)); }
 
 static int reallocate(size_t at, size_t size)
@@ -179,7 +181,7 @@ static void trim(void)
 
 static void startup(void) { allocate(24); }
 static void startup_large(void) { allocate(200 * KIB); }
-static void startup_mapping(void) { allocate(9 * MIB); }
+static void startup_mapping(void) { allocate_mapping(33 * MIB); }
 static void startup_zeroed(void) { allocate_zeroed(3000); }
 static void startup_aligned(void) { take((struct request){ALIGNED, 100, 2 * MIB, 0}, 509); }
 
@@ -207,22 +209,21 @@ static void large(void)
     allocate(100 * KIB);
 }
 
-/* One of them takes over a warm one. */
 static void mappings(void)
 {
-    allocate(20 * MIB);
-    allocate(9 * MIB);
-    allocate(20 * MIB);
+    allocate_mapping(40 * MIB);
+    allocate_mapping(33 * MIB);
+    allocate_mapping(40 * MIB);
     if (held_count > 0) release(0);
-    allocate(19 * MIB);
-    allocate(40 * MIB);
+    allocate_mapping(35 * MIB);
+    allocate_mapping(64 * MIB);
 }
 
 /* As many as make their table grow twice. */
 static void many_mappings(void)
 {
     for (int i = 0; i < 400; i++)
-        if (!take((struct request){MALLOC, 9 * MIB, 0, 0}, 9 * MIB)) break;
+        if (!allocate_mapping(33 * MIB)) break;
 }
 
 /* Two blocks that grow by turns, so that neither always finds room behind itself. */
@@ -247,7 +248,7 @@ static void movers(void)
 {
     static const size_t moves[][2] = {
         {100, 9 * MIB},   {50 * KIB, 300 * KIB}, {200 * KIB, 5 * MIB}, {MIB, 20 * MIB},
-        {7 * MIB, 15 * MIB}, {7 * MIB, 60 * MIB}, {9 * MIB, 11 * MIB}, {20 * MIB, 90 * MIB},
+        {7 * MIB, 15 * MIB}, {7 * MIB, 60 * MIB}, {9 * MIB, 11 * MIB}, {34 * MIB, 90 * MIB},
     };
     for (size_t i = 0; i < COUNT_OF(moves); i++) {
         size_t at = held_count;
@@ -283,7 +284,7 @@ static void aligned(void)
     static const struct request requests[] = {
         {ALIGNED, 100, 64, 0},          {POSIX_ALIGNED, 100, 8 * KIB, 0}, {ALIGNED, 100, 64 * KIB, 0},
         {POSIX_ALIGNED, 100 * KIB, MIB, 0}, {ALIGNED, 100, 4 * MIB, 0},   {POSIX_ALIGNED, MIB, 4 * MIB, 0},
-        {ALIGNED, 20 * MIB, 4 * MIB, 0}, {ALIGNED, 9 * MIB, 64 * KIB, 0}, {PAGES, 70 * KIB, 4 * KIB, 0},
+        {ALIGNED, 20 * MIB, 4 * MIB, 0}, {ALIGNED, 33 * MIB, 64 * KIB, 0}, {PAGES, 70 * KIB, 4 * KIB, 0},
         {POSIX_ALIGNED, 12 * MIB, 64 * MIB, 0},
     };
     for (size_t i = 0; i < COUNT_OF(requests); i++) take(requests[i], step_for(requests[i].size));

@@ -69,7 +69,7 @@ template <typename Request> bool take(size_t size, size_t alignment, bool may_th
     return false;
 }
 
-const size_t sizes[] = {16, 100, 1000, 5000, 60 * KIB, 100 * KIB, 3 * MIB, 9 * MIB};
+const size_t sizes[] = {16, 100, 1000, 5000, 60 * KIB, 100 * KIB, 3 * MIB, 33 * MIB};
 
 size_t count_of(size_t size) { return size < 64 * KIB ? 100 : 4; }
 
@@ -96,7 +96,7 @@ void nothrow()
 void aligned()
 {
     for (size_t alignment : {64 * size_t(1), 4 * KIB, MIB, 4 * MIB})
-        for (size_t size : {size_t(100), 50 * KIB, 2 * MIB, 9 * MIB}) {
+        for (size_t size : {size_t(100), 50 * KIB, 2 * MIB, 33 * MIB}) {
             std::align_val_t at{alignment};
             take(size, alignment, true, [=] { return ::operator new(size, at); });
             take(size, alignment, false, [=] { return ::operator new(size, at, std::nothrow); });

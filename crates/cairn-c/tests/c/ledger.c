@@ -35,17 +35,16 @@ static size_t window_resident(void)
 }
 
 /* Blocks with mappings of their own. Their neighbours may share a line of smaps with them, so
- * the page tables are asked. Those freed are asked about as well: they may be kept for a while. */
+ * the page tables are asked. */
 enum { HUGE_MAX = 200 };
-static struct { char *block; size_t size; int is_live; } huge[HUGE_MAX];
+static struct { char *block; size_t size; } huge[HUGE_MAX];
 static size_t huge_count;
 
 static void add_huge(char *block)
 {
     CHECK(huge_count < HUGE_MAX, "too many mappings");
     huge[huge_count].block = block;
-    huge[huge_count].size = malloc_usable_size(block);
-    huge[huge_count++].is_live = 1;
+    huge[huge_count++].size = malloc_usable_size(block);
 }
 
 static int is_in_window(const void *block)
@@ -69,15 +68,23 @@ static size_t range_resident(int pagemap, uintptr_t from, uintptr_t to)
     return pages * page;
 }
 
-static size_t huge_resident(void)
+static size_t huge_resident(size_t from, size_t to)
 {
     size_t bytes = 0;
     int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0, "pagemap is needed");
-    for (size_t i = 0; i < huge_count; i++)
+    for (size_t i = from; i < to; i++)
         bytes += range_resident(fd, (uintptr_t)huge[i].block, (uintptr_t)huge[i].block + huge[i].size);
     close(fd);
     return bytes;
+}
+
+/* It goes at once; later its addresses may be anybody's. */
+static void free_huge(size_t i)
+{
+    free(huge[i].block);
+    CHECK(huge_resident(i, i + 1) == 0, "%zu bytes of a freed mapping are resident", huge_resident(i, i + 1));
+    huge[i] = huge[--huge_count];
 }
 
 /* --- cairn's account --- */
@@ -89,7 +96,7 @@ struct row { size_t size, spans, in_use, cached, free, untouched; };
 struct ledger {
     struct row rows[CLASSES_MAX];
     size_t row_count;
-    struct amount spans, large, mappings, dirty, warm, metadata, total;
+    struct amount spans, large, mappings, dirty, metadata, total;
     size_t allocated;
 };
 
@@ -134,7 +141,6 @@ static void ask(struct ledger *ledger, struct mallinfo2 *info)
     ledger->large = amount(document, "large");
     ledger->mappings = amount(document, "mappings");
     ledger->dirty = amount(document, "dirty");
-    ledger->warm = amount(document, "warm");
     ledger->metadata = amount(document, "metadata");
     ledger->total = amount(document, "total");
     const char *allocated = strstr(document, "<allocated");
@@ -151,7 +157,7 @@ static size_t next_power(size_t size)
 
 static void expect_sums(const struct ledger *ledger, const struct mallinfo2 *info, const char *what)
 {
-    size_t in_use = 0, not_used = 0, spans = 0, free_blocks = 0, live_mappings = 0;
+    size_t in_use = 0, not_used = 0, spans = 0, free_blocks = 0;
     for (size_t i = 0; i < ledger->row_count; i++) {
         const struct row *row = &ledger->rows[i];
         size_t all = row->in_use + row->cached + row->free + row->untouched;
@@ -162,9 +168,7 @@ static void expect_sums(const struct ledger *ledger, const struct mallinfo2 *inf
         /* A span is a power of two, and less than a block of it is cut off. */
         spans += row->spans * next_power(all / row->spans * row->size);
     }
-    for (size_t i = 0; i < huge_count; i++) live_mappings += (size_t)huge[i].is_live;
-    const struct amount parts[] = {ledger->spans, ledger->large, ledger->mappings,
-                                   ledger->dirty, ledger->warm,  ledger->metadata};
+    const struct amount parts[] = {ledger->spans, ledger->large, ledger->mappings, ledger->dirty, ledger->metadata};
     struct amount total = {0, 0};
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         CHECK(parts[i].resident <= parts[i].bytes, "%s: part %zu is more resident than it is long", what, i);
@@ -182,7 +186,7 @@ static void expect_sums(const struct ledger *ledger, const struct mallinfo2 *inf
     CHECK(info->keepcost == ledger->dirty.bytes, "%s: %zu", what, info->keepcost);
     CHECK(info->ordblks == free_blocks, "%s: %zu", what, info->ordblks);
     CHECK(info->hblkhd == ledger->mappings.bytes, "%s: %zu", what, info->hblkhd);
-    CHECK(info->hblks == live_mappings, "%s: %zu mappings, not %zu", what, info->hblks, live_mappings);
+    CHECK(info->hblks == huge_count, "%s: %zu mappings, not %zu", what, info->hblks, huge_count);
 }
 
 /* The resident bytes. */
@@ -194,7 +198,7 @@ static size_t reconcile(const char *what)
     /* Asking allocates and frees, so a purge may come between the two accounts; once. */
     for (int attempt = 0; attempt < 2; attempt++) {
         ask(&ledger, &info);
-        kernel = window_resident() + huge_resident();
+        kernel = window_resident() + huge_resident(0, huge_count);
         cairn = ledger.total.resident;
         apart = kernel > cairn ? kernel - cairn : cairn - kernel;
         if (apart <= TOLERANCE(kernel)) break;
@@ -284,24 +288,16 @@ static void large_partly_touched(void)
 static void huge_mappings(void)
 {
     for (size_t i = 0; i < 20; i++) {
-        size_t size = (10 + i) * MIB;
+        size_t size = (33 + i) * MIB;
         char *block = malloc(size);
         CHECK(block != NULL, "%zu", size);
-        memset(block, 1, size / 5);
+        memset(block, 1, size / 10);
         add_huge(block);
     }
     reconcile("mappings");
-    for (size_t i = 0; i < huge_count; i += 3) {
-        free(huge[i].block);
-        huge[i].is_live = 0;
-    }
+    for (size_t i = 0; i < huge_count; i += 2) free_huge(i);
     reconcile("mappings, some freed");
-    /* Given back, their addresses may be anybody's. */
     malloc_trim(0);
-    for (size_t i = 0; i < huge_count;) {
-        if (huge[i].is_live) i++;
-        else huge[i] = huge[--huge_count];
-    }
     reconcile("mappings, trimmed");
 }
 
@@ -362,13 +358,9 @@ static void freed(void)
     for (size_t i = 0; i < MEDIUM_COUNT; i++) free(medium[i]);
     for (size_t i = 0; i < LARGE_COUNT; i++) free(large[i]);
     for (size_t i = 0; i < ZEROED_COUNT; i++) free(zeroed[i]);
-    for (size_t i = 0; i < huge_count; i++) {
-        free(huge[i].block);
-        huge[i].is_live = 0;
-    }
+    while (huge_count > 0) free_huge(0);
     reconcile("all freed");
     malloc_trim(0);
-    huge_count = 0;
     size_t left = reconcile("all freed and trimmed");
     CHECK(left < 3 * MIB, "%zu KiB are left", left / KIB);
 }

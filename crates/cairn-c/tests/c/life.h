@@ -193,7 +193,7 @@ static const operation_t operations[] = {
     GIVES("malloc-0", by_malloc, to_free, 0, 16),
     GIVES("malloc-medium", by_malloc, to_free, 5000, 16),
     GIVES("malloc-large", by_malloc, to_free, 200000, 16),
-    GIVES("malloc-mapping", by_malloc, to_free, 9 * MIB, 16),
+    GIVES("malloc-mapping", by_malloc, to_free, 33 * MIB, 16),
     GIVES("calloc", by_calloc, to_free, 100, 16),
     GIVES("calloc-medium", by_calloc, to_free, 5000, 16),
     GIVES("calloc-large", by_calloc, to_free, 200000, 16),
@@ -361,7 +361,7 @@ static inline size_t piece_count(void)
     static size_t count;
     if (count == 0) {
         for (size_t size = 0; size < MIB; size += size / 10 > 16 ? size / 10 : 16) piece_sizes[count++] = size;
-        piece_sizes[count++] = 9 * MIB;
+        piece_sizes[count++] = 33 * MIB;
         CHECK(count < PIECES, "%zu", count);
     }
     return count;

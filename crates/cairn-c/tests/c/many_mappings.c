@@ -133,7 +133,7 @@ static void resize(size_t i, size_t size)
     fill_ends(block, size, (unsigned)i);
 }
 
-static const size_t sizes[] = {40, 900, 5000, 60 * KIB, 100 * KIB, 400 * KIB, 2 * MIB, 6 * MIB, 9 * MIB, 30 * MIB};
+static const size_t sizes[] = {40, 900, 5000, 60 * KIB, 100 * KIB, 400 * KIB, 2 * MIB, 6 * MIB, 33 * MIB, 40 * MIB};
 
 static void ask_for_all_sizes(void)
 {

@@ -54,7 +54,7 @@ static void free_inside_small(void) { free(announced((char *)malloc(64) + 16)); 
 static void free_inside_medium(void) { free(announced((char *)malloc(5000) + 1024)); }
 static void free_inside_large(void) { free(announced((char *)malloc(MIB) + 4096)); }
 static void free_inside_large_aligned(void) { free(announced((char *)malloc(2 * MIB) + 64 * KIB)); }
-static void free_inside_huge(void) { free(announced((char *)malloc(8 * MIB) + 4 * MIB)); }
+static void free_inside_huge(void) { free(announced((char *)malloc(32 * MIB) + 4 * MIB)); }
 
 static void free_deep_inside_huge(void)
 {
@@ -62,7 +62,7 @@ static void free_deep_inside_huge(void)
     free(announced(block + 48 * MIB - (uintptr_t)block % (4 * MIB)));
 }
 
-static void free_by_1_huge(void) { free(announced((char *)malloc(16 * MIB) + 1)); }
+static void free_by_1_huge(void) { free(announced((char *)malloc(40 * MIB) + 1)); }
 
 static void twice(size_t size)
 {
@@ -73,7 +73,7 @@ static void twice(size_t size)
 }
 
 static void double_free_large(void) { twice(MIB); }
-static void double_free_huge(void) { twice(16 * MIB); }
+static void double_free_huge(void) { twice(40 * MIB); }
 
 static void *freeing(void *block)
 {
@@ -110,11 +110,11 @@ static void realloc_stack(void)
 }
 
 static void realloc_inside(void) { exit(realloc(announced((char *)malloc(64) + 16), 100) != NULL); }
-static void realloc_inside_huge(void) { exit(realloc(announced((char *)malloc(16 * MIB) + 4096), 100) != NULL); }
+static void realloc_inside_huge(void) { exit(realloc(announced((char *)malloc(40 * MIB) + 4096), 100) != NULL); }
 
 static void realloc_freed(void)
 {
-    void *block = announced(malloc(16 * MIB));
+    void *block = announced(malloc(40 * MIB));
     free(block);
     exit(realloc(hide(block), 100) != NULL);
 }

@@ -517,7 +517,7 @@ static void *cancelled_before(void *unused)
     pthread_barrier_wait(&ready);
     allocate_every_size(1);
     malloc_trim(0);
-    free(memalign(64 * KIB, 8 * MIB));
+    free(memalign(64 * KIB, 33 * MIB));
     atomic_fetch_add(&got_through, 1);
     pthread_testcancel();
     CHECK(0, "not cancelled at all");
@@ -573,5 +573,6 @@ static const struct test_case cases[] = {
 int main(int argc, char **argv)
 {
     size_count = edge_sizes(16 * MIB, sizes);
+    sizes[size_count++] = 33 * MIB;
     return run_case(cases, COUNT_OF(cases), argc, argv);
 }

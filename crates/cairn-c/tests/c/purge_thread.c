@@ -90,7 +90,8 @@ static void blocks_of_one_size(void) { fill_and_free(64 * MIB, 64, 0); }
 static void small_blocks(void) { fill_and_free(64 * MIB, 0, 10); }
 static void medium_blocks(void) { fill_and_free(96 * MIB, 0, 16); }
 static void large_blocks(void) { fill_and_free(96 * MIB, 700 * KIB, 0); }
-static void mappings(void) { fill_and_free(80 * MIB, 10 * MIB, 0); }
+static void largest_runs(void) { fill_and_free(96 * MIB, 24 * MIB, 0); }
+static void mappings(void) { fill_and_free(120 * MIB, 40 * MIB, 0); }
 
 static void *fills_and_leaves(void *argument)
 {
@@ -377,6 +378,7 @@ static const struct test_case cases[] = {
     {"small_blocks", small_blocks},
     {"medium_blocks", medium_blocks},
     {"large_blocks", large_blocks},
+    {"largest_runs", largest_runs},
     {"mappings", mappings},
     {"blocks_of_another_thread", blocks_of_another_thread},
     {"children", children},

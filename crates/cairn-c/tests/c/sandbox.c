@@ -205,7 +205,7 @@ static void many_mappings(void)
     enum { COUNT = 400 };
     static void *blocks[COUNT];
     for (size_t i = 0; i < COUNT; i++) {
-        blocks[i] = malloc(9 * MIB);
+        blocks[i] = malloc(33 * MIB);
         CHECK(blocks[i] != NULL, "mapping %zu", i);
         *(size_t *)blocks[i] = i;
     }
@@ -297,7 +297,7 @@ static void without_access(void)
 {
     enum { COUNT = 3000 };
     static struct block blocks[COUNT];
-    static const size_t sizes[] = {50, 3000, 40 * KIB, 100 * KIB, 9 * MIB};
+    static const size_t sizes[] = {50, 3000, 40 * KIB, 100 * KIB, 33 * MIB};
     size_t granted[COUNT_OF(sizes)] = {0};
     free(malloc(100));
     refuse_named();

@@ -233,7 +233,7 @@ static void usable_size(void)
     size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(2 * MIB, sizes);
     CHECK(malloc_usable_size(NULL) == 0, "NULL has no size");
     sizes[count++] = 9 * MIB;
-    sizes[count++] = 20 * MIB + 1;
+    sizes[count++] = 33 * MIB + 1;
     for (size_t i = 0; i < count; i++) {
         size_t size = sizes[i];
         void *blocks[] = {malloc(size),          calloc(1, size),       realloc(NULL, size),
@@ -276,7 +276,7 @@ static void realloc_keeps_contents(void)
 {
     static const size_t sizes[] = {1,      7,     16,    17,     100,   1000,    1024,    4096,
                                    5000,   32768, 40000, 131072, 200000, MIB,    MIB + 1, 3 * MIB,
-                                   8 * MIB, 9 * MIB, 20 * MIB};
+                                   9 * MIB, 20 * MIB, 33 * MIB};
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         for (size_t j = 0; j < COUNT_OF(sizes); j++) {
             size_t from = sizes[i], to = sizes[j], common = from < to ? from : to;
@@ -323,6 +323,7 @@ static void realloc_in_steps(void)
 static void calloc_is_zero(void)
 {
     size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(20 * MIB, sizes);
+    sizes[count++] = 33 * MIB;
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < count; i++) {
             size_t size = sizes[i], dirty = size < 4096 ? 20 : 3;

@@ -57,9 +57,9 @@ const COMMONS_BYTES: usize = 1024;
 const FRESH: i32 = i32::MIN / 2;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
-/// One empty span of a class may stay with its heap if it is no larger than this part of the
-/// heap's share of full spans: up to eight heaps keep some, of at most 1 MiB in each.
-const SPARE_SHARE: usize = 32;
+/// One empty span of a class may stay with its heap if it is no larger than the heap's share of
+/// this: up to eight heaps keep some, of at most 1 MiB in each.
+const SPARE_SLICES: usize = 8;
 /// Free blocks that make a span worth a refill.
 const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
@@ -472,7 +472,7 @@ impl Heap {
             let class = (*span).class() % CLASS_COUNT;
             self.unlist(class, span);
             // The only empty one may stay: the next refill would ask the arena for its like.
-            let small = CLASSES[class].slices as usize <= pool::full_share() / SPARE_SHARE;
+            let small = CLASSES[class].slices as usize <= pool::share(SPARE_SLICES);
             if (*span).used() > 0 {
                 self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
             } else if self.partial[class].len() > 0 || !small {

@@ -81,9 +81,16 @@ pub(crate) fn more_than(known: usize) -> bool {
     IN_USE.0.load(Ordering::Relaxed) > known
 }
 
-/// What each heap in use may hold on to of full spans, in slices.
-pub(crate) fn full_share() -> usize {
-    FULL_SLICES / IN_USE.0.load(Ordering::Relaxed).max(1)
+/// So many slices, divided by the heaps in use.
+pub(crate) fn share(slices: usize) -> usize {
+    slices / IN_USE.0.load(Ordering::Relaxed).max(1)
+}
+
+/// What each heap in use may hold on to of full spans, in slices: half of the room if there are two,
+/// then less than its share. Threads that come one after the other and park keep what they might
+/// when they came: 9 MiB at most, however many.
+pub(super) fn full_share() -> usize {
+    share(share(2 * FULL_SLICES)).min(FULL_SLICES)
 }
 
 /// Checks the invariants of every heap in use. No other thread may be at work.
