@@ -3,8 +3,9 @@
 //! In each round every allocator runs every case once. The cases of a round are interleaved
 //! over the allocators, in an order that is drawn for each case and round: a slow minute of the
 //! machine hits all of them, and nobody always comes after the same one, whose memory the host of a
-//! virtual machine has just made warm. Before that every case runs once to warm the machine up, under one allocator after the
-//! other; those runs are dropped, and every workload warms up its own process besides.
+//! virtual machine has just made warm. Before that every case runs once to warm the machine up,
+//! under a drawn allocator; those runs are dropped, and every workload warms up its own process
+//! besides.
 //!
 //! The subject takes part twice, as itself and as its own control: how far apart those two
 //! end is the noise of the row.

@@ -17,9 +17,10 @@ pub(crate) const SMALL_MAX: usize = 1024;
 pub(crate) const MEDIUM_MAX: usize = 64 * 1024;
 /// Alignment of every block, and the step between the smallest classes.
 pub(crate) const MIN_ALIGN: usize = 16;
-/// What a heap's list of a class takes in by frees, in bytes and in blocks. Half of either makes
-/// refills of programs that replace blocks at random twice as many; twice as many blocks lie all
-/// over when a batch is freed in random order, and the next one misses the cache.
+/// What a heap's list of a class takes in by frees, in bytes and in blocks. With
+/// less, programs that replace blocks at random refill more often; with twice as many blocks, those
+/// of a batch freed in random order lie all over, and the next batch misses the cache
+/// (docs/why-not.md has the figures).
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_BLOCKS: usize = 48;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Upper bounds that hold whatever the golden table says. Without the kept frees, whose list has a
-/// room to be counted, free took 20: programs that replace blocks at random took up to 1.8 times
+/// room to be counted, free took 20: programs that replace blocks at random took up to 1.7 times
 /// as long then (docs/why-not.md).
 pub(super) const YARDSTICK: [(&str, f64); 2] = [("malloc(64)", 14.0), ("free(64)", 21.0)];
 /// The same for the amortised rows.

@@ -14,7 +14,8 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// A huge page that takes longer comes from memory that the host of a virtual machine has yet to
 /// find. 512 small ones take as long, and come from what is warm. Tests set it out of force.
 pub(crate) static SLOW_NS: AtomicU64 = AtomicU64::new(1_000_000);
-/// For so long no others are asked for then: until the clock says `PAUSE`.
+/// For so long no others are asked for then: until the clock says `PAUSE`. Relaxed: it guards
+/// nothing, and who sees it late asks for one more.
 const PAUSE_MS: u64 = 2000;
 static PAUSE: AtomicU64 = AtomicU64::new(0);
 /// Whether a large, dense heap asks for huge pages; true from the start.
