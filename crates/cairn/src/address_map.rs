@@ -252,19 +252,7 @@ fn reserve_aligned(size: usize) -> *mut u8 {
     }
     // SAFETY: reserved just now.
     unsafe { os::release(p, size) };
-    let p = os::reserve(core::ptr::null_mut(), size * 2);
-    if p.is_null() {
-        return p;
-    }
-    let lead = p.addr().wrapping_neg() & (size - 1);
-    // SAFETY: the two ends of what was reserved just now.
-    unsafe {
-        if lead != 0 {
-            os::release(p, lead);
-        }
-        os::release(p.wrapping_add(lead + size), size - lead);
-    }
-    p.wrapping_add(lead)
+    os::reserve_aligned(size, size)
 }
 
 struct Layout {

@@ -81,26 +81,14 @@ fn map_aligned(bytes: usize, align: usize) -> *mut u8 {
     if align <= os::page_size() {
         return os::map(bytes);
     }
-    let Some(total) = bytes.checked_add(align) else { return null_mut() };
     // Reserved first: only the aligned part is ever charged for.
-    let whole = os::reserve(null_mut(), total);
-    if whole.is_null() {
-        return whole;
+    let address = os::reserve_aligned(bytes, align);
+    if address.is_null() || os::commit(address, bytes) {
+        return address;
     }
-    let lead = whole.addr().wrapping_neg() & (align - 1);
-    let address = whole.wrapping_add(lead);
-    // SAFETY: parts of what was reserved just now.
-    unsafe {
-        if !os::commit(address, bytes) {
-            os::release(whole, total);
-            return null_mut();
-        }
-        if lead > 0 {
-            os::release(whole, lead);
-        }
-        os::release(address.wrapping_add(bytes), align - lead);
-    }
-    address
+    // SAFETY: reserved just now.
+    unsafe { os::release(address, bytes) };
+    null_mut()
 }
 
 /// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be.

@@ -19,6 +19,24 @@ pub(crate) const fn round_up(n: usize, to: usize) -> usize {
     (n + to - 1) & !(to - 1)
 }
 
+/// Reserves `size` bytes at a multiple of `align`, a power of two of at least a page; null on
+/// failure. The sum of both does not overflow: requests above `isize::MAX` fail long before.
+pub(crate) fn reserve_aligned(size: usize, align: usize) -> *mut u8 {
+    let whole = reserve(core::ptr::null_mut(), size + align);
+    if whole.is_null() {
+        return whole;
+    }
+    let lead = whole.addr().wrapping_neg() & (align - 1);
+    // SAFETY: the two ends of what was reserved just now.
+    unsafe {
+        if lead > 0 {
+            release(whole, lead);
+        }
+        release(whole.wrapping_add(lead + size), align - lead);
+    }
+    whole.wrapping_add(lead)
+}
+
 /// Failing system calls on purpose, in tests only.
 #[cfg(test)]
 pub(crate) mod fault {
