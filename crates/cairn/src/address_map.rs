@@ -82,7 +82,7 @@ pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const WORDS_OFFSET: usize = core::mem::offset_of!(Chunk, words);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(size_of::<Chunk>() == 4672);
+const _: () = assert!(CHUNK_BYTES == 4672);
 
 /// The window. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
@@ -105,11 +105,8 @@ pub(crate) struct Map {
 }
 
 /// Stands in for the table until the window exists: every pointer is foreign.
-static NO_DESCRIPTOR: Descriptor = Descriptor {
-    slot: AtomicPtr::new(core::ptr::null_mut()),
-    owner: AtomicU32::new(OWNER_NONE),
-    class: AtomicU8::new(0),
-};
+// SAFETY: numbers and a null pointer; the owner is `OWNER_NONE`, 0.
+static NO_DESCRIPTOR: Descriptor = unsafe { core::mem::zeroed() };
 
 // SAFETY: see the fields.
 unsafe impl Sync for Map {}
@@ -117,15 +114,8 @@ unsafe impl Sync for Map {}
 /// The one window.
 pub(crate) static MAP: Map = Map {
     descriptors: Plain::new(&raw const NO_DESCRIPTOR),
-    mask: Plain::new(0),
-    base: AtomicPtr::new(core::ptr::null_mut()),
-    slices: AtomicUsize::new(0),
-    first: AtomicUsize::new(0),
-    chunks: AtomicPtr::new(core::ptr::null_mut()),
-    heaps: AtomicPtr::new(core::ptr::null_mut()),
-    heap_limit: AtomicUsize::new(0),
-    committed: AtomicUsize::new(0),
-    reserved: AtomicBool::new(false),
+    // SAFETY: numbers and null pointers are what the rest starts with.
+    ..unsafe { core::mem::zeroed() }
 };
 
 // Relaxed throughout: a thread has a valid pointer, or a heap, only after the window's maker
@@ -262,17 +252,15 @@ struct Layout {
     data: usize,
 }
 
-impl Layout {
-    fn of(size: usize) -> Layout {
-        let slices = size >> SLICE_SHIFT;
-        let page = 64 << 10; // the largest page of any supported machine
-        let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, page);
-        let heaps = os::round_up(chunks + slices / CHUNK_SLICES * size_of::<Chunk>(), page);
-        let heap_limit = (size >> 20).clamp(256, 65536);
-        // Slices start at a whole huge page.
-        let data = os::round_up(heaps + heap_limit * HEAP_SIZE, 2 << 20);
-        Layout { chunks, heaps, heap_limit, data }
-    }
+fn layout_of(size: usize) -> Layout {
+    let slices = size >> SLICE_SHIFT;
+    let page = 64 << 10; // the largest page of any supported machine
+    let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, page);
+    let heaps = os::round_up(chunks + slices / CHUNK_SLICES * CHUNK_BYTES, page);
+    let heap_limit = (size >> 20).clamp(256, 65536);
+    // Slices start at a whole huge page.
+    let data = os::round_up(heaps + heap_limit * HEAP_SIZE, 2 << 20);
+    Layout { chunks, heaps, heap_limit, data }
 }
 
 /// Makes the window. False if there is no address space for it.
@@ -286,7 +274,7 @@ pub(crate) fn init() -> bool {
         // Every byte reserved counts against the limit: reserve the metadata alone, at an
         // address with room behind it, and map slices as they are needed.
         let size = limit.next_power_of_two().clamp(32 << 20, LADDER[0]);
-        let data = Layout::of(size).data;
+        let data = layout_of(size).data;
         for attempt in 0..8 {
             let place = (1 + (os::seed() / 64 + attempt) % 32) * size.max(4 * GIB);
             let base = os::reserve(core::ptr::without_provenance_mut(place), data);
@@ -307,12 +295,12 @@ pub(crate) fn init() -> bool {
 }
 
 fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
-    let layout = Layout::of(size);
+    let layout = layout_of(size);
     let slices = size >> SLICE_SHIFT;
     debug_assert!(base.addr().is_multiple_of(size) && layout.data < size);
-    os::keep_small_pages(base, if reserved { size } else { layout.data });
+    let whole = if reserved { size } else { layout.data };
+    os::keep_small_pages(base, whole);
     if !os::make_readable(base, layout.chunks) {
-        let whole = if reserved { size } else { layout.data };
         // SAFETY: reserved by the caller, unused.
         unsafe { os::release(base, whole) };
         return false;
