@@ -344,28 +344,23 @@ impl Arena {
     /// The lowest run of `slices` free slices.
     fn find_run(&mut self, slices: usize) -> Option<usize> {
         self.settle_hints();
-        let mut from = self.hints[hint_at_most(slices)] as usize;
+        let mut from = self.hints[hint_of(slices)] as usize;
         let (mut start, mut len) = (0, 0);
         while let Some(chunk) = self.tree.next(0, from) {
             let free = bits(chunk).free;
-            if chunk != from {
-                len = 0;
+            if chunk != from || len == 0 {
+                (start, len) = (chunk * CHUNK_SLICES, 0);
             }
             let low = free.trailing_ones() as usize;
-            if len > 0 && len + low >= slices {
+            if len + low >= slices {
                 return Some(self.learn(slices, start));
             }
-            if slices <= CHUNK_SLICES {
-                let runs = runs_of(free, slices);
-                if runs != 0 {
-                    let found = chunk * CHUNK_SLICES + runs.trailing_zeros() as usize;
-                    return Some(self.learn(slices, found));
-                }
+            let runs = if slices <= CHUNK_SLICES { runs_of(free, slices) } else { 0 };
+            if runs != 0 {
+                let found = chunk * CHUNK_SLICES + runs.trailing_zeros() as usize;
+                return Some(self.learn(slices, found));
             }
             if low == CHUNK_SLICES {
-                if len == 0 {
-                    start = chunk * CHUNK_SLICES;
-                }
                 len += CHUNK_SLICES;
             } else {
                 len = free.leading_ones() as usize;
@@ -381,7 +376,8 @@ impl Arena {
     /// Notes that no run of `slices` begins below `found`.
     fn learn(&mut self, slices: usize, found: usize) -> usize {
         // Rounded up: what does not hold `slices` holds no longer run either.
-        let hint = &mut self.hints[hint_at_least(slices)];
+        let rounded = if slices > CHUNK_SLICES { slices.next_power_of_two() } else { slices };
+        let hint = &mut self.hints[hint_of(rounded)];
         *hint = (*hint).max((found / CHUNK_SLICES) as u32);
         found
     }
@@ -407,25 +403,15 @@ impl Arena {
         let from = address_map::committed();
         let first = address_map::first_slice();
         // A free tail counts.
-        let mut start = from;
-        while start > first && bits((start - 1) / CHUNK_SLICES).free & bit(start - 1) != 0 {
-            start -= 1;
-            if from - start >= slices {
-                break;
-            }
-        }
-        let start = start.next_multiple_of(align);
+        let is_free = |&index: &usize| bits(index / CHUNK_SLICES).free & bit(index) != 0;
+        let tail = (first..from).rev().take(slices).take_while(is_free).count();
+        let start = (from - tail).next_multiple_of(align);
         let page = (os::page_size() / SLICE_SIZE).max(1);
         let need = (start + slices).saturating_sub(from).next_multiple_of(page);
         let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
-        let count = if step >= need && address_map::commit(step) {
-            step
-        } else if address_map::commit(need) {
-            need
-        } else {
-            return None;
-        };
+        let mut counts = [step, need].into_iter();
+        let count = counts.find(|&count| count >= need && address_map::commit(count))?;
         self.put(from, count, false);
         Some(())
     }
@@ -521,21 +507,11 @@ fn mask(at: usize, len: usize) -> u64 {
 }
 
 /// The hint for the longest hinted length up to `slices`.
-fn hint_at_most(slices: usize) -> usize {
+fn hint_of(slices: usize) -> usize {
     if slices <= CHUNK_SLICES {
         slices
     } else {
         (CHUNK_SLICES + (slices / CHUNK_SLICES).ilog2() as usize).min(HINTS - 1)
-    }
-}
-
-/// The hint for the shortest hinted length from `slices` on.
-fn hint_at_least(slices: usize) -> usize {
-    if slices <= CHUNK_SLICES {
-        slices
-    } else {
-        (CHUNK_SLICES + slices.div_ceil(CHUNK_SLICES).next_power_of_two().ilog2() as usize)
-            .min(HINTS - 1)
     }
 }
 
