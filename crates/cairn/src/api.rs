@@ -8,7 +8,7 @@
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, OWNER_ORPHAN};
 use crate::block::Block;
 use crate::heap::{Heap, pool};
-use crate::large::{self, Resized};
+use crate::large;
 use crate::os::fatal;
 use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
 use crate::span::Span;
@@ -433,13 +433,10 @@ unsafe fn reallocate_large(p: *mut u8, size: usize) -> *mut u8 {
         // SAFETY: the caller's contract.
         unsafe { large::reallocate(p, size) }
     } else {
-        Resized::Copy
+        None
     };
-    match resized {
-        Resized::Done(block) => block,
-        // SAFETY: the caller's contract.
-        Resized::Copy => unsafe { copy_to_new(p, usable, size) },
-    }
+    // SAFETY: the caller's contract.
+    resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size) })
 }
 
 unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize) -> *mut u8 {

@@ -6,7 +6,7 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, COLOURS, HUGE_MIN, MOVE_MIN, Resized, forget, next_colour};
+use super::{Allocated, COLOUR_STEP, COLOURS, HUGE_MIN, MOVE_MIN, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Fork, Lock};
 use core::ptr::null_mut;
@@ -135,21 +135,21 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
     (p.addr() >= mapping.start.addr()).then(|| (mapping.start, mapping.usable()))
 }
 
-/// Resizes the block at `p`, in place or by moving its pages; null if the system refuses. With
-/// `Copy`: it shrinks so far that it is better copied.
+/// Resizes the block at `p`, in place or by moving its pages; null if none is there. None: it
+/// shrinks so far that it is better copied, or the system refuses.
 #[cold]
-pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
+pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let page = os::page_size();
     let mut mappings = MAPPINGS.lock();
-    let Some(at) = mappings.find(p) else { return Resized::Done(null_mut()) };
+    let Some(at) = mappings.find(p) else { return Some(null_mut()) };
     let mapping = mappings.get(at);
     let lead = mapping.start.addr() - mapping.address.addr();
     let Some(exact) = size.checked_add(lead + page - 1).map(|n| n & !(page - 1)) else {
-        return Resized::Done(null_mut());
+        return Some(null_mut());
     };
     if exact <= mapping.bytes {
         if size < MOVE_MIN / 2 {
-            return Resized::Copy;
+            return None;
         }
         // A fifth may stay: that is the room a grower gets.
         if mapping.bytes - exact > mapping.bytes / 5 {
@@ -160,19 +160,19 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Resized {
                 unsafe { (*mappings.table.add(at)).bytes = exact };
             }
         }
-        return Resized::Done(p);
+        return Some(p);
     }
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, exact) };
     if address.is_null() {
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.
-        return Resized::Copy;
+        return None;
     }
     forget(p);
     mappings.remove(at);
     let start = address.wrapping_add(lead);
     mappings.insert(Mapping { address, bytes, start });
-    Resized::Done(start)
+    Some(start)
 }
 
 /// Calls `f` with each mapping. The lock is held: `f` does not come back here.

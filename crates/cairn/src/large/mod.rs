@@ -266,31 +266,23 @@ pub(crate) fn run_of(large: *const Large) -> Option<(*mut u8, usize)> {
     Some((address_map::slice_address(index), slices * SLICE_SIZE))
 }
 
-/// What became of an attempt to resize.
-pub(crate) enum Resized {
-    /// The block, in place or moved page by page.
-    Done(*mut u8),
-    /// It has to be copied to a new block.
-    Copy,
-}
-
-/// Resizes the large block at `p` to `size` > MEDIUM_MAX bytes, or says that copying is due.
+/// Resizes the large block at `p` to `size` > MEDIUM_MAX bytes, in place or moved; None if copying
+/// is due.
 ///
 /// # Safety
 /// A live large block starts at `p`, the caller's to resize.
 #[cold]
-pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Resized {
-    let Some(large) = at(p) else { return Resized::Copy };
+pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     // SAFETY: the caller's right to the block extends to its metadata.
-    let large = unsafe { &mut *large };
+    let large = unsafe { &mut *at(p)? };
     let usable = large.usable();
     if size <= usable {
         large.shrink(size);
-        return Resized::Done(p);
+        return Some(p);
     }
     let spare = if large.growths > 0 { size / 8 } else { 0 };
     if large.extend(size + spare) || spare > 0 && large.extend(size) {
-        return Resized::Done(p);
+        return Some(p);
     }
     if size >= MOVE_MIN {
         let new = mapping::allocate(size, MIN_ALIGN, false).block;
@@ -298,10 +290,10 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Resized {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };
             free(p);
-            return Resized::Done(new);
+            return Some(new);
         }
     }
-    Resized::Copy
+    None
 }
 
 impl Large {
