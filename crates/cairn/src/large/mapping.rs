@@ -44,14 +44,12 @@ unsafe impl Send for Mappings {}
 // SAFETY: numbers and null pointers.
 static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 
-/// Allocates a block with a mapping of its own.
+/// Allocates a block with a mapping of its own; `size` and `align` are at most `isize::MAX`.
 pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
     let page = os::page_size();
     let colourable = align <= COLOUR_STEP;
     let colour = if colourable { next_colour((COLOURS - 1) * COLOUR_STEP) % page } else { 0 };
-    let Some(bytes) = size.max(1).checked_add(colour + page - 1).map(|n| n & !(page - 1)) else {
-        return Allocated::NONE;
-    };
+    let bytes = os::round_up(size.max(1) + colour, page);
     let huge = filled && bytes >= HUGE_MIN;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };
     let mut address = map_aligned(bytes, align);
@@ -135,18 +133,15 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
     (p.addr() >= mapping.start.addr()).then(|| (mapping.start, mapping.usable()))
 }
 
-/// Resizes the block at `p`, in place or by moving its pages; null if none is there. None: it
-/// shrinks so far that it is better copied, or the system refuses.
+/// Resizes the block at `p` to `size` bytes, at most `isize::MAX`, in place or by moving its pages;
+/// null if none is there. None: it shrinks so far that it is better copied, or the system refuses.
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
-    let page = os::page_size();
     let mut mappings = MAPPINGS.lock();
     let Some(at) = mappings.find(p) else { return Some(null_mut()) };
     let mapping = mappings.get(at);
     let lead = mapping.start.addr() - mapping.address.addr();
-    let Some(exact) = size.checked_add(lead + page - 1).map(|n| n & !(page - 1)) else {
-        return Some(null_mut());
-    };
+    let exact = os::round_up(size + lead, os::page_size());
     if exact <= mapping.bytes {
         if size < MOVE_MIN / 2 {
             return None;
