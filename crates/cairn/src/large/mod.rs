@@ -131,10 +131,15 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
     let Some(run) = arena::take_run(slices + lead, filled) else {
         return Allocated::NONE;
     };
-    let index = match lead {
-        0 => run.index,
-        _ => trim_to_alignment(run.index, slices, lead, align, !run.zero),
-    };
+    let mut index = run.index;
+    if lead > 0 {
+        // What stands before and behind the aligned part goes back.
+        let address = address_map::slice_address(index).addr();
+        let before = (os::round_up(address, align) - address) / SLICE_SIZE;
+        arena::release(index, before, !run.zero);
+        arena::release(index + before + slices, lead - before, !run.zero);
+        index += before;
+    }
     arena::mark_head(index, true);
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room.min(COLOURS * COLOUR_STEP - 1)) } else { 0 };
@@ -144,15 +149,6 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
     unsafe { slot.cast::<Large>().write(Large { start, index, slices, growths: 0 }) };
     address_map::describe(index, 1, slot, OWNER_LARGE, 0);
     Allocated { block: start, zero: run.zero }
-}
-
-/// Gives back what stands before and behind the aligned part of a run.
-fn trim_to_alignment(index: usize, slices: usize, lead: usize, align: usize, dirty: bool) -> usize {
-    let address = address_map::slice_address(index).addr();
-    let before = (os::round_up(address, align) - address) / SLICE_SIZE;
-    arena::release(index, before, dirty);
-    arena::release(index + before + slices, lead - before, dirty);
-    index + before
 }
 
 /// The block that starts at `p`, whose descriptor's owner is LARGE; None if it starts elsewhere.
@@ -247,9 +243,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
 
 /// The run of the large block whose first slice is `index`: (address, bytes).
 pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
-    if arena::head_below(index) != Some(index) {
-        return None;
-    }
+    arena::head_below(index).filter(|&head| head == index)?;
     run_of(address_map::slot(index).cast())
 }
 
@@ -319,16 +313,13 @@ impl Large {
     /// Grows in place to hold `size` bytes.
     fn extend(&mut self, size: usize) -> bool {
         let slices = (self.colour() + size).div_ceil(SLICE_SIZE);
-        if slices * SLICE_SIZE >= EXTEND_MAX {
-            return false;
-        }
-        let end = self.index + self.slices;
         debug_assert!(slices > self.slices);
-        if arena::take_exactly(end, slices - self.slices).is_none() {
-            return false;
+        let (end, more) = (self.index + self.slices, slices - self.slices);
+        let fits = slices * SLICE_SIZE < EXTEND_MAX && arena::take_exactly(end, more).is_some();
+        if fits {
+            self.slices = slices;
+            self.growths += 1;
         }
-        self.slices = slices;
-        self.growths += 1;
-        true
+        fits
     }
 }
