@@ -9,7 +9,7 @@
 
 use crate::os;
 use crate::remote::RemoteWord;
-use crate::size_class::{SLICE_SHIFT, SLICE_SIZE};
+use crate::size_class::{CLASS_COUNT, CLASSES, SLICE_SHIFT, SLICE_SIZE};
 use crate::sync::Plain;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -208,6 +208,28 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
     for i in first..first + count {
         descriptor_at(i).owner.store(owner, Ordering::Relaxed);
     }
+}
+
+/// The first slices of the spans and large blocks there are: (index, owner, class); the class of a
+/// large block is 0, whose spans have one slice.
+pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, usize)> {
+    let mut next = first_slice();
+    core::iter::from_fn(move || {
+        while next < committed() {
+            let (index, d) = (next, descriptor_at(next));
+            let owner = d.owner.load(Ordering::Relaxed);
+            let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASS_COUNT;
+            let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
+            if at_slot && owner != OWNER_NONE {
+                // On behind the whole span: if it was being made at a fork, its other slices may
+                // still say what was there before.
+                next += usize::from(CLASSES[class].slices);
+                return Some((index, owner, class));
+            }
+            next += 1;
+        }
+        None
+    })
 }
 
 /// Slices with memory and metadata behind them, counted from the window's base.

@@ -6,11 +6,10 @@
 //! Checked: the reconciliation test compares with the kernel's account.
 //! Story: docs/ledger.md
 
-use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::address_map::{self, OWNER_LARGE};
 use crate::heap::{Heap, pool};
 use crate::size_class::{CLASS_COUNT, CLASSES, SLICE_SIZE};
 use crate::span::Span;
-use crate::sync::Ordering;
 use crate::{arena, large, os};
 
 /// Bytes, and those of them that have memory behind them.
@@ -108,25 +107,13 @@ impl Ledger {
     }
 
     fn walk_slices(&mut self) {
-        let mut index = address_map::first_slice();
-        while index < address_map::committed() {
-            let d = address_map::descriptor_at(index);
-            let owner = d.owner.load(Ordering::Relaxed);
-            let slot = address_map::slot(index);
-            let head = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot);
-            let mut slices = 1;
-            if owner == OWNER_LARGE {
-                if let Some((at, bytes)) = large::run_at(index) {
-                    self.large.add(at, bytes);
-                    self.large_blocks += 1;
-                    slices = bytes / SLICE_SIZE;
-                }
-            } else if owner != OWNER_NONE && head {
-                let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASS_COUNT;
-                slices = CLASSES[class].slices as usize;
-                self.add_span(class, slot.cast(), index);
+        for (index, owner, class) in address_map::heads() {
+            if owner != OWNER_LARGE {
+                self.add_span(class, address_map::slot(index).cast(), index);
+            } else if let Some((at, bytes)) = large::run_at(index) {
+                self.large.add(at, bytes);
+                self.large_blocks += 1;
             }
-            index += slices.max(1);
         }
     }
 

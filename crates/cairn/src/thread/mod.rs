@@ -7,7 +7,7 @@
 
 mod slot;
 
-use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE, OWNER_NONE};
+use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE};
 use crate::block::Block;
 use crate::heap::{self, Heap, commons, pool};
 use crate::os::{Fork, Lock};
@@ -235,24 +235,13 @@ extern "C" fn child() {
 /// that only their lists knew stay lost to the child.
 fn salvage(mine: *mut Heap, common: *mut Heap) {
     let keeps = |heap: *mut Heap| heap == mine || heap == common;
-    let (my_tag, common_tag) = (Heap::tag(mine), Heap::tag(common));
+    // Null and a stand-in have tags that no span names.
+    let tags = [mine, common].map(|heap| Heap::tag(heap));
     orphans::clear();
-    let mut index = address_map::first_slice();
-    while index < address_map::committed() {
-        let d = address_map::descriptor_at(index);
-        let owner = d.owner.load(Ordering::Relaxed);
-        let head = core::ptr::eq(d.slot.load(Ordering::Relaxed), address_map::slot(index));
-        index += 1;
-        let kept = owner >= OWNER_HEAP_MIN
-            && (owner == my_tag || (!common.is_null() && owner == common_tag));
-        if head && !kept && owner != OWNER_NONE && owner != OWNER_LARGE {
-            let span: *mut Span = address_map::slot(index - 1).cast();
-            // SAFETY: this is the only thread, and the span is none of its heaps'. Its other slices
-            // may still say what was there before, if it was being made.
-            unsafe {
-                index += (*span).layout().slices as usize - 1;
-                salvage_span(span, owner < OWNER_HEAP_MIN);
-            }
+    for (index, owner, _) in address_map::heads() {
+        if owner != OWNER_LARGE && !tags.contains(&owner) {
+            // SAFETY: this is the only thread, and the span is none of its heaps'.
+            unsafe { salvage_span(address_map::slot(index).cast(), owner < OWNER_HEAP_MIN) };
         }
     }
     pool::reclaim(keeps);
