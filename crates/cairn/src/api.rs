@@ -58,14 +58,8 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
     }
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
-    unsafe {
-        let class = (*heap).small_class(size);
-        let block = Heap::pop(heap, class);
-        if block.is_null() {
-            return refill::<F>(class, size, MIN_ALIGN);
-        }
-        block.cast()
-    }
+    let class = unsafe { (*heap).small_class(size) };
+    allocate_class::<F>(heap, class, size, MIN_ALIGN)
 }
 
 #[inline(never)]
@@ -73,13 +67,18 @@ fn allocate_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if size > MEDIUM_MAX {
         return allocate_large::<F>(size, MIN_ALIGN);
     }
-    allocate_class::<F>(size_class::medium_class(size), size, MIN_ALIGN)
+    allocate_class::<F>(thread::heap(), size_class::medium_class(size), size, MIN_ALIGN)
 }
 
 #[inline(always)]
-fn allocate_class<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
+fn allocate_class<F: NoMemory>(
+    heap: *mut Heap,
+    class: usize,
+    size: usize,
+    align: usize,
+) -> *mut u8 {
     // SAFETY: as in `allocate_or`; the class comes from `size_class`.
-    let block = unsafe { Heap::pop(thread::heap(), class) };
+    let block = unsafe { Heap::pop(heap, class) };
     if block.is_null() {
         return refill::<F>(class, size, align);
     }
@@ -100,10 +99,8 @@ fn refill<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    match large_block(size, align).block {
-        block if block.is_null() => F::answer(size, align),
-        block => block,
-    }
+    let block = large_block(size, align).block;
+    if block.is_null() { F::answer(size, align) } else { block }
 }
 
 fn large_block(size: usize, align: usize) -> large::Allocated {
@@ -136,13 +133,18 @@ pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
     }
     let heap = thread::heap();
     // SAFETY: as in `allocate_or`.
+    let class = unsafe { (*heap).small_class(size) };
+    allocate_zeroed_class::<F>(heap, class, size)
+}
+
+#[inline(always)]
+fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: usize, size: usize) -> *mut u8 {
+    // SAFETY: as in `allocate_class`.
     unsafe {
-        let class = (*heap).small_class(size);
-        let block = Heap::pop(heap, class);
-        if block.is_null() {
-            return refill_zeroed::<F>(class, size);
+        match Heap::pop(heap, class) {
+            block if block.is_null() => refill_zeroed::<F>(class, size),
+            block => zero(heap, class, block),
         }
-        zero(heap, class, block)
     }
 }
 
@@ -177,14 +179,7 @@ fn refill_zeroed<F: NoMemory>(class: usize, size: usize) -> *mut u8 {
 fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if size <= MEDIUM_MAX {
         let class = size_class::medium_class(size);
-        let heap = thread::heap();
-        // SAFETY: as in `allocate_or`.
-        return unsafe {
-            match Heap::pop(heap, class) {
-                block if block.is_null() => refill_zeroed::<F>(class, size),
-                block => zero(heap, class, block),
-            }
-        };
+        return allocate_zeroed_class::<F>(thread::heap(), class, size);
     }
     let got = large_block(size, MIN_ALIGN);
     if got.block.is_null() {
@@ -211,7 +206,7 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     }
     debug_assert!(align.is_power_of_two());
     match size_class::class_of_aligned(size, align) {
-        Some(class) => allocate_class::<F>(class, size, align),
+        Some(class) => allocate_class::<F>(thread::heap(), class, size, align),
         None => allocate_large::<F>(size, align),
     }
 }
