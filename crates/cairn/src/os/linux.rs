@@ -200,14 +200,11 @@ pub(crate) fn page_size() -> usize {
 
 /// The process's limit on address space, in bytes; `usize::MAX` if none.
 pub(crate) fn address_space_limit() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // If the call fails, this stays: no limit, which is `usize::MAX`.
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
-    let ok = keeping_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) });
-    if ok != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
-        usize::MAX
-    } else {
-        limit.rlim_cur as usize
-    }
+    keeping_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) });
+    limit.rlim_cur as usize
 }
 
 /// Milliseconds on a clock that is cheap to read and may lag by a few.

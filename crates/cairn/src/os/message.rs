@@ -31,19 +31,14 @@ impl Message {
     }
 
     /// Adds an address.
-    pub(crate) fn address(&mut self, mut address: usize) -> &mut Self {
-        let mut digits = [0; 16];
-        let mut at = digits.len();
-        while let Some(digit) = at.checked_sub(1).and_then(|i| digits.get_mut(i)) {
-            *digit = b"0123456789abcdef".get(address % 16).copied().unwrap_or(b'?');
-            address /= 16;
-            at -= 1;
-            if address == 0 {
-                break;
-            }
+    pub(crate) fn address(&mut self, address: usize) -> &mut Self {
+        self.text("0x");
+        let last = (address | 1).ilog2() / 4;
+        for place in (0..=last).rev() {
+            let digit = address >> (place * 4) & 15;
+            self.text("0123456789abcdef".get(digit..=digit).unwrap_or("?"));
         }
-        let text = digits.get(at..).and_then(|d| core::str::from_utf8(d).ok());
-        self.text("0x").text(text.unwrap_or("?"))
+        self
     }
 
     /// What has been put together.
