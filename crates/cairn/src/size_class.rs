@@ -50,12 +50,10 @@ pub(crate) struct Class {
 
 impl Class {
     const fn new(size: usize) -> Class {
-        let slices: usize = if size <= 1024 {
-            1
-        } else if size <= 4096 {
-            4
-        } else {
-            32
+        let slices = match size {
+            ..=1024 => 1,
+            1025..=4096 => 4,
+            _ => 32,
         };
         let bytes = slices * SLICE_SIZE;
         let blocks = bytes / size;
@@ -68,6 +66,8 @@ impl Class {
             inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
             i += 1;
         }
+        let fits = ROOM_BYTES / size;
+        let room = if fits < ROOM_BLOCKS { fits } else { ROOM_BLOCKS };
         // offset * inverse = (offset / size) << shift if size divides offset, and no other
         // 64-bit offset gives such a value: both steps are bijections.
         let mask = !((blocks.next_power_of_two() as u64 - 1) << shift);
@@ -76,11 +76,7 @@ impl Class {
             blocks: blocks as u16,
             slices: slices as u16,
             slack: (bytes - blocks * size) as u32,
-            room: if ROOM_BYTES / size < ROOM_BLOCKS {
-                (ROOM_BYTES / size) as u32
-            } else {
-                ROOM_BLOCKS as u32
-            },
+            room: room as u32,
             inverse,
             mask,
         }
