@@ -83,9 +83,6 @@ impl Ledger {
             row.size = class.size as usize;
         }
         ledger.heaps = pool::counts();
-        if address_map::committed() == 0 {
-            return ledger;
-        }
         ledger.walk_slices();
         ledger.walk_heaps();
         arena::for_each_dirty(|index, slices| {
@@ -96,10 +93,9 @@ impl Ledger {
             ledger.mapping_blocks += 1;
         });
         for (at, bytes) in address_map::metadata_extents() {
-            let resident = os::resident(at, bytes);
-            ledger.metadata.bytes += resident;
-            ledger.metadata.resident += resident;
+            ledger.metadata.add(at, bytes);
         }
+        ledger.metadata.bytes = ledger.metadata.resident;
         let (clean, purged) = arena::clean_and_purged();
         ledger.clean = clean * SLICE_SIZE;
         ledger.given_back = purged * SLICE_SIZE as u64;
@@ -135,9 +131,8 @@ impl Ledger {
 
     /// Blocks in allocation lists count as used in their spans: moves them over.
     fn walk_heaps(&mut self) {
-        for index in 0..self.heaps.1 {
-            let Some(heap) = address_map::heap_address(index) else { break };
-            let heap: *const Heap = heap.cast();
+        for at in (0..self.heaps.1).filter_map(address_map::heap_address) {
+            let heap: *const Heap = at.cast();
             // SAFETY: a heap that has been made; volatile, for its thread may be at work.
             let kept = unsafe { (&raw const (*heap).kept).read_volatile() };
             if let Some((at, bytes)) = large::run_of(kept) {
