@@ -7,11 +7,11 @@
 //! Story: docs/layout.md
 
 use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
-use crate::arena;
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASSES, Class};
-use core::{marker::PhantomPinned, ptr::null_mut};
+use crate::size_class::{CLASSES, Class, MIN_ALIGN, SLICE_SIZE};
+use crate::{arena, os};
+use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 
 // The blocks of a span, in address order:
 //
@@ -20,15 +20,16 @@ use core::{marker::PhantomPinned, ptr::null_mut};
 //               pending in the remote word              perhaps zero
 //
 // Invariants
-//  1. used = until + rest; used + length of `local_free` = `carved` <= `blocks`. A block in a
+//  1. used = until + rest; used + length of `local_free` + `hidden` = `carved`. A block in a
 //     heap's allocation list, in a batch under way, or pending in the remote word counts as
 //     used. `rest` > 0 only in a full list: the event comes before the last free then. It is -1
 //     in an active span, which has no event: a pair of malloc and free empties it each time.
 //  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
 //     while the word says LISTED.
-//  3. `start`, `inverse`, `mask`, `blocks`, `class` do not change while the span exists.
+//  3. `start`, `inverse`, `mask`, `class` do not change while the span exists.
 //  4. The descriptors of all its slices point here and carry its class; their owner is the
 //     holder's tag, or ORPHAN while there is none or one is about to take over.
+//  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
 
 /// The holder's metadata of a span.
 #[repr(C, align(64))]
@@ -39,15 +40,18 @@ pub(crate) struct Span {
     until: u32,
     // Rarely written.
     carved: u16,
+    hidden: u16,
     // Constant.
-    blocks: u16,
     start: *mut u8,
     inverse: u64,
     mask: u64,
     // Links in the heap's or the orphans' list.
     next: *mut Span,
     prev: *mut Span,
-    index: u32,
+    /// Sixteenths of the span that have been given back, a bit each.
+    holes: u16,
+    /// Blocks in use when holes were last looked for.
+    seen: u16,
     /// Blocks in use when that event comes.
     rest: i16,
     /// Constant, too. While the links are not the reader's it is read like this, not by `class`.
@@ -60,6 +64,9 @@ pub(crate) struct Span {
 
 const ZERO: u8 = 1;
 const FULL: u8 = 2;
+
+/// Pieces of a span that can be given back one by one, if they are whole pages.
+const PIECES: usize = 16;
 
 const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
 
@@ -75,13 +82,14 @@ impl Span {
                 local_free: null_mut(),
                 until: 0,
                 carved: 0,
-                blocks: c.blocks,
+                hidden: 0,
                 start: address_map::slice_address(index).wrapping_add(c.slack as usize),
                 inverse: c.inverse,
                 mask: c.mask,
                 next: null_mut(),
                 prev: null_mut(),
-                index: index as u32,
+                holes: 0,
+                seen: 0,
                 rest: 0,
                 class: class as u8,
                 flags: if zero { ZERO } else { 0 },
@@ -97,6 +105,7 @@ impl Span {
         self.collect();
         self.local_free = null_mut();
         (self.until, self.rest) = (0, 0);
+        (self.holes, self.hidden) = (0, 0);
     }
 
     /// Gives the run of a span with no block in use back to the arena.
@@ -141,20 +150,50 @@ impl Span {
         let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
         debug_assert_eq!(self.rest, -1);
         self.local_free = null_mut();
-        self.until = u32::from(self.carved) + 1;
+        self.until += list.count;
         list
     }
 
-    /// Links up to `limit` untouched blocks into a list and hands it out. With it, whether the
-    /// blocks are zero but for the link.
+    /// Takes back all of a list but its first block, just handed out by this active span, unless
+    /// it has others.
+    ///
+    /// # Safety
+    /// The blocks are of this span, and the caller's.
+    pub(crate) unsafe fn take_rest_back(&mut self, list: &mut Chain) {
+        if self.local_free.is_null() {
+            self.until -= list.count - 1;
+            list.count = 1;
+            // SAFETY: the caller's contract.
+            unsafe {
+                self.local_free = Block::next(list.head);
+                Block::set_next(list.head, null_mut());
+            }
+        }
+    }
+
+    /// Links up to `limit` untouched blocks into a list and hands it out, or those of a hole.
+    /// With it, whether the blocks are zero but for the link.
     pub(crate) fn carve(&mut self, limit: usize) -> (Chain, bool) {
         debug_assert!(self.local_free.is_null());
+        if self.holes != 0 {
+            let blocks = self.blocks_of(self.holes.trailing_zeros() as usize);
+            self.holes &= self.holes - 1;
+            self.hidden -= blocks.len() as u16;
+            return (self.link(blocks.start, blocks.len()), false);
+        }
         let count = limit.min(self.untouched());
         if count == 0 {
             return (Chain::EMPTY, false);
         }
+        let first = usize::from(self.carved);
+        self.carved += count as u16;
+        (self.link(first, count), self.flags & ZERO != 0)
+    }
+
+    /// Hands out `count` blocks that no list holds, in a row from number `first` on.
+    fn link(&mut self, first: usize, count: usize) -> Chain {
         let size = self.layout().size as usize;
-        let first = self.start.wrapping_add(usize::from(self.carved) * size);
+        let first = self.start.wrapping_add(first * size);
         let mut at = first;
         for _ in 1..count {
             let next = at.wrapping_add(size);
@@ -164,10 +203,68 @@ impl Span {
         }
         // SAFETY: as above.
         unsafe { Block::set_next(at.cast(), null_mut()) };
-        self.carved += count as u16;
         self.until += count as u32;
-        let list = Chain { head: first.cast(), tail: at.cast(), count: count as u32 };
-        (list, self.flags & ZERO != 0)
+        Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
+    }
+
+    /// Bytes in a piece.
+    fn piece(&self) -> usize {
+        (self.layout().slices as usize * SLICE_SIZE / PIECES).max(os::page_size())
+    }
+
+    /// The numbers of the carved blocks that begin in a piece.
+    fn blocks_of(&self, piece: usize) -> Range<usize> {
+        let begun = |at: usize| {
+            let at = at.saturating_sub(self.layout().slack as usize);
+            at.div_ceil(self.layout().size as usize).min(usize::from(self.carved))
+        };
+        begun(piece * self.piece())..begun((piece + 1) * self.piece())
+    }
+
+    /// Gives back the pieces in which no block is in use. The free ones that begin there leave
+    /// `local_free`, and come back by `carve`. Holder only; not for an active span.
+    pub(crate) fn make_holes(&mut self) {
+        let (used, piece, size) = (self.used() as u16, self.piece(), self.layout().size as usize);
+        if self.seen == used || self.free() as usize * size < piece {
+            return;
+        }
+        self.seen = used;
+        let (base, start) = (self.base().addr(), self.start.addr());
+        let mut is_free = [false; SLICE_SIZE / MIN_ALIGN];
+        for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
+            self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
+        }
+        let mut at = self.local_free;
+        while !at.is_null() {
+            is_free[(at.addr() - start) / size % is_free.len()] = true;
+            // SAFETY: free blocks are the holder's.
+            at = unsafe { Block::next(at) };
+        }
+        let carved = usize::from(self.carved);
+        let mut new = (2 << ((start + carved * size - 1 - base) / piece)) - 1;
+        for nth in (0..carved).filter(|nth| !is_free[nth % is_free.len()]) {
+            let first = start + nth * size - base;
+            new &= !((2 << ((first + size - 1) / piece)) - (1 << (first / piece)));
+        }
+        let new = new as u16 & !self.holes;
+        let mut at = core::mem::replace(&mut self.local_free, null_mut());
+        while !at.is_null() {
+            // SAFETY: as above; the link is read before the block moves or goes.
+            unsafe {
+                let next = Block::next(at);
+                let bit = new & 1 << ((at.addr() - base) / piece);
+                self.holes |= bit;
+                self.hidden += u16::from(bit != 0);
+                if bit == 0 {
+                    Block::set_next(at, self.local_free);
+                    self.local_free = at;
+                }
+                at = next;
+            }
+        }
+        for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
+            os::decommit(self.base().wrapping_add(nth * piece), piece);
+        }
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here; only while
@@ -181,7 +278,7 @@ impl Span {
 
     /// Becomes the holder's by claim: the batch is all that is free.
     pub(crate) fn claim(&mut self, batch: Chain) {
-        debug_assert!(self.local_free.is_null() && self.used() == u32::from(self.blocks));
+        debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
         self.absorb(batch);
     }
 
@@ -230,10 +327,9 @@ impl Span {
     /// Forgets the lists of a holder that no longer exists, and holds only `pending`: after
     /// a fork. Blocks that only those lists knew stay lost.
     pub(crate) fn salvage(&mut self, pending: Chain) {
-        self.local_free = null_mut();
-        self.carved = self.blocks;
-        self.until = u32::from(self.blocks);
-        self.rest = 0;
+        self.empty();
+        self.carved = self.layout().blocks;
+        self.until = u32::from(self.carved);
         self.flags &= !FULL;
         self.absorb(pending);
     }
@@ -266,10 +362,10 @@ impl Span {
         address_map::set_owner(self.index(), self.layout().slices as usize, tag);
     }
 
-    /// Index of its first slice.
-    #[inline(always)]
+    /// Index of its first slice: spans are aligned to their size.
+    #[inline]
     pub(crate) fn index(&self) -> usize {
-        self.index as usize
+        address_map::slice_of(self.start) & !(self.layout().slices as usize - 1)
     }
 
     /// Its size class.
@@ -314,13 +410,13 @@ impl Span {
 
     /// Blocks in `local_free`.
     pub(crate) fn free(&self) -> u32 {
-        u32::from(self.carved) - self.used()
+        u32::from(self.carved - self.hidden) - self.used()
     }
 
-    /// Blocks that have never been handed out.
+    /// Blocks that have never been handed out, or whose memory has gone.
     #[inline]
     pub(crate) fn untouched(&self) -> usize {
-        usize::from(self.blocks - self.carved)
+        usize::from(self.layout().blocks - self.carved + self.hidden)
     }
 
     /// Whether it has blocks to hand out.
@@ -346,8 +442,11 @@ impl Span {
             // SAFETY: free blocks are the holder's.
             at = unsafe { Block::next(at) };
         }
-        assert_eq!(self.used() + u32::from(free), u32::from(self.carved));
-        assert!(self.carved <= self.blocks);
+        assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
+        assert!(self.carved <= self.layout().blocks);
+        let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
+        let hidden: usize = holes.map(|hole| self.blocks_of(hole).len()).sum();
+        assert_eq!(hidden, usize::from(self.hidden));
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);
             assert_eq!(usize::from(d.class.load(crate::sync::Ordering::Relaxed)), self.class());

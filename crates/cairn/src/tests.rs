@@ -16,6 +16,8 @@ mod heap;
 #[cfg(test)]
 mod heaps;
 #[cfg(test)]
+mod holes;
+#[cfg(test)]
 mod huge;
 #[cfg(test)]
 mod large;

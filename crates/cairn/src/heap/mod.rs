@@ -12,17 +12,18 @@ mod sending;
 mod upkeep;
 
 pub(crate) use sending::send_without_heap;
+#[cfg(test)]
+pub(crate) use upkeep::PACE_MS;
 pub(crate) use upkeep::request_trim;
 pub use upkeep::tick;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
-use crate::arena;
 use crate::block::{Block, Chain};
 use crate::large::Large;
-use crate::orphans;
 use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
+use crate::{arena, orphans, os};
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;
 use upkeep::VISITS;
@@ -37,6 +38,7 @@ use upkeep::VISITS;
 //     `full_slices` counts those.
 //  3. `kept` is a run that `large` has let go and the arena has not got back, or null.
 //  4. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
+//  5. `sweep` is null or a member of `partial[swept]`.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
@@ -98,6 +100,13 @@ pub(crate) struct Heap {
     pub(crate) kept: *mut Large,
     remote_frees: u32,
     visits: u32,
+    /// It makes few visits: less than one in a millisecond.
+    slow: bool,
+    /// When that was last judged, and the visits up to then.
+    paced: (u32, u32),
+    /// Where the search for holes goes on, and in which class.
+    sweep: *mut Span,
+    swept: usize,
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
     served: u64,
     trims_seen: usize,
@@ -248,6 +257,7 @@ impl Heap {
             if span.is_null()
                 || !(*span).has_local()
                 || (*this).visits.wrapping_add(1).is_multiple_of(VISITS)
+                || (*this).slow
             {
                 return null_mut();
             }
@@ -272,14 +282,22 @@ impl Heap {
     pub(crate) fn refill(&mut self, class: usize) -> *mut Block {
         let class = class % CLASS_COUNT;
         self.visit();
-        self.served |= 1 << class;
+        if self.served & 1 << class == 0 {
+            self.served |= 1 << class;
+            self.judge_pace(os::now_ms());
+        }
         let room = CLASSES[class].room as i32;
         let freed = [Heap::ask_commons, Heap::active_frees, Heap::adopt_own, Heap::adopt_orphan];
         for (nth, rung) in freed.into_iter().enumerate() {
-            let list = rung(self, class);
+            let mut list = rung(self, class);
+            if list.count > 0 && nth > 0 && self.slow {
+                // SAFETY: the list is of the active span.
+                unsafe { (*self.active[class]).take_rest_back(&mut list) };
+            }
             if list.count > 0 {
                 // What is shared goes back when it is freed: others need as little of it.
-                return self.serve(class, list, if nth == 0 { 0 } else { room });
+                let keeps = nth > 0 && !self.slow;
+                return self.serve(class, list, if keeps { room } else { 0 });
             }
         }
         for rung in [Heap::carve, Heap::carve_own, Heap::fresh_span] {
@@ -396,16 +414,21 @@ impl Heap {
     fn activate(&mut self, class: usize, span: *mut Span, listed: bool) {
         if listed {
             // SAFETY: the caller found it there.
-            unsafe { self.partial[class].remove(span) };
+            unsafe { self.take_out(class, span) };
         }
-        // SAFETY: both are held by this heap.
-        unsafe {
-            (*span).set_active();
-            let last = core::mem::replace(&mut self.active[class], span);
-            if !last.is_null() {
-                (*last).settle_count();
-                self.put_aside(class, last);
-            }
+        self.deactivate(class);
+        // SAFETY: held by this heap.
+        unsafe { (*span).set_active() };
+        self.active[class] = span;
+    }
+
+    /// Puts the active span aside, if there is one.
+    fn deactivate(&mut self, class: usize) {
+        let span = core::mem::replace(&mut self.active[class], null_mut());
+        if !span.is_null() {
+            // SAFETY: held by this heap, and in no list.
+            unsafe { (*span).settle_count() };
+            self.put_aside(class, span);
         }
     }
 
@@ -492,8 +515,19 @@ impl Heap {
                 self.full_slices -= CLASSES[class].slices as usize;
                 self.full.remove(span);
             } else {
-                self.partial[class].remove(span);
+                self.take_out(class, span);
             }
+        }
+    }
+
+    /// Takes a span out of `partial`.
+    unsafe fn take_out(&mut self, class: usize, span: *mut Span) {
+        // SAFETY: the caller names a member; invariant 5.
+        unsafe {
+            if self.sweep == span {
+                self.sweep = SpanList::after(span);
+            }
+            self.partial[class].remove(span);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::{Span, SpanList};
-use crate::sync::{Apart, AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicU32, AtomicUsize, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -21,6 +21,11 @@ pub(super) const VISITS: u32 = 64;
 const FULL_PROBE: usize = 4;
 /// Classes looked at in one upkeep; a whole round takes 14.
 const CLASSES_AT_ONCE: usize = 4;
+/// A heap is slow if it makes fewer visits than milliseconds pass, and this many: the clock is
+/// coarse. Half of it takes a few visits around the clock's step for a slow heap. Tests set it.
+pub(crate) static PACE_MS: AtomicU32 = AtomicU32::new(16);
+/// Spans that are searched for holes in one upkeep: some hundred microseconds.
+const SWEEP: usize = 128;
 
 /// Counts calls of `request_trim`: heaps that lag behind give back what they hold. Relaxed: it
 /// guards nothing, and a heap that sees it late trims late.
@@ -50,6 +55,7 @@ impl Heap {
     #[inline]
     pub(super) fn check_upkeep(&mut self) {
         if self.visits.is_multiple_of(VISITS)
+            || self.slow
             || arena::in_debt()
             || self.trims_seen != TRIMS.0.load(Ordering::Relaxed)
         {
@@ -65,7 +71,7 @@ impl Heap {
             self.flush();
             (0..CLASS_COUNT).for_each(|class| self.settle(class, usize::MAX, false));
         }
-        if self.visits.is_multiple_of(VISITS) {
+        if self.visits.is_multiple_of(VISITS) || self.slow {
             self.flush();
             self.remote_frees /= 2;
             large::drop_kept(&mut self.kept);
@@ -73,12 +79,45 @@ impl Heap {
             if !self.shared {
                 self.full_most = self.full_most.max(FULL_PROBE);
             }
-            let step = (self.visits / VISITS) as usize * CLASSES_AT_ONCE;
+            self.judge_pace(os::now_ms());
+            if self.slow {
+                self.sweep();
+            }
+            let every = if self.slow { 1 } else { VISITS };
+            let step = (self.visits / every) as usize * CLASSES_AT_ONCE;
             for class in step..step + CLASSES_AT_ONCE {
                 self.review(class % CLASS_COUNT);
             }
         }
         tick();
+    }
+
+    /// Finds out whether the heap is slow: then it makes a visit with each allocation, and has time
+    /// for what only the holder of a span can give back.
+    pub(super) fn judge_pace(&mut self, now_ms: u64) {
+        let ms = (now_ms as u32).wrapping_sub(self.paced.0);
+        let visits = self.visits.wrapping_sub(self.paced.1);
+        let slow = ms > visits.saturating_add(PACE_MS.load(Ordering::Relaxed));
+        if slow || visits >= VISITS / 2 {
+            self.slow = slow && self.paced.0 > 0;
+            self.paced = (now_ms as u32, self.visits);
+        }
+    }
+
+    /// Makes holes in the next few spans of `partial`.
+    fn sweep(&mut self) {
+        for _ in 0..SWEEP {
+            if self.sweep.is_null() {
+                self.swept = (self.swept + 1) % CLASS_COUNT;
+                self.sweep = self.partial[self.swept].first();
+                continue;
+            }
+            // SAFETY: invariant 5.
+            unsafe {
+                (*self.sweep).make_holes();
+                self.sweep = SpanList::after(self.sweep);
+            }
+        }
     }
 
     /// Looks at a few spans of a class; lets them go if the class has not been needed for a round
@@ -88,6 +127,7 @@ impl Heap {
         self.served &= !(1 << class);
         if cold {
             self.put_list_back(class);
+            self.deactivate(class);
         }
         self.settle(class, LOOK, cold && pool::more_than(1));
     }
@@ -124,7 +164,7 @@ impl Heap {
                     (*span).absorb((*span).collect());
                 }
                 if (*span).used() == 0 || leave {
-                    self.partial[class].remove(span);
+                    self.take_out(class, span);
                     self.give_up(span);
                 }
             }
@@ -137,28 +177,14 @@ impl Heap {
         self.flush();
         large::drop_kept(&mut self.kept);
         self.remote_frees = 0;
-        while self.give_up_full() {}
         for class in 0..CLASS_COUNT {
-            let span = core::mem::replace(&mut self.active[class], null_mut());
-            if !span.is_null() {
-                // SAFETY: held by this heap, in no list.
-                unsafe {
-                    (*span).settle_count();
-                    self.give_up(span);
-                }
-            }
-            loop {
-                let span = self.partial[class].first();
-                if span.is_null() {
-                    break;
-                }
-                // SAFETY: it is in that list, and held by this heap.
-                unsafe {
-                    self.partial[class].remove(span);
-                    self.give_up(span);
-                }
+            self.deactivate(class);
+            // What others have just freed into may stay at first.
+            while self.partial[class].len() > 0 {
+                self.settle(class, usize::MAX, true);
             }
         }
+        while self.give_up_full() {}
     }
 
     /// Lets go of one span of the full list; false if there is none.

@@ -1,0 +1,155 @@
+//! Pages inside spans that go and come back: none with a live byte goes, no block is lost or
+//! handed out twice, and a heap that has time finds them.
+
+use super::alone::{Random, alone};
+use crate::address_map;
+use crate::block::{Block, Chain};
+use crate::os;
+use crate::size_class::{CLASSES, SLICE_SIZE};
+use crate::span::Span;
+use crate::{Ledger, allocate, arena, check, deallocate, purge, thread};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+const TAG: u32 = 0x7000;
+
+/// Fills a block behind its link.
+fn fill(block: *mut u8, size: usize) {
+    // SAFETY: the test's block, of that size.
+    unsafe { block.add(8).write_bytes(block.addr() as u8 | 1, size - 8) };
+}
+
+fn is_filled(block: *mut u8, size: usize) -> bool {
+    // SAFETY: as above.
+    let bytes = unsafe { std::slice::from_raw_parts(block.add(8), size - 8) };
+    bytes.iter().all(|&byte| byte == block.addr() as u8 | 1)
+}
+
+fn take(list: Chain, into: &mut Vec<*mut u8>) {
+    let mut at = list.head;
+    for _ in 0..list.count {
+        into.push(at.cast());
+        // SAFETY: links of blocks that the span has handed out.
+        at = unsafe { Block::next(at) };
+    }
+    assert!(at.is_null());
+}
+
+/// Spans of each class go through random frees, searches for holes and carves, beside a plain set.
+#[test]
+fn no_live_page_goes_and_no_block_is_lost() {
+    alone(|| {
+        assert!(thread::start());
+        let mut random = Random(0x1234_5678_9abc_def1);
+        let mut holes = 0;
+        for round in 0..6 {
+            for (class, layout) in CLASSES.iter().enumerate() {
+                let size = layout.size as usize;
+                let run = arena::take_span(layout.slices as usize).expect("there is memory");
+                // SAFETY: made of a run of its own; one reference.
+                let span = unsafe { &mut *Span::create(run.index, run.zero, class, TAG) };
+                let mut live = Vec::new();
+                // Some are never carved in half of the rounds.
+                let carved = usize::from(layout.blocks) >> (round % 2);
+                while live.len() < carved {
+                    take(span.carve(carved - live.len()).0, &mut live);
+                }
+                live.iter().for_each(|&block| fill(block, size));
+                for step in 0..12 {
+                    let leave = random.below(live.len()) >> (step % 3 * 2);
+                    while live.len() > leave.max(1) {
+                        let block = live.swap_remove(random.below(live.len()));
+                        // SAFETY: in use, the test's.
+                        unsafe { span.push_local(block.cast()) };
+                    }
+                    let before = os::resident(span.base(), layout.slices as usize * SLICE_SIZE);
+                    span.make_holes();
+                    span.check();
+                    let after = os::resident(span.base(), layout.slices as usize * SLICE_SIZE);
+                    holes += usize::from(after < before);
+                    assert!(after <= before);
+                    assert!(live.iter().all(|&block| is_filled(block, size)), "{size}");
+                    // Take back some, or all.
+                    let wanted = random.below(carved - live.len() + 1).max(1);
+                    span.set_active();
+                    while live.len() < carved.min(leave + wanted) {
+                        let from = live.len();
+                        take(span.take_local(), &mut live);
+                        take(
+                            if live.len() > from { Chain::EMPTY } else { span.carve(1).0 },
+                            &mut live,
+                        );
+                        live[from..].iter().for_each(|&block| fill(block, size));
+                    }
+                    span.settle_count();
+                    span.check();
+                    let distinct: BTreeSet<_> = live.iter().collect();
+                    assert_eq!(distinct.len(), live.len(), "{size}");
+                    assert_eq!(span.used() as usize, live.len());
+                    // SAFETY: a span.
+                    assert!(live.iter().all(|&block| unsafe { Span::is_block(span, block) }));
+                }
+                span.empty();
+                span.release();
+            }
+        }
+        assert!(holes > 500 || os::page_size() > 4096, "{holes} searches found something");
+        purge();
+        check();
+    });
+}
+
+/// What a thread has time for: after most of its blocks are freed at random, and little happens,
+/// hardly more than the pages with a live byte stay, and everything works on.
+#[test]
+fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
+    alone(|| {
+        let mut random = Random(0x9876_5432_1fed_cba9);
+        let size = |at: usize| 64 + at % 29 * 32;
+        let mut live: Vec<_> = (0..60_000).map(|at| (allocate(size(at)), size(at))).collect();
+        live.iter().for_each(|&(block, size)| fill(block, size));
+        let full = Ledger::take().spans.resident;
+        while live.len() > 6_000 {
+            let (block, _) = live.swap_remove(random.below(live.len()));
+            // SAFETY: in use, the test's.
+            unsafe { deallocate(block) };
+        }
+        let page = os::page_size();
+        let pages: BTreeSet<_> = live
+            .iter()
+            .flat_map(|&(block, size)| block.addr() / page..(block.addr() + size).div_ceil(page))
+            .collect();
+        let floor = pages.len() * page;
+        let (start, mut at) = (Instant::now(), 0);
+        let mut resident = full;
+        while resident > floor + floor / 20 + (1 << 20) {
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "{resident} of {full}, floor {floor}"
+            );
+            for _ in 0..50 {
+                at += 1;
+                let block = allocate(size(at));
+                std::thread::sleep(Duration::from_millis(2));
+                // SAFETY: in use, the test's.
+                unsafe { deallocate(block) };
+            }
+            resident = Ledger::take().spans.resident;
+        }
+        assert!(live.iter().all(|&(block, size)| is_filled(block, size)));
+        check();
+        // All of it is used again, at full speed: no block comes twice.
+        live.extend((0..54_000).map(|at| (allocate(size(at)), size(at))));
+        live[6_000..].iter().for_each(|&(block, size)| fill(block, size));
+        assert!(live.iter().all(|&(block, size)| is_filled(block, size)));
+        assert_eq!(live.iter().map(|&(block, _)| block).collect::<BTreeSet<_>>().len(), 60_000);
+        check();
+        // SAFETY: in use, the test's.
+        live.iter().for_each(|&(block, _)| unsafe { deallocate(block) });
+        purge();
+        check();
+        assert_eq!(Ledger::take().spans.bytes, 0);
+        assert!(address_map::committed() > 0);
+    });
+}
