@@ -1,6 +1,6 @@
 //! Owns: the lists of spans that nobody holds but that have free blocks, one per size class.
 //! Idea: what one thread leaves behind, or cannot use, the next one that needs it takes.
-//! Never: touches blocks.
+//! Never: touches blocks but to make holes.
 //! Threads: any; one lock per class, held for a few link changes; nothing else is locked inside.
 //! Checked: loom models of the word's states; the stress tests.
 //! Story: docs/protocol.md
@@ -73,13 +73,42 @@ pub(crate) fn adopt(class: usize) -> Option<(*mut Span, Chain)> {
         }
         at = next;
     }
-    let (_, span) = best?;
-    // SAFETY: as above. None: a push has just claimed it, and waits for this lock.
+    take(orphans, &mut spans, best?.1)
+}
+
+/// Becomes the holder of a member of the list; None if a push has just claimed it, and waits for
+/// this lock.
+fn take(orphans: &Orphans, spans: &mut SpanList, span: *mut Span) -> Option<(*mut Span, Chain)> {
+    // SAFETY: members are valid, and their links and constant fields are the lock's.
     let pending = unsafe { (*span).word().adopt((*span).base()) }?;
     // SAFETY: it is in this list.
     unsafe { spans.remove(span) };
     orphans.count.store(spans.len(), Ordering::Relaxed);
     Some((span, pending))
+}
+
+/// Gives back the pages on which nothing lives in all these spans, once around.
+pub(crate) fn make_holes() {
+    for orphans in &ORPHANS {
+        for _ in 0..orphans.count.load(Ordering::Relaxed) {
+            let mut spans = orphans.spans.lock();
+            let oldest = spans.last();
+            if oldest.is_null() {
+                break;
+            }
+            let Some((span, pending)) = take(orphans, &mut spans, oldest) else { break };
+            drop(spans);
+            // SAFETY: this thread holds it now, and it is in no list.
+            unsafe {
+                (*span).push_list(pending.head);
+                (*span).make_holes();
+                if (*span).used() == 0 || !leave(span) {
+                    (*span).empty();
+                    (*span).release();
+                }
+            }
+        }
+    }
 }
 
 /// Takes out a span that the caller's push has claimed as empty.

@@ -100,6 +100,58 @@ fn no_live_page_goes_and_no_block_is_lost() {
     });
 }
 
+/// Bytes of the pages that hold a part of these blocks.
+fn floor(live: &[(*mut u8, usize)]) -> usize {
+    let page = os::page_size();
+    let pages: BTreeSet<_> = live
+        .iter()
+        .flat_map(|&(block, size)| block.addr() / page..(block.addr() + size).div_ceil(page))
+        .collect();
+    pages.len() * page
+}
+
+/// The same at once, by a call, whoever has freed: the owner before it left, or others after that.
+#[test]
+fn a_purge_gives_back_the_pages_without_a_live_byte() {
+    alone(|| {
+        let mut random = Random(0x5555_4321_aaaa_cba9);
+        let size = |at: usize| 64 + at % 29 * 32;
+        let thin = |live: &mut Vec<(usize, usize)>, to: usize, random: &mut Random| {
+            while live.len() > to {
+                let (block, _) = live.swap_remove(random.below(live.len()));
+                // SAFETY: in use, the test's.
+                unsafe { deallocate(std::ptr::with_exposed_provenance_mut(block)) };
+            }
+        };
+        let left = std::thread::spawn(move || {
+            let mut random = Random(77);
+            let take = |at| (allocate(size(at)).expose_provenance(), size(at));
+            let mut live: Vec<_> = (0..60_000).map(take).collect();
+            thin(&mut live, 20_000, &mut random);
+            live
+        });
+        let mut live = left.join().expect("no panic");
+        thin(&mut live, 6_000, &mut random);
+        let live: Vec<_> = live
+            .into_iter()
+            .map(|(block, size)| (std::ptr::with_exposed_provenance_mut::<u8>(block), size))
+            .collect();
+        live.iter().for_each(|&(block, size)| fill(block, size));
+        let before = Ledger::take().spans.resident;
+        purge();
+        check();
+        let after = Ledger::take().spans.resident;
+        let floor = floor(&live);
+        assert!(after <= floor + floor / 20 + (1 << 20), "{after} of {before}, floor {floor}");
+        assert!(live.iter().all(|&(block, size)| is_filled(block, size)));
+        // SAFETY: in use, the test's.
+        live.iter().for_each(|&(block, _)| unsafe { deallocate(block) });
+        purge();
+        check();
+        assert_eq!(Ledger::take().spans.bytes, 0);
+    });
+}
+
 /// What a thread has time for: after most of its blocks are freed at random, and little happens,
 /// hardly more than the pages with a live byte stay, and everything works on.
 #[test]
@@ -115,12 +167,7 @@ fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
             // SAFETY: in use, the test's.
             unsafe { deallocate(block) };
         }
-        let page = os::page_size();
-        let pages: BTreeSet<_> = live
-            .iter()
-            .flat_map(|&(block, size)| block.addr() / page..(block.addr() + size).div_ceil(page))
-            .collect();
-        let floor = pages.len() * page;
+        let floor = floor(&live);
         let (start, mut at) = (Instant::now(), 0);
         let mut resident = full;
         while resident > floor + floor / 20 + (1 << 20) {

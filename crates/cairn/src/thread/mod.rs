@@ -185,6 +185,7 @@ pub(crate) fn trim() {
         unsafe { (*heap).abandon() };
     }
     commons::trim();
+    orphans::make_holes();
     heap::request_trim();
 }
 
