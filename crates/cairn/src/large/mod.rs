@@ -215,7 +215,11 @@ pub(crate) fn reuse(kept: &mut *mut Large, size: usize) -> *mut u8 {
 
 /// Gives what is kept to the arena.
 pub(crate) fn drop_kept(kept: &mut *mut Large) {
-    let large = core::mem::replace(kept, null_mut());
+    let large = *kept;
+    // Volatile: a child forked while the run is on its way must not find it here, and to the compiler
+    // this is a dead store where another run comes next.
+    // SAFETY: what is kept is the caller's.
+    unsafe { (&raw mut *kept).write_volatile(null_mut()) };
     if !large.is_null() {
         // SAFETY: what is kept is the caller's.
         unsafe { give_back((*large).index, (*large).slices) };

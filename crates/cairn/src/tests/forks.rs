@@ -7,15 +7,16 @@ use crate::heap::{Heap, commons, pool};
 use crate::os::{Fork, set_forking};
 use crate::size_class::class_of;
 use crate::{
-    Cairn, Ledger, address_map, allocate, allocate_zeroed, check, deallocate_named, large, orphans,
-    purge, thread,
+    Cairn, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate_named, large,
+    orphans, purge, thread,
 };
 use core::alloc::{GlobalAlloc, Layout};
+use core::ptr::null_mut;
 use std::boxed::Box;
 use std::collections::HashSet;
 use std::string::String;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 /// Runs `work` in a forked child; true if it neither panics nor dies.
@@ -31,6 +32,49 @@ fn child_does(work: impl FnOnce()) -> bool {
     // SAFETY: the status is valid for writing.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     status == 0
+}
+
+/// A heap keeps another run in place of one that goes to the arena: while that is on its way, a child
+/// forked just then must not find it kept, for somebody else may have it already. It takes a release
+/// build to see the compiler leave out the store between.
+#[test]
+fn a_child_finds_no_run_that_is_on_its_way() {
+    alone(|| {
+        let heap = AtomicPtr::new(null_mut::<Heap>());
+        let go = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // A thread without a heap keeps nothing.
+                free(allocate(64));
+                let (first, second) = (allocate(200_000), allocate(200_000));
+                free(first);
+                heap.store(thread::heap(), Ordering::Release);
+                while !go.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                // Waits for the arena's lock, with the first one in hand.
+                free(second);
+            });
+            let mut seen = null_mut::<Heap>();
+            while seen.is_null() {
+                seen = heap.load(Ordering::Acquire);
+                std::thread::yield_now();
+            }
+            // SAFETY: a heap; read as a child would find it.
+            let kept = || unsafe { (&raw const (*seen).kept).read_volatile() };
+            let kept_first = !kept().is_null();
+            arena::at_fork(Fork::Prepare);
+            go.store(true, Ordering::Release);
+            let start = Instant::now();
+            while !kept().is_null() && start.elapsed() < Duration::from_secs(5) {
+                std::thread::yield_now();
+            }
+            let gone = kept().is_null();
+            arena::at_fork(Fork::Parent);
+            assert!(kept_first && gone, "kept at first: {kept_first}; not any more: {gone}");
+        });
+        check();
+    });
 }
 
 fn in_use(size: usize) -> usize {
