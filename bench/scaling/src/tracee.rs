@@ -171,6 +171,8 @@ fn spawn(probe: &Path, order: &Order, library: Option<&Path>) -> Result<Child> {
     // Two libraries ask how many cores there are; they are told what they would make of one
     // for each thread.
     command.env("MALLOC_CONF", format!("narenas:{}", 4 * order.threads));
+    // Time goes on while threads stand still: nothing is given back by it.
+    command.env("CAIRN_PURGE_DELAY", "1000000000s");
     command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * order.threads));
     if let Some(library) = library {
         command.env("LD_PRELOAD", library);

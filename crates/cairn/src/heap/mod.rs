@@ -257,6 +257,7 @@ impl Heap {
             if span.is_null()
                 || !(*span).has_local()
                 || (*this).visits.wrapping_add(1).is_multiple_of(VISITS)
+                || (*this).served & 1 << class == 0
                 || (*this).slow
             {
                 return null_mut();

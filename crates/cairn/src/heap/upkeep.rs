@@ -24,8 +24,11 @@ const CLASSES_AT_ONCE: usize = 4;
 /// A heap is slow if it makes fewer visits than milliseconds pass, and this many: the clock is
 /// coarse. Half of it takes a few visits around the clock's step for a slow heap. Tests set it.
 pub(crate) static PACE_MS: AtomicU32 = AtomicU32::new(16);
-/// Spans that are searched for holes in one upkeep: some hundred microseconds.
+/// Spans that are searched for holes in one upkeep, ...
 const SWEEP: usize = 128;
+/// ... unless that takes longer: a hole in a huge page may take 0.1 ms. Twice of it shows in the
+/// slowest allocation of a program, half of it is the time of one such hole.
+const SWEEP_NS: u64 = 200_000;
 
 /// Counts calls of `request_trim`: heaps that lag behind give back what they hold. Relaxed: it
 /// guards nothing, and a heap that sees it late trims late.
@@ -106,6 +109,7 @@ impl Heap {
 
     /// Makes holes in the next few spans of `partial`.
     fn sweep(&mut self) {
+        let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP {
             if self.sweep.is_null() {
                 self.swept = (self.swept + 1) % CLASS_COUNT;
@@ -117,6 +121,9 @@ impl Heap {
                 (*self.sweep).make_holes();
                 self.sweep = SpanList::after(self.sweep);
             }
+            if os::now_ns() >= end {
+                break;
+            }
         }
     }
 
@@ -127,7 +134,6 @@ impl Heap {
         self.served &= !(1 << class);
         if cold {
             self.put_list_back(class);
-            self.deactivate(class);
         }
         self.settle(class, LOOK, cold && pool::more_than(1));
     }

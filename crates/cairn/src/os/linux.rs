@@ -128,10 +128,10 @@ pub(crate) fn allow_huge_pages(at: *mut u8, size: usize, fresh: *mut u8) {
     if !wanted || !advise(at, size, libc::MADV_HUGEPAGE) {
         return;
     }
-    let start = clock_ns(libc::CLOCK_MONOTONIC);
+    let start = now_ns();
     // SAFETY: the caller's.
     unsafe { fresh.write_volatile(0) };
-    if clock_ns(libc::CLOCK_MONOTONIC) - start > SLOW_NS.load(Ordering::Relaxed) {
+    if now_ns() - start > SLOW_NS.load(Ordering::Relaxed) {
         PAUSE.store(now_ms() + PAUSE_MS, Ordering::Relaxed);
         keep_small_pages(at, size);
     }
@@ -210,6 +210,11 @@ pub(crate) fn address_space_limit() -> usize {
 /// Milliseconds on a clock that is cheap to read and may lag by a few.
 pub(crate) fn now_ms() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+/// Nanoseconds on an exact clock.
+pub(crate) fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
