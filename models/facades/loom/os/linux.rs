@@ -110,6 +110,10 @@ pub(crate) fn now_ms() -> u64 {
     1
 }
 
+pub(crate) fn now_ns() -> u64 {
+    1
+}
+
 pub(crate) fn seed() -> usize {
     0
 }

@@ -91,6 +91,10 @@ pub(crate) fn now_ms() -> u64 {
     threads::now_ms()
 }
 
+pub(crate) fn now_ns() -> u64 {
+    threads::now_ms() * 1_000_000
+}
+
 /// The same in each run: addresses are, then.
 pub(crate) fn seed() -> usize {
     0
