@@ -183,14 +183,14 @@ impl Heap {
         self.flush();
         large::drop_kept(&mut self.kept);
         self.remote_frees = 0;
+        (0..CLASS_COUNT).for_each(|class| self.deactivate(class));
+        // Before `partial`: what others have just freed into goes there.
+        while self.give_up_full() {}
         for class in 0..CLASS_COUNT {
-            self.deactivate(class);
-            // What others have just freed into may stay at first.
             while self.partial[class].len() > 0 {
                 self.settle(class, usize::MAX, true);
             }
         }
-        while self.give_up_full() {}
     }
 
     /// Lets go of one span of the full list; false if there is none.

@@ -555,3 +555,27 @@ fn active_spans_are_given_up_while_others_free_into_them() {
         race_for_spans(&sizes.filter(|size| (256..=4096).contains(size)).collect::<Vec<_>>());
     });
 }
+
+/// A thread leaves while another frees what it has allocated: its full spans may get frees between
+/// being looked at and being let go. Nothing stays with its heap.
+#[test]
+fn a_thread_that_leaves_during_frees_keeps_nothing() {
+    alone(|| {
+        free(allocate(64));
+        for round in 0..3000 {
+            let (send, receive) = channel();
+            let thread = std::thread::spawn(move || {
+                let held: Vec<_> = (0..200).map(|_| Sent(allocate(4000))).collect();
+                send.send(held).expect("it waits");
+            });
+            let held = receive.recv().expect("it sends");
+            // Another moment of its leaving in each round.
+            (0..round % 100 * 20).for_each(|_| core::hint::spin_loop());
+            held.into_iter().for_each(|block| free(block.0));
+            thread.join().expect("no panic");
+            purge();
+            assert_eq!(Ledger::take().spans.bytes, 0, "round {round}");
+        }
+        check();
+    });
+}
