@@ -1,6 +1,6 @@
 //! Owns: one run of slices cut into equal blocks: its lists, its counters, who may touch them.
 //! Idea: free blocks cost nothing (a link in themselves), untouched blocks not even a page.
-//! Never: knows thread-local state, size policy or the system.
+//! Never: knows thread-local state or size policy; of the system only how pages are given back.
 //! Threads: the holder of the span alone (see `remote`), or the holder of the lock of the list
 //!   that the span stands in, for the links.
 //! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
