@@ -12,8 +12,6 @@ mod sending;
 mod upkeep;
 
 pub(crate) use sending::send_without_heap;
-#[cfg(test)]
-pub(crate) use upkeep::PACE_MS;
 pub(crate) use upkeep::request_trim;
 pub use upkeep::tick;
 

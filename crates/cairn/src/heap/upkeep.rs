@@ -10,7 +10,7 @@ use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::{Span, SpanList};
-use crate::sync::{Apart, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicUsize, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -22,8 +22,9 @@ const FULL_PROBE: usize = 4;
 /// Classes looked at in one upkeep; a whole round takes 14.
 const CLASSES_AT_ONCE: usize = 4;
 /// A heap is slow if it makes fewer visits than milliseconds pass, and this many: the clock is
-/// coarse. Half of it takes a few visits around the clock's step for a slow heap. Tests set it.
-pub(crate) static PACE_MS: AtomicU32 = AtomicU32::new(16);
+/// coarse. Half of it takes a few visits around the clock's step for a slow heap. Or a 16th of the
+/// purge delay: where nothing is given back by time, none is slow.
+const PACE_MS: usize = 16;
 /// Spans that are searched for holes in one upkeep, ...
 const SWEEP: usize = 128;
 /// ... unless that takes longer: a hole in a huge page may take 0.1 ms. Twice of it shows in the
@@ -100,7 +101,7 @@ impl Heap {
     pub(super) fn judge_pace(&mut self, now_ms: u64) {
         let ms = (now_ms as u32).wrapping_sub(self.paced.0);
         let visits = self.visits.wrapping_sub(self.paced.1);
-        let slow = ms > visits.saturating_add(PACE_MS.load(Ordering::Relaxed));
+        let slow = ms as usize > visits as usize + PACE_MS.max(arena::purge_delay_ms() / 16);
         if slow || visits >= VISITS / 2 {
             self.slow = slow && self.paced.0 > 0;
             self.paced = (now_ms as u32, self.visits);

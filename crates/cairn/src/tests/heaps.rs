@@ -1,9 +1,9 @@
 //! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
 
 use super::alone::alone;
-use crate::heap::{Heap, PACE_MS, commons};
+use crate::heap::{Heap, commons};
 use crate::size_class::{CLASSES, class_of};
-use crate::{ClassRow, Ledger, address_map, allocate, check, deallocate, purge, thread};
+use crate::{ClassRow, Ledger, address_map, allocate, arena, check, deallocate, purge, thread};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::boxed::Box;
@@ -91,7 +91,7 @@ fn my_tag() -> u32 {
 fn frees_to_another_thread_are_batched_once_they_are_many() {
     alone(|| {
         // Seldom as they are here, they would go at once.
-        PACE_MS.store(u32::MAX, Ordering::Relaxed);
+        arena::set_purge_delay_ms(1 << 40);
         for (size, batch) in [(64, 4), (512, 4), (1024, 2), (4096, 1), (20_000, 1)] {
             let held = blocks(size, 230);
             let other = Other::new();
