@@ -58,8 +58,8 @@ const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
 /// Slices in the room of a huge page.
 const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
 /// Slices in use from which on a heap is backed by huge pages as it grows: one of them is then
-/// a 24th of it at most.
-const HUGE_MIN: usize = (48 << 20) / SLICE_SIZE;
+/// an eighth of it at most.
+const HUGE_MIN: usize = (16 << 20) / SLICE_SIZE;
 
 /// Search hints: one for each run length up to a chunk, then one per doubling.
 const HINTS: usize = CHUNK_SLICES + 1 + 20;

@@ -98,8 +98,8 @@ pub(crate) struct Heap {
     pub(crate) kept: *mut Large,
     remote_frees: u32,
     visits: u32,
-    /// It makes few visits: less than one in a millisecond.
-    slow: bool,
+    /// How often in a row it was found to make few visits: less than one in a millisecond.
+    slow: u32,
     /// When that was last judged, and the visits up to then.
     paced: (u32, u32),
     /// Where the search for holes goes on, and in which class.
@@ -256,7 +256,7 @@ impl Heap {
                 || !(*span).has_local()
                 || (*this).visits.wrapping_add(1).is_multiple_of(VISITS)
                 || (*this).served & 1 << class == 0
-                || (*this).slow
+                || (*this).slow > 0
             {
                 return null_mut();
             }
@@ -289,13 +289,13 @@ impl Heap {
         let freed = [Heap::ask_commons, Heap::active_frees, Heap::adopt_own, Heap::adopt_orphan];
         for (nth, rung) in freed.into_iter().enumerate() {
             let mut list = rung(self, class);
-            if list.count > 0 && nth > 0 && self.slow {
+            if list.count > 0 && nth > 0 && self.slow > 0 {
                 // SAFETY: the list is of the active span.
                 unsafe { (*self.active[class]).take_rest_back(&mut list) };
             }
             if list.count > 0 {
                 // What is shared goes back when it is freed: others need as little of it.
-                let keeps = nth > 0 && !self.slow;
+                let keeps = nth > 0 && self.slow == 0;
                 return self.serve(class, list, if keeps { room } else { 0 });
             }
         }

@@ -25,6 +25,8 @@ const CLASSES_AT_ONCE: usize = 4;
 /// coarse. Half of it takes a few visits around the clock's step for a slow heap. Or a 16th of the
 /// purge delay: where nothing is given back by time, none is slow.
 const PACE_MS: usize = 16;
+/// Findings in a row, after which it looks for holes: a pause between two phases is none.
+const HOLES_AFTER: u32 = 2;
 /// Spans that are searched for holes in one upkeep, ...
 const SWEEP: usize = 128;
 /// ... unless that takes longer: a hole in a huge page may take 0.1 ms. Twice of it shows in the
@@ -59,7 +61,7 @@ impl Heap {
     #[inline]
     pub(super) fn check_upkeep(&mut self) {
         if self.visits.is_multiple_of(VISITS)
-            || self.slow
+            || self.slow > 0
             || arena::in_debt()
             || self.trims_seen != TRIMS.0.load(Ordering::Relaxed)
         {
@@ -75,7 +77,7 @@ impl Heap {
             self.flush();
             (0..CLASS_COUNT).for_each(|class| self.settle(class, usize::MAX, false));
         }
-        if self.visits.is_multiple_of(VISITS) || self.slow {
+        if self.visits.is_multiple_of(VISITS) || self.slow > 0 {
             self.flush();
             self.remote_frees /= 2;
             large::drop_kept(&mut self.kept);
@@ -84,10 +86,10 @@ impl Heap {
                 self.full_most = self.full_most.max(FULL_PROBE);
             }
             self.judge_pace(os::now_ms());
-            if self.slow {
+            if self.slow > HOLES_AFTER {
                 self.sweep();
             }
-            let every = if self.slow { 1 } else { VISITS };
+            let every = if self.slow > 0 { 1 } else { VISITS };
             let step = (self.visits / every) as usize * CLASSES_AT_ONCE;
             for class in step..step + CLASSES_AT_ONCE {
                 self.review(class % CLASS_COUNT);
@@ -103,7 +105,7 @@ impl Heap {
         let visits = self.visits.wrapping_sub(self.paced.1);
         let slow = ms as usize > visits as usize + PACE_MS.max(arena::purge_delay_ms() / 16);
         if slow || visits >= VISITS / 2 {
-            self.slow = slow && self.paced.0 > 0;
+            self.slow = if slow && self.paced.0 > 0 { self.slow.saturating_add(1) } else { 0 };
             self.paced = (now_ms as u32, self.visits);
         }
     }

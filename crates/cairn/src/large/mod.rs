@@ -84,7 +84,7 @@ static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
 /// The size of the largest block seen filled since one was seen that was not.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 /// One block in so many is looked at, of those that are no mappings.
-const LOOKED_AT: usize = 32;
+const LOOKED_AT: usize = 8;
 
 /// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
 /// have huge pages. What is used here and there must not become resident as a whole.

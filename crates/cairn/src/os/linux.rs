@@ -14,10 +14,12 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// A huge page that takes longer comes from memory that the host of a virtual machine has yet to
 /// find. 512 small ones take as long, and come from what is warm. Tests set it out of force.
 pub(crate) static SLOW_NS: AtomicU64 = AtomicU64::new(1_000_000);
-/// For so long no others are asked for then: until the clock says `PAUSE`. Relaxed: it guards
-/// nothing, and who sees it late asks for one more.
-const PAUSE_MS: u64 = 2000;
-static PAUSE: AtomicU64 = AtomicU64::new(0);
+/// For twice as long no others are asked for then, and twice as long as before if it was the
+/// first after a pause, two seconds at most: until the clock says `RESUME_NS`. Relaxed: they guard
+/// nothing, and who sees them late asks for one more.
+const PAUSE_MAX_NS: u64 = 2_000_000_000;
+pub(crate) static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
+pub(crate) static RESUME_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether a large, dense heap asks for huge pages; true from the start.
 pub static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
 
@@ -124,17 +126,20 @@ pub(crate) fn use_huge_page(at: *mut u8) {
 /// has not been touched: if that takes too long, no huge pages are asked for, here or elsewhere, for
 /// a while.
 pub(crate) fn allow_huge_pages(at: *mut u8, size: usize, fresh: *mut u8) {
-    let wanted = HUGE_PAGES.load(Ordering::Relaxed) && now_ms() >= PAUSE.load(Ordering::Relaxed);
+    let start = now_ns();
+    let wanted = HUGE_PAGES.load(Ordering::Relaxed) && start >= RESUME_NS.load(Ordering::Relaxed);
     if !wanted || !advise(at, size, libc::MADV_HUGEPAGE) {
         return;
     }
-    let start = now_ns();
     // SAFETY: the caller's.
     unsafe { fresh.write_volatile(0) };
-    if now_ns() - start > SLOW_NS.load(Ordering::Relaxed) {
-        PAUSE.store(now_ms() + PAUSE_MS, Ordering::Relaxed);
+    let (end, mut pause) = (now_ns(), 0);
+    if end - start > SLOW_NS.load(Ordering::Relaxed) {
+        pause = (2 * PAUSE_NS.load(Ordering::Relaxed).max(end - start)).min(PAUSE_MAX_NS);
+        RESUME_NS.store(end + pause, Ordering::Relaxed);
         keep_small_pages(at, size);
     }
+    PAUSE_NS.store(pause, Ordering::Relaxed);
 }
 
 /// Unmaps whole pages; false if the kernel refuses (a split over the mapping limit).

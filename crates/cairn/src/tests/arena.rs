@@ -18,7 +18,7 @@ const BURST_STEP: usize = 16 * MIB;
 const BURST_MAX: usize = 512 * MIB;
 /// The room of a huge page, and the slices in use from which on a dense heap gets some.
 const UNIT: usize = 2 * MIB;
-const HUGE_MIN: usize = 48 * MIB;
+const HUGE_MIN: usize = 16 * MIB;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slice {

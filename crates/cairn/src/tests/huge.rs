@@ -53,3 +53,36 @@ fn blocks_that_will_be_filled_get_huge_pages() {
         crate::tests::check();
     });
 }
+
+/// One that takes too long stops the asking for a while, twice as long as the last time; one that
+/// does not ends that.
+#[test]
+fn slow_huge_pages_are_not_asked_for_again_soon() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    alone(|| {
+        let mapped = os::map(8 * os::HUGE_PAGE);
+        let first = mapped.wrapping_add(mapped.addr().wrapping_neg() % os::HUGE_PAGE);
+        let ask = |nth: usize| {
+            let page = first.wrapping_add(nth * os::HUGE_PAGE);
+            os::allow_huge_pages(page, os::HUGE_PAGE, page);
+            flags_at(page).contains(" hg")
+        };
+        let (pause, resume) = (&os::PAUSE_NS, &os::RESUME_NS);
+        os::SLOW_NS.store(0, Ordering::Relaxed);
+        assert!(!ask(0));
+        let once = pause.load(Ordering::Relaxed);
+        assert!(once > 0 && resume.load(Ordering::Relaxed) > once);
+        resume.store(0, Ordering::Relaxed);
+        assert!(!ask(1));
+        assert!(pause.load(Ordering::Relaxed) >= 2 * once);
+        // Within the pause nothing is asked for, however fast it might be.
+        os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
+        resume.store(u64::MAX, Ordering::Relaxed);
+        assert!(!ask(2));
+        resume.store(0, Ordering::Relaxed);
+        assert!(ask(3));
+        assert_eq!(pause.load(Ordering::Relaxed), 0);
+    });
+}
