@@ -6,6 +6,7 @@
 #![cfg_attr(panic = "abort", no_std)]
 #![allow(clippy::missing_safety_doc)] // The contracts are those of the C standard and malloc(3).
 
+mod cgroup;
 mod config;
 mod cxx;
 mod family;

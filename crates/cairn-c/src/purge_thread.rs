@@ -1,6 +1,8 @@
 //! The one thread that the library may have, if `CAIRN_PURGE_THREAD=1` asks for it: it lets time
-//! pass where nobody allocates. docs/giving-back.md says what it changes for a program.
+//! pass where nobody allocates, and gives back before the process's memory cgroup is full.
+//! docs/giving-back.md says what it changes for a program.
 
+use crate::cgroup::Group;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
@@ -14,6 +16,16 @@ const PAUSE_MS: usize = 1;
 /// The clock that upkeep reads lags behind by so much at most: less, and every other tick
 /// would find itself too early.
 const LAG_MS: usize = 10;
+/// A group is near its limit when it has less than this part of it left.
+const NEAR: u64 = 8;
+/// How fast the room in a group may go, in bytes a millisecond (2 GiB/s): so long the thread may
+/// sleep, but not less than `LOOK_MS`.
+const FILL: u64 = 2 << 20;
+const LOOK_MS: usize = 5;
+/// Bytes: where giving back all there is brings less, the next look is `REST` times as far. Each
+/// one goes through all that nobody holds, and asks all threads.
+const WORTHWHILE: usize = 1 << 20;
+const REST: usize = 10;
 
 /// What the thread sleeps on. 1: it shall end.
 static ENDING: AtomicU32 = AtomicU32::new(0);
@@ -100,14 +112,25 @@ extern "C" fn end(_: *mut c_void) {
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     // SAFETY: a C string of less than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"cairn-purge".as_ptr()) };
+    let group = Group::find();
     while ENDING.load(Ordering::Relaxed) == 0 {
         let more = cairn::tick();
         let ms = if more { PAUSE_MS } else { cairn::purge_delay_ms().saturating_add(LAG_MS) };
-        if !sleep(ms) {
+        if !sleep(ms.min(group.as_ref().map_or(usize::MAX, relieve))) {
             break;
         }
     }
     null_mut()
+}
+
+/// Gives back all there is if the group is near its limit; how long it cannot be full after that, in
+/// milliseconds.
+fn relieve(group: &Group) -> usize {
+    let Some((used, limit)) = group.used_and_limit() else { return usize::MAX };
+    let left = limit.saturating_sub(used);
+    let in_vain = left < limit / NEAR && cairn::purge() < WORTHWHILE;
+    let least = if in_vain { LOOK_MS * REST } else { LOOK_MS };
+    usize::try_from(left / FILL).unwrap_or(usize::MAX).max(least)
 }
 
 /// Sleeps for so long, or until the thread shall end. False if the system does not let it.

@@ -4,7 +4,11 @@
 mod common;
 
 use common::{EVERYWHERE, Loading, Outcome, Program, is_root, run, skip_for_stand_in, skipped};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Runs a case of a program with the thread, in each of these loadings.
 fn in_loadings(loadings: &[Loading], source: &str, case: &[&str], check: impl Fn(&str, &Outcome)) {
@@ -152,5 +156,97 @@ fn it_is_shown_and_bad_values_are_named() {
         }
         let Some(said) = said(loading, &[("CAIRN_PURGE_THREAD", "maybe")]) else { continue };
         assert_eq!(said, "cairn: CAIRN_PURGE_THREAD: cannot read `maybe`\n", "{loading:?}");
+    }
+}
+
+/// A memory cgroup with one below it, that the program is in: both are gone with this.
+struct Group {
+    outer: PathBuf,
+    inner: PathBuf,
+    limit: &'static str,
+}
+
+impl Group {
+    /// None where none can be made.
+    fn new(name: &str) -> Option<Group> {
+        let versions =
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        versions.into_iter().find_map(|(mount, limit)| {
+            let outer = Path::new(mount).join(format!("cairn-{name}-{}", std::process::id()));
+            let inner = outer.join("inner");
+            let group = Group { outer, inner, limit };
+            std::fs::create_dir(&group.outer).ok()?;
+            // The second version has to be told; in the first one there is no such file.
+            let _ = std::fs::write(group.outer.join("cgroup.subtree_control"), "+memory");
+            std::fs::create_dir(&group.inner).ok()?;
+            group.inner.join(limit).exists().then_some(group)
+        })
+    }
+
+    fn limit(&self, group: &Path, bytes: usize) {
+        std::fs::write(group.join(self.limit), bytes.to_string()).expect("a limit");
+    }
+
+    /// Has the command run in the inner one.
+    fn put(&self, command: &mut Command) {
+        let file = self.inner.join("cgroup.procs");
+        let file = CString::new(file.as_os_str().as_bytes()).expect("no zeros");
+        // SAFETY: between fork and exec only async-signal-safe functions are called, with pointers
+        // into the closure.
+        unsafe {
+            command.pre_exec(move || {
+                let procs = libc::open(file.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+                match libc::write(procs, c"0".as_ptr().cast(), 1) {
+                    1 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for group in [&self.inner, &self.outer] {
+            // A process that has ended may take a moment to leave.
+            for _ in 0..100 {
+                match std::fs::remove_dir(group) {
+                    Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                        std::thread::sleep(std::time::Duration::from_millis(10));
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+/// Its own limit, or one of the group around it; none that is near.
+#[test]
+fn a_process_gives_back_near_its_groups_limit() {
+    const NEAR: usize = 60 << 20;
+    const FAR: usize = 1 << 30;
+    if skip_for_stand_in() {
+        return;
+    }
+    let cases = [
+        (NEAR, FAR, "near_the_limit"),
+        (FAR, NEAR, "near_the_limit"),
+        (FAR, FAR, "far_from_the_limit"),
+    ];
+    for (nth, (outer, inner, case)) in cases.into_iter().enumerate() {
+        for loading in EVERYWHERE {
+            let Some(group) = Group::new(&format!("{nth}-{loading:?}")) else {
+                assert!(skipped("no memory cgroup can be made"));
+                return;
+            };
+            group.limit(&group.outer, outer);
+            group.limit(&group.inner, inner.min(outer));
+            let Some(program) = Program::build("purge_thread.c", loading) else { continue };
+            let mut command = program.command(&[case]);
+            command.env("CAIRN_PURGE_THREAD", "1").env("CAIRN_PURGE_DELAY", "3600s");
+            group.put(&mut command);
+            run(command).assert_quiet_success(&format!("{case} {nth}, {loading:?}"));
+        }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_inherit: bool,
 
-    /// Give memory back while the program is idle, too
+    /// Give memory back while the program is idle, too, and before its memory cgroup is full
     ///
     /// It takes one thread more in the program, and in each child that inherits cairn.
     #[arg(long)]

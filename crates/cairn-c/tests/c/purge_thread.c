@@ -110,6 +110,32 @@ static void blocks_of_another_thread(void)
     expect_given_back(before);
 }
 
+/*
+ * In a memory cgroup of 60 MiB, or one with room: 10 MiB are free beside 44 in use. No bound is reached
+ * by that, and time does not pass: the purge delay is an hour.
+ */
+static void fill_beside_44_mib(void)
+{
+    uint64_t random = 1;
+    struct block *kept = filled(44 * MIB, 700 * KIB, 0, &random);
+    freed(filled(10 * MIB, 700 * KIB, 0, &random));
+    CHECK(kept != NULL, "kept");
+}
+
+static void near_the_limit(void)
+{
+    fill_beside_44_mib();
+    /* The last run stays with its thread's heap, and 2 MiB are the program's own. */
+    EXPECT_SOON(resident_kib() <= 48 * KIB, "%zu KiB", resident_kib());
+}
+
+static void far_from_the_limit(void)
+{
+    fill_beside_44_mib();
+    for (double began = now(); now() < began + 0.5; nap())
+        CHECK(resident_kib() >= 53 * KIB, "%zu KiB", resident_kib());
+}
+
 /* A fork that hangs must not outlive the test: alarms are not inherited. */
 static pid_t forked(void)
 {
@@ -381,6 +407,8 @@ static const struct test_case cases[] = {
     {"largest_runs", largest_runs},
     {"mappings", mappings},
     {"blocks_of_another_thread", blocks_of_another_thread},
+    {"near_the_limit", near_the_limit},
+    {"far_from_the_limit", far_from_the_limit},
     {"children", children},
     {"there_is_one", there_is_one},
     {"there_is_none", there_is_none},
