@@ -74,9 +74,8 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
         // A kernel before 4.17 takes the address for a hint.
         // SAFETY: the mapping was made just now.
         unsafe { release(got, size) };
-        return false;
     }
-    !got.is_null()
+    got == at
 }
 
 fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
@@ -174,8 +173,7 @@ pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
     let page = page_size();
     let mut pages = [0u8; BATCH];
     let mut count = 0;
-    let mut done = 0;
-    while done < size {
+    for done in (0..size).step_by(BATCH * page) {
         let len = (size - done).min(BATCH * page);
         // SAFETY: `pages` has a byte for each page of the range asked about.
         let ok = keeping_errno(|| unsafe {
@@ -184,7 +182,6 @@ pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
         if ok == 0 {
             count += pages.iter().take(len.div_ceil(page)).filter(|&&p| p & 1 != 0).count();
         }
-        done += len;
     }
     count * page
 }
