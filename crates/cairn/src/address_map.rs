@@ -341,12 +341,21 @@ fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
     true
 }
 
-/// Commits the pages under metadata bytes `from..to`, counted from `start`.
-fn commit_metadata(start: *mut u8, from: usize, to: usize) -> bool {
+/// The pages under bytes `from..to`, counted from `start`: (address, bytes).
+fn pages(start: *mut u8, from: usize, to: usize) -> (*mut u8, usize) {
     let page = os::page_size();
-    let from = (start.addr() + from) & !(page - 1);
-    let to = os::round_up(start.addr() + to, page);
-    os::commit(start.with_addr(from), to - from)
+    let low = (start.addr() + from) & !(page - 1);
+    (start.with_addr(low), os::round_up(start.addr() + to, page) - low)
+}
+
+/// The pages under the descriptors and under the chunks of slices `from..to`.
+fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 2] {
+    let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
+    let chunk_end = to.div_ceil(CHUNK_SLICES) * CHUNK_BYTES;
+    [
+        pages(MAP.base.load(Ordering::Relaxed), from << DESCRIPTOR_SHIFT, to << DESCRIPTOR_SHIFT),
+        pages(chunks, from / CHUNK_SLICES * CHUNK_BYTES, chunk_end),
+    ]
 }
 
 /// Puts memory and metadata behind `count` more slices; false, and nothing changed, if the
@@ -357,13 +366,8 @@ pub(crate) fn commit(count: usize) -> bool {
     if to > slice_limit() {
         return false;
     }
-    let base = MAP.base.load(Ordering::Relaxed);
-    let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
-    let chunk_from = from / CHUNK_SLICES * size_of::<Chunk>();
-    let chunk_to = to.div_ceil(CHUNK_SLICES) * size_of::<Chunk>();
     let data = slice_address(from);
-    let done = commit_metadata(base, from << DESCRIPTOR_SHIFT, to << DESCRIPTOR_SHIFT)
-        && commit_metadata(chunks, chunk_from, chunk_to)
+    let done = metadata(from, to).into_iter().all(|(at, bytes)| os::commit(at, bytes))
         && if MAP.reserved.load(Ordering::Relaxed) {
             os::commit(data, count * SLICE_SIZE)
         } else {
@@ -378,23 +382,13 @@ pub(crate) fn commit(count: usize) -> bool {
 
 /// Makes heap number `index` usable memory; its neighbours on the same page come with it.
 pub(crate) fn commit_heap(index: usize) -> bool {
-    heap_address(index).is_some_and(|at| commit_metadata(at, 0, HEAP_SIZE))
+    let pages = heap_address(index).map(|at| pages(at, 0, HEAP_SIZE));
+    pages.is_some_and(|(at, bytes)| os::commit(at, bytes))
 }
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
 pub(crate) fn metadata_extents() -> [(*mut u8, usize); 3] {
-    let (from, to) = (first_slice(), committed());
-    let pages = |start: *mut u8, from: usize, to: usize| {
-        let page = os::page_size();
-        let low = (start.addr() + from) & !(page - 1);
-        (start.with_addr(low), os::round_up(start.addr() + to, page) - low)
-    };
-    let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
-    let heaps = MAP.heaps.load(Ordering::Relaxed);
-    let chunk_end = to.div_ceil(CHUNK_SLICES) * CHUNK_BYTES;
-    [
-        pages(MAP.base.load(Ordering::Relaxed), from << DESCRIPTOR_SHIFT, to << DESCRIPTOR_SHIFT),
-        pages(chunks, from / CHUNK_SLICES * CHUNK_BYTES, chunk_end),
-        pages(heaps, 0, MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE),
-    ]
+    let [descriptors, chunks] = metadata(first_slice(), committed());
+    let heap_bytes = MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE;
+    [descriptors, chunks, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
 }
