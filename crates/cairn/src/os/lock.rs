@@ -64,7 +64,7 @@ impl<T> Lock<T> {
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.acquire();
-        Guard { lock: self }
+        Guard(self)
     }
 
     /// Takes part in a fork: no thread is inside while it happens.
@@ -116,16 +116,14 @@ impl<T> Lock<T> {
 }
 
 /// Access to a lock's data; unlocks when dropped.
-pub(crate) struct Guard<'a, T> {
-    lock: &'a Lock<T>,
-}
+pub(crate) struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: the guard exists only while the lock is held.
-        unsafe { &*self.lock.data.get() }
+        unsafe { &*self.0.data.get() }
     }
 }
 
@@ -133,7 +131,7 @@ impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard exists only while the lock is held.
-        unsafe { &mut *self.lock.data.get() }
+        unsafe { &mut *self.0.data.get() }
     }
 }
 
@@ -143,6 +141,6 @@ impl<T> Drop for Guard<'_, T> {
         if is_forker() {
             return;
         }
-        self.lock.unlock();
+        self.0.unlock();
     }
 }
