@@ -110,10 +110,7 @@ unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) 
 #[cold]
 pub(crate) fn free(p: *mut u8) -> bool {
     let mut mappings = MAPPINGS.lock();
-    let Some(at) = mappings.find(p).filter(|&at| mappings.get(at).start == p) else {
-        return false;
-    };
-    let mapping = mappings.get(at);
+    let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
     forget(p);
     mappings.remove(at);
     drop(mappings);
@@ -128,8 +125,7 @@ pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
 
 /// The block around `p`: (start, usable bytes).
 pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
-    let mappings = MAPPINGS.lock();
-    let mapping = mappings.get(mappings.find(p)?);
+    let (_, mapping) = MAPPINGS.lock().find(p)?;
     (p.addr() >= mapping.start.addr()).then(|| (mapping.start, mapping.usable()))
 }
 
@@ -138,8 +134,7 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let mut mappings = MAPPINGS.lock();
-    let Some(at) = mappings.find(p) else { return Some(null_mut()) };
-    let mapping = mappings.get(at);
+    let Some((at, mapping)) = mappings.find(p) else { return Some(null_mut()) };
     let lead = mapping.start.addr() - mapping.address.addr();
     let exact = os::round_up(size + lead, os::page_size());
     if exact <= mapping.bytes {
@@ -198,11 +193,11 @@ impl Mappings {
         entries.partition_point(|mapping| mapping.address.addr() <= p.addr())
     }
 
-    /// The entry of the mapping that `p` points into.
-    fn find(&self, p: *const u8) -> Option<usize> {
+    /// The mapping that `p` points into, and its place in the table.
+    fn find(&self, p: *const u8) -> Option<(usize, Mapping)> {
         let at = self.rank(p).checked_sub(1)?;
         let mapping = self.get(at);
-        (p.addr() - mapping.address.addr() < mapping.bytes).then_some(at)
+        (p.addr() - mapping.address.addr() < mapping.bytes).then_some((at, mapping))
     }
 
     /// Sees to it that the table has room for one more entry.
