@@ -42,12 +42,11 @@ pub(crate) unsafe fn leave(span: *mut Span) -> bool {
     // SAFETY: in no list; the lock is held before the word says LISTED.
     unsafe { spans.push_front(span) };
     let left = word.list(live);
-    if left {
-        orphans.count.store(spans.len(), Ordering::Relaxed);
-    } else {
+    if !left {
         // SAFETY: put in just now.
         unsafe { spans.remove(span) };
     }
+    orphans.count.store(spans.len(), Ordering::Relaxed);
     left
 }
 
