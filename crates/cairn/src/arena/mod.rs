@@ -154,11 +154,8 @@ fn back_by_huge_page(mut arena: Guard<'static, Arena>, unit: usize) -> Guard<'st
 /// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
 pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     let mut arena = ARENA.lock();
-    if index + slices > address_map::committed() {
-        return None;
-    }
-    let mut pieces = pieces(index, slices);
-    let free = pieces.all(|(chunk, mask)| bits(chunk).free & mask == mask);
+    let is_free = |(chunk, mask)| bits(chunk).free & mask == mask;
+    let free = index + slices <= address_map::committed() && pieces(index, slices).all(is_free);
     free.then(|| arena.take_at(index, slices))
 }
 
