@@ -66,7 +66,7 @@ const WATCHED: [&str; 14] = [
 /// All else that the library needs: what cannot fail, and what only its own calls of the same
 /// name would be failed by (the loader's, and the stream that a program hands over); and what only
 /// starts and ends the purge thread, which is refused its start in `purge_thread.rs`.
-const UNWATCHED: [&str; 31] = [
+const UNWATCHED: [&str; 32] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
@@ -92,6 +92,7 @@ const UNWATCHED: [&str; 31] = [
     "pthread_attr_init",
     "pthread_attr_setstacksize",
     "pthread_create",
+    "pthread_getspecific",
     "pthread_join",
     "pthread_sigmask",
     "sigfillset",

@@ -170,8 +170,8 @@ fn refill_zeroed<F: NoMemory>(class: usize, size: usize) -> *mut u8 {
     if block.is_null() {
         return F::answer(size, MIN_ALIGN);
     }
-    // SAFETY: the block is ours. The heap may have come only just now; a thread on its way out
-    // has a stand-in, which calls nothing fresh.
+    // SAFETY: the block is ours. The heap may have come only just now; a thread without one has
+    // a stand-in, which calls nothing fresh.
     unsafe { zero(thread::heap(), class, block) }
 }
 

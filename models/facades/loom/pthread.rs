@@ -34,6 +34,12 @@ pub(crate) unsafe fn pthread_setspecific(_: u32, value: *mut c_void) -> c_int {
 
 /// # Safety
 /// As in production.
+pub(crate) unsafe fn pthread_getspecific(_: u32) -> *mut c_void {
+    VALUE.with(Cell::get)
+}
+
+/// # Safety
+/// As in production.
 pub(crate) unsafe fn pthread_atfork(
     prepare: Option<Handler>,
     parent: Option<Handler>,

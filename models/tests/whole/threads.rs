@@ -173,6 +173,12 @@ pub(crate) unsafe fn pthread_setspecific(_key: u32, value: *const c_void) -> i32
     0
 }
 
+/// # Safety
+/// None is needed: it looks like the real one.
+pub(crate) unsafe fn pthread_getspecific(_key: u32) -> *mut c_void {
+    with_own(|own| own.specific.load(Ordering::Relaxed))
+}
+
 type Handler = Option<extern "C" fn()>;
 
 /// What the allocator wants to be called at a fork.

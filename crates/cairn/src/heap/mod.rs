@@ -309,7 +309,7 @@ impl Heap {
     }
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share
-    /// with: one, two, four.
+    /// with: one, two, four; in a crowd twice as many, for a thread came with its first ones.
     fn ask_commons(&mut self, class: usize) -> Chain {
         let asked = self.carves[class];
         if asked >= COMMONS_ASKED || self.shared || !pool::more_than(1) {
@@ -317,7 +317,7 @@ impl Heap {
         }
         self.carves[class] += 1;
         let most = (COMMONS_BYTES / CLASSES[class].size as usize).max(1);
-        commons::take(class, most.min(1 << asked))
+        commons::take(class, most.min(1 << asked << usize::from(pool::more_than(pool::CROWD))))
     }
 
     fn active_frees(&mut self, class: usize) -> Chain {

@@ -28,6 +28,10 @@ static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// falls idle may keep from others that come later.
 pub(super) const FULL_SLICES: usize = 256;
 
+/// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
+/// of them is nothing to a program with as many threads.
+pub(crate) const CROWD: usize = 256;
+
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
     let heap = take_any(1);
@@ -74,6 +78,11 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     }
     pool.free = heap;
     IN_USE.0.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether a heap waits for a thread.
+pub(crate) fn has_free() -> bool {
+    !POOL.lock().free.is_null()
 }
 
 /// Whether more than `known` heaps are in use by threads.

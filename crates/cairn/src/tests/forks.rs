@@ -2,7 +2,7 @@
 //! pointers.
 
 use super::alone::{alone, panics};
-use super::heaps::{Other, blocks, free};
+use super::heaps::{Other, blocks, crowd, free};
 use crate::heap::{Heap, commons, pool};
 use crate::os::{Fork, set_forking};
 use crate::size_class::class_of;
@@ -455,6 +455,67 @@ fn the_last_destructor_loses_no_heap() {
         // PTHREAD_DESTRUCTOR_ITERATIONS
         assert!(LATE.load(Ordering::Relaxed) >= 4);
         assert_eq!(Ledger::take().heaps.0, 1);
+        check();
+    });
+}
+
+/// Makes more visits than a thread may without a heap when the C library asks for the last time.
+extern "C" fn many_at_last(left: *mut libc::c_void) {
+    // PTHREAD_DESTRUCTOR_ITERATIONS is 4.
+    if LATE.fetch_add(1, Ordering::Relaxed) < 3 {
+        let key = AGAIN.load(Ordering::Relaxed);
+        // SAFETY: the key exists.
+        assert_eq!(unsafe { libc::pthread_setspecific(key, left) }, 0);
+    } else {
+        blocks(1024, 32).into_iter().for_each(free);
+    }
+}
+
+/// Nor does a thread that leaves before it had one.
+#[test]
+fn a_newcomers_last_destructor_makes_no_heap() {
+    alone(|| {
+        crowd();
+        let mut key = 0;
+        // SAFETY: the key is valid for writing, the destructor stays loaded.
+        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(many_at_last)) }, 0);
+        AGAIN.store(key, Ordering::Relaxed);
+        let other = Other::new();
+        other.does(move || {
+            // 16 visits, as many as a newcomer makes.
+            blocks(64, 8).into_iter().for_each(free);
+            let left = core::ptr::without_provenance(1);
+            // SAFETY: the key exists.
+            assert_eq!(unsafe { libc::pthread_setspecific(key, left) }, 0);
+        });
+        other.leaves();
+        assert_eq!(LATE.load(Ordering::Relaxed), 4);
+        assert_eq!(Ledger::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
+        assert_eq!(in_use(1024), 0);
+        check();
+    });
+}
+
+/// A thread without a heap forks: its child finds the blocks, and heaps that nobody has.
+#[test]
+fn a_newcomer_may_fork() {
+    alone(|| {
+        crowd();
+        let mine = blocks(1024, 40);
+        let other = Other::new();
+        other.does(move || {
+            let held = blocks(512, 4);
+            assert!(child_does(|| {
+                held.iter().chain(&mine).copied().for_each(free);
+                blocks(1024, 100).into_iter().for_each(free);
+                assert_eq!(Ledger::take().heaps, (1, pool::CROWD + 2));
+                assert_eq!(in_use(512), 0);
+                check();
+            }));
+            held.into_iter().chain(mine).for_each(free);
+        });
+        other.leaves();
+        assert_eq!((in_use(512), in_use(1024)), (0, 0));
         check();
     });
 }

@@ -1,9 +1,12 @@
 //! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
 
 use super::alone::alone;
-use crate::heap::{Heap, commons};
+use crate::heap::{Heap, commons, pool};
 use crate::size_class::{CLASSES, class_of};
-use crate::{ClassRow, Ledger, address_map, allocate, arena, check, deallocate, purge, thread};
+use crate::{
+    ClassRow, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate, purge,
+    thread,
+};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::boxed::Box;
@@ -62,6 +65,12 @@ impl Other {
         drop(self.jobs);
         self.thread.join().expect("the other thread does not panic");
     }
+}
+
+/// So many heaps are in use that the next thread has to show that it needs one.
+pub(super) fn crowd() {
+    free(allocate(64));
+    (0..pool::CROWD).for_each(|_| assert!(!pool::take().is_null()));
 }
 
 pub(super) fn blocks(size: usize, count: usize) -> Vec<*mut u8> {
@@ -576,6 +585,64 @@ fn a_thread_that_leaves_during_frees_keeps_nothing() {
             purge();
             assert_eq!(Ledger::take().spans.bytes, 0, "round {round}");
         }
+        check();
+    });
+}
+
+/// In a crowd a thread makes 16 slow visits without a heap, unless one waits for it.
+#[test]
+fn a_crowd_gets_heaps_that_it_needs() {
+    alone(|| {
+        crowd();
+        let few = Other::new();
+        let held = few.allocates(64, 8);
+        let common = Heap::tag(commons::heap());
+        assert!(held.iter().all(|&block| owner(block) == common));
+        few.frees(&held);
+        few.leaves();
+        assert_eq!(Ledger::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
+        let many = Other::new();
+        let held = many.allocates(64, 16);
+        assert_eq!(Ledger::take().heaps.1, pool::CROWD + 2);
+        let last = many.allocates(64, 14);
+        assert_eq!(Ledger::take().heaps.1, pool::CROWD + 3);
+        // After one by one come two, four, eight.
+        assert!(last.iter().all(|&block| owner(block) == common));
+        let own = many.allocates(64, 1)[0];
+        assert!(owner(own) != common);
+        many.frees(&[&held[..], &last, &[own]].concat());
+        many.leaves();
+        // It waits, and the next one takes it at once.
+        let next = Other::new();
+        let block = next.allocates(64, 1)[0];
+        assert_eq!(Ledger::take().heaps, (pool::CROWD + 2, pool::CROWD + 3));
+        next.frees(&[block]);
+        next.leaves();
+        check();
+    });
+}
+
+/// What a thread without a heap gets may have been used before; `calloc` is zero all the same. And
+/// it holds nothing back.
+#[test]
+fn a_newcomer_gets_zeroed_memory() {
+    alone(|| {
+        crowd();
+        let used = blocks(64, 4096);
+        // SAFETY: the blocks are ours.
+        used.iter().for_each(|block| unsafe { block.write_bytes(0xa5, 64) });
+        used.into_iter().for_each(free);
+        thread::trim();
+        let other = Other::new();
+        // SAFETY: as above.
+        let bytes = |block: *mut u8| unsafe { block.cast::<[u8; 64]>().read() };
+        let old = other.allocates(64, 1)[0];
+        assert_eq!(bytes(old)[32..], [0xa5; 32]);
+        let zero = other.does(|| allocate_zeroed(64));
+        assert_eq!(bytes(zero), [0; 64]);
+        other.frees(&[old, zero]);
+        assert_eq!((row(64).in_use, Ledger::take().heaps.0), (0, pool::CROWD + 1));
+        other.leaves();
         check();
     });
 }

@@ -41,6 +41,9 @@ static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 static STARTED: Lock<bool> = Lock::new(false);
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
+/// Slow visits of a thread before a heap is made for it in a crowd. A heap is a page; each of these
+/// visits takes the commons' lock.
+const VISITS_WITHOUT: usize = 16;
 /// Whether the C library calls us around each fork.
 static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
 
@@ -48,12 +51,31 @@ fn is_stand_in(heap: *mut Heap) -> bool {
     !heap.addr().is_multiple_of(HEAP_SIZE)
 }
 
-/// The calling thread's heap, made if need be; null if it has given it back, or there is none.
+/// The calling thread's heap, made if need be; null if it is new or has given it back, or if there is
+/// none.
 fn own_heap() -> *mut Heap {
     match slot::get() {
         heap if !is_stand_in(heap) => heap,
         heap if core::ptr::eq(heap, &raw const GONE.heap) => null_mut(),
+        _ if is_new() => null_mut(),
         _ => arrive(),
+    }
+}
+
+/// Whether the calling thread, which has no heap, goes on without one for this slow visit: in a
+/// crowd the commons serve the first few if a heap would have to be made. Many threads need no more.
+#[cold]
+fn is_new() -> bool {
+    let key = KEY.load(Ordering::Relaxed);
+    // The values of 32 keys are in glibc's descriptor of the thread; for others it allocates.
+    if !(1..=32).contains(&key) || !pool::more_than(pool::CROWD) || pool::has_free() {
+        return false;
+    }
+    // SAFETY: the key exists. Its value is a count until it is a heap; `leave` tells them apart.
+    unsafe {
+        let visits = libc::pthread_getspecific(key - 1).addr();
+        let next = core::ptr::without_provenance_mut(visits + 1);
+        visits < VISITS_WITHOUT && libc::pthread_setspecific(key - 1, next) == 0
     }
 }
 
@@ -63,7 +85,7 @@ fn own_heap() -> *mut Heap {
 pub(crate) fn refill(class: usize) -> *mut Block {
     let heap = own_heap();
     if heap.is_null() {
-        // On its way out, or one thread more than there are heaps; or out of memory.
+        // New, or on its way out, or one thread more than there are heaps; or out of memory.
         return if start() { commons::take(class, 1).head } else { null_mut() };
     }
     // SAFETY: the calling thread's own.
@@ -165,11 +187,16 @@ fn arrive() -> *mut Heap {
 /// Frees and allocations of later destructors still work.
 extern "C" fn leave(heap: *mut libc::c_void) {
     let heap: *mut Heap = heap.cast();
+    let newcomer = heap.addr() <= VISITS_WITHOUT;
     // In a forked child glibc may hand a new thread the values of one that was ending.
-    if heap != slot::get() {
+    if heap != slot::get() && !newcomer {
         return;
     }
+    // A newcomer, too, shall have no heap any more: nobody would take it back.
     slot::set((&raw const GONE.heap).cast_mut());
+    if newcomer {
+        return;
+    }
     // SAFETY: it was the calling thread's, which cannot reach it any more.
     unsafe {
         (*heap).abandon();
