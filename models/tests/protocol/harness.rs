@@ -114,7 +114,7 @@ pub(crate) const TAG: u32 = 4096;
 /// Makes a span of `class` in the window, which must exist, with its first `used` blocks handed
 /// out.
 pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
-    let run = arena::take_span(CLASSES[class].slices.into()).expect("the window has room");
+    let run = arena::take_span(CLASSES[class].slices.into(), 1).expect("the window has room");
     let span = Span::create(run.index, run.zero, class, TAG);
     // SAFETY: the span is ours.
     unsafe {

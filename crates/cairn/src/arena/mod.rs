@@ -58,7 +58,7 @@ const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
 /// Slices in the room of a huge page.
 const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
 /// Slices in use from which on a heap is backed by huge pages as it grows: one of them is then
-/// an eighth of it at most.
+/// an eighth of it at most. With many that take spans it is a huge page for each.
 const HUGE_MIN: usize = (16 << 20) / SLICE_SIZE;
 
 /// Search hints: one for each run length up to a chunk, then one per doubling.
@@ -101,8 +101,9 @@ pub(crate) struct Run {
     pub(crate) zero: bool,
 }
 
-/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory.
-pub(crate) fn take_span(slices: usize) -> Option<Run> {
+/// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. `users`
+/// take spans: each leaves some of its own untouched.
+pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
     // The longest are filled bit by bit.
@@ -112,7 +113,7 @@ pub(crate) fn take_span(slices: usize) -> Option<Run> {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let fits = aligned_runs(bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
-            let dense = filled && arena.dense >= HUGE_SLICES;
+            let dense = filled && arena.dense >= HUGE_SLICES && arena.used() >= users * HUGE_SLICES;
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
                 return Some(arena.take_at(index, slices));
             };

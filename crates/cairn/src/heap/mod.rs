@@ -312,12 +312,12 @@ impl Heap {
     /// with: one, two, four; in a crowd twice as many, for a thread came with its first ones.
     fn ask_commons(&mut self, class: usize) -> Chain {
         let asked = self.carves[class];
-        if asked >= COMMONS_ASKED || self.shared || !pool::more_than(1) {
+        if asked >= COMMONS_ASKED || self.shared || pool::in_use() <= 1 {
             return Chain::EMPTY;
         }
         self.carves[class] += 1;
         let most = (COMMONS_BYTES / CLASSES[class].size as usize).max(1);
-        commons::take(class, most.min(1 << asked << usize::from(pool::more_than(pool::CROWD))))
+        commons::take(class, most.min(1 << asked << usize::from(pool::in_use() > pool::CROWD)))
     }
 
     fn active_frees(&mut self, class: usize) -> Chain {
@@ -402,8 +402,8 @@ impl Heap {
     }
 
     fn fresh_span(&mut self, class: usize) -> (Chain, bool) {
-        let slices = CLASSES[class].slices as usize;
-        let Some(run) = arena::take_span(slices) else { return (Chain::EMPTY, false) };
+        let (slices, heaps) = (CLASSES[class].slices as usize, pool::in_use());
+        let Some(run) = arena::take_span(slices, heaps) else { return (Chain::EMPTY, false) };
         let span = Span::create(run.index, run.zero, class, Heap::tag(self));
         self.activate(class, span, false);
         self.carve(class)

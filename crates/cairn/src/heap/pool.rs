@@ -85,14 +85,14 @@ pub(crate) fn has_free() -> bool {
     !POOL.lock().free.is_null()
 }
 
-/// Whether more than `known` heaps are in use by threads.
-pub(crate) fn more_than(known: usize) -> bool {
-    IN_USE.0.load(Ordering::Relaxed) > known
+/// Heaps in use by threads.
+pub(crate) fn in_use() -> usize {
+    IN_USE.0.load(Ordering::Relaxed)
 }
 
 /// So many slices, divided by the heaps in use.
 pub(crate) fn share(slices: usize) -> usize {
-    slices / IN_USE.0.load(Ordering::Relaxed).max(1)
+    slices / in_use().max(1)
 }
 
 /// What each heap in use may hold on to of full spans, in slices: half of the room if there are two,
@@ -118,7 +118,7 @@ pub(crate) fn check() {
 
 /// Heaps in use, and heaps there are.
 pub(crate) fn counts() -> (usize, usize) {
-    (IN_USE.0.load(Ordering::Relaxed), POOL.lock().made)
+    (in_use(), POOL.lock().made)
 }
 
 /// Holds the lock over a fork.

@@ -87,7 +87,7 @@ impl Heap {
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
-            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::more_than(1);
+            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::in_use() > 1;
             if crowded && orphans::leave(span) {
                 return;
             }

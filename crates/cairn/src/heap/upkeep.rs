@@ -138,7 +138,7 @@ impl Heap {
         if cold {
             self.put_list_back(class);
         }
-        self.settle(class, LOOK, cold && pool::more_than(1));
+        self.settle(class, LOOK, cold && pool::in_use() > 1);
     }
 
     /// Frees the blocks of a class's allocation list into their spans, which they keep alive; it

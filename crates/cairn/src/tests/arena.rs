@@ -69,9 +69,15 @@ impl Model {
 
     /// Takes a span, and checks that it is the right run; its index.
     fn take_span(&mut self, len: usize) -> usize {
+        self.take_span_among(len, 1)
+    }
+
+    /// The same where so many take spans.
+    fn take_span_among(&mut self, len: usize, users: usize) -> usize {
         self.dense = (self.dense + if len < 32 { len } else { 0 }).min(8 * UNIT);
-        let run = arena::take_span(len).expect("there is memory");
-        self.take(run, len, len, len < 32 && self.dense >= UNIT)
+        let enough = self.count(Used) >= users * UNIT;
+        let run = arena::take_span(len, users).expect("there is memory");
+        self.take(run, len, len, len < 32 && self.dense >= UNIT && enough)
     }
 
     /// The same for a large block, which is `filled` soon, or not.
@@ -289,7 +295,7 @@ fn spans_have_three_lengths() {
     alone(|| {
         assert!(thread::start());
         for len in [0, 2, 3, 5, 31, 33, 64] {
-            assert!(arena::take_span(len).is_none());
+            assert!(arena::take_span(len, 1).is_none());
         }
         assert!(!arena::in_debt());
         assert_eq!(arena::purge_all(), 0);
@@ -616,7 +622,11 @@ fn a_dense_heap_gets_huge_pages() {
             model.take_span(4);
             assert_eq!(model.count(Dirty), 0);
         }
-        let huge = model.take_span(4);
+        // Many that take spans leave much untouched.
+        let many = HUGE_MIN / UNIT + 1;
+        (0..UNIT / 4).for_each(|_| _ = model.take_span_among(4, many + 1));
+        assert_eq!(model.count(Dirty), 0);
+        let huge = model.take_span_among(4, many);
         assert_eq!(model.count(Dirty), UNIT - 4);
         // The longest spans go there, but ask for none of their own.
         (0..3).for_each(|_| _ = model.take_span(32));

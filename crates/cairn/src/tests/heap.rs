@@ -407,7 +407,7 @@ fn the_ledger_adds_up() {
         let l = Ledger::take();
         assert!(l.given_back > 0);
         assert_eq!(l.total().bytes, l.metadata.bytes);
-        assert!(!pool::more_than(1) && pool::more_than(0));
+        assert_eq!(pool::in_use(), 1);
     });
 }
 

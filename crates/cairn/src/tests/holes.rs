@@ -46,7 +46,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
         for round in 0..6 {
             for (class, layout) in CLASSES.iter().enumerate() {
                 let size = layout.size as usize;
-                let run = arena::take_span(layout.slices as usize).expect("there is memory");
+                let run = arena::take_span(layout.slices as usize, 1).expect("there is memory");
                 // SAFETY: made of a run of its own; one reference.
                 let span = unsafe { &mut *Span::create(run.index, run.zero, class, TAG) };
                 let mut live = Vec::new();

@@ -20,7 +20,7 @@ const TAG: u32 = 0x7000;
 fn span_of(size: usize) -> &'static mut Span {
     assert!(thread::start());
     let class = class_of(size);
-    let run = arena::take_span(CLASSES[class].slices as usize).expect("there is memory");
+    let run = arena::take_span(CLASSES[class].slices as usize, 1).expect("there is memory");
     // SAFETY: made of a run of its own; these tests hold on to one reference.
     unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
 }

@@ -68,7 +68,7 @@ fn own_heap() -> *mut Heap {
 fn is_new() -> bool {
     let key = KEY.load(Ordering::Relaxed);
     // The values of 32 keys are in glibc's descriptor of the thread; for others it allocates.
-    if !(1..=32).contains(&key) || !pool::more_than(pool::CROWD) || pool::has_free() {
+    if !(1..=32).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
         return false;
     }
     // SAFETY: the key exists. Its value is a count until it is a heap; `leave` tells them apart.
@@ -253,7 +253,7 @@ extern "C" fn child() {
     os::set_forking(false);
     locks(Fork::Child);
     let (mine, common) = (slot::get(), commons::heap());
-    if pool::more_than(usize::from(!is_stand_in(mine))) {
+    if pool::in_use() > usize::from(!is_stand_in(mine)) {
         salvage(mine, common);
     }
 }
