@@ -2,10 +2,9 @@
 //!
 //! In each round every allocator runs every case once. The cases of a round are interleaved
 //! over the allocators, in an order that is drawn for each case and round: a slow minute of the
-//! machine hits all of them, and nobody always comes after the same one, whose memory the host of a
-//! virtual machine has just made warm. Before that every case runs once to warm the machine up,
-//! under a drawn allocator; those runs are dropped, and every workload warms up its own process
-//! besides.
+//! machine hits all of them, and nobody always comes after the same one. Before that every case runs
+//! once to warm the machine up, under a drawn allocator; those runs are dropped, every workload warms
+//! up its own process besides, and each run finds a GiB of memory that has just been in use.
 //!
 //! The subject takes part twice, as itself and as its own control: how far apart those two
 //! end is the noise of the row.
@@ -134,6 +133,7 @@ impl<'a> Plan<'a> {
         let timeout = self.limits.timeout.as_secs_f64().min(timeout);
         let limits = Limits { timeout: Duration::from_secs_f64(timeout), ..self.limits.clone() };
         let scale = if self.quick { case.quick_scale } else { 1.0 };
+        warm_memory_up();
         let start = Instant::now();
         let outcome = match entry.run {
             Run::Workload(_) => {
@@ -160,6 +160,19 @@ impl<'a> Plan<'a> {
             outcome,
         })
     }
+}
+
+/// Bytes that are touched and given back before each run.
+const WARM: usize = 1 << 30;
+
+/// Sees to it that much of the machine's free memory has been in use just now. In a virtual machine
+/// the host takes back what has been free for some seconds: the first to touch a huge page of it
+/// pays fifty times as much as the next one, whoever that is.
+fn warm_memory_up() {
+    // Where there is not as much, the run finds what there is.
+    let Ok(mut memory) = memmap2::MmapMut::map_anon(WARM) else { return };
+    let _ = memory.advise(memmap2::Advice::HugePage);
+    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
 }
 
 type Key = (String, Form);
