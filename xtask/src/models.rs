@@ -109,10 +109,10 @@ fn plant(name: &str, seed: &Seed, log: &Path, limit: Duration) -> Result<String>
     }
     let built = steps::run(&mut build, log, limit)?;
     built.ensure_success().with_context(|| format!("it does not build: {}", log.display()))?;
-    // Cargo's last line: "Executable tests/... (path)".
+    // Cargo's last line: "Executable tests/... (path)", seen from the workspace if it is below it.
     let program = built.output.trim_end().rsplit(['(', ')']).nth(1).context("no test was built")?;
     let start = Instant::now();
-    let mut command = Command::new(program);
+    let mut command = Command::new(library::workspace().join(program));
     command.args(["--exact", model, "--nocapture"]);
     command.current_dir(library::workspace().join("models")).env("RUST_BACKTRACE", "0");
     let ended = steps::run(&mut command, log, limit)?;
