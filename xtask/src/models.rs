@@ -115,6 +115,8 @@ fn plant(name: &str, seed: &Seed, log: &Path, limit: Duration) -> Result<String>
     let mut command = Command::new(library::workspace().join(program));
     command.args(["--exact", model, "--nocapture"]);
     command.current_dir(library::workspace().join("models")).env("RUST_BACKTRACE", "0");
+    // The whole core's models search for some seconds; on a busy machine that is a few runs.
+    command.env("CAIRN_MODEL_SECONDS", "60");
     let ended = steps::run(&mut command, log, limit)?;
     let seconds = start.elapsed().as_secs_f64();
     match ended.status {
