@@ -33,6 +33,9 @@ enum Command {
         /// As Markdown.
         #[arg(long)]
         markdown: bool,
+        /// Only cases whose name contains one of these (comma-separated).
+        #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+        only: Vec<String>,
     },
     /// Write a result as an HTML page with its charts.
     Report {
@@ -126,8 +129,11 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     match cli.command.unwrap_or(Command::Run(cli.run)) {
         Command::Run(arguments) => run(&arguments),
-        Command::Table { result, markdown } => {
-            println!("{}", table::print(&LabResult::read(&result)?, markdown));
+        Command::Table { result, markdown, only } => {
+            let mut result = LabResult::read(&result)?;
+            result.cases.retain(|case| is_named(&case.case.name, &only));
+            ensure!(!result.cases.is_empty(), "no case matches; see `list`");
+            println!("{}", table::print(&result, markdown));
             Ok(())
         }
         Command::Report { result, output } => {
@@ -190,6 +196,11 @@ fn document(result: Option<&Path>) -> Result<()> {
     documents::replace(&results, "tables", &tables)
 }
 
+/// Whether a case's name contains one of these patterns, if there are any.
+fn is_named(name: &str, patterns: &[String]) -> bool {
+    patterns.is_empty() || patterns.iter().any(|pattern| name.contains(pattern))
+}
+
 fn run(arguments: &RunArgs) -> Result<()> {
     if cfg!(debug_assertions) {
         bail!("the figures of a debug build mean nothing: run with --release");
@@ -198,8 +209,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let wanted = |entry: &Entry| {
         let name = entry.label();
         let scale = if quick { entry.case().quick_scale } else { 1.0 };
-        scale > 0.0
-            && (arguments.only.is_empty() || arguments.only.iter().any(|p| name.contains(p)))
+        scale > 0.0 && is_named(&name, &arguments.only)
     };
     let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
     ensure!(!entries.is_empty(), "no case matches; see `list`");
