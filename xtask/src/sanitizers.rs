@@ -128,7 +128,7 @@ fn compiled(sanitizer: &str, seconds: u32, steps: &mut Steps) {
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
             .env("CARGO_TARGET_DIR", target_dir().join("sanitizers").join(sanitizer))
             .env("CAIRN_STRESS_SECONDS", seconds.to_string())
-            .env("TSAN_OPTIONS", "halt_on_error=1");
+            .env("TSAN_OPTIONS", "halt_on_error=1 die_after_fork=0");
         steps.run(&format!("{sanitizer} sanitizer, {what}"), &mut command, |ended| {
             ended.ensure_success()?;
             Ok(format!("{} tests passed, nothing found", passed(&ended.output)))
