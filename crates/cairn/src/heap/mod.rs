@@ -309,7 +309,7 @@ impl Heap {
     }
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share
-    /// with: one, two, four; in a crowd twice as many, for a thread came with its first ones.
+    /// with: one, two, four; in a crowd twice as many, for its thread has had some before it came.
     fn ask_commons(&mut self, class: usize) -> Chain {
         let asked = self.carves[class];
         if asked >= COMMONS_ASKED || self.shared || pool::in_use() <= 1 {
