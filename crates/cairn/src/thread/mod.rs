@@ -66,6 +66,7 @@ fn own_heap() -> *mut Heap {
 /// crowd the commons serve the first few if a heap would have to be made. Many threads need no more.
 #[cold]
 fn is_new() -> bool {
+    // Relaxed: the crowd's heaps were taken after the key was made, under the lock that `has_free` takes.
     let key = KEY.load(Ordering::Relaxed);
     // The values of 32 keys are in glibc's descriptor of the thread; for others it allocates.
     if !(1..=32).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
