@@ -111,6 +111,10 @@ pub(crate) fn run_all(args: &Args) -> Result<()> {
     steps.finish()
 }
 
+/// Races that are meant, with the reason in the file.
+const BY_DESIGN: &str =
+    concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/thread-sanitizer.txt");
+
 /// The core's tests, and the standard library with them, built with a sanitizer of the compiler.
 fn compiled(sanitizer: &str, seconds: u32, steps: &mut Steps) {
     for (what, selection) in
@@ -128,7 +132,7 @@ fn compiled(sanitizer: &str, seconds: u32, steps: &mut Steps) {
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
             .env("CARGO_TARGET_DIR", target_dir().join("sanitizers").join(sanitizer))
             .env("CAIRN_STRESS_SECONDS", seconds.to_string())
-            .env("TSAN_OPTIONS", "halt_on_error=1 die_after_fork=0");
+            .env("TSAN_OPTIONS", format!("halt_on_error=1 die_after_fork=0 {BY_DESIGN}"));
         steps.run(&format!("{sanitizer} sanitizer, {what}"), &mut command, |ended| {
             ended.ensure_success()?;
             Ok(format!("{} tests passed, nothing found", passed(&ended.output)))

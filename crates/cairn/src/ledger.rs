@@ -133,9 +133,8 @@ impl Ledger {
     fn walk_heaps(&mut self) {
         for at in (0..self.heaps.1).filter_map(address_map::heap_address) {
             let heap: *const Heap = at.cast();
-            // SAFETY: a heap that has been made; volatile, for its thread may be at work.
-            let kept = unsafe { (&raw const (*heap).kept).read_volatile() };
-            if let Some((at, bytes)) = large::run_of(kept) {
+            // SAFETY: a heap that has been made.
+            if let Some((at, bytes)) = large::kept_run(unsafe { &raw const (*heap).kept }) {
                 self.dirty.add(at, bytes);
             }
             for (class, row) in self.classes.iter_mut().enumerate() {

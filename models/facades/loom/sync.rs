@@ -150,6 +150,13 @@ fn word_at(at: usize, kind: &str, first: u64) -> Word {
 }
 
 impl<T: Value> Atomic<T> {
+    /// # Safety
+    /// As for the standard atomics.
+    pub(crate) unsafe fn from_ptr<'a>(value: *mut T) -> &'a Self {
+        // SAFETY: the caller's; an atomic is its value.
+        unsafe { &*value.cast() }
+    }
+
     pub(crate) const fn new(value: T) -> Self {
         Self(value)
     }

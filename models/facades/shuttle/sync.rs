@@ -72,6 +72,13 @@ impl Point<atomic::AtomicUsize> {
 }
 
 impl<T> Point<atomic::AtomicPtr<T>> {
+    /// # Safety
+    /// As for the standard one.
+    pub(crate) unsafe fn from_ptr<'a>(value: *mut *mut T) -> &'a Self {
+        // SAFETY: the caller's; a point is its atomic, and that its value.
+        unsafe { &*value.cast() }
+    }
+
     pub(crate) const fn new(value: *mut T) -> Self {
         Self(atomic::AtomicPtr::new(value))
     }

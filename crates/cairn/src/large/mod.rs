@@ -17,7 +17,7 @@ use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena;
 use crate::os;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
@@ -46,14 +46,14 @@ const COLOURS: usize = 64;
 //     The same with owner NONE if a heap keeps the run for its next block.
 //  2. start - first slice < an OS page of colour, or 0; start + usable = the run's end.
 
-/// Metadata of a block that is a run of slices.
+/// Metadata of a block that is a run of slices. Relaxed throughout: it is used by whoever may use
+/// the block; an account reads it meanwhile, and takes any value (`run_of`).
 #[repr(C, align(64))]
 pub(crate) struct Large {
-    start: *mut u8,
-    index: usize,
-    slices: usize,
-    /// How often it has grown: from the second time on it gets room to spare.
-    growths: u32,
+    start: AtomicPtr<u8>,
+    slices: AtomicUsize,
+    /// It has grown in place: the next time it gets room to spare.
+    has_grown: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Large>() == size_of::<Slot>());
@@ -140,126 +140,123 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
         arena::release(index + before + slices, lead - before, !run.zero);
         index += before;
     }
-    arena::mark_head(index, true);
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room.min(COLOURS * COLOUR_STEP - 1)) } else { 0 };
     let start = address_map::slice_address(index).wrapping_add(colour);
     let slot = address_map::slot(index);
-    // SAFETY: the run and its slot are ours alone.
-    unsafe { slot.cast::<Large>().write(Large { start, index, slices, growths: 0 }) };
+    // SAFETY: a slot is never unmapped; it is ours with the run.
+    let large = unsafe { &*slot.cast::<Large>() };
+    large.start.store(start, Ordering::Relaxed);
+    large.slices.store(slices, Ordering::Relaxed);
+    large.has_grown.store(false, Ordering::Relaxed);
+    // Only now: who looks for the block around an address finds it whole.
+    arena::mark_head(index, true);
     address_map::describe(index, 1, slot, OWNER_LARGE, 0);
     Allocated { block: start, zero: run.zero }
 }
 
 /// The block that starts at `p`, whose descriptor's owner is LARGE; None if it starts elsewhere.
-fn at(p: *mut u8) -> Option<*mut Large> {
+fn at(p: *mut u8) -> Option<&'static Large> {
     let large: *mut Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
     // SAFETY: metadata is never unmapped; its owner, by the caller's right to `p`, is the caller.
-    unsafe { ((*large).start == p).then_some(large) }
+    Some(unsafe { &*large }).filter(|large| large.run().0 == p)
 }
 
 /// Frees the large block at `p`; false if none starts there.
 #[cold]
 pub(crate) fn free(p: *mut u8) -> bool {
     let Some(large) = at(p) else { return false };
-    // SAFETY: as in `at`.
-    let (index, slices) = unsafe { ((*large).index, (*large).slices) };
     // Relaxed: of two threads that free the same block, one is told so.
-    let owner = &address_map::descriptor_at(index).owner;
-    if owner.swap(OWNER_NONE, Ordering::Relaxed) != OWNER_LARGE {
-        return false;
-    }
-    give_back(index, slices);
-    true
+    let was = address_map::descriptor(p).owner.swap(OWNER_NONE, Ordering::Relaxed);
+    (was == OWNER_LARGE).then(|| give_back(large.run())).is_some()
 }
 
-/// Gives the run of a block to the arena.
-fn give_back(index: usize, slices: usize) {
-    // SAFETY: the slot of a run that has been a block's.
-    forget(unsafe { (*address_map::slot(index).cast::<Large>()).start });
+/// Gives what has been a block's (start, slices) to the arena.
+fn give_back((start, slices): (*mut u8, usize)) {
+    forget(start);
+    let index = address_map::slice_of(start);
     arena::mark_head(index, false);
     arena::release(index, slices, true);
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
-/// alone uses, for the one there; false if none starts there, or if it has more than `most` slices.
+/// alone fills, for the one there; false if none starts there, or if it has more than `most` slices.
 /// To the arena it is in use still, to everybody else nothing.
 pub(crate) fn keep(kept: &mut *mut Large, p: *mut u8, most: usize) -> bool {
-    let Some(large) = at(p) else { return false };
-    // SAFETY: as in `at`.
-    let (index, slices) = unsafe { ((*large).index, (*large).slices) };
-    if slices > most {
-        return false;
-    }
+    let Some(large) = at(p).filter(|large| large.run().1 <= most) else { return false };
     // Relaxed, and not in one step: of two threads that free the same block at the same time,
     // neither is told so.
-    address_map::set_owner(index, 1, OWNER_NONE);
+    address_map::descriptor(p).owner.store(OWNER_NONE, Ordering::Relaxed);
     drop_kept(kept);
-    *kept = large;
+    place(kept).store(core::ptr::from_ref(large).cast_mut(), Ordering::Relaxed);
     true
 }
 
-/// Allocates `size` bytes, aligned to at most a line, out of `kept`; null if they do not fit, or
-/// too loosely.
+/// Allocates `size` bytes, aligned to at most a line, out of `kept`, the caller's, with a run in
+/// it; null if they do not fit, or too loosely.
 pub(crate) fn reuse(kept: &mut *mut Large, size: usize) -> *mut u8 {
-    let large = *kept;
     // SAFETY: what is kept is the caller's.
-    let (start, usable, index) = unsafe { ((*large).start, (*large).usable(), (*large).index) };
+    let large = unsafe { &**kept };
+    let usable = large.usable();
     if size > usable || usable - size > SLICE_SIZE + size / 8 {
         return null_mut();
     }
-    *kept = null_mut();
-    address_map::set_owner(index, 1, OWNER_LARGE);
+    place(kept).store(null_mut(), Ordering::Relaxed);
+    let (start, _) = large.run();
+    address_map::descriptor(start).owner.store(OWNER_LARGE, Ordering::Relaxed);
     start
 }
 
-/// Gives what is kept to the arena.
+/// Gives what the caller keeps in `kept` to the arena.
 pub(crate) fn drop_kept(kept: &mut *mut Large) {
+    // Before the arena's lock is taken: a child that is forked when the arena has the run does not
+    // find it here, too.
     let large = *kept;
-    // Volatile: a child forked while the run is on its way must not find it here, and to the compiler
-    // this is a dead store where another run comes next.
-    // SAFETY: what is kept is the caller's.
-    unsafe { (&raw mut *kept).write_volatile(null_mut()) };
+    place(kept).store(null_mut(), Ordering::Relaxed);
     if !large.is_null() {
         // SAFETY: what is kept is the caller's.
-        unsafe { give_back((*large).index, (*large).slices) };
+        give_back(unsafe { (*large).run() });
     }
+}
+
+/// What a heap keeps, as an account may read it while the heap's thread changes it.
+fn place(kept: *const *mut Large) -> &'static AtomicPtr<Large> {
+    // SAFETY: heaps are never unmapped.
+    unsafe { AtomicPtr::from_ptr(kept.cast_mut()) }
+}
+
+/// The run in `kept`, any heap's: (address, bytes).
+pub(crate) fn kept_run(kept: *const *mut Large) -> Option<(*mut u8, usize)> {
+    // SAFETY: a slot, or null; slots are never unmapped.
+    unsafe { place(kept).load(Ordering::Relaxed).as_ref() }.and_then(run_of)
 }
 
 /// Bytes usable from `p`, the start of a large block; None if none starts there.
 pub(crate) fn usable_size(p: *mut u8) -> Option<usize> {
-    // SAFETY: as in `at`.
-    at(p).map(|large| unsafe { (*large).usable() })
+    at(p).map(Large::usable)
 }
 
 /// The large block around `p`, which points into the window: (start, usable bytes).
 pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
-    let index = address_map::slice_of(p);
-    let head = arena::head_below(index)?;
-    let large: *mut Large = address_map::slot(head).cast();
-    // SAFETY: `heads` marks live blocks' slots.
-    unsafe {
-        let (start, usable) = ((*large).start, (*large).usable());
-        let inside = p.addr() >= start.addr() && p.addr() < start.addr() + usable;
-        (inside && (*large).index == head).then_some((start, usable))
-    }
+    let head = arena::head_below(address_map::slice_of(p))?;
+    // SAFETY: `heads` marks slots of large blocks.
+    let large = unsafe { &*address_map::slot(head).cast::<Large>() };
+    let ((start, _), usable) = (large.run(), large.usable());
+    let inside = p.addr() >= start.addr() && p.addr() < start.addr() + usable;
+    inside.then_some((start, usable))
 }
 
 /// The run of the large block whose first slice is `index`: (address, bytes).
 pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
     arena::head_below(index).filter(|&head| head == index)?;
-    run_of(address_map::slot(index).cast())
+    // SAFETY: as in `block_around`; what is not a block's any more is still numbers.
+    run_of(unsafe { &*address_map::slot(index).cast() })
 }
 
-/// The run of a large block, read while others may be at work: (address, bytes). None of null.
-pub(crate) fn run_of(large: *const Large) -> Option<(*mut u8, usize)> {
-    if large.is_null() {
-        return None;
-    }
-    // SAFETY: slots are never unmapped; what is not a block's any more is still numbers.
-    let (index, slices) = unsafe {
-        ((&raw const (*large).index).read_volatile(), (&raw const (*large).slices).read_volatile())
-    };
+/// The run of a large block, read while others may be at work: (address, bytes).
+fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
+    let (start, slices) = large.run();
+    let index = address_map::contains(start).then(|| address_map::slice_of(start))?;
     let slices = slices.min(address_map::committed().checked_sub(index)?);
     Some((address_map::slice_address(index), slices * SLICE_SIZE))
 }
@@ -271,14 +268,13 @@ pub(crate) fn run_of(large: *const Large) -> Option<(*mut u8, usize)> {
 /// A live large block starts at `p`, the caller's to resize.
 #[cold]
 pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
-    // SAFETY: the caller's right to the block extends to its metadata.
-    let large = unsafe { &mut *at(p)? };
+    let large = at(p)?;
     let usable = large.usable();
     if size <= usable {
         large.shrink(size);
         return Some(p);
     }
-    let spare = if large.growths > 0 { size / 8 } else { 0 };
+    let spare = if large.has_grown.load(Ordering::Relaxed) { size / 8 } else { 0 };
     if large.extend(size + spare) || spare > 0 && large.extend(size) {
         return Some(p);
     }
@@ -295,34 +291,41 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
 }
 
 impl Large {
+    /// Where its block starts, in its first slice, and how many slices it has.
+    fn run(&self) -> (*mut u8, usize) {
+        (self.start.load(Ordering::Relaxed), self.slices.load(Ordering::Relaxed))
+    }
+
     fn usable(&self) -> usize {
-        self.slices * SLICE_SIZE - self.colour()
+        self.run().1 * SLICE_SIZE - self.colour()
     }
 
     fn colour(&self) -> usize {
-        self.start.addr() & (SLICE_SIZE - 1)
+        self.run().0.addr() & (SLICE_SIZE - 1)
     }
 
     /// Gives whole slices behind `size` bytes back.
-    fn shrink(&mut self, size: usize) {
+    fn shrink(&self, size: usize) {
         debug_assert!(size > MEDIUM_MAX);
+        let (start, slices) = self.run();
         let keep = (self.colour() + size).div_ceil(SLICE_SIZE);
         // An eighth may stay: a block that breathes does not pay each time.
-        if self.slices - keep > self.slices / 8 {
-            arena::release(self.index + keep, self.slices - keep, true);
-            self.slices = keep;
+        if slices - keep > slices / 8 {
+            arena::release(address_map::slice_of(start) + keep, slices - keep, true);
+            self.slices.store(keep, Ordering::Relaxed);
         }
     }
 
     /// Grows in place to hold `size` bytes.
-    fn extend(&mut self, size: usize) -> bool {
-        let slices = (self.colour() + size).div_ceil(SLICE_SIZE);
-        debug_assert!(slices > self.slices);
-        let (end, more) = (self.index + self.slices, slices - self.slices);
-        let fits = slices * SLICE_SIZE < EXTEND_MAX && arena::take_exactly(end, more).is_some();
+    fn extend(&self, size: usize) -> bool {
+        let (start, slices) = self.run();
+        let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
+        let more = need.div_ceil(SLICE_SIZE) - slices;
+        debug_assert!(more > 0);
+        let fits = need < EXTEND_MAX && arena::take_exactly(end, more).is_some();
         if fits {
-            self.slices = slices;
-            self.growths += 1;
+            self.slices.store(slices + more, Ordering::Relaxed);
+            self.has_grown.store(true, Ordering::Relaxed);
         }
         fits
     }
