@@ -82,8 +82,6 @@ struct Arena {
     burst: usize,
     /// When a burst was purged last, unless what has happened since is judged; else 0.
     burst_ms: u64,
-    /// Slices taken for what is filled soon, less four times those of large blocks that may not be.
-    dense: usize,
     hints: [u32; HINTS],
     /// The lowest chunk that slices went back to since the hints were last brought up to date.
     lowest_put: usize,
@@ -107,13 +105,13 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
     // The longest are filled bit by bit.
-    let filled = slices < RUNS[2];
-    arena.dense = (arena.dense + if filled { slices } else { 0 }).min(8 * HUGE_SLICES);
+    let fills = slices < RUNS[2] || arena.used() >= 4 * HUGE_MIN;
+    let dense = fills && arena.used() >= users * HUGE_SLICES;
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let fits = aligned_runs(bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
-            let dense = filled && arena.dense >= HUGE_SLICES && arena.used() >= users * HUGE_SLICES;
+            let dense = dense && index < arena.sparse_from();
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
                 return Some(arena.take_at(index, slices));
             };
@@ -128,15 +126,16 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
 /// more memory.
 pub(crate) fn take_run(slices: usize, filled: bool) -> Option<Run> {
     let mut arena = ARENA.lock();
-    arena.dense = arena.dense.saturating_sub(if filled { 0 } else { 4 * slices });
+    // What may stay empty is put in front if there is no room behind.
+    let mut from = if filled { 0 } else { arena.sparse_from() };
     loop {
-        if let Some(index) = arena.find_run(slices) {
+        if let Some(index) = arena.lowest_run(slices, from / CHUNK_SLICES) {
             let Some(unit) = arena.unit_for_huge_page(index, slices, filled) else {
                 return Some(arena.take_at(index, slices));
             };
             arena = back_by_huge_page(arena, unit);
-        } else {
-            arena.grow(slices, 1)?;
+        } else if arena.grow(slices, 1).is_none() && core::mem::take(&mut from) == 0 {
+            return None;
         }
     }
 }
@@ -200,14 +199,8 @@ pub(crate) fn in_debt() -> bool {
 
 /// Gives back everything dirty; the number of bytes that went.
 pub(crate) fn purge_all() -> usize {
-    let mut total = 0;
-    loop {
-        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], BATCH);
-        if done == 0 {
-            return total * SLICE_SIZE;
-        }
-        total += done;
-    }
+    let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], BATCH);
+    (0..).map(batch).take_while(|&done| done > 0).sum::<usize>() * SLICE_SIZE
 }
 
 /// Sets how many milliseconds free memory lies idle before it is given back.
@@ -289,9 +282,7 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
             len = (dirty << (63 - top)).leading_ones() as usize;
             index += top + 1 - len;
         }
-        let dirty = arena.dirty;
-        arena.take_at(index, len);
-        let dirty = dirty - arena.dirty;
+        let dirty = arena.remove(index, len);
         drop(arena);
         let clean = os::decommit(address_map::slice_address(index), len * SLICE_SIZE);
         arena = ARENA.lock();
@@ -323,7 +314,7 @@ impl Arena {
     }
 
     /// Where a huge page is to be put before `slices` from `index` on are taken: into room of one
-    /// that holds nothing, not even what could be resident, if the heap is large and `dense`.
+    /// that holds nothing, not even what could be resident, if the heap is large and it gets `dense`.
     fn unit_for_huge_page(&self, index: usize, slices: usize, dense: bool) -> Option<usize> {
         let units = index / HUGE_SLICES..(index + slices).div_ceil(HUGE_SLICES);
         let mut starts = units.map(|unit| unit * HUGE_SLICES);
@@ -335,49 +326,58 @@ impl Arena {
         (dense && self.used() >= HUGE_MIN).then(|| starts.find(is_untouched))?
     }
 
+    /// Where large blocks are put that may stay empty, once there are huge pages: behind all that
+    /// these are for. A power of two: where all that is in use ends now, spans will be next.
+    fn sparse_from(&self) -> usize {
+        let front = if self.used() >= HUGE_MIN { (self.used() + 1).next_power_of_two() } else { 0 };
+        address_map::first_slice() + front
+    }
+
     fn used(&self) -> usize {
         address_map::committed() - address_map::first_slice() - self.free
     }
 
-    /// The lowest run of `slices` free slices.
-    fn find_run(&mut self, slices: usize) -> Option<usize> {
+    /// The lowest run of `slices` free slices that begins in chunk `low` or behind it.
+    fn lowest_run(&mut self, slices: usize, low: usize) -> Option<usize> {
         self.settle_hints();
-        let mut from = self.hints[hint_of(slices)] as usize;
-        let (mut start, mut len) = (0, 0);
+        let hint = self.hints[hint_of(slices)] as usize;
+        let found = self.find_run(slices, hint.max(low));
+        let (Ok(at) | Err(at)) = found;
+        if low <= hint {
+            self.learn(slices, at);
+        }
+        found.ok()
+    }
+
+    /// The lowest run of `slices` free slices from chunk `from` on, or where one would begin that the
+    /// window's end cuts off.
+    fn find_run(&self, slices: usize, mut from: usize) -> Result<usize, usize> {
+        // Free slices right in front of chunk `from`.
+        let mut len = 0;
         while let Some(chunk) = self.tree.next(0, from) {
             let free = bits(chunk).free;
-            if chunk != from || len == 0 {
-                (start, len) = (chunk * CHUNK_SLICES, 0);
-            }
+            len = if chunk == from { len } else { 0 };
             let low = free.trailing_ones() as usize;
             if len + low >= slices {
-                return Some(self.learn(slices, start));
+                return Ok(chunk * CHUNK_SLICES - len);
             }
             let runs = if slices <= CHUNK_SLICES { runs_of(free, slices) } else { 0 };
             if runs != 0 {
-                let found = chunk * CHUNK_SLICES + runs.trailing_zeros() as usize;
-                return Some(self.learn(slices, found));
+                return Ok(chunk * CHUNK_SLICES + runs.trailing_zeros() as usize);
             }
-            if low == CHUNK_SLICES {
-                len += CHUNK_SLICES;
-            } else {
-                len = free.leading_ones() as usize;
-                start = (chunk + 1) * CHUNK_SLICES - len;
-            }
+            let whole = low == CHUNK_SLICES;
+            len = if whole { len + low } else { free.leading_ones() as usize };
             from = chunk + 1;
         }
-        // Nothing fits: a later search begins at the run that reaches the end.
-        self.learn(slices, if len > 0 { start } else { address_map::committed() });
-        None
+        Err(if len > 0 { from * CHUNK_SLICES - len } else { address_map::committed() })
     }
 
     /// Notes that no run of `slices` begins below `found`.
-    fn learn(&mut self, slices: usize, found: usize) -> usize {
+    fn learn(&mut self, slices: usize, found: usize) {
         // Rounded up: what does not hold `slices` holds no longer run either.
         let rounded = if slices > CHUNK_SLICES { slices.next_power_of_two() } else { slices };
         let hint = &mut self.hints[hint_of(rounded)];
         *hint = (*hint).max((found / CHUNK_SLICES) as u32);
-        found
     }
 
     /// Lowers the hints to what has been put back.
@@ -414,12 +414,12 @@ impl Arena {
         Some(())
     }
 
-    fn take_at(&mut self, index: usize, slices: usize) -> Run {
-        let mut zero = true;
+    /// Takes slices out of the free ones; how many of them are dirty.
+    fn remove(&mut self, index: usize, slices: usize) -> usize {
+        let before = self.dirty;
         for (chunk, mask) in pieces(index, slices) {
             let b = bits(chunk);
             debug_assert_eq!(b.free & mask, mask);
-            zero &= b.dirty & mask == 0;
             self.dirty -= (b.dirty & mask).count_ones() as usize;
             b.free &= !mask;
             b.dirty &= !mask;
@@ -427,14 +427,19 @@ impl Arena {
         }
         self.free -= slices;
         self.idle = self.idle.min(self.dirty);
-        if zero && self.burst_ms > 0 {
-            // Clean slices are needed: was what the last burst gave back needed still?
+        before - self.dirty
+    }
+
+    fn take_at(&mut self, index: usize, slices: usize) -> Run {
+        let dirty = self.remove(index, slices);
+        if dirty <= slices / 2 && self.burst_ms > 0 {
+            // Mostly clean slices are needed: was what the last burst gave back needed still?
             if os::now_ms() < self.burst_ms + REGRET_MS {
                 self.burst = (BURST_STEP + 2 * self.burst).min(BURST_MAX);
             }
             self.burst_ms = 0;
         }
-        Run { index, zero }
+        Run { index, zero: dirty == 0 }
     }
 
     fn put(&mut self, index: usize, slices: usize, dirty: bool) {

@@ -6,7 +6,7 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, COLOURS, HUGE_MIN, MOVE_MIN, forget, next_colour};
+use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Fork, Lock};
 use core::ptr::null_mut;
@@ -47,10 +47,9 @@ static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 /// Allocates a block with a mapping of its own; `size` and `align` are at most `isize::MAX`.
 pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
     let page = os::page_size();
-    let colourable = align <= COLOUR_STEP;
-    let colour = if colourable { next_colour((COLOURS - 1) * COLOUR_STEP) % page } else { 0 };
+    let colour = if align <= COLOUR_STEP { next_colour(page) % page } else { 0 };
     let bytes = os::round_up(size.max(1) + colour, page);
-    let huge = filled && bytes >= HUGE_MIN;
+    let huge = filled && bytes >= os::HUGE_PAGE;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };
     let mut address = map_aligned(bytes, align);
     if address.is_null() {
@@ -89,15 +88,21 @@ fn map_aligned(bytes: usize, align: usize) -> *mut u8 {
     null_mut()
 }
 
+/// What a block gets that grows to `exact` bytes, and may keep if it shrinks to them: a quarter more, and
+/// if it is large, up to where a huge page ends.
+fn roomy(exact: usize) -> usize {
+    let unit = if exact >= 2 * os::HUGE_PAGE { os::HUGE_PAGE } else { os::page_size() };
+    os::round_up(exact.saturating_add(exact / 4), unit)
+}
+
 /// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be.
 unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) {
-    let roomy = os::round_up(exact.saturating_add(exact / 4), os::page_size());
-    for bytes in [roomy, exact] {
+    for bytes in [roomy(exact), exact] {
         // SAFETY: the caller's contract: a mapping that is theirs to move.
         let p = unsafe { os::remap(address, old, bytes) };
         if !p.is_null() {
             // What grows has been filled.
-            if bytes >= HUGE_MIN {
+            if bytes >= os::HUGE_PAGE {
                 os::allow_huge_pages(p, bytes, p.wrapping_add(old));
             }
             return (p, bytes);
@@ -141,8 +146,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         if size < MOVE_MIN / 2 {
             return None;
         }
-        // A fifth may stay: that is the room a grower gets.
-        if mapping.bytes - exact > mapping.bytes / 5 {
+        if mapping.bytes > roomy(exact) {
             let tail = mapping.address.wrapping_add(exact);
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {

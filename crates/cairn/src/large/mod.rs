@@ -16,23 +16,21 @@ pub(crate) use mapping::{
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena;
 use crate::os;
-use crate::size_class::{MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE};
+use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
 /// window that only as large a block fills.
 const MAPPING_MIN: usize = 32 << 20;
-/// A block that is filled has huge pages from here on, if it is a mapping, ...
-const HUGE_MIN: usize = 8 << 20;
-/// ... and grows in place up to here if it is none.
+/// A run grows in place up to here.
 const EXTEND_MAX: usize = 16 << 20;
 /// Runs are aligned to up to this; beyond, a mapping is cut to measure.
 const RUN_ALIGN_MAX: usize = 1 << 20;
 /// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
-/// by moving pages. Below, that costs more than the next copy: a parser that grows some buffers
-/// of 128 KiB to 1 MiB for each document spends a fifth of its time in page faults then.
-const MOVE_MIN: usize = 1 << 20;
+/// by moving pages, mostly huge ones. Below, that costs more than the next copy: a parser that
+/// grows some buffers to 1 or 2 MiB for each document spends a fifth of its time in page faults then.
+const MOVE_MIN: usize = os::HUGE_PAGE;
 /// From here on a page more for colour is cheap.
 const COLOUR_MIN: usize = 128 << 10;
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
@@ -91,7 +89,7 @@ const LOOKED_AT: usize = 8;
 fn will_be_filled(size: usize) -> bool {
     // Relaxed: a guess.
     let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 && (size >= HUGE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
+    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
         let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
         let most = if filled { len.max(FILLED.load(Ordering::Relaxed)) } else { 0 };
         FILLED.store(most, Ordering::Relaxed);
@@ -141,7 +139,7 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
         index += before;
     }
     let room = slices * SLICE_SIZE - size;
-    let colour = if colourable { next_colour(room.min(COLOURS * COLOUR_STEP - 1)) } else { 0 };
+    let colour = if colourable { next_colour(room) } else { 0 };
     let start = address_map::slice_address(index).wrapping_add(colour);
     let slot = address_map::slot(index);
     // SAFETY: a slot is never unmapped; it is ours with the run.
@@ -279,7 +277,8 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         return Some(p);
     }
     if size >= MOVE_MIN {
-        let new = mapping::allocate(size, MIN_ALIGN, false).block;
+        // Without colour: powers of two shall fill huge pages.
+        let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
         if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };
@@ -287,6 +286,9 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             return Some(new);
         }
     }
+    // What grows has been filled.
+    FILLED.store(FILLED.load(Ordering::Relaxed).max(usable), Ordering::Relaxed);
+    LAST.store(0, Ordering::Relaxed);
     None
 }
 
@@ -321,7 +323,6 @@ impl Large {
         let (start, slices) = self.run();
         let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
         let more = need.div_ceil(SLICE_SIZE) - slices;
-        debug_assert!(more > 0);
         let fits = need < EXTEND_MAX && arena::take_exactly(end, more).is_some();
         if fits {
             self.slices.store(slices + more, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use crate::arena::{self, Run};
 use crate::os::fault;
 use crate::size_class::SLICE_SIZE;
 use crate::thread;
+use core::ops::Range;
 use std::vec::Vec;
 
 const MIB: usize = (1 << 20) / SLICE_SIZE;
@@ -37,15 +38,13 @@ struct Model {
     allowed: usize,
     /// A burst has been purged, and nothing clean been taken since.
     regrets: bool,
-    /// Slices of small spans, less four times those of large blocks that may stay untouched.
-    dense: usize,
 }
 
 impl Model {
     fn new() -> Model {
         assert!(thread::start());
         let slices = std::vec![Used; address_map::first_slice()];
-        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false, dense: 0 }
+        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false }
     }
 
     fn first(&self) -> usize {
@@ -61,9 +60,15 @@ impl Model {
         self.slices[self.first()..].iter().filter(|slice| **slice == what).count()
     }
 
-    /// The lowest place for `len` free slices at a multiple of `align`.
-    fn lowest(&self, len: usize, align: usize) -> Option<usize> {
-        let first = self.first().next_multiple_of(align);
+    /// Behind what may have huge pages.
+    fn sparse_from(&self) -> usize {
+        let used = self.count(Used);
+        self.first() + if used >= HUGE_MIN { (used + 1).next_power_of_two() } else { 0 }
+    }
+
+    /// The lowest place for `len` free slices at a multiple of `align`, from `low` on.
+    fn lowest(&self, len: usize, align: usize, low: usize) -> Option<usize> {
+        let first = low.max(self.first()).next_multiple_of(align);
         (first..self.slices.len()).step_by(align).find(|&index| self.is_free(index, len))
     }
 
@@ -74,29 +79,31 @@ impl Model {
 
     /// The same where so many take spans.
     fn take_span_among(&mut self, len: usize, users: usize) -> usize {
-        self.dense = (self.dense + if len < 32 { len } else { 0 }).min(8 * UNIT);
-        let enough = self.count(Used) >= users * UNIT;
+        let used = self.count(Used);
+        let dense = (len < 32 || used >= 4 * HUGE_MIN) && used >= users * UNIT;
         let run = arena::take_span(len, users).expect("there is memory");
-        self.take(run, len, len, len < 32 && self.dense >= UNIT && enough)
+        let end = if dense { self.sparse_from() } else { 0 };
+        self.take(run, len, len, 0..end)
     }
 
     /// The same for a large block, which is `filled` soon, or not.
     fn take_run(&mut self, len: usize, filled: bool) -> usize {
-        self.dense = self.dense.saturating_sub(if filled { 0 } else { 4 * len });
         let run = arena::take_run(len, filled).expect("there is memory");
-        self.take(run, len, 1, filled)
+        let low = if filled { 0 } else { self.sparse_from() / CHUNK_SLICES * CHUNK_SLICES };
+        self.take(run, len, 1, low..if filled { usize::MAX } else { 0 })
     }
 
-    fn take(&mut self, run: Run, len: usize, align: usize, dense: bool) -> usize {
+    /// Checks that `run` is the lowest from `place.start` on, with a huge page if it begins before
+    /// `place.end`.
+    fn take(&mut self, run: Run, len: usize, align: usize, place: Range<usize>) -> usize {
         let before = self.slices.len();
         let expected = loop {
-            let Some(index) = self.lowest(len, align) else {
+            let Some(index) = self.lowest(len, align, place.start) else {
                 self.grow(len, align);
                 continue;
             };
-            let used = self.count(Used);
-            let unit = self.clean_unit(index, len).filter(|_| dense && used >= HUGE_MIN);
-            let Some(unit) = unit else { break index };
+            let huge = index < place.end && self.count(Used) >= HUGE_MIN;
+            let Some(unit) = self.clean_unit(index, len).filter(|_| huge) else { break index };
             // It is resident throughout now.
             self.slices[unit..unit + UNIT].fill(Dirty);
             self.regret();
@@ -118,15 +125,16 @@ impl Model {
 
     fn take_there(&mut self, run: &Run, len: usize) {
         let taken = &mut self.slices[run.index..run.index + len];
-        assert_eq!(run.zero, taken.iter().all(|slice| *slice == Clean));
+        let dirty = taken.iter().filter(|slice| **slice == Dirty).count();
+        assert_eq!(run.zero, dirty == 0);
         taken.fill(Used);
         self.held.push((run.index, len));
-        if run.zero {
+        if dirty <= len / 2 {
             self.regret();
         }
     }
 
-    /// Something clean has been taken: if that is needed soon after a burst, the next may be larger.
+    /// Mostly clean slices have been taken: if that is needed soon after a burst, the next may be larger.
     fn regret(&mut self) {
         if std::mem::take(&mut self.regrets) {
             self.allowed = (BURST_STEP + 2 * self.allowed).min(BURST_MAX);
@@ -138,12 +146,12 @@ impl Model {
     fn grow(&mut self, len: usize, align: usize) {
         let from = self.slices.len();
         let tail = self.slices.iter().rev().take_while(|slice| **slice != Used).count();
-        let need = (from - tail).next_multiple_of(align) + len - from;
+        let need = ((from - tail).next_multiple_of(align) + len).saturating_sub(from);
         let step = (from - self.first()).clamp(4 * MIB, 64 * MIB).max(need);
         // Up to the end of a unit; if that is too little, as much as is needed.
         let end = (from - from % UNIT) + step.next_multiple_of(UNIT);
         let end = if end - from < need { from + need } else { end };
-        assert_eq!(address_map::committed(), end, "grown from {from} for {len} slices");
+        assert!(address_map::committed() >= end, "grown from {from} for {len} slices");
         self.slices.resize(end, Clean);
     }
 
@@ -607,7 +615,7 @@ fn bursts_grow_with_regret() {
         // So large a window grows by 64 MiB.
         let all = model.slices.len() - model.first();
         model.take_run(all, false);
-        model.take_run(1, false);
+        model.take_span(1);
         assert_eq!(model.slices.len(), model.first() + all + 64 * MIB);
     });
 }
@@ -632,14 +640,28 @@ fn a_dense_heap_gets_huge_pages() {
         (0..3).for_each(|_| _ = model.take_span(32));
         assert_eq!(model.take_span(32), huge + UNIT);
         assert_eq!(model.count(Dirty), 32 - 4);
-        // Large blocks that may stay untouched in part outweigh small spans ...
-        model.take_run(8 * UNIT, false);
-        (0..40).for_each(|_| _ = model.take_span(1));
+        // Large blocks that may stay untouched in part get none, and stand behind all that do.
         let dirty = model.count(Dirty);
-        assert_eq!(dirty, 0);
-        // ... but those that are filled do not.
-        model.take_run(UNIT + 1, true);
-        assert!(model.count(Dirty) > 0);
+        let sparse = model.take_run(8 * UNIT, false);
+        assert!(sparse >= model.first() + 2 * HUGE_MIN - CHUNK_SLICES);
+        assert_eq!(model.count(Dirty), dirty);
+        while model.count(Dirty) <= dirty {
+            assert!(model.take_span(4) < sparse);
+        }
+        // In a heap four times as large the longest spans ask for them, too.
+        while model.count(Used) < 4 * HUGE_MIN {
+            model.take_span(32);
+        }
+        while model.count(Dirty) > 0 {
+            model.take_span(4);
+        }
+        while model.count(Dirty) == 0 {
+            model.take_span(32);
+        }
+        assert_eq!(model.count(Dirty), UNIT - 32);
+        // Those that are filled get them wherever they are.
+        model.take_run(8 * UNIT + 1, true);
+        assert!(![0, UNIT - 32].contains(&model.count(Dirty)));
         model.compare();
         assert!(arena::tick(0) && arena::tick(1000));
         assert_eq!(arena::purge_all(), model.purge(usize::MAX) * SLICE_SIZE);

@@ -357,7 +357,14 @@ fn runs_grow_in_place_where_there_is_room() {
     });
 }
 
-/// From 1 MiB on a block that must move goes to a mapping, where it grows by moving pages.
+/// What a mapping of so many bytes grows to, or keeps: a quarter more, from 4 MiB on to where a huge page
+/// ends.
+fn roomy(exact: usize) -> usize {
+    let unit = if exact < 4 * MIB { 4096 } else { 2 * MIB };
+    (exact + exact / 4).next_multiple_of(unit)
+}
+
+/// From 2 MiB on a block that must move goes to a mapping, where it grows by moving pages.
 #[test]
 fn a_run_that_cannot_grow_goes_to_a_mapping() {
     alone(|| {
@@ -366,10 +373,10 @@ fn a_run_that_cannot_grow_goes_to_a_mapping() {
         let moved = resize(block, 3 * MIB);
         assert!(!address_map::contains(moved));
         assert_eq!((large_slices().1, mapped().1), (1, 1));
+        // It begins where a huge page does, and so do its later parts.
+        assert!(moved.addr().is_multiple_of(2 * MIB));
         let grown = resize(moved, 4 * MIB);
-        // A quarter to spare.
-        let bytes = mapped().0;
-        assert!((4 * MIB * 5 / 4..4 * MIB * 5 / 4 + 16 * KIB).contains(&bytes), "{bytes}");
+        assert_eq!((mapped().0, grown.addr() % 4096), (roomy(4 * MIB), 0));
         // The slices are free.
         let again = allocate(MIB + 500 * KIB);
         assert_eq!(again.addr() >> 14, block.addr() >> 14);
@@ -405,10 +412,10 @@ fn mappings_grow_and_shrink_by_pages() {
         let block = resize(block, 48 * MIB);
         assert_eq!(block.addr() % 4096, lead);
         let exact = round(48 * MIB + lead);
-        assert_eq!(mapped(), (round(exact + exact / 4), 1));
+        assert_eq!(mapped(), (roomy(exact), 1));
         // Within that it stays where it is.
         assert_eq!(resize(block, 56 * MIB), block);
-        assert_eq!(mapped().0, round(exact + exact / 4));
+        assert_eq!(mapped().0, roomy(exact));
         // A fifth may stay unused; more goes.
         let bytes = mapped().0;
         assert_eq!(resize(block, bytes / 5 * 4 + 4096 * 2), block);
@@ -432,7 +439,7 @@ fn mappings_grow_and_shrink_by_pages() {
     });
 }
 
-/// What a block shrinks by goes, not a page more or less; a fifth stays.
+/// What a block shrinks by goes, not a page more or less; as much as it would get to grow stays.
 #[test]
 fn a_mapping_gives_its_tail_back() {
     alone(|| {
@@ -442,16 +449,19 @@ fn a_mapping_gives_its_tail_back() {
         // Or there is something already.
         os::map_at(behind, 4096);
         assert!(is_mapped(behind));
-        assert_eq!((resize(block, 32 * MIB), mapped().0), (block, 40 * MIB));
-        assert_eq!((resize(block, 32 * MIB - 1), mapped().0), (block, 40 * MIB));
-        assert_eq!((resize(block, 32 * MIB - 4096), mapped().0), (block, 32 * MIB - 4096));
-        for (at, there) in [(32 * MIB - 8192, true), (32 * MIB - 4096, false), (40 * MIB, true)] {
+        // With a quarter more, more than 38 MiB.
+        let least = 38 * MIB / 5 * 4 / 4096 * 4096 + 4096;
+        assert_eq!((roomy(least), roomy(least - 4096)), (40 * MIB, 38 * MIB));
+        assert_eq!((resize(block, least), mapped().0), (block, 40 * MIB));
+        assert_eq!((resize(block, least - 4095), mapped().0), (block, 40 * MIB));
+        assert_eq!((resize(block, least - 4096), mapped().0), (block, least - 4096));
+        for (at, there) in [(least - 8192, true), (least - 4096, false), (40 * MIB, true)] {
             assert_eq!(is_mapped(block.wrapping_add(at)), there);
         }
         assert!(!is_mapped(behind.wrapping_sub(4096)));
-        // Half a mebibyte is not copied yet.
-        assert_eq!((resize(block, 512 * KIB), mapped().0), (block, 512 * KIB));
-        assert_ne!(resize(block, 512 * KIB - 1), block);
+        // A mebibyte is not copied yet.
+        assert_eq!((resize(block, MIB), mapped().0), (block, MIB));
+        assert_ne!(resize(block, MIB - 1), block);
         assert_eq!(mapped().1, 0);
         check();
     });
