@@ -327,10 +327,11 @@ impl Arena {
     }
 
     /// Where large blocks are put that may stay empty, once there are huge pages: behind all that
-    /// these are for. A power of two: where all that is in use ends now, spans will be next.
+    /// these are for. In steps of up to 64 MiB: where all that is in use ends now, spans will be next.
     fn sparse_from(&self) -> usize {
-        let front = if self.used() >= HUGE_MIN { (self.used() + 1).next_power_of_two() } else { 0 };
-        address_map::first_slice() + front
+        let end = self.used() + 1;
+        let front = end.next_multiple_of(end.next_power_of_two().min(STEP_MAX));
+        address_map::first_slice() + if end > HUGE_MIN { front } else { 0 }
     }
 
     fn used(&self) -> usize {

@@ -63,7 +63,8 @@ impl Model {
     /// Behind what may have huge pages.
     fn sparse_from(&self) -> usize {
         let used = self.count(Used);
-        self.first() + if used >= HUGE_MIN { (used + 1).next_power_of_two() } else { 0 }
+        let unit = (used + 1).next_power_of_two().min(64 * MIB);
+        self.first() + if used >= HUGE_MIN { (used + 1).next_multiple_of(unit) } else { 0 }
     }
 
     /// The lowest place for `len` free slices at a multiple of `align`, from `low` on.
