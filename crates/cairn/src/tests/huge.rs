@@ -3,6 +3,7 @@
 use super::alone::alone;
 use super::window::flags_at;
 use crate::os;
+use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::{allocate, deallocate, reallocate};
 
@@ -50,6 +51,28 @@ fn blocks_that_will_be_filled_get_huge_pages() {
         // SAFETY: a live block.
         let grown = unsafe { reallocate(other, 60 * MIB) };
         assert!(is_huge(grown));
+        crate::tests::check();
+    });
+}
+
+/// A run that grows, and is copied for it, has been filled: others of up to twice its size will be.
+#[test]
+fn growing_is_evidence() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    alone(|| {
+        os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
+        let resident =
+            |block: *mut u8| os::resident(block.map_addr(|at| at & !4095), SLICE_SIZE * 110);
+        // A heap that is large enough, of blocks that cannot grow in place. By their size the one that
+        // grows comes to lie where it is not looked at: in part it is empty still.
+        let held: [_; 20] = core::array::from_fn(|_| allocate(62 * SLICE_SIZE));
+        assert_eq!(resident(allocate(110 * SLICE_SIZE)), 0);
+        // SAFETY: a live block, not used any more by its old address.
+        let grown = unsafe { reallocate(held[3], 96 * SLICE_SIZE) };
+        assert!(grown != held[3] && crate::address_map::contains(grown));
+        assert!(resident(allocate(110 * SLICE_SIZE)) > 0);
         crate::tests::check();
     });
 }
