@@ -82,6 +82,8 @@ struct Arena {
     burst: usize,
     /// When a burst was purged last, unless what has happened since is judged; else 0.
     burst_ms: u64,
+    /// Slices taken for small spans, less four times those of large blocks that may stay empty.
+    dense: usize,
     hints: [u32; HINTS],
     /// The lowest chunk that slices went back to since the hints were last brought up to date.
     lowest_put: usize,
@@ -104,14 +106,15 @@ pub(crate) struct Run {
 pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
-    // The longest are filled bit by bit.
-    let fills = slices < RUNS[2] || arena.used() >= 4 * HUGE_MIN;
-    let dense = fills && arena.used() >= users * HUGE_SLICES;
+    arena.dense = (arena.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
+    // Behind that much. The longest are filled bit by bit.
+    let front = HUGE_MIN.max(users * HUGE_SLICES).max(slices / RUNS[2] * 4 * HUGE_MIN);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let fits = aligned_runs(bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
-            let dense = dense && index < arena.sparse_from();
+            let end = if arena.dense >= HUGE_SLICES { usize::MAX } else { arena.sparse_from() };
+            let dense = (address_map::first_slice() + front..end).contains(&index);
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
                 return Some(arena.take_at(index, slices));
             };
@@ -126,6 +129,7 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
 /// more memory.
 pub(crate) fn take_run(slices: usize, filled: bool) -> Option<Run> {
     let mut arena = ARENA.lock();
+    arena.dense = arena.dense.saturating_sub(if filled { 0 } else { 4 * slices });
     // What may stay empty is put in front if there is no room behind.
     let mut from = if filled { 0 } else { arena.sparse_from() };
     loop {
@@ -326,12 +330,12 @@ impl Arena {
         (dense && self.used() >= HUGE_MIN).then(|| starts.find(is_untouched))?
     }
 
-    /// Where large blocks are put that may stay empty, once there are huge pages: behind all that
-    /// these are for. In steps of up to 64 MiB: where all that is in use ends now, spans will be next.
+    /// Where large blocks are put that may stay empty, in a heap so large that the spans in front of
+    /// there are to have huge pages. In steps of 64 MiB: where all that is in use ends now, spans will
+    /// be next.
     fn sparse_from(&self) -> usize {
-        let end = self.used() + 1;
-        let front = end.next_multiple_of(end.next_power_of_two().min(STEP_MAX));
-        address_map::first_slice() + if end > HUGE_MIN { front } else { 0 }
+        let front = (self.used() + 1).next_multiple_of(STEP_MAX);
+        address_map::first_slice() + if front > STEP_MAX { front } else { 0 }
     }
 
     fn used(&self) -> usize {

@@ -38,13 +38,15 @@ struct Model {
     allowed: usize,
     /// A burst has been purged, and nothing clean been taken since.
     regrets: bool,
+    /// Slices of small spans, less four times those of large blocks that may stay empty.
+    dense: usize,
 }
 
 impl Model {
     fn new() -> Model {
         assert!(thread::start());
         let slices = std::vec![Used; address_map::first_slice()];
-        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false }
+        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false, dense: 0 }
     }
 
     fn first(&self) -> usize {
@@ -60,11 +62,10 @@ impl Model {
         self.slices[self.first()..].iter().filter(|slice| **slice == what).count()
     }
 
-    /// Behind what may have huge pages.
+    /// Behind what is to have huge pages.
     fn sparse_from(&self) -> usize {
-        let used = self.count(Used);
-        let unit = (used + 1).next_power_of_two().min(64 * MIB);
-        self.first() + if used >= HUGE_MIN { (used + 1).next_multiple_of(unit) } else { 0 }
+        let front = (self.count(Used) + 1).next_multiple_of(64 * MIB);
+        self.first() + if front > 64 * MIB { front } else { 0 }
     }
 
     /// The lowest place for `len` free slices at a multiple of `align`, from `low` on.
@@ -80,30 +81,38 @@ impl Model {
 
     /// The same where so many take spans.
     fn take_span_among(&mut self, len: usize, users: usize) -> usize {
-        let used = self.count(Used);
-        let dense = (len < 32 || used >= 4 * HUGE_MIN) && used >= users * UNIT;
+        let least = (users * UNIT).max(if len < 32 { HUGE_MIN } else { 4 * HUGE_MIN });
+        self.dense = (self.dense + len % 32).min(8 * UNIT);
+        let end = if self.dense >= UNIT { usize::MAX } else { self.sparse_from() };
+        let place = self.first() + least..end;
         let run = arena::take_span(len, users).expect("there is memory");
-        let end = if dense { self.sparse_from() } else { 0 };
-        self.take(run, len, len, 0..end)
+        self.take(run, len, len, 0, place)
     }
 
     /// The same for a large block, which is `filled` soon, or not.
     fn take_run(&mut self, len: usize, filled: bool) -> usize {
+        self.dense = self.dense.saturating_sub(if filled { 0 } else { 4 * len });
         let run = arena::take_run(len, filled).expect("there is memory");
         let low = if filled { 0 } else { self.sparse_from() / CHUNK_SLICES * CHUNK_SLICES };
-        self.take(run, len, 1, low..if filled { usize::MAX } else { 0 })
+        self.take(run, len, 1, low, 0..if filled { usize::MAX } else { 0 })
     }
 
-    /// Checks that `run` is the lowest from `place.start` on, with a huge page if it begins before
-    /// `place.end`.
-    fn take(&mut self, run: Run, len: usize, align: usize, place: Range<usize>) -> usize {
+    /// Checks that `run` is the lowest from `low` on, with a huge page if it begins in `place`.
+    fn take(
+        &mut self,
+        run: Run,
+        len: usize,
+        align: usize,
+        low: usize,
+        place: Range<usize>,
+    ) -> usize {
         let before = self.slices.len();
         let expected = loop {
-            let Some(index) = self.lowest(len, align, place.start) else {
+            let Some(index) = self.lowest(len, align, low) else {
                 self.grow(len, align);
                 continue;
             };
-            let huge = index < place.end && self.count(Used) >= HUGE_MIN;
+            let huge = place.contains(&index) && self.count(Used) >= HUGE_MIN;
             let Some(unit) = self.clean_unit(index, len).filter(|_| huge) else { break index };
             // It is resident throughout now.
             self.slices[unit..unit + UNIT].fill(Dirty);
@@ -641,28 +650,25 @@ fn a_dense_heap_gets_huge_pages() {
         (0..3).for_each(|_| _ = model.take_span(32));
         assert_eq!(model.take_span(32), huge + UNIT);
         assert_eq!(model.count(Dirty), 32 - 4);
-        // Large blocks that may stay untouched in part get none, and stand behind all that do.
-        let dirty = model.count(Dirty);
-        let sparse = model.take_run(8 * UNIT, false);
-        assert!(sparse >= model.first() + 2 * HUGE_MIN - CHUNK_SLICES);
-        assert_eq!(model.count(Dirty), dirty);
-        while model.count(Dirty) <= dirty {
-            assert!(model.take_span(4) < sparse);
-        }
-        // In a heap four times as large the longest spans ask for them, too.
+        // Large blocks that may stay untouched in part outweigh small spans ...
+        model.take_run(8 * UNIT, false);
+        (0..40).for_each(|_| _ = model.take_span(1));
+        assert_eq!(model.count(Dirty), 0);
+        // ... until the heap is four times as large; then such blocks stand behind all that gets huge
+        // pages, and the longest spans ask for them, too.
         while model.count(Used) < 4 * HUGE_MIN {
             model.take_span(32);
         }
-        while model.count(Dirty) > 0 {
-            model.take_span(4);
-        }
+        let sparse = model.take_run(8 * UNIT, false);
+        assert!(sparse >= model.first() + 8 * HUGE_MIN - CHUNK_SLICES);
+        assert_eq!(model.dense, 0);
         while model.count(Dirty) == 0 {
-            model.take_span(32);
+            assert!(model.take_span(32) < sparse);
         }
-        assert_eq!(model.count(Dirty), UNIT - 32);
+        let dirty = model.count(Dirty);
         // Those that are filled get them wherever they are.
         model.take_run(8 * UNIT + 1, true);
-        assert!(![0, UNIT - 32].contains(&model.count(Dirty)));
+        assert!(![0, dirty].contains(&model.count(Dirty)));
         model.compare();
         assert!(arena::tick(0) && arena::tick(1000));
         assert_eq!(arena::purge_all(), model.purge(usize::MAX) * SLICE_SIZE);
