@@ -414,7 +414,7 @@ impl Arena {
         let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let mut counts = [step, need].into_iter();
-        let count = counts.find(|&count| count >= need && address_map::commit(count))?;
+        let count = counts.find(|&count| count >= need.max(1) && address_map::commit(count))?;
         self.put(from, count, false);
         Some(())
     }

@@ -493,6 +493,25 @@ fn a_larger_burst_is_forgotten_with_time() {
     });
 }
 
+/// Behind what is in use there is no more memory: what may stay empty is put in front then, even
+/// where the free end of the window would do.
+#[test]
+fn what_may_stay_empty_is_put_where_there_is_room() {
+    alone(|| {
+        let mut model = Model::new();
+        let mut end = usize::MAX;
+        while model.sparse_from() < end || !model.is_free(end - 1, 1) {
+            model.take_span(32);
+            end = address_map::committed();
+        }
+        fault::arm(0, true);
+        let run = arena::take_run(1, false).expect("there is room in front");
+        assert!(fault::disarm());
+        assert_eq!(Some(run.index), model.lowest(1, 1, 0));
+        assert_eq!(address_map::committed(), end);
+    });
+}
+
 /// Memory that is locked cannot be given back: it stays dirty, what is below it goes.
 #[test]
 fn refused_purges_leave_slices_dirty() {
