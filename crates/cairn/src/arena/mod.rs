@@ -107,8 +107,8 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
     arena.dense = (arena.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
-    // Behind that much. The longest are filled bit by bit.
-    let front = HUGE_MIN.max(users * HUGE_SLICES).max(slices / RUNS[2] * 4 * HUGE_MIN);
+    // Behind that much. None for the longest: they are filled bit by bit, and one of each class stays.
+    let front = if slices < RUNS[2] { HUGE_MIN.max(users * HUGE_SLICES) } else { 1 << 40 };
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let fits = aligned_runs(bits(chunk).free, lane);
