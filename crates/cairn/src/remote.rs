@@ -34,6 +34,8 @@ use core::ptr::null_mut;
 const OWNED: u64 = 0;
 const ORPHAN: u64 = 1;
 const LISTED: u64 = 2;
+/// The word of a held span with nothing pending.
+const HELD: u64 = OWNED << 48;
 
 /// Bytes per unit of a head offset; also the least block alignment.
 const UNIT: usize = 16;
@@ -130,7 +132,7 @@ impl RemoteWord {
         }
         // Acquire: pairs with the pushers' Release. The holder stays the holder, so nothing
         // of its own needs to be released.
-        let state = State(self.0.swap(OWNED << 48, Ordering::Acquire));
+        let state = State(self.0.swap(HELD, Ordering::Acquire));
         debug_assert_eq!(state.status(), OWNED);
         state.chain(base)
     }
@@ -139,7 +141,7 @@ impl RemoteWord {
     pub(crate) fn orphan(&self) -> bool {
         let new = State::new(ORPHAN, 0, 0, 0);
         // Release: the next holder sees the span's fields as they are now.
-        self.0.compare_exchange(OWNED << 48, new.0, Ordering::Release, Ordering::Relaxed).is_ok()
+        self.0.compare_exchange(HELD, new.0, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Lets go of a span with `live > 0` blocks in use; holder only, who has put it in an
@@ -173,12 +175,7 @@ impl RemoteWord {
                 return None;
             }
             // Acquire: the blocks' links and the last holder's fields.
-            match self.0.compare_exchange_weak(
-                old,
-                OWNED << 48,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            ) {
+            match self.0.compare_exchange_weak(old, HELD, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(state.chain(base)),
                 Err(now) => old = now,
             }
@@ -204,6 +201,6 @@ impl RemoteWord {
     /// Makes the caller the holder by force and takes what is pending. Only where no other
     /// thread exists: in a forked child.
     pub(crate) fn seize(&self, base: *mut u8) -> Chain {
-        State(self.0.swap(OWNED << 48, Ordering::AcqRel)).chain(base)
+        State(self.0.swap(HELD, Ordering::AcqRel)).chain(base)
     }
 }

@@ -23,6 +23,8 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// (docs/why-not.md has the figures).
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_BLOCKS: usize = 48;
+/// Slices in the longest spans, for blocks over 4 KiB.
+pub(crate) const LONG_SPAN: u16 = 32;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 
@@ -53,7 +55,7 @@ impl Class {
         let slices = match size {
             ..=1024 => 1,
             1025..=4096 => 4,
-            _ => 32,
+            _ => LONG_SPAN as usize,
         };
         let bytes = slices * SLICE_SIZE;
         let blocks = bytes / size;

@@ -9,7 +9,7 @@
 use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASSES, Class, MIN_ALIGN, SLICE_SIZE};
+use crate::size_class::{CLASSES, Class, LONG_SPAN, MIN_ALIGN, SLICE_SIZE};
 use crate::{arena, os};
 use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 
@@ -23,7 +23,8 @@ use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 //  1. used = until + rest; used + length of `local_free` + `hidden` = `carved`. A block in a
 //     heap's allocation list, in a batch under way, or pending in the remote word counts as
 //     used. `rest` > 0 only in a full list: the event comes before the last free then. It is -1
-//     in an active span, which has no event: a pair of malloc and free empties it each time.
+//     in an active span that is not long, which has no event: a pair of malloc and free empties
+//     it each time.
 //  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
 //     while the word says LISTED.
 //  3. `start`, `inverse`, `mask`, `class` do not change while the span exists.
@@ -148,7 +149,7 @@ impl Span {
     #[inline]
     pub(crate) fn take_local(&mut self) -> Chain {
         let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
-        debug_assert_eq!(self.rest, -1);
+        debug_assert!(self.rest <= 0);
         self.local_free = null_mut();
         self.until += list.count;
         list
@@ -297,10 +298,12 @@ impl Span {
         }
     }
 
-    /// Becomes its heap's active span of its class: no event comes.
+    /// Becomes its heap's active span of its class: no event comes, but to a long one when nothing
+    /// is in use.
     pub(crate) fn set_active(&mut self) {
-        self.until = self.used() + 1;
-        self.rest = -1;
+        let used = self.used();
+        self.rest = -i16::from(self.layout().slices < LONG_SPAN);
+        self.until = used.wrapping_add_signed(-i32::from(self.rest));
     }
 
     /// Goes into its heap's list of full spans: the next event comes after `frees`, or when

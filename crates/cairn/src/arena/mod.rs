@@ -10,7 +10,7 @@ mod tree;
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Fork, Guard, Lock};
-use crate::size_class::SLICE_SIZE;
+use crate::size_class::{LONG_SPAN, SLICE_SIZE};
 use crate::sync::{Apart, AtomicUsize, Ordering};
 use tree::Tree;
 
@@ -25,7 +25,7 @@ use tree::Tree;
 //     that reach lowest_put.
 
 /// Run lengths with a lane of their own, the spans'; each is aligned to its length.
-const RUNS: [usize; 3] = [1, 4, 32];
+const RUNS: [usize; 3] = [1, 4, LONG_SPAN as usize];
 /// The lane of chunks with dirty slices.
 const DIRTY: usize = RUNS.len();
 /// The lane of the rooms of huge pages, by their first chunk, that are free and have some.
@@ -107,14 +107,15 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
     arena.dense = (arena.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
-    // Behind that much. None for the longest: they are filled bit by bit, and one of each class stays.
-    let front = if slices < RUNS[2] { HUGE_MIN.max(users * HUGE_SLICES) } else { 1 << 40 };
+    // Behind that much: the longest, which are filled bit by bit, in larger heaps only.
+    let least = if slices < RUNS[2] { HUGE_MIN } else { 4 * HUGE_MIN };
+    let front = address_map::first_slice() + least.max(users * HUGE_SLICES);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let fits = aligned_runs(bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             let end = if arena.dense >= HUGE_SLICES { usize::MAX } else { arena.sparse_from() };
-            let dense = (address_map::first_slice() + front..end).contains(&index);
+            let dense = (front..end).contains(&index);
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
                 return Some(arena.take_at(index, slices));
             };
@@ -390,13 +391,10 @@ impl Arena {
         if self.lowest_put == usize::MAX {
             return;
         }
-        let (short, long) = self.hints.split_at_mut(CHUNK_SLICES + 1);
-        let chunk = self.lowest_put as u32;
-        for hint in short {
-            *hint = (*hint).min(chunk.saturating_sub(1));
-        }
-        for (doubling, hint) in long.iter_mut().enumerate() {
-            *hint = (*hint).min(chunk.saturating_sub(2 << doubling));
+        for (nth, hint) in self.hints.iter_mut().enumerate() {
+            // As far as a run reaches back that begins in front of it, in chunks.
+            let before = 1 << nth.saturating_sub(CHUNK_SLICES);
+            *hint = (*hint).min(self.lowest_put.saturating_sub(before) as u32);
         }
         self.lowest_put = usize::MAX;
     }

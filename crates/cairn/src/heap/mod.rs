@@ -18,7 +18,7 @@ pub use upkeep::tick;
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::block::{Block, Chain};
 use crate::large::Large;
-use crate::size_class::{CLASS_COUNT, CLASSES, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
+use crate::size_class::{CLASS_COUNT, CLASSES, LONG_SPAN, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
 use crate::{arena, orphans, os};
@@ -492,6 +492,13 @@ impl Heap {
         // SAFETY: the caller's contract; invariant 2 says which list it is in.
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
+            if span == self.active[class] {
+                // Without a list it is one block that comes and goes.
+                if !self.free[class].is_null() {
+                    self.retire(class);
+                }
+                return;
+            }
             self.unlist(class, span);
             // The only empty one may stay: the next refill would ask the arena for its like.
             let small = CLASSES[class].slices as usize <= pool::share(SPARE_SLICES);
@@ -499,9 +506,25 @@ impl Heap {
                 self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
             } else if self.partial[class].len() > 0 || !small {
                 (*span).release();
+                if CLASSES[class].slices == LONG_SPAN {
+                    self.retire(class);
+                }
                 return self.visit();
             }
             self.partial[class].push_front(span);
+        }
+    }
+
+    /// Gives up the active span of a class whose spans become empty, if only the list has blocks of
+    /// it: else a burst of frees leaves one of each class, and long ones count.
+    fn retire(&mut self, class: usize) {
+        // SAFETY: invariant 2: this heap holds it.
+        let in_use = |span: *mut Span| unsafe { span.as_ref() }.map_or(u32::MAX, Span::used);
+        if in_use(self.active[class]) <= CLASSES[class].room {
+            self.put_list_back(class);
+        }
+        if in_use(self.active[class]) == 0 {
+            self.deactivate(class);
         }
     }
 

@@ -65,13 +65,15 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
     heap
 }
 
-/// Takes back a heap that has been abandoned.
+/// Takes back a heap, and what it holds.
 ///
 /// # Safety
 /// The heap came from `take`, and the caller does not use it any more.
 pub(crate) unsafe fn put(heap: *mut Heap) {
-    let mut pool = POOL.lock();
     // SAFETY: the caller's contract.
+    unsafe { (*heap).abandon() };
+    let mut pool = POOL.lock();
+    // SAFETY: as above.
     unsafe {
         (*heap).in_use = false;
         (*heap).next = pool.free;

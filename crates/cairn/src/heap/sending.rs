@@ -63,10 +63,9 @@ impl Heap {
     /// Sends all batches off.
     pub(crate) fn flush(&mut self) {
         for i in 0..RING {
-            let batch = &mut self.ring[i];
-            if batch.chain.count > 0 {
-                let chain = core::mem::replace(&mut batch.chain, Chain::EMPTY);
-                let span = batch.span;
+            let Batch { span, chain } = self.ring[i];
+            self.ring[i].chain = Chain::EMPTY;
+            if chain.count > 0 {
                 // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
                 unsafe { self.push(span, chain) };
             }

@@ -54,12 +54,6 @@ impl Heap {
     #[inline]
     pub(super) fn visit(&mut self) {
         self.visits = self.visits.wrapping_add(1);
-        self.check_upkeep();
-    }
-
-    /// Does upkeep if it is due.
-    #[inline]
-    pub(super) fn check_upkeep(&mut self) {
         if self.visits.is_multiple_of(VISITS)
             || self.slow > 0
             || arena::in_debt()
@@ -143,7 +137,7 @@ impl Heap {
 
     /// Frees the blocks of a class's allocation list into their spans, which they keep alive; it
     /// takes in no more until the class is refilled.
-    fn put_list_back(&mut self, class: usize) {
+    pub(super) fn put_list_back(&mut self, class: usize) {
         self.room[class] = 0;
         let mut block = core::mem::replace(&mut self.free[class], null_mut());
         while !block.is_null() {

@@ -189,15 +189,11 @@ pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
 /// Bytes in an OS page.
 pub(crate) fn page_size() -> usize {
     static CACHED: AtomicUsize = AtomicUsize::new(0);
-    match CACHED.load(Ordering::Relaxed) {
-        0 => {
-            // SAFETY: getauxval has no preconditions.
-            let size = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
-            CACHED.store(size, Ordering::Relaxed);
-            size
-        }
-        size => size,
+    if CACHED.load(Ordering::Relaxed) == 0 {
+        // SAFETY: getauxval has no preconditions.
+        CACHED.store(unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize, Ordering::Relaxed);
     }
+    CACHED.load(Ordering::Relaxed)
 }
 
 /// The process's limit on address space, in bytes; `usize::MAX` if none.

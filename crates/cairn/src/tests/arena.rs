@@ -81,7 +81,7 @@ impl Model {
 
     /// The same where so many take spans.
     fn take_span_among(&mut self, len: usize, users: usize) -> usize {
-        let least = if len < 32 { HUGE_MIN.max(users * UNIT) } else { 1 << 40 };
+        let least = if len < 32 { HUGE_MIN } else { 4 * HUGE_MIN }.max(users * UNIT);
         self.dense = (self.dense + len % 32).min(8 * UNIT);
         let end = if self.dense >= UNIT { usize::MAX } else { self.sparse_from() };
         let place = self.first() + least..end;

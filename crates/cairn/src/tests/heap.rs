@@ -140,6 +140,28 @@ fn one_empty_span_of_a_class_may_stay() {
     });
 }
 
+/// In whatever order: they are half a MiB each, and with huge pages all of it is resident.
+#[test]
+fn a_burst_of_frees_leaves_no_long_span() {
+    const COUNT: usize = 210;
+    alone(|| {
+        for size in [5_000, 20_000, 65_536] {
+            for step in [1, 11, 89, COUNT - 1] {
+                let held: Vec<_> = (0..COUNT).map(|_| allocate(size)).collect();
+                assert!(row(size).spans > 1);
+                (1..=COUNT).for_each(|nth| free(held[nth * step % COUNT]));
+                assert_eq!(counts(size), (0, 0, 0, 0, 0), "{size} bytes, every {step}th");
+            }
+            // A block that comes and goes keeps its span.
+            free(allocate(size));
+            let blocks = counts(size);
+            (0..100).for_each(|_| free(allocate(size)));
+            assert!(row(size).spans == 1 && row(size).untouched <= blocks.4);
+        }
+        check();
+    });
+}
+
 #[test]
 fn purge_gives_up_what_is_free() {
     alone(|| {

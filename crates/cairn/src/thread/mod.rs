@@ -114,16 +114,14 @@ pub(crate) unsafe fn send(span: usize, class: usize, block: *mut Block, now: boo
 /// Sees to it that the window exists, for callers that need no heap.
 pub(crate) fn start() -> bool {
     let mut started = STARTED.lock();
-    if *started {
-        return true;
-    }
-    if !address_map::init() {
-        return false;
-    }
-    *started = true;
+    let first = !*started && address_map::init();
+    *started |= first;
+    let done = *started;
     drop(started);
-    see_forks();
-    true
+    if first {
+        see_forks();
+    }
+    done
 }
 
 /// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
@@ -175,10 +173,7 @@ fn arrive() -> *mut Heap {
     if os::keeping_errno(set) != 0 {
         slot::set((&raw const EMPTY.heap).cast_mut());
         // SAFETY: it was the calling thread's, which cannot reach it any more.
-        unsafe {
-            (*heap).abandon();
-            pool::put(heap);
-        }
+        unsafe { pool::put(heap) };
         return null_mut();
     }
     heap
@@ -195,13 +190,9 @@ extern "C" fn leave(heap: *mut libc::c_void) {
     }
     // A newcomer, too, shall have no heap any more: nobody would take it back.
     slot::set((&raw const GONE.heap).cast_mut());
-    if newcomer {
-        return;
-    }
-    // SAFETY: it was the calling thread's, which cannot reach it any more.
-    unsafe {
-        (*heap).abandon();
-        pool::put(heap);
+    if !newcomer {
+        // SAFETY: it was the calling thread's, which cannot reach it any more.
+        unsafe { pool::put(heap) };
     }
 }
 
