@@ -665,7 +665,7 @@ fn a_dense_heap_gets_huge_pages() {
         assert_eq!(model.count(Dirty), 0);
         let huge = model.take_span_among(4, many);
         assert_eq!(model.count(Dirty), UNIT - 4);
-        // The longest spans go there, but ask for none of their own.
+        // The longest spans go there, but ask for none of their own in so small a heap.
         (0..3).for_each(|_| _ = model.take_span(32));
         assert_eq!(model.take_span(32), huge + UNIT);
         assert_eq!(model.count(Dirty), 32 - 4);
