@@ -23,10 +23,10 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// (docs/why-not.md has the figures).
 const ROOM_BYTES: usize = 64 << 10;
 const ROOM_BLOCKS: usize = 48;
-/// Slices in the longest spans, for blocks over 4 KiB.
-pub(crate) const LONG_SPAN: u16 = 32;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
+/// The first class, of blocks over 4 KiB, that has the longest spans.
+pub(crate) const LONG_CLASS: usize = 40;
 
 /// How spans of one class are cut. Tools read the table by way of `outside::HEADER`.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ impl Class {
         let slices = match size {
             ..=1024 => 1,
             1025..=4096 => 4,
-            _ => LONG_SPAN as usize,
+            _ => 32,
         };
         let bytes = slices * SLICE_SIZE;
         let blocks = bytes / size;
@@ -166,6 +166,7 @@ pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
 
 const _: () = assert!(class_size(31) == SMALL_MAX && class_size(CLASS_COUNT - 1) == MEDIUM_MAX);
 const _: () = assert!(SLICE_SIZE.is_multiple_of(MIN_ALIGN));
+const _: () = assert!(CLASSES[LONG_CLASS - 1].slices == 4 && CLASSES[LONG_CLASS].slices == 32);
 
 #[cfg(test)]
 mod tests {

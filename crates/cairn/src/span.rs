@@ -9,7 +9,7 @@
 use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASSES, Class, LONG_SPAN, MIN_ALIGN, SLICE_SIZE};
+use crate::size_class::{CLASSES, Class, LONG_CLASS, MIN_ALIGN, SLICE_SIZE};
 use crate::{arena, os};
 use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 
@@ -301,9 +301,11 @@ impl Span {
     /// Becomes its heap's active span of its class: no event comes, but to a long one when nothing
     /// is in use.
     pub(crate) fn set_active(&mut self) {
-        let used = self.used();
-        self.rest = -i16::from(self.layout().slices < LONG_SPAN);
-        self.until = used.wrapping_add_signed(-i32::from(self.rest));
+        debug_assert_eq!(self.rest, 0);
+        if self.class() < LONG_CLASS {
+            self.until += 1;
+            self.rest = -1;
+        }
     }
 
     /// Goes into its heap's list of full spans: the next event comes after `frees`, or when

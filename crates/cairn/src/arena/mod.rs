@@ -10,7 +10,7 @@ mod tree;
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Fork, Guard, Lock};
-use crate::size_class::{LONG_SPAN, SLICE_SIZE};
+use crate::size_class::SLICE_SIZE;
 use crate::sync::{Apart, AtomicUsize, Ordering};
 use tree::Tree;
 
@@ -25,7 +25,7 @@ use tree::Tree;
 //     that reach lowest_put.
 
 /// Run lengths with a lane of their own, the spans'; each is aligned to its length.
-const RUNS: [usize; 3] = [1, 4, LONG_SPAN as usize];
+const RUNS: [usize; 3] = [1, 4, 32];
 /// The lane of chunks with dirty slices.
 const DIRTY: usize = RUNS.len();
 /// The lane of the rooms of huge pages, by their first chunk, that are free and have some.

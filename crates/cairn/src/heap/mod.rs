@@ -18,7 +18,7 @@ pub use upkeep::tick;
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
 use crate::block::{Block, Chain};
 use crate::large::Large;
-use crate::size_class::{CLASS_COUNT, CLASSES, LONG_SPAN, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
+use crate::size_class::{CLASS_COUNT, CLASSES, LONG_CLASS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
 use crate::{arena, orphans, os};
@@ -506,7 +506,7 @@ impl Heap {
                 self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
             } else if self.partial[class].len() > 0 || !small {
                 (*span).release();
-                if CLASSES[class].slices == LONG_SPAN {
+                if class >= LONG_CLASS {
                     self.retire(class);
                 }
                 return self.visit();
