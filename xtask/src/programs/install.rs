@@ -14,6 +14,7 @@ pub(crate) struct Need {
     /// A name to be found on the path, or an absolute path in which `*` stands for anything within
     /// one component.
     pub(crate) file: &'static str,
+    /// Its name, or a pattern as `apt-get install` takes it.
     pub(crate) package: &'static str,
 }
 

@@ -12,7 +12,7 @@ const SUITE: &str = "/usr/lib/python3.*/test/test_list.py";
 pub(super) const PYTHON: Program = Program {
     name: "python",
     quick: true,
-    needs: &[Need::new(INTERPRETER, "python3"), Need::new(SUITE, "libpython3-testsuite")],
+    needs: &[Need::new(INTERPRETER, "python3"), Need::new(SUITE, "libpython3.*-testsuite")],
     version: &[INTERPRETER, "--version"],
     what: "CPython's own tests, two at a time, PYTHONMALLOC=malloc",
     loaded_in: &["python3"],

@@ -53,7 +53,10 @@ fn tool<'a>(stage: &'a Stage, name: &str) -> Result<super::process::Process<'a>>
 }
 
 fn toolchain() -> Result<PathBuf> {
-    let rustc = find("rustc").context("there is no rustc")?;
+    // Cargo's own, for Debian has packages of either without the other.
+    let beside = find("cargo").map(|cargo| cargo.with_file_name("rustc"));
+    let beside = beside.filter(|rustc| rustc.is_file());
+    let rustc = beside.or_else(|| find("rustc")).context("there is no rustc")?;
     let output = Command::new(rustc).args(["--print", "sysroot"]).output()?;
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }

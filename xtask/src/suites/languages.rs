@@ -10,7 +10,7 @@ const PYTHON_NAME: &str = "/usr/bin/python3";
 
 const PYTHON_NEEDS: &[Need] = &[
     Need::new(PYTHON_NAME, "python3"),
-    Need::new("/usr/lib/python3.*/test/test_list.py", "libpython3-testsuite"),
+    Need::new("/usr/lib/python3.*/test/test_list.py", "libpython3.*-testsuite"),
 ];
 
 pub(super) const PYTHON_MALLOC: Suite = Suite {
