@@ -361,7 +361,7 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 2] {
 /// Puts memory and metadata behind `count` more slices; false, and nothing changed, if the
 /// system refuses.
 pub(crate) fn commit(count: usize) -> bool {
-    debug_assert!(count > 0, "what is nothing the kernel always grants");
+    debug_assert!(count > 0, "the kernel always grants nothing: no growth");
     let from = committed();
     let to = from + count;
     if to > slice_limit() {
