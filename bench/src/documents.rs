@@ -119,12 +119,21 @@ pub fn headline(result: &LabResult) -> String {
         let (wins, ties, loses) =
             (count(Standing::Wins), count(Standing::Ties), count(Standing::Loses));
         if wins + ties + loses > 0 {
-            let _ = writeln!(
+            let _ = write!(
                 text,
                 "- {}: {SUBJECT} is ahead of every other allocator in {wins} rows, level with the \
                  best in {ties}, behind in {loses}.",
                 table::title(table)
             );
+            let of_table = lines.iter().filter(|line| line.table == table);
+            if let Some(mean) = evaluate::crossed_mean(of_table) {
+                let _ = write!(
+                    text,
+                    " Over a frontier that each round takes from the others: {}.",
+                    ratio(mean)
+                );
+            }
+            text.push('\n');
         }
     }
     text

@@ -28,6 +28,8 @@ pub struct Line<'a> {
     pub frontier: Option<f64>,
     /// The subject over the frontier; below 1 it is ahead of all others.
     pub subject: Option<f64>,
+    /// The same, round by round, over the one that is best in all other rounds: see [`crossed`].
+    pub crossed: Option<f64>,
     /// Up to this far from the frontier it is level: the noise, or the spread of the two.
     pub margin: f64,
 }
@@ -136,6 +138,33 @@ pub fn mean<'a>(lines: impl Iterator<Item = &'a Line<'a>>, column: usize) -> Opt
     geometric_mean(&ratios).map(|ratio| Mean { ratio, rows, bounds, failed })
 }
 
+/// The subject over the frontier with the luck taken out: the mean of [`Line::crossed`].
+///
+/// Of many that are near, the one with the best median is also the luckiest, so the frontier lies
+/// below what any of them would show again. Here it is chosen by some rounds and timed by another;
+/// if the choice is wrong, the frontier lies too high. The truth is between the two means.
+pub fn crossed_mean<'a>(lines: impl Iterator<Item = &'a Line<'a>>) -> Option<f64> {
+    geometric_mean(&lines.filter_map(|line| line.crossed).collect::<Vec<f64>>())
+}
+
+/// For each round, the subject over whoever has the best median in all other rounds, both in this
+/// one; the geometric mean. Only those take part that have a value in each of the rounds.
+fn crossed(subject: &Summary, others: &[&Summary]) -> Option<f64> {
+    let rounds = subject.samples.len();
+    let others: Vec<&Summary> =
+        others.iter().copied().filter(|other| other.samples.len() == rounds).collect();
+    let rest = |summary: &Summary, round: usize| {
+        let samples = summary.samples.iter().enumerate().filter(|&(at, _)| at != round);
+        Summary::of(samples.map(|(_, &sample)| sample).collect()).map(|summary| summary.median)
+    };
+    let ratio = |round: usize| {
+        let medians = others.iter().filter_map(|other| Some((rest(other, round)?, other)));
+        let (_, chosen) = medians.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some(subject.samples[round] / chosen.samples[round])
+    };
+    geometric_mean(&(0..rounds).map(ratio).collect::<Option<Vec<f64>>>()?)
+}
+
 fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row) -> Line<'a> {
     let divisor = row.per.and_then(|key| {
         let values = result.cells.values().find_map(|cell| cell.values.get(&*key));
@@ -192,7 +221,11 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row)
         values.min_by(|a, b| a.0.total_cmp(&b.0))
     };
     let both = value(true).zip(value(false));
+    let own = summary(SUBJECT);
+    let others = allocators.iter().zip(&summaries).filter(|(a, _)| a.name != SUBJECT);
+    let others: Vec<&Summary> = others.filter_map(|(_, summary)| summary.as_ref()).collect();
     Line {
+        crossed: own.and_then(|own| crossed(&own, &others)),
         label: format!("{}{}", result.label(), &*row.suffix),
         result,
         table: row.table,
@@ -331,5 +364,21 @@ pub(crate) mod tests {
             (0..3).map(|column| mean(lines[..1].iter(), column).unwrap().ratio).collect();
         assert_eq!(lines[0].standing(), Standing::Wins);
         assert!(means.iter().zip([1.0, 2.0, 0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{means:?}");
+    }
+
+    #[test]
+    fn a_lucky_round_makes_the_frontier_but_not_the_crossed_one() {
+        let rounds = result(&[
+            ("steady", &[100.0, 100.0, 100.0], &[]),
+            ("lucky", &[50.0, 200.0, 50.0], &[]),
+            ("short", &[1.0], &[]),
+            (SUBJECT, &[100.0, 100.0, 100.0], &[]),
+        ]);
+        // Without the first or the last round "steady" is best, without the second "lucky".
+        let line = &lines(&rounds)[0];
+        let expected = (100.0 / 200.0f64).cbrt();
+        assert!((line.crossed.unwrap() - expected).abs() < 1e-12, "{:?}", line.crossed);
+        let once = result(&[("a", &[100.0], &[]), (SUBJECT, &[100.0], &[])]);
+        assert_eq!(lines(&once)[0].crossed, None);
     }
 }
