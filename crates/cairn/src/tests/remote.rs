@@ -13,13 +13,16 @@ const BLOCKS: usize = 32 << 10;
 struct Span {
     word: RemoteWord,
     base: *mut u8,
+    /// What `base` points into.
+    memory: *mut [u8],
 }
 
 impl Span {
     fn new() -> Span {
-        let memory = Box::leak(std::vec![0u8; (BLOCKS + 1) * 16].into_boxed_slice());
-        let start = memory.as_mut_ptr();
-        Span { word: RemoteWord::default(), base: start.wrapping_add(start.align_offset(16)) }
+        let memory = Box::into_raw(std::vec![0u8; (BLOCKS + 1) * 16].into_boxed_slice());
+        let start = memory.cast::<u8>();
+        let base = start.wrapping_add(start.align_offset(16));
+        Span { word: RemoteWord::default(), base, memory }
     }
 
     fn block(&self, i: usize) -> *mut Block {
@@ -55,6 +58,13 @@ impl Span {
         assert_eq!(self.word.is_held(), held);
         assert_eq!(self.word.pending(), pending);
         assert_eq!(self.word.listed_live(), listed_live);
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // SAFETY: made so by `new`; nobody else has it.
+        drop(unsafe { Box::from_raw(self.memory) });
     }
 }
 
