@@ -14,6 +14,7 @@ use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
 use crate::span::Span;
 use crate::sync::Ordering;
 use crate::{arena, thread};
+use core::hint::assert_unchecked;
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -226,32 +227,45 @@ pub unsafe fn deallocate(p: *mut u8) {
     }
 }
 
-/// The calling thread's heap and the span of the block that starts at `p`, any value at all, if
-/// that heap owns it.
+/// Frees a block of a span that the calling thread's heap owns; false if `p` is none.
 #[inline(always)]
-fn own_span(p: *mut u8) -> Option<(*mut Heap, *mut Span)> {
+unsafe fn deallocate_own(p: *mut u8) -> bool {
     let d = address_map::descriptor(p);
     let heap = thread::heap();
     // A descriptor that names our own tag says that we hold the span.
     if !thread::owns(heap, &d.owner) {
-        return None;
+        return false;
     }
     let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-    // SAFETY: we hold the span, and `is_block` is exact for what its descriptor covers.
-    unsafe { Span::is_block(span, p).then_some((heap, span)) }
-}
-
-/// Frees a block of a span that the calling thread's heap owns; false if `p` is none.
-#[inline(always)]
-unsafe fn deallocate_own(p: *mut u8) -> bool {
-    let Some((heap, span)) = own_span(p) else { return false };
-    // SAFETY: we hold the span; the block is the caller's to free.
+    // SAFETY: we hold the span, `is_block` is exact for what its descriptor covers, and the block
+    // is the caller's to free.
     unsafe {
+        if !Span::is_block(span, p) {
+            return false;
+        }
         if !Heap::keep(heap, (*span).class(), p.cast()) && (*span).push_local(p.cast()) {
             (*heap).span_event(span);
         }
     }
     true
+}
+
+/// The class of the span block that starts at `p`, any value at all; None if none does.
+#[inline(always)]
+fn block_class(p: *mut u8) -> Option<usize> {
+    let d = address_map::descriptor(p);
+    let owner = d.owner.load(Ordering::Relaxed);
+    let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
+    // SAFETY: what had an owner had a slot. Metadata is never unmapped, and the fields that
+    // `is_block` reads do not change while the block is in use; it takes any address, and `p` is
+    // in the window if it holds.
+    let is_block = || unsafe { Span::is_block(span, p) };
+    (owner != OWNER_NONE && owner != OWNER_LARGE && is_block()).then(|| {
+        let class = usize::from(d.class.load(Ordering::Relaxed));
+        // SAFETY: nothing else is ever stored there.
+        unsafe { assert_unchecked(class < CLASSES.len()) };
+        class
+    })
 }
 
 // What sends a free down here:
@@ -263,27 +277,13 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
 //     no span         a large block, a mapping, or a bad pointer
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8) {
-    let d = address_map::descriptor(p);
-    let owner = d.owner.load(Ordering::Relaxed);
+    let owner = address_map::descriptor(p).owner.load(Ordering::Relaxed);
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     if owner == OWNER_LARGE && unsafe { (*heap).in_use } {
         // SAFETY: the calling thread's heap.
         if large::keep(unsafe { &mut (*heap).kept }, p, pool::share(KEPT_SLICES)) {
             return;
-        }
-    }
-    if owner == OWNER_ORPHAN {
-        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-        let class = usize::from(d.class.load(Ordering::Relaxed));
-        // SAFETY: metadata is never unmapped, and the fields that `is_block` reads do not change
-        // while the block is in use; it takes any address, and `p` is in the window if it
-        // holds. The heap is the calling thread's or a stand-in.
-        unsafe {
-            if Span::is_block(span, p) && (*heap).room(class) > 0 {
-                Heap::keep(heap, class, p.cast());
-                return;
-            }
         }
     }
     // SAFETY: the caller's contract.
@@ -305,14 +305,14 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
 
 #[inline]
 unsafe fn deallocate_verified(p: *mut u8, call: &str) {
-    if let Some(class) = span_class(p, call) {
+    if let Some(class) = block_class(p) {
         let orphan = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_ORPHAN;
         let (layout, heap) = (&CLASSES[class], thread::heap());
-        let keeps = !orphan && layout.size >= FOREIGN_MIN;
-        // SAFETY: `span_class` has verified the block; the caller may free it. The heap is the
-        // calling thread's, or a stand-in, which has no room.
+        let least = if orphan { 0 } else { layout.room as i32 / 2 };
+        // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a
+        // stand-in, which has no room.
         unsafe {
-            if keeps && (*heap).room(class) > layout.room as i32 / 2 {
+            if (orphan || layout.size >= FOREIGN_MIN) && (*heap).room(class) > least {
                 Heap::keep(heap, class, p.cast());
             } else {
                 thread::send(span_index(p, class), class, p.cast(), orphan);
@@ -331,27 +331,6 @@ fn free_large(p: *mut u8) -> bool {
         return large::free_mapping(p);
     }
     address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
-}
-
-/// The class of the span block that starts at `p`; None if `p` is not in a span. Aborts if it
-/// is inside one but no block starts there.
-#[inline]
-fn span_class(p: *mut u8, call: &str) -> Option<usize> {
-    if !address_map::contains(p) {
-        return None;
-    }
-    let d = address_map::descriptor(p);
-    let owner = d.owner.load(Ordering::Relaxed);
-    if owner == OWNER_NONE || owner == OWNER_LARGE {
-        return None;
-    }
-    let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len();
-    let layout = &CLASSES[class];
-    let first = address_map::slice_address(span_index(p, class)).addr() + layout.slack as usize;
-    if !layout.is_block(p.addr().wrapping_sub(first)) {
-        bad_pointer(call, p);
-    }
-    Some(class)
 }
 
 /// The first slice of the span of `class` that `p` points into.
@@ -381,15 +360,12 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
-    if let Some((_, span)) = own_span(p) {
-        // SAFETY: we hold the span.
-        let usable = unsafe { (*span).layout() }.size as usize;
-        if stays(size, usable) {
-            return p;
-        }
+    let usable = block_class(p).map(|class| CLASSES[class].size as usize);
+    if usable.is_some_and(|usable| stays(size, usable)) {
+        return p;
     }
     // SAFETY: the caller's contract.
-    unsafe { reallocate_elsewhere(p, size) }
+    unsafe { reallocate_elsewhere(p, size, usable) }
 }
 
 /// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
@@ -400,23 +376,20 @@ fn stays(size: usize, usable: usize) -> bool {
 }
 
 #[inline(never)]
-unsafe fn reallocate_elsewhere(p: *mut u8, size: usize) -> *mut u8 {
+unsafe fn reallocate_elsewhere(p: *mut u8, size: usize, usable: Option<usize>) -> *mut u8 {
     if p.is_null() {
         return allocate(size);
     }
     if size > SIZE_MAX {
         return null_mut();
     }
-    let Some(class) = span_class(p, "realloc") else {
-        // SAFETY: the caller's contract.
-        return unsafe { reallocate_large(p, size) };
-    };
-    let usable = CLASSES[class].size as usize;
-    if stays(size, usable) {
-        return p;
-    }
     // SAFETY: the caller's contract.
-    unsafe { copy_to_new(p, usable, size) }
+    unsafe {
+        match usable {
+            Some(usable) => copy_to_new(p, usable, size),
+            None => reallocate_large(p, size),
+        }
+    }
 }
 
 #[cold]
@@ -462,13 +435,15 @@ fn large_usable(p: *mut u8) -> Option<usize> {
 #[inline]
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
+    block_class(p).map_or_else(|| large_usable_size(p), |class| CLASSES[class].size as usize)
+}
+
+#[inline(never)]
+fn large_usable_size(p: *mut u8) -> usize {
     if p.is_null() {
         return 0;
     }
-    match span_class(p, "malloc_usable_size") {
-        Some(class) => CLASSES[class].size as usize,
-        None => large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p)),
-    }
+    large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p))
 }
 
 /// The start of the block that `p` points to or into; None if it is none of this allocator's.

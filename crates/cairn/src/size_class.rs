@@ -46,7 +46,10 @@ pub(crate) struct Class {
     pub(crate) room: u32,
     /// Inverse, modulo 2^64, of the odd part of `size`.
     pub(crate) inverse: u64,
-    /// The bits that are 0 in `offset * inverse` exactly if `offset` is a block's.
+    /// The bits that are 0 in `offset * inverse` exactly if `offset`, counted from a span's first
+    /// block and wrapping, is a block's start. Exact for addresses whose descriptor names the
+    /// span: the mask admits up to the next power of two of blocks, and what is beyond the last
+    /// one is another span's.
     pub(crate) mask: u64,
 }
 
@@ -82,14 +85,6 @@ impl Class {
             inverse,
             mask,
         }
-    }
-
-    /// Whether `offset`, counted from a span's first block and wrapping, is a block's start.
-    /// Exact for addresses whose descriptor names the span: the mask admits up to the next
-    /// power of two of blocks, and what is beyond the last one is another span's.
-    #[inline(always)]
-    pub(crate) fn is_block(self, offset: usize) -> bool {
-        (offset as u64).wrapping_mul(self.inverse) & self.mask == 0
     }
 }
 
@@ -154,14 +149,15 @@ pub(crate) fn medium_class(size: usize) -> usize {
 
 /// The smallest class whose blocks hold `size` bytes and are all aligned to `align`, a power
 /// of two; None if no span serves that.
+#[inline]
 pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
-    // A block lies at a multiple of its size from the span's end, which is aligned to a slice
-    // at least.
     if align > SLICE_SIZE || size > MEDIUM_MAX {
         return None;
     }
-    let rounded = (size.max(1) + align - 1) & !(align - 1);
-    (class_of(rounded)..CLASS_COUNT).find(|&c| (CLASSES[c].size as usize).is_multiple_of(align))
+    // A block lies at a multiple of its size from the span's end, which is aligned to a slice at
+    // least. And the class of a multiple of `align` is one, too: sizes go in steps of powers of
+    // two. A step that divides `align` meets that multiple itself; else `align` divides the step.
+    Some(class_of((size.max(1) + align - 1) & !(align - 1)))
 }
 
 const _: () = assert!(class_size(31) == SMALL_MAX && class_size(CLASS_COUNT - 1) == MEDIUM_MAX);
@@ -222,12 +218,14 @@ mod tests {
     #[test]
     fn block_test_is_exact_over_whole_spans_and_beyond() {
         for c in &CLASSES {
+            // As `Span::is_block` does with a span's copies of the two.
+            let is_block = |offset: usize| (offset as u64).wrapping_mul(c.inverse) & c.mask == 0;
             let bytes = c.slices as usize * SLICE_SIZE;
             let first = c.slack as usize;
             for at in 0..bytes {
                 let offset = at.wrapping_sub(first);
                 let is = at >= first && (at - first).is_multiple_of(c.size as usize);
-                assert_eq!(c.is_block(offset), is, "size {} at {at}", c.size);
+                assert_eq!(is_block(offset), is, "size {} at {at}", c.size);
             }
             let mut x = 0x9e37_79b9_7f4a_7c15u64;
             for _ in 0..20_000 {
@@ -238,7 +236,7 @@ mod tests {
                 if far.wrapping_add(first) >= bytes
                     && far / c.size as usize >= (c.blocks as usize).next_power_of_two()
                 {
-                    assert!(!c.is_block(far));
+                    assert!(!is_block(far));
                 }
             }
         }

@@ -35,7 +35,7 @@ const fn malloc(name: &'static str, size: usize) -> Row {
     }
 }
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 13] = [
     malloc("malloc(16)", 16),
     malloc("malloc(64)", 64),
     malloc("malloc(1024)", 1024),
@@ -55,6 +55,14 @@ const ROWS: [Row; 12] = [
         maker_size: 60,
         second: 64,
         ..malloc("realloc(60 -> 64)", 0)
+    },
+    // Its blocks stay in use.
+    Row {
+        symbol: "malloc_usable_size",
+        maker: "malloc",
+        maker_size: 64,
+        dropper: NOBODY,
+        ..malloc("malloc_usable_size(64)", 0)
     },
     Row { symbol: "_Znwm", dropper: "_ZdlPv", ..malloc("new(64)", 64) },
     Row {

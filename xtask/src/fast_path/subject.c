@@ -41,7 +41,7 @@ static size_t argument(void) {
 }
 
 /* make and unmake call SYMBOL once between them, on whichever side it belongs: a row
- * without a DROPPER is one that frees. */
+ * without a DROPPER is one that frees, or one that asks and leaves the block in use. */
 static size_t make(void) {
     return dropper == NULL ? argument() : (size_t)function(argument(), second);
 }
