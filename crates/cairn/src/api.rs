@@ -220,9 +220,19 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 #[inline(always)]
 pub unsafe fn deallocate(p: *mut u8) {
     // SAFETY: the caller's contract.
+    unsafe { deallocate_named(p, "free") };
+}
+
+/// As `deallocate`; a message about a bad pointer names `call`.
+///
+/// # Safety
+/// As for `deallocate`.
+#[inline(always)]
+pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
+    // SAFETY: the caller's contract.
     unsafe {
         if !deallocate_own(p) {
-            deallocate_elsewhere(p);
+            deallocate_elsewhere(p, call);
         }
     }
 }
@@ -250,9 +260,10 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
     true
 }
 
-/// The class of the span block that starts at `p`, any value at all; None if none does.
+/// The class of the span block that starts at `p`, any value at all, and its span's owner; None
+/// if no block does.
 #[inline(always)]
-fn block_class(p: *mut u8) -> Option<usize> {
+fn span_block(p: *mut u8) -> Option<(usize, u32)> {
     let d = address_map::descriptor(p);
     let owner = d.owner.load(Ordering::Relaxed);
     let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
@@ -264,63 +275,54 @@ fn block_class(p: *mut u8) -> Option<usize> {
         let class = usize::from(d.class.load(Ordering::Relaxed));
         // SAFETY: nothing else is ever stored there.
         unsafe { assert_unchecked(class < CLASSES.len()) };
-        class
+        (class, owner)
     })
+}
+
+/// The bytes of that block.
+#[inline(always)]
+fn span_block_size(p: *mut u8) -> Option<usize> {
+    span_block(p).map(|(class, _)| CLASSES[class].size as usize)
 }
 
 // What sends a free down here:
 //
-//     a large block   kept for the next one, if this thread keeps none yet
 //     nobody's span   kept for the next allocation, as a block of its own span is
-//     another's span  the same, within half the bound; else thread::send
+//     another's span  the same, within half the bound; else gathered in a batch, or thread::send
+//     a large block   kept for the next one, if this thread keeps none yet
 //     null            nothing to do
-//     no span         a large block, a mapping, or a bad pointer
+//     the rest        a large block, a mapping, or a bad pointer
 #[inline(never)]
-unsafe fn deallocate_elsewhere(p: *mut u8) {
-    let owner = address_map::descriptor(p).owner.load(Ordering::Relaxed);
-    let heap = thread::heap();
-    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    if owner == OWNER_LARGE && unsafe { (*heap).in_use } {
-        // SAFETY: the calling thread's heap.
-        if large::keep(unsafe { &mut (*heap).kept }, p, pool::share(KEPT_SLICES)) {
+unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
+    let Some((class, owner)) = span_block(p) else {
+        // SAFETY: the caller's contract.
+        return unsafe { deallocate_large(p, call) };
+    };
+    let (heap, layout, orphan) = (thread::heap(), &CLASSES[class], owner == OWNER_ORPHAN);
+    let least = if orphan { 0 } else { (layout.room / 2) as i32 };
+    // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
+    // which has no room and gathers nothing.
+    unsafe {
+        if (orphan || layout.size >= FOREIGN_MIN) && (*heap).room(class) > least {
+            Heap::keep(heap, class, p.cast());
             return;
         }
-    }
-    // SAFETY: the caller's contract.
-    unsafe { deallocate_verified(p, "free") }
-}
-
-/// As `deallocate`; a message about a bad pointer names `call`.
-///
-/// # Safety
-/// As for `deallocate`.
-pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if !deallocate_own(p) {
-            deallocate_verified(p, call);
+        let span = span_index(p, class);
+        if orphan || !Heap::gather(heap, span, layout.size, p.cast()) {
+            thread::send(span, layout.size, p.cast(), orphan);
         }
     }
 }
 
-#[inline]
-unsafe fn deallocate_verified(p: *mut u8, call: &str) {
-    if let Some(class) = block_class(p) {
-        let orphan = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_ORPHAN;
-        let (layout, heap) = (&CLASSES[class], thread::heap());
-        let least = if orphan { 0 } else { layout.room as i32 / 2 };
-        // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a
-        // stand-in, which has no room.
-        unsafe {
-            if (orphan || layout.size >= FOREIGN_MIN) && (*heap).room(class) > least {
-                Heap::keep(heap, class, p.cast());
-            } else {
-                thread::send(span_index(p, class), class, p.cast(), orphan);
-            }
-        }
-        return;
-    }
-    if !p.is_null() && !free_large(p) {
+#[inline(never)]
+unsafe fn deallocate_large(p: *mut u8, call: &str) {
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    let keeps = unsafe { (*heap).in_use }
+        && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
+        // SAFETY: the calling thread's heap.
+        && large::keep(unsafe { &mut (*heap).kept }, p, pool::share(KEPT_SLICES));
+    if !keeps && !p.is_null() && !free_large(p) {
         bad_pointer(call, p);
     }
 }
@@ -360,7 +362,7 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
-    let usable = block_class(p).map(|class| CLASSES[class].size as usize);
+    let usable = span_block_size(p);
     if usable.is_some_and(|usable| stays(size, usable)) {
         return p;
     }
@@ -435,7 +437,7 @@ fn large_usable(p: *mut u8) -> Option<usize> {
 #[inline]
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
-    block_class(p).map_or_else(|| large_usable_size(p), |class| CLASSES[class].size as usize)
+    span_block_size(p).unwrap_or_else(|| large_usable_size(p))
 }
 
 #[inline(never)]

@@ -8,7 +8,7 @@
 use super::{Batch, Heap, KEEP_PARTIAL, RING, pool};
 use crate::block::{Block, Chain};
 use crate::remote::Pushed;
-use crate::size_class::{CLASS_COUNT, CLASSES};
+use crate::size_class::CLASS_COUNT;
 use crate::span::Span;
 use crate::{address_map, orphans};
 
@@ -20,42 +20,71 @@ const BATCH_BYTES: u32 = 2048;
 /// batches: one that frees now and then holds nothing back.
 const BATCH_AFTER: u32 = 64;
 
+/// The batch of a span.
+fn slot_of(span: usize) -> usize {
+    (span ^ span >> 4) % RING
+}
+
+/// Whether a batch of that many blocks leaves.
+fn is_full(count: u32, size: u32) -> bool {
+    count >= BATCH_BLOCKS || (count + 1) * size > BATCH_BYTES
+}
+
 impl Heap {
     // Frees of blocks in spans that this heap does not hold.
     //
-    // send               batched, or at once if the span is nobody's or this thread seldom does it
+    // gather             into the span's batch, if it has room and this thread does it often
+    // send               with what is in the batch, which leaves, or in a new one
     //   push             one CAS
     //     take_over      the span was full and nobody's: it is this heap's now
     //     release        it was the last block of a listed span
-    /// Gives `block` back to the span at slice `span`.
+    /// Puts `block` into a batch for the span at slice `span`; false, and nothing is done, if that
+    /// would be full, if another span's is in its place, or if this thread seldom frees to others.
     ///
     /// # Safety
-    /// `block` is a block of that span, of `class`, in use, and the caller's to free.
-    pub(crate) unsafe fn send(&mut self, span: usize, class: usize, block: *mut Block, now: bool) {
-        self.remote_frees = self.remote_frees.saturating_add(1);
-        if now || self.remote_frees <= BATCH_AFTER {
-            // SAFETY: the caller's contract.
-            unsafe { self.push(span, Chain::one(block)) };
-            return self.visit();
+    /// As for `send`; `size` is the block's. The heap is the calling thread's or a stand-in.
+    #[inline(always)]
+    pub(crate) unsafe fn gather(
+        this: *mut Heap,
+        span: usize,
+        size: u32,
+        block: *mut Block,
+    ) -> bool {
+        // SAFETY: the caller's contract. A stand-in has no frees, and no batch.
+        unsafe {
+            let batch = (&raw mut (*this).ring).cast::<Batch>().add(slot_of(span));
+            let count = (*batch).chain.count;
+            let fits =
+                if count == 0 { (*this).remote_frees > BATCH_AFTER } else { (*batch).span == span };
+            if !fits || is_full(count + 1, size) {
+                return false;
+            }
+            (*this).remote_frees += 1;
+            (*batch).span = span;
+            (*batch).chain.push(block);
         }
-        let batch = &mut self.ring[(span ^ span >> 4) % RING];
-        let mut evicted = None;
-        if batch.span != span && batch.chain.count > 0 {
-            evicted = Some(core::mem::replace(batch, Batch { span, chain: Chain::EMPTY }));
+        true
+    }
+
+    /// Gives `block`, of `size` bytes, back to the span at slice `span`: with what was gathered for
+    /// it, or in a new batch where another is in the way, or alone, as `now` says.
+    ///
+    /// # Safety
+    /// `block` is a block of that span, in use, and the caller's to free.
+    pub(crate) unsafe fn send(&mut self, span: usize, size: u32, block: *mut Block, now: bool) {
+        self.remote_frees += 1;
+        let begins = !now && self.remote_frees > BATCH_AFTER && !is_full(1, size);
+        let batch = &mut self.ring[slot_of(span)];
+        let mut leaving = Batch { span, chain: Chain::EMPTY };
+        if batch.span == span || begins {
+            core::mem::swap(batch, &mut leaving);
         }
-        batch.span = span;
+        let chain = if leaving.span == span { &mut leaving.chain } else { &mut batch.chain };
         // SAFETY: the block is the caller's, the chain this heap's.
-        unsafe { batch.chain.push(block) };
-        let bound = BATCH_BLOCKS.min(BATCH_BYTES / CLASSES[class % CLASS_COUNT].size);
-        if batch.chain.count >= bound {
-            let full = core::mem::replace(&mut batch.chain, Chain::EMPTY);
-            // SAFETY: the blocks are of that span, and this heap's to free.
-            unsafe { self.push(span, full) };
-            self.visit();
-        }
-        if let Some(batch) = evicted {
-            // SAFETY: as above.
-            unsafe { self.push(batch.span, batch.chain) };
+        unsafe { chain.push(block) };
+        if leaving.chain.count > 0 {
+            // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
+            unsafe { self.push(leaving.span, leaving.chain) };
             self.visit();
         }
     }

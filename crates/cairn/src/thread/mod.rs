@@ -99,14 +99,14 @@ pub(crate) fn refill(class: usize) -> *mut Block {
 /// As for `Heap::send`.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn send(span: usize, class: usize, block: *mut Block, now: bool) {
+pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) {
     let heap = own_heap();
     // SAFETY: the caller's contract; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
             heap::send_without_heap(span, block);
         } else {
-            (*heap).send(span, class, block, now);
+            (*heap).send(span, size, block, now);
         }
     }
 }
