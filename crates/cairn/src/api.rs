@@ -437,11 +437,11 @@ fn large_usable(p: *mut u8) -> Option<usize> {
 #[inline]
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
-    span_block_size(p).unwrap_or_else(|| large_usable_size(p))
+    span_block_size(p).unwrap_or_else(|| usable_elsewhere(p))
 }
 
 #[inline(never)]
-fn large_usable_size(p: *mut u8) -> usize {
+fn usable_elsewhere(p: *mut u8) -> usize {
     if p.is_null() {
         return 0;
     }

@@ -5,7 +5,7 @@ use crate::heap::{Heap, commons, pool};
 use crate::size_class::{CLASSES, class_of};
 use crate::{
     ClassRow, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate, purge,
-    thread,
+    reallocate, thread, usable_size,
 };
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -149,8 +149,46 @@ fn a_batch_makes_room_for_another_spans() {
             other.frees(&[second.wrapping_add(step)]);
             assert_eq!(row(64).in_use, before - 2 * i - 1);
         }
+        // One that leaves alone drives nothing out.
+        let large = blocks(4096, 64 * 16);
+        let third = large.iter().find(|&&b| slot(b) == slot(first) && slot_is_span(b));
+        let &third = third.expect("64 spans have 4 places or more");
+        other.frees(&[first.wrapping_add(256)]);
+        let (small, all) = (row(64).in_use, row(4096).in_use);
+        other.frees(&[third]);
+        assert_eq!((row(64).in_use, row(4096).in_use), (small, all - 1));
         other.leaves();
-        assert_eq!(row(64).in_use, before - 8);
+        assert_eq!(row(64).in_use, before - 9);
+        check();
+    });
+}
+
+/// Whether the slice that `block` starts in is its span's first, one of four.
+fn slot_is_span(block: *mut u8) -> bool {
+    address_map::slice_of(block).is_multiple_of(4)
+}
+
+/// What a block is does not depend on who holds its span.
+#[test]
+fn blocks_of_others_are_told_by_their_spans() {
+    alone(|| {
+        let other = Other::new();
+        // The first few are shared ones; the first span is full, the last not.
+        let theirs = other.allocates(1024, 2 * IN_SPAN + 10);
+        let are_told = || {
+            for &p in &theirs {
+                // SAFETY: live blocks.
+                unsafe {
+                    assert_eq!(usable_size(p), 1024);
+                    assert_eq!(reallocate(p, 600), p);
+                }
+            }
+        };
+        are_told();
+        other.leaves();
+        are_told();
+        theirs.iter().copied().for_each(free);
+        assert_eq!(row(1024).in_use, 0);
         check();
     });
 }
