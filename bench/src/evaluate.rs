@@ -28,7 +28,7 @@ pub struct Line<'a> {
     pub frontier: Option<f64>,
     /// The subject over the frontier; below 1 it is ahead of all others.
     pub subject: Option<f64>,
-    /// The same, round by round, over the one that is best in all other rounds: see [`crossed`].
+    /// The same, round by round, over the one that is best in all other rounds: see [`crossed_mean`].
     pub crossed: Option<f64>,
     /// Up to this far from the frontier it is level: the noise, or the spread of the two.
     pub margin: f64,

@@ -30,7 +30,7 @@
 //! api::deallocate                       descriptor, own span?, a block's start?, push
 //!   Heap::span_event                    the span's last block
 //!   api::deallocate_elsewhere           null; verify the pointer
-//!     Heap::gather; thread::send         another's span: batch, then one CAS
+//!     Heap::gather; thread::send        another's span: batch, then one CAS
 //!     large::free, large::free_mapping
 //!     api::bad_pointer                  say so and abort
 //! ```
