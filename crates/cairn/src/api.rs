@@ -265,7 +265,9 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
 #[inline(always)]
 fn span_block(p: *mut u8) -> Option<(usize, u32)> {
     let d = address_map::descriptor(p);
-    let owner = d.owner.load(Ordering::Relaxed);
+    // Acquire: pairs with `describe`. A live block came here by the program's own synchronisation,
+    // a wrong pointer may not have: it, too, finds a slot behind an owner.
+    let owner = d.owner.load(Ordering::Acquire);
     let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
     // SAFETY: what had an owner had a slot. Metadata is never unmapped, and the fields that
     // `is_block` reads do not change while the block is in use; it takes any address, and `p` is
