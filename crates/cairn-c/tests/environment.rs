@@ -6,7 +6,6 @@ use common::{
     EVERYWHERE, Loading, Outcome, Program, empty_library, is_root, library, passes, passes_in, run,
     scratch_dir, skip_for_stand_in, skipped,
 };
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 
 /// Runs a case with these settings, in each loading.
@@ -111,11 +110,13 @@ fn settings_are_ignored_in_setuid_programs() {
     const NOBODY: u32 = 65534;
     let Some(program) = Program::build("environment.c", Loading::Static) else { return };
     let given_away = scratch_dir().join(format!("environment-setuid-{}", std::process::id()));
-    std::fs::copy(&program.path, &given_away).expect("a copy");
-    chown(&given_away, Some(NOBODY), Some(NOBODY)).expect("chown");
-    // After chown, which takes this bit away.
-    let mode = std::fs::Permissions::from_mode(0o4755);
-    std::fs::set_permissions(&given_away, mode).expect("chmod");
+    // Another process writes the copy: in this one the other tests fork, and a child that still
+    // holds the file open for writing makes its start fail with ETXTBSY.
+    let copied = std::process::Command::new("install")
+        .args(["--mode=4755", &format!("--owner={NOBODY}"), &format!("--group={NOBODY}")])
+        .args([&program.path, &given_away])
+        .status();
+    assert!(copied.expect("install (coreutils) runs").success(), "the copy is made");
 
     let settings =
         [("CAIRN_STATS", "1"), ("CAIRN_SHOW_CONFIG", "1"), ("CAIRN_NO_SUCH_SETTING", "1")];
