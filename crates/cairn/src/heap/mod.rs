@@ -35,7 +35,7 @@ use upkeep::VISITS;
 //     the latest of them go into `full`, as far as that pays and there is room.
 //     `full_slices` counts those.
 //  3. `kept` is a run that `large` has let go and the arena has not got back, or null.
-//  4. A batch in `ring` holds blocks of one span of another holder, fewer than its bound.
+//  4. A batch in `ring` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep` is null or a member of `partial[swept]`.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
