@@ -73,7 +73,7 @@ struct cairn_header {
     unsigned int class_count;
     unsigned int class_bytes;
     unsigned int slice_shift;
-    unsigned int descriptor_bytes; /* owner: unsigned int; class: unsigned char; slot at 8 */
+    unsigned int descriptor_bytes; /* owner, class: unsigned int; slot at 8 */
     unsigned int chunk_slices;
     unsigned int chunk_bytes;
     unsigned int slot_bytes;

@@ -11,11 +11,12 @@ use crate::os;
 use crate::remote::RemoteWord;
 use crate::size_class::{CLASS_COUNT, CLASSES, SLICE_SHIFT, SLICE_SIZE};
 use crate::sync::Plain;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::hint::assert_unchecked;
 
 // The window, from its base (aligned to its size, so that a slice's index is pointer bits):
 //
-//     | descriptors 16 B/slice | chunks 4672 B/64 slices | heaps 4 KiB each | slices ... |
+//     | descriptors 32 B/slice | chunks 4672 B/64 slices | heaps 4 KiB each | slices ... |
 //       read-only, then a        committed with             committed         committed
 //       committed part           their slices               one by one        in growing steps
 //
@@ -26,7 +27,7 @@ pub(crate) const CHUNK_SLICES: usize = 64;
 /// Bytes set aside for a heap; its address modulo 2^32 is its tag.
 pub(crate) const HEAP_SIZE: usize = 4096;
 
-const DESCRIPTOR_SHIFT: u32 = 4;
+const DESCRIPTOR_SHIFT: u32 = 5;
 const GIB: usize = 1 << 30;
 /// Window sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
 /// the smaller ones serve small address spaces.
@@ -42,15 +43,40 @@ pub(crate) const OWNER_LARGE: u32 = 2;
 pub(crate) const OWNER_HEAP_MIN: u32 = 3;
 
 /// What any thread may read about a slice.
-#[repr(C, align(16))]
+#[repr(C, align(32))]
 pub(crate) struct Descriptor {
     /// A heap's tag, or one of the `OWNER_` values. Only the holder of a span writes it, and
     /// only to its own tag or away from it: whoever reads its own tag holds the span.
     pub(crate) owner: AtomicU32,
     /// Size class of the span.
-    pub(crate) class: AtomicU8,
+    pub(crate) class: AtomicU32,
     /// The slot of the span or large block that the slice belongs to.
     pub(crate) slot: AtomicPtr<Slot>,
+    // Constant while the span exists, and all that a free needs to know of it. Here and not in the
+    // slot, on whose line the holder writes:
+    /// The span's first block.
+    start: Plain<*mut u8>,
+    /// The inverse of its class.
+    inverse: Plain<u64>,
+}
+
+// SAFETY: see the fields.
+unsafe impl Sync for Descriptor {}
+
+impl Descriptor {
+    /// The span's class, and a number that has no bit of the class's mask exactly if `p`, any value
+    /// at all that leads here, is the start of one of the span's blocks.
+    ///
+    /// # Safety
+    /// There is a span, and the caller holds it, or owns a block of it as far as anybody can tell.
+    #[inline(always)]
+    pub(crate) unsafe fn probe(&self, p: *const u8) -> (usize, u64) {
+        let class = self.class.load(Ordering::Relaxed) as usize;
+        // SAFETY: no other class is ever stored there.
+        unsafe { assert_unchecked(class < CLASS_COUNT) };
+        let offset = p.addr().wrapping_sub(self.start.get().addr()) as u64;
+        (class, offset.wrapping_mul(self.inverse.get()))
+    }
 }
 
 /// Room for the holder's metadata of a span or large block, at the first slice's position.
@@ -131,6 +157,23 @@ pub(crate) fn descriptor(p: *const u8) -> &'static Descriptor {
     unsafe { &*table.byte_add(at) }
 }
 
+/// The class of the span block that starts at `p`, any value at all, and its span's owner; None
+/// if no block does.
+#[inline(always)]
+pub(crate) fn span_block(p: *const u8) -> Option<(usize, u32)> {
+    let d = descriptor(p);
+    // Acquire: pairs with `describe`. A live block came here by the program's own synchronisation,
+    // a wrong pointer may not have: it, too, finds a span behind an owner.
+    let owner = d.owner.load(Ordering::Acquire);
+    if owner == OWNER_NONE || owner == OWNER_LARGE {
+        return None;
+    }
+    // SAFETY: what had an owner had a span. What is read of it does not change while the block is
+    // in use; any address is taken, and `p` is in the window if there is an answer.
+    let (class, offset) = unsafe { d.probe(p) };
+    (offset & CLASSES[class].mask == 0).then_some((class, owner))
+}
+
 /// Whether `p` points into the window.
 #[inline(always)]
 pub(crate) fn contains(p: *const u8) -> bool {
@@ -190,12 +233,17 @@ pub(crate) fn chunk_bits(index: usize) -> *mut ChunkBits {
     unsafe { &raw mut (*chunk).bits }
 }
 
-/// Points `count` descriptors from `first` on to `slot`.
+/// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class
+/// 0, of a large block.
 pub(crate) fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
+    let layout = &CLASSES[usize::from(class)];
+    let start = slice_address(first).wrapping_add(layout.slack as usize);
     for i in first..first + count {
         let d = descriptor_at(i);
         d.slot.store(slot, Ordering::Relaxed);
-        d.class.store(class, Ordering::Relaxed);
+        d.start.set(start);
+        d.inverse.set(layout.inverse);
+        d.class.store(u32::from(class), Ordering::Relaxed);
         // Release: a forked child may come upon it, and then finds the slot written. Blocks
         // reach other threads only through the program's synchronisation.
         d.owner.store(owner, Ordering::Release);
@@ -218,7 +266,7 @@ pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, usize)> {
         while next < committed() {
             let (index, d) = (next, descriptor_at(next));
             let owner = d.owner.load(Ordering::Relaxed);
-            let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASS_COUNT;
+            let class = d.class.load(Ordering::Relaxed) as usize % CLASS_COUNT;
             let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
             if at_slot && owner != OWNER_NONE {
                 // On behind the whole span: if it was being made at a fork, its other slices may

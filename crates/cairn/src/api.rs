@@ -14,7 +14,6 @@ use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
 use crate::span::Span;
 use crate::sync::Ordering;
 use crate::{arena, thread};
-use core::hint::assert_unchecked;
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -246,45 +245,27 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
     if !thread::owns(heap, &d.owner) {
         return false;
     }
-    let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-    // SAFETY: we hold the span, `is_block` is exact for what its descriptor covers, and the block
+    // SAFETY: we hold the span, `probe` is exact for what its descriptor covers, and the block
     // is the caller's to free.
     unsafe {
-        if !Span::is_block(span, p) {
+        let (class, offset) = d.probe(p);
+        if offset & (*heap).masks[class] != 0 {
             return false;
         }
-        if !Heap::keep(heap, (*span).class(), p.cast()) && (*span).push_local(p.cast()) {
-            (*heap).span_event(span);
+        if !Heap::keep(heap, class, p.cast()) {
+            let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
+            if (*span).push_local(p.cast()) {
+                (*heap).span_event(span);
+            }
         }
     }
     true
 }
 
-/// The class of the span block that starts at `p`, any value at all, and its span's owner; None
-/// if no block does.
-#[inline(always)]
-fn span_block(p: *mut u8) -> Option<(usize, u32)> {
-    let d = address_map::descriptor(p);
-    // Acquire: pairs with `describe`. A live block came here by the program's own synchronisation,
-    // a wrong pointer may not have: it, too, finds a slot behind an owner.
-    let owner = d.owner.load(Ordering::Acquire);
-    let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
-    // SAFETY: what had an owner had a slot. Metadata is never unmapped, and the fields that
-    // `is_block` reads do not change while the block is in use; it takes any address, and `p` is
-    // in the window if it holds.
-    let is_block = || unsafe { Span::is_block(span, p) };
-    (owner != OWNER_NONE && owner != OWNER_LARGE && is_block()).then(|| {
-        let class = usize::from(d.class.load(Ordering::Relaxed));
-        // SAFETY: nothing else is ever stored there.
-        unsafe { assert_unchecked(class < CLASSES.len()) };
-        (class, owner)
-    })
-}
-
-/// The bytes of that block.
+/// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
 fn span_block_size(p: *mut u8) -> Option<usize> {
-    span_block(p).map(|(class, _)| CLASSES[class].size as usize)
+    address_map::span_block(p).map(|(class, _)| CLASSES[class].size as usize)
 }
 
 // What sends a free down here:
@@ -296,7 +277,7 @@ fn span_block_size(p: *mut u8) -> Option<usize> {
 //     the rest        a large block, a mapping, or a bad pointer
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
-    let Some((class, owner)) = span_block(p) else {
+    let Some((class, owner)) = address_map::span_block(p) else {
         // SAFETY: the caller's contract.
         return unsafe { deallocate_large(p, call) };
     };
@@ -470,7 +451,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     if owner == OWNER_NONE || owner == OWNER_LARGE {
         return large::block_around(p);
     }
-    let class = usize::from(d.class.load(Ordering::Relaxed)) % CLASSES.len();
+    let class = d.class.load(Ordering::Relaxed) as usize % CLASSES.len();
     let layout = &CLASSES[class];
     let first =
         address_map::slice_address(span_index(p, class)).wrapping_add(layout.slack as usize);

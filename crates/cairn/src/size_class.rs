@@ -89,7 +89,9 @@ impl Class {
 }
 
 /// The classes, smallest first.
-pub(crate) static CLASSES: [Class; CLASS_COUNT] = classes();
+pub(crate) static CLASSES: [Class; CLASS_COUNT] = classes().0;
+/// Their masks, apart: a free finds its own by one instruction, in its heap's copy.
+pub(crate) const MASKS: [u64; CLASS_COUNT] = classes().1;
 
 const fn class_size(class: usize) -> usize {
     if class < 16 {
@@ -103,14 +105,15 @@ const fn class_size(class: usize) -> usize {
     }
 }
 
-const fn classes() -> [Class; CLASS_COUNT] {
-    let mut table = [Class::new(16); CLASS_COUNT];
+const fn classes() -> ([Class; CLASS_COUNT], [u64; CLASS_COUNT]) {
+    let (mut table, mut masks) = ([Class::new(16); CLASS_COUNT], [0; CLASS_COUNT]);
     let mut i = 0;
     while i < CLASS_COUNT {
         table[i] = Class::new(class_size(i));
+        masks[i] = table[i].mask;
         i += 1;
     }
-    table
+    (table, masks)
 }
 
 /// The class of each size up to `SMALL_MAX`, by 16-byte steps rounded up. Heaps carry a copy:
@@ -188,7 +191,7 @@ mod tests {
     /// The table is made by the compiler; here by the program.
     #[test]
     fn spans_have_one_of_three_lengths() {
-        for (c, made) in CLASSES.iter().zip(classes()) {
+        for (c, made) in CLASSES.iter().zip(classes().0) {
             let slices = match c.size {
                 ..=1024 => 1,
                 1025..=4096 => 4,
@@ -218,7 +221,7 @@ mod tests {
     #[test]
     fn block_test_is_exact_over_whole_spans_and_beyond() {
         for c in &CLASSES {
-            // As `Span::is_block` does with a span's copies of the two.
+            // As `Descriptor::probe` and its callers do with copies of the two.
             let is_block = |offset: usize| (offset as u64).wrapping_mul(c.inverse) & c.mask == 0;
             let bytes = c.slices as usize * SLICE_SIZE;
             let first = c.slack as usize;

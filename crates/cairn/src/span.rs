@@ -27,9 +27,9 @@ use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 //     it each time.
 //  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
 //     while the word says LISTED.
-//  3. `start`, `inverse`, `mask`, `class` do not change while the span exists.
-//  4. The descriptors of all its slices point here and carry its class; their owner is the
-//     holder's tag, or ORPHAN while there is none or one is about to take over.
+//  3. `start` and `class` do not change while the span exists.
+//  4. The descriptors of all its slices point here and carry its class, first block and inverse;
+//     their owner is the holder's tag, or ORPHAN while there is none or one is about to take over.
 //  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
 
 /// The holder's metadata of a span.
@@ -44,8 +44,6 @@ pub(crate) struct Span {
     hidden: u16,
     // Constant.
     start: *mut u8,
-    inverse: u64,
-    mask: u64,
     // Links in the heap's or the orphans' list.
     next: *mut Span,
     prev: *mut Span,
@@ -85,8 +83,6 @@ impl Span {
                 carved: 0,
                 hidden: 0,
                 start: address_map::slice_address(index).wrapping_add(c.slack as usize),
-                inverse: c.inverse,
-                mask: c.mask,
                 next: null_mut(),
                 prev: null_mut(),
                 holes: 0,
@@ -115,21 +111,6 @@ impl Span {
         let (index, slices) = (self.index(), self.layout().slices as usize);
         address_map::set_owner(index, slices, OWNER_NONE);
         arena::release(index, slices, true);
-    }
-
-    /// Whether `p`, any value at all, is the start of one of this span's blocks.
-    ///
-    /// # Safety
-    /// `this` is a slot that has held a span. The answer counts only while it does: for the
-    /// holder, or for whoever owns a block of it. No reference is made: others may be at work
-    /// on the fields that change.
-    #[inline(always)]
-    pub(crate) unsafe fn is_block(this: *const Span, p: *mut u8) -> bool {
-        // SAFETY: the caller's contract, and invariant 3.
-        unsafe {
-            let offset = p.addr().wrapping_sub((*this).start.addr()) as u64;
-            offset.wrapping_mul((*this).inverse) & (*this).mask == 0
-        }
     }
 
     /// Takes back a block. True if an event is due.
@@ -437,11 +418,12 @@ impl Span {
 
     /// Invariants 1 and 4, for the holder.
     pub(crate) fn check(&self) {
+        let d = address_map::descriptor_at(self.index());
         let mut free = 0;
         let mut at = self.local_free;
         while !at.is_null() {
             // SAFETY: this is a span.
-            assert!(unsafe { Span::is_block(self, at.cast()) });
+            assert_eq!(unsafe { d.probe(at.cast()) }.1 & self.layout().mask, 0);
             free += 1;
             assert!(free <= self.carved);
             // SAFETY: free blocks are the holder's.
@@ -454,7 +436,8 @@ impl Span {
         assert_eq!(hidden, usize::from(self.hidden));
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);
-            assert_eq!(usize::from(d.class.load(crate::sync::Ordering::Relaxed)), self.class());
+            // SAFETY: this is a span.
+            assert_eq!(unsafe { d.probe(self.start) }, (self.class(), 0));
         }
     }
 }

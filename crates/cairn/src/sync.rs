@@ -6,7 +6,7 @@
 //! Story: docs/protocol.md
 
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
 /// A value alone on its cache line: what all threads read must not share one with what some

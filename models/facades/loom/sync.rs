@@ -89,7 +89,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(u8, u32, u64, usize);
+numbers!(u32, u64, usize);
 
 impl Value for bool {
     fn bits(self) -> u64 {
@@ -124,7 +124,6 @@ impl<T> Value for *const T {
 pub(crate) struct Atomic<T>(T);
 
 pub(crate) type AtomicBool = Atomic<bool>;
-pub(crate) type AtomicU8 = Atomic<u8>;
 pub(crate) type AtomicU32 = Atomic<u32>;
 pub(crate) type AtomicU64 = Atomic<u64>;
 pub(crate) type AtomicUsize = Atomic<usize>;

@@ -18,7 +18,6 @@ pub(crate) use core::sync::atomic::Ordering;
 pub(crate) struct Point<T>(T);
 
 pub(crate) type AtomicBool = Point<atomic::AtomicBool>;
-pub(crate) type AtomicU8 = Point<atomic::AtomicU8>;
 pub(crate) type AtomicU32 = Point<atomic::AtomicU32>;
 pub(crate) type AtomicU64 = Point<atomic::AtomicU64>;
 pub(crate) type AtomicUsize = Point<atomic::AtomicUsize>;
@@ -44,12 +43,6 @@ impl<T> Deref for Point<T> {
 impl Point<atomic::AtomicBool> {
     pub(crate) const fn new(value: bool) -> Self {
         Self(atomic::AtomicBool::new(value))
-    }
-}
-
-impl Point<atomic::AtomicU8> {
-    pub(crate) const fn new(value: u8) -> Self {
-        Self(atomic::AtomicU8::new(value))
     }
 }
 

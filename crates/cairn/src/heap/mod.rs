@@ -15,10 +15,12 @@ pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::request_trim;
 pub use upkeep::tick;
 
-use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE, OWNER_NONE};
+use crate::address_map::{self, HEAP_SIZE};
 use crate::block::{Block, Chain};
 use crate::large::Large;
-use crate::size_class::{CLASS_COUNT, CLASSES, LONG_CLASS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX};
+use crate::size_class::{
+    CLASS_COUNT, CLASSES, LONG_CLASS, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX,
+};
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
 use crate::{arena, orphans, os};
@@ -83,6 +85,8 @@ pub(crate) struct Heap {
     small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
     /// How many more freed blocks `free` may take in, if above 0.
     room: [i32; CLASS_COUNT],
+    /// The classes' masks: a free finds its own by one instruction.
+    pub(crate) masks: [u64; CLASS_COUNT],
     // Slow path.
     active: [*mut Span; CLASS_COUNT],
     partial: [SpanList; CLASS_COUNT],
@@ -122,6 +126,7 @@ impl Heap {
     /// A heap with nothing in it.
     pub(crate) const EMPTY: Heap = Heap {
         small_class: SMALL_CLASS,
+        masks: MASKS,
         full_most: pool::FULL_SLICES,
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }
@@ -583,15 +588,6 @@ impl Heap {
 
 /// Whether `p`, any value at all, is a block's start in a span of `class`.
 fn is_block_of(class: usize, p: *mut Block) -> bool {
-    let p: *mut u8 = p.cast();
-    if !address_map::contains(p) {
-        return false;
-    }
-    let d = address_map::descriptor(p);
-    let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
-    usize::from(d.class.load(Ordering::Relaxed)) == class
-        && d.owner.load(Ordering::Relaxed) != OWNER_NONE
-        && d.owner.load(Ordering::Relaxed) != OWNER_LARGE
-        // SAFETY: metadata is never unmapped.
-        && unsafe { Span::is_block(span, p) }
+    let p = p.cast();
+    address_map::contains(p) && address_map::span_block(p).is_some_and(|(of, _)| of == class)
 }
