@@ -9,7 +9,7 @@
 
 use crate::os;
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASS_COUNT, CLASSES, SLICE_SHIFT, SLICE_SIZE};
+use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT, SLICE_SIZE};
 use crate::sync::Plain;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::hint::assert_unchecked;
@@ -128,6 +128,9 @@ pub(crate) struct Map {
     committed: AtomicUsize,
     // Constant; not for tools.
     reserved: AtomicBool,
+    /// The end of the slices that have been described, which grows: a walk does not touch what is
+    /// behind it. Acquire: what is before it is committed. Not for tools.
+    described: AtomicUsize,
 }
 
 /// Stands in for the table until the window exists: every pointer is foreign.
@@ -236,13 +239,15 @@ pub(crate) fn chunk_bits(index: usize) -> *mut ChunkBits {
 /// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class
 /// 0, of a large block.
 pub(crate) fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
-    let layout = &CLASSES[usize::from(class)];
-    let start = slice_address(first).wrapping_add(layout.slack as usize);
+    let Class { slack, inverse, .. } = CLASSES[usize::from(class)];
+    if first + count > MAP.described.load(Ordering::Relaxed) {
+        MAP.described.fetch_max(first + count, Ordering::Release);
+    }
     for i in first..first + count {
         let d = descriptor_at(i);
         d.slot.store(slot, Ordering::Relaxed);
-        d.start.set(start);
-        d.inverse.set(layout.inverse);
+        d.start.set(slice_address(first).wrapping_add(slack as usize));
+        d.inverse.set(inverse);
         d.class.store(u32::from(class), Ordering::Relaxed);
         // Release: a forked child may come upon it, and then finds the slot written. Blocks
         // reach other threads only through the program's synchronisation.
@@ -263,7 +268,7 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
 pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, usize)> {
     let mut next = first_slice();
     core::iter::from_fn(move || {
-        while next < committed() {
+        while next < MAP.described.load(Ordering::Acquire) {
             let (index, d) = (next, descriptor_at(next));
             let owner = d.owner.load(Ordering::Relaxed);
             let class = d.class.load(Ordering::Relaxed) as usize % CLASS_COUNT;
