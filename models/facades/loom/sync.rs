@@ -197,6 +197,14 @@ impl<T: Value> Atomic<T> {
     }
 
     #[track_caller]
+    pub(crate) fn fetch_max(&self, value: T, order: Ordering) -> T {
+        match self.word() {
+            Word::Quiet(place) => T::of(place.replace(place.get().max(value.bits()))),
+            Word::Checked(word) => T::of(word.fetch_max(value.bits(), order)),
+        }
+    }
+
+    #[track_caller]
     pub(crate) fn compare_exchange(
         &self,
         old: T,
