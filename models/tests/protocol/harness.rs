@@ -43,7 +43,6 @@ pub(crate) const HINTS: Quiet = &[
     ("arena/mod.rs", "usize"),
     ("heap/upkeep.rs", "usize"),
     ("heap/pool.rs", "usize"),
-    ("address_map.rs", "u8"),
     ("address_map.rs", "*mut protocol::address_map::Slot"),
 ];
 
