@@ -8,9 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Upper bounds that hold whatever the golden table says. Without the kept frees, whose list has a
-/// room to be counted, free took 20: programs that replace blocks at random took up to 1.7 times
-/// as long then (docs/why-not.md).
+/// Upper bounds that hold whatever the golden table says.
 pub(super) const YARDSTICK: [(&str, f64); 2] = [("malloc(64)", 14.0), ("free(64)", 20.0)];
 /// The same for the amortised rows.
 pub(super) const AMORTISED_YARDSTICK: [(&str, f64); 2] = [("malloc(64)", 22.0), ("free(64)", 28.0)];

@@ -571,6 +571,8 @@ fn race_for_spans(sizes: &[usize]) {
             THEIRS[..count].iter().for_each(|block| free(block.load(Ordering::Relaxed)));
             DONE.store(round, Ordering::Release);
         }
+        // Its heap must not go while the last round is being checked.
+        wait_for(&TURN, ROUNDS + 1);
     });
     for round in 1..=ROUNDS {
         let mut held = Vec::new();
@@ -586,6 +588,7 @@ fn race_for_spans(sizes: &[usize]) {
         held.into_iter().for_each(free);
         thread::trim();
     }
+    TURN.store(ROUNDS + 1, Ordering::Release);
     other.join().expect("it does not panic");
     purge();
     assert!(sizes.iter().all(|&size| (row(size).spans, row(size).in_use) == (0, 0)));
