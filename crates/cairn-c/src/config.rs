@@ -3,7 +3,6 @@
 
 use crate::purge_thread;
 use crate::report::{self, Stderr, warn};
-use core::arch::global_asm;
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -45,27 +44,8 @@ const SETTINGS: [(&[u8], Apply); 6] = [
     (b"PURGE_THREAD", |value| switch(value, |on| PURGE_THREAD.store(on, Ordering::Relaxed))),
 ];
 
-// A pointer to the C library's own knowledge; null where it has none (before glibc 2.32, musl).
-global_asm!(
-    ".weak __libc_single_threaded",
-    ".pushsection .data.rel.ro.cairn_single_threaded,\"aw\",%progbits",
-    ".p2align 3",
-    ".hidden cairn_single_threaded",
-    ".globl cairn_single_threaded",
-    "cairn_single_threaded: .8byte __libc_single_threaded",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    static cairn_single_threaded: *mut u8;
-}
-
 extern "C" fn start() {
-    // SAFETY: the loader has filled it in; nobody writes it.
-    cairn::ALONE.store(unsafe { cairn_single_threaded }, Ordering::Relaxed);
-    // Fork handlers that are older than ours run inside them, and wait for ever if they take a lock
-    // under which another thread allocates. Nothing is reserved here: a program may limit its own
-    // address space before it allocates.
+    // Nothing is reserved here: a program may limit its own address space before it allocates.
     cairn::see_forks();
     // SAFETY: getauxval has no preconditions.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {

@@ -48,7 +48,7 @@ pub(crate) struct MallInfo {
 /// mallinfo2(3), from the ledger. `ordblks`: free blocks; `keepcost`: dirty bytes.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mallinfo2() -> MallInfo2 {
-    let ledger = Ledger::take();
+    let ledger = Ledger::count();
     let free = ledger.sum(|c| c.free + c.cached + c.untouched);
     MallInfo2 {
         arena: ledger.spans.bytes + ledger.large.bytes + ledger.dirty.bytes,

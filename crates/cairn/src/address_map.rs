@@ -32,6 +32,8 @@ const GIB: usize = 1 << 30;
 /// Window sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
 /// the smaller ones serve small address spaces.
 const LADDER: [usize; 4] = [1024 * GIB, 64 * GIB, 4 * GIB, GIB / 4];
+/// No window is larger.
+pub(crate) const WINDOW_MAX: usize = LADDER[0];
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
@@ -64,6 +66,11 @@ pub(crate) struct Descriptor {
 unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
+    /// Whether it says that there is a span that nobody owns.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == OWNER_ORPHAN
+    }
+
     /// The span's class, and a number that has no bit of the class's mask exactly if `p`, any value
     /// at all that leads here, is the start of one of the span's blocks.
     ///
@@ -88,8 +95,10 @@ pub(crate) struct Slot([u8; 64]);
 pub(crate) struct ChunkBits {
     /// Slices that are in no use.
     pub(crate) free: u64,
-    /// Free slices whose memory may not be zero, and may be resident.
+    /// Free slices whose memory may be resident.
     pub(crate) dirty: u64,
+    /// Dirty slices whose memory may be other than zero.
+    pub(crate) written: u64,
     /// First slices of large blocks.
     pub(crate) heads: u64,
 }
@@ -236,6 +245,12 @@ pub(crate) fn chunk_bits(index: usize) -> *mut ChunkBits {
     unsafe { &raw mut (*chunk).bits }
 }
 
+/// Whether a large block begins in a slice, or what is kept of one.
+pub(crate) fn is_large(index: usize) -> bool {
+    // Class 0 has spans of one slice: only its block's owner tells them apart, unless nobody has it.
+    matches!(descriptor_at(index).owner.load(Ordering::Relaxed), OWNER_LARGE | OWNER_NONE)
+}
+
 /// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class
 /// 0, of a large block.
 pub(crate) fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
@@ -266,7 +281,11 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
 /// The first slices of the spans and large blocks there are: (index, owner, class); the class of a
 /// large block is 0, whose spans have one slice.
 pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, usize)> {
-    let mut next = first_slice();
+    heads_from(first_slice())
+}
+
+/// The same from slice `next` on.
+pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, usize)> {
     core::iter::from_fn(move || {
         while next < MAP.described.load(Ordering::Acquire) {
             let (index, d) = (next, descriptor_at(next));
@@ -305,6 +324,21 @@ pub(crate) fn slice_limit() -> usize {
 pub(crate) fn heap_address(index: usize) -> Option<*mut u8> {
     (index < MAP.heap_limit.load(Ordering::Relaxed))
         .then(|| MAP.heaps.load(Ordering::Relaxed).wrapping_add(index * HEAP_SIZE))
+}
+
+/// The number of the heap whose tag this is, made or not; None if it is no heap's.
+pub(crate) fn heap_of_tag(tag: u32) -> Option<usize> {
+    let heaps = MAP.heaps.load(Ordering::Relaxed).addr() as u32;
+    let offset = tag.wrapping_sub(heaps) as usize;
+    let index = offset / HEAP_SIZE;
+    (offset.is_multiple_of(HEAP_SIZE) && heap_address(index).is_some()).then_some(index)
+}
+
+/// Whether the window has been made.
+#[inline]
+pub(crate) fn exists() -> bool {
+    // Acquire: pairs with `install`.
+    MAP.committed.load(Ordering::Acquire) != 0
 }
 
 /// Reserves `size` bytes at a multiple of `size`; null on failure.
@@ -388,9 +422,10 @@ fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
     MAP.heaps.store(base.wrapping_add(layout.heaps), Ordering::Relaxed);
     MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
     MAP.reserved.store(reserved, Ordering::Relaxed);
-    MAP.committed.store(first, Ordering::Relaxed);
     MAP.descriptors.set(base.cast());
     MAP.mask.set((slices - 1) << DESCRIPTOR_SHIFT);
+    // Release: who finds that it exists finds all of the above.
+    MAP.committed.store(first, Ordering::Release);
     true
 }
 

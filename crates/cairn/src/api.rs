@@ -9,7 +9,7 @@ use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, OWNER_ORPHAN};
 use crate::block::Block;
 use crate::heap::{Heap, pool};
 use crate::large;
-use crate::os::fatal;
+use crate::os::{self, fatal};
 use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
 use crate::span::Span;
 use crate::sync::Ordering;
@@ -104,11 +104,17 @@ fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 }
 
 fn large_block(size: usize, align: usize) -> large::Allocated {
+    os::notice_fork();
     let heap = thread::heap();
-    // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
-    if align <= large::COLOUR_STEP && unsafe { !(*heap).kept.is_null() } {
-        // SAFETY: the calling thread's heap.
-        let block = large::reuse(unsafe { &mut (*heap).kept }, size);
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    unsafe {
+        if (*heap).in_use {
+            (*heap).visit();
+        }
+    }
+    if align <= large::COLOUR_STEP {
+        // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
+        let block = large::reuse(unsafe { &(*heap).kept }, size);
         if !block.is_null() {
             return large::Allocated { block, zero: false };
         }
@@ -188,6 +194,7 @@ fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if !got.zero {
         // SAFETY: the block has `size` bytes and is ours.
         unsafe { got.block.write_bytes(0, size) };
+        large::forget(got.block);
     }
     got.block
 }
@@ -299,12 +306,13 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
 
 #[inline(never)]
 unsafe fn deallocate_large(p: *mut u8, call: &str) {
+    os::notice_fork();
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     let keeps = unsafe { (*heap).in_use }
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
-        && large::keep(unsafe { &mut (*heap).kept }, p, pool::share(KEPT_SLICES));
+        && large::keep(unsafe { &(*heap).kept }, p, pool::share(KEPT_SLICES));
     if !keeps && !p.is_null() && !free_large(p) {
         bad_pointer(call, p);
     }
@@ -405,6 +413,7 @@ unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize) -> *mut u8 {
 }
 
 fn large_usable(p: *mut u8) -> Option<usize> {
+    os::notice_fork();
     if !address_map::contains(p) {
         return large::mapping_usable_size(p);
     }
@@ -439,6 +448,7 @@ pub fn base(p: *const u8) -> Option<*mut u8> {
 
 /// The block that `p` points to or into: (start, usable bytes).
 pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
+    os::notice_fork();
     if !address_map::contains(p) {
         return large::mapping_base(p);
     }

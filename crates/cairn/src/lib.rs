@@ -70,7 +70,7 @@ pub use heap::tick;
 pub use ledger::{Amount, ClassRow, Ledger};
 pub use os::HUGE_PAGES;
 pub use outside::{HEADER, Header};
-pub use thread::{ALONE, see_forks};
+pub use thread::see_forks;
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -5,8 +5,9 @@
 //! Checked: loom models of the word's states; the stress tests.
 //! Story: docs/protocol.md
 
+use crate::address_map;
 use crate::block::Chain;
-use crate::os::{Fork, Lock};
+use crate::os::Lock;
 use crate::size_class::CLASS_COUNT;
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicUsize, Ordering};
@@ -122,15 +123,28 @@ pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
     orphans.count.store(spans.len(), Ordering::Relaxed);
 }
 
-/// Holds the lock over a fork.
-pub(crate) fn at_fork(step: Fork) {
-    ORPHANS.iter().for_each(|o| o.spans.at_fork(step));
+/// In a forked child, before it has a second thread: a list that another thread was changing is built
+/// anew.
+pub(crate) fn settle_in_child() {
+    for (class, orphans) in ORPHANS.iter().enumerate() {
+        if !orphans.spans.settle_in_child() {
+            continue;
+        }
+        let mut spans = orphans.spans.lock();
+        *spans = SpanList::EMPTY;
+        for (index, _, _) in address_map::heads().filter(|&(_, _, of)| of == class) {
+            let is_listed = address_map::remote_word(index).listed_live().is_some();
+            if is_listed && address_map::descriptor_at(index).is_orphan() {
+                // SAFETY: a listed span of this class, in no list any more; the lock is held.
+                unsafe { spans.push_front(address_map::slot(index).cast()) };
+            }
+        }
+        orphans.count.store(spans.len(), Ordering::Relaxed);
+    }
 }
 
-/// Forgets all lists, to build them anew; in a forked child.
-pub(crate) fn clear() {
-    for o in &ORPHANS {
-        *o.spans.lock() = SpanList::EMPTY;
-        o.count.store(0, Ordering::Relaxed);
-    }
+/// Holds the lock of one list, for tests.
+#[cfg(test)]
+pub(crate) fn hold(class: usize) -> impl Drop {
+    ORPHANS[class].spans.lock()
 }

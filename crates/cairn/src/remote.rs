@@ -197,10 +197,4 @@ impl RemoteWord {
     pub(crate) fn pending(&self) -> u32 {
         State(self.0.load(Ordering::Relaxed)).count() as u32
     }
-
-    /// Makes the caller the holder by force and takes what is pending. Only where no other
-    /// thread exists: in a forked child.
-    pub(crate) fn seize(&self, base: *mut u8) -> Chain {
-        State(self.0.swap(HELD, Ordering::AcqRel)).chain(base)
-    }
 }

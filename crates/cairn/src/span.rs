@@ -310,14 +310,14 @@ impl Span {
         self.flags & FULL != 0
     }
 
-    /// Forgets the lists of a holder that no longer exists, and holds only `pending`: after
-    /// a fork. Blocks that only those lists knew stay lost.
-    pub(crate) fn salvage(&mut self, pending: Chain) {
-        self.empty();
+    /// Forgets the lists of a holder that no longer exists: all blocks count as in use, but those that
+    /// are pending. Those that only its lists knew stay lost.
+    pub(crate) fn forget_lists(&mut self) {
+        self.local_free = null_mut();
         self.carved = self.layout().blocks;
-        self.until = u32::from(self.carved);
+        (self.holes, self.hidden) = (0, 0);
+        (self.until, self.rest) = (u32::from(self.carved), 0);
         self.flags &= !FULL;
-        self.absorb(pending);
     }
 
     /// The word through which others free.

@@ -1,4 +1,4 @@
-//! Keys with destructors and fork handlers, for loom's threads: what `thread` calls of libc.
+//! Keys with destructors, for loom's threads, which do not fork: what `thread` calls of libc.
 
 use core::ffi::c_int;
 pub(crate) use libc::c_void;
@@ -10,7 +10,6 @@ type Handler = unsafe extern "C" fn();
 thread_local! {
     /// One thread of the system's runs all of a model.
     static DESTRUCTOR: Cell<Option<Destructor>> = const { Cell::new(None) };
-    static HANDLERS: Cell<[Option<Handler>; 3]> = const { Cell::new([None; 3]) };
 }
 
 loom::thread_local! {
@@ -41,11 +40,10 @@ pub(crate) unsafe fn pthread_getspecific(_: u32) -> *mut c_void {
 /// # Safety
 /// As in production.
 pub(crate) unsafe fn pthread_atfork(
-    prepare: Option<Handler>,
-    parent: Option<Handler>,
-    child: Option<Handler>,
+    _: Option<Handler>,
+    _: Option<Handler>,
+    _: Option<Handler>,
 ) -> c_int {
-    HANDLERS.set([prepare, parent, child]);
     0
 }
 
@@ -57,18 +55,5 @@ pub(crate) fn exit() {
     {
         // SAFETY: as registered, once, on the thread whose value it is.
         unsafe { leave(value) };
-    }
-}
-
-/// The calling thread forks, as far as its parent sees it; `meanwhile` is what handlers of
-/// others do.
-pub(crate) fn fork(meanwhile: impl Fn()) {
-    let [prepare, parent, _] = HANDLERS.get();
-    // SAFETY: as registered, in that order.
-    unsafe {
-        prepare.expect("registered at the start")();
-        meanwhile();
-        meanwhile();
-        parent.expect("registered at the start")();
     }
 }

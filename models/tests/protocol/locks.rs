@@ -2,7 +2,7 @@
 //! what the caller saw, `wake` wakes the one that has slept longest.
 
 use crate::harness::{ALL, FORKER, Model, Size, check, spawn};
-use crate::os::{Fork, Lock, set_forking};
+use crate::os::Lock;
 use crate::sync::Plain;
 
 static LOCK: Lock<Plain<usize>> = Lock::new(Plain::new(0));
@@ -45,28 +45,5 @@ fn three_threads_and_one_lock() {
         a.join().unwrap();
         b.join().unwrap();
         assert_eq!(counted(), 1 + 2 * rounds);
-    });
-}
-
-/// A thread holds the lock over a fork, and goes through it meanwhile, as handlers of others
-/// make it; another thread wants it. The other one never is inside before the fork is over, and
-/// does not sleep for ever. In full two others.
-#[test]
-fn nobody_but_the_forker_passes_a_held_lock() {
-    const FORK: Model = Model { preemptions: [Some(3), Some(3)], ..ALL };
-    check(FORK, |size| {
-        set_forking(false);
-        drop(LOCK.lock());
-        let others = if size == Size::Full { 2 } else { 1 };
-        let threads: Vec<_> = (0..others).map(|_| spawn(count)).collect();
-        LOCK.at_fork(Fork::Prepare);
-        set_forking(true);
-        count();
-        count();
-        set_forking(false);
-        LOCK.at_fork(Fork::Parent);
-        count();
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        assert_eq!(counted(), 3 + others);
     });
 }

@@ -9,7 +9,6 @@ include!(concat!(env!("OUT_DIR"), "/loom.rs"));
 
 mod harness;
 
-mod forks;
 mod heaps;
 mod locks;
 mod pools;

@@ -6,23 +6,26 @@
 //! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
 //! Story: docs/giving-back.md
 
+mod bits;
 mod tree;
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
-use crate::os::{self, Fork, Guard, Lock};
+use crate::os::{self, Guard, Lock};
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{Apart, AtomicUsize, Ordering};
-use tree::Tree;
+use bits::{bit, longest_run, mask, pieces, runs_of};
+use tree::{CHUNKS, Tree};
 
 // Invariants, all under the lock
-//  1. A committed slice is in use, free, or being purged. free = 1: free; dirty = 1: free and
-//     not known to be zero.
-//  2. A chunk is in lane t of the tree exactly if it has a free, aligned run of RUNS[t] slices;
-//     in the last lane, if it has a dirty slice.
+//  1. A committed slice is in use, free, or being purged. Its bits: free; dirty: free, and may be
+//     resident; written: dirty, and may be other than zero.
+//  2. A chunk is in lane t of the tree exactly if it has a free, aligned run of RUNS[t] slices; in the
+//     others, if it has a dirty slice, if it begins the free and partly dirty room of a huge page, if a
+//     large block begins in it. The tree counts chunks from the window's first one.
 //  3. `free` and `dirty` are the numbers of set bits;
 //     committed - first = used + free, slices being purged counting as used.
-//  4. No free run as long as hint h stands for begins in a chunk below hints[h], but for runs
-//     that reach lowest_put.
+//  4. The tree's `longest` of a chunk is the length of the longest free run that begins in it, which
+//     may end in a later one; RUN_MAX stands for that much and more.
 
 /// Run lengths with a lane of their own, the spans'; each is aligned to its length.
 const RUNS: [usize; 3] = [1, 4, 32];
@@ -30,6 +33,12 @@ const RUNS: [usize; 3] = [1, 4, 32];
 const DIRTY: usize = RUNS.len();
 /// The lane of the rooms of huge pages, by their first chunk, that are free and have some.
 const WHOLE: usize = DIRTY + 1;
+/// The lane of chunks in which large blocks begin.
+const HEADS: usize = WHOLE + 1;
+const _: () = assert!(HEADS + 1 == tree::LANES);
+const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= address_map::WINDOW_MAX);
+/// The longest run whose length is told apart from longer ones: 64 MiB.
+const RUN_MAX: usize = 64 * CHUNK_SLICES;
 
 /// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small
 /// process; half of it purges what a loop is about to use again.
@@ -61,9 +70,6 @@ const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
 /// an eighth of it at most. With many that take spans it is a huge page for each.
 const HUGE_MIN: usize = (16 << 20) / SLICE_SIZE;
 
-/// Search hints: one for each run length up to a chunk, then one per doubling.
-const HINTS: usize = CHUNK_SLICES + 1 + 20;
-
 /// Milliseconds that memory lies idle before it is given back.
 static PURGE_DELAY_MS: AtomicUsize = AtomicUsize::new(250);
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
@@ -84,9 +90,6 @@ struct Arena {
     burst_ms: u64,
     /// Slices taken for small spans, less four times those of large blocks that may stay empty.
     dense: usize,
-    hints: [u32; HINTS],
-    /// The lowest chunk that slices went back to since the hints were last brought up to date.
-    lowest_put: usize,
     purged: u64,
 }
 
@@ -99,6 +102,19 @@ pub(crate) struct Run {
     pub(crate) index: usize,
     /// Whether all of them are known to be zero.
     pub(crate) zero: bool,
+    /// How many of them may be resident.
+    pub(crate) dirty: usize,
+}
+
+/// What is known of a free run's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// Nothing is resident: it reads as zeros.
+    Clean,
+    /// Zero, and resident: huge pages that nobody has used.
+    Zero,
+    /// Neither is known.
+    Written,
 }
 
 /// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. `users`
@@ -112,7 +128,8 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     let front = address_map::first_slice() + least.max(users * HUGE_SLICES);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
-            let fits = aligned_runs(bits(chunk).free, lane);
+            let chunk = first_chunk() + chunk;
+            let fits = aligned_runs(arena.bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             let end = if arena.dense >= HUGE_SLICES { usize::MAX } else { arena.sparse_from() };
             let dense = (front..end).contains(&index);
@@ -131,15 +148,14 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
 pub(crate) fn take_run(slices: usize, filled: bool) -> Option<Run> {
     let mut arena = ARENA.lock();
     arena.dense = arena.dense.saturating_sub(if filled { 0 } else { 4 * slices });
+    let first = address_map::first_slice();
     // What may stay empty is put in front if there is no room behind.
-    let mut from = if filled { 0 } else { arena.sparse_from() };
+    let mut from = if filled { first } else { arena.sparse_from() };
     loop {
         if let Some(index) = arena.lowest_run(slices, from / CHUNK_SLICES) {
-            let Some(unit) = arena.unit_for_huge_page(index, slices, filled) else {
-                return Some(arena.take_at(index, slices));
-            };
-            arena = back_by_huge_page(arena, unit);
-        } else if arena.grow(slices, 1).is_none() && core::mem::take(&mut from) == 0 {
+            return Some(arena.take_at(index, slices));
+        }
+        if arena.grow(slices, 1).is_none() && core::mem::replace(&mut from, first) == first {
             return None;
         }
     }
@@ -151,23 +167,24 @@ fn back_by_huge_page(mut arena: Guard<'static, Arena>, unit: usize) -> Guard<'st
     drop(arena);
     os::use_huge_page(address_map::slice_address(unit));
     let mut arena = ARENA.lock();
-    // Zero, but resident: it counts as dirty, so that what nobody takes is given back.
-    arena.put(unit, HUGE_SLICES, true);
+    // It counts as dirty, so that what nobody takes is given back.
+    arena.put(unit, HUGE_SLICES, Memory::Zero);
     arena
 }
 
 /// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
 pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     let mut arena = ARENA.lock();
-    let is_free = |(chunk, mask)| bits(chunk).free & mask == mask;
+    let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
     let free = index + slices <= address_map::committed() && pieces(index, slices).all(is_free);
     free.then(|| arena.take_at(index, slices))
 }
 
-/// Gives a run back. `dirty`: it may hold other than zeros. Purges at once if very much is.
+/// Gives a run back. `dirty`: it may be resident, and hold other than zeros. Purges at once if very
+/// much is.
 pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
     let mut arena = ARENA.lock();
-    arena.put(index, slices, dirty);
+    arena.put(index, slices, if dirty { Memory::Written } else { Memory::Clean });
     let used = arena.used();
     let regretted = arena.burst.min(used.max(BURST_KEPT));
     let bound = BURST_MIN.max(used / BURST_SHARE).max(regretted);
@@ -220,30 +237,42 @@ pub fn purge_delay_ms() -> usize {
 
 /// Marks the first slice of a large block, or takes the mark away.
 pub(crate) fn mark_head(index: usize, head: bool) {
-    let _arena = ARENA.lock();
-    let b = bits(index / CHUNK_SLICES);
+    let mut arena = ARENA.lock();
+    let chunk = index / CHUNK_SLICES;
+    let b = arena.bits_mut(chunk);
     b.heads = if head { b.heads | bit(index) } else { b.heads & !bit(index) };
+    let any = b.heads != 0;
+    arena.tree.set(HEADS, chunk - first_chunk(), any);
 }
 
-/// The first slice of the nearest large block that begins at or below `index`.
+/// The first slice of the nearest large block that begins at or below `index`, a slice of the window.
 pub(crate) fn head_below(index: usize) -> Option<usize> {
-    let _arena = ARENA.lock();
-    let first = address_map::first_slice() / CHUNK_SLICES;
-    let mut mask = !0 >> (63 - index % CHUNK_SLICES);
-    for chunk in (first..=index / CHUNK_SLICES).rev() {
-        let heads = bits(chunk).heads & mask;
-        if heads != 0 {
-            return Some(chunk * CHUNK_SLICES + 63 - heads.leading_zeros() as usize);
-        }
-        mask = !0;
-    }
-    None
+    let arena = ARENA.lock();
+    let chunk = index / CHUNK_SLICES;
+    let here = arena.bits(chunk).heads & (!0 >> (63 - index % CHUNK_SLICES));
+    let (chunk, heads) = if here != 0 {
+        (chunk, here)
+    } else {
+        let below = first_chunk() + arena.tree.last(HEADS, chunk.checked_sub(first_chunk())?)?;
+        (below, arena.bits(below).heads)
+    };
+    Some(chunk * CHUNK_SLICES + heads.checked_ilog2()? as usize)
 }
 
-/// Slices that are free and known to be zero, and how many were given back since the start.
-pub(crate) fn clean_and_purged() -> (usize, u64) {
+/// Numbers of slices.
+pub(crate) struct Counts {
+    /// Free ones with nothing resident.
+    pub(crate) clean: usize,
+    /// Free ones that may be resident.
+    pub(crate) dirty: usize,
+    /// Given back since the start.
+    pub(crate) purged: u64,
+}
+
+/// How many slices are what.
+pub(crate) fn counts() -> Counts {
     let arena = ARENA.lock();
-    (arena.free - arena.dirty, arena.purged)
+    Counts { clean: arena.free - arena.dirty, dirty: arena.dirty, purged: arena.purged }
 }
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
@@ -251,8 +280,8 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
     for chunk in address_map::first_slice() / CHUNK_SLICES..end {
         let mut dirty = {
-            let _arena = ARENA.lock();
-            bits(chunk).dirty
+            let arena = ARENA.lock();
+            arena.bits(chunk).dirty
         };
         while dirty != 0 {
             let at = dirty.trailing_zeros() as usize;
@@ -263,9 +292,18 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-/// Holds the lock over a fork.
-pub(crate) fn at_fork(step: Fork) {
-    ARENA.at_fork(step);
+/// In a forked child, before it has a second thread: if another thread was changing the bitmaps, they
+/// are made anew. `runs` says which runs of slices (index, length) are in use.
+pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize)>>(runs: impl Fn() -> I) {
+    if ARENA.settle_in_child() {
+        ARENA.lock().rebuild(runs());
+    }
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    ARENA.lock()
 }
 
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
@@ -274,11 +312,13 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
     let (mut done, mut refused) = (0, 0);
     let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
-        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, end)?));
+        let below = end - first_chunk();
+        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, below)?));
         let Some((lane, chunk)) = lanes.iter().find_map(last) else { break };
+        let chunk = first_chunk() + chunk;
         let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
         if lane == DIRTY {
-            let dirty = purgeable(bits(chunk));
+            let dirty = purgeable(arena.bits(chunk));
             if dirty == 0 {
                 end = chunk;
                 continue;
@@ -287,11 +327,11 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
             len = (dirty << (63 - top)).leading_ones() as usize;
             index += top + 1 - len;
         }
-        let dirty = arena.remove(index, len);
+        let (dirty, _) = arena.remove(index, len);
         drop(arena);
         let clean = os::decommit(address_map::slice_address(index), len * SLICE_SIZE);
         arena = ARENA.lock();
-        arena.put(index, len, !clean);
+        arena.put(index, len, if clean { Memory::Clean } else { Memory::Written });
         if clean {
             arena.purged += dirty as u64;
             done += dirty;
@@ -308,6 +348,20 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
 }
 
 impl Arena {
+    /// A chunk's bitmaps.
+    fn bits(&self, chunk: usize) -> &ChunkBits {
+        // SAFETY: chunks of the window are committed and never unmapped. The one value of this type
+        // stands behind the lock, and no other code reads or writes them: while `self` is borrowed they
+        // do not change.
+        unsafe { &*address_map::chunk_bits(chunk) }
+    }
+
+    /// The same, to be changed.
+    fn bits_mut(&mut self, chunk: usize) -> &mut ChunkBits {
+        // SAFETY: as above; `self` is borrowed alone.
+        unsafe { &mut *address_map::chunk_bits(chunk) }
+    }
+
     fn tick(&mut self, now_ms: u64) -> bool {
         let next = (now_ms as usize).saturating_add(purge_delay_ms());
         NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
@@ -323,12 +377,13 @@ impl Arena {
     fn unit_for_huge_page(&self, index: usize, slices: usize, dense: bool) -> Option<usize> {
         let units = index / HUGE_SLICES..(index + slices).div_ceil(HUGE_SLICES);
         let mut starts = units.map(|unit| unit * HUGE_SLICES);
-        let is_clean = |(chunk, _)| bits(chunk).free & !bits(chunk).dirty == !0;
+        let is_clean = |(chunk, _)| self.bits(chunk).free & !self.bits(chunk).dirty == !0;
         let is_untouched = |&unit: &usize| {
             unit + HUGE_SLICES <= address_map::committed()
                 && pieces(unit, HUGE_SLICES).all(is_clean)
         };
-        (dense && self.used() >= HUGE_MIN).then(|| starts.find(is_untouched))?
+        let wanted = dense && self.used() >= HUGE_MIN && os::wants_huge_pages();
+        wanted.then(|| starts.find(is_untouched))?
     }
 
     /// Where large blocks are put that may stay empty, in a heap so large that the spans in front of
@@ -344,59 +399,83 @@ impl Arena {
     }
 
     /// The lowest run of `slices` free slices that begins in chunk `low` or behind it.
-    fn lowest_run(&mut self, slices: usize, low: usize) -> Option<usize> {
-        self.settle_hints();
-        let hint = self.hints[hint_of(slices)] as usize;
-        let found = self.find_run(slices, hint.max(low));
-        let (Ok(at) | Err(at)) = found;
-        if low <= hint {
-            self.learn(slices, at);
-        }
-        found.ok()
-    }
-
-    /// The lowest run of `slices` free slices from chunk `from` on, or where one would begin that the
-    /// window's end cuts off.
-    fn find_run(&self, slices: usize, mut from: usize) -> Result<usize, usize> {
-        // Free slices right in front of chunk `from`.
-        let mut len = 0;
-        while let Some(chunk) = self.tree.next(0, from) {
-            let free = bits(chunk).free;
-            len = if chunk == from { len } else { 0 };
-            let low = free.trailing_ones() as usize;
-            if len + low >= slices {
-                return Ok(chunk * CHUNK_SLICES - len);
-            }
+    fn lowest_run(&self, slices: usize, low: usize) -> Option<usize> {
+        let mut from = low - first_chunk();
+        loop {
+            let chunk = first_chunk() + self.tree.next_run(slices.min(RUN_MAX) as u16, from)?;
+            let free = self.bits(chunk).free;
             let runs = if slices <= CHUNK_SLICES { runs_of(free, slices) } else { 0 };
-            if runs != 0 {
-                return Ok(chunk * CHUNK_SLICES + runs.trailing_zeros() as usize);
+            // Only the last of a chunk's runs may go on in the next.
+            let place = if runs == 0 { 64 - free.leading_ones() } else { runs.trailing_zeros() };
+            let start = chunk * CHUNK_SLICES + place as usize;
+            let end = if slices <= RUN_MAX { start + slices } else { self.run_end(start) };
+            if end - start >= slices {
+                return Some(start);
             }
-            let whole = low == CHUNK_SLICES;
-            len = if whole { len + low } else { free.leading_ones() as usize };
-            from = chunk + 1;
+            from = end / CHUNK_SLICES - first_chunk();
         }
-        Err(if len > 0 { from * CHUNK_SLICES - len } else { address_map::committed() })
     }
 
-    /// Notes that no run of `slices` begins below `found`.
-    fn learn(&mut self, slices: usize, found: usize) {
-        // Rounded up: what does not hold `slices` holds no longer run either.
-        let rounded = if slices > CHUNK_SLICES { slices.next_power_of_two() } else { slices };
-        let hint = &mut self.hints[hint_of(rounded)];
-        *hint = (*hint).max((found / CHUNK_SLICES) as u32);
+    /// Where the free run that begins at `start` ends.
+    fn run_end(&self, start: usize) -> usize {
+        let mut end = start;
+        while end < address_map::committed() {
+            let free = self.bits(end / CHUNK_SLICES).free >> (end % CHUNK_SLICES);
+            let more = free.trailing_ones() as usize;
+            end += more;
+            if more == 0 || end % CHUNK_SLICES != 0 {
+                break;
+            }
+        }
+        end
     }
 
-    /// Lowers the hints to what has been put back.
-    fn settle_hints(&mut self) {
-        if self.lowest_put == usize::MAX {
-            return;
+    /// The length of the longest free run that begins in `chunk`.
+    fn longest(&self, chunk: usize) -> usize {
+        let free = self.bits(chunk).free;
+        let tail = free.leading_ones() as usize;
+        let beyond = if tail > 0 { self.run_at_start(chunk + 1) } else { 0 };
+        longest_run(free).max((tail + beyond).min(RUN_MAX))
+    }
+
+    /// The length of the free run that begins with the first slice of `chunk`.
+    fn run_at_start(&self, chunk: usize) -> usize {
+        if chunk * CHUNK_SLICES >= address_map::committed() {
+            return 0;
         }
-        for (nth, hint) in self.hints.iter_mut().enumerate() {
-            // As far as a run reaches back that begins in front of it, in chunks.
-            let before = 1 << nth.saturating_sub(CHUNK_SLICES);
-            *hint = (*hint).min(self.lowest_put.saturating_sub(before) as u32);
+        match self.bits(chunk).free.trailing_ones() as usize {
+            CHUNK_SLICES => usize::from(self.tree.longest(chunk - first_chunk())),
+            part => part,
         }
-        self.lowest_put = usize::MAX;
+    }
+
+    /// Makes all bitmaps anew, the tree and the counts. What is in no run is free; nothing is believed of
+    /// its memory.
+    fn rebuild(&mut self, runs: impl Iterator<Item = (usize, usize)>) {
+        let (first, end) = (address_map::first_slice(), address_map::committed());
+        for (chunk, mask) in pieces(first, end - first) {
+            let b = self.bits_mut(chunk);
+            (b.free, b.dirty, b.written, b.heads) = (mask, mask, mask, 0);
+        }
+        for (index, slices) in runs {
+            for (chunk, mask) in pieces(index, slices) {
+                let b = self.bits_mut(chunk);
+                b.free &= !mask;
+                (b.dirty, b.written) = (b.free, b.free);
+            }
+            if address_map::is_large(index) {
+                self.bits_mut(index / CHUNK_SLICES).heads |= bit(index);
+            }
+        }
+        let count = |chunk: usize| self.bits(chunk).free.count_ones() as usize;
+        let free = (first_chunk()..end.div_ceil(CHUNK_SLICES)).map(count).sum();
+        (self.free, self.dirty, self.idle, self.burst_ms) = (free, free, 0, 0);
+        self.tree.clear(end.div_ceil(CHUNK_SLICES) - first_chunk());
+        self.refresh(first, end - first);
+        for chunk in first_chunk()..end.div_ceil(CHUNK_SLICES) {
+            let any = self.bits(chunk).heads != 0;
+            self.tree.set(HEADS, chunk - first_chunk(), any);
+        }
     }
 
     /// Commits more of the window so that an aligned run of `slices` fits at its end.
@@ -404,7 +483,7 @@ impl Arena {
         let from = address_map::committed();
         let first = address_map::first_slice();
         // A free tail counts.
-        let is_free = |&index: &usize| bits(index / CHUNK_SLICES).free & bit(index) != 0;
+        let is_free = |&index: &usize| self.bits(index / CHUNK_SLICES).free & bit(index) != 0;
         let tail = (first..from).rev().take(slices).take_while(is_free).count();
         let start = (from - tail).next_multiple_of(align);
         let page = (os::page_size() / SLICE_SIZE).max(1);
@@ -413,28 +492,31 @@ impl Arena {
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let mut counts = [step, need].into_iter();
         let count = counts.find(|&count| count >= need.max(1) && address_map::commit(count))?;
-        self.put(from, count, false);
+        self.put(from, count, Memory::Clean);
         Some(())
     }
 
-    /// Takes slices out of the free ones; how many of them are dirty.
-    fn remove(&mut self, index: usize, slices: usize) -> usize {
-        let before = self.dirty;
+    /// Takes slices out of the free ones; how many of them are dirty, and whether one was written.
+    fn remove(&mut self, index: usize, slices: usize) -> (usize, bool) {
+        let (before, mut written) = (self.dirty, false);
         for (chunk, mask) in pieces(index, slices) {
-            let b = bits(chunk);
+            let b = self.bits_mut(chunk);
             debug_assert_eq!(b.free & mask, mask);
-            self.dirty -= (b.dirty & mask).count_ones() as usize;
+            let dirty = (b.dirty & mask).count_ones() as usize;
+            written |= b.written & mask != 0;
             b.free &= !mask;
             b.dirty &= !mask;
-            self.refresh(chunk);
+            b.written &= !mask;
+            self.dirty -= dirty;
         }
         self.free -= slices;
+        self.refresh(index, slices);
         self.idle = self.idle.min(self.dirty);
-        before - self.dirty
+        (before - self.dirty, written)
     }
 
     fn take_at(&mut self, index: usize, slices: usize) -> Run {
-        let dirty = self.remove(index, slices);
+        let (dirty, written) = self.remove(index, slices);
         if dirty <= slices / 2 && self.burst_ms > 0 {
             // Mostly clean slices are needed: was what the last burst gave back needed still?
             if os::now_ms() < self.burst_ms + REGRET_MS {
@@ -442,55 +524,76 @@ impl Arena {
             }
             self.burst_ms = 0;
         }
-        Run { index, zero: dirty == 0 }
+        Run { index, zero: !written, dirty }
     }
 
-    fn put(&mut self, index: usize, slices: usize, dirty: bool) {
+    fn put(&mut self, index: usize, slices: usize, memory: Memory) {
         for (chunk, mask) in pieces(index, slices) {
-            let b = bits(chunk);
+            let b = self.bits_mut(chunk);
             debug_assert_eq!(b.free & mask, 0);
             b.free |= mask;
-            if dirty {
+            if memory != Memory::Clean {
                 b.dirty |= mask;
             }
-            self.refresh(chunk);
+            if memory == Memory::Written {
+                b.written |= mask;
+            }
         }
         self.free += slices;
-        if dirty {
+        if memory != Memory::Clean {
             self.dirty += slices;
         }
-        self.lowest_put = self.lowest_put.min(index / CHUNK_SLICES);
+        self.refresh(index, slices);
     }
 
-    /// Invariant 2, for one chunk.
-    fn refresh(&mut self, chunk: usize) {
-        let b = bits(chunk);
-        for lane in 0..=WHOLE {
-            let (place, member) = match lane {
-                DIRTY => (chunk, b.dirty != 0),
-                WHOLE => (chunk & !1, is_whole(chunk)),
-                _ => (chunk, aligned_runs(b.free, lane) != 0),
-            };
-            if self.tree.has(lane, place) != member {
-                self.tree.set(lane, place, member);
+    /// Invariants 2 and 4, for the chunks of a run that has been taken or put.
+    fn refresh(&mut self, index: usize, slices: usize) {
+        let (first, last) = (index / CHUNK_SLICES, (index + slices - 1) / CHUNK_SLICES);
+        // From the last one down: what begins in a chunk may end in the next.
+        for chunk in (first..=last).rev() {
+            for lane in 0..HEADS {
+                let (place, member) = match lane {
+                    WHOLE => (chunk & !1, self.is_whole(chunk)),
+                    _ => (chunk, self.is_member(lane, chunk)),
+                };
+                if self.tree.has(lane, place - first_chunk()) != member {
+                    self.tree.set(lane, place - first_chunk(), member);
+                }
+            }
+            self.tree.set_longest(chunk - first_chunk(), self.longest(chunk) as u16);
+        }
+        // Runs that begin in front of it may have become longer or shorter.
+        for chunk in (first_chunk()..first).rev() {
+            let reaches = self.bits(chunk).free.leading_ones() > 0;
+            if !reaches || !self.tree.set_longest(chunk - first_chunk(), self.longest(chunk) as u16)
+            {
+                break;
             }
         }
     }
+
+    /// Whether `chunk` belongs into a lane of chunks.
+    fn is_member(&self, lane: usize, chunk: usize) -> bool {
+        let b = self.bits(chunk);
+        match lane {
+            DIRTY => b.dirty != 0,
+            HEADS => b.heads != 0,
+            _ => aligned_runs(b.free, lane) != 0,
+        }
+    }
+
+    /// Whether the room of a huge page that `chunk` lies in is free, and may be resident.
+    fn is_whole(&self, chunk: usize) -> bool {
+        let (low, high) = (chunk & !1, chunk | 1);
+        (high + 1) * CHUNK_SLICES <= address_map::committed()
+            && self.bits(low).free & self.bits(high).free == !0
+            && self.bits(low).dirty | self.bits(high).dirty != 0
+    }
 }
 
-/// A chunk's bitmaps. Callers hold the lock.
-fn bits(chunk: usize) -> &'static mut ChunkBits {
-    // SAFETY: the chunk is committed; the lock admits one thread, and no caller keeps the
-    // reference while it asks for another to the same chunk.
-    unsafe { &mut *address_map::chunk_bits(chunk) }
-}
-
-/// Whether the room of a huge page that `chunk` lies in is free, and may be resident.
-fn is_whole(chunk: usize) -> bool {
-    let (low, high) = (chunk & !1, chunk | 1);
-    (high + 1) * CHUNK_SLICES <= address_map::committed()
-        && bits(low).free & bits(high).free == !0
-        && bits(low).dirty | bits(high).dirty != 0
+/// The window's first chunk, from which the tree counts.
+fn first_chunk() -> usize {
+    address_map::first_slice() / CHUNK_SLICES
 }
 
 /// What can be purged: dirty slices; with larger pages (of 64 KiB), whole pages that are free and
@@ -503,50 +606,6 @@ fn purgeable(b: &ChunkBits) -> u64 {
     (aligned_runs(b.free, 1) & dirty) * 0b1111
 }
 
-fn bit(index: usize) -> u64 {
-    1 << (index % CHUNK_SLICES)
-}
-
-/// `len` bits from `at` on; 1 <= len <= 64 - at.
-fn mask(at: usize, len: usize) -> u64 {
-    (!0 >> (64 - len)) << at
-}
-
-/// The hint for the longest hinted length up to `slices`.
-fn hint_of(slices: usize) -> usize {
-    if slices <= CHUNK_SLICES {
-        slices
-    } else {
-        (CHUNK_SLICES + (slices / CHUNK_SLICES).ilog2() as usize).min(HINTS - 1)
-    }
-}
-
-/// The parts of a run that lie in one chunk each: (chunk, mask).
-fn pieces(index: usize, slices: usize) -> impl Iterator<Item = (usize, u64)> {
-    let mut at = index;
-    let end = index + slices;
-    core::iter::from_fn(move || {
-        (at < end).then(|| {
-            let offset = at % CHUNK_SLICES;
-            let len = (end - at).min(CHUNK_SLICES - offset);
-            let piece = (at / CHUNK_SLICES, mask(offset, len));
-            at += len;
-            piece
-        })
-    })
-}
-
-/// Bit i: slices i .. i + len are free; len <= 64.
-fn runs_of(free: u64, len: usize) -> u64 {
-    let (mut runs, mut have) = (free, 1);
-    while have < len {
-        let by = have.min(len - have);
-        runs &= runs >> by;
-        have += by;
-    }
-    runs
-}
-
 /// The starts of free aligned runs of RUNS[lane] slices.
 fn aligned_runs(free: u64, lane: usize) -> u64 {
     match lane {
@@ -556,21 +615,21 @@ fn aligned_runs(free: u64, lane: usize) -> u64 {
     }
 }
 
-/// Recounts the chunks: invariants 2 and 3.
+/// Recounts the chunks: all invariants.
 pub(crate) fn check() {
     let arena = ARENA.lock();
     let (mut free, mut dirty) = (0, 0);
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
-    for chunk in address_map::first_slice() / CHUNK_SLICES..end {
-        let b = bits(chunk);
+    for chunk in first_chunk()..end {
+        let (b, place) = (arena.bits(chunk), chunk - first_chunk());
         free += b.free.count_ones() as usize;
         dirty += b.dirty.count_ones() as usize;
-        assert_eq!(b.dirty & !b.free, 0);
-        for lane in 0..RUNS.len() {
-            assert_eq!(arena.tree.has(lane, chunk), aligned_runs(b.free, lane) != 0);
+        assert_eq!((b.dirty & !b.free, b.written & !b.dirty), (0, 0));
+        for lane in (0..=HEADS).filter(|&lane| lane != WHOLE) {
+            assert_eq!(arena.tree.has(lane, place), arena.is_member(lane, chunk));
         }
-        assert_eq!(arena.tree.has(DIRTY, chunk), b.dirty != 0);
-        assert_eq!(arena.tree.has(WHOLE, chunk & !1), is_whole(chunk));
+        assert_eq!(arena.tree.has(WHOLE, place & !1), arena.is_whole(chunk));
+        assert_eq!(usize::from(arena.tree.longest(place)), arena.longest(chunk));
     }
     assert_eq!((free, dirty), (arena.free, arena.dirty));
 }

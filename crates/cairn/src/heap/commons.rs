@@ -8,7 +8,7 @@
 
 use super::{Heap, pool};
 use crate::block::Chain;
-use crate::os::{Fork, Lock};
+use crate::os::Lock;
 use core::ptr::null_mut;
 
 struct Commons(*mut Heap);
@@ -47,6 +47,12 @@ pub(crate) fn take(class: usize, count: usize) -> Chain {
             chain.push(block);
         }
     }
+    // SAFETY: as above.
+    let due = unsafe { (*heap).is_due() };
+    drop(commons);
+    if due {
+        super::tick();
+    }
     chain
 }
 
@@ -60,11 +66,27 @@ pub(crate) fn trim() {
 }
 
 /// The shared heap, or null.
+#[cfg(test)]
 pub(crate) fn heap() -> *mut Heap {
     COMMONS.lock().0
 }
 
-/// Holds the lock over a fork.
-pub(crate) fn at_fork(step: Fork) {
-    COMMONS.at_fork(step);
+/// In a forked child, before it has a second thread: the shared heap, or null. If another thread was
+/// inside, it is given up like that thread's own.
+pub(crate) fn settle_in_child() -> *mut Heap {
+    let torn = COMMONS.settle_in_child();
+    let place = COMMONS.alone();
+    // SAFETY: there is one thread, and what it may have been doing here it does not do now.
+    unsafe {
+        if torn {
+            (*place).0 = null_mut();
+        }
+        (*place).0
+    }
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    COMMONS.lock()
 }

@@ -8,6 +8,7 @@
 
 pub(crate) mod commons;
 pub(crate) mod pool;
+pub(crate) mod salvage;
 mod sending;
 mod upkeep;
 
@@ -22,7 +23,7 @@ use crate::size_class::{
     CLASS_COUNT, CLASSES, LONG_CLASS, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX,
 };
 use crate::span::{Span, SpanList};
-use crate::sync::Ordering;
+use crate::sync::{AtomicPtr, Ordering};
 use crate::{arena, orphans, os};
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;
@@ -99,7 +100,7 @@ pub(crate) struct Heap {
     carves: [u8; CLASS_COUNT],
     ring: [Batch; RING],
     /// A freed run of slices for the next large block, or null.
-    pub(crate) kept: *mut Large,
+    pub(crate) kept: AtomicPtr<Large>,
     remote_frees: u32,
     visits: u32,
     /// How often in a row it was found to make few visits: less than one in a millisecond.
@@ -117,6 +118,8 @@ pub(crate) struct Heap {
     pub(crate) in_use: bool,
     /// It is the commons.
     pub(crate) shared: bool,
+    /// How many forks there had been when it was taken.
+    epoch: u32,
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_SIZE - 64);
@@ -494,6 +497,7 @@ impl Heap {
     /// The heap holds `span`.
     #[cold]
     pub(crate) unsafe fn span_event(&mut self, span: *mut Span) {
+        os::notice_fork();
         // SAFETY: the caller's contract; invariant 2 says which list it is in.
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
@@ -560,12 +564,16 @@ impl Heap {
 
     /// Invariants 1 and 2.
     pub(crate) fn check(&self) {
+        let owner =
+            |span: &Span| address_map::descriptor_at(span.index()).owner.load(Ordering::Relaxed);
         for span in self.full.iter() {
+            assert_eq!(owner(span), Heap::tag(self));
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class()]));
             span.check();
         }
         for (class, layout) in CLASSES.iter().enumerate() {
             for span in self.partial[class].iter() {
+                assert_eq!(owner(span), Heap::tag(self));
                 assert!(!core::ptr::eq(span, self.active[class]) && span.class() == class);
                 span.check();
             }
@@ -573,6 +581,7 @@ impl Heap {
             // SAFETY: held by this heap; the blocks in `free` are its own.
             unsafe {
                 if !active.is_null() {
+                    assert_eq!(owner(&*active), Heap::tag(self));
                     (*active).check();
                 }
                 let (mut block, mut len) = (self.free[class], 0);

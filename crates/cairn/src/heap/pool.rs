@@ -8,8 +8,8 @@
 use super::Heap;
 use crate::address_map;
 use crate::large;
-use crate::os::{Fork, Lock};
-use crate::sync::{Apart, AtomicUsize, Ordering};
+use crate::os::Lock;
+use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -27,6 +27,12 @@ static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
 /// falls idle may keep from others that come later.
 pub(super) const FULL_SLICES: usize = 256;
+
+/// How many forks have led to this process. A heap in use that carries another number is dead: its
+/// thread is not here. Relaxed: it changes while there is one thread.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+/// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
+static DEAD: AtomicBool = AtomicBool::new(false);
 
 /// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
 /// of them is nothing to a program with as many threads.
@@ -61,6 +67,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             pool.free = (*heap).next;
         }
         (*heap).in_use = true;
+        (*heap).epoch = EPOCH.load(Ordering::Relaxed);
     }
     heap
 }
@@ -111,7 +118,7 @@ pub(crate) fn check() {
         let heap: *const Heap = at.cast();
         // SAFETY: made; nobody changes it, by the caller's word.
         unsafe {
-            if (*heap).in_use {
+            if (*heap).in_use && !is_dead(heap) {
                 (*heap).check();
             }
         }
@@ -123,31 +130,81 @@ pub(crate) fn counts() -> (usize, usize) {
     (in_use(), POOL.lock().made)
 }
 
-/// Holds the lock over a fork.
-pub(crate) fn at_fork(step: Fork) {
-    POOL.at_fork(step);
+/// Whether the heap belongs to a thread that was left behind by a fork.
+fn is_dead(heap: *const Heap) -> bool {
+    // SAFETY: a heap that has been made; the two change while nobody looks.
+    unsafe { (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
 }
 
-/// After a fork, in the child, once no span names another heap any more: all heaps but those
-/// that `keeps` names are free.
-pub(crate) fn reclaim(keeps: impl Fn(*mut Heap) -> bool) {
-    let mut pool = POOL.lock();
+/// Whether a dead heap has this tag, which stands in a descriptor: a heap with it has been made.
+pub(crate) fn is_dead_tag(tag: u32) -> bool {
+    address_map::heap_of_tag(tag).and_then(heap_at).is_some_and(|heap| is_dead(heap))
+}
+
+/// Whether there are dead heaps.
+pub(crate) fn has_dead() -> bool {
+    DEAD.load(Ordering::Relaxed)
+}
+
+/// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
+/// calling thread's, if it has one, and the commons, or null.
+pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
+    let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
+    EPOCH.store(epoch, Ordering::Relaxed);
     let mut in_use = 0;
-    pool.free = null_mut();
-    for index in 0..pool.made {
-        let Some(at) = address_map::heap_address(index) else { break };
-        let heap: *mut Heap = at.cast();
-        if keeps(heap) {
-            // SAFETY: the calling thread's own, or the commons, which do not count.
-            in_use += usize::from(unsafe { !(*heap).shared });
-            continue;
-        }
-        // SAFETY: its thread is not in this process.
+    for heap in alive.into_iter().filter(|heap| !heap.is_null()) {
+        // SAFETY: heaps of this process's only thread.
         unsafe {
-            large::drop_kept(&mut (*heap).kept);
-            heap.write(Heap { next: pool.free, ..Heap::EMPTY });
+            (*heap).epoch = epoch;
+            in_use += usize::from(!(*heap).shared);
         }
-        pool.free = heap;
     }
-    IN_USE.0.store(in_use, Ordering::Relaxed);
+    if IN_USE.0.swap(in_use, Ordering::Relaxed) > in_use {
+        DEAD.store(true, Ordering::Relaxed);
+    }
+    if POOL.settle_in_child() {
+        // Another thread was taking a heap, or giving one back.
+        DEAD.store(true, Ordering::Relaxed);
+        let mut pool = POOL.lock();
+        pool.free = null_mut();
+        for heap in (0..pool.made).filter_map(heap_at) {
+            // SAFETY: made, and nobody's if it is in no use.
+            unsafe {
+                if !(*heap).in_use {
+                    (*heap).next = pool.free;
+                    pool.free = heap;
+                }
+            }
+        }
+    }
+}
+
+fn heap_at(index: usize) -> Option<*mut Heap> {
+    address_map::heap_address(index).map(|at| at.cast())
+}
+
+/// Every heap that has been made.
+pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
+    let made = POOL.lock().made;
+    (0..made).filter_map(heap_at)
+}
+
+/// Makes dead heaps free, once no span names one of them any more.
+pub(crate) fn bury() {
+    for heap in all().filter(|&heap| is_dead(heap)) {
+        // SAFETY: its thread is not in this process; the caller alone buries.
+        unsafe {
+            large::drop_kept(&(*heap).kept);
+            let mut pool = POOL.lock();
+            heap.write(Heap { next: pool.free, ..Heap::EMPTY });
+            pool.free = heap;
+        }
+    }
+    DEAD.store(false, Ordering::Relaxed);
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    POOL.lock()
 }

@@ -5,7 +5,7 @@
 //! Checked: see `heap`.
 //! Story: docs/giving-back.md
 
-use super::{Heap, LOOK, pool};
+use super::{Heap, LOOK, pool, salvage};
 use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::{CLASS_COUNT, CLASSES};
@@ -42,9 +42,10 @@ pub(crate) fn request_trim() {
     TRIMS.0.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One step of upkeep by the clock: gives back what has lain idle for a purge delay, a batch of it
-/// at each call; whether there is more to give back right now. Any thread, at any time.
+/// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
+/// not have; gives back what has lain idle for a purge delay, a batch of it at each call; whether there is more to give back right now. Any thread, at any time.
 pub fn tick() -> bool {
+    salvage::step();
     arena::tick(os::now_ms());
     arena::in_debt()
 }
@@ -52,7 +53,7 @@ pub fn tick() -> bool {
 impl Heap {
     /// Counts a slow visit, and does upkeep when it is due.
     #[inline]
-    pub(super) fn visit(&mut self) {
+    pub(crate) fn visit(&mut self) {
         self.visits = self.visits.wrapping_add(1);
         if self.visits.is_multiple_of(VISITS)
             || self.slow > 0
@@ -61,6 +62,11 @@ impl Heap {
         {
             self.upkeep();
         }
+    }
+
+    /// Whether the last visit was one with upkeep.
+    pub(super) fn is_due(&self) -> bool {
+        self.visits.is_multiple_of(VISITS) || arena::in_debt()
     }
 
     #[cold]
@@ -74,13 +80,13 @@ impl Heap {
         if self.visits.is_multiple_of(VISITS) || self.slow > 0 {
             self.flush();
             self.remote_frees /= 2;
-            large::drop_kept(&mut self.kept);
+            large::drop_kept(&self.kept);
             let _ = (0..LOOK).all(|_| self.too_full() && self.give_up_full());
             if !self.shared {
                 self.full_most = self.full_most.max(FULL_PROBE);
             }
             self.judge_pace(os::now_ms());
-            if self.slow > HOLES_AFTER {
+            if self.slow > HOLES_AFTER && !self.shared {
                 self.sweep();
             }
             let every = if self.slow > 0 { 1 } else { VISITS };
@@ -89,7 +95,10 @@ impl Heap {
                 self.review(class % CLASS_COUNT);
             }
         }
-        tick();
+        // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
+        if !self.shared {
+            tick();
+        }
     }
 
     /// Finds out whether the heap is slow: then it makes a visit with each allocation, and has time
@@ -178,7 +187,7 @@ impl Heap {
     pub(crate) fn abandon(&mut self) {
         (0..CLASS_COUNT).for_each(|class| self.put_list_back(class));
         self.flush();
-        large::drop_kept(&mut self.kept);
+        large::drop_kept(&self.kept);
         self.remote_frees = 0;
         (0..CLASS_COUNT).for_each(|class| self.deactivate(class));
         // Before `partial`: what others have just freed into goes there.

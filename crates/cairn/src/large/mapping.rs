@@ -1,19 +1,25 @@
 //! Owns: blocks with a mapping of their own.
 //! Idea: a sorted table says where they are, for exact and interior addresses; the kernel
 //!   grows them by moving page tables.
-//! Never: touches the window, but to take pages over from it.
+//! Never: touches the window, but to have it purged when the system has no more memory.
 //! Threads: any; one lock, held across the system calls that change a mapping in the table.
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/large-blocks.md
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
 use crate::arena;
-use crate::os::{self, Fork, Lock};
+use crate::os::{self, Lock};
+use crate::sync::Ordering;
 use core::ptr::null_mut;
+use core::sync::atomic::fence;
 
 // Invariants, under the lock
-//  1. `table[..len]` is sorted by address; entries do not overlap.
+//  1. The table in use is sorted by address; entries do not overlap, but for blocks that a thread was
+//     moving which a fork has left behind.
 //  2. start + usable = address + bytes of the mapping; start - address < an OS page or aligned.
+//  3. The table in use does not change but for an entry's length: what is put in or taken out is so in
+//     the other one, and `state` then says at once which it is and how long. A forked child finds the
+//     one or the other.
 
 /// A mapping with one block in it.
 #[derive(Clone, Copy)]
@@ -33,9 +39,11 @@ impl Mapping {
 }
 
 struct Mappings {
-    table: *mut Mapping,
-    len: usize,
+    /// Two tables, of the same room.
+    tables: [*mut Mapping; 2],
     room: usize,
+    /// Twice the number of entries, plus which table they stand in.
+    state: usize,
 }
 
 // SAFETY: reached under the lock only.
@@ -61,8 +69,7 @@ pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
         return Allocated::NONE;
     }
     if huge {
-        // Without the lock: the first one may be long in coming.
-        os::allow_huge_pages(address, bytes, address);
+        os::allow_huge_pages(address, bytes);
     }
     let start = address.wrapping_add(colour);
     let mapping = Mapping { address, bytes, start };
@@ -103,7 +110,7 @@ unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) 
         if !p.is_null() {
             // What grows has been filled.
             if bytes >= os::HUGE_PAGE {
-                os::allow_huge_pages(p, bytes, p.wrapping_add(old));
+                os::allow_huge_pages(p, bytes);
             }
             return (p, bytes);
         }
@@ -151,7 +158,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {
                 // SAFETY: an entry of the table.
-                unsafe { (*mappings.table.add(at)).bytes = exact };
+                unsafe { (*mappings.tables().0.add(at)).bytes = exact };
             }
         }
         return Some(p);
@@ -169,60 +176,78 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     Some(start)
 }
 
-/// Calls `f` with each mapping. The lock is held: `f` does not come back here.
-pub(crate) fn for_each(mut f: impl FnMut(&Mapping)) {
+/// The first mapping behind the address `p`.
+pub(crate) fn behind(p: *const u8) -> Option<Mapping> {
     let mappings = MAPPINGS.lock();
-    (0..mappings.len).for_each(|at| f(&mappings.get(at)));
+    mappings.entries().get(mappings.rank(p)).copied()
 }
 
-/// Holds the lock over a fork.
-pub(crate) fn at_fork(step: Fork) {
-    MAPPINGS.at_fork(step);
+/// In a forked child, before it has a second thread: there is nothing to repair (invariant 3).
+pub(crate) fn settle_in_child() {
+    MAPPINGS.settle_in_child();
 }
 
 impl Mappings {
-    fn get(&self, at: usize) -> Mapping {
-        debug_assert!(at < self.len);
-        // SAFETY: inside the table.
-        unsafe { self.table.add(at).read() }
+    fn len(&self) -> usize {
+        self.state / 2
+    }
+
+    /// The table in use, and the other one.
+    fn tables(&self) -> (*mut Mapping, *mut Mapping) {
+        let [first, second] = self.tables;
+        if self.state.is_multiple_of(2) { (first, second) } else { (second, first) }
+    }
+
+    /// Makes the other table, filled with so many entries, the one in use.
+    fn publish(&mut self, len: usize) {
+        // The entries are there before the table is in use: a forked child may stop in between.
+        fence(Ordering::Release);
+        self.state = 2 * len + 1 - self.state % 2;
+    }
+
+    fn entries(&self) -> &[Mapping] {
+        match self.len() {
+            0 => &[],
+            // SAFETY: that many entries.
+            len => unsafe { core::slice::from_raw_parts(self.tables().0, len) },
+        }
     }
 
     /// How many entries begin at or below `p`.
     fn rank(&self, p: *const u8) -> usize {
-        if self.len == 0 {
-            return 0;
-        }
-        // SAFETY: that many entries.
-        let entries = unsafe { core::slice::from_raw_parts(self.table, self.len) };
-        entries.partition_point(|mapping| mapping.address.addr() <= p.addr())
+        self.entries().partition_point(|mapping| mapping.address.addr() <= p.addr())
     }
 
     /// The mapping that `p` points into, and its place in the table.
     fn find(&self, p: *const u8) -> Option<(usize, Mapping)> {
         let at = self.rank(p).checked_sub(1)?;
-        let mapping = self.get(at);
+        let mapping = *self.entries().get(at)?;
         (p.addr() - mapping.address.addr() < mapping.bytes).then_some((at, mapping))
     }
 
-    /// Sees to it that the table has room for one more entry.
+    /// Sees to it that both tables have room for one more entry.
     fn make_room(&mut self) -> bool {
-        if self.len < self.room {
+        if self.len() < self.room {
             return true;
         }
         let old = self.room * size_of::<Mapping>();
         let new = os::round_up((old * 2).max(1), os::page_size());
-        let table: *mut Mapping = os::map(new).cast();
-        if table.is_null() {
+        let both: *mut Mapping = os::map(2 * new).cast();
+        if both.is_null() {
             return false;
         }
+        let len = self.len();
+        let room = new / size_of::<Mapping>();
+        let (tables, before) = ([both, both.wrapping_byte_add(new)], self.tables);
+        // SAFETY: both tables are this lock's alone, and the new ones larger.
+        unsafe { tables[self.state % 2].copy_from_nonoverlapping(before[self.state % 2], len) };
+        fence(Ordering::Release);
+        self.tables = tables;
+        self.room = room;
         if old > 0 {
-            // SAFETY: the table is this lock's alone, and the new one larger.
-            unsafe {
-                table.copy_from_nonoverlapping(self.table, self.len);
-                os::release(self.table.cast(), old);
-            }
+            // SAFETY: nothing refers to them any more.
+            unsafe { os::release(before[0].cast(), 2 * old) };
         }
-        (self.table, self.room) = (table, new / size_of::<Mapping>());
         true
     }
 
@@ -230,24 +255,25 @@ impl Mappings {
         if !self.make_room() {
             return false;
         }
-        let at = self.rank(mapping.address);
-        // SAFETY: there is room for one more; the entries behind move up.
+        let (at, len, (now, next)) = (self.rank(mapping.address), self.len(), self.tables());
+        // SAFETY: there is room for one more in the table that is not in use.
         unsafe {
-            let place = self.table.add(at);
-            place.copy_to(place.add(1), self.len - at);
-            place.write(mapping);
+            next.copy_from_nonoverlapping(now, at);
+            next.add(at).write(mapping);
+            next.add(at + 1).copy_from_nonoverlapping(now.add(at), len - at);
         }
-        self.len += 1;
+        self.publish(len + 1);
         true
     }
 
     fn remove(&mut self, at: usize) {
-        self.len -= 1;
-        // SAFETY: the entries behind move down.
+        let (len, (now, next)) = (self.len(), self.tables());
+        // SAFETY: both tables have room for what the one holds.
         unsafe {
-            let place = self.table.add(at);
-            place.add(1).copy_to(place, self.len - at);
+            next.copy_from_nonoverlapping(now, at);
+            next.add(at).copy_from_nonoverlapping(now.add(at + 1), len - at - 1);
         }
+        self.publish(len - 1);
     }
 }
 
@@ -258,4 +284,10 @@ fn unmap(mapping: Mapping) {
     if !unsafe { os::release(mapping.address, mapping.bytes) } {
         os::decommit(mapping.address, mapping.bytes);
     }
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    MAPPINGS.lock()
 }

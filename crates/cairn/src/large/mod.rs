@@ -9,9 +9,12 @@
 mod mapping;
 
 pub(crate) use mapping::{
-    at_fork, base_of as mapping_base, for_each as for_each_mapping, free as free_mapping,
-    reallocate as reallocate_mapping, usable_size as mapping_usable_size,
+    base_of as mapping_base, behind as mapping_behind, free as free_mapping,
+    reallocate as reallocate_mapping, settle_in_child, usable_size as mapping_usable_size,
 };
+
+#[cfg(test)]
+pub(crate) use mapping::hold as hold_mappings;
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena;
@@ -52,6 +55,8 @@ pub(crate) struct Large {
     slices: AtomicUsize,
     /// It has grown in place: the next time it gets room to spare.
     has_grown: AtomicBool,
+    /// The kernel may back it by huge pages.
+    huge: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Large>() == size_of::<Slot>());
@@ -76,20 +81,21 @@ fn next_colour(room: usize) -> usize {
     (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
 }
 
-/// Where the block made last is, if it is there still, and its size.
+/// Where the block made last is, of those whose use is evidence, if it is there still, and its size.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
 /// The size of the largest block seen filled since one was seen that was not.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
-/// One block in so many is looked at, of those that are no mappings.
-const LOOKED_AT: usize = 8;
+/// From here on blocks get huge pages if they will be filled. Two of them: the first may be resident
+/// because of a single byte, and is no evidence.
+const EVIDENCE_MIN: usize = 2 * os::HUGE_PAGE;
 
 /// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
 /// have huge pages. What is used here and there must not become resident as a whole.
 fn will_be_filled(size: usize) -> bool {
     // Relaxed: a guess.
     let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
+    if last != 0 {
         let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
         let most = if filled { len.max(FILLED.load(Ordering::Relaxed)) } else { 0 };
         FILLED.store(most, Ordering::Relaxed);
@@ -97,8 +103,8 @@ fn will_be_filled(size: usize) -> bool {
     size / 2 <= FILLED.load(Ordering::Relaxed)
 }
 
-/// The block at `p` is gone, or elsewhere: its pages tell nothing.
-fn forget(p: *mut u8) {
+/// The pages of the block at `p` tell nothing: it is gone, or elsewhere, or cairn has written them.
+pub(crate) fn forget(p: *mut u8) {
     if LAST.load(Ordering::Relaxed) == p.addr() {
         LAST.store(0, Ordering::Relaxed);
     }
@@ -107,26 +113,30 @@ fn forget(p: *mut u8) {
 /// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
 #[cold]
 pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
-    let filled = will_be_filled(size);
+    let tells = size >= EVIDENCE_MIN;
+    let huge = tells && will_be_filled(size);
     let mut got = Allocated::NONE;
     if size < MAPPING_MIN && align <= RUN_ALIGN_MAX {
-        got = allocate_run(size.max(1), align, filled);
+        got = allocate_run(size.max(1), align, huge, tells && !huge);
     }
     if got.block.is_null() {
-        got = mapping::allocate(size, align, filled);
+        got = mapping::allocate(size, align, huge);
     }
-    LAST.store(got.block.addr(), Ordering::Relaxed);
-    LAST_SIZE.store(size, Ordering::Relaxed);
+    if tells {
+        LAST.store(got.block.addr(), Ordering::Relaxed);
+        LAST_SIZE.store(size, Ordering::Relaxed);
+    }
     got
 }
 
-fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
+/// `huge`: with huge pages where nothing is resident yet. `sparse`: much of it may stay empty.
+fn allocate_run(size: usize, align: usize, huge: bool, sparse: bool) -> Allocated {
     // A power of two leaves no room for colour; above COLOUR_MIN there is a page more.
     let colourable = align <= COLOUR_STEP;
     let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
     let slices = (size + extra).div_ceil(SLICE_SIZE);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
-    let Some(run) = arena::take_run(slices + lead, filled) else {
+    let Some(run) = arena::take_run(slices + lead, !sparse) else {
         return Allocated::NONE;
     };
     let mut index = run.index;
@@ -134,10 +144,16 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
         // What stands before and behind the aligned part goes back.
         let address = address_map::slice_address(index).addr();
         let before = (os::round_up(address, align) - address) / SLICE_SIZE;
-        arena::release(index, before, !run.zero);
-        arena::release(index + before + slices, lead - before, !run.zero);
+        for (at, count) in [(index, before), (index + before + slices, lead - before)] {
+            if count > 0 {
+                arena::release(at, count, run.dirty > 0);
+            }
+        }
         index += before;
     }
+    let huge = huge
+        && run.dirty < slices
+        && os::allow_huge_pages(address_map::slice_address(index), slices * SLICE_SIZE);
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room) } else { 0 };
     let start = address_map::slice_address(index).wrapping_add(colour);
@@ -147,6 +163,7 @@ fn allocate_run(size: usize, align: usize, filled: bool) -> Allocated {
     large.start.store(start, Ordering::Relaxed);
     large.slices.store(slices, Ordering::Relaxed);
     large.has_grown.store(false, Ordering::Relaxed);
+    large.huge.store(huge, Ordering::Relaxed);
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
     address_map::describe(index, 1, slot, OWNER_LARGE, 0);
@@ -163,70 +180,60 @@ fn at(p: *mut u8) -> Option<&'static Large> {
 /// Frees the large block at `p`; false if none starts there.
 #[cold]
 pub(crate) fn free(p: *mut u8) -> bool {
-    let Some(large) = at(p) else { return false };
-    // Relaxed: of two threads that free the same block, one is told so.
-    let was = address_map::descriptor(p).owner.swap(OWNER_NONE, Ordering::Relaxed);
-    (was == OWNER_LARGE).then(|| give_back(large.run())).is_some()
+    let freed = end(p, usize::MAX);
+    freed.map(Large::give_back).is_some()
 }
 
-/// Gives what has been a block's (start, slices) to the arena.
-fn give_back((start, slices): (*mut u8, usize)) {
-    forget(start);
-    let index = address_map::slice_of(start);
-    arena::mark_head(index, false);
-    arena::release(index, slices, true);
+/// Ends the life of the block at `p`, if it has at most `most` slices: what it was made of. None if
+/// none starts there.
+fn end(p: *mut u8, most: usize) -> Option<&'static Large> {
+    let large = at(p).filter(|large| large.run().1 <= most)?;
+    // Relaxed: of two threads that free the same block, one is told so.
+    let was = address_map::descriptor(p).owner.swap(OWNER_NONE, Ordering::Relaxed);
+    (was == OWNER_LARGE).then_some(large)
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
 /// alone fills, for the one there; false if none starts there, or if it has more than `most` slices.
 /// To the arena it is in use still, to everybody else nothing.
-pub(crate) fn keep(kept: &mut *mut Large, p: *mut u8, most: usize) -> bool {
-    let Some(large) = at(p).filter(|large| large.run().1 <= most) else { return false };
-    // Relaxed, and not in one step: of two threads that free the same block at the same time,
-    // neither is told so.
-    address_map::descriptor(p).owner.store(OWNER_NONE, Ordering::Relaxed);
+pub(crate) fn keep(kept: &AtomicPtr<Large>, p: *mut u8, most: usize) -> bool {
+    let Some(large) = end(p, most) else { return false };
     drop_kept(kept);
-    place(kept).store(core::ptr::from_ref(large).cast_mut(), Ordering::Relaxed);
+    kept.store(core::ptr::from_ref(large).cast_mut(), Ordering::Relaxed);
     true
 }
 
-/// Allocates `size` bytes, aligned to at most a line, out of `kept`, the caller's, with a run in
-/// it; null if they do not fit, or too loosely.
-pub(crate) fn reuse(kept: &mut *mut Large, size: usize) -> *mut u8 {
-    // SAFETY: what is kept is the caller's.
-    let large = unsafe { &**kept };
+/// Allocates `size` bytes, aligned to at most a line, out of `kept`, the caller's; null if there is
+/// none, or if they do not fit, or too loosely.
+pub(crate) fn reuse(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
+    // SAFETY: a slot, or null; slots are never unmapped, and what is kept is the caller's.
+    let Some(large) = (unsafe { kept.load(Ordering::Relaxed).as_ref() }) else { return null_mut() };
     let usable = large.usable();
     if size > usable || usable - size > SLICE_SIZE + size / 8 {
         return null_mut();
     }
-    place(kept).store(null_mut(), Ordering::Relaxed);
+    kept.store(null_mut(), Ordering::Relaxed);
     let (start, _) = large.run();
     address_map::descriptor(start).owner.store(OWNER_LARGE, Ordering::Relaxed);
     start
 }
 
 /// Gives what the caller keeps in `kept` to the arena.
-pub(crate) fn drop_kept(kept: &mut *mut Large) {
+pub(crate) fn drop_kept(kept: &AtomicPtr<Large>) {
     // Before the arena's lock is taken: a child that is forked when the arena has the run does not
     // find it here, too.
-    let large = *kept;
-    place(kept).store(null_mut(), Ordering::Relaxed);
-    if !large.is_null() {
-        // SAFETY: what is kept is the caller's.
-        give_back(unsafe { (*large).run() });
+    let large = kept.load(Ordering::Relaxed);
+    kept.store(null_mut(), Ordering::Relaxed);
+    // SAFETY: a slot, or null; slots are never unmapped, and what is kept is the caller's.
+    if let Some(large) = unsafe { large.as_ref() } {
+        large.give_back();
     }
 }
 
-/// What a heap keeps, as an account may read it while the heap's thread changes it.
-fn place(kept: *const *mut Large) -> &'static AtomicPtr<Large> {
-    // SAFETY: heaps are never unmapped.
-    unsafe { AtomicPtr::from_ptr(kept.cast_mut()) }
-}
-
 /// The run in `kept`, any heap's: (address, bytes).
-pub(crate) fn kept_run(kept: *const *mut Large) -> Option<(*mut u8, usize)> {
+pub(crate) fn kept_run(kept: &AtomicPtr<Large>) -> Option<(*mut u8, usize)> {
     // SAFETY: a slot, or null; slots are never unmapped.
-    unsafe { place(kept).load(Ordering::Relaxed).as_ref() }.and_then(run_of)
+    unsafe { kept.load(Ordering::Relaxed).as_ref() }.and_then(run_of)
 }
 
 /// Bytes usable from `p`, the start of a large block; None if none starts there.
@@ -244,11 +251,16 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     inside.then_some((start, usable))
 }
 
-/// The run of the large block whose first slice is `index`: (address, bytes).
+/// The run of the large block whose first slice is `index`, as its descriptor says: (address, bytes).
 pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
-    arena::head_below(index).filter(|&head| head == index)?;
-    // SAFETY: as in `block_around`; what is not a block's any more is still numbers.
+    // SAFETY: slots are never unmapped; what is not a block's any more is still numbers.
     run_of(unsafe { &*address_map::slot(index).cast() })
+        .filter(|&(at, _)| core::ptr::eq(at, address_map::slice_address(index)))
+}
+
+/// The slices of the large block whose first one is `index`.
+pub(crate) fn slices_at(index: usize) -> usize {
+    run_at(index).map_or(1, |(_, bytes)| bytes / SLICE_SIZE)
 }
 
 /// The run of a large block, read while others may be at work: (address, bytes).
@@ -283,12 +295,12 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };
             free(p);
+            // What grows has been filled, whatever others are.
+            LAST.store(0, Ordering::Relaxed);
+            FILLED.fetch_max(usable, Ordering::Relaxed);
             return Some(new);
         }
     }
-    // What grows has been filled.
-    FILLED.store(FILLED.load(Ordering::Relaxed).max(usable), Ordering::Relaxed);
-    LAST.store(0, Ordering::Relaxed);
     None
 }
 
@@ -306,6 +318,16 @@ impl Large {
         self.run().0.addr() & (SLICE_SIZE - 1)
     }
 
+    /// Gives what has been a block's to the arena.
+    fn give_back(&self) {
+        let (start, slices) = self.run();
+        forget(start);
+        let index = address_map::slice_of(start);
+        self.no_huge_pages(index, slices);
+        arena::mark_head(index, false);
+        arena::release(index, slices, true);
+    }
+
     /// Gives whole slices behind `size` bytes back.
     fn shrink(&self, size: usize) {
         debug_assert!(size > MEDIUM_MAX);
@@ -313,8 +335,18 @@ impl Large {
         let keep = (self.colour() + size).div_ceil(SLICE_SIZE);
         // An eighth may stay: a block that breathes does not pay each time.
         if slices - keep > slices / 8 {
-            arena::release(address_map::slice_of(start) + keep, slices - keep, true);
+            let tail = address_map::slice_of(start) + keep;
+            self.no_huge_pages(tail, slices - keep);
+            // First: a child that is forked in between loses slices, and has none twice.
             self.slices.store(keep, Ordering::Relaxed);
+            arena::release(tail, slices - keep, true);
+        }
+    }
+
+    /// These slices, its own, are about to be somebody else's, who may leave most of them empty.
+    fn no_huge_pages(&self, index: usize, slices: usize) {
+        if self.huge.load(Ordering::Relaxed) {
+            os::keep_small_pages(address_map::slice_address(index), slices * SLICE_SIZE);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Owns: the Linux implementation of the `os` room.
 //! Idea: private anonymous mappings, changed by mprotect, madvise and mremap.
-//! Never: keeps state but the cached page size.
+//! Never: keeps state but the cached page size, and whether huge pages are wanted.
 //! Threads: any; holds nothing.
 //! Checked: see `os`.
 //! Story: docs/limits.md
@@ -110,35 +110,38 @@ pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
     advise(at, size, libc::MADV_NOHUGEPAGE);
 }
 
-/// Puts a huge page, zero, behind the aligned room of one, whose contents are dead. Where the
-/// kernel has none to give, a small page comes.
-pub(crate) fn use_huge_page(at: *mut u8) {
-    // Gone altogether, small pages have no table left that would stand in the way.
-    if decommit(at, HUGE_PAGE) {
-        allow_huge_pages(at, HUGE_PAGE, at);
-        // Asked for once: the kernel shall not fill up what is given back later.
-        keep_small_pages(at, HUGE_PAGE);
-    }
+/// Whether huge pages are to be asked for now: they are switched on, and none has been slow lately.
+pub(crate) fn wants_huge_pages() -> bool {
+    HUGE_PAGES.load(Ordering::Relaxed) && now_ns() >= RESUME_NS.load(Ordering::Relaxed)
 }
 
-/// Lets the kernel back the range by huge pages where it likes; `fresh` is a byte of it, zero, that
-/// has not been touched: if that takes too long, no huge pages are asked for, here or elsewhere, for
-/// a while.
-pub(crate) fn allow_huge_pages(at: *mut u8, size: usize, fresh: *mut u8) {
-    let start = now_ns();
-    let wanted = HUGE_PAGES.load(Ordering::Relaxed) && start >= RESUME_NS.load(Ordering::Relaxed);
-    if !wanted || !advise(at, size, libc::MADV_HUGEPAGE) {
+/// Puts a huge page, zero, behind the aligned room of one, whose contents are dead. Where the
+/// kernel has none to give, a small page comes. If it takes too long, `wants_huge_pages` says no for a
+/// while.
+pub(crate) fn use_huge_page(at: *mut u8) {
+    // Gone altogether, small pages have no table left that would stand in the way.
+    if !decommit(at, HUGE_PAGE) || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
         return;
     }
-    // SAFETY: the caller's.
-    unsafe { fresh.write_volatile(0) };
-    let (end, mut pause) = (now_ns(), 0);
-    if end - start > SLOW_NS.load(Ordering::Relaxed) {
-        pause = (2 * PAUSE_NS.load(Ordering::Relaxed).max(end - start)).min(PAUSE_MAX_NS);
+    let start = now_ns();
+    // SAFETY: the caller's: memory whose contents are dead.
+    unsafe { at.write_volatile(0) };
+    let end = now_ns();
+    let slow = end - start > SLOW_NS.load(Ordering::Relaxed);
+    let longer = 2 * PAUSE_NS.load(Ordering::Relaxed).max(end - start);
+    let pause = if slow { longer.min(PAUSE_MAX_NS) } else { 0 };
+    if slow {
         RESUME_NS.store(end + pause, Ordering::Relaxed);
-        keep_small_pages(at, size);
     }
     PAUSE_NS.store(pause, Ordering::Relaxed);
+    // Asked for once: the kernel shall not fill up what is given back later.
+    keep_small_pages(at, HUGE_PAGE);
+}
+
+/// Lets the kernel back the range by huge pages as the program comes to it, if they are wanted;
+/// whether it may. Touches nothing: what is resident is what the program has used.
+pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
+    wants_huge_pages() && advise(at, size, libc::MADV_HUGEPAGE)
 }
 
 /// Unmaps whole pages; false if the kernel refuses (a split over the mapping limit).
@@ -167,20 +170,26 @@ pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
     (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
 }
 
+/// Says of each page from `at` on, a multiple of a page, whether it is resident: 1 or 0 in the lowest
+/// bit. False if one of them is not mapped.
+pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
+    // SAFETY: `pages` has a byte for each page of the range asked about.
+    keeping_errno(|| unsafe {
+        libc::mincore(at.cast(), pages.len() * page_size(), pages.as_mut_ptr())
+    }) == 0
+}
+
 /// Counts the resident bytes among the pages of a range.
 pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
-    const BATCH: usize = 1024;
     let page = page_size();
-    let mut pages = [0u8; BATCH];
+    let mut pages = [0u8; 1024];
     let mut count = 0;
-    for done in (0..size).step_by(BATCH * page) {
-        let len = (size - done).min(BATCH * page);
-        // SAFETY: `pages` has a byte for each page of the range asked about.
-        let ok = keeping_errno(|| unsafe {
-            libc::mincore(at.wrapping_add(done).cast(), len, pages.as_mut_ptr())
-        });
-        if ok == 0 {
-            count += pages.iter().take(len.div_ceil(page)).filter(|&&p| p & 1 != 0).count();
+    for done in (0..size).step_by(pages.len() * page) {
+        let len = (size - done).min(pages.len() * page).div_ceil(page);
+        if let Some(pages) = pages.get_mut(..len)
+            && look(at.wrapping_add(done), pages)
+        {
+            count += pages.iter().filter(|&&p| p & 1 != 0).count();
         }
     }
     count * page
@@ -237,6 +246,12 @@ pub(crate) fn seed() -> usize {
 pub(crate) fn thread_token() -> usize {
     // SAFETY: has no preconditions; errno's place is each thread's own.
     unsafe { libc::__errno_location() }.addr()
+}
+
+/// The number of the calling process.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getpid() as u32 }
 }
 
 /// Sleeps while `*word == expected`, or returns at once if it is not.

@@ -1,14 +1,18 @@
-//! Owns: the one lock of the slow paths.
-//! Idea: a three-state futex word: free, held, held with sleepers; no allocation, fork-aware.
+//! Owns: the one lock of the slow paths, and what a forked child does with it.
+//! Idea: a three-state futex word: free, held, held with sleepers; no allocation. A fork takes no lock:
+//!   the lock says who holds it, so that the child, in which other threads' work stands half done,
+//!   knows which of them it has to repair.
 //! Never: is taken on a fast path.
 //! Threads: any; see ARCHITECTURE.md for the order in which locks may nest.
-//! Checked: the stress tests; its states are the classic futex mutex.
+//! Checked: the stress tests; its states are the classic futex mutex; the models fork at every step.
 //! Story: docs/fork.md
 
-use super::{thread_token, wait, wake};
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use super::{process_id, thread_token, wait, wake};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
+use core::ptr::null_mut;
+use core::sync::atomic::fence;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -17,64 +21,117 @@ const CONTENDED: u32 = 2;
 /// How often a waiter looks before it sleeps: about the length of the short sections here.
 const SPINS: u32 = 60;
 
-/// The three moments of a fork.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fork {
-    /// Before it.
-    Prepare,
-    /// After it, in the parent.
-    Parent,
-    /// After it, in the child, where no other thread exists.
-    Child,
+/// How many threads are forking.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+/// Who they are, by their tokens; 0: nobody. One that finds no place does without what `notice_fork` is
+/// for.
+static FORKERS: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+/// The process that they fork.
+static PARENT: AtomicU32 = AtomicU32::new(0);
+/// What a child has to do before it takes a lock: a function without arguments, or null.
+static REPAIR: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Says that the calling thread is about to fork; `repair` is what its child has to do first.
+// Relaxed here and below: a forking thread finds its own stores, in the parent and in the child.
+pub(crate) fn begin_fork(repair: fn()) {
+    PARENT.store(process_id(), Ordering::Relaxed);
+    REPAIR.store(repair as *mut (), Ordering::Relaxed);
+    FORKING.fetch_add(1, Ordering::Relaxed);
+    let token = thread_token();
+    let _ = FORKERS.iter().any(|place| {
+        place.compare_exchange(0, token, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    });
 }
 
-/// The thread that is forking: it holds every lock, and may go through them, because handlers
-/// of others that run before and after ours may allocate. 0: none.
-static FORKER: AtomicUsize = AtomicUsize::new(0);
-
-/// Says that the calling thread holds every lock now, or does not any more.
-pub(crate) fn set_forking(forking: bool) {
-    // Relaxed: only the forking thread compares equal, and it sees its own stores.
-    FORKER.store(if forking { thread_token() } else { 0 }, Ordering::Relaxed);
+/// Says that it has forked: in the parent.
+pub(crate) fn end_fork() {
+    let token = thread_token();
+    let own = |place: &&AtomicUsize| place.load(Ordering::Relaxed) == token;
+    FORKERS.iter().filter(own).for_each(|place| place.store(0, Ordering::Relaxed));
+    FORKING.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Whether the calling thread is forking and holds every lock.
+/// The same in the child, where no other thread is.
+pub(crate) fn forget_forkers() {
+    FORKERS.iter().for_each(|place| place.store(0, Ordering::Relaxed));
+    FORKING.store(0, Ordering::Relaxed);
+}
+
+/// To be called before an operation that may take a lock: handlers of others may run in a forked child,
+/// and allocate, before ours does. What threads that are not there have left half done is repaired first.
 #[inline]
-pub(crate) fn is_forker() -> bool {
-    let forker = FORKER.load(Ordering::Relaxed);
-    forker != 0 && forker == thread_token()
+pub(crate) fn notice_fork() {
+    if FORKING.load(Ordering::Relaxed) != 0 {
+        notice_child();
+    }
+}
+
+#[cold]
+fn notice_child() {
+    let token = thread_token();
+    // A thread that forks and its child's only one have the same token; a child that shares memory (vfork)
+    // has that of a thread that is not forking.
+    if FORKERS.iter().any(|place| place.load(Ordering::Relaxed) == token)
+        && process_id() != PARENT.load(Ordering::Relaxed)
+    {
+        let repair = REPAIR.load(Ordering::Relaxed);
+        // SAFETY: stored by `begin_fork` out of such a function.
+        unsafe { core::mem::transmute::<*mut (), fn()>(repair)() };
+    }
 }
 
 /// Data that one thread at a time may touch.
 pub(crate) struct Lock<T> {
     word: AtomicU32,
+    /// The token of the thread that is inside, 0 if none is: a part of the time for which the word says
+    /// so, in which the data may be half changed.
+    inside: AtomicUsize,
     data: UnsafeCell<T>,
 }
 
-// SAFETY: the word admits one thread at a time to the data.
-unsafe impl<T> Sync for Lock<T> {}
+// SAFETY: the word admits one thread at a time to the data, and any thread.
+unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     /// A free lock around `data`.
     pub(crate) const fn new(data: T) -> Self {
-        Self { word: AtomicU32::new(FREE), data: UnsafeCell::new(data) }
+        Self {
+            word: AtomicU32::new(FREE),
+            inside: AtomicUsize::new(0),
+            data: UnsafeCell::new(data),
+        }
     }
 
     /// Waits for the lock.
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.acquire();
+        self.inside.store(thread_token(), Ordering::Relaxed);
+        // A child that finds a change of the data finds this, too.
+        fence(Ordering::Release);
         Guard(self)
     }
 
-    /// Takes part in a fork: no thread is inside while it happens.
-    pub(crate) fn at_fork(&self, step: Fork) {
-        match step {
-            Fork::Prepare => self.acquire(),
-            Fork::Parent => self.unlock(),
-            // Whatever it was: no other thread exists.
-            Fork::Child => self.word.store(FREE, Ordering::Relaxed),
+    /// The data, for a forked child before it has a second thread.
+    pub(crate) fn alone(&self) -> *mut T {
+        self.data.get()
+    }
+
+    /// In a forked child, before it has a second thread: frees the lock if one held it that is not here.
+    /// True if the data may be half changed.
+    pub(crate) fn settle_in_child(&self) -> bool {
+        if self.word.load(Ordering::Relaxed) == FREE {
+            return false;
         }
+        let inside = self.inside.load(Ordering::Relaxed);
+        if inside == thread_token() {
+            // A signal's handler has forked that has interrupted the thread here: it goes on in the child.
+            self.word.store(HELD, Ordering::Relaxed);
+            return false;
+        }
+        self.inside.store(0, Ordering::Relaxed);
+        self.word.store(FREE, Ordering::Relaxed);
+        inside != 0
     }
 
     #[inline]
@@ -92,9 +149,6 @@ impl<T> Lock<T> {
 
     #[cold]
     fn acquire_slow(&self) {
-        if is_forker() {
-            return;
-        }
         for _ in 0..SPINS {
             if self.word.load(Ordering::Relaxed) == FREE && self.try_acquire() {
                 return;
@@ -108,6 +162,8 @@ impl<T> Lock<T> {
 
     #[inline]
     fn unlock(&self) {
+        // Release: a child that finds nobody inside finds all that was changed there.
+        self.inside.store(0, Ordering::Release);
         // Release: the next holder sees what this one wrote.
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
             wake(&self.word);
@@ -138,9 +194,6 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if is_forker() {
-            return;
-        }
         self.0.unlock();
     }
 }

@@ -56,3 +56,13 @@ pub(crate) fn fatal(call: &str, pointer: *const u8, reason: &str) -> ! {
     write_stderr(m.as_bytes());
     abort()
 }
+
+/// Says `cairn: REASON` and aborts: an invariant does not hold, most likely because the program has
+/// freed a block twice, or written where it must not.
+#[cold]
+pub(crate) fn broken(reason: &str) -> ! {
+    let mut m = Message::new();
+    m.text("cairn: heap corrupted: ").text(reason).text("\n");
+    write_stderr(m.as_bytes());
+    abort()
+}

@@ -10,8 +10,8 @@ mod lock;
 mod message;
 
 pub use linux::*;
-pub(crate) use lock::{Fork, Guard, Lock, is_forker, set_forking};
-pub(crate) use message::fatal;
+pub(crate) use lock::{Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork};
+pub(crate) use message::{broken, fatal};
 
 /// Rounds up to a multiple of `to`, a power of two.
 #[inline(always)]

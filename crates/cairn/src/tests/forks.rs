@@ -5,11 +5,10 @@ use super::alone::{alone, panics};
 use super::heaps::{Other, blocks, crowd, free};
 use super::window::is_watched;
 use crate::heap::{Heap, commons, pool};
-use crate::os::{Fork, set_forking};
 use crate::size_class::class_of;
 use crate::{
-    Cairn, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate_named, large,
-    orphans, purge, thread,
+    Cairn, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate_named, orphans,
+    purge, thread,
 };
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -17,11 +16,12 @@ use std::boxed::Box;
 use std::collections::HashSet;
 use std::string::String;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 /// Runs `work` in a forked child; true if it neither panics nor dies.
-fn child_does(work: impl FnOnce()) -> bool {
+pub(super) fn child_does(work: impl FnOnce()) -> bool {
     // SAFETY: the child ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -66,16 +66,16 @@ fn a_child_finds_no_run_that_is_on_its_way() {
                 std::thread::yield_now();
             }
             // SAFETY: a heap; read as a child would find it.
-            let kept = || unsafe { (&raw const (*seen).kept).read_volatile() };
+            let kept = || unsafe { (*seen).kept.load(Relaxed) };
             let kept_first = !kept().is_null();
-            arena::at_fork(Fork::Prepare);
+            let held = arena::hold();
             go.store(true, Ordering::Release);
             let start = Instant::now();
             while !kept().is_null() && start.elapsed() < Duration::from_secs(5) {
                 std::thread::yield_now();
             }
             let gone = kept().is_null();
-            arena::at_fork(Fork::Parent);
+            drop(held);
             assert!(kept_first && gone, "kept at first: {kept_first}; not any more: {gone}");
         });
         check();
@@ -247,16 +247,29 @@ fn a_child_uses_what_threads_had_left() {
     });
 }
 
-/// A thread was about to leave a span when another forked: what only its lists knew is lost to
-/// the child, the rest is not.
+/// A thread was about to leave a span when another forked: the span is lost to the child, what is in
+/// it is not.
 #[test]
-fn a_child_takes_over_what_was_changing_hands() {
+fn a_child_can_free_what_was_changing_hands() {
     alone(|| {
         let _mine = blocks(512, 1);
         let other = Other::new();
         let held = other.allocates(1024, 3 + 5);
-        orphans::at_fork(Fork::Prepare);
-        set_forking(true);
+        let holder = Other::new();
+        let (inside, go) = (AtomicBool::new(false), AtomicBool::new(false));
+        // SAFETY: both flags outlive the thread's work.
+        let [inside, go]: [&'static AtomicBool; 2] =
+            unsafe { [&*(&raw const inside), &*(&raw const go)] };
+        holder.begins(|| {
+            let _held = orphans::hold(class_of(1024));
+            inside.store(true, Ordering::Release);
+            while !go.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        });
+        while !inside.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         other.begins(thread::trim);
         // It waits for the lock, with a span that is nobody's in name only.
         let owner = || address_map::descriptor(held[7]).owner.load(Relaxed);
@@ -265,18 +278,20 @@ fn a_child_takes_over_what_was_changing_hands() {
         }
         assert!(child_does(|| {
             check();
-            // The rest of the span wait in its list, or were never handed out.
-            assert_eq!(in_use(1024), 8 + 11);
             held.iter().copied().for_each(free);
+            blocks(1024, 100).into_iter().for_each(free);
             check();
             purge();
-            assert_eq!(in_use(1024), 11);
+            assert_eq!(in_use(1024), 0);
             check();
         }));
+        go.store(true, Ordering::Release);
+        holder.does(|| ());
         other.does(|| ());
         check();
         held.into_iter().for_each(free);
         other.leaves();
+        holder.leaves();
         purge();
         assert_eq!(in_use(1024), 0);
     });
@@ -294,27 +309,95 @@ fn a_child_may_have_no_heap() {
     });
 }
 
-/// A fork waits until nobody is inside.
+static LIBRARY: Mutex<()> = Mutex::new(());
+static FORKING_IT: AtomicPtr<MutexGuard<'static, ()>> = AtomicPtr::new(null_mut());
+
+extern "C" fn lock_library() {
+    FORKING_IT.store(Box::into_raw(Box::new(LIBRARY.lock().expect("no panic"))), Relaxed);
+}
+
+extern "C" fn unlock_library() {
+    // SAFETY: made by `lock_library` in the same thread, before the fork.
+    drop(unsafe { Box::from_raw(FORKING_IT.swap(null_mut(), Relaxed)) });
+}
+
+/// A library that has asked for its handlers before anything was allocated holds a lock over forks under
+/// which threads allocate: nobody waits for ever, and its handlers may allocate, in the child too.
 #[test]
-fn a_fork_waits_for_other_threads() {
+fn handlers_older_than_ours_may_lock_and_allocate() {
     alone(|| {
-        static INSIDE: AtomicU32 = AtomicU32::new(0);
-        let mapping = allocate(33 << 20);
-        let slow = std::thread::spawn(|| {
-            large::for_each_mapping(|_| {
-                INSIDE.store(1, Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(200));
-                INSIDE.store(2, Ordering::SeqCst);
-            });
-        });
-        while INSIDE.load(Ordering::SeqCst) == 0 {
-            std::thread::yield_now();
+        extern "C" fn in_child() {
+            for size in [64, 1000, 100 << 10, 5 << 20, 33 << 20] {
+                free(allocate(size));
+            }
+            unlock_library();
         }
-        assert!(child_does(|| {
-            assert_eq!(INSIDE.load(Ordering::SeqCst), 2);
-            free(mapping);
-        }));
-        slow.join().expect("no panic");
+        // SAFETY: the handlers stay loaded.
+        let asked = unsafe {
+            libc::pthread_atfork(Some(lock_library), Some(unlock_library), Some(in_child))
+        };
+        assert_eq!(asked, 0);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let done = &done;
+                scope.spawn(move || {
+                    while !done.load(Relaxed) {
+                        let inside = LIBRARY.lock().expect("no panic");
+                        free(allocate(300 << 10));
+                        free(allocate((1 + thread) << 20));
+                        free(allocate(33 << 20));
+                        drop(inside);
+                        blocks(100 << thread, 20).into_iter().for_each(free);
+                    }
+                });
+            }
+            for _ in 0..200 {
+                assert!(child_does(|| blocks(1000, 10).into_iter().for_each(free)));
+            }
+            done.store(true, Relaxed);
+        });
+        check();
+    });
+}
+
+/// A child that only ends touches as few pages, however many threads and blocks there are.
+#[test]
+fn a_child_pays_for_what_it_does() {
+    if is_watched() {
+        return;
+    }
+    alone(|| {
+        let faults = || {
+            let work = || {
+                let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+                // SAFETY: the struct is valid for writing.
+                unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+                // SAFETY: filled in.
+                let faults = unsafe { usage.assume_init() }.ru_minflt;
+                // SAFETY: no preconditions.
+                unsafe { libc::_exit(faults.min(250) as i32) };
+            };
+            // SAFETY: the child ends by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                work();
+            }
+            let mut status = -1;
+            // SAFETY: the status is valid for writing.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            status >> 8
+        };
+        free(allocate(64));
+        let few = faults();
+        let others: Vec<Other> = (0..4).map(|_| Other::new()).collect();
+        let held: Vec<_> = others.iter().flat_map(|other| other.allocates(1000, 20_000)).collect();
+        let mine = blocks(1000, 20_000);
+        let many = faults();
+        // The C library touches each thread's descriptor.
+        assert!(many <= few + 20, "{few} page faults, {many} in a large process");
+        held.into_iter().chain(mine).for_each(free);
+        others.into_iter().for_each(Other::leaves);
     });
 }
 

@@ -3,7 +3,6 @@
 use super::alone::alone;
 use super::window::flags_at;
 use crate::os;
-use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::{allocate, deallocate, reallocate};
 
@@ -34,6 +33,8 @@ fn blocks_that_will_be_filled_get_huge_pages() {
         fill(third, 40 * MIB);
         let huge = allocate(40 * MIB);
         assert!(is_huge(huge) && huge.addr() % (2 * MIB) < 4096);
+        // The program touches it first.
+        assert_eq!(os::resident(huge.map_addr(|at| at & !4095), 40 * MIB), 0);
         // Where the last one has gone, what is known stays; up to twice the size.
         // SAFETY: a live block, used no more.
         unsafe { deallocate(huge) };
@@ -63,16 +64,80 @@ fn growing_is_evidence() {
     }
     alone(|| {
         os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
-        let resident =
-            |block: *mut u8| os::resident(block.map_addr(|at| at & !4095), SLICE_SIZE * 110);
-        // A heap that is large enough, of blocks that cannot grow in place. By their size the one that
-        // grows comes to lie where it is not looked at: in part it is empty still.
-        let held: [_; 20] = core::array::from_fn(|_| allocate(62 * SLICE_SIZE));
-        assert_eq!(resident(allocate(110 * SLICE_SIZE)), 0);
+        let is_huge = |block: *mut u8| flags_at(block).contains(" hg");
+        let held = [allocate(6 * MIB), allocate(6 * MIB)];
+        assert!(!is_huge(held[0]));
         // SAFETY: a live block, not used any more by its old address.
-        let grown = unsafe { reallocate(held[3], 96 * SLICE_SIZE) };
-        assert!(grown != held[3] && crate::address_map::contains(grown));
-        assert!(resident(allocate(110 * SLICE_SIZE)) > 0);
+        let grown = unsafe { reallocate(held[0], 17 * MIB) };
+        assert!(is_huge(grown));
+        let next = allocate(12 * MIB);
+        assert!(is_huge(next) && !is_huge(held[1]));
+        // Freed, it is like any other room.
+        // SAFETY: a live block, used no more.
+        unsafe { deallocate(next) };
+        crate::purge();
+        assert!(!is_huge(next));
+        crate::tests::check();
+    });
+}
+
+/// Makes `count` blocks (block, size) and writes a byte in each: how many bytes of them are resident.
+fn touched(count: usize, make: impl Fn(usize) -> (*mut u8, usize)) -> usize {
+    let blocks: std::vec::Vec<_> = (0..count)
+        .map(|nth| {
+            let (block, size) = make(nth);
+            // SAFETY: a live block of that size.
+            unsafe { block.add(size / 3).write(1) };
+            (block, size)
+        })
+        .collect();
+    let page = os::page_size();
+    let resident =
+        |(block, size): (*mut u8, usize)| os::resident(block.map_addr(|at| at & !(page - 1)), size);
+    blocks.into_iter().map(resident).sum()
+}
+
+fn filled(block: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: a live block of that size.
+    (0..size).step_by(4096).for_each(|at| unsafe { block.add(at).write(1) });
+    block
+}
+
+/// What cairn itself makes resident, or writes, is no evidence of use, and zeroed blocks are not
+/// filled by cairn: of a hundred that hold a byte each hardly anything is resident.
+#[test]
+fn zeroed_blocks_cost_what_is_used() {
+    for huge in [true, false] {
+        alone(|| {
+            os::HUGE_PAGES.store(huge, Ordering::Relaxed);
+            filled(allocate(20 * MIB), 20 * MIB);
+            let resident = touched(100, |_| (crate::allocate_zeroed(20 * MIB), 20 * MIB));
+            assert!(resident <= 4 * MIB, "{} MiB", resident / MIB);
+            // Nor if those before have been freed, and are zeroed by hand.
+            // SAFETY: a live block, used no more.
+            unsafe { deallocate(filled(allocate(20 * MIB), 20 * MIB)) };
+            let resident = touched(100, |_| (crate::allocate_zeroed(20 * MIB), 20 * MIB));
+            assert!(resident <= 24 * MIB, "{} MiB", resident / MIB);
+            crate::tests::check();
+        });
+    }
+}
+
+/// A large heap of small blocks, so that huge pages may be asked for; then large blocks that are filled,
+/// and some that are not.
+#[test]
+fn untouched_blocks_cost_nothing() {
+    alone(|| {
+        let _spans: std::vec::Vec<_> = (0..40 << 10).map(|_| allocate(1024)).collect();
+        for nth in 0..20 {
+            let size = (16 + nth % 15) * MIB;
+            // SAFETY: a live block, used no more.
+            unsafe { deallocate(filled(allocate(size), size)) };
+        }
+        crate::purge();
+        let resident =
+            touched(60, |nth| ((allocate((16 + nth % 15) * MIB)), (16 + nth % 15) * MIB));
+        assert!(resident <= 4 * MIB, "{} MiB", resident / MIB);
         crate::tests::check();
     });
 }
@@ -89,8 +154,10 @@ fn slow_huge_pages_are_not_asked_for_again_soon() {
         let first = mapped.wrapping_add(mapped.addr().wrapping_neg() % os::HUGE_PAGE);
         let ask = |nth: usize| {
             let page = first.wrapping_add(nth * os::HUGE_PAGE);
-            os::allow_huge_pages(page, os::HUGE_PAGE, page);
-            flags_at(page).contains(" hg")
+            if os::wants_huge_pages() {
+                os::use_huge_page(page);
+            }
+            os::allow_huge_pages(page, os::HUGE_PAGE) && flags_at(page).contains(" hg")
         };
         let (pause, resume) = (&os::PAUSE_NS, &os::RESUME_NS);
         os::SLOW_NS.store(0, Ordering::Relaxed);

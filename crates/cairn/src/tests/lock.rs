@@ -1,12 +1,16 @@
 //! The lock of the slow paths: one thread at a time, sleepers woken, and what a fork asks of it.
 
 use super::alone::alone;
+use super::forks::child_does;
+use super::heaps::Other;
 use crate::heap::{commons, pool};
-use crate::os::{Fork, Lock, set_forking};
-use crate::{allocate, arena, deallocate, large, orphans, thread};
+use crate::os::Lock;
+use crate::size_class::class_of;
+use crate::{allocate, arena, check, deallocate, large, orphans};
+use std::boxed::Box;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use std::vec::Vec;
 
 /// A count that loses steps if two threads take one at once.
@@ -76,70 +80,98 @@ fn thread_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// The forking thread goes through locks that it holds; others wait until it is over.
+/// What a child finds of a lock that another thread holds, that it holds itself, or nobody.
 #[test]
-fn the_forking_thread_goes_through() {
+fn a_child_frees_what_others_hold() {
     alone(|| {
         static LOCK: Lock<Count> = Lock::new(Count(0));
-        static ENTERED: AtomicBool = AtomicBool::new(false);
-        LOCK.at_fork(Fork::Prepare);
-        set_forking(true);
-        LOCK.lock().0 += 1;
-        LOCK.lock().0 += 1;
+        let child = |torn: bool, free: bool| {
+            assert!(child_does(|| {
+                assert_eq!(LOCK.settle_in_child(), torn);
+                if free {
+                    LOCK.lock().0 += 1;
+                }
+            }));
+        };
+        child(false, true);
+        let guard = LOCK.lock();
+        child(false, false);
+        let (held, done) = (Barrier::new(2), Barrier::new(2));
+        drop(guard);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                LOCK.lock().0 += 1;
-                ENTERED.store(true, Ordering::Release);
+                let _guard = LOCK.lock();
+                held.wait();
+                done.wait();
             });
-            std::thread::sleep(Duration::from_millis(50));
-            assert!(!ENTERED.load(Ordering::Acquire), "the lock is still held");
-            // Once more, with a sleeper in line.
-            assert_eq!(LOCK.lock().0, 2);
-            assert!(!ENTERED.load(Ordering::Acquire));
-            set_forking(false);
-            let start = Instant::now();
-            LOCK.at_fork(Fork::Parent);
-            while !ENTERED.load(Ordering::Acquire) {
-                assert!(start.elapsed() < Duration::from_secs(20), "the sleeper is not woken");
-                std::thread::yield_now();
-            }
+            held.wait();
+            child(true, true);
+            done.wait();
         });
-        assert_eq!(LOCK.lock().0, 3);
-        // In the child it is free, whatever it was.
-        LOCK.at_fork(Fork::Prepare);
-        LOCK.at_fork(Fork::Child);
-        assert_eq!(LOCK.lock().0, 3);
+        LOCK.lock().0 += 1;
+        assert_eq!(LOCK.lock().0, 1);
     });
 }
 
-/// A lock: its name, its part in a fork, and something that needs it.
-type Known = (&'static str, fn(Fork), fn());
+/// A lock: its name, and how to hold it.
+type Known = (&'static str, fn() -> Box<dyn Held>);
 
-/// Each of the locks is held over a fork: who needs it waits, and goes on afterwards.
+/// Something that is held until it is dropped.
+trait Held {}
+impl<T> Held for T {}
+
+/// A thread is inside each of the locks while another forks: the fork does not wait, and the child
+/// goes on as if nobody had been.
 #[test]
-fn every_lock_is_held_over_a_fork() {
-    alone(|| {
-        assert!(thread::start());
-        let locks: [Known; 5] = [
-            ("arena", arena::at_fork, || _ = arena::clean_and_purged()),
-            ("orphans", orphans::at_fork, orphans::clear),
-            ("mappings", large::at_fork, || _ = large::mapping_base(core::ptr::null())),
-            ("pool", pool::at_fork, || _ = pool::counts()),
-            ("commons", commons::at_fork, || _ = commons::heap()),
-        ];
-        for (name, at_fork, needs_it) in locks {
-            at_fork(Fork::Prepare);
-            let waiting = std::thread::spawn(needs_it);
-            std::thread::sleep(Duration::from_millis(50));
-            assert!(!waiting.is_finished(), "the lock of the {name} is free");
-            at_fork(Fork::Parent);
-            waiting.join().expect("no panic");
-            // In a child nobody waits.
-            at_fork(Fork::Prepare);
-            at_fork(Fork::Child);
-            needs_it();
-        }
-        // SAFETY: allocated and freed once.
-        unsafe { deallocate(allocate(100)) };
-    });
+fn a_fork_waits_for_no_lock() {
+    let locks: [Known; 5] = [
+        ("arena", || Box::new(arena::hold())),
+        ("orphans", || Box::new(orphans::hold(class_of(1000)))),
+        ("mappings", || Box::new(large::hold_mappings())),
+        ("pool", || Box::new(pool::hold())),
+        ("commons", || Box::new(commons::hold())),
+    ];
+    for (name, hold) in locks {
+        alone(|| {
+            let use_all = |count: usize| {
+                let sizes = [24, 1000, 5000, 200 << 10, 5 << 20, 33 << 20];
+                let blocks: Vec<_> = (0..count).map(|nth| allocate(sizes[nth % 6])).collect();
+                assert!(blocks.iter().all(|block| !block.is_null()));
+                // SAFETY: allocated once, used no more.
+                blocks.into_iter().for_each(|block| unsafe { deallocate(block) });
+            };
+            use_all(60);
+            let left = Other::new();
+            let theirs = left.allocates(1000, 40);
+            left.leaves();
+            let other = Other::new();
+            let kept = other.allocates(1000, 40);
+            let (held, done) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _guard = hold();
+                    held.wait();
+                    done.wait();
+                });
+                held.wait();
+                let child = child_does(|| {
+                    check();
+                    use_all(600);
+                    theirs.iter().chain(&kept).for_each(|&block| {
+                        // SAFETY: allocated once, used no more.
+                        unsafe { deallocate(block) };
+                    });
+                    let other = Other::new();
+                    other.allocates(1000, 200);
+                    other.leaves();
+                    use_all(600);
+                    crate::purge();
+                    check();
+                });
+                done.wait();
+                assert!(child, "the lock of the {name}");
+            });
+            check();
+        });
+    }
 }

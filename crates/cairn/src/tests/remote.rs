@@ -146,22 +146,6 @@ fn a_span_whose_blocks_are_all_pending_is_not_listed() {
     assert_eq!(span.numbers(span.word.collect(span.base)), [2, 1]);
 }
 
-#[test]
-fn a_forked_child_seizes_a_span_in_any_state() {
-    let span = Span::new();
-    assert_eq!(span.numbers(span.word.seize(span.base)), []);
-    span.push(&[4]);
-    assert_eq!(span.numbers(span.word.seize(span.base)), [4]);
-    span.assert_state(true, 0, None);
-    assert!(span.word.orphan());
-    assert_eq!(span.numbers(span.word.seize(span.base)), []);
-    span.assert_state(true, 0, None);
-    assert!(span.word.list(9));
-    span.push(&[4]);
-    assert_eq!(span.numbers(span.word.seize(span.base)), [4]);
-    span.assert_state(true, 0, None);
-}
-
 /// The widest numbers that the word can carry do not run into each other.
 #[test]
 fn the_fields_of_the_word_lie_apart() {

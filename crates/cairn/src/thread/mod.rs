@@ -1,18 +1,18 @@
 //! Owns: which heap a thread uses, from its first allocation to its last free, and over forks.
 //! Idea: a thread without a heap points at an empty stand-in, so that the fast paths never ask.
 //! Never: looks inside spans.
-//! Threads: each for itself; forks take every lock (see `prepare`).
+//! Threads: each for itself; a forked child repairs what others left half done (see `settle`).
 //! Checked: the process and thread tests of the C layer.
 //! Story: docs/fork.md, docs/tls.md
 
 mod slot;
 
-use crate::address_map::{self, HEAP_SIZE, OWNER_HEAP_MIN, OWNER_LARGE};
+use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::Block;
-use crate::heap::{self, Heap, commons, pool};
-use crate::os::{Fork, Lock};
-use crate::span::Span;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::heap::{self, Heap, commons, pool, salvage};
+use crate::os::Lock;
+use crate::size_class::{CLASSES, SLICE_SIZE};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -37,8 +37,8 @@ pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
 /// The heap of threads that have given theirs back.
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 
-/// Whether the window exists; the lock makes it be made once.
-static STARTED: Lock<bool> = Lock::new(false);
+/// The window and the key are made once.
+static STARTED: Lock<()> = Lock::new(());
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 /// Slow visits of a thread before a heap is made for it in a crowd. A heap is a page; each of these
@@ -84,6 +84,7 @@ fn is_new() -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn refill(class: usize) -> *mut Block {
+    os::notice_fork();
     let heap = own_heap();
     if heap.is_null() {
         // New, or on its way out, or one thread more than there are heaps; or out of memory.
@@ -100,6 +101,7 @@ pub(crate) fn refill(class: usize) -> *mut Block {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) {
+    os::notice_fork();
     let heap = own_heap();
     // SAFETY: the caller's contract; the heap is the calling thread's own.
     unsafe {
@@ -112,16 +114,20 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) 
 }
 
 /// Sees to it that the window exists, for callers that need no heap.
+#[inline]
 pub(crate) fn start() -> bool {
-    let mut started = STARTED.lock();
-    let first = !*started && address_map::init();
-    *started |= first;
-    let done = *started;
+    address_map::exists() || make_window()
+}
+
+#[cold]
+fn make_window() -> bool {
+    let started = STARTED.lock();
+    let made = !address_map::exists() && address_map::init();
     drop(started);
-    if first {
+    if made {
         see_forks();
     }
-    done
+    address_map::exists()
 }
 
 /// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
@@ -157,6 +163,8 @@ fn arrive() -> *mut Heap {
     }
     see_forks();
     let key = key();
+    // The heaps of threads that a fork has left behind are as good as new ones.
+    salvage::all();
     let heap = match slot::get() {
         // The C library has allocated to register what it was told to.
         heap if !is_stand_in(heap) => return heap,
@@ -198,98 +206,65 @@ extern "C" fn leave(heap: *mut libc::c_void) {
 
 /// Gives back what the calling thread holds free.
 pub(crate) fn trim() {
+    os::notice_fork();
     let heap = slot::get();
     if !is_stand_in(heap) {
         // SAFETY: the calling thread's own.
         unsafe { (*heap).abandon() };
     }
+    salvage::all();
     commons::trim();
     orphans::make_holes();
     heap::request_trim();
 }
 
-/// Every lock, in the order in which they nest: what they guard is whole in the child.
-fn locks(step: Fork) {
-    STARTED.at_fork(step);
-    commons::at_fork(step);
-    pool::at_fork(step);
-    orphans::at_fork(step);
-    large::at_fork(step);
-    arena::at_fork(step);
-}
-
-/// Where the C library says that the process has one thread, by a byte that is not 0, as glibc
-/// does. Without it a handler that forks may wait for ever for what it has interrupted.
-pub static ALONE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
-
 extern "C" fn prepare() {
-    // A lock that a lone thread finds taken is its own: a signal's handler forks, which has
-    // interrupted the allocator. There is nobody to be kept out.
-    let alone = ALONE.load(Ordering::Relaxed);
-    // SAFETY: the C library's variable, as `ALONE` promises.
-    if !alone.is_null() && unsafe { alone.read_volatile() } != 0 {
-        return;
-    }
-    locks(Fork::Prepare);
-    os::set_forking(true);
+    os::begin_fork(repair);
 }
 
 extern "C" fn parent() {
-    if os::is_forker() {
-        os::set_forking(false);
-        locks(Fork::Parent);
-    }
+    os::end_fork();
 }
 
 extern "C" fn child() {
-    os::set_forking(false);
-    locks(Fork::Child);
-    let (mine, common) = (slot::get(), commons::heap());
-    if pool::in_use() > usize::from(!is_stand_in(mine)) {
-        salvage(mine, common);
+    repair();
+}
+
+/// What a forked child does first, once: by its handler, or where it finds a lock taken before.
+fn repair() {
+    // Relaxed: there is one thread.
+    if SETTLED.swap(os::process_id(), Ordering::Relaxed) != os::process_id() {
+        os::forget_forkers();
+        settle();
     }
 }
 
-/// In a forked child: lets go of the spans of threads that do not exist here. Those may have
-/// been anywhere in their work, so nothing of theirs is believed but the remote words: blocks
-/// that only their lists knew stay lost to the child.
-fn salvage(mine: *mut Heap, common: *mut Heap) {
-    let keeps = |heap: *mut Heap| heap == mine || heap == common;
-    // Null and a stand-in have tags that no span names.
-    let tags = [mine, common].map(|heap| Heap::tag(heap));
-    orphans::clear();
-    for (index, owner, _) in address_map::heads() {
-        if owner != OWNER_LARGE && !tags.contains(&owner) {
-            // SAFETY: this is the only thread, and the span is none of its heaps'.
-            unsafe { salvage_span(address_map::slot(index).cast(), owner < OWNER_HEAP_MIN) };
-        }
-    }
-    pool::reclaim(keeps);
-}
+/// The forked child in which `settle` was called last.
+static SETTLED: AtomicU32 = AtomicU32::new(0);
 
-/// Lets go of one span; `ownerless`: its descriptors name no heap.
-unsafe fn salvage_span(span: *mut Span, ownerless: bool) {
-    // SAFETY: the caller's contract makes this thread the holder.
-    unsafe {
-        let word = (*span).word();
-        let held = word.is_held();
-        let listed = word.listed_live().is_some();
-        if ownerless && !held && !listed {
-            return; // full, and nobody's, as before
-        }
-        let pending = word.seize((*span).base());
-        if ownerless && listed {
-            // It was whole when it was listed.
-            (*span).push_list(pending.head);
-        } else {
-            (*span).salvage(pending);
-        }
-        if (*span).used() == 0 || (*span).has_room() && !orphans::leave(span) {
-            (*span).empty();
-            (*span).release();
-        } else if !(*span).has_room() {
-            (*span).disown();
-            word.orphan();
-        }
-    }
+/// In a forked child, before it has a second thread: makes whole what other threads were changing under
+/// a lock, if any was, and says that their heaps are dead. Both heaps that are not can be believed: the
+/// calling thread's, which is not inside the allocator, and the commons, if nobody was. Nothing here
+/// takes longer for a larger heap unless a lock was held.
+fn settle() {
+    STARTED.settle_in_child();
+    let own = slot::get();
+    let own = if is_stand_in(own) { null_mut() } else { own };
+    pool::settle_in_child([own, commons::settle_in_child()]);
+    orphans::settle_in_child();
+    large::settle_in_child();
+    arena::settle_in_child(|| {
+        let spans = address_map::heads().map(|(index, owner, class)| match owner {
+            OWNER_LARGE => (index, large::slices_at(index)),
+            _ => (index, usize::from(CLASSES[class].slices)),
+        });
+        // SAFETY: heaps are never unmapped.
+        let kept = |heap: *mut Heap| large::kept_run(unsafe { &(*heap).kept });
+        spans.chain(
+            pool::all()
+                .filter_map(kept)
+                .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE)),
+        )
+    });
+    salvage::settle_in_child();
 }

@@ -60,9 +60,15 @@ pub static HUGE_PAGES: () = ();
 
 pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
 
+pub(crate) fn wants_huge_pages() -> bool {
+    true
+}
+
 pub(crate) fn use_huge_page(_: *mut u8) {}
 
-pub(crate) fn allow_huge_pages(_: *mut u8, _: usize, _: *mut u8) {}
+pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
+    false
+}
 
 pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
     false
@@ -94,8 +100,9 @@ pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize) -> *mut u8 {
     null_mut()
 }
 
-pub(crate) fn resident(_: *mut u8, size: usize) -> usize {
-    size
+pub(crate) fn look(_: *mut u8, pages: &mut [u8]) -> bool {
+    pages.fill(1);
+    true
 }
 
 pub(crate) fn page_size() -> usize {
@@ -126,6 +133,11 @@ pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
 /// A number that tells the calling thread from all others.
 pub(crate) fn thread_token() -> usize {
     TOKEN.with(|token| (&raw const **token).addr())
+}
+
+/// There is one process.
+pub(crate) fn process_id() -> u32 {
+    1
 }
 
 /// Sleeps while `*word == expected`, or returns at once if it is not. Nothing comes between the

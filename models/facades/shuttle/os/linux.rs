@@ -51,12 +51,19 @@ pub static HUGE_PAGES: () = ();
 
 pub(crate) fn keep_small_pages(_at: *mut u8, _size: usize) {}
 
+pub(crate) fn wants_huge_pages() -> bool {
+    true
+}
+
 /// What was there is gone: it was dead.
 pub(crate) fn use_huge_page(at: *mut u8) {
     decommit(at, HUGE_PAGE);
 }
 
-pub(crate) fn allow_huge_pages(_at: *mut u8, _size: usize, _fresh: *mut u8) {}
+pub(crate) fn allow_huge_pages(_at: *mut u8, size: usize) -> bool {
+    point();
+    size.is_multiple_of(3)
+}
 
 pub(crate) fn is_filled(_at: *mut u8, size: usize) -> bool {
     point();
@@ -75,8 +82,12 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
     call(null_mut(), || memory::remap(at, old, new))
 }
 
-pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
-    memory::committed(at, size)
+pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
+    for (nth, page) in pages.iter_mut().enumerate() {
+        let at = at.wrapping_add(nth * memory::page_size());
+        *page = u8::from(memory::committed(at, memory::page_size()) > 0);
+    }
+    true
 }
 
 pub(crate) fn page_size() -> usize {
@@ -107,6 +118,17 @@ pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
 
 pub(crate) fn thread_token() -> usize {
     threads::token()
+}
+
+#[cfg(not(miri))]
+pub(crate) fn process_id() -> u32 {
+    std::process::id()
+}
+
+/// Miri has no forks.
+#[cfg(miri)]
+pub(crate) fn process_id() -> u32 {
+    1
 }
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {

@@ -1,0 +1,94 @@
+//! Owns: what a forked child does with the spans of threads that it does not have.
+//! Idea: nothing, until it shows that it goes on: a child that calls exec or exits pays nothing. Then a
+//!   piece of the window at a time, beside whatever the child's threads do.
+//! Never: believes a list of a thread that may have been anywhere in its work.
+//! Threads: any; one at a time, by the lock, inside which those of `orphans` and `arena` are taken.
+//! Checked: the fork tests; the models fork at every step.
+//! Story: docs/fork.md
+
+use super::pool;
+use crate::address_map::{self, OWNER_HEAP_MIN, OWNER_LARGE};
+use crate::orphans;
+use crate::os::Lock;
+use crate::span::Span;
+
+/// Where the search goes on, a slice; 0: at the beginning.
+static NEXT: Lock<usize> = Lock::new(0);
+
+/// Slices looked at in one upkeep: 64 MiB, some tenths of a millisecond if all were a dead thread's.
+const STEP: usize = (64 << 20) / crate::size_class::SLICE_SIZE;
+
+/// In a forked child, before it has a second thread: all is to be looked at.
+pub(crate) fn settle_in_child() {
+    NEXT.settle_in_child();
+    // SAFETY: there is one thread; what it may have been doing here goes on from where it likes.
+    unsafe { *NEXT.alone() = 0 };
+}
+
+/// Salvages what a few slices hold.
+pub(crate) fn step() {
+    some(STEP);
+}
+
+/// Salvages all there is: the heaps of dead threads are free then.
+pub(crate) fn all() {
+    some(usize::MAX);
+}
+
+fn some(slices: usize) {
+    if !pool::has_dead() {
+        return;
+    }
+    let mut next = NEXT.lock();
+    let from = (*next).max(address_map::first_slice());
+    let end = from.saturating_add(slices);
+    for (index, owner, _) in address_map::heads_from(from).take_while(|head| head.0 < end) {
+        *next = index + 1;
+        if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_tag(owner) {
+            // SAFETY: the span's holder is not in this process; the lock makes this thread the only one
+            // that takes its place.
+            unsafe { salvage(address_map::slot(index).cast()) };
+        }
+    }
+    // Beyond the last one that is in use there is nothing.
+    if address_map::heads_from(end.max(*next)).next().is_none() {
+        *next = 0;
+        if pool::has_dead() {
+            pool::bury();
+        }
+    } else {
+        *next = end;
+    }
+}
+
+/// Takes a span over and lets go of it.
+///
+/// # Safety
+/// The caller has taken the place of its holder.
+unsafe fn salvage(span: *mut Span) {
+    // SAFETY: the caller's contract. Others may free into it at any time, by its word.
+    unsafe {
+        debug_assert!((*span).word().is_held(), "whose descriptors name a heap, it holds");
+        (*span).forget_lists();
+        loop {
+            if !(*span).has_local() {
+                (*span).absorb((*span).collect());
+            }
+            if (*span).used() == 0 || (*span).has_local() {
+                // If it cannot be left, nothing is in use any more.
+                if (*span).used() == 0 || !orphans::leave(span) {
+                    (*span).empty();
+                    (*span).release();
+                }
+                return;
+            }
+            // Full, and nobody's until the next free, unless one has come in.
+            (*span).disown();
+            if (*span).word().orphan() {
+                return;
+            }
+        }
+    }
+}
+
+const _: () = assert!(OWNER_LARGE < OWNER_HEAP_MIN);
