@@ -294,6 +294,10 @@ fn long_tables_are_folded() {
         before.clear();
     }
     assert!(long >= 2, "only {long} long tables");
+    for charts in ["heat-time", "heat-memory", "bars-one-thread"] {
+        let folded = format!("<details id=\"{charts}\" class=\"folded\">");
+        assert!(page.contains(&folded), "{charts} stands in the open");
+    }
 }
 
 #[test]
