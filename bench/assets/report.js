@@ -39,13 +39,26 @@
     settled = setTimeout(() => drawn().forEach((place) => echarts.getInstanceByDom(place).resize()), 150);
   });
   dark.addEventListener("change", redraw);
+  // What is drawn while it is folded away may have had no width.
+  document.querySelectorAll("details").forEach((each) =>
+    each.addEventListener("toggle", () => {
+      const inside = each.open ? drawn().filter((place) => each.contains(place)) : [];
+      inside.forEach((place) => echarts.getInstanceByDom(place).resize());
+    }));
+
+  // Paper shows what a screen has folded away, but for the cases one by one.
+  const folded = [...document.querySelectorAll("details.folded")];
+  let opened = [];
   addEventListener("beforeprint", () => {
     root.classList.add("printing");
+    opened = folded.filter((each) => !each.open);
+    opened.forEach((each) => (each.open = true));
     drawAll();
     redraw();
   });
   addEventListener("afterprint", () => {
     root.classList.remove("printing");
+    opened.forEach((each) => (each.open = false));
     redraw();
   });
 

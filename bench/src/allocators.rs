@@ -2,10 +2,10 @@
 //! by path. One that cannot be had stays in the tables, with the reason.
 
 use crate::child::{self, Failure, Limits};
+use crate::progress::Progress;
 use crate::result::{Allocator, Form, SUBJECT};
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Line, Results, Settings};
-use indicatif::ProgressBar;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -155,7 +155,9 @@ impl Workshop {
 
     /// Builds cairn's library and the workloads; the path of the latter.
     pub fn build_own(&self) -> Result<PathBuf> {
+        let mut progress = Progress::uncounted();
         for package in ["cairn-c", "cairn-workloads"] {
+            progress.step(&format!("building {package}"));
             let output = cargo(&self.bench.with_file_name("Cargo.toml"), &self.target)
                 .args(["-p", package])
                 .output()
@@ -177,7 +179,9 @@ impl Workshop {
         let text = std::fs::read_to_string(self.bench.join("peers/peers.toml"))?;
         let peers: Peers = toml::from_str(&text).context("peers.toml")?;
         let mut all = Vec::new();
+        let mut progress = Progress::uncounted();
         if wanted(SUBJECT) {
+            progress.step(&format!("building the workloads with {SUBJECT} linked in"));
             let this = Candidate::new(
                 SUBJECT,
                 env!("CARGO_PKG_VERSION"),
@@ -188,15 +192,17 @@ impl Workshop {
             all.push(self.engine(this, &BTreeMap::new()));
         }
         if wanted("glibc") {
+            progress.step("building the workloads with glibc linked in");
             all.push(self.engine(glibc(), &BTreeMap::new()));
         }
-        let bar = ProgressBar::new_spinner();
-        for peer in peers.peer.iter().filter(|peer| wanted(&peer.name)) {
-            bar.set_message(format!("building {} (the first time takes a while)", peer.name));
-            bar.tick();
+        let peers: Vec<&Peer> = peers.peer.iter().filter(|peer| wanted(&peer.name)).collect();
+        for (before, peer) in peers.iter().enumerate() {
+            let (number, count) = (before + 1, peers.len());
+            progress.step(&format!("building {}, peer {number} of {count}", peer.name));
+            progress.doing(format!("building {} (the first time takes a while)", peer.name));
             all.push(self.peer(peer));
         }
-        bar.finish_and_clear();
+        progress.finish();
         all.extend(PACKAGED.iter().filter(|p| wanted(p[0])).map(packaged));
         for (name, path) in named {
             let source = path.display().to_string();

@@ -8,6 +8,7 @@
 //! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
 //!   child        one process, with a time limit and a memory limit
+//!   progress     how far a run is: a bar, or lines where there is no terminal
 //! result       the file with everything measured
 //! evaluate     rows, ratios, ties, means
 //!   table        for the terminal, and as Markdown
@@ -28,6 +29,7 @@ pub mod journal;
 pub mod machine;
 pub mod plan;
 pub mod programs;
+pub mod progress;
 pub mod report;
 pub mod result;
 pub mod rounds;

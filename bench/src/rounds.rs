@@ -14,10 +14,10 @@ use crate::child::{Failure, Limits};
 use crate::journal::{self, Identity, Journal};
 use crate::plan::{Entry, Run};
 use crate::programs::Subject;
+use crate::progress::Progress;
 use crate::result::{CONTROL, CaseResult, Cell, Form, SUBJECT};
 use anyhow::Result;
 use cairn_workloads::case::{Curve, Results, Settings};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -90,28 +90,35 @@ impl<'a> Plan<'a> {
             .iter()
             .map(|entry| columns.iter().filter(|column| column.candidate.runs(entry.form)).count());
         let total = self.rounds * counted.sum::<usize>() + self.entries.len();
-        let style = "{elapsed_precise} {wide_bar} {pos}/{len}, {eta} left  {msg}";
-        let bar = ProgressBar::new(total as u64)
-            .with_style(ProgressStyle::with_template(style).expect("a valid template"));
-        bar.enable_steady_tick(Duration::from_millis(500));
+        let mut progress = Progress::of_runs(total);
         for round in 0..=self.rounds {
             for entry in &self.entries {
+                progress.step(&self.step(round, entry));
                 // The same when a run is gone on with.
                 order.shuffle(&mut columns);
                 let most = if round == 0 { 1 } else { columns.len() };
                 let runs = |column: &&Column<'_>| column.candidate.runs(entry.form);
                 for column in columns.iter().filter(runs).take(most) {
-                    bar.set_message(format!("{} {}", entry.label(), column.name));
+                    progress.doing(format!("{} {}", entry.label(), column.name));
                     if let Some(done) = self.once(&state, round, entry, column) {
                         journal.add(&done)?;
                         state.add(done);
                     }
-                    bar.inc(1);
+                    progress.done();
                 }
             }
         }
-        bar.finish_and_clear();
+        progress.finish();
         Ok(self.entries.iter().map(|entry| state.case(entry)).collect())
+    }
+
+    /// The part of the run that this entry belongs to: its round and the group of its case.
+    fn step(&self, round: usize, entry: &Entry) -> String {
+        let group = entry.case().group.title();
+        match round {
+            0 => format!("warming up: {group}"),
+            _ => format!("round {round} of {}: {group}", self.rounds),
+        }
     }
 
     /// One run of one case, unless it is done or hopeless.

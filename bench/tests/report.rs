@@ -239,6 +239,107 @@ fn charts_become_pictures() {
     }
 }
 
+/// The result that the project's pages are made from.
+fn stored() -> LabResult {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    LabResult::read(&root.join("docs/data/lab-full.json")).unwrap()
+}
+
+#[test]
+fn the_frontier_is_explained_where_it_is_first_named() {
+    let page = report::page(&small()).unwrap();
+    let (_, body) = page.split_once("<body>").unwrap();
+    let at = body.to_lowercase().find("frontier").unwrap();
+    let (_, sentence) = body[..at].rsplit_once("<p").unwrap();
+    assert!(!sentence.contains("</p>"), "named outside of a sentence");
+    assert!(sentence.contains(&format!("the best that any allocator but {SUBJECT} reaches")));
+    assert!(body[..at].ends_with("is called the <em>"), "{sentence}");
+}
+
+#[test]
+fn only_allocators_that_ran_are_counted() {
+    let mut made = small();
+    made.allocators.push(allocator("silent", true));
+    let page = report::page(&made).unwrap();
+    assert!(page.contains("beside 4 other allocators in"));
+    assert!(page.contains("not counted: silent."));
+
+    let stored = stored();
+    let ran = |name: &str| {
+        let cells = stored.cases.iter().filter_map(|case| case.cells.get(name));
+        cells.into_iter().any(|cell| !cell.values.is_empty())
+    };
+    let others = stored.allocators.iter().filter(|a| a.name != SUBJECT && ran(&a.name)).count();
+    assert!(others + 1 < stored.allocators.len(), "all ran: this result shows nothing");
+    assert!(report::page(&stored).unwrap().contains(&format!("beside {others} other allocators")));
+}
+
+#[test]
+fn long_tables_are_folded() {
+    let page = report::page(&stored()).unwrap();
+    let (mut before, mut long) = (String::new(), 0);
+    for part in page.split_inclusive("</table>") {
+        let rows = part.matches("<tr").count();
+        before.push_str(part);
+        let Some((above, _)) = before.rsplit_once("<table") else { continue };
+        assert!(above.trim_end().ends_with("<div class=\"scroll\">"), "a table cannot be scrolled");
+        if rows > 30 {
+            let (_, details) = above.rsplit_once("<details").expect("a long table in the open");
+            assert!(!details.contains("</details>"), "a long table in the open");
+            let (tag, rest) = details.split_once('>').unwrap();
+            assert!(!tag.contains(" open"), "not folded: {tag}");
+            assert!(rest.trim_start().starts_with("<summary>"), "nothing says what is in it");
+            long += 1;
+        }
+        before.clear();
+    }
+    assert!(long >= 2, "only {long} long tables");
+    for charts in ["heat-time", "heat-memory", "bars-one-thread"] {
+        let folded = format!("<details id=\"{charts}\" class=\"folded\">");
+        assert!(page.contains(&folded), "{charts} stands in the open");
+    }
+}
+
+#[test]
+fn the_machine_stands_at_the_head() {
+    let result = stored();
+    let page = report::page(&result).unwrap();
+    let (_, head) = page.split_once("<header>").unwrap();
+    let (head, _) = head.split_once("</header>").unwrap();
+    let processor = format!("{}, {} cores", result.machine.cpu, result.machine.cores);
+    for fact in [processor, result.machine.kernel] {
+        assert!(head.contains(&fact), "no {fact}");
+    }
+}
+
+/// With everything unfolded and every chart drawn, nothing but tables and charts scrolls sideways.
+#[test]
+fn the_page_fits_a_narrow_window() {
+    const MEASURE: &str = "<script>
+        document.querySelectorAll('details').forEach((each) => (each.open = true));
+        setInterval(() => {
+          const root = document.documentElement;
+          if (!root.dataset.charts || root.dataset.drawn !== root.dataset.charts) return;
+          root.dataset.widths = `${innerWidth} ${root.scrollWidth - root.clientWidth}`;
+          const wide = [...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth);
+          root.dataset.scrolled = wide.length;
+        }, 100);
+    </script></body>";
+    if no_browser() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    let page = report::page(&small()).unwrap();
+    // The scripts may have the word, too: the last one is the page's.
+    let (page, end) = page.rsplit_once("</body>").unwrap();
+    std::fs::write(&path, format!("{page}{MEASURE}{end}")).unwrap();
+    let html = browser::dump_at_width(&path, 500).unwrap();
+    assert_eq!(attribute(&html, "data-widths"), Some("500 0"), "not 500 wide, or more beside it");
+    let scrolled: usize = attribute(&html, "data-scrolled").unwrap().parse().unwrap();
+    assert!(scrolled > 0, "nothing was too wide: this shows nothing");
+}
+
 /// For looking at a page of full size: `LARGE=FILE.json cargo test -p cairn-bench --test report
 /// -- --ignored`, then `cairn-bench report FILE.json`.
 #[test]

@@ -18,6 +18,11 @@ pub fn find() -> Option<PathBuf> {
 
 /// The HTML of the page at `path` after its scripts have run.
 pub fn dump(path: &Path) -> Result<String, Failure> {
+    dump_at_width(path, 1280)
+}
+
+/// The same in a window of this many pixels; the browser has none below 500.
+pub fn dump_at_width(path: &Path, width: u32) -> Result<String, Failure> {
     let browser = find().ok_or_else(|| Failure::Absent {
         what: "chromium".into(),
         hint: "apt-get install chromium".into(),
@@ -27,7 +32,8 @@ pub fn dump(path: &Path) -> Result<String, Failure> {
     command
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args(["--window-size=1280,900", "--virtual-time-budget=60000", "--dump-dom"])
+        .args(["--virtual-time-budget=60000", "--dump-dom"])
+        .arg(format!("--window-size={width},900"))
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("file://{}", path.canonicalize()?.display()));
     let limits = Limits { timeout: Duration::from_secs(180), memory_mib: 8192.0 };

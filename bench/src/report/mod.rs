@@ -146,22 +146,18 @@ impl Page<'_> {
 fn facts(result: &LabResult) -> Vec<(&'static str, String)> {
     let machine = &result.machine;
     vec![
+        ("Processor", format!("{}, {} cores", machine.cpu, machine.cores)),
+        ("Kernel", format!("Linux {}", machine.kernel)),
         (
-            "Machine",
+            "Memory",
             format!(
-                "{}, {} cores, {:.1} GiB",
-                machine.cpu,
-                machine.cores,
-                machine.memory_mib as f64 / 1024.0
+                "{:.1} GiB, transparent huge pages {}, overcommit {}",
+                machine.memory_mib as f64 / 1024.0,
+                machine.thp,
+                machine.overcommit
             ),
         ),
-        (
-            "System",
-            format!(
-                "Linux {}, transparent huge pages {}, overcommit {}, load before {}",
-                machine.kernel, machine.thp, machine.overcommit, machine.load
-            ),
-        ),
+        ("Load before the run", machine.load.clone()),
         ("Command", result.command.clone()),
         ("Date", result.date.clone()),
     ]

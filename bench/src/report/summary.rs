@@ -2,7 +2,7 @@
 
 use super::charts::slug;
 use crate::evaluate::{Entry, Line, Mean, Standing, mean};
-use crate::result::{LabResult, SUBJECT};
+use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{ratio, title};
 use cairn_workloads::case::Table;
 use serde::Serialize;
@@ -223,16 +223,31 @@ fn open_row(result: &LabResult, line: &Line<'_>) -> Option<OpenRow> {
     })
 }
 
+/// The names of all allocators but the subject: those with a value or a bound in some row, and
+/// those without.
+fn others<'a>(result: &'a LabResult, lines: &[Line<'_>]) -> (Vec<&'a str>, Vec<&'a str>) {
+    let ran = |column: usize| lines.iter().any(|line| line.entries[column].ratio().is_some());
+    let named = (0..).zip(&result.allocators).filter(|(_, a)| a.name != SUBJECT);
+    let (ran, missing): (Vec<_>, Vec<_>) = named.partition(|(column, _)| ran(*column));
+    let names = |of: Vec<(usize, &'a Allocator)>| of.into_iter().map(|(_, a)| &*a.name).collect();
+    (names(ran), names(missing))
+}
+
 fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
     let [ahead, tied, behind, unknown] = count(lines.iter());
     let rounds = result.rounds;
+    let (ran, missing) = others(result, lines);
     let first = format!(
-        "{SUBJECT} beside {} other allocators in {} cases with {} rows, each the median of \
-         {rounds} {}.{}",
-        result.allocators.iter().filter(|a| a.name != SUBJECT).count(),
+        "{SUBJECT} beside {} other {} in {} cases with {} rows, each the median of {rounds} {}.{}{}",
+        ran.len(),
+        if ran.len() == 1 { "allocator" } else { "allocators" },
         result.cases.len(),
         lines.len(),
         if rounds == 1 { "round" } else { "rounds" },
+        match missing.len() {
+            0 => String::new(),
+            _ => format!(" Without any value, and not counted: {}.", missing.join(", ")),
+        },
         if result.quick { " It was a quick run: small sizes, so more noise." } else { "" },
     );
     let second = format!(
@@ -308,6 +323,7 @@ mod tests {
     use super::*;
     use crate::child::Failure;
     use crate::evaluate::{lines, tests::result};
+    use crate::result::CONTROL;
 
     #[test]
     fn numbers_have_three_digits() {
@@ -326,6 +342,23 @@ mod tests {
         assert_eq!((&*tile.value, &*tile.label), ("0.50×", "time over the frontier"));
         assert_eq!(tile.detail, "over 1 rows; the best single other, a, is at 1.00 over 1");
         assert!(summary.open.iter().all(|table| table.title != "Time"));
+    }
+
+    #[test]
+    fn only_those_that_ran_are_counted() {
+        let crash = Failure::Crash { status: "signal 11".into(), message: String::new() };
+        let slow = Failure::Timeout { seconds: 2.0, mib: 1.0 };
+        let result = result(&[
+            ("a", &[200.0], &[]),
+            ("bounded", &[], &[slow]),
+            ("crashed", &[], &[crash]),
+            ("absent", &[], &[]),
+            (SUBJECT, &[100.0], &[]),
+            (CONTROL, &[101.0], &[]),
+        ]);
+        let sentence = &summary(&result, &lines(&result)).sentences[0];
+        assert!(sentence.contains("beside 2 other allocators"), "{sentence}");
+        assert!(sentence.contains("not counted: crashed, absent."), "{sentence}");
     }
 
     #[test]
