@@ -87,11 +87,13 @@ struct cairn_header {
 
 /* The window of address space that spans and large blocks come from. */
 struct cairn_map {
+    /* The descriptor of the slice around an address p stands at
+       (p >> slice_shift) * descriptor_bytes & mask. */
     const unsigned char *descriptors;
     size_t mask;
     unsigned char *base;
     size_t slices;
-    size_t first; /* index of the first slice behind the metadata */
+    size_t first; /* index of the first slice: 0 */
     const unsigned char *chunks;
     const unsigned char *heaps;
     size_t heap_limit;

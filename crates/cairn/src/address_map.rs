@@ -1,4 +1,4 @@
-//! Owns: the window (one reservation, metadata in front, slices behind), its descriptors, and
+//! Owns: the window (one reservation, metadata somewhere in front, slices behind), its descriptors, and
 //!   every address computation from a pointer to metadata.
 //! Idea: a descriptor is found by shift and mask from any pointer at all; whether the pointer
 //!   is really a block is one multiplication later (see `size_class`).
@@ -10,15 +10,25 @@
 use crate::os;
 use crate::remote::RemoteWord;
 use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT, SLICE_SIZE};
-use crate::sync::Plain;
+use crate::sync::{Apart, Plain};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::hint::assert_unchecked;
+use core::ptr::null_mut;
 
-// The window, from its base (aligned to its size, so that a slice's index is pointer bits):
+// The window is one reservation at a random multiple of 2 MiB:
 //
-//     | descriptors 32 B/slice | chunks 4672 B/64 slices | heaps 4 KiB each | slices ... |
-//       read-only, then a        committed with             committed         committed
-//       committed part           their slices               one by one        in growing steps
+//     | nothing | metadata | nothing | slices ...                                    |
+//     |<---------- an eighth ------->|<- a power of two: committed in growing steps ->|
+//
+// The metadata stands at a random multiple of 64 KiB, so that who knows a block's address knows no
+// metadata's:
+//
+//     | descriptors 32 B/slice | chunks 4672 B/64 slices | heaps 4 KiB each |
+//       read-only, then a        committed with             committed
+//       committed part           their slices               one by one
+//
+// A descriptor's place is pointer bits, those of a slice modulo the window's size. The window begins
+// anywhere, so its first slice's descriptor does, too: the table goes on at its start.
 //
 // Metadata is type-stable and never unmapped: a stale descriptor can be read at any time.
 
@@ -129,6 +139,7 @@ pub(crate) struct Map {
     // Constant once the window exists.
     base: AtomicPtr<u8>,
     slices: AtomicUsize,
+    /// The first slice, 0.
     first: AtomicUsize,
     chunks: AtomicPtr<Chunk>,
     heaps: AtomicPtr<u8>,
@@ -148,6 +159,9 @@ static NO_DESCRIPTOR: Descriptor = unsafe { core::mem::zeroed() };
 
 // SAFETY: see the fields.
 unsafe impl Sync for Map {}
+
+/// Whether there is one.
+static MADE: Apart<AtomicBool> = Apart(AtomicBool::new(false));
 
 /// The one window.
 pub(crate) static MAP: Map = Map {
@@ -209,8 +223,7 @@ pub(crate) fn slice_address(index: usize) -> *mut u8 {
 #[inline(always)]
 pub(crate) fn descriptor_at(index: usize) -> &'static Descriptor {
     debug_assert!(index < MAP.slices.load(Ordering::Relaxed));
-    // SAFETY: in the table.
-    unsafe { &*MAP.descriptors.get().add(index) }
+    descriptor(slice_address(index))
 }
 
 #[inline(always)]
@@ -310,9 +323,9 @@ pub(crate) fn committed() -> usize {
     MAP.committed.load(Ordering::Acquire)
 }
 
-/// The first slice behind the metadata.
-pub(crate) fn first_slice() -> usize {
-    MAP.first.load(Ordering::Relaxed)
+/// The first slice.
+pub(crate) const fn first_slice() -> usize {
+    0
 }
 
 /// All slices that there can ever be.
@@ -338,94 +351,125 @@ pub(crate) fn heap_of_tag(tag: u32) -> Option<usize> {
 #[inline]
 pub(crate) fn exists() -> bool {
     // Acquire: pairs with `install`.
-    MAP.committed.load(Ordering::Acquire) != 0
+    MADE.0.load(Ordering::Acquire)
 }
 
-/// Reserves `size` bytes at a multiple of `size`; null on failure.
-fn reserve_aligned(size: usize) -> *mut u8 {
-    // Far from where programs, libraries and stacks are put, and different from run to run.
-    let slot = if size >= 1024 * GIB { 16 + os::seed() % 64 } else { 1 + os::seed() % 6 };
-    let p = os::reserve(core::ptr::without_provenance_mut(slot * size), size);
-    if p.is_null() || p.addr().is_multiple_of(size) {
+/// A number of this process's below `below`, the `nth` of several; 0 where the system has none to give.
+fn random(nth: usize, below: usize) -> usize {
+    if os::seed() == 0 {
+        return 0;
+    }
+    // The finalizer of splitmix64: no bit of the kernel's number, which serves others too, can be read
+    // off the result.
+    let mut x =
+        (os::seed() as u64).wrapping_add((nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x ^ x >> 31) as usize % below
+}
+
+/// How far in front of a window's slices the reservation begins.
+const fn front_of(size: usize) -> usize {
+    size / 8
+}
+
+/// Reserves a window of `size` bytes and its front, at a multiple of 2 MiB; null on failure.
+fn reserve_window(size: usize) -> *mut u8 {
+    let whole = front_of(size) + size;
+    // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
+    let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
+    let place = low + random(0, room / PLACE) * PLACE;
+    let p = os::reserve(core::ptr::without_provenance_mut(place), whole);
+    if p.is_null() || p.addr().is_multiple_of(PLACE) {
         return p;
     }
     // SAFETY: reserved just now.
-    unsafe { os::release(p, size) };
-    os::reserve_aligned(size, size)
+    unsafe { os::release(p, whole) };
+    os::reserve_aligned(whole, PLACE)
 }
 
+/// Windows begin at a multiple of this: huge pages do.
+const PLACE: usize = 2 << 20;
+/// Metadata begins at a multiple of this, the largest page of any supported machine.
+const PAGE: usize = 64 << 10;
+
+/// Where the parts of the metadata are, counted from its start.
 struct Layout {
     chunks: usize,
     heaps: usize,
     heap_limit: usize,
-    data: usize,
+    bytes: usize,
 }
 
 fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
-    let page = 64 << 10; // the largest page of any supported machine
-    let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, page);
-    let heaps = os::round_up(chunks + slices / CHUNK_SLICES * CHUNK_BYTES, page);
+    let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
+    let heaps = os::round_up(chunks + slices / CHUNK_SLICES * CHUNK_BYTES, PAGE);
     let heap_limit = (size >> 20).clamp(256, 65536);
-    // Slices start at a whole huge page.
-    let data = os::round_up(heaps + heap_limit * HEAP_SIZE, 2 << 20);
-    Layout { chunks, heaps, heap_limit, data }
+    Layout { chunks, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
+}
+
+/// Where the metadata of a window begins, counted from its front.
+fn place_of(size: usize) -> usize {
+    random(1, (front_of(size) - layout_of(size).bytes) / PAGE + 1) * PAGE
 }
 
 /// Makes the window. False if there is no address space for it.
 pub(crate) fn init() -> bool {
-    let base = reserve_aligned(LADDER[0]);
-    if !base.is_null() {
-        return install(base, LADDER[0], true);
-    }
     let limit = os::address_space_limit();
-    if limit < usize::MAX {
-        // Every byte reserved counts against the limit: reserve the metadata alone, at an
-        // address with room behind it, and map slices as they are needed.
-        let size = limit.next_power_of_two().clamp(32 << 20, LADDER[0]);
-        let data = layout_of(size).data;
-        for attempt in 0..8 {
-            let place = (1 + (os::seed() / 64 + attempt) % 32) * size.max(4 * GIB);
-            let base = os::reserve(core::ptr::without_provenance_mut(place), data);
-            if base.addr() == place {
-                return install(base, size, false);
-            }
-            if !base.is_null() {
-                // SAFETY: reserved just now.
-                unsafe { os::release(base, data) };
-            }
+    for (nth, size) in LADDER.into_iter().enumerate() {
+        let front = reserve_window(size);
+        if !front.is_null() {
+            return install(front, size, true);
         }
-        return false;
+        if nth == 0 && limit < usize::MAX {
+            return init_within(limit);
+        }
     }
-    LADDER[1..].iter().any(|&size| {
-        let base = reserve_aligned(size);
-        !base.is_null() && install(base, size, true)
-    })
+    false
 }
 
-fn install(base: *mut u8, size: usize, reserved: bool) -> bool {
-    let layout = layout_of(size);
-    let slices = size >> SLICE_SHIFT;
-    debug_assert!(base.addr().is_multiple_of(size) && layout.data < size);
-    let whole = if reserved { size } else { layout.data };
-    os::keep_small_pages(base, whole);
-    if !os::make_readable(base, layout.chunks) {
+/// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
+/// room behind it. Slices are mapped as they are needed.
+fn init_within(limit: usize) -> bool {
+    let size = limit.clamp(32 << 20, LADDER[0]).next_power_of_two();
+    let (place, bytes) = (place_of(size), layout_of(size).bytes);
+    for attempt in 0..8 {
+        let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
+        let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
+        if got.addr() == front + place {
+            return install(got.wrapping_sub(place), size, false);
+        }
+        if !got.is_null() {
+            // SAFETY: reserved just now.
+            unsafe { os::release(got, bytes) };
+        }
+    }
+    false
+}
+
+fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
+    let (layout, slices) = (layout_of(size), size >> SLICE_SHIFT);
+    debug_assert!(front.addr().is_multiple_of(PLACE) && size.is_power_of_two());
+    let table = front.wrapping_add(place_of(size));
+    let (from, whole) =
+        if reserved { (front, front_of(size) + size) } else { (table, layout.bytes) };
+    os::keep_small_pages(from, whole);
+    if !os::make_readable(table, layout.chunks) {
         // SAFETY: reserved by the caller, unused.
-        unsafe { os::release(base, whole) };
+        unsafe { os::release(from, whole) };
         return false;
     }
-    let first = layout.data >> SLICE_SHIFT;
-    MAP.base.store(base, Ordering::Relaxed);
+    MAP.base.store(front.wrapping_add(front_of(size)), Ordering::Relaxed);
     MAP.slices.store(slices, Ordering::Relaxed);
-    MAP.first.store(first, Ordering::Relaxed);
-    MAP.chunks.store(base.wrapping_add(layout.chunks).cast(), Ordering::Relaxed);
-    MAP.heaps.store(base.wrapping_add(layout.heaps), Ordering::Relaxed);
+    MAP.chunks.store(table.wrapping_add(layout.chunks).cast(), Ordering::Relaxed);
+    MAP.heaps.store(table.wrapping_add(layout.heaps), Ordering::Relaxed);
     MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
     MAP.reserved.store(reserved, Ordering::Relaxed);
-    MAP.descriptors.set(base.cast());
+    MAP.descriptors.set(table.cast());
     MAP.mask.set((slices - 1) << DESCRIPTOR_SHIFT);
     // Release: who finds that it exists finds all of the above.
-    MAP.committed.store(first, Ordering::Release);
+    MADE.0.store(true, Ordering::Release);
     true
 }
 
@@ -436,12 +480,26 @@ fn pages(start: *mut u8, from: usize, to: usize) -> (*mut u8, usize) {
     (start.with_addr(low), os::round_up(start.addr() + to, page) - low)
 }
 
-/// The pages under the descriptors and under the chunks of slices `from..to`.
-fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 2] {
+/// The pages under the descriptors of slices `from..to`, the second part from the table's start on, and
+/// under their chunks: (address, bytes), 0 for none.
+fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
+    let slices = slice_limit();
+    if slices == 0 {
+        return [(null_mut(), 0); 3];
+    }
+    let table: *mut u8 = MAP.descriptors.get().cast_mut().cast();
     let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
+    let start = ((slice_address(0).addr() >> SLICE_SHIFT) + from) & (slices - 1);
+    let end = start + (to - from);
+    let bytes = |slice: usize| slice << DESCRIPTOR_SHIFT;
     let chunk_end = to.div_ceil(CHUNK_SLICES) * CHUNK_BYTES;
+    let beyond = match end.saturating_sub(slices) {
+        0 => (table, 0),
+        count => pages(table, 0, bytes(count)),
+    };
     [
-        pages(MAP.base.load(Ordering::Relaxed), from << DESCRIPTOR_SHIFT, to << DESCRIPTOR_SHIFT),
+        pages(table, bytes(start), bytes(end.min(slices))),
+        beyond,
         pages(chunks, from / CHUNK_SLICES * CHUNK_BYTES, chunk_end),
     ]
 }
@@ -456,7 +514,8 @@ pub(crate) fn commit(count: usize) -> bool {
         return false;
     }
     let data = slice_address(from);
-    let done = metadata(from, to).into_iter().all(|(at, bytes)| os::commit(at, bytes))
+    let is_done = |(at, bytes)| bytes == 0 || os::commit(at, bytes);
+    let done = metadata(from, to).into_iter().all(is_done)
         && if MAP.reserved.load(Ordering::Relaxed) {
             os::commit(data, count * SLICE_SIZE)
         } else {
@@ -476,8 +535,8 @@ pub(crate) fn commit_heap(index: usize) -> bool {
 }
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
-pub(crate) fn metadata_extents() -> [(*mut u8, usize); 3] {
-    let [descriptors, chunks] = metadata(first_slice(), committed());
+pub(crate) fn metadata_extents() -> [(*mut u8, usize); 4] {
+    let [descriptors, beyond, chunks] = metadata(first_slice(), committed());
     let heap_bytes = MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE;
-    [descriptors, chunks, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
+    [descriptors, beyond, chunks, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
 }

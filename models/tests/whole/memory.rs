@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What the table counts in.
 const UNIT: usize = 4096;
 /// The window goes to the bottom and is no larger than this; mappings go above it.
-const WINDOW: usize = if cfg!(miri) { 64 << 20 } else { 256 << 20 };
+const WINDOW: usize = if cfg!(miri) { 72 << 20 } else { 288 << 20 };
 const SPACE: usize = WINDOW + (if cfg!(miri) { 32 << 20 } else { 512 << 20 });
 /// Where the range is: the first place at which a window under a limit is tried.
 const BASE: usize = 4 << 30;
@@ -297,7 +297,7 @@ mod real {
     use std::mem::MaybeUninit;
 
     pub(super) fn space() -> *mut u8 {
-        let layout = std::alloc::Layout::from_size_align(SPACE, WINDOW).expect("it is valid");
+        let layout = std::alloc::Layout::from_size_align(SPACE, 2 << 20).expect("it is valid");
         // SAFETY: its size is not zero.
         let at = unsafe { std::alloc::alloc(layout) };
         assert!(!at.is_null());

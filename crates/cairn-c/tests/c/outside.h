@@ -66,7 +66,7 @@ static inline void look(struct view *view, pid_t process, uintptr_t header)
     view->process = process;
     read_from(view, header, &view->header, sizeof view->header);
     CHECK(memcmp(view->header.magic, "CAIRNHDR", 8) == 0, "%.8s", view->header.magic);
-    CHECK(view->header.version == 4, "version %u", view->header.version);
+    CHECK(view->header.version == 5, "version %u", view->header.version);
     CHECK(view->header.header_bytes >= sizeof view->header, "%u", view->header.header_bytes);
     CHECK(view->header.class_count <= CLASSES_MAX, "%u classes", view->header.class_count);
     read_from(view, (uintptr_t)view->header.map, &view->map, sizeof view->map);
@@ -85,7 +85,10 @@ static inline struct slice slice_at(const struct view *view, size_t index)
 {
     struct slice slice;
     unsigned char bytes[16];
-    read_from(view, (uintptr_t)view->map.descriptors + index * view->header.descriptor_bytes, bytes, sizeof bytes);
+    /* The bits of any address in the slice say where. */
+    uintptr_t at = (uintptr_t)view->map.base + (index << view->header.slice_shift);
+    size_t place = (at >> view->header.slice_shift) * view->header.descriptor_bytes & view->map.mask;
+    read_from(view, (uintptr_t)view->map.descriptors + place, bytes, sizeof bytes);
     memcpy(&slice.owner, bytes, 4);
     memcpy(&slice.class, bytes + 4, 4);
     memcpy(&slice.slot, bytes + 8, 8);

@@ -73,10 +73,12 @@ const KEEP_PARTIAL: usize = 4;
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
 struct Batch {
-    /// Index of the span's first slice.
+    /// Index of the span's first slice; `NO_SPAN` until there is one.
     span: usize,
     chain: Chain,
 }
+
+const NO_SPAN: usize = usize::MAX;
 
 /// A thread's allocator. Its address modulo 2^32 is its tag in descriptors.
 #[repr(C)]
@@ -131,6 +133,7 @@ impl Heap {
         small_class: SMALL_CLASS,
         masks: MASKS,
         full_most: pool::FULL_SLICES,
+        ring: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; RING],
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }
     };

@@ -231,7 +231,8 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// A number that differs from run to run, from the kernel's start-up data: no system call.
+/// A number that differs from run to run, from the kernel's start-up data: no system call. The C library
+/// makes its canaries of the same.
 pub(crate) fn seed() -> usize {
     // SAFETY: getauxval has no preconditions.
     let random = keeping_errno(|| unsafe { libc::getauxval(libc::AT_RANDOM) }) as usize;
@@ -239,7 +240,9 @@ pub(crate) fn seed() -> usize {
         return 0;
     }
     // SAFETY: AT_RANDOM points at 16 bytes that live as long as the process.
-    unsafe { core::ptr::with_exposed_provenance::<usize>(random).read_unaligned() }
+    let [low, high]: [usize; 2] =
+        unsafe { core::ptr::with_exposed_provenance::<[usize; 2]>(random).read_unaligned() };
+    low ^ high.rotate_left(32)
 }
 
 /// A number that tells the calling thread from all others; the same in a forked child.

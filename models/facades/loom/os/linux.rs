@@ -6,8 +6,8 @@ use loom::thread::{Thread, current, park};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
-/// The size of the smallest window.
-const WINDOW: usize = 256 << 20;
+/// The size of the smallest window, and what is in front of it.
+const WINDOW: usize = (256 << 20) + (32 << 20);
 const PAGE: usize = 4096;
 
 thread_local! {
@@ -30,7 +30,7 @@ pub(crate) fn start() {
         let p = unsafe { libc::mmap(null_mut(), 2 * WINDOW, prot, flags, -1, 0) };
         assert_ne!(p, libc::MAP_FAILED);
         let p: *mut u8 = p.cast();
-        let window = p.wrapping_add(p.addr().wrapping_neg() & (WINDOW - 1));
+        let window = p.wrapping_add(p.addr().wrapping_neg() & (HUGE_PAGE - 1));
         // SAFETY: inside that mapping.
         unsafe { libc::madvise(window.cast(), WINDOW, libc::MADV_NOHUGEPAGE) };
         MEMORY.set(window);
