@@ -126,7 +126,7 @@ struct Verdict<'a> {
 impl Display for Verdict<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         /// So little is not worth a second thought.
-        const LITTLE: usize = 4 * MIB;
+        const LITTLE: usize = 8 * MIB;
         let Summary { held_resident, between, waiting, tables, .. } = *self.summary;
         let added = self.summary.added();
         let ours = held_resident + added;

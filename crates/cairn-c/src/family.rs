@@ -42,9 +42,12 @@ fn zeroed(count: usize, size: usize) -> *mut c_void {
     }
 }
 
+/// Always inlined: the jump would be an instruction in each `realloc` (docs/fast-paths.md).
+///
 /// # Safety
 ///
 /// `p` is null or the start of a block that the caller gives up.
+#[inline(always)]
 unsafe fn resized(p: *mut c_void, size: usize) -> *mut c_void {
     if size == 0 && !p.is_null() {
         // SAFETY: `p` is not null: so it is a block, and the caller's to give up.

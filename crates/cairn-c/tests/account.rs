@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{EVERYWHERE, Outcome, Program, run, scratch_dir, skip_for_stand_in};
+use common::{
+    EVERYWHERE, Outcome, Program, is_root, limit, run, scratch_dir, skip_for_stand_in, skipped,
+};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -191,6 +193,16 @@ fn a_program_that_closes_standard_error_has_one_too() {
     }
 }
 
+#[test]
+fn it_needs_no_second_descriptor() {
+    for (what, mut command) in commands("hold", &[STATS]) {
+        limit(&mut command, libc::RLIMIT_NOFILE, 50);
+        let outcome = run(command);
+        outcome.assert_success(&what);
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+}
+
 /// Whoever reads standard error to its end does not wait for a daemon.
 #[test]
 fn a_child_left_behind_does_not_keep_standard_error() {
@@ -327,11 +339,33 @@ fn forked_children_die_of_it_as_without_us() {
     }
 }
 
+/// The limit does not count for root, and so the program runs as another user.
+#[test]
+fn without_a_thread_the_signal_is_as_without_us() {
+    const NOBODY: u32 = 65534;
+    if !is_root() && skipped("only root can run it as another user") {
+        return;
+    }
+    // A static program: the other user may not read where the library lies.
+    for (what, mut command) in commands("waits", &AT_SIGNAL).into_iter().skip(2) {
+        limit(&mut command, libc::RLIMIT_NPROC, 0);
+        command.uid(NOBODY).gid(NOBODY);
+        let child = started(command, true);
+        send(&child, libc::SIGTERM);
+        let outcome = outcome_of(child);
+        assert_eq!(outcome.status.signal(), Some(libc::SIGTERM), "{what}");
+        let expected = "cairn: CAIRN_STATS_AT_SIGNAL: no thread can be started\n";
+        assert_eq!(outcome.stderr, expected, "{what}");
+    }
+}
+
 /// The thread that waits for the signal is not what keeps a process alive.
 #[test]
 fn a_process_ends_with_its_last_thread() {
-    for (what, outcome) in outcomes("main_thread_leaves", &AT_SIGNAL) {
-        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    for more in [&[][..], &[("CAIRN_PURGE_THREAD", "1")]] {
+        for (what, outcome) in outcomes("main_thread_leaves", &[&AT_SIGNAL[..], more].concat()) {
+            assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+        }
     }
     for (what, command) in commands("main_thread_leaves_and_it_comes", &AT_SIGNAL) {
         let child = started(command, true);
