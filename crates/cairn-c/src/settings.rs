@@ -63,7 +63,7 @@ impl Form {
             Form::Switch => "it is 0 or 1",
             Form::Time => "it is a time such as 250ms or 1s, or 0",
             Form::Stats => "it is 0, 1 or all",
-            Form::Path => "it is the path of a file, of less than 4000 bytes",
+            Form::Path => "it is the path of a file, of less than 1000 bytes",
             Form::Signals => "it is 0, 1, TERM or INT",
         }
     }
@@ -82,7 +82,7 @@ const NAMES: [(&str, Form); 8] = [
 ];
 
 /// Longest path of a file; room is left for a process's number behind it.
-pub(crate) const PATH_BYTES_MAX: usize = 4000;
+pub(crate) const PATH_BYTES_MAX: usize = 1000;
 
 /// A variable that is none of ours, or has a value that cannot be read; shown as one sentence.
 #[derive(Clone, Copy, Debug)]
