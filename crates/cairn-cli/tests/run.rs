@@ -51,7 +51,8 @@ impl Home {
     }
 
     fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
-        self.cairn().arg("run").args(arguments).output().unwrap()
+        // Here: what a program writes shall not lie in the source.
+        self.cairn().current_dir(self.path()).arg("run").args(arguments).output().unwrap()
     }
 
     /// Runs `cairn run PROGRAM` as another user, from where that user can read it.
@@ -240,12 +241,11 @@ fn options_reach_the_library_as_variables() {
     assert_eq!(seen(&["--purge-thread"]), "CAIRN_PURGE_THREAD=1\n");
     assert_eq!(seen(&["--stats=all"]), "CAIRN_STATS=all\n");
     assert_eq!(seen(&["--stats-at-signal=TERM"]), "CAIRN_STATS=1\nCAIRN_STATS_AT_SIGNAL=TERM\n");
-    let here = fs::canonicalize(".").unwrap();
     assert_eq!(
         seen(&["--stats-at-signal", "--stats=all", "--stats-file", "a-%p"]),
         format!(
             "CAIRN_STATS=all\nCAIRN_STATS_AT_SIGNAL=1\nCAIRN_STATS_FILE={}\n",
-            display(&here.join("a-%p"))
+            display(&home.path().join("a-%p"))
         )
     );
     for wrong in ["--stats=some", "--stats-at-signal=KILL", "--stats-file"] {
