@@ -18,8 +18,14 @@ extern "C" {
 #endif
 
 /*
- * Returns 1. A program that may run with or without cairn looks the name up with dlsym: if there
- * is such a function, cairn is loaded.
+ * Returns 1. A program that may run with or without cairn asks in two ways, and runs on cairn if
+ * one of them finds the function:
+ *
+ *     #pragma weak cairn_is_active
+ *     if (cairn_is_active || dlsym(RTLD_DEFAULT, "cairn_is_active")) ...
+ *
+ * The weak reference finds it where cairn is linked, also from the archive, whose names dlsym does
+ * not see; dlsym finds it where cairn is preloaded.
  */
 int cairn_is_active(void);
 
@@ -54,8 +60,9 @@ void *cairn_base(const void *pointer);
 void cairn_purge(void);
 
 /*
- * Writes the ledger, from requested bytes to resident memory, to standard error. Other threads
- * run on meanwhile, so that the figures need not be of one moment. Nothing is allocated.
+ * Writes to standard error where the process's memory is: what the program holds, what cairn adds
+ * and why, and what is resident; docs/ledger.md explains it. Other threads run on meanwhile, so
+ * that the figures need not be of one moment. Nothing is allocated.
  */
 void cairn_stats_print(void);
 

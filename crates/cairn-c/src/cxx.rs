@@ -4,7 +4,7 @@
 
 use cairn::NoMemory;
 use core::arch::{asm, global_asm, naked_asm};
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 // Allocates again and again as long as there is a new-handler to call, then throws. The frame
@@ -119,8 +119,8 @@ unsafe extern "C" {
 
 /// Finds a function of the C++ runtime; null if there is none in this process.
 fn runtime(linked: usize, name: &CStr) -> *mut c_void {
-    // SAFETY: the table is constant once the library is loaded. The name is a C string; the
-    // flags only look at what is loaded.
+    // SAFETY: the table is constant once the library is loaded. The names are C strings; the C
+    // library's function has this type; the flags only look at what is loaded.
     unsafe {
         // Volatile: the loader fills the table in.
         if let Some(entry) = (&raw const cairn_runtime).as_ref().and_then(|t| t.get(linked))
@@ -133,9 +133,15 @@ fn runtime(linked: usize, name: &CStr) -> *mut c_void {
         if !found.is_null() {
             return found;
         }
+        // Looked up: a static executable that names dlopen gets a warning of the linker's for it.
+        type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+        let open = libc::dlsym(libc::RTLD_DEFAULT, c"dlopen".as_ptr());
+        let Some(open) = core::mem::transmute::<*mut c_void, Option<Open>>(open) else {
+            return core::ptr::null_mut();
+        };
         // Out of the global scope if it came with a plugin.
         for library in [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"] {
-            let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let handle = open(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if !handle.is_null() {
                 let found = libc::dlsym(handle, name.as_ptr());
                 if !found.is_null() {

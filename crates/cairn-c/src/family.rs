@@ -1,4 +1,8 @@
 //! The malloc family, to the letter of C23, POSIX and glibc's manual.
+//!
+//! No exported function calls another one: a program may define any of these names itself, over
+//! `__libc_malloc` and its kind for instance, and a call by name would end up in the program. What
+//! several of them do stands in functions of this file's own.
 
 use cairn::NoMemory;
 use core::ffi::{c_int, c_void};
@@ -28,6 +32,72 @@ fn no_memory() -> *mut c_void {
     Errno::answer(0, 0).cast()
 }
 
+// What several names do.
+
+#[inline]
+fn zeroed(count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(bytes) => cairn::allocate_zeroed_or::<Errno>(bytes).cast(),
+        None => no_memory(),
+    }
+}
+
+/// Always inlined: the jump would be an instruction in each `realloc` (docs/fast-paths.md).
+///
+/// # Safety
+///
+/// `p` is null or the start of a block that the caller gives up.
+#[inline(always)]
+unsafe fn resized(p: *mut c_void, size: usize) -> *mut c_void {
+    if size == 0 && !p.is_null() {
+        // SAFETY: `p` is not null: so it is a block, and the caller's to give up.
+        unsafe { cairn::deallocate_named(p.cast(), "realloc") };
+        return null_mut();
+    }
+    // SAFETY: null or a block that nobody uses after this, as the core asks.
+    match unsafe { cairn::reallocate(p.cast(), size) } {
+        new if new.is_null() => no_memory(),
+        new => new.cast(),
+    }
+}
+
+/// # Safety
+///
+/// As for `resized`.
+unsafe fn resized_array(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the same promise about `p`.
+        Some(bytes) => unsafe { resized(p, bytes) },
+        None => no_memory(),
+    }
+}
+
+/// Rounds an alignment that is no power of two up to one, as glibc does.
+fn aligned(align: usize, size: usize) -> *mut c_void {
+    match align.max(MALLOC_ALIGN).checked_next_power_of_two() {
+        Some(align) => cairn::allocate_aligned_or::<Errno>(size, align).cast(),
+        None => {
+            set_errno(libc::EINVAL);
+            null_mut()
+        }
+    }
+}
+
+fn whole_pages(size: usize) -> *mut c_void {
+    let page = page_size();
+    match size.max(1).checked_next_multiple_of(page) {
+        Some(bytes) => aligned(page, bytes),
+        None => no_memory(),
+    }
+}
+
+fn page_size() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+// The names.
+
 /// malloc(3). A size of 0 gives a unique block.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
@@ -44,26 +114,15 @@ pub(crate) unsafe extern "C" fn free(p: *mut c_void) {
 /// calloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        Some(bytes) => cairn::allocate_zeroed_or::<Errno>(bytes).cast(),
-        None => no_memory(),
-    }
+    zeroed(count, size)
 }
 
 /// realloc(3). As in glibc, `realloc(p, 0)` with a block frees it and returns null (undefined
 /// in C23); errno is left alone then.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
-    if size == 0 && !p.is_null() {
-        // SAFETY: the caller's contract.
-        unsafe { cairn::deallocate_named(p.cast(), "realloc") };
-        return null_mut();
-    }
-    // SAFETY: the caller's contract.
-    match unsafe { cairn::reallocate(p.cast(), size) } {
-        new if new.is_null() => no_memory(),
-        new => new.cast(),
-    }
+    // SAFETY: what realloc(3) asks of its caller is what `resized` asks.
+    unsafe { resized(p, size) }
 }
 
 /// reallocarray(3).
@@ -73,11 +132,8 @@ pub(crate) unsafe extern "C" fn reallocarray(
     count: usize,
     size: usize,
 ) -> *mut c_void {
-    match count.checked_mul(size) {
-        // SAFETY: the caller's contract.
-        Some(bytes) => unsafe { realloc(p, bytes) },
-        None => no_memory(),
-    }
+    // SAFETY: as for `realloc`.
+    unsafe { resized_array(p, count, size) }
 }
 
 /// posix_memalign(3). Leaves errno alone, and `*out` on failure.
@@ -102,40 +158,25 @@ pub(crate) unsafe extern "C" fn posix_memalign(
 /// memalign(3). Rounds an alignment that is no power of two up to one, as glibc does.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    match align.max(MALLOC_ALIGN).checked_next_power_of_two() {
-        Some(align) => cairn::allocate_aligned_or::<Errno>(size, align).cast(),
-        None => {
-            set_errno(libc::EINVAL);
-            null_mut()
-        }
-    }
+    aligned(align, size)
 }
 
 /// aligned_alloc(3). As `memalign`, like glibc up to 2.37.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    memalign(align, size)
-}
-
-fn page_size() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+    aligned(align, size)
 }
 
 /// valloc(3): page-aligned.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn valloc(size: usize) -> *mut c_void {
-    memalign(page_size(), size)
+    aligned(page_size(), size)
 }
 
 /// pvalloc(3): page-aligned whole pages.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    let page = page_size();
-    match size.max(1).checked_next_multiple_of(page) {
-        Some(bytes) => memalign(page, bytes),
-        None => no_memory(),
-    }
+    whole_pages(size)
 }
 
 /// malloc_usable_size(3).
@@ -171,27 +212,27 @@ pub(crate) unsafe extern "C" fn cfree(p: *mut c_void) {
 /// malloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
-    malloc(size)
+    cairn::allocate_or::<Errno>(size).cast()
 }
 
 /// free(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __libc_free(p: *mut c_void) {
-    // SAFETY: the caller's contract.
-    unsafe { free(p) }
+    // SAFETY: as for `free`.
+    unsafe { cairn::deallocate(p.cast()) }
 }
 
 /// calloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
-    calloc(count, size)
+    zeroed(count, size)
 }
 
 /// realloc(3).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __libc_realloc(p: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the caller's contract.
-    unsafe { realloc(p, size) }
+    // SAFETY: as for `realloc`.
+    unsafe { resized(p, size) }
 }
 
 /// reallocarray(3).
@@ -201,24 +242,24 @@ pub(crate) unsafe extern "C" fn __libc_reallocarray(
     count: usize,
     size: usize,
 ) -> *mut c_void {
-    // SAFETY: the caller's contract.
-    unsafe { reallocarray(p, count, size) }
+    // SAFETY: as for `realloc`.
+    unsafe { resized_array(p, count, size) }
 }
 
 /// memalign(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_memalign(align: usize, size: usize) -> *mut c_void {
-    memalign(align, size)
+    aligned(align, size)
 }
 
 /// valloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_valloc(size: usize) -> *mut c_void {
-    valloc(size)
+    aligned(page_size(), size)
 }
 
 /// pvalloc(3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_pvalloc(size: usize) -> *mut c_void {
-    pvalloc(size)
+    whole_pages(size)
 }

@@ -1,5 +1,6 @@
 //! What programs may ask and tell: glibc's mallinfo and friends, and cairn's own calls.
 
+use crate::account;
 use crate::report::{self, Stream};
 use cairn::Ledger;
 use core::ffi::{c_char, c_int, c_void};
@@ -96,10 +97,10 @@ pub(crate) unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::F
     }
 }
 
-/// malloc_stats(3): the ledger on standard error.
+/// malloc_stats(3): the account on standard error.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn malloc_stats() {
-    report::print_ledger();
+    account::print();
 }
 
 /// mallopt(3). Parameters of glibc's that tune what cairn does not have are taken note of and
@@ -137,10 +138,10 @@ pub(crate) extern "C" fn cairn_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The ledger on standard error.
+/// The account on standard error.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cairn_stats_print() {
-    report::print_ledger();
+    account::print();
 }
 
 /// Gives back all free memory.

@@ -6,13 +6,18 @@
 #![cfg_attr(panic = "abort", no_std)]
 #![allow(clippy::missing_safety_doc)] // The contracts are those of the C standard and malloc(3).
 
+mod account;
+mod at_signal;
 mod cgroup;
 mod config;
 mod cxx;
+mod environment;
 mod family;
 mod introspection;
 mod purge_thread;
 mod report;
+mod settings;
+mod stats;
 
 /// A broken invariant: the core does not panic on anything a program does.
 #[cfg(panic = "abort")]

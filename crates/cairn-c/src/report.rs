@@ -1,28 +1,48 @@
-//! Text for people and programs: the ledger in words, and glibc's XML.
+//! Where text goes: standard error, a file, a C stream, a few bytes; and glibc's XML.
 
-use cairn::{Amount, Ledger};
-use core::ffi::c_int;
+use cairn::Ledger;
+use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Writes to standard error, in pieces of a buffer's length.
-pub(crate) struct Stderr {
+const STDERR: c_int = 2;
+
+/// Writes to a descriptor, in pieces of a buffer's length.
+pub(crate) struct Output {
     bytes: [u8; 512],
     len: usize,
+    descriptor: c_int,
 }
 
-impl Stderr {
-    /// With nothing written.
-    pub(crate) fn new() -> Self {
-        Self { bytes: [0; 512], len: 0 }
+impl Output {
+    fn to(descriptor: c_int) -> Self {
+        Self { bytes: [0; 512], len: 0, descriptor }
+    }
+
+    /// Writes to standard error.
+    pub(crate) fn to_stderr() -> Self {
+        Self::to(STDERR)
+    }
+
+    /// Writes to standard error or, if the program has closed it, to where it led at the start.
+    pub(crate) fn to_first_stderr() -> Self {
+        let is_open = File::of(STDERR).is_some();
+        Self::to(if is_open { STDERR } else { kept_stderr().unwrap_or(STDERR) })
+    }
+
+    /// Makes the file anew.
+    pub(crate) fn to_file(path: &CStr) -> Option<Self> {
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_CLOEXEC;
+        open(path, flags).map(Self::to)
     }
 
     fn flush(&mut self) {
-        line(self.bytes.get(..self.len).unwrap_or(&[]));
+        write_all(self.descriptor, self.bytes.get(..self.len).unwrap_or(&[]));
         self.len = 0;
     }
 }
 
-impl Write for Stderr {
+impl Write for Output {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for &byte in text.as_bytes() {
             if self.len == self.bytes.len() {
@@ -37,83 +57,180 @@ impl Write for Stderr {
     }
 }
 
-impl Drop for Stderr {
+impl Drop for Output {
     fn drop(&mut self) {
         self.flush();
+        if self.descriptor != STDERR {
+            close(self.descriptor);
+        }
     }
 }
 
 /// Writes bytes to standard error.
 pub(crate) fn line(text: &[u8]) {
-    // SAFETY: the slice is valid for reading; errno's location is the thread's. There is nobody
-    // to tell about a failure, and errno is the program's.
-    unsafe {
-        let errno = libc::__errno_location();
-        let saved = *errno;
-        libc::write(2, text.as_ptr().cast(), text.len());
-        *errno = saved;
+    write_all(STDERR, text);
+}
+
+/// There is nobody to tell about a failure, and errno is the program's.
+fn write_all(descriptor: c_int, mut text: &[u8]) {
+    // SAFETY: errno's location is the thread's.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    while !text.is_empty() {
+        // SAFETY: the slice is valid for reading.
+        let written = unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
+        let Ok(written) = usize::try_from(written) else { break };
+        text = text.get(written..).unwrap_or(&[]);
     }
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+}
+
+/// Which file a descriptor leads to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct File {
+    device: u64,
+    node: u64,
+}
+
+impl File {
+    fn of(descriptor: c_int) -> Option<File> {
+        let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: valid for writing, and written if the call succeeds; errno's location is the
+        // thread's.
+        unsafe {
+            let errno = libc::__errno_location();
+            let saved = *errno;
+            let known = libc::fstat(descriptor, found.as_mut_ptr()) == 0;
+            *errno = saved;
+            known.then(|| {
+                let found = found.assume_init();
+                File { device: found.st_dev, node: found.st_ino }
+            })
+        }
+    }
+}
+
+/// A second descriptor of standard error; -1: none.
+static KEPT: AtomicI32 = AtomicI32::new(-1);
+static KEPT_DEVICE: AtomicU64 = AtomicU64::new(0);
+static KEPT_NODE: AtomicU64 = AtomicU64::new(0);
+
+/// Keeps standard error: many programs, `ls` for one, close it before they are at their end. Not in
+/// forked children: whoever reads a pipe to its end must not wait for them.
+pub(crate) fn keep_stderr() {
+    /// Beyond those that programs, shells among them, count on.
+    const LEAST: c_int = 100;
+    let Some(file) = File::of(STDERR) else { return };
+    // SAFETY: fcntl takes a number here; the handler stays loaded as long as the process.
+    let kept = unsafe {
+        if libc::pthread_atfork(None, None, Some(drop_kept_stderr)) != 0 {
+            return;
+        }
+        libc::fcntl(STDERR, libc::F_DUPFD_CLOEXEC, LEAST)
+    };
+    KEPT_DEVICE.store(file.device, Ordering::Relaxed);
+    KEPT_NODE.store(file.node, Ordering::Relaxed);
+    KEPT.store(kept, Ordering::Relaxed);
+}
+
+/// The descriptor, unless the program has closed it and may use the number for another file.
+fn kept_stderr() -> Option<c_int> {
+    let order = Ordering::Relaxed;
+    let file = File { device: KEPT_DEVICE.load(order), node: KEPT_NODE.load(order) };
+    Some(KEPT.load(order)).filter(|&kept| kept >= 0 && File::of(kept) == Some(file))
+}
+
+extern "C" fn drop_kept_stderr() {
+    if let Some(kept) = kept_stderr() {
+        close(kept);
+    }
+    KEPT.store(-1, Ordering::Relaxed);
 }
 
 /// Writes a warning of one line.
 pub(crate) fn warn(message: fmt::Arguments<'_>) {
-    let _ = writeln!(Stderr::new(), "cairn: {message}");
+    let _ = writeln!(Output::to_stderr(), "cairn: {message}");
 }
 
-const KIB: usize = 1024;
-
-/// The ledger as a table.
-pub(crate) fn print_ledger() {
-    let ledger = Ledger::take();
-    let mut out = Stderr::new();
-    // Stderr's writes do not fail.
-    let _ = write_ledger(&mut out, &ledger);
-}
-
-fn write_ledger(out: &mut Stderr, ledger: &Ledger) -> fmt::Result {
-    let total = ledger.total();
-    writeln!(out, "cairn ledger, process {}, in KiB", process_id())?;
-    writeln!(out, "{:34}{:>12}{:>12}", "", "bytes", "resident")?;
-    row(out, "spans", ledger.spans)?;
-    let parts = [
-        ("  blocks in use", ledger.sum(|c| c.in_use)),
-        ("  cached by threads", ledger.sum(|c| c.cached)),
-        ("  freed into their spans", ledger.sum(|c| c.free)),
-        ("  never handed out", ledger.sum(|c| c.untouched)),
-    ];
-    let parts_sum: usize = parts.iter().map(|p| p.1).sum();
-    for (name, bytes) in parts {
-        writeln!(out, "{name:34}{:>12}", bytes.div_ceil(KIB))?;
+/// Whether somebody may be watching standard error.
+pub(crate) fn stderr_is_a_terminal() -> bool {
+    let mut settings = core::mem::MaybeUninit::<libc::termios>::uninit();
+    // SAFETY: errno's location is the thread's; the kernel's settings are no longer than these.
+    unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        let is = libc::tcgetattr(STDERR, settings.as_mut_ptr()) == 0;
+        *errno = saved;
+        is
     }
-    let slack = ledger.spans.bytes - parts_sum;
-    writeln!(out, "{:34}{:>12}", "  cut off in front of blocks", slack.div_ceil(KIB))?;
-    row(out, "large blocks in use", ledger.large)?;
-    row(out, "mappings in use", ledger.mappings)?;
-    row(out, "dirty slices (free, not yet back)", ledger.dirty)?;
-    row(out, "metadata", ledger.metadata)?;
-    row(out, "total", total)?;
-    writeln!(out, "{:34}{:>12}", "free and given back", ledger.clean.div_ceil(KIB))?;
-    writeln!(out, "{:34}{:>12}", "given back since the start", ledger.given_back / 1024)?;
-    writeln!(
-        out,
-        "blocks: {} in spans, {} large, {} mappings; heaps: {} in use of {}",
-        ledger.classes.iter().map(|c| c.in_use).sum::<usize>(),
-        ledger.large_blocks,
-        ledger.mapping_blocks,
-        ledger.heaps.0,
-        ledger.heaps.1,
-    )?;
-    writeln!(out, "requested sizes are not kept: blocks count with their usable size")
 }
 
-fn row(out: &mut Stderr, name: &str, amount: Amount) -> fmt::Result {
-    let (bytes, resident) = (amount.bytes.div_ceil(KIB), amount.resident.div_ceil(KIB));
-    writeln!(out, "{name:34}{bytes:>12}{resident:>12}")
+/// What a file holds, as far as there is room.
+pub(crate) fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let file = open(path, libc::O_RDONLY | libc::O_CLOEXEC)?;
+    let mut len = 0;
+    // In pieces: what /proc holds may come so.
+    while let Some(rest) = room.get_mut(len..).filter(|rest| !rest.is_empty()) {
+        // SAFETY: `rest` is valid for writing. By number, as in `open`.
+        let got = unsafe { libc::syscall(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) };
+        match usize::try_from(got) {
+            Ok(more) if more > 0 => len += more,
+            _ => break,
+        }
+    }
+    close(file);
+    room.get(..len)
 }
 
-fn process_id() -> c_int {
-    // SAFETY: getpid has no preconditions.
-    unsafe { libc::getpid() }
+/// A descriptor that is closed on exec. By number: the C library's functions are cancellation
+/// points, and others may stand in for them.
+fn open(path: &CStr, flags: c_int) -> Option<c_int> {
+    const EVERYBODY: c_int = 0o666;
+    // SAFETY: a C string; errno's location is the thread's.
+    let file = unsafe {
+        let errno = libc::__errno_location();
+        let saved = *errno;
+        let at = libc::AT_FDCWD;
+        let file = libc::syscall(libc::SYS_openat, at, path.as_ptr(), flags, EVERYBODY);
+        *errno = saved;
+        file
+    };
+    c_int::try_from(file).ok().filter(|&file| file >= 0)
+}
+
+fn close(descriptor: c_int) {
+    // SAFETY: the descriptor is the caller's own.
+    unsafe { libc::syscall(libc::SYS_close, descriptor) };
+}
+
+/// Text in a place of fixed length.
+pub(crate) struct Line<'a> {
+    room: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Line<'a> {
+    /// With nothing written.
+    pub(crate) fn new(room: &'a mut [u8]) -> Self {
+        Line { room, len: 0 }
+    }
+
+    /// What has been written.
+    pub(crate) fn as_str(&self) -> &str {
+        let text = self.room.get(..self.len).unwrap_or(&[]);
+        core::str::from_utf8(text).unwrap_or("")
+    }
+}
+
+impl Write for Line<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.room.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
 }
 
 /// Writes to a C stream.

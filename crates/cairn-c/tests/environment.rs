@@ -6,6 +6,9 @@ use common::{
     EVERYWHERE, Loading, Outcome, Program, empty_library, is_root, library, passes, passes_in, run,
     scratch_dir, skip_for_stand_in, skipped,
 };
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::FromRawFd;
 use std::os::unix::process::CommandExt;
 
 /// Runs a case with these settings, in each loading.
@@ -30,9 +33,9 @@ fn without_settings_nothing_is_said() {
 }
 
 #[test]
-fn stats_prints_the_ledger_at_exit() {
+fn stats_prints_the_account_at_exit() {
     with_settings(&[("CAIRN_STATS", "1")], "work", |what, outcome| {
-        assert!(outcome.stderr.starts_with("cairn ledger"), "{what}");
+        assert!(outcome.stderr.starts_with("cairn: the memory of "), "{what}");
         assert!(outcome.stderr.lines().count() > 1, "{what}");
         assert!(outcome.stdout.is_empty(), "{what}");
     });
@@ -54,23 +57,95 @@ fn show_config_prints_the_settings() {
     });
 }
 
-#[test]
-fn unknown_settings_are_named_once() {
-    with_settings(&[("CAIRN_NO_SUCH_SETTING", "1")], "work", |what, outcome| {
-        assert_eq!(outcome.stderr.lines().count(), 1, "{what}");
-        assert!(outcome.stderr.starts_with("cairn: "), "{what}");
-        assert!(outcome.stderr.contains("CAIRN_NO_SUCH_SETTING"), "{what}");
+/// Somebody asks for the configuration: then what is wrong with it is said, too.
+fn with_settings_shown(settings: &[(&str, &str)], check: impl Fn(&str, Vec<&str>)) {
+    let settings = [settings, &[("CAIRN_SHOW_CONFIG", "1")]].concat();
+    with_settings(&settings, "work", |what, outcome| {
+        let warnings = outcome.stderr.lines().filter(|line| line.starts_with("cairn: "));
+        check(what, warnings.collect());
     });
 }
 
 #[test]
-fn bad_values_are_named() {
-    with_settings(&[("CAIRN_STATS", "perhaps")], "work", |what, outcome| {
-        assert_eq!(outcome.stderr.lines().count(), 1, "{what}");
-        assert!(outcome.stderr.starts_with("cairn: "), "{what}");
-        assert!(outcome.stderr.contains("CAIRN_STATS"), "{what}");
-        assert!(outcome.stderr.contains("perhaps"), "{what}");
+fn unknown_settings_are_named_with_what_is_near_or_all() {
+    with_settings_shown(&[("CAIRN_NO_SUCH_SETTING", "1")], |what, warnings| {
+        assert_eq!(warnings.len(), 1, "{what}");
+        assert!(warnings[0].contains("CAIRN_NO_SUCH_SETTING is not a setting"), "{what}");
+        for known in ["CAIRN_STATS,", "CAIRN_PURGE_DELAY,", "CAIRN_PURGE_THREAD"] {
+            assert!(warnings[0].contains(known), "{what}");
+        }
     });
+    for near in ["CAIRN_PURGE_DELY", "CAIRN_PURGE_DELAYS", "CAIRN_PURGEDELAI"] {
+        with_settings_shown(&[(near, "1s")], |what, warnings| {
+            let expected = format!("cairn: {near} is not a setting; CAIRN_PURGE_DELAY is");
+            assert_eq!(warnings, [expected], "{what}");
+        });
+    }
+}
+
+#[test]
+fn bad_values_are_named_with_what_can_be_read() {
+    for (name, value, readable) in [
+        ("CAIRN_STATS", "perhaps", "0, 1 or all"),
+        ("CAIRN_STATS", "1:x", "0, 1 or all"),
+        ("CAIRN_STATS_AT_SIGNAL", "KILL", "TERM"),
+        ("CAIRN_PURGE_DELAY", "5", "250ms"),
+        ("CAIRN_PURGE_DELAY", "1min", "250ms"),
+        ("CAIRN_HUGE_PAGES", "yes", "0 or 1"),
+        ("CAIRN_HUGE_PAGES", "\x1b[2J", "0 or 1"),
+    ] {
+        with_settings_shown(&[(name, value)], |what, warnings| {
+            let shown = value.replace('\x1b', "?");
+            let expected = format!("cairn: {name}: cannot read `{shown}`; it is ");
+            assert_eq!(warnings.len(), 1, "{what}");
+            assert!(warnings[0].starts_with(&expected), "{what}");
+            assert!(warnings[0].contains(readable), "{what}");
+        });
+    }
+}
+
+/// Programs compare what others say on standard error.
+#[test]
+fn into_files_and_pipes_nothing_is_said_unasked() {
+    let settings = [("CAIRN_NO_SUCH_SETTING", "1"), ("CAIRN_PURGE_DELAY", "5")];
+    with_settings(&settings, "work", |what, outcome| assert!(outcome.stderr.is_empty(), "{what}"));
+}
+
+/// A person looks on: it is said, by one process of all.
+#[test]
+fn on_a_terminal_wrong_settings_are_named_once() {
+    if skip_for_stand_in() {
+        return;
+    }
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("environment.c", loading) else { continue };
+        let mut command = program.command(&["child_works"]);
+        command.env("CAIRN_NO_SUCH_SETTING", "1").env("CAIRN_PURGE_DELAY", "5");
+        let said = on_a_terminal(command);
+        let lines: Vec<_> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{loading:?}: {said}");
+        assert!(said.contains("CAIRN_NO_SUCH_SETTING") && said.contains("`5`"), "{said}");
+    }
+}
+
+/// Runs the command to its end with a terminal as its standard error; what it says there.
+fn on_a_terminal(mut command: std::process::Command) -> String {
+    let (mut ours, mut theirs) = (0, 0);
+    // SAFETY: two numbers to write to; no name, settings or size are wanted.
+    let made = unsafe {
+        let none = std::ptr::null_mut();
+        libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast())
+    };
+    assert_eq!(made, 0, "a terminal");
+    // SAFETY: both are open and nobody else's.
+    let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
+    let status = command.stderr(theirs).status().expect("it starts");
+    assert!(status.success(), "{status}");
+    // The last descriptor of the other side: reading ends with an error after what was said.
+    drop(command);
+    let mut said = Vec::new();
+    let _ = ours.read_to_end(&mut said);
+    String::from_utf8(said).expect("text")
 }
 
 /// Names that only resemble ours, and values of any length and content.
@@ -82,9 +157,13 @@ fn other_variables_are_not_looked_at() {
     with_settings(&[("LONG", &long), ("EMPTY", "")], "work", |what, outcome| {
         assert!(outcome.stderr.is_empty(), "{what}");
     });
-    with_settings(&[("CAIRN_LONG", &long)], "work", |_, outcome| {
-        assert_eq!(outcome.stderr.lines().count(), 1, "one warning");
-        assert!(outcome.stderr.contains("CAIRN_LONG"), "the name is in it");
+    with_settings_shown(&[("CAIRN_LONG", &long)], |_, warnings| {
+        assert_eq!(warnings.len(), 1, "one warning");
+        assert!(warnings[0].contains("CAIRN_LONG"), "the name is in it");
+    });
+    with_settings_shown(&[("CAIRN_STATS_FILE", &long)], |_, warnings| {
+        assert_eq!(warnings.len(), 1, "one warning");
+        assert!(warnings[0].len() < 500, "not the whole value");
     });
 }
 

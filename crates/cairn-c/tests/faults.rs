@@ -64,9 +64,11 @@ const WATCHED: [&str; 14] = [
 ];
 
 /// All else that the library needs: what cannot fail, and what only its own calls of the same
-/// name would be failed by (the loader's, and the stream that a program hands over); and what only
-/// starts and ends the purge thread, which is refused its start in `purge_thread.rs`.
-const UNWATCHED: [&str; 32] = [
+/// name would be failed by (the loader's, and the stream that a program hands over); what only
+/// starts and ends the purge thread, which is refused its start in `purge_thread.rs`; and what only a
+/// setting asks for: an account on standard error kept aside or at a signal (`fcntl`, `fstat`,
+/// `raise` and `sig*`; `account.rs` has both refused), and words on settings.
+const UNWATCHED: [&str; 39] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
@@ -78,9 +80,10 @@ const UNWATCHED: [&str; 32] = [
     "abort",
     "bcmp",
     "dladdr",
-    "dlopen",
     "dlsym",
     "environ",
+    "fcntl",
+    "fstat",
     "fwrite",
     "getpid",
     "memcmp",
@@ -95,9 +98,15 @@ const UNWATCHED: [&str; 32] = [
     "pthread_getspecific",
     "pthread_join",
     "pthread_sigmask",
+    "raise",
+    "setenv",
+    "sigaction",
+    "sigaddset",
+    "sigemptyset",
     "sigfillset",
     "strlen",
     "sysconf",
+    "tcgetattr",
     "unsetenv",
 ];
 

@@ -135,7 +135,7 @@ fn children_of_a_busy_parent_have_one_too() {
 }
 
 #[test]
-fn it_is_shown_and_bad_values_are_named() {
+fn it_is_shown() {
     if skip_for_stand_in() {
         return;
     }
@@ -154,8 +154,6 @@ fn it_is_shown_and_bad_values_are_named() {
             let line = format!("CAIRN_PURGE_THREAD={shown}");
             assert!(said.lines().any(|said| said == line), "{loading:?}: {said}");
         }
-        let Some(said) = said(loading, &[("CAIRN_PURGE_THREAD", "maybe")]) else { continue };
-        assert_eq!(said, "cairn: CAIRN_PURGE_THREAD: cannot read `maybe`\n", "{loading:?}");
     }
 }
 

@@ -176,7 +176,7 @@ fn cairn_purge_reaches_idle_threads() {
 }
 
 #[test]
-fn the_ledger_is_printed_on_demand() {
+fn the_account_is_printed_on_demand() {
     if skip_for_stand_in() {
         return;
     }
@@ -184,7 +184,8 @@ fn the_ledger_is_printed_on_demand() {
         let Some(program) = Program::build("api.c", loading) else { continue };
         let outcome = program.run(&["stats_print"]);
         outcome.assert_success("stats_print");
-        assert!(outcome.stderr.starts_with("cairn ledger"), "{loading:?}:\n{}", outcome.stderr);
+        let said = &outcome.stderr;
+        assert!(said.starts_with("cairn: the memory of "), "{loading:?}:\n{said}");
         assert!(outcome.stderr.lines().count() > 1, "{loading:?}:\n{}", outcome.stderr);
         assert!(outcome.stdout.is_empty(), "{loading:?}");
     }

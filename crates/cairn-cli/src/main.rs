@@ -7,10 +7,12 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`run`] | `cairn run`: environment and exec |
+//! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
 #![no_main]
 
+mod advice;
 mod embedded;
 mod program;
 mod run;
@@ -49,7 +51,11 @@ enum Command {
 // SAFETY: no other crate of this program defines `main`, and the signature is the one C expects.
 #[unsafe(no_mangle)]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
-    let outcome = match Cli::parse().command {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(words) => return tell(&words),
+    };
+    let outcome = match cli.command {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path => print_path(),
     };
@@ -57,6 +63,13 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     eprintln!("cairn: {error:#}");
     let unfit = error.downcast_ref::<program::Unfit>();
     unfit.map_or(EXIT_OWN_FAILURE, program::Unfit::exit_code).into()
+}
+
+/// Help and the version, which were asked for, or what is wrong with the command line.
+fn tell(words: &clap::Error) -> c_int {
+    // There is nobody to tell about a failure.
+    let _ = words.print();
+    if words.use_stderr() { EXIT_OWN_FAILURE.into() } else { 0 }
 }
 
 fn print_path() -> Result<()> {

@@ -4,20 +4,28 @@
 //! exit status, signals, process id and streams are the program's own. It must never start a
 //! program that would silently run without cairn: [`program`] refuses those first.
 
-use crate::{embedded, program};
+use crate::{advice, embedded, program};
 use anyhow::{Context, Result};
 use std::convert::Infallible;
 use std::env;
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Asks the library for its ledger at exit.
+/// Asks the library for an account at exit.
 const STATS: &str = "CAIRN_STATS";
+/// The value by which descendants write theirs, too.
+const ALL: &str = "all";
+
+/// Tells the library where the account goes.
+const STATS_FILE: &str = "CAIRN_STATS_FILE";
+
+/// Asks the library for the account at SIGTERM and SIGINT, too.
+const STATS_AT_SIGNAL: &str = "CAIRN_STATS_AT_SIGNAL";
 
 /// Asks the library for a thread that gives memory back while the program is idle.
 const PURGE_THREAD: &str = "CAIRN_PURGE_THREAD";
@@ -30,17 +38,32 @@ const NO_INHERIT: &str = "CAIRN_NO_INHERIT";
 /// Run a program with cairn as its allocator
 ///
 /// The program takes the place of cairn: its exit status, signals, process id and streams are
-/// its own. Settings in CAIRN_* variables reach the library. If the program cannot be run, the
-/// exit status is 127 when it was not found, 126 when it cannot run with cairn, and 125 when
-/// cairn itself failed.
+/// its own. Settings in CAIRN_* variables reach the library; those that it will not understand are
+/// named first. If the program cannot be run, the exit status is 127 when it was not found, 126
+/// when it cannot run with cairn, and 125 when cairn itself failed or was called wrongly.
 #[derive(clap::Args)]
 #[command(override_usage = "cairn run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub(crate) struct Args {
-    /// Print where the memory is, on standard error, when the program exits
+    /// Say how much memory the program holds and cairn adds, when the program exits
     ///
-    /// This is also the way to see that cairn is active.
-    #[arg(long)]
-    stats: bool,
+    /// On standard error, and of the program only; with --stats=all of the processes that it
+    /// starts, too. This is also the way to see that cairn is active. A program that ends without
+    /// its exit handlers, as some shells do, says nothing.
+    #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "1", value_parser = ["1", ALL], hide_possible_values = true)]
+    stats: Option<String>,
+
+    /// Write what --stats says to a file; %p in its name is the process id
+    #[arg(long, value_name = "PATH")]
+    stats_file: Option<PathBuf>,
+
+    /// Say it when SIGTERM or SIGINT ends the program, too
+    ///
+    /// It takes one thread more in the program. With =TERM or =INT it is for one of the two.
+    #[arg(long, value_name = "SIGNAL", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "1", value_parser = ["1", "TERM", "INT"])]
+    #[arg(hide_possible_values = true)]
+    stats_at_signal: Option<String>,
 
     /// Let the program's children keep their own allocator
     ///
@@ -63,15 +86,34 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Infallible> {
     let launch = program::resolve(&args.command)?;
     let library = embedded::install()?;
-    let error = exec(&launch, &environment(&library, args))?;
+    let mut environment = environment(&library, args)?;
+    let lines = advice::lines(&environment);
+    for line in &lines {
+        eprintln!("cairn: {line}");
+    }
+    if !lines.is_empty() {
+        environment.push((advice::WARNED.into(), "1".into()));
+    }
+    let error = exec(&launch, &entries(environment))?;
     Err(program::Unfit::refused_by_system(launch.path, error).into())
 }
 
-/// The environment of this process with the library in front of `LD_PRELOAD`.
-fn environment(library: &Path, args: &Args) -> Vec<OsString> {
+/// The variables of this process with the library in front of `LD_PRELOAD`.
+fn environment(library: &Path, args: &Args) -> Result<Vec<(OsString, OsString)>> {
     let mut changes = vec![(LD_PRELOAD, preload_list(library, env::var_os(LD_PRELOAD)))];
-    if args.stats {
-        changes.push((STATS, "1".into()));
+    if let Some(whose) = &args.stats {
+        changes.push((STATS, whose.into()));
+    } else if args.stats_file.is_some() || args.stats_at_signal.is_some() {
+        let of_all = env::var_os(STATS).is_some_and(|whose| whose == ALL);
+        changes.push((STATS, if of_all { ALL } else { "1" }.into()));
+    }
+    if let Some(path) = &args.stats_file {
+        // Absolute: the program may go elsewhere.
+        let path = std::path::absolute(path).context("--stats-file")?;
+        changes.push((STATS_FILE, path.into_os_string()));
+    }
+    if let Some(signals) = &args.stats_at_signal {
+        changes.push((STATS_AT_SIGNAL, signals.into()));
     }
     if args.no_inherit {
         changes.push((NO_INHERIT, "1".into()));
@@ -82,13 +124,17 @@ fn environment(library: &Path, args: &Args) -> Vec<OsString> {
     let kept =
         env::vars_os().filter(|(name, _)| !changes.iter().any(|(changed, _)| name == changed));
     let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));
-    kept.chain(changed)
-        .map(|(mut entry, value)| {
-            entry.push("=");
-            entry.push(value);
-            entry
-        })
-        .collect()
+    Ok(kept.chain(changed).collect())
+}
+
+/// As the system wants them: `NAME=value`.
+fn entries(variables: Vec<(OsString, OsString)>) -> Vec<OsString> {
+    let entry = |(mut entry, value): (OsString, OsString)| {
+        entry.push("=");
+        entry.push(value);
+        entry
+    };
+    variables.into_iter().map(entry).collect()
 }
 
 /// Puts the library in front of what is preloaded already, so that its malloc wins; once only,

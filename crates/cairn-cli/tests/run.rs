@@ -40,14 +40,19 @@ impl Home {
         for name in ["XDG_CACHE_HOME", "LD_PRELOAD"] {
             command.env_remove(name);
         }
-        for name in ["CAIRN_STATS", "CAIRN_NO_INHERIT", "CAIRN_PURGE_THREAD"] {
-            command.env_remove(name);
+        // Ours and those of other allocators: cairn would speak of them.
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_str().unwrap_or_default();
+            if name.starts_with("CAIRN_") || name.contains("MALLOC") || name == "GLIBC_TUNABLES" {
+                command.env_remove(name);
+            }
         }
         command
     }
 
     fn run<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Output {
-        self.cairn().arg("run").args(arguments).output().unwrap()
+        // Here: what a program writes shall not lie in the source.
+        self.cairn().current_dir(self.path()).arg("run").args(arguments).output().unwrap()
     }
 
     /// Runs `cairn run PROGRAM` as another user, from where that user can read it.
@@ -234,6 +239,95 @@ fn options_reach_the_library_as_variables() {
     assert_eq!(seen(&["--stats"]), "CAIRN_STATS=1\n");
     assert_eq!(seen(&["--stats", "--no-inherit"]), "CAIRN_NO_INHERIT=1\nCAIRN_STATS=1\n");
     assert_eq!(seen(&["--purge-thread"]), "CAIRN_PURGE_THREAD=1\n");
+    assert_eq!(seen(&["--stats=all"]), "CAIRN_STATS=all\n");
+    assert_eq!(seen(&["--stats-at-signal=TERM"]), "CAIRN_STATS=1\nCAIRN_STATS_AT_SIGNAL=TERM\n");
+    assert_eq!(
+        seen(&["--stats-at-signal", "--stats=all", "--stats-file", "a-%p"]),
+        format!(
+            "CAIRN_STATS=all\nCAIRN_STATS_AT_SIGNAL=1\nCAIRN_STATS_FILE={}\n",
+            display(&home.path().join("a-%p"))
+        )
+    );
+    for wrong in ["--stats=some", "--stats-at-signal=KILL", "--stats-file"] {
+        let output = home.run(&[wrong]);
+        assert_eq!(output.status.code(), Some(125), "{wrong}");
+        assert_eq!(text(&output.stdout), "", "{wrong}");
+    }
+}
+
+#[test]
+fn the_account_names_the_program_and_goes_where_it_is_sent() {
+    let home = Home::new();
+    // One that closes standard error before it ends.
+    let output = home.run(&["--stats", "ls", "-d", "/"]);
+    assert_succeeded(&output);
+    assert_eq!(text(&output.stdout), "/\n");
+    assert!(text(&output.stderr).starts_with("cairn: the memory of ls, process "));
+
+    let file = home.path().join("account");
+    let output = home.run(&["--stats-file", display(&file), "ls", "-d", "/"]);
+    assert_succeeded(&output);
+    assert_eq!(text(&output.stderr), "");
+    assert!(fs::read_to_string(file).unwrap().starts_with("cairn: the memory of ls, process "));
+}
+
+/// What a person has to know about the variables, and once.
+#[test]
+fn variables_that_do_nothing_are_named() {
+    let home = Home::new();
+    let said = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = home.cairn();
+        command.envs(variables.iter().copied()).arg("run").args(arguments);
+        let output = command.output().unwrap();
+        assert_succeeded(&output);
+        text(&output.stderr)
+    };
+    assert_eq!(
+        said(&[("CAIRN_PURGE_DELY", "1s")], &["true"]),
+        "cairn: CAIRN_PURGE_DELY is not a setting; CAIRN_PURGE_DELAY is\n"
+    );
+    assert_eq!(
+        said(&[("CAIRN_PURGE_DELAY", "5")], &["true"]),
+        "cairn: CAIRN_PURGE_DELAY: cannot read `5`; it is a time such as 250ms or 1s, or 0\n"
+    );
+    for (name, value, owner) in [
+        ("MALLOC_CONF", "narenas:1", "jemalloc"),
+        ("_RJEM_MALLOC_CONF", "narenas:1", "jemalloc"),
+        ("MIMALLOC_SHOW_STATS", "1", "mimalloc"),
+        ("TCMALLOC_SAMPLE_PARAMETER", "1", "tcmalloc"),
+        ("MALLOC_ARENA_MAX", "2", "glibc"),
+        ("MALLOC_TRIM_THRESHOLD_", "2", "glibc"),
+        ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1", "glibc"),
+    ] {
+        assert_eq!(
+            said(&[(name, value)], &["true"]),
+            format!(
+                "cairn: {name} is {owner}'s; cairn does not read it: see docs/coming-from.md\n"
+            )
+        );
+    }
+    assert_eq!(said(&[("GLIBC_TUNABLES", "glibc.pthread.rseq=1")], &["true"]), "");
+    let two = [("MIMALLOC_A", "1"), ("MIMALLOC_B", "1")];
+    assert!(said(&two, &["true"]).contains(" are mimalloc's; cairn does not read them: "));
+    // Neither a second cairn nor the library says it again.
+    let cairn = env!("CARGO_BIN_EXE_cairn");
+    let wrong = [("CAIRN_FOO", "1"), ("MALLOC_CONF", "x")];
+    assert_eq!(said(&wrong, &[cairn, "run", "sh", "-c", "ls / >/dev/null"]).lines().count(), 2);
+}
+
+#[test]
+fn wrong_command_lines_end_with_125() {
+    let home = Home::new();
+    for arguments in [&["run"][..], &["run", "--nope", "true"], &["nope"], &[], &["path", "more"]] {
+        let output = home.cairn().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        assert!(!output.stderr.is_empty() && output.stdout.is_empty(), "{arguments:?}");
+    }
+    for arguments in [&["--help"][..], &["run", "--help"], &["help", "run"], &["--version"]] {
+        let output = home.cairn().args(arguments).output().unwrap();
+        assert_succeeded(&output);
+        assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{arguments:?}");
+    }
 }
 
 #[test]

@@ -34,6 +34,20 @@ static void secure(void)
     some_work();
 }
 
+/* This process and one that it starts. */
+static void child_works(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        char *arguments[] = {(char *)"itself", (char *)"work", NULL};
+        execve("/proc/self/exe", arguments, environ);
+        _exit(99);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "wait status %#x", status);
+}
+
 /* Prints what of LD_PRELOAD a child gets, and whether the library is active in it. */
 static void child_of_preload(void)
 {
@@ -92,6 +106,7 @@ static void standard_error_is_a_file(void)
 static const struct test_case cases[] = {
     {"work", work},
     {"secure", secure},
+    {"child_works", child_works},
     {"child_of_preload", child_of_preload},
     {"print_preload", print_preload},
     {"environment_is_taken_away", environment_is_taken_away},

@@ -204,6 +204,9 @@ fn compile(source: &str, loading: Loading) -> PathBuf {
             // Stand-ins are not always needed by symbol alone.
             compiler.arg("-Wl,--no-as-needed").arg(&library.shared);
             compiler.arg(format!("-Wl,-rpath,{}", dir.display()));
+            // Of the old kind, which comes before LD_LIBRARY_PATH: cargo sets that one, and a debug
+            // build of the library lies there.
+            compiler.arg("-Wl,--disable-new-dtags");
         }
         Loading::Static => {
             compiler.arg("-static").args(&library.archive);

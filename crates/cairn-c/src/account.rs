@@ -1,0 +1,240 @@
+//! The account in words and as a table, for people who run programs. The core's ledger has the
+//! figures; the kernel says what is resident. docs/ledger.md explains the lines.
+
+use crate::report::Output;
+use crate::settings::Text;
+use cairn::{Amount, Ledger};
+use core::fmt::{self, Display, Formatter, Write};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// The account of this process, on standard error.
+pub(crate) fn print() {
+    write_now(&mut Output::to_stderr());
+}
+
+/// The account of this process.
+pub(crate) fn write_now(out: &mut Output) {
+    let ledger = Ledger::take();
+    let mut room = [0; 4096];
+    let status = Status::read(&mut room);
+    let summary = Summary::of(&ledger);
+    // Outputs do not fail.
+    let _ = write_head(out, &ledger, &summary, &status);
+    let _ = write_table(out, &ledger);
+}
+
+/// What the kernel says of the process; as far as it does.
+struct Status<'a> {
+    name: &'a [u8],
+    resident: Option<usize>,
+    peak: Option<usize>,
+}
+
+impl<'a> Status<'a> {
+    fn read(room: &'a mut [u8]) -> Status<'a> {
+        let text = crate::report::read_file(c"/proc/self/status", room).unwrap_or(&[]);
+        let field = |name: &[u8]| {
+            let mut lines = text.split(|&b| b == b'\n');
+            lines.find_map(|line| Some(line.strip_prefix(name)?.trim_ascii()))
+        };
+        let kib = |name| {
+            let digits = field(name)?.strip_suffix(b" kB")?;
+            core::str::from_utf8(digits).ok()?.parse::<usize>().ok()?.checked_mul(KIB)
+        };
+        Status {
+            name: field(b"Name:").unwrap_or(b"a program"),
+            resident: kib(b"VmRSS:"),
+            peak: kib(b"VmHWM:"),
+        }
+    }
+}
+
+/// The ledger in three sums. Resident bytes, but for `held`.
+struct Summary {
+    /// What the program holds: all bytes of its blocks, touched or not.
+    held: usize,
+    blocks: usize,
+    /// Of these, resident. Small blocks count as if they were all: nobody knows of each.
+    held_resident: usize,
+    /// Free blocks beside used ones, in all their stages.
+    between: usize,
+    /// Free, to be given back.
+    waiting: usize,
+    tables: usize,
+}
+
+impl Summary {
+    fn of(ledger: &Ledger) -> Summary {
+        let small = ledger.sum(|c| c.in_use).min(ledger.spans.resident);
+        Summary {
+            held: ledger.allocated(),
+            blocks: ledger.classes.iter().map(|c| c.in_use).sum::<usize>()
+                + ledger.large_blocks
+                + ledger.mapping_blocks,
+            held_resident: small + ledger.large.resident + ledger.mappings.resident,
+            between: ledger.spans.resident - small,
+            waiting: ledger.dirty.resident,
+            tables: ledger.metadata.resident,
+        }
+    }
+
+    fn added(&self) -> usize {
+        self.between + self.waiting + self.tables
+    }
+}
+
+fn write_head(
+    out: &mut Output,
+    ledger: &Ledger,
+    summary: &Summary,
+    status: &Status<'_>,
+) -> fmt::Result {
+    let process = crate::stats::process();
+    writeln!(out, "cairn: the memory of {}, process {process}", Text(status.name))?;
+    let held = (Size(summary.held), summary.blocks);
+    writeln!(out, "  the program holds  {:>10}  in {} blocks", held.0, held.1)?;
+    writeln!(
+        out,
+        "  cairn adds         {:>10}  {} free between blocks, {} free and not yet given back, \
+         {} tables",
+        Size(summary.added()),
+        Size(summary.between),
+        Size(summary.waiting),
+        Size(summary.tables),
+    )?;
+    let ours = Size(ledger.total().resident);
+    match (status.resident, status.peak) {
+        (Some(now), Some(peak)) => writeln!(
+            out,
+            "  resident           {:>10}  {} at the peak; {ours} of it came through cairn",
+            Size(now),
+            Size(peak),
+        )?,
+        _ => writeln!(out, "  resident                    ?  {ours} came through cairn")?,
+    }
+    writeln!(out, "  In short: {}.", Verdict { summary, resident: status.resident })
+}
+
+/// The account in one sentence.
+struct Verdict<'a> {
+    summary: &'a Summary,
+    resident: Option<usize>,
+}
+
+impl Display for Verdict<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        /// So little is not worth a second thought.
+        const LITTLE: usize = 8 * MIB;
+        let Summary { held_resident, between, waiting, tables, .. } = *self.summary;
+        let added = self.summary.added();
+        let ours = held_resident + added;
+        let resident = self.resident.unwrap_or(ours);
+        if added <= LITTLE.max(held_resident / 10).max(resident / 4) {
+            if ours < resident / 2 {
+                let rest = Size(resident - ours);
+                return write!(
+                    f,
+                    "most resident memory, {rest}, is not malloc's but code, stacks and mappings \
+                     of the program's own"
+                );
+            }
+            return match (added * 100).checked_div(held_resident) {
+                Some(percent) if percent < 100 => {
+                    write!(f, "cairn adds {percent} % to what the program holds")
+                }
+                _ => write!(f, "cairn adds {} to what the program holds", Size(added)),
+            };
+        }
+        if waiting >= between && waiting >= tables {
+            let ms = cairn::purge_delay_ms();
+            return write!(
+                f,
+                "{} are free, and go back to the system once idle for {ms} ms while the program \
+                 allocates and frees",
+                Size(waiting)
+            );
+        }
+        if between >= tables {
+            return write!(
+                f,
+                "{} are holes, free blocks among used ones: new blocks go there first",
+                Size(between)
+            );
+        }
+        write!(f, "{} are cairn's own tables, left from a larger heap", Size(tables))
+    }
+}
+
+fn write_table(out: &mut Output, ledger: &Ledger) -> fmt::Result {
+    writeln!(out, "{:36}{:>12}{:>12}", "", "size", "resident")?;
+    row(out, "small blocks, up to 64 KiB", ledger.spans)?;
+    let parts = [
+        ("  in use", ledger.sum(|c| c.in_use)),
+        ("  free, at hand for a thread", ledger.sum(|c| c.cached)),
+        ("  free, among used ones", ledger.sum(|c| c.free)),
+        ("  not used so far", ledger.sum(|c| c.untouched)),
+    ];
+    let parts_sum: usize = parts.iter().map(|p| p.1).sum();
+    for (name, bytes) in parts {
+        single(out, name, bytes)?;
+    }
+    single(out, "  too small a rest for a block", ledger.spans.bytes - parts_sum)?;
+    row(out, "large blocks in use", ledger.large)?;
+    row(out, "larger ones, mapped one by one", ledger.mappings)?;
+    row(out, "free, not yet given back", ledger.dirty)?;
+    row(out, "cairn's own tables", ledger.metadata)?;
+    row(out, "all of cairn", ledger.total())?;
+    single(out, "free and given back (addresses only)", ledger.clean)?;
+    let given_back = usize::try_from(ledger.given_back).unwrap_or(usize::MAX);
+    single(out, "given back since the start", given_back)?;
+    writeln!(
+        out,
+        "blocks: {} small, {} large, {} mapped; threads' heaps: {} in use of {}",
+        ledger.classes.iter().map(|c| c.in_use).sum::<usize>(),
+        ledger.large_blocks,
+        ledger.mapping_blocks,
+        ledger.heaps.0,
+        ledger.heaps.1,
+    )?;
+    writeln!(
+        out,
+        "A block counts with all the bytes it has room for. More in cairn's docs/ledger.md."
+    )
+}
+
+fn single(out: &mut Output, name: &str, bytes: usize) -> fmt::Result {
+    writeln!(out, "{name:36}{:>12}", Size(bytes))
+}
+
+fn row(out: &mut Output, name: &str, amount: Amount) -> fmt::Result {
+    writeln!(out, "{name:36}{:>12}{:>12}", Size(amount.bytes), Size(amount.resident))
+}
+
+/// Bytes with a unit and three digits or so: `512 B`, `1.5 KiB`, `250 MiB`.
+struct Size(usize);
+
+impl Display for Size {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        let mut room = [0; 24];
+        let mut text = crate::report::Line::new(&mut room);
+        if self.0 < KIB {
+            write!(text, "{} B", self.0)?;
+        } else {
+            let power = self.0.ilog2() / 10;
+            let unit = UNITS.get(power as usize - 1).copied().unwrap_or("");
+            let shift = 10 * power;
+            let (whole, rest) = (self.0 >> shift, self.0 & ((1 << shift) - 1));
+            // Of the rest 10 bits: more would overflow.
+            let tenth = ((rest >> (shift - 10)) * 10) >> 10;
+            if whole < 100 {
+                write!(text, "{whole}.{tenth} {unit}")?;
+            } else {
+                write!(text, "{whole} {unit}")?;
+            }
+        }
+        f.pad(text.as_str())
+    }
+}

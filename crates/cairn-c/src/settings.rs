@@ -1,0 +1,227 @@
+//! The settings: their names, what their values may be, and what to say of others. Pure: the
+//! `cairn` command compiles this file too, and checks the variables before it starts a program.
+//! docs/configuration.md has the table.
+
+use core::fmt::{self, Display, Formatter};
+
+/// What every variable's name begins with.
+pub(crate) const PREFIX: &[u8] = b"CAIRN_";
+
+/// A setting with its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Setting<'a> {
+    Stats(Stats),
+    StatsFile(&'a [u8]),
+    StatsAtSignal(Signals),
+    ShowConfig(bool),
+    NoInherit(bool),
+    HugePages(bool),
+    PurgeDelayMs(usize),
+    PurgeThread(bool),
+    /// Somebody above this process has spoken of settings that make no sense.
+    Warned,
+}
+
+/// Whose account is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stats {
+    pub(crate) whose: Whose,
+    /// The first process that has seen the request, if that was not this one.
+    pub(crate) top: Option<u32>,
+}
+
+/// Which processes write their account.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whose {
+    Nobodys,
+    /// The first one's, whatever program it becomes by exec.
+    Tops,
+    /// Its descendants' too.
+    Everyones,
+}
+
+/// The signals at whose arrival the account is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Signals {
+    pub(crate) term: bool,
+    pub(crate) int: bool,
+}
+
+/// What a value may look like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    Switch,
+    Time,
+    Stats,
+    Path,
+    Signals,
+}
+
+impl Form {
+    fn in_words(self) -> &'static str {
+        match self {
+            Form::Switch => "it is 0 or 1",
+            Form::Time => "it is a time such as 250ms or 1s, or 0",
+            Form::Stats => "it is 0, 1 or all",
+            Form::Path => "it is the path of a file, of less than 1000 bytes",
+            Form::Signals => "it is 0, 1, TERM or INT",
+        }
+    }
+}
+
+/// The names, without the prefix.
+const NAMES: [(&str, Form); 8] = [
+    ("STATS", Form::Stats),
+    ("STATS_FILE", Form::Path),
+    ("STATS_AT_SIGNAL", Form::Signals),
+    ("SHOW_CONFIG", Form::Switch),
+    ("NO_INHERIT", Form::Switch),
+    ("HUGE_PAGES", Form::Switch),
+    ("PURGE_DELAY", Form::Time),
+    ("PURGE_THREAD", Form::Switch),
+];
+
+/// Longest path of a file; room is left for a process's number behind it.
+pub(crate) const PATH_BYTES_MAX: usize = 1000;
+
+/// A variable that is none of ours, or has a value that cannot be read; shown as one sentence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Problem<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+    form: Option<Form>,
+}
+
+/// Reads a variable: what follows the prefix, and the value.
+pub(crate) fn read<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Setting<'a>, Problem<'a>> {
+    let setting = match name {
+        b"STATS" => stats(value).map(Setting::Stats),
+        b"STATS_FILE" => (value.len() < PATH_BYTES_MAX).then_some(Setting::StatsFile(value)),
+        b"STATS_AT_SIGNAL" => signals(value).map(Setting::StatsAtSignal),
+        b"SHOW_CONFIG" => switch(value).map(Setting::ShowConfig),
+        b"NO_INHERIT" => switch(value).map(Setting::NoInherit),
+        b"HUGE_PAGES" => switch(value).map(Setting::HugePages),
+        b"PURGE_DELAY" => milliseconds(value).map(Setting::PurgeDelayMs),
+        b"PURGE_THREAD" => switch(value).map(Setting::PurgeThread),
+        b"WARNED" => Some(Setting::Warned),
+        _ => None,
+    };
+    let form = NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, form)| form);
+    setting.ok_or(Problem { name, value, form })
+}
+
+fn switch(value: &[u8]) -> Option<bool> {
+    match value {
+        b"1" => Some(true),
+        b"0" | b"" => Some(false),
+        _ => None,
+    }
+}
+
+/// `1` or `all`, and what the first process has put behind it: a colon and its number.
+fn stats(value: &[u8]) -> Option<Stats> {
+    let mut parts = value.splitn(2, |&b| b == b':');
+    let whose = match parts.next()? {
+        b"all" => Whose::Everyones,
+        word => match switch(word)? {
+            true => Whose::Tops,
+            false => Whose::Nobodys,
+        },
+    };
+    let top = match parts.next() {
+        Some(digits) => Some(core::str::from_utf8(digits).ok()?.parse().ok()?),
+        None => None,
+    };
+    Some(Stats { whose, top })
+}
+
+fn signals(value: &[u8]) -> Option<Signals> {
+    match value {
+        b"TERM" => Some(Signals { term: true, int: false }),
+        b"INT" => Some(Signals { term: false, int: true }),
+        _ => switch(value).map(|on| Signals { term: on, int: on }),
+    }
+}
+
+/// A time with a unit: `250ms`, `1s`, `0`.
+fn milliseconds(value: &[u8]) -> Option<usize> {
+    let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
+    let (number, unit) = value.split_at_checked(digits)?;
+    let number: usize = core::str::from_utf8(number).ok()?.parse().ok()?;
+    match unit {
+        b"ms" => Some(number),
+        b"s" => number.checked_mul(1000),
+        b"" if number == 0 => Some(0),
+        _ => None,
+    }
+}
+
+impl Display for Problem<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (name, value) = (Text(self.name), Text(self.value));
+        if let Some(form) = self.form {
+            return write!(f, "CAIRN_{name}: cannot read `{value}`; {}", form.in_words());
+        }
+        write!(f, "CAIRN_{name} is not a setting; ")?;
+        let near = NAMES.iter().min_by_key(|(known, _)| distance(known.as_bytes(), self.name));
+        match near {
+            Some((known, _)) if distance(known.as_bytes(), self.name) <= TYPING_ERRORS => {
+                write!(f, "CAIRN_{known} is")
+            }
+            _ => NAMES.iter().enumerate().try_for_each(|(place, (known, _))| {
+                let before = if place == 0 { "there are " } else { ", " };
+                write!(f, "{before}CAIRN_{known}")
+            }),
+        }
+    }
+}
+
+/// So many letters may be missing, too many or wrong for a name to be meant.
+const TYPING_ERRORS: usize = 2;
+/// Longer than any name that may be meant.
+const NAME_MAX: usize = 20;
+
+/// How many letters to add, to leave out or to change lead from one name to the other.
+fn distance(known: &[u8], name: &[u8]) -> usize {
+    if name.len() > NAME_MAX {
+        return usize::MAX;
+    }
+    // The distances from the letters seen so far of `known` to each beginning of `name`.
+    let mut row = [0; NAME_MAX + 1];
+    for (place, cell) in row.iter_mut().enumerate() {
+        *cell = place;
+    }
+    for (seen, letter) in known.iter().enumerate() {
+        let mut diagonal = seen;
+        let mut left = seen + 1;
+        if let Some(first) = row.first_mut() {
+            *first = left;
+        }
+        for (cell, other) in row.iter_mut().skip(1).zip(name) {
+            let changed = diagonal + usize::from(letter != other);
+            diagonal = *cell;
+            left = changed.min(*cell + 1).min(left + 1);
+            *cell = left;
+        }
+    }
+    row.get(name.len()).copied().unwrap_or(usize::MAX)
+}
+
+/// Bytes of the environment, shown as far as they are printable text and not too long.
+pub(crate) struct Text<'a>(pub(crate) &'a [u8]);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 200;
+        let text = self.0.get(..SHOWN).unwrap_or(self.0);
+        for chunk in text.utf8_chunks() {
+            for letter in chunk.valid().chars() {
+                write!(f, "{}", if letter.is_control() { '?' } else { letter })?;
+            }
+            if !chunk.invalid().is_empty() {
+                f.write_str("?")?;
+            }
+        }
+        if self.0.len() > SHOWN { f.write_str("...") } else { Ok(()) }
+    }
+}

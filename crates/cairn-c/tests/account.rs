@@ -1,0 +1,375 @@
+//! The account that `CAIRN_STATS` asks for: what it says, whose it is, where it goes, and that a
+//! signal brings it without a deadlock.
+
+mod common;
+
+use common::{
+    EVERYWHERE, Outcome, Program, is_root, limit, run, scratch_dir, skip_for_stand_in, skipped,
+};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const HEAD: &str = "cairn: the memory of ";
+
+/// A command for a case, in each loading; none for a stand-in.
+fn commands(case: &str, settings: &[(&str, &str)]) -> Vec<(String, Command)> {
+    if skip_for_stand_in() {
+        return Vec::new();
+    }
+    let command = |loading| {
+        let mut command = Program::build("account.c", loading)?.command(&[case]);
+        command.envs(settings.iter().copied());
+        Some((format!("{case} with {settings:?}, {loading:?}"), command))
+    };
+    EVERYWHERE.into_iter().filter_map(command).collect()
+}
+
+fn outcomes(case: &str, settings: &[(&str, &str)]) -> Vec<(String, Outcome)> {
+    let outcome = |(what, command): (String, Command)| {
+        let outcome = run(command);
+        outcome.assert_success(&what);
+        (format!("{what}:\n{}", outcome.stderr), outcome)
+    };
+    commands(case, settings).into_iter().map(outcome).collect()
+}
+
+fn accounts(text: &str) -> usize {
+    text.lines().filter(|line| line.starts_with(HEAD)).count()
+}
+
+/// A number with a unit, in bytes.
+fn bytes(size: &str) -> f64 {
+    let (number, unit) = size.trim().split_once(' ').expect("a unit");
+    let units = ["B", "KiB", "MiB", "GiB"];
+    let power = units.iter().position(|&known| known == unit).expect("a known unit");
+    number.parse::<f64>().expect("a number") * 1024_f64.powi(power.try_into().expect("small"))
+}
+
+/// What follows these words in their line, up to two spaces.
+fn after<'a>(text: &'a str, words: &str) -> &'a str {
+    let line = text.lines().find_map(|line| line.trim_start().strip_prefix(words));
+    let line = line.unwrap_or_else(|| panic!("no {words} in {text}"));
+    line.trim_start().split("  ").next().expect("a first part")
+}
+
+const STATS: (&str, &str) = ("CAIRN_STATS", "1");
+
+// What it says.
+
+#[test]
+fn it_names_the_program_and_begins_with_what_matters() {
+    for (what, command) in commands("hold_much", &[STATS]) {
+        let program = PathBuf::from(command.get_program());
+        let outcome = run(command);
+        outcome.assert_success(&what);
+        let mut lines = outcome.stderr.lines();
+        let first = lines.next().expect("a first line");
+        // As far as the kernel keeps names.
+        let name = program.file_name().expect("a name").to_string_lossy();
+        let name = name.get(..15).unwrap_or(&name);
+        assert!(first.starts_with(&format!("{HEAD}{name}, process ")), "{what}: {first}");
+        let (held, added) =
+            (after(&outcome.stderr, "the program holds"), after(&outcome.stderr, "cairn adds"));
+        let resident = bytes(after(&outcome.stderr, "resident"));
+        assert!((64..70).contains(&((bytes(held) / 1048576.0) as u32)), "{what}: {held}");
+        assert!(bytes(added) < 6.0 * 1048576.0, "{what}: {added}");
+        assert!(resident >= 64.0 * 1048576.0, "{what}: {resident}");
+        let verdict = after(&outcome.stderr, "In short:");
+        assert!(verdict.starts_with("cairn adds ") && verdict.contains(" % to what"), "{verdict}");
+        assert!(outcome.stderr.contains("docs/ledger.md"), "{what}: the page that explains it");
+        assert!(outcome.stdout.is_empty(), "{what}");
+    }
+}
+
+#[test]
+fn its_verdict_fits_the_program() {
+    for (case, verdict) in
+        [("hold_untouched", "most resident memory"), ("leave_holes", "are holes")]
+    {
+        for (what, outcome) in outcomes(case, &[STATS, ("CAIRN_PURGE_DELAY", "1000s")]) {
+            assert!(after(&outcome.stderr, "In short:").contains(verdict), "{what}");
+        }
+    }
+}
+
+// Whose it is.
+
+#[test]
+fn only_the_first_process_writes_it() {
+    for (what, outcome) in outcomes("children", &[STATS]) {
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+}
+
+#[test]
+fn all_processes_write_theirs_when_asked() {
+    for (what, outcome) in outcomes("children", &[("CAIRN_STATS", "all")]) {
+        assert_eq!(accounts(&outcome.stderr), 3, "{what}");
+    }
+}
+
+/// A wrapper that ends in `exec program`: the process is the same.
+#[test]
+fn the_first_process_may_become_another_program() {
+    for (what, outcome) in outcomes("becomes_another", &[STATS]) {
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+}
+
+// Where it goes.
+
+/// A path of this test's own, in a folder without other files.
+fn empty_folder(name: &str) -> PathBuf {
+    let folder = scratch_dir().join(format!("account-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder");
+    folder
+}
+
+fn file_names(folder: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+    let names = fs::read_dir(folder).expect("the folder").map(name);
+    let mut names: Vec<_> = names.map(|name| name.into_string().expect("plain")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn it_goes_into_the_file_that_is_named() {
+    let folder = empty_folder("named");
+    let path = folder.join("account");
+    let file = ("CAIRN_STATS_FILE", path.to_str().expect("plain"));
+    for (what, outcome) in outcomes("children", &[STATS, file]) {
+        assert!(outcome.stderr.is_empty(), "{what}");
+        assert_eq!(accounts(&fs::read_to_string(&path).expect("an account")), 1, "{what}");
+        assert_eq!(file_names(&folder), ["account"], "{what}");
+    }
+    fs::remove_dir_all(folder).expect("it is there");
+}
+
+#[test]
+fn no_two_processes_write_the_same_file() {
+    for pattern in ["%p", "a%pb%p", "account"] {
+        let folder = empty_folder("each");
+        let path = folder.join(pattern);
+        let file = ("CAIRN_STATS_FILE", path.to_str().expect("plain"));
+        for (what, command) in commands("children", &[("CAIRN_STATS", "all"), file]) {
+            let (outcome, id) = run_with_id(command);
+            outcome.assert_success(&what);
+            assert!(outcome.stderr.is_empty(), "{what}:\n{}", outcome.stderr);
+            let names = file_names(&folder);
+            assert_eq!(names.len(), 3, "{what}: {names:?}");
+            let top =
+                if pattern == "account" { pattern.into() } else { pattern.replace("%p", &id) };
+            assert!(names.contains(&top), "{what}: {names:?} without {top}");
+            for name in names {
+                assert!(name.starts_with(&pattern[..1]) || pattern == "%p", "{name}");
+                let account = folder.join(name);
+                assert_eq!(accounts(&fs::read_to_string(&account).expect("text")), 1, "{what}");
+                fs::remove_file(account).expect("it is there");
+            }
+        }
+        fs::remove_dir_all(folder).expect("it is there");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_and_standard_error_has_it() {
+    let file = ("CAIRN_STATS_FILE", "/absent/account");
+    for (what, outcome) in outcomes("hold", &[STATS, file]) {
+        let first = outcome.stderr.lines().next().expect("a first line");
+        assert!(first.contains("CAIRN_STATS_FILE") && first.contains("/absent/account"), "{what}");
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+}
+
+#[test]
+fn a_program_that_closes_standard_error_has_one_too() {
+    for (what, outcome) in outcomes("closes_standard_error", &[STATS]) {
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+}
+
+#[test]
+fn it_needs_no_second_descriptor() {
+    for (what, mut command) in commands("hold", &[STATS]) {
+        limit(&mut command, libc::RLIMIT_NOFILE, 50);
+        let outcome = run(command);
+        outcome.assert_success(&what);
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+}
+
+/// Whoever reads standard error to its end does not wait for a daemon.
+#[test]
+fn a_child_left_behind_does_not_keep_standard_error() {
+    for (what, mut command) in commands("leaves_a_child", &[STATS]) {
+        command.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut said = String::new();
+        child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        assert_eq!(accounts(&said), 1, "{what}");
+        // Only now may the child's child end.
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ended").success(), "{what}");
+    }
+}
+
+// At a signal.
+
+const AT_SIGNAL: [(&str, &str); 2] = [STATS, ("CAIRN_STATS_AT_SIGNAL", "1")];
+
+/// Starts the command and waits until it says that it is ready, if it is one that does.
+fn started(mut command: Command, says: bool) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // SAFETY: between fork and exec only the async-signal-safe `alarm` is called.
+    unsafe {
+        command.pre_exec(|| {
+            libc::alarm(300);
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().expect("it starts");
+    if says {
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+    }
+    child
+}
+
+fn outcome_of(child: Child) -> Outcome {
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Outcome { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn run_with_id(command: Command) -> (Outcome, String) {
+    let child = started(command, false);
+    let id = child.id().to_string();
+    (outcome_of(child), id)
+}
+
+fn send(child: &Child, signal: i32) {
+    // SAFETY: the child has not been waited for, so the number is still its.
+    unsafe { libc::kill(child.id().cast_signed(), signal) };
+}
+
+fn dies_with_an_account(case: &str, settings: &[(&str, &str)], signal: i32) {
+    for (what, command) in commands(case, settings) {
+        let child = started(command, true);
+        send(&child, signal);
+        // Some supervisors send it twice, to the process and to its group.
+        send(&child, signal);
+        let outcome = outcome_of(child);
+        let what = format!("{what}, {}:\n{}", outcome.status, outcome.stderr);
+        assert_eq!(outcome.status.signal(), Some(signal), "{what}");
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+        assert!(outcome.stderr.ends_with("docs/ledger.md.\n"), "whole: {what}");
+    }
+}
+
+#[test]
+fn a_signal_brings_it_and_ends_the_process() {
+    dies_with_an_account("waits", &AT_SIGNAL, libc::SIGTERM);
+    dies_with_an_account("waits", &AT_SIGNAL, libc::SIGINT);
+}
+
+/// What is interrupted does not go on and end in another way.
+#[test]
+fn an_interrupted_call_does_not_outrun_the_signal() {
+    for _ in 0..10 {
+        dies_with_an_account("ends_when_interrupted", &AT_SIGNAL, libc::SIGTERM);
+    }
+}
+
+/// The signal interrupts threads that hold the allocator's locks.
+#[test]
+fn a_signal_inside_the_allocator_is_no_deadlock() {
+    for _ in 0..30 {
+        dies_with_an_account("waits_busily", &AT_SIGNAL, libc::SIGTERM);
+    }
+}
+
+#[test]
+fn signals_end_the_process_without_one_if_nobody_asks() {
+    let asked_for = ("CAIRN_STATS_AT_SIGNAL", "1");
+    let other = ("CAIRN_STATS_AT_SIGNAL", "INT");
+    for settings in [&[STATS][..], &[asked_for], &[STATS, other]] {
+        for (what, command) in commands("waits", settings) {
+            let child = started(command, true);
+            send(&child, libc::SIGTERM);
+            let outcome = outcome_of(child);
+            assert_eq!(outcome.status.signal(), Some(libc::SIGTERM), "{what}");
+            assert!(outcome.stderr.is_empty(), "{what}:\n{}", outcome.stderr);
+        }
+    }
+}
+
+#[test]
+fn the_programs_own_handlers_are_left_alone() {
+    for (what, outcome) in outcomes("handles_it_itself", &AT_SIGNAL) {
+        assert_eq!(accounts(&outcome.stderr), 1, "at the exit, {what}");
+    }
+    for (what, mut command) in commands("ignores_it", &AT_SIGNAL) {
+        // SAFETY: between fork and exec only the async-signal-safe `signal` is called.
+        unsafe {
+            command.pre_exec(|| {
+                libc::signal(libc::SIGTERM, libc::SIG_IGN);
+                Ok(())
+            });
+        }
+        let outcome = run(command);
+        outcome.assert_success(&what);
+        assert_eq!(accounts(&outcome.stderr), 1, "at the exit, {what}");
+    }
+}
+
+#[test]
+fn forked_children_die_of_it_as_without_us() {
+    for stats in ["1", "all"] {
+        let settings = [("CAIRN_STATS", stats), ("CAIRN_STATS_AT_SIGNAL", "1")];
+        for (what, outcome) in outcomes("child_gets_it", &settings) {
+            assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+        }
+    }
+}
+
+/// The limit does not count for root, and so the program runs as another user.
+#[test]
+fn without_a_thread_the_signal_is_as_without_us() {
+    const NOBODY: u32 = 65534;
+    if !is_root() && skipped("only root can run it as another user") {
+        return;
+    }
+    // A static program: the other user may not read where the library lies.
+    for (what, mut command) in commands("waits", &AT_SIGNAL).into_iter().skip(2) {
+        limit(&mut command, libc::RLIMIT_NPROC, 0);
+        command.uid(NOBODY).gid(NOBODY);
+        let child = started(command, true);
+        send(&child, libc::SIGTERM);
+        let outcome = outcome_of(child);
+        assert_eq!(outcome.status.signal(), Some(libc::SIGTERM), "{what}");
+        let expected = "cairn: CAIRN_STATS_AT_SIGNAL: no thread can be started\n";
+        assert_eq!(outcome.stderr, expected, "{what}");
+    }
+}
+
+/// The thread that waits for the signal is not what keeps a process alive.
+#[test]
+fn a_process_ends_with_its_last_thread() {
+    for more in [&[][..], &[("CAIRN_PURGE_THREAD", "1")]] {
+        for (what, outcome) in outcomes("main_thread_leaves", &[&AT_SIGNAL[..], more].concat()) {
+            assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+        }
+    }
+    for (what, command) in commands("main_thread_leaves_and_it_comes", &AT_SIGNAL) {
+        let child = started(command, true);
+        send(&child, libc::SIGTERM);
+        assert_eq!(outcome_of(child).status.signal(), Some(libc::SIGTERM), "{what}");
+    }
+}
