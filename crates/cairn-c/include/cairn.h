@@ -81,15 +81,17 @@ struct cairn_header {
     unsigned int class_bytes;
     unsigned int slice_shift;
     unsigned int descriptor_bytes; /* owner, class: unsigned int; slot at 8 */
-    unsigned int chunk_slices;
-    unsigned int chunk_bytes;
+    unsigned int section_slices; /* metadata but descriptors stands in sections */
+    unsigned int section_bytes;
     unsigned int slot_bytes;
-    unsigned int words_offset; /* 8 bytes each; slice i of a chunk at place i % 8 * 8 + i / 8 */
+    unsigned int words_offset; /* 8 bytes each; slice i of a section at
+                                  i / 64 * 64 + i % 8 * 8 + i % 64 / 8 */
     unsigned int heap_bytes;
     unsigned int span_until_offset;  /* unsigned int; blocks in use = until + rest */
     unsigned int span_rest_offset;   /* short */
     unsigned int span_carved_offset; /* unsigned short */
     unsigned int span_start_offset;  /* pointer */
+    unsigned int slots_offset;       /* slot_bytes each */
 };
 
 /* The window of address space that spans and large blocks come from. */
@@ -101,7 +103,7 @@ struct cairn_map {
     unsigned char *base;
     size_t slices;
     size_t first; /* index of the first slice: 0 */
-    const unsigned char *chunks;
+    const unsigned char *sections;
     const unsigned char *heaps;
     size_t heap_limit;
     size_t committed; /* index of the first slice without memory behind it */

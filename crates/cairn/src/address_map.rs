@@ -23,9 +23,9 @@ use core::ptr::null_mut;
 // The metadata stands at a random multiple of 64 KiB, so that who knows a block's address knows no
 // metadata's:
 //
-//     | descriptors 32 B/slice | chunks 4672 B/64 slices | heaps 4 KiB each |
-//       read-only, then a        committed with             committed
-//       committed part           their slices               one by one
+//     | descriptors 32 B/slice | sections 74,304 B/1,024 slices | heaps 4 KiB each |
+//       read-only, then a        committed with                    committed
+//       committed part           their slices                      one by one
 //
 // A descriptor's place is pointer bits, those of a slice modulo the window's size. The window begins
 // anywhere, so its first slice's descriptor does, too: the table goes on at its start.
@@ -34,6 +34,10 @@ use core::ptr::null_mut;
 
 /// Slices in a chunk: what one bitmap word covers, 1 MiB.
 pub(crate) const CHUNK_SLICES: usize = 64;
+/// Slices whose metadata but for the descriptors stands together, 16 MiB: a large block touches the page of
+/// its first slot, and one of bitmaps for each of these.
+pub(crate) const SECTION_SLICES: usize = SECTION_CHUNKS * CHUNK_SLICES;
+const SECTION_CHUNKS: usize = 16;
 /// Bytes set aside for a heap; its address modulo 2^32 is its tag.
 pub(crate) const HEAP_SIZE: usize = 4096;
 
@@ -51,7 +55,7 @@ pub(crate) const OWNER_NONE: u32 = 0;
 pub(crate) const OWNER_ORPHAN: u32 = 1;
 /// The first slice of a large block.
 pub(crate) const OWNER_LARGE: u32 = 2;
-/// All tags of heaps are larger: heaps stand at multiples of `HEAP_SIZE`.
+/// All tags of heaps are larger: heaps stand at multiples of `HEAP_SIZE`, but not of 2^32.
 pub(crate) const OWNER_HEAP_MIN: u32 = 3;
 
 /// What any thread may read about a slice.
@@ -101,7 +105,7 @@ impl Descriptor {
 pub(crate) struct Slot([u8; 64]);
 
 /// The allocation state of 64 slices; touched under the arena's lock only.
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub(crate) struct ChunkBits {
     /// Slices that are in no use.
     pub(crate) free: u64,
@@ -113,21 +117,28 @@ pub(crate) struct ChunkBits {
     pub(crate) heads: u64,
 }
 
-/// All metadata of 64 slices but their descriptors.
+/// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the first two stands in
+/// one page.
 #[repr(C)]
-struct Chunk {
-    slots: [Slot; CHUNK_SLICES],
-    words: [RemoteWord; CHUNK_SLICES],
-    bits: ChunkBits,
+struct Section {
+    bits: [ChunkBits; SECTION_CHUNKS],
+    leaf: Leaf,
+    words: [RemoteWord; SECTION_SLICES],
+    slots: [Slot; SECTION_SLICES],
 }
 
-/// Bytes of a chunk's metadata.
-pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
-/// From a chunk's metadata to its remote words.
-pub(crate) const WORDS_OFFSET: usize = core::mem::offset_of!(Chunk, words);
+/// What the arena's tree says of a section's chunks; the arena's.
+#[repr(C, align(64))]
+pub(crate) struct Leaf([u8; 64]);
+
+/// Bytes of a section's metadata.
+pub(crate) const SECTION_BYTES: usize = size_of::<Section>();
+/// From a section's metadata to its remote words, and to its slots.
+pub(crate) const WORDS_OFFSET: usize = core::mem::offset_of!(Section, words);
+pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(CHUNK_BYTES == 4672);
+const _: () = assert!(SECTION_BYTES == 74_304);
 
 /// The window. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
@@ -141,7 +152,7 @@ pub(crate) struct Map {
     slices: AtomicUsize,
     /// The first slice, 0.
     first: AtomicUsize,
-    chunks: AtomicPtr<Chunk>,
+    sections: AtomicPtr<Section>,
     heaps: AtomicPtr<u8>,
     heap_limit: AtomicUsize,
     // Grows.
@@ -226,36 +237,50 @@ pub(crate) fn descriptor_at(index: usize) -> &'static Descriptor {
     descriptor(slice_address(index))
 }
 
+/// The metadata of the section that a committed slice belongs to.
 #[inline(always)]
-fn chunk(index: usize) -> *mut Chunk {
-    debug_assert!(index * CHUNK_SLICES < committed());
-    MAP.chunks.load(Ordering::Relaxed).wrapping_add(index)
+fn section_of(index: usize) -> *mut Section {
+    debug_assert!(index < committed());
+    MAP.sections.load(Ordering::Relaxed).wrapping_add(index / SECTION_SLICES)
 }
 
 /// The metadata slot of a committed slice.
 #[inline(always)]
 pub(crate) fn slot(index: usize) -> *mut Slot {
-    let chunk = chunk(index / CHUNK_SLICES);
-    // SAFETY: committed slices have committed chunks.
-    unsafe { (&raw mut (*chunk).slots).cast::<Slot>().add(index % CHUNK_SLICES) }
+    let section = section_of(index);
+    // SAFETY: only an address is computed, inside the section.
+    unsafe { (&raw mut (*section).slots).cast::<Slot>().add(index % SECTION_SLICES) }
 }
 
-/// The remote word of a committed slice.
+/// The remote word of a slice.
+///
+/// # Safety
+/// The slice is committed.
 #[inline(always)]
-pub(crate) fn remote_word(index: usize) -> &'static RemoteWord {
-    let chunk = chunk(index / CHUNK_SLICES);
+pub(crate) unsafe fn remote_word(index: usize) -> &'static RemoteWord {
+    let section = section_of(index);
     // Neighbours are often spans of different threads: their words stand on different lines.
-    let place = index % CHUNK_SLICES % 8 * 8 + index % CHUNK_SLICES / 8;
-    // SAFETY: committed slices have committed chunks; words are atomics and never unmapped.
-    unsafe { &*(&raw const (*chunk).words).cast::<RemoteWord>().add(place) }
+    let place = index % SECTION_SLICES & !(CHUNK_SLICES - 1)
+        | index % CHUNK_SLICES % 8 * 8
+        | index % CHUNK_SLICES / 8;
+    // SAFETY: the caller's contract: committed slices have committed metadata, which stays. Words are
+    // atomics.
+    unsafe { &*(&raw const (*section).words).cast::<RemoteWord>().add(place) }
 }
 
 /// The bitmaps of a committed chunk.
 #[inline(always)]
-pub(crate) fn chunk_bits(index: usize) -> *mut ChunkBits {
-    let chunk = chunk(index);
-    // SAFETY: only the address is computed.
-    unsafe { &raw mut (*chunk).bits }
+pub(crate) fn chunk_bits(chunk: usize) -> *mut ChunkBits {
+    let section = section_of(chunk * CHUNK_SLICES);
+    // SAFETY: only an address is computed, inside the section.
+    unsafe { (&raw mut (*section).bits).cast::<ChunkBits>().add(chunk % SECTION_CHUNKS) }
+}
+
+/// The leaves of the arena's tree: the first one, and how far they are from each other.
+pub(crate) fn leaves() -> (*mut Leaf, usize) {
+    let section = MAP.sections.load(Ordering::Relaxed);
+    // SAFETY: only an address is computed, inside the section.
+    (unsafe { &raw mut (*section).leaf }, SECTION_BYTES)
 }
 
 /// Whether a large block begins in a slice, or what is kept of one.
@@ -395,7 +420,7 @@ const PAGE: usize = 64 << 10;
 
 /// Where the parts of the metadata are, counted from its start.
 struct Layout {
-    chunks: usize,
+    sections: usize,
     heaps: usize,
     heap_limit: usize,
     bytes: usize,
@@ -403,15 +428,32 @@ struct Layout {
 
 fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
-    let chunks = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
-    let heaps = os::round_up(chunks + slices / CHUNK_SLICES * CHUNK_BYTES, PAGE);
+    let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
+    let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
     let heap_limit = (size >> 20).clamp(256, 65536);
-    Layout { chunks, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
+    Layout { sections, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
 }
 
-/// Where the metadata of a window begins, counted from its front.
-fn place_of(size: usize) -> usize {
-    random(1, (front_of(size) - layout_of(size).bytes) / PAGE + 1) * PAGE
+/// Where the metadata of a window begins whose front is there, counted from it. No heap's address is a
+/// multiple of 2^32: its tag would be `OWNER_NONE`.
+pub(crate) fn place_of(front: usize, size: usize) -> usize {
+    let layout = layout_of(size);
+    let place = random(1, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
+    let heaps = front + place + layout.heaps;
+    let (multiple, end) = (heaps.next_multiple_of(4 * GIB), front + place + layout.bytes);
+    match end.checked_sub(multiple) {
+        None | Some(0) => place,
+        // All of them in front of it, or behind it.
+        Some(beyond) if beyond <= place => place - beyond,
+        Some(_) => place + (multiple + PAGE - heaps),
+    }
+}
+
+/// Where the heaps of a window are whose metadata begins there: (address, bytes). For tests.
+#[cfg(test)]
+pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
+    let layout = layout_of(size);
+    (metadata + layout.heaps, layout.bytes - layout.heaps)
 }
 
 /// Makes the window. False if there is no address space for it.
@@ -433,9 +475,10 @@ pub(crate) fn init() -> bool {
 /// room behind it. Slices are mapped as they are needed.
 fn init_within(limit: usize) -> bool {
     let size = limit.clamp(32 << 20, LADDER[0]).next_power_of_two();
-    let (place, bytes) = (place_of(size), layout_of(size).bytes);
+    let bytes = layout_of(size).bytes;
     for attempt in 0..8 {
         let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
+        let place = place_of(front, size);
         let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
         if got.addr() == front + place {
             return install(got.wrapping_sub(place), size, false);
@@ -451,18 +494,18 @@ fn init_within(limit: usize) -> bool {
 fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
     let (layout, slices) = (layout_of(size), size >> SLICE_SHIFT);
     debug_assert!(front.addr().is_multiple_of(PLACE) && size.is_power_of_two());
-    let table = front.wrapping_add(place_of(size));
+    let table = front.wrapping_add(place_of(front.addr(), size));
     let (from, whole) =
         if reserved { (front, front_of(size) + size) } else { (table, layout.bytes) };
     os::keep_small_pages(from, whole);
-    if !os::make_readable(table, layout.chunks) {
+    if !os::make_readable(table, layout.sections) {
         // SAFETY: reserved by the caller, unused.
         unsafe { os::release(from, whole) };
         return false;
     }
     MAP.base.store(front.wrapping_add(front_of(size)), Ordering::Relaxed);
     MAP.slices.store(slices, Ordering::Relaxed);
-    MAP.chunks.store(table.wrapping_add(layout.chunks).cast(), Ordering::Relaxed);
+    MAP.sections.store(table.wrapping_add(layout.sections).cast(), Ordering::Relaxed);
     MAP.heaps.store(table.wrapping_add(layout.heaps), Ordering::Relaxed);
     MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
     MAP.reserved.store(reserved, Ordering::Relaxed);
@@ -481,18 +524,18 @@ fn pages(start: *mut u8, from: usize, to: usize) -> (*mut u8, usize) {
 }
 
 /// The pages under the descriptors of slices `from..to`, the second part from the table's start on, and
-/// under their chunks: (address, bytes), 0 for none.
+/// under their sections: (address, bytes), 0 for none.
 fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
     let slices = slice_limit();
     if slices == 0 {
         return [(null_mut(), 0); 3];
     }
     let table: *mut u8 = MAP.descriptors.get().cast_mut().cast();
-    let chunks: *mut u8 = MAP.chunks.load(Ordering::Relaxed).cast();
+    let sections: *mut u8 = MAP.sections.load(Ordering::Relaxed).cast();
     let start = ((slice_address(0).addr() >> SLICE_SHIFT) + from) & (slices - 1);
     let end = start + (to - from);
     let bytes = |slice: usize| slice << DESCRIPTOR_SHIFT;
-    let chunk_end = to.div_ceil(CHUNK_SLICES) * CHUNK_BYTES;
+    let sections_end = to.div_ceil(SECTION_SLICES) * SECTION_BYTES;
     let beyond = match end.saturating_sub(slices) {
         0 => (table, 0),
         count => pages(table, 0, bytes(count)),
@@ -500,7 +543,7 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
     [
         pages(table, bytes(start), bytes(end.min(slices))),
         beyond,
-        pages(chunks, from / CHUNK_SLICES * CHUNK_BYTES, chunk_end),
+        pages(sections, from / SECTION_SLICES * SECTION_BYTES, sections_end),
     ]
 }
 
@@ -536,7 +579,7 @@ pub(crate) fn commit_heap(index: usize) -> bool {
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
 pub(crate) fn metadata_extents() -> [(*mut u8, usize); 4] {
-    let [descriptors, beyond, chunks] = metadata(first_slice(), committed());
+    let [descriptors, beyond, sections] = metadata(first_slice(), committed());
     let heap_bytes = MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE;
-    [descriptors, beyond, chunks, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
+    [descriptors, beyond, sections, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
 }

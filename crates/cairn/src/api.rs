@@ -57,7 +57,7 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
         return allocate_medium::<F>(size);
     }
     let heap = thread::heap();
-    // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read; the size is small.
     let class = unsafe { (*heap).small_class(size) };
     allocate_class::<F>(heap, class, size, MIN_ALIGN)
 }
@@ -187,9 +187,15 @@ fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
         let class = size_class::medium_class(size);
         return allocate_zeroed_class::<F>(thread::heap(), class, size);
     }
-    let got = large_block(size, MIN_ALIGN);
+    allocate_zeroed_large::<F>(size, MIN_ALIGN)
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
+    let got = large_block(size, align);
     if got.block.is_null() {
-        return F::answer(size, MIN_ALIGN);
+        return F::answer(size, align);
     }
     if !got.zero {
         // SAFETY: the block has `size` bytes and is ours.
@@ -215,6 +221,19 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     match size_class::class_of_aligned(size, align) {
         Some(class) => allocate_class::<F>(thread::heap(), class, size, align),
         None => allocate_large::<F>(size, align),
+    }
+}
+
+/// Allocates `size` zeroed bytes at a multiple of `align`, a power of two; null if there is no memory.
+#[inline]
+pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
+    if align <= MIN_ALIGN {
+        return allocate_zeroed(size);
+    }
+    debug_assert!(align.is_power_of_two());
+    match size_class::class_of_aligned(size, align) {
+        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), class, size),
+        None => allocate_zeroed_large::<Null>(size, align),
     }
 }
 
@@ -353,12 +372,22 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: the caller's contract, which is this one's with the least alignment.
+    unsafe { reallocate_aligned(p, size, MIN_ALIGN) }
+}
+
+/// Resizes a block that is aligned to `align`, a power of two, and stays so.
+///
+/// # Safety
+/// As for `reallocate`.
+#[inline]
+pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let usable = span_block_size(p);
     if usable.is_some_and(|usable| stays(size, usable)) {
         return p;
     }
     // SAFETY: the caller's contract.
-    unsafe { reallocate_elsewhere(p, size, usable) }
+    unsafe { reallocate_elsewhere(p, size, align, usable) }
 }
 
 /// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
@@ -369,9 +398,14 @@ fn stays(size: usize, usable: usize) -> bool {
 }
 
 #[inline(never)]
-unsafe fn reallocate_elsewhere(p: *mut u8, size: usize, usable: Option<usize>) -> *mut u8 {
+unsafe fn reallocate_elsewhere(
+    p: *mut u8,
+    size: usize,
+    align: usize,
+    usable: Option<usize>,
+) -> *mut u8 {
     if p.is_null() {
-        return allocate(size);
+        return allocate_aligned(size, align);
     }
     if size > SIZE_MAX {
         return null_mut();
@@ -379,29 +413,29 @@ unsafe fn reallocate_elsewhere(p: *mut u8, size: usize, usable: Option<usize>) -
     // SAFETY: the caller's contract.
     unsafe {
         match usable {
-            Some(usable) => copy_to_new(p, usable, size),
-            None => reallocate_large(p, size),
+            Some(usable) => copy_to_new(p, usable, size, align),
+            None => reallocate_large(p, size, align),
         }
     }
 }
 
 #[cold]
-unsafe fn reallocate_large(p: *mut u8, size: usize) -> *mut u8 {
+unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
     let resized = if !address_map::contains(p) {
-        large::reallocate_mapping(p, size)
-    } else if size > MEDIUM_MAX {
+        large::reallocate_mapping(p, size, align)
+    } else if size > MEDIUM_MAX && align <= os::HUGE_PAGE {
         // SAFETY: the caller's contract.
         unsafe { large::reallocate(p, size) }
     } else {
         None
     };
     // SAFETY: the caller's contract.
-    resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size) })
+    resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
 }
 
-unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize) -> *mut u8 {
-    let new = allocate(size);
+unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {
+    let new = allocate_aligned(size, align);
     if !new.is_null() {
         // SAFETY: both blocks are live and apart, and have that many bytes.
         unsafe {

@@ -174,10 +174,12 @@ impl Ledger {
     fn add_span(&mut self, class: usize, span: *const Span, index: usize) {
         // SAFETY: metadata is never unmapped; the fields may be changing.
         let (used, carved) = unsafe { Span::peek(span) };
+        // SAFETY: what has been described is committed.
+        let pending = unsafe { address_map::remote_word(index) }.pending() as usize;
         let blocks = usize::from(CLASSES[class].blocks);
         let carved = carved.min(blocks);
         let used = used.min(carved);
-        let pending = (address_map::remote_word(index).pending() as usize).min(used);
+        let pending = pending.min(used);
         let row = &mut self.classes[class];
         row.spans += 1;
         row.in_use += used - pending;

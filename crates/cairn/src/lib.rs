@@ -62,7 +62,8 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed,
-    allocate_zeroed_or, base, check, deallocate, deallocate_named, purge, reallocate, usable_size,
+    allocate_zeroed_aligned, allocate_zeroed_or, base, check, deallocate, deallocate_named, purge,
+    reallocate, reallocate_aligned, usable_size,
 };
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
@@ -87,38 +88,18 @@ unsafe impl GlobalAlloc for Cairn {
 
     #[inline]
     unsafe fn dealloc(&self, p: *mut u8, _layout: Layout) {
-        // SAFETY: the caller's contract.
+        // SAFETY: `p` is a live block of this allocator that nobody uses any more.
         unsafe { deallocate(p) }
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if layout.align() <= 16 {
-            return allocate_zeroed(layout.size());
-        }
-        let p = allocate_aligned(layout.size(), layout.align());
-        if !p.is_null() {
-            // SAFETY: the block is ours and has that many bytes.
-            unsafe { p.write_bytes(0, layout.size()) };
-        }
-        p
+        allocate_zeroed_aligned(layout.size(), layout.align())
     }
 
     #[inline]
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if layout.align() <= 16 {
-            // SAFETY: the caller's contract.
-            return unsafe { reallocate(p, size) };
-        }
-        // Growing in place or by moving pages keeps the place in a page, not more.
-        let new = allocate_aligned(size, layout.align());
-        if !new.is_null() {
-            // SAFETY: both blocks are live and apart, and have that many bytes.
-            unsafe {
-                new.copy_from_nonoverlapping(p, layout.size().min(size));
-                deallocate(p);
-            }
-        }
-        new
+        // SAFETY: `p` is a live block of this allocator, and aligned as the layout says.
+        unsafe { reallocate_aligned(p, size, layout.align()) }
     }
 }

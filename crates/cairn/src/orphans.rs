@@ -133,7 +133,8 @@ pub(crate) fn settle_in_child() {
         let mut spans = orphans.spans.lock();
         *spans = SpanList::EMPTY;
         for (index, _, _) in address_map::heads().filter(|&(_, _, of)| of == class) {
-            let is_listed = address_map::remote_word(index).listed_live().is_some();
+            // SAFETY: a span's slices are committed.
+            let is_listed = unsafe { address_map::remote_word(index) }.listed_live().is_some();
             if is_listed && address_map::descriptor_at(index).is_orphan() {
                 // SAFETY: a listed span of this class, in no list any more; the lock is held.
                 unsafe { spans.push_front(address_map::slot(index).cast()) };

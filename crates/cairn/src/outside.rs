@@ -5,7 +5,7 @@
 //! Checked: a C test walks its own heap by the header alone.
 //! Story: docs/outside-view.md
 
-use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE};
+use crate::address_map::{self, HEAP_SIZE};
 use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT};
 use crate::span::Span;
 
@@ -23,10 +23,10 @@ pub struct Header {
     class_bytes: u32,
     slice_shift: u32,
     descriptor_bytes: u32,
-    chunk_slices: u32,
-    chunk_bytes: u32,
+    section_slices: u32,
+    section_bytes: u32,
     slot_bytes: u32,
-    /// From a chunk's start to its slices' remote words.
+    /// From a section's start to its slices' remote words.
     words_offset: u32,
     heap_bytes: u32,
     /// Fields of a span's slot: blocks in use = until + rest.
@@ -34,6 +34,8 @@ pub struct Header {
     span_rest_offset: u32,
     span_carved_offset: u32,
     span_start_offset: u32,
+    /// From a section's start to its slices' slots.
+    slots_offset: u32,
 }
 
 // SAFETY: constant; the pointers are addresses for a reader outside.
@@ -51,8 +53,8 @@ pub static HEADER: Header = Header {
     class_bytes: size_of::<Class>() as u32,
     slice_shift: SLICE_SHIFT,
     descriptor_bytes: size_of::<address_map::Descriptor>() as u32,
-    chunk_slices: CHUNK_SLICES as u32,
-    chunk_bytes: address_map::CHUNK_BYTES as u32,
+    section_slices: address_map::SECTION_SLICES as u32,
+    section_bytes: address_map::SECTION_BYTES as u32,
     slot_bytes: size_of::<address_map::Slot>() as u32,
     words_offset: address_map::WORDS_OFFSET as u32,
     heap_bytes: HEAP_SIZE as u32,
@@ -60,4 +62,5 @@ pub static HEADER: Header = Header {
     span_rest_offset: Span::REST_OFFSET as u32,
     span_carved_offset: Span::CARVED_OFFSET as u32,
     span_start_offset: Span::START_OFFSET as u32,
+    slots_offset: address_map::SLOTS_OFFSET as u32,
 };

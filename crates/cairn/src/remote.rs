@@ -110,7 +110,8 @@ impl RemoteWord {
             let (new, pushed) = match state.status() {
                 OWNED => (State::new(OWNED, head, count, 0), Pushed::Queued),
                 ORPHAN => (State::new(OWNED, 0, 0, 0), Pushed::Claimed),
-                _ if count == state.live() => (State::new(OWNED, 0, 0, 0), Pushed::ClaimedEmpty),
+                // More than there were: the program has freed one twice.
+                _ if count >= state.live() => (State::new(OWNED, 0, 0, 0), Pushed::ClaimedEmpty),
                 _ => (State::new(LISTED, head, count, state.live()), Pushed::Queued),
             };
             // SAFETY: invariant 3: the tail is still ours. The old head is linked, not read.
@@ -185,7 +186,7 @@ impl RemoteWord {
     /// Blocks in use in a listed span, pending ones not counted; a hint. None if not listed.
     pub(crate) fn listed_live(&self) -> Option<u32> {
         let state = State(self.0.load(Ordering::Relaxed));
-        (state.status() == LISTED).then(|| (state.live() - state.count()) as u32)
+        (state.status() == LISTED).then(|| state.live().saturating_sub(state.count()) as u32)
     }
 
     /// Whether some thread holds the span; a hint.

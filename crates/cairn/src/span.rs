@@ -61,6 +61,9 @@ pub(crate) struct Span {
     _read: PhantomPinned,
 }
 
+/// What it means if more blocks have come back than were handed out.
+const FREED_TWICE: &str = "more blocks have been freed than were in use";
+
 const ZERO: u8 = 1;
 const FULL: u8 = 2;
 
@@ -143,7 +146,7 @@ impl Span {
     /// The blocks are of this span, and the caller's.
     pub(crate) unsafe fn take_rest_back(&mut self, list: &mut Chain) {
         if self.local_free.is_null() {
-            self.until -= list.count - 1;
+            self.until = self.until.wrapping_sub(list.count - 1);
             list.count = 1;
             // SAFETY: the caller's contract.
             unsafe {
@@ -245,7 +248,8 @@ impl Span {
             }
         }
         for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
-            os::decommit(self.base().wrapping_add(nth * piece), piece);
+            // SAFETY: a piece of the holder's span in which no block is in use, or in a list.
+            unsafe { os::decommit(self.base().wrapping_add(nth * piece), piece) };
         }
     }
 
@@ -254,7 +258,8 @@ impl Span {
     pub(crate) fn absorb(&mut self, chain: Chain) {
         debug_assert!(self.local_free.is_null());
         self.local_free = chain.head;
-        self.until = self.used() - chain.count;
+        let used = self.used().checked_sub(chain.count);
+        self.until = used.unwrap_or_else(|| os::broken(FREED_TWICE));
         self.rest = 0;
     }
 
@@ -323,7 +328,8 @@ impl Span {
     /// The word through which others free.
     #[inline(always)]
     pub(crate) fn word(&self) -> &'static RemoteWord {
-        address_map::remote_word(self.index())
+        // SAFETY: a span's slices are committed.
+        unsafe { address_map::remote_word(self.index()) }
     }
 
     /// What head offsets in the word count from.
@@ -396,7 +402,8 @@ impl Span {
 
     /// Blocks in `local_free`.
     pub(crate) fn free(&self) -> u32 {
-        u32::from(self.carved - self.hidden) - self.used()
+        let free = u32::from(self.carved - self.hidden).checked_sub(self.used());
+        free.unwrap_or_else(|| os::broken(FREED_TWICE))
     }
 
     /// Blocks that have never been handed out, or whose memory has gone.

@@ -14,8 +14,10 @@ static size_t window_resident(void)
 {
     static char text[4 << 20];
     const struct cairn_header *header = own_header();
-    uintptr_t base = (uintptr_t)header->map->base;
-    uintptr_t end = base + (header->map->slices << header->slice_shift);
+    /* The metadata stands in front, in an eighth of the length. */
+    size_t bytes = header->map->slices << header->slice_shift;
+    uintptr_t base = (uintptr_t)header->map->base - bytes / 8;
+    uintptr_t end = (uintptr_t)header->map->base + bytes;
     size_t length = 0, kib = 0;
     ssize_t got;
     int inside = 0;

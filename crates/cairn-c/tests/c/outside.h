@@ -95,22 +95,24 @@ static inline struct slice slice_at(const struct view *view, size_t index)
     return slice;
 }
 
-static inline uintptr_t chunk_of(const struct view *view, size_t index)
+static inline uintptr_t section_of(const struct view *view, size_t index)
 {
-    return (uintptr_t)view->map.chunks + index / view->header.chunk_slices * view->header.chunk_bytes;
+    return (uintptr_t)view->map.sections + index / view->header.section_slices * view->header.section_bytes;
 }
 
 static inline uintptr_t slot_of(const struct view *view, size_t index)
 {
-    return chunk_of(view, index) + index % view->header.chunk_slices * view->header.slot_bytes;
+    size_t slice = index % view->header.section_slices;
+    return section_of(view, index) + view->header.slots_offset + slice * view->header.slot_bytes;
 }
 
 /* Frees by other threads that the holder has not seen yet: they count as used. */
 static inline size_t pending_of(const struct view *view, size_t index)
 {
     uint64_t word;
-    uintptr_t at = chunk_of(view, index) + view->header.words_offset;
-    size_t slice = index % view->header.chunk_slices, place = slice % 8 * 8 + slice / 8;
+    uintptr_t at = section_of(view, index) + view->header.words_offset;
+    size_t slice = index % view->header.section_slices;
+    size_t place = slice / 64 * 64 + slice % 8 * 8 + slice % 64 / 8;
     read_from(view, at + place * sizeof word, &word, sizeof word);
     return word >> 16 & 0xffff;
 }

@@ -14,7 +14,7 @@ use crate::os::{self, Guard, Lock};
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{Apart, AtomicUsize, Ordering};
 use bits::{bit, longest_run, mask, pieces, runs_of};
-use tree::{CHUNKS, Tree};
+use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 
 // Invariants, all under the lock
 //  1. A committed slice is in use, free, or being purged. Its bits: free; dirty: free, and may be
@@ -36,6 +36,8 @@ const WHOLE: usize = DIRTY + 1;
 /// The lane of chunks in which large blocks begin.
 const HEADS: usize = WHOLE + 1;
 const _: () = assert!(HEADS + 1 == tree::LANES);
+const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>());
+const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
 const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= address_map::WINDOW_MAX);
 /// The longest run whose length is told apart from longer ones: 64 MiB.
 const RUN_MAX: usize = 64 * CHUNK_SLICES;
@@ -165,7 +167,8 @@ pub(crate) fn take_run(slices: usize, filled: bool) -> Option<Run> {
 fn back_by_huge_page(mut arena: Guard<'static, Arena>, unit: usize) -> Guard<'static, Arena> {
     arena.take_at(unit, HUGE_SLICES);
     drop(arena);
-    os::use_huge_page(address_map::slice_address(unit));
+    // SAFETY: slices that have been free, and that nobody else can take now.
+    unsafe { os::use_huge_page(address_map::slice_address(unit)) };
     let mut arena = ARENA.lock();
     // It counts as dirty, so that what nobody takes is given back.
     arena.put(unit, HUGE_SLICES, Memory::Zero);
@@ -329,7 +332,8 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
         }
         let (dirty, _) = arena.remove(index, len);
         drop(arena);
-        let clean = os::decommit(address_map::slice_address(index), len * SLICE_SIZE);
+        // SAFETY: slices that have been free, and that nobody else can take now.
+        let clean = unsafe { os::decommit(address_map::slice_address(index), len * SLICE_SIZE) };
         arena = ARENA.lock();
         arena.put(index, len, if clean { Memory::Clean } else { Memory::Written });
         if clean {
@@ -449,6 +453,14 @@ impl Arena {
         }
     }
 
+    /// Makes the tree reach to the committed end.
+    fn reach(&mut self) {
+        let (leaves, distance) = address_map::leaves();
+        let count = address_map::committed().div_ceil(LEAF_CHUNKS * CHUNK_SLICES);
+        // SAFETY: leaves of committed sections, zero at first, which only the arena uses.
+        unsafe { self.tree.extend(leaves.cast(), distance, count) };
+    }
+
     /// Makes all bitmaps anew, the tree and the counts. What is in no run is free; nothing is believed of
     /// its memory.
     fn rebuild(&mut self, runs: impl Iterator<Item = (usize, usize)>) {
@@ -470,7 +482,8 @@ impl Arena {
         let count = |chunk: usize| self.bits(chunk).free.count_ones() as usize;
         let free = (first_chunk()..end.div_ceil(CHUNK_SLICES)).map(count).sum();
         (self.free, self.dirty, self.idle, self.burst_ms) = (free, free, 0, 0);
-        self.tree.clear(end.div_ceil(CHUNK_SLICES) - first_chunk());
+        self.reach();
+        self.tree.clear();
         self.refresh(first, end - first);
         for chunk in first_chunk()..end.div_ceil(CHUNK_SLICES) {
             let any = self.bits(chunk).heads != 0;
@@ -492,6 +505,7 @@ impl Arena {
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let mut counts = [step, need].into_iter();
         let count = counts.find(|&count| count >= need.max(1) && address_map::commit(count))?;
+        self.reach();
         self.put(from, count, Memory::Clean);
         Some(())
     }

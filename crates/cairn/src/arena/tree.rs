@@ -1,23 +1,37 @@
 //! Owns: for each property that a chunk can have, the set of chunks that have it; and for each chunk
 //!   how long a free run begins in it.
-//! Idea: three levels of nodes with 64 children each. A node says which of its children have a
-//!   member, and which have how long a run: the first, the next and the last chunk of a kind are found
-//!   in a few steps, and a small heap touches two pages.
+//! Idea: leaves of 16 chunks, which stand with the chunks' metadata, and two levels of nodes with 64
+//!   children each. A node says which of its children have a member, and which have how long a run: the
+//!   first, the next and the last chunk of a kind are found in a few steps.
 //! Never: looks at the chunks themselves.
 //! Threads: the arena's lock holder.
 //! Checked: the unit tests below compare with plain lists.
 //! Story: docs/giving-back.md
 
 use crate::os;
+use core::ptr::null_mut;
 
 /// Properties.
-pub(super) const LANES: usize = 6;
-const SHIFT: u32 = 6;
-const FAN: usize = 1 << SHIFT;
-/// Nodes whose children are chunks. The levels above have a 64th of it each.
-const LEAVES: usize = 1 << 14;
+pub(crate) const LANES: usize = 6;
+/// log2 of the children that a node of each level has.
+const SHIFTS: [u32; LEVELS] = [4, 6, 6];
+const LEVELS: usize = 3;
+/// Chunks in a leaf.
+pub(crate) const LEAF_CHUNKS: usize = 1 << SHIFTS[0];
+const FAN: usize = 1 << SHIFTS[1];
+/// Leaves that there is place for.
+const LEAVES: usize = 1 << 16;
 /// Chunks that there is place for.
-pub(super) const CHUNKS: usize = LEAVES * FAN;
+pub(super) const CHUNKS: usize = LEAVES * LEAF_CHUNKS;
+
+/// What is said of the chunks of a section.
+#[repr(C)]
+pub(crate) struct Leaf {
+    /// For each property, the chunks that have it, a bit each.
+    members: [u16; LANES],
+    /// The longest run that begins in each chunk.
+    longest: [u16; LEAF_CHUNKS],
+}
 
 /// What is said of 64 children.
 struct Node {
@@ -27,180 +41,229 @@ struct Node {
     longest: [u16; FAN],
 }
 
-/// All zeros: no members, no runs.
+/// All zeros: no leaves.
 pub(super) struct Tree {
+    /// The first leaf.
+    leaves: *mut Leaf,
+    /// From one to the next, in bytes.
+    distance: usize,
+    count: usize,
     tops: [Node; LEAVES / FAN / FAN],
     middle: [Node; LEAVES / FAN],
-    leaves: [Node; LEAVES],
 }
+
+// SAFETY: the leaves are the tree's alone.
+unsafe impl Send for Tree {}
 
 /// What a search asks of a node: the children that may lead to an answer.
-trait Wanted {
-    fn children(&self, node: &Node) -> u64;
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// A member of a lane.
+    Member(usize),
+    /// A run of at least this length.
+    Length(u16),
 }
 
-/// A member of a lane.
-struct Member(usize);
-
-impl Wanted for Member {
-    fn children(&self, node: &Node) -> u64 {
-        node.members.get(self.0).copied().unwrap_or(0)
-    }
-}
-
-/// A run of at least this length.
-struct Length(u16);
-
-impl Wanted for Length {
-    fn children(&self, node: &Node) -> u64 {
-        let bit = |(child, &longest): (usize, &u16)| u64::from(longest >= self.0) << child;
-        node.longest.iter().enumerate().map(bit).sum()
+impl Wanted {
+    fn children(self, members: impl Fn(usize) -> Option<u64>, longest: &[u16]) -> u64 {
+        match self {
+            Wanted::Member(lane) => members(lane).unwrap_or(0),
+            Wanted::Length(least) => {
+                let bit = |(child, &length): (usize, &u16)| u64::from(length >= least) << child;
+                longest.iter().enumerate().map(bit).sum()
+            }
+        }
     }
 }
 
 impl Tree {
-    /// The nodes of a level, from the leaves up.
-    fn level(&self, level: u32) -> &[Node] {
-        match level {
-            0 => &self.leaves,
-            1 => &self.middle,
-            _ => &self.tops,
+    /// From now on there are `count` leaves, `distance` bytes from each other, zero at first.
+    ///
+    /// # Safety
+    /// They are that, nobody else uses them, and they stay.
+    pub(super) unsafe fn extend(&mut self, leaves: *mut Leaf, distance: usize, count: usize) {
+        (self.leaves, self.distance, self.count) = (leaves, distance, count);
+    }
+
+    fn leaf(&self, index: usize) -> *mut Leaf {
+        if index < self.count {
+            self.leaves.wrapping_byte_add(index * self.distance)
+        } else {
+            null_mut()
         }
     }
 
-    /// The node of a level that `index`, that of a child, belongs to.
-    fn node(&self, level: u32, index: usize) -> Option<&Node> {
-        self.level(level).get(index >> SHIFT)
-    }
-
-    fn node_mut(&mut self, level: u32, index: usize) -> &mut Node {
-        let nodes: &mut [Node] = match level {
-            0 => &mut self.leaves,
-            1 => &mut self.middle,
-            _ => &mut self.tops,
+    /// The children of a node that may lead to what is wanted; None beyond the last node.
+    fn children(&self, level: usize, node: usize, wanted: Wanted) -> Option<u64> {
+        let nodes: &[Node] = match level {
+            // SAFETY: a leaf is the tree's alone, or null.
+            0 => match unsafe { self.leaf(node).as_ref() } {
+                Some(leaf) => {
+                    let members = |lane: usize| leaf.members.get(lane).map(|&bits| bits.into());
+                    return Some(wanted.children(members, &leaf.longest));
+                }
+                None => return (node < LEAVES).then_some(0),
+            },
+            1 => &self.middle,
+            _ => &self.tops,
         };
-        // `address_map` makes no window with more chunks than there is place for.
-        nodes.get_mut(index >> SHIFT).unwrap_or_else(|| os::broken("a chunk beyond the window"))
+        let node = nodes.get(node)?;
+        Some(wanted.children(|lane| node.members.get(lane).copied(), &node.longest))
     }
 
-    /// Forgets all that is said of the first `chunks`, and whatever is said of more than one.
-    pub(super) fn clear(&mut self, chunks: usize) {
-        for level in [&mut self.leaves[..], &mut self.middle[..], &mut self.tops[..]] {
-            for node in level.iter_mut().take(chunks.div_ceil(FAN)) {
-                *node = Node { members: [0; LANES], longest: [0; FAN] };
-            }
+    fn node_mut(&mut self, level: usize, node: usize) -> &mut Node {
+        let nodes: &mut [Node] = if level == 1 { &mut self.middle } else { &mut self.tops };
+        // `address_map` makes no window with more chunks than there is place for.
+        nodes.get_mut(node).unwrap_or_else(|| os::broken("a chunk beyond the window"))
+    }
+
+    fn leaf_mut(&mut self, chunk: usize) -> &mut Leaf {
+        let leaf = self.leaf(chunk >> SHIFTS[0]);
+        // SAFETY: a leaf is the tree's alone, or null.
+        unsafe { leaf.as_mut() }.unwrap_or_else(|| os::broken("a chunk that is not committed"))
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        for index in 0..self.count {
+            // SAFETY: a leaf is the tree's alone.
+            unsafe {
+                self.leaf(index).write(Leaf { members: [0; LANES], longest: [0; LEAF_CHUNKS] })
+            };
+        }
+        for node in self.tops.iter_mut().chain(&mut self.middle) {
+            *node = Node { members: [0; LANES], longest: [0; FAN] };
         }
     }
 
     /// Whether `chunk` is a member.
     pub(super) fn has(&self, lane: usize, chunk: usize) -> bool {
-        self.node(0, chunk).is_some_and(|node| Member(lane).children(node) & bit(chunk) != 0)
+        let children = self.children(0, chunk >> SHIFTS[0], Wanted::Member(lane));
+        children.is_some_and(|children| children & bit(0, chunk) != 0)
     }
 
     /// Adds or removes `chunk`.
     pub(super) fn set(&mut self, lane: usize, chunk: usize, member: bool) {
-        let (mut index, mut member) = (chunk, member);
-        for level in 0..3 {
-            let Some(children) = self.node_mut(level, index).members.get_mut(lane) else { return };
-            let was = *children;
-            *children = if member { was | bit(index) } else { was & !bit(index) };
-            if (was != 0) == (*children != 0) {
+        let Some(bits) = self.leaf_mut(chunk).members.get_mut(lane) else { return };
+        let was = *bits;
+        let own = bit(0, chunk) as u16;
+        *bits = if member { was | own } else { was & !own };
+        let (before, mut now) = (was != 0, *bits != 0);
+        let (mut index, mut changed) = (chunk >> SHIFTS[0], before != now);
+        for level in 1..LEVELS {
+            if !changed {
                 return;
             }
-            member = *children != 0;
-            index >>= SHIFT;
+            let node = self.node_mut(level, index >> SHIFTS[level]);
+            let Some(bits) = node.members.get_mut(lane) else { return };
+            let was = *bits;
+            *bits = if now { was | bit(level, index) } else { was & !bit(level, index) };
+            changed = (was != 0) != (*bits != 0);
+            now = *bits != 0;
+            index >>= SHIFTS[level];
         }
     }
 
     /// The longest run that begins in `chunk`.
     pub(super) fn longest(&self, chunk: usize) -> u16 {
-        self.node(0, chunk).map_or(0, |node| node.longest[chunk % FAN])
+        // SAFETY: a leaf is the tree's alone, or null.
+        let leaf = unsafe { self.leaf(chunk >> SHIFTS[0]).as_ref() };
+        leaf.map_or(0, |leaf| leaf.longest[chunk % LEAF_CHUNKS])
     }
 
     /// Says how long the longest run is that begins in `chunk`; false if that is known.
     pub(super) fn set_longest(&mut self, chunk: usize, length: u16) -> bool {
-        let (mut index, mut length) = (chunk, length);
-        for level in 0..3 {
-            let node = self.node_mut(level, index);
-            let was = core::mem::replace(&mut node.longest[index % FAN], length);
-            if was == length {
-                return level > 0;
+        let leaf = self.leaf_mut(chunk);
+        if core::mem::replace(&mut leaf.longest[chunk % LEAF_CHUNKS], length) == length {
+            return false;
+        }
+        let mut longest = leaf.longest.iter().copied().fold(0, u16::max);
+        let mut index = chunk >> SHIFTS[0];
+        for level in 1..LEVELS {
+            let node = self.node_mut(level, index >> SHIFTS[level]);
+            if core::mem::replace(&mut node.longest[index % FAN], longest) == longest {
+                break;
             }
-            length = node.longest.iter().copied().fold(0, u16::max);
-            index >>= SHIFT;
+            longest = node.longest.iter().copied().fold(0, u16::max);
+            index >>= SHIFTS[level];
         }
         true
     }
 
     /// The smallest member from `from` on.
     pub(super) fn next(&self, lane: usize, from: usize) -> Option<usize> {
-        self.first(Member(lane), from)
+        self.first(Wanted::Member(lane), from)
     }
 
     /// The first chunk from `from` on in which a run of at least `length` begins.
     pub(super) fn next_run(&self, length: u16, from: usize) -> Option<usize> {
-        self.first(Length(length), from)
+        self.first(Wanted::Length(length), from)
     }
 
-    fn first(&self, wanted: impl Wanted, from: usize) -> Option<usize> {
+    fn first(&self, wanted: Wanted, from: usize) -> Option<usize> {
         // Up, until a node has an answer behind where we come from, ...
         let (mut level, mut index) = (0, from);
         let mut at = loop {
-            let node = self.node(level, index)?;
-            let here = wanted.children(node) & not_below(index);
+            let (node, shift) = (index >> SHIFTS[level], SHIFTS[level]);
+            let here = self.children(level, node, wanted)? & not_below(level, index);
             if here != 0 {
-                break index & !(FAN - 1) | here.trailing_zeros() as usize;
+                break node << shift | here.trailing_zeros() as usize;
             }
-            // The last level's nodes stand side by side.
-            index = if level < 2 { (index >> SHIFT) + 1 } else { (index | (FAN - 1)) + 1 };
-            level = (level + 1).min(2);
+            // The next node, or the last level's, which stand side by side.
+            index = if level + 1 < LEVELS { node + 1 } else { (node + 1) << shift };
+            level = (level + 1).min(LEVELS - 1);
         };
         // ... and down to it.
         while level > 0 {
             level -= 1;
-            let here = wanted.children(self.level(level).get(at)?);
-            at = at << SHIFT | here.trailing_zeros() as usize % FAN;
+            let here = self.children(level, at, wanted)?;
+            at = at << SHIFTS[level] | here.trailing_zeros() as usize % FAN;
         }
         Some(at)
     }
 
     /// The largest member below `end`.
     pub(super) fn last(&self, lane: usize, end: usize) -> Option<usize> {
-        let (wanted, mut level, mut index) = (Member(lane), 0, end.checked_sub(1)?);
+        let (wanted, mut level, mut index) = (Wanted::Member(lane), 0, end.checked_sub(1)?);
         let mut at = loop {
-            let node = self.node(level, index);
+            let (node, shift) = (index >> SHIFTS[level], SHIFTS[level]);
             // Beyond the last node there is nothing.
-            let here = node.map_or(0, |node| wanted.children(node) & not_above(index));
+            let children = self.children(level, node, wanted).unwrap_or(0);
+            let here = children & not_above(level, index);
             if here != 0 {
-                break index & !(FAN - 1) | highest(here);
+                break node << shift | highest(here);
             }
-            index = match level {
-                0 | 1 => (index >> SHIFT).checked_sub(1)?,
-                _ => (index & !(FAN - 1)).checked_sub(1)?,
-            };
-            level = (level + 1).min(2);
+            index = node.checked_sub(1)?;
+            if level + 1 == LEVELS {
+                index = index << shift | (FAN - 1);
+            }
+            level = (level + 1).min(LEVELS - 1);
         };
         while level > 0 {
             level -= 1;
-            let here = wanted.children(self.level(level).get(at)?);
-            at = at << SHIFT | highest(here);
+            at = at << SHIFTS[level] | highest(self.children(level, at, wanted)?);
         }
         Some(at)
     }
 }
 
-fn bit(index: usize) -> u64 {
-    1 << (index % FAN)
+/// The place of a child among its node's.
+fn place(level: usize, index: usize) -> u32 {
+    index as u32 & ((1 << SHIFTS[level]) - 1)
+}
+
+fn bit(level: usize, index: usize) -> u64 {
+    1 << place(level, index)
 }
 
 /// The bits at and above `index`'s.
-fn not_below(index: usize) -> u64 {
-    !0 << (index % FAN)
+fn not_below(level: usize, index: usize) -> u64 {
+    !0 << place(level, index)
 }
 
 /// The bits at and below `index`'s.
-fn not_above(index: usize) -> u64 {
-    !0 >> (FAN - 1 - index % FAN)
+fn not_above(level: usize, index: usize) -> u64 {
+    !0 >> (63 - place(level, index))
 }
 
 fn highest(word: u64) -> usize {
@@ -214,8 +277,13 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     fn empty() -> Box<Tree> {
-        // SAFETY: numbers, all zero: no members, no runs.
-        unsafe { Box::new_zeroed().assume_init() }
+        // SAFETY: numbers, all zero, and a null pointer: no leaves.
+        let mut tree: Box<Tree> = unsafe { Box::new_zeroed().assume_init() };
+        // SAFETY: as above. They stay until the test's process ends.
+        let leaves: Box<[Leaf]> = unsafe { Box::new_zeroed_slice(LEAVES).assume_init() };
+        // SAFETY: that many.
+        unsafe { tree.extend(Box::leak(leaves).as_mut_ptr(), size_of::<Leaf>(), LEAVES) };
+        tree
     }
 
     /// xorshift.

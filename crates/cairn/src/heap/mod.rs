@@ -139,9 +139,12 @@ impl Heap {
     };
 
     /// The class for a size up to `SMALL_MAX`.
+    ///
+    /// # Safety
+    /// `size` is no larger.
     #[inline(always)]
-    pub(crate) fn small_class(&self, size: usize) -> usize {
-        // SAFETY: (SMALL_MAX + 15) / 16 is the last index.
+    pub(crate) unsafe fn small_class(&self, size: usize) -> usize {
+        // SAFETY: the caller's contract: (SMALL_MAX + 15) / 16 is the last index.
         unsafe {
             usize::from(
                 *self

@@ -8,7 +8,7 @@
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
 use crate::arena;
-use crate::os::{self, Lock};
+use crate::os::{self, Lock, Moves};
 use crate::sync::Ordering;
 use core::ptr::null_mut;
 use core::sync::atomic::fence;
@@ -102,11 +102,12 @@ fn roomy(exact: usize) -> usize {
     os::round_up(exact.saturating_add(exact / 4), unit)
 }
 
-/// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be.
-unsafe fn grown(address: *mut u8, old: usize, exact: usize) -> (*mut u8, usize) {
+/// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be. It may move,
+/// to a multiple of a page.
+unsafe fn grown(address: *mut u8, old: usize, exact: usize, moves: Moves) -> (*mut u8, usize) {
     for bytes in [roomy(exact), exact] {
-        // SAFETY: the caller's contract: a mapping that is theirs to move.
-        let p = unsafe { os::remap(address, old, bytes) };
+        // SAFETY: the caller's contract: a mapping that is theirs, to move if it may.
+        let p = unsafe { os::remap(address, old, bytes, moves) };
         if !p.is_null() {
             // What grows has been filled.
             if bytes >= os::HUGE_PAGE {
@@ -141,10 +142,10 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
     (p.addr() >= mapping.start.addr()).then(|| (mapping.start, mapping.usable()))
 }
 
-/// Resizes the block at `p` to `size` bytes, at most `isize::MAX`, in place or by moving its pages;
-/// null if none is there. None: it shrinks so far that it is better copied, or the system refuses.
+/// Resizes the block at `p` to `size` bytes, at most `isize::MAX`, in place or, as far as `align`
+/// allows, by moving its pages; null if none is there. None: it shrinks so far that it is better copied, or the system refuses.
 #[cold]
-pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
+pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let mut mappings = MAPPINGS.lock();
     let Some((at, mapping)) = mappings.find(p) else { return Some(null_mut()) };
     let lead = mapping.start.addr() - mapping.address.addr();
@@ -163,8 +164,9 @@ pub(crate) fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         }
         return Some(p);
     }
+    let moves = if align <= os::page_size() { Moves::Anywhere } else { Moves::Nowhere };
     // SAFETY: the block is the caller's, and the mapping with it.
-    let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, exact) };
+    let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, exact, moves) };
     if address.is_null() {
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.
         return None;
@@ -281,8 +283,10 @@ impl Mappings {
 /// split one), at least its pages go.
 fn unmap(mapping: Mapping) {
     // SAFETY: out of the table.
-    if !unsafe { os::release(mapping.address, mapping.bytes) } {
-        os::decommit(mapping.address, mapping.bytes);
+    unsafe {
+        if !os::release(mapping.address, mapping.bytes) {
+            os::decommit(mapping.address, mapping.bytes);
+        }
     }
 }
 

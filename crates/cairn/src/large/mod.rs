@@ -28,8 +28,9 @@ use core::ptr::null_mut;
 const MAPPING_MIN: usize = 32 << 20;
 /// A run grows in place up to here.
 const EXTEND_MAX: usize = 16 << 20;
-/// Runs are aligned to up to this; beyond, a mapping is cut to measure.
-const RUN_ALIGN_MAX: usize = 1 << 20;
+/// Runs are aligned to up to this; beyond, a mapping is cut to measure. A mapping for each small block
+/// at multiples of 2 MiB would use up what the kernel allows a process.
+const RUN_ALIGN_MAX: usize = 16 << 20;
 /// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
 /// by moving pages, mostly huge ones. Below, that costs more than the next copy: a parser that
 /// grows some buffers to 1 or 2 MiB for each document spends a fifth of its time in page faults then.
@@ -170,11 +171,11 @@ fn allocate_run(size: usize, align: usize, huge: bool, sparse: bool) -> Allocate
     Allocated { block: start, zero: run.zero }
 }
 
-/// The block that starts at `p`, whose descriptor's owner is LARGE; None if it starts elsewhere.
+/// The block that starts at `p`, which its descriptor says is one; None if it starts elsewhere.
 fn at(p: *mut u8) -> Option<&'static Large> {
-    let large: *mut Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
-    // SAFETY: metadata is never unmapped; its owner, by the caller's right to `p`, is the caller.
-    Some(unsafe { &*large }).filter(|large| large.run().0 == p)
+    let large: *const Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
+    // SAFETY: null, or a slot: those are never unmapped. Any value of its fields, all atomics, will do.
+    unsafe { large.as_ref() }.filter(|large| large.run().0 == p)
 }
 
 /// Frees the large block at `p`; false if none starts there.

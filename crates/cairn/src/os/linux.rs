@@ -5,7 +5,7 @@
 //! Checked: see `os`.
 //! Story: docs/limits.md
 
-use super::fault;
+use super::{Moves, fault};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ptr::{null, null_mut};
 
@@ -101,7 +101,10 @@ fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
 
 /// Gives the pages back; they read as zeros afterwards. False (locked memory, say): they
 /// keep their contents.
-pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+///
+/// # Safety
+/// The pages are the caller's, and what is in them is dead.
+pub(crate) unsafe fn decommit(at: *mut u8, size: usize) -> bool {
     advise(at, size, libc::MADV_DONTNEED)
 }
 
@@ -118,13 +121,17 @@ pub(crate) fn wants_huge_pages() -> bool {
 /// Puts a huge page, zero, behind the aligned room of one, whose contents are dead. Where the
 /// kernel has none to give, a small page comes. If it takes too long, `wants_huge_pages` says no for a
 /// while.
-pub(crate) fn use_huge_page(at: *mut u8) {
+///
+/// # Safety
+/// The room is the caller's, and what is in it is dead.
+pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     // Gone altogether, small pages have no table left that would stand in the way.
-    if !decommit(at, HUGE_PAGE) || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
+    // SAFETY: the caller's contract.
+    if !unsafe { decommit(at, HUGE_PAGE) } || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
         return;
     }
     let start = now_ns();
-    // SAFETY: the caller's: memory whose contents are dead.
+    // SAFETY: the caller's contract: memory of its own, whose contents are dead.
     unsafe { at.write_volatile(0) };
     let end = now_ns();
     let slow = end - start > SLOW_NS.load(Ordering::Relaxed);
@@ -153,14 +160,15 @@ pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
     done(|| unsafe { libc::munmap(at.cast(), size) })
 }
 
-/// Resizes a whole mapping, moving its pages (never its bytes) if it must; null on failure,
+/// Resizes a whole mapping, moving its pages (never its bytes) if it must and may; null on failure,
 /// with the old mapping intact.
 ///
 /// # Safety
 /// The range is a mapping of the caller's; nothing refers to it by its old address if moved.
-pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
+pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) -> *mut u8 {
+    let flags = if moves == Moves::Anywhere { libc::MREMAP_MAYMOVE } else { 0 };
     // SAFETY: the caller's contract.
-    address(|| unsafe { libc::mremap(at.cast(), old, new, libc::MREMAP_MAYMOVE) })
+    address(|| unsafe { libc::mremap(at.cast(), old, new, flags) })
 }
 
 /// Whether a range looks resident throughout: a few of its pages are.

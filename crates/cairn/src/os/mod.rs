@@ -13,6 +13,15 @@ pub use linux::*;
 pub(crate) use lock::{Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork};
 pub(crate) use message::{broken, fatal};
 
+/// Where a mapping may go when it is resized.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moves {
+    /// To any multiple of a page.
+    Anywhere,
+    /// It stays where it is.
+    Nowhere,
+}
+
 /// Rounds up to a multiple of `to`, a power of two.
 #[inline(always)]
 pub(crate) const fn round_up(n: usize, to: usize) -> usize {

@@ -155,7 +155,8 @@ fn slow_huge_pages_are_not_asked_for_again_soon() {
         let ask = |nth: usize| {
             let page = first.wrapping_add(nth * os::HUGE_PAGE);
             if os::wants_huge_pages() {
-                os::use_huge_page(page);
+                // SAFETY: mapped for this.
+                unsafe { os::use_huge_page(page) };
             }
             os::allow_huge_pages(page, os::HUGE_PAGE) && flags_at(page).contains(" hg")
         };

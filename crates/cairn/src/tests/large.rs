@@ -134,7 +134,14 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
             check();
         }
         assert_eq!(mapped().1, 0);
-        for (size, align) in [(100, 2 * MIB), (3 * MIB, 4 * MIB), (33 * MIB, 64 * KIB)] {
+        for (size, align) in [(100, 2 * MIB), (3 * MIB, 16 * MIB)] {
+            let block = allocate_aligned(size, align);
+            assert!(block.addr().is_multiple_of(align));
+            sum += size.div_ceil(SLICE_SIZE);
+            assert_eq!((large_slices().0, mapped().1), (sum, 0), "{size} at {align}");
+            check();
+        }
+        for (size, align) in [(100, 32 * MIB), (3 * MIB, 64 * MIB), (33 * MIB, 64 * KIB)] {
             let before = mapped().0;
             let block = allocate_aligned(size, align);
             assert!(block.addr().is_multiple_of(align));

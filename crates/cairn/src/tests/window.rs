@@ -2,7 +2,7 @@
 //! in a small address space.
 
 use super::alone::{alone, shares_its_address_space};
-use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE};
+use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES};
 use crate::heap::pool;
 use crate::os;
 use crate::size_class::SLICE_SIZE;
@@ -58,7 +58,8 @@ fn tables_do_not_overlap() {
         let mut pieces: Vec<(usize, usize)> = Vec::new();
         for index in from..to {
             let d: *const _ = address_map::descriptor_at(index);
-            let word: *const _ = address_map::remote_word(index);
+            // SAFETY: a committed slice.
+            let word: *const _ = unsafe { address_map::remote_word(index) };
             pieces.extend([
                 (d.addr(), 32),
                 (word.addr(), 8),
@@ -66,7 +67,7 @@ fn tables_do_not_overlap() {
             ]);
         }
         for chunk in from / CHUNK_SLICES..to / CHUNK_SLICES {
-            pieces.push((address_map::chunk_bits(chunk).addr(), 64));
+            pieces.push((address_map::chunk_bits(chunk).addr(), 32));
         }
         pieces.sort_unstable();
         assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
@@ -90,14 +91,17 @@ fn tables_do_not_overlap() {
             assert!(start.addr() + len <= slices);
         }
         // And not much besides.
-        let chunks = to.div_ceil(CHUNK_SLICES) - from / CHUNK_SLICES;
-        let bytes = [(to - from) * 32, chunks * address_map::CHUNK_BYTES, 65_536 * HEAP_SIZE];
-        let [descriptors, beyond, chunks, heaps] = extents.map(|(_, len)| len);
-        for (len, bytes) in [descriptors + beyond, chunks, heaps].into_iter().zip(bytes) {
+        let sections = to.div_ceil(SECTION_SLICES) - from / SECTION_SLICES;
+        let bytes = [(to - from) * 32, sections * address_map::SECTION_BYTES, 65_536 * HEAP_SIZE];
+        let [descriptors, beyond, sections, heaps] = extents.map(|(_, len)| len);
+        for (len, bytes) in [descriptors + beyond, sections, heaps].into_iter().zip(bytes) {
             assert!((bytes..bytes + 2 * 4096).contains(&len), "{len} for {bytes}");
         }
         // The words of neighbours are on different lines.
-        let line = |index| core::ptr::from_ref(address_map::remote_word(index)).addr() / 64;
+        let line = |index| {
+            // SAFETY: a committed slice.
+            core::ptr::from_ref(unsafe { address_map::remote_word(index) }).addr() / 64
+        };
         assert!((from..to - 1).all(|index| line(index) != line(index + 1)));
     });
 }
@@ -410,4 +414,17 @@ fn the_table_of_descriptors_goes_around() {
         assert_eq!(table((around + limit - 1) % limit) - table(around), (limit - 1) * 32);
         assert!((0..limit).step_by(12_345).all(|index| table(index) >= table(around)));
     });
+}
+
+/// Wherever a window begins, no heap has the tag of nobody: none stands at a multiple of 4 GiB.
+#[test]
+fn no_heap_has_nobodys_tag() {
+    for (size, fronts) in [(1 << 40, 1 << 14), (64 << 30, 1 << 13), (256 << 20, 1 << 13)] {
+        for front in (0..fronts).map(|nth| (64 << 30) + nth * (2 << 20)) {
+            let place = address_map::place_of(front, size);
+            let (heaps, bytes) = address_map::heaps_at(front + place, size);
+            assert!(heaps.next_multiple_of(4 << 30) >= heaps + bytes, "{front:x}: {heaps:x}");
+            assert!(heaps + bytes <= front + size / 8);
+        }
+    }
 }

@@ -64,7 +64,9 @@ pub(crate) fn wants_huge_pages() -> bool {
     true
 }
 
-pub(crate) fn use_huge_page(_: *mut u8) {}
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn use_huge_page(_: *mut u8) {}
 
 pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
     false
@@ -74,7 +76,9 @@ pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
     false
 }
 
-pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn decommit(at: *mut u8, size: usize) -> bool {
     // SAFETY: callers name pages of their own whose contents are dead.
     unsafe { at.write_bytes(0, size) };
     true
@@ -96,7 +100,7 @@ pub(crate) fn map_at(_: *mut u8, _: usize) -> bool {
 
 /// # Safety
 /// As in production.
-pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize) -> *mut u8 {
+pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize, _: super::Moves) -> *mut u8 {
     null_mut()
 }
 

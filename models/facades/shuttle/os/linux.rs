@@ -40,7 +40,9 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
     call(false, || memory::make_readable(at, size))
 }
 
-pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn decommit(at: *mut u8, size: usize) -> bool {
     call(false, || memory::decommit(at, size))
 }
 
@@ -56,8 +58,12 @@ pub(crate) fn wants_huge_pages() -> bool {
 }
 
 /// What was there is gone: it was dead.
-pub(crate) fn use_huge_page(at: *mut u8) {
-    decommit(at, HUGE_PAGE);
+///
+/// # Safety
+/// As for the real one.
+pub(crate) unsafe fn use_huge_page(at: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { decommit(at, HUGE_PAGE) };
 }
 
 pub(crate) fn allow_huge_pages(_at: *mut u8, size: usize) -> bool {
@@ -78,8 +84,11 @@ pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
 
 /// # Safety
 /// As for the real one: this one checks it.
-pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
-    call(null_mut(), || memory::remap(at, old, new))
+pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: super::Moves) -> *mut u8 {
+    match moves {
+        super::Moves::Anywhere => call(null_mut(), || memory::remap(at, old, new)),
+        super::Moves::Nowhere => call(null_mut(), null_mut),
+    }
 }
 
 pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
