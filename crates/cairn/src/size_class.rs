@@ -147,7 +147,8 @@ pub(crate) fn class_of(size: usize) -> usize {
 pub(crate) fn medium_class(size: usize) -> usize {
     let last = size - 1;
     let power = last.ilog2() as usize;
-    32 + (power - 10) * 4 + ((last >> (power - 2)) & 3)
+    // 32 at 2^10, and 4 more for each doubling.
+    power * 4 + ((last >> (power - 2)) & 3) - 8
 }
 
 /// The smallest class whose blocks hold `size` bytes and are all aligned to `align`, a power

@@ -258,8 +258,11 @@ impl Span {
     pub(crate) fn absorb(&mut self, chain: Chain) {
         debug_assert!(self.local_free.is_null());
         self.local_free = chain.head;
-        let used = self.used().checked_sub(chain.count);
-        self.until = used.unwrap_or_else(|| os::broken(FREED_TWICE));
+        let used = self.used();
+        if cfg!(debug_assertions) && chain.count > used {
+            os::broken(FREED_TWICE);
+        }
+        self.until = used.wrapping_sub(chain.count);
         self.rest = 0;
     }
 
@@ -402,8 +405,11 @@ impl Span {
 
     /// Blocks in `local_free`.
     pub(crate) fn free(&self) -> u32 {
-        let free = u32::from(self.carved - self.hidden).checked_sub(self.used());
-        free.unwrap_or_else(|| os::broken(FREED_TWICE))
+        let (carved, used) = (u32::from(self.carved - self.hidden), self.used());
+        if cfg!(debug_assertions) && used > carved {
+            os::broken(FREED_TWICE);
+        }
+        carved.wrapping_sub(used)
     }
 
     /// Blocks that have never been handed out, or whose memory has gone.

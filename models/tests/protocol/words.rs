@@ -38,7 +38,8 @@ impl Blocks {
     }
 
     fn word(&self) -> &'static RemoteWord {
-        address_map::remote_word(self.index)
+        // SAFETY: a committed slice.
+        unsafe { address_map::remote_word(self.index) }
     }
 
     fn base(&self) -> *mut u8 {

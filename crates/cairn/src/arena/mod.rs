@@ -24,8 +24,9 @@ use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 //     large block begins in it. The tree counts chunks from the window's first one.
 //  3. `free` and `dirty` are the numbers of set bits;
 //     committed - first = used + free, slices being purged counting as used.
-//  4. The tree's `longest` of a chunk is the length of the longest free run that begins in it, which
-//     may end in a later one; RUN_MAX stands for that much and more.
+//  4. The tree's `longest` of a chunk is at least the length of the longest free run that begins in it,
+//     which may end in a later one; RUN_MAX stands for that much and more. What has been taken leaves it
+//     too large: the search that comes upon it mends it, once.
 
 /// Run lengths with a lane of their own, the spans'; each is aligned to its length.
 const RUNS: [usize; 3] = [1, 4, 32];
@@ -35,7 +36,7 @@ const DIRTY: usize = RUNS.len();
 const WHOLE: usize = DIRTY + 1;
 /// The lane of chunks in which large blocks begin.
 const HEADS: usize = WHOLE + 1;
-const _: () = assert!(HEADS + 1 == tree::LANES);
+const _: () = assert!(HEADS + 1 == tree::LANES && DIRTY == 3);
 const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>());
 const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
 const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= address_map::WINDOW_MAX);
@@ -403,27 +404,31 @@ impl Arena {
     }
 
     /// The lowest run of `slices` free slices that begins in chunk `low` or behind it.
-    fn lowest_run(&self, slices: usize, low: usize) -> Option<usize> {
-        let mut from = low - first_chunk();
+    fn lowest_run(&mut self, slices: usize, low: usize) -> Option<usize> {
+        let (least, mut from) = (slices.min(RUN_MAX), low - first_chunk());
         loop {
-            let chunk = first_chunk() + self.tree.next_run(slices.min(RUN_MAX) as u16, from)?;
+            let chunk = first_chunk() + self.tree.next_run(least as u16, from)?;
             let free = self.bits(chunk).free;
             let runs = if slices <= CHUNK_SLICES { runs_of(free, slices) } else { 0 };
+            if runs != 0 {
+                return Some(chunk * CHUNK_SLICES + runs.trailing_zeros() as usize);
+            }
             // Only the last of a chunk's runs may go on in the next.
-            let place = if runs == 0 { 64 - free.leading_ones() } else { runs.trailing_zeros() };
-            let start = chunk * CHUNK_SLICES + place as usize;
-            let end = if slices <= RUN_MAX { start + slices } else { self.run_end(start) };
+            let start = (chunk + 1) * CHUNK_SLICES - free.leading_ones() as usize;
+            let end = self.run_end(start, slices);
             if end - start >= slices {
                 return Some(start);
             }
-            from = end / CHUNK_SLICES - first_chunk();
+            let known = longest_run(free).max((end - start).min(RUN_MAX));
+            self.tree.set_longest(chunk - first_chunk(), known as u16);
+            from = chunk.max(end / CHUNK_SLICES) - first_chunk();
         }
     }
 
-    /// Where the free run that begins at `start` ends.
-    fn run_end(&self, start: usize) -> usize {
+    /// Where the free run that begins at `start` ends; not much behind `most` slices.
+    fn run_end(&self, start: usize, most: usize) -> usize {
         let mut end = start;
-        while end < address_map::committed() {
+        while end < address_map::committed() && end - start < most {
             let free = self.bits(end / CHUNK_SLICES).free >> (end % CHUNK_SLICES);
             let more = free.trailing_ones() as usize;
             end += more;
@@ -434,15 +439,15 @@ impl Arena {
         end
     }
 
-    /// The length of the longest free run that begins in `chunk`.
-    fn longest(&self, chunk: usize) -> usize {
-        let free = self.bits(chunk).free;
-        let tail = free.leading_ones() as usize;
-        let beyond = if tail > 0 { self.run_at_start(chunk + 1) } else { 0 };
-        longest_run(free).max((tail + beyond).min(RUN_MAX))
+    /// At least the length of the free run that begins in `chunk` and may go on in the next.
+    fn last_run(&self, chunk: usize) -> usize {
+        match self.bits(chunk).free.leading_ones() as usize {
+            0 => 0,
+            tail => (tail + self.run_at_start(chunk + 1)).min(RUN_MAX),
+        }
     }
 
-    /// The length of the free run that begins with the first slice of `chunk`.
+    /// At least the length of the free run that begins with the first slice of `chunk`.
     fn run_at_start(&self, chunk: usize) -> usize {
         if chunk * CHUNK_SLICES >= address_map::committed() {
             return 0;
@@ -485,6 +490,7 @@ impl Arena {
         self.reach();
         self.tree.clear();
         self.refresh(first, end - first);
+        self.lengthen(first, end - first);
         for chunk in first_chunk()..end.div_ceil(CHUNK_SLICES) {
             let any = self.bits(chunk).heads != 0;
             self.tree.set(HEADS, chunk - first_chunk(), any);
@@ -558,48 +564,74 @@ impl Arena {
             self.dirty += slices;
         }
         self.refresh(index, slices);
+        self.lengthen(index, slices);
     }
 
-    /// Invariants 2 and 4, for the chunks of a run that has been taken or put.
+    /// Invariant 2, for the chunks of a run that has been taken or put.
     fn refresh(&mut self, index: usize, slices: usize) {
-        let (first, last) = (index / CHUNK_SLICES, (index + slices - 1) / CHUNK_SLICES);
-        // From the last one down: what begins in a chunk may end in the next.
-        for chunk in (first..=last).rev() {
-            for lane in 0..HEADS {
-                let (place, member) = match lane {
-                    WHOLE => (chunk & !1, self.is_whole(chunk)),
-                    _ => (chunk, self.is_member(lane, chunk)),
-                };
-                if self.tree.has(lane, place - first_chunk()) != member {
-                    self.tree.set(lane, place - first_chunk(), member);
-                }
-            }
-            self.tree.set_longest(chunk - first_chunk(), self.longest(chunk) as u16);
-        }
-        // Runs that begin in front of it may have become longer or shorter.
-        for chunk in (first_chunk()..first).rev() {
-            let reaches = self.bits(chunk).free.leading_ones() > 0;
-            if !reaches || !self.tree.set_longest(chunk - first_chunk(), self.longest(chunk) as u16)
-            {
-                break;
+        for chunk in index / CHUNK_SLICES..=(index + slices - 1) / CHUNK_SLICES {
+            let place = chunk - first_chunk();
+            let b = self.bits(chunk);
+            let members = [
+                b.free != 0,
+                aligned_runs(b.free, 1) != 0,
+                aligned_runs(b.free, 2) != 0,
+                b.dirty != 0,
+            ];
+            self.tree.refresh(place, members);
+            // Of both chunks of the room of a huge page.
+            let whole = self.is_whole(chunk);
+            if self.tree.has(WHOLE, place & !1) != whole {
+                self.tree.set(WHOLE, place & !1, whole);
             }
         }
     }
 
-    /// Whether `chunk` belongs into a lane of chunks.
-    fn is_member(&self, lane: usize, chunk: usize) -> bool {
-        let b = self.bits(chunk);
-        match lane {
-            DIRTY => b.dirty != 0,
-            HEADS => b.heads != 0,
-            _ => aligned_runs(b.free, lane) != 0,
+    /// Invariant 4, for a run that has been put.
+    fn lengthen(&mut self, index: usize, slices: usize) {
+        let first = index / CHUNK_SLICES;
+        let free = self.bits(first).free;
+        let (head, tail) = (free.trailing_ones() as usize, free.leading_ones() as usize);
+        let place = index % CHUNK_SLICES;
+        let is_inside = head <= place && place + slices <= CHUNK_SLICES - tail;
+        if is_inside && usize::from(self.tree.longest(first - first_chunk())) >= CHUNK_SLICES {
+            // Most often: the chunk is known to have had as much.
+            return;
+        }
+        // From the last chunk down: what begins in one may end in the next.
+        let mut chunk = (index + slices - 1) / CHUNK_SLICES;
+        loop {
+            let place = chunk - first_chunk();
+            let known = usize::from(self.tree.longest(place));
+            let free = self.bits(chunk).free;
+            let inside = if known < CHUNK_SLICES { longest_run(free) } else { 0 };
+            let longest = inside.max(self.last_run(chunk));
+            if longest > known {
+                self.tree.set_longest(place, longest as u16);
+            }
+            // Runs that begin in front of the first one, too, if they go on in it as far as here.
+            let head = free.trailing_ones() as usize;
+            let reached = match chunk.cmp(&first) {
+                core::cmp::Ordering::Greater => true,
+                core::cmp::Ordering::Equal => chunk * CHUNK_SLICES + head > index,
+                core::cmp::Ordering::Less => head == CHUNK_SLICES,
+            };
+            let near = first < chunk + RUN_MAX / CHUNK_SLICES;
+            if chunk == first_chunk() || !reached || !near {
+                return;
+            }
+            chunk -= 1;
+            if chunk < first && self.bits(chunk).free.leading_ones() == 0 {
+                return;
+            }
         }
     }
 
     /// Whether the room of a huge page that `chunk` lies in is free, and may be resident.
     fn is_whole(&self, chunk: usize) -> bool {
         let (low, high) = (chunk & !1, chunk | 1);
-        (high + 1) * CHUNK_SLICES <= address_map::committed()
+        self.bits(chunk).free == !0
+            && (high + 1) * CHUNK_SLICES <= address_map::committed()
             && self.bits(low).free & self.bits(high).free == !0
             && self.bits(low).dirty | self.bits(high).dirty != 0
     }
@@ -639,11 +671,17 @@ pub(crate) fn check() {
         free += b.free.count_ones() as usize;
         dirty += b.dirty.count_ones() as usize;
         assert_eq!((b.dirty & !b.free, b.written & !b.dirty), (0, 0));
-        for lane in (0..=HEADS).filter(|&lane| lane != WHOLE) {
-            assert_eq!(arena.tree.has(lane, place), arena.is_member(lane, chunk));
+        for lane in 0..RUNS.len() {
+            assert_eq!(arena.tree.has(lane, place), aligned_runs(b.free, lane) != 0);
         }
+        assert_eq!(arena.tree.has(DIRTY, place), b.dirty != 0);
+        assert_eq!(arena.tree.has(HEADS, place), b.heads != 0);
         assert_eq!(arena.tree.has(WHOLE, place & !1), arena.is_whole(chunk));
-        assert_eq!(usize::from(arena.tree.longest(place)), arena.longest(chunk));
+        let tail = b.free.leading_ones() as usize;
+        let end = (chunk + 1) * CHUNK_SLICES;
+        let last = if tail > 0 { arena.run_end(end - tail, RUN_MAX) - (end - tail) } else { 0 };
+        let longest = longest_run(b.free).max(last.min(RUN_MAX));
+        assert!(usize::from(arena.tree.longest(place)) >= longest);
     }
     assert_eq!((free, dirty), (arena.free, arena.dirty));
 }

@@ -56,23 +56,43 @@ pub(super) struct Tree {
 unsafe impl Send for Tree {}
 
 /// What a search asks of a node: the children that may lead to an answer.
-#[derive(Clone, Copy)]
-enum Wanted {
-    /// A member of a lane.
-    Member(usize),
-    /// A run of at least this length.
-    Length(u16),
+trait Wanted: Copy {
+    fn in_leaf(self, leaf: &Leaf) -> u64;
+    fn in_node(self, node: &Node) -> u64;
 }
 
-impl Wanted {
-    fn children(self, members: impl Fn(usize) -> Option<u64>, longest: &[u16]) -> u64 {
-        match self {
-            Wanted::Member(lane) => members(lane).unwrap_or(0),
-            Wanted::Length(least) => {
-                let bit = |(child, &length): (usize, &u16)| u64::from(length >= least) << child;
-                longest.iter().enumerate().map(bit).sum()
-            }
-        }
+/// A member of a lane.
+#[derive(Clone, Copy)]
+struct Member(usize);
+
+impl Wanted for Member {
+    fn in_leaf(self, leaf: &Leaf) -> u64 {
+        leaf.members.get(self.0).map_or(0, |&members| members.into())
+    }
+
+    fn in_node(self, node: &Node) -> u64 {
+        node.members.get(self.0).copied().unwrap_or(0)
+    }
+}
+
+/// A run of at least this length.
+#[derive(Clone, Copy)]
+struct Length(u16);
+
+impl Length {
+    fn among(self, longest: &[u16]) -> u64 {
+        let bit = |(child, &length): (usize, &u16)| u64::from(length >= self.0) << child;
+        longest.iter().enumerate().map(bit).sum()
+    }
+}
+
+impl Wanted for Length {
+    fn in_leaf(self, leaf: &Leaf) -> u64 {
+        self.among(&leaf.longest)
+    }
+
+    fn in_node(self, node: &Node) -> u64 {
+        self.among(&node.longest)
     }
 }
 
@@ -94,21 +114,16 @@ impl Tree {
     }
 
     /// The children of a node that may lead to what is wanted; None beyond the last node.
-    fn children(&self, level: usize, node: usize, wanted: Wanted) -> Option<u64> {
-        let nodes: &[Node] = match level {
+    fn children(&self, level: usize, node: usize, wanted: impl Wanted) -> Option<u64> {
+        match level {
             // SAFETY: a leaf is the tree's alone, or null.
             0 => match unsafe { self.leaf(node).as_ref() } {
-                Some(leaf) => {
-                    let members = |lane: usize| leaf.members.get(lane).map(|&bits| bits.into());
-                    return Some(wanted.children(members, &leaf.longest));
-                }
-                None => return (node < LEAVES).then_some(0),
+                Some(leaf) => Some(wanted.in_leaf(leaf)),
+                None => (node < LEAVES).then_some(0),
             },
-            1 => &self.middle,
-            _ => &self.tops,
-        };
-        let node = nodes.get(node)?;
-        Some(wanted.children(|lane| node.members.get(lane).copied(), &node.longest))
+            1 => self.middle.get(node).map(|node| wanted.in_node(node)),
+            _ => self.tops.get(node).map(|node| wanted.in_node(node)),
+        }
     }
 
     fn node_mut(&mut self, level: usize, node: usize) -> &mut Node {
@@ -138,8 +153,19 @@ impl Tree {
 
     /// Whether `chunk` is a member.
     pub(super) fn has(&self, lane: usize, chunk: usize) -> bool {
-        let children = self.children(0, chunk >> SHIFTS[0], Wanted::Member(lane));
+        let children = self.children(0, chunk >> SHIFTS[0], Member(lane));
         children.is_some_and(|children| children & bit(0, chunk) != 0)
+    }
+
+    /// Adds `chunk` to the first lanes, or removes it, as these say.
+    pub(super) fn refresh(&mut self, chunk: usize, members: [bool; 4]) {
+        let own = bit(0, chunk) as u16;
+        let before = self.leaf_mut(chunk).members;
+        for (lane, (before, now)) in before.into_iter().zip(members).enumerate() {
+            if (before & own != 0) != now {
+                self.set(lane, chunk, now);
+            }
+        }
     }
 
     /// Adds or removes `chunk`.
@@ -192,15 +218,15 @@ impl Tree {
 
     /// The smallest member from `from` on.
     pub(super) fn next(&self, lane: usize, from: usize) -> Option<usize> {
-        self.first(Wanted::Member(lane), from)
+        self.first(Member(lane), from)
     }
 
     /// The first chunk from `from` on in which a run of at least `length` begins.
     pub(super) fn next_run(&self, length: u16, from: usize) -> Option<usize> {
-        self.first(Wanted::Length(length), from)
+        self.first(Length(length), from)
     }
 
-    fn first(&self, wanted: Wanted, from: usize) -> Option<usize> {
+    fn first(&self, wanted: impl Wanted, from: usize) -> Option<usize> {
         // Up, until a node has an answer behind where we come from, ...
         let (mut level, mut index) = (0, from);
         let mut at = loop {
@@ -224,7 +250,7 @@ impl Tree {
 
     /// The largest member below `end`.
     pub(super) fn last(&self, lane: usize, end: usize) -> Option<usize> {
-        let (wanted, mut level, mut index) = (Wanted::Member(lane), 0, end.checked_sub(1)?);
+        let (wanted, mut level, mut index) = (Member(lane), 0, end.checked_sub(1)?);
         let mut at = loop {
             let (node, shift) = (index >> SHIFTS[level], SHIFTS[level]);
             // Beyond the last node there is nothing.

@@ -8,7 +8,7 @@
 
 use super::{Heap, pool};
 use crate::block::Chain;
-use crate::os::Lock;
+use crate::os::{self, Lock};
 use core::ptr::null_mut;
 
 struct Commons(*mut Heap);
@@ -20,6 +20,7 @@ static COMMONS: Lock<Commons> = Lock::new(Commons(null_mut()));
 
 /// Takes up to `count` blocks; none if there is no memory.
 pub(crate) fn take(class: usize, count: usize) -> Chain {
+    os::notice_fork();
     let mut commons = COMMONS.lock();
     if commons.0.is_null() {
         commons.0 = pool::take_any(0);

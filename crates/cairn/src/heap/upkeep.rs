@@ -69,8 +69,14 @@ impl Heap {
         self.visits.is_multiple_of(VISITS) || arena::in_debt()
     }
 
+    /// The next visit is one with upkeep.
+    pub(crate) fn hurry(&mut self) {
+        self.visits |= VISITS - 1;
+    }
+
     #[cold]
     fn upkeep(&mut self) {
+        os::notice_fork();
         let trims = TRIMS.0.load(Ordering::Relaxed);
         if self.trims_seen != trims {
             self.trims_seen = trims;

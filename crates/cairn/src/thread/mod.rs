@@ -84,7 +84,6 @@ fn is_new() -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn refill(class: usize) -> *mut Block {
-    os::notice_fork();
     let heap = own_heap();
     if heap.is_null() {
         // New, or on its way out, or one thread more than there are heaps; or out of memory.
@@ -158,6 +157,7 @@ fn key() -> u32 {
 /// the thread leaves: its heap would be lost then.
 #[cold]
 fn arrive() -> *mut Heap {
+    os::notice_fork();
     if !start() {
         return null_mut();
     }
@@ -220,6 +220,12 @@ pub(crate) fn trim() {
 
 extern "C" fn prepare() {
     os::begin_fork(repair);
+    let own = slot::get();
+    if !is_stand_in(own) {
+        // The child's next refill asks whether it is one.
+        // SAFETY: the calling thread's own.
+        unsafe { (*own).hurry() };
+    }
 }
 
 extern "C" fn parent() {
