@@ -275,8 +275,12 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let page = json.with_extension("html");
     report::write(&result, &page)?;
     println!("report: {}", page.display());
+    println!("not run here: {}", if quick { "full sizes (cargo lab --full)" } else { MORE_CORES });
     Ok(())
 }
+
+/// What no run on this machine can tell.
+const MORE_CORES: &str = "more cores than there are (cargo run --release -p cairn-scaling)";
 
 /// As typed, without the path of the executable.
 fn command_line() -> String {

@@ -2,6 +2,7 @@
 //! thousand million. Both run the machine in crates/cairn/tests/operations.
 
 use crate::library;
+use crate::steps::not_run;
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -35,6 +36,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None => guided(args.seconds)?,
     };
     println!("{}", results.join("\n"));
+    not_run(match args.campaign {
+        Some(_) => "runs guided by coverage (cargo xtask fuzz --seconds 150)",
+        None => "a campaign of random operations (cargo xtask fuzz --campaign 500000000)",
+    });
     Ok(())
 }
 

@@ -4,6 +4,7 @@ mod c_programs;
 mod coverage;
 mod explained;
 mod fast_path;
+mod fresh;
 mod fuzz;
 mod kernel;
 mod library;
@@ -36,6 +37,8 @@ enum Command {
     Programs(programs::Args),
     /// Run test suites that others wrote, with and without cairn, and compare their failures.
     Suites(suites::Args),
+    /// Run the README's two commands on a new Debian with little in it, as an ordinary user.
+    Fresh(fresh::Args),
     /// Build for other machines and run the tests there, on simulators.
     Targets(targets::Args),
     /// Run under the compiler's sanitizers and under valgrind's tools.
@@ -60,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         Command::FastPath(args) => fast_path::run(&args),
         Command::Programs(args) => programs::run(&args),
         Command::Suites(args) => suites::run(&args),
+        Command::Fresh(args) => fresh::run(&args),
         Command::Targets(args) => targets::run_all(&args),
         Command::Sanitizers(args) => sanitizers::run_all(&args),
         Command::Coverage(args) => coverage::run(&args),

@@ -7,7 +7,7 @@
 use crate::c_programs::{self, Loading, Workshop};
 use crate::kernel;
 use crate::library;
-use crate::steps::{Ended, Steps, passed, run, target_dir};
+use crate::steps::{Ended, Steps, not_run, passed, run, target_dir};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,12 @@ pub(crate) fn run_all(args: &Args) -> Result<()> {
             Tool::Helgrind => helgrind(&mut steps)?,
         }
     }
-    steps.finish()
+    steps.finish()?;
+    not_run(match args.only.is_empty() && args.step.is_empty() {
+        true => "other machines (cargo xtask targets), the models (cargo xtask models --full)",
+        false => "the other tools and steps (cargo xtask sanitizers)",
+    });
+    Ok(())
 }
 
 /// Races that are meant, with the reason in the file.

@@ -1,6 +1,7 @@
 //! Runs the soak test of the core for long: optimised, with debug assertions.
 
 use crate::library;
+use crate::steps::not_run;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -34,5 +35,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .context("cannot start cargo")?;
     ensure!(status.success(), "the soak test failed");
     println!("curve: {}", args.csv.display());
+    not_run("a soak of hours (--minutes), or of other numbers of threads (--threads)");
     Ok(())
 }

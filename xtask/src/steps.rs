@@ -166,6 +166,11 @@ fn shell(command: &Command) -> String {
     words.join(" ")
 }
 
+/// A command's last line: what it has left out, and the command that runs it.
+pub(crate) fn not_run(what: &str) {
+    println!("not run here: {what}");
+}
+
 /// Where cargo puts what it builds.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {

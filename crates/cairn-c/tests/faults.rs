@@ -173,7 +173,8 @@ impl Effort {
         match self {
             Effort::Full if is_likeliest && nth <= EQUAL => nth + 1,
             Effort::Full if is_likeliest => nth + 7,
-            _ => nth + 1 + nth / 2,
+            Effort::Full => nth + 1 + nth / 2,
+            Effort::Quick => 2 * nth,
         }
     }
 }

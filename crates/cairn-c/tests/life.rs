@@ -7,7 +7,7 @@
 mod common;
 
 use common::{
-    Outcome, include_dir, library, run, scratch_dir, skip_for_stand_in, skipped, source_path,
+    Outcome, include_dir, lacks, library, run, scratch_dir, skip_for_stand_in, skipped, source_path,
 };
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -177,8 +177,7 @@ impl Program {
 /// The archive for musl; None, with a word about it, if this machine cannot make one.
 fn musl_archive() -> Option<PathBuf> {
     const TARGET: &str = "x86_64-unknown-linux-musl";
-    if Command::new("musl-gcc").arg("--version").output().is_err() {
-        skipped("musl-gcc is not installed");
+    if lacks("musl-gcc", "musl-tools") {
         return None;
     }
     let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
@@ -192,7 +191,7 @@ fn musl_archive() -> Option<PathBuf> {
         .expect("cargo starts");
     let messages = String::from_utf8_lossy(&built.stderr);
     if messages.contains("target may not be installed") {
-        skipped("Rust's musl target is not installed");
+        skipped(&format!("no standard library for musl; rustup target add {TARGET}"));
         return None;
     }
     assert!(built.status.success(), "no archive for musl:\n{messages}");

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    EVERYWHERE, Loading, Outcome, Program, empty_library, is_root, library, limit, passes,
+    EVERYWHERE, Loading, Outcome, Program, empty_library, is_root, lacks, library, limit, passes,
     passes_in, run, scratch_dir, skip_for_stand_in, skipped,
 };
 use std::fs;
@@ -138,11 +138,7 @@ fn the_process_may_end_while_threads_allocate() {
 fn starting_takes_few_system_calls() {
     const MORE_CALLS_MAX: usize = 10;
 
-    if Command::new("strace").arg("-V").output().is_err() {
-        skipped("strace is not installed");
-        return;
-    }
-    if skip_for_stand_in() {
+    if skip_for_stand_in() || lacks("strace", "strace") {
         return;
     }
     let Some(bare) = Program::build("nothing.c", Loading::Absent) else { return };

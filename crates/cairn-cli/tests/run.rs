@@ -124,6 +124,25 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
+/// Says that a test is skipped and why.
+fn skipped(why: &str) {
+    let name = thread::current().name().unwrap_or("a test").to_owned();
+    // Not `eprintln!`, which the harness keeps to itself if the test passes.
+    let _ = std::io::stderr().write_all(format!("skipped {name}: {why}\n").as_bytes());
+}
+
+/// Whether to go on without this program of a package of Debian. A panic if `CAIRN_TEST_ALL`
+/// demands it.
+fn lacks(program: &str, package: &str) -> bool {
+    let is_missing = Command::new(program).arg("--version").output().is_err();
+    if is_missing {
+        let why = format!("no {program}; install the package `{package}`");
+        assert!(std::env::var_os("CAIRN_TEST_ALL").is_none(), "CAIRN_TEST_ALL is set, but {why}");
+        skipped(&why);
+    }
+    is_missing
+}
+
 // Nothing stands between the program and its user.
 
 #[test]
@@ -526,7 +545,7 @@ fn static_programs() {
         tested += 1;
     }
     if tested == 0 {
-        eprintln!("skipped: no C compiler here links statically");
+        skipped("no C compiler here links statically");
     }
 }
 
@@ -554,7 +573,7 @@ fn programs_with_another_loader() {
     let home = Home::new();
     let build = |loader: &str| home.c_program(&[&format!("-Wl,--dynamic-linker={loader}")]);
     let Some(program) = build("/lib/ld-musl-x86_64.so.1") else {
-        return eprintln!("skipped: no C compiler here");
+        return skipped("no C compiler here");
     };
     let output = home.run(&[program]);
     assert_refused(&output, 126, &["its loader is /lib/ld-musl-x86_64.so.1", "one of glibc"]);
@@ -566,7 +585,7 @@ fn programs_with_another_loader() {
 #[test]
 fn the_loader_itself_is_a_program() {
     let Ok(loader) = fs::canonicalize("/lib64/ld-linux-x86-64.so.2") else {
-        return eprintln!("skipped: no loader of x86-64 here");
+        return skipped("no loader of x86-64 here");
     };
     let output = Home::new().run(&[&loader, Path::new("/bin/sh"), Path::new("-c")]);
     assert!(!text(&output.stderr).starts_with("cairn: "), "{}", text(&output.stderr));
@@ -578,7 +597,7 @@ fn set_id_programs() {
     let program = home.copy_of("/bin/true");
     let mount = rustix::fs::statvfs(&program).unwrap();
     if !is_root() || mount.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID) {
-        return eprintln!("skipped: only root can give a file to another user, and not on nosuid");
+        return skipped("only root can give a file to another user, and not on nosuid");
     }
     for (user, group, mode) in [(NOBODY, 0, 0o4755), (0, NOBODY, 0o2755)] {
         chown(&program, Some(user), Some(group)).unwrap();
@@ -600,9 +619,14 @@ fn set_id_programs() {
 fn programs_with_file_capabilities() {
     let home = Home::new();
     let program = home.copy_of("/bin/true");
-    let setcap = Command::new("setcap").arg("cap_net_raw=ep").arg(&program).status();
-    if !is_root() || !setcap.is_ok_and(|status| status.success()) {
-        return eprintln!("skipped: needs root and setcap");
+    if !is_root() {
+        return skipped("only root can give a file capabilities");
+    }
+    if lacks("setcap", "libcap2-bin") {
+        return;
+    }
+    if !Command::new("setcap").arg("cap_net_raw=ep").arg(&program).status().unwrap().success() {
+        return skipped("this file system has no capabilities");
     }
     assert_succeeded(&home.run(&[&program]));
 

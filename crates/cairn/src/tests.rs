@@ -318,8 +318,15 @@ fn run(name: &str, plan: Plan) -> bool {
 
 /// Fails each call of a scenario.
 fn fail_each_call(name: &str) {
+    fail_calls(name, |nth| nth + 1);
+}
+
+/// Fails the first call of a scenario, then the one `after` it, and so on.
+fn fail_calls(name: &str, after: fn(usize) -> usize) {
     for sticky in [false, true] {
-        let end = (0..CALLS_MAX).find(|&nth| !run(name, Plan { nth, sticky }));
+        let end = std::iter::successors(Some(0), |&nth| Some(after(nth)))
+            .take_while(|&nth| nth < CALLS_MAX)
+            .find(|&nth| !run(name, Plan { nth, sticky }));
         let calls = end.expect("the scenario ends");
         assert!(calls > 0, "{name} makes no system call");
         std::println!("{name}: {calls} calls, sticky: {sticky}");
@@ -398,8 +405,15 @@ fn faults_in_shrinking_blocks() {
     fail_each_call("shrinkers");
 }
 
+/// The first calls, then ever fewer.
 #[test]
 fn faults_in_giving_back() {
+    fail_calls("purges", |nth| nth + 1 + nth / 8);
+}
+
+#[test]
+#[ignore = "a minute: cargo test --release -p cairn-malloc --lib -- --ignored every_fault"]
+fn every_fault_in_giving_back() {
     fail_each_call("purges");
 }
 

@@ -29,6 +29,7 @@ mod tools;
 pub(crate) mod watch;
 
 use crate::library;
+use crate::steps::not_run;
 use anyhow::{Context, Result, bail, ensure};
 use report::{Row, Verdict};
 use stage::{Scale, Side, Stage};
@@ -160,7 +161,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if bad > 0 {
         bail!("{bad} of {} programs failed; their files are in {}", rows.len(), root.display());
     }
-    fs::remove_dir_all(&root).context("cannot remove the temporary files")
+    fs::remove_dir_all(&root).context("cannot remove the temporary files")?;
+    let programs = match PROGRAMS.len() - rows.len() {
+        0 => String::new(),
+        others => format!("{others} more programs (cargo xtask programs), "),
+    };
+    let sizes = if args.quick { "full inputs (without --quick), " } else { "" };
+    not_run(&format!("{programs}{sizes}the programs' own test suites (cargo xtask suites)"));
+    Ok(())
 }
 
 fn needs_of(programs: &[&'static Program]) -> impl Iterator<Item = &'static install::Need> {

@@ -21,6 +21,7 @@ use crate::programs::install::{self, Need};
 use crate::programs::process::Process;
 use crate::programs::stage::{Scale, Side, Stage};
 use crate::programs::{private_copy, report::machine, report::write};
+use crate::steps::not_run;
 use anyhow::{Context, Result, bail, ensure};
 use report::{Outcome, Row, Suspect};
 use shop::Shop;
@@ -187,6 +188,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !bad.is_empty() {
         bail!("look into {}; logs are in {}", bad.join(", "), scratch.display());
     }
+    not_run(&match (args.table, SUITES.len() - chosen.len()) {
+        (true, _) => "the suites themselves (cargo xtask suites)".to_owned(),
+        (false, _) if args.quick => "the rest of each suite (cargo xtask suites)".to_owned(),
+        (false, 0) => "the real programs (cargo xtask programs)".to_owned(),
+        (false, others) => format!("{others} more suites (cargo xtask suites)"),
+    });
     Ok(())
 }
 

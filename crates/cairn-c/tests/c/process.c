@@ -145,8 +145,9 @@ static void descend(int depth)
 static void fork_in_children(void)
 {
     void *threads[BUSY_THREADS];
+    long lines = argument_or(30);
     start_busy(threads);
-    for (int i = 0; i < 30; i++) {
+    for (long i = 0; i < lines; i++) {
         pid_t child = forked();
         if (child == 0) {
             use_what_is_inherited();
@@ -163,7 +164,7 @@ static void *fork_here(void *argument)
 {
     void *mine = malloc(1000);
     fill(mine, 1000, 1);
-    for (int i = 0; i < 100; i++) {
+    for (long i = 0, forks = argument_or(100); i < forks; i++) {
         pid_t child = forked();
         if (child == 0) {
             CHECK(holds(mine, 1000, 1), "contents");
@@ -198,8 +199,9 @@ static void fork_handlers_may_allocate(void)
 {
     void *threads[BUSY_THREADS];
     CHECK(pthread_atfork(at_fork, at_fork, at_fork) == 0, "pthread_atfork");
+    long forks = argument_or(200);
     start_busy(threads);
-    for (int i = 0; i < 200; i++) {
+    for (long i = 0; i < forks; i++) {
         pid_t child = forked();
         if (child == 0) {
             allocate_every_size(1);
@@ -220,8 +222,9 @@ static void spawn_and_vfork(void)
     CHECK(length > 0, "/proc is needed");
     self[length] = 0;
     char *arguments[] = {self, (char *)"every_size", NULL};
+    long rounds = argument_or(60);
     start_busy(threads);
-    for (int i = 0; i < 60; i++) {
+    for (long i = 0; i < rounds; i++) {
         pid_t child;
         CHECK(posix_spawn(&child, self, NULL, NULL, arguments, environ) == 0, "posix_spawn");
         expect_success(child, "spawned");

@@ -6,11 +6,17 @@
 //! `CAIRN_TEST_LIBRARY` names another shared library to test in place of ours, which shows
 //! whether a test asks for common semantics or only for our own; `CAIRN_TEST_ARCHIVE` names the
 //! archive for static programs. Cases that need our own interface are skipped then.
+//!
+//! What a test skips it says in a line on standard error, which the harness lets through. With
+//! `CAIRN_TEST_ALL=1` a program that is missing fails the test instead.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -74,7 +80,7 @@ fn built_library() -> Library {
         .output()
         .expect("cargo starts");
     assert!(built.status.success(), "no library:\n{}", String::from_utf8_lossy(&built.stderr));
-    let release = target_dir.join("release");
+    let release = nameable(target_dir).join("release");
     Library {
         shared: release.join("libcairn.so"),
         archive: Some(release.join("libcairn.a")),
@@ -87,11 +93,42 @@ pub(crate) fn skip_for_stand_in() -> bool {
     library().is_stand_in && skipped("it asks for our own behaviour")
 }
 
+/// The same folder by a name that `LD_PRELOAD` can hold. It has no quoting: a space or a colon
+/// ends a path. For a folder with such a name that is a link in the temporary directory.
+fn nameable(dir: &Path) -> PathBuf {
+    if !dir.as_os_str().as_bytes().iter().any(|byte| b" :$,".contains(byte)) {
+        return dir.to_owned();
+    }
+    let mut hasher = DefaultHasher::new();
+    dir.hash(&mut hasher);
+    let link = std::env::temp_dir().join(format!("cairn-tests-{:x}", hasher.finish()));
+    match std::os::unix::fs::symlink(dir, &link) {
+        // Made by another test process, or an earlier one.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            assert_eq!(std::fs::read_link(&link).ok().as_deref(), Some(dir), "{}", link.display());
+        }
+        made => made.unwrap_or_else(|error| panic!("no link {}: {error}", link.display())),
+    }
+    link
+}
+
 /// Says that a test is skipped and why; always true.
 pub(crate) fn skipped(why: &str) -> bool {
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
-    eprintln!("skipped {name}: {why}");
+    // Not `eprintln!`, which the harness keeps to itself if the test passes.
+    let _ = std::io::stderr().write_all(format!("skipped {name}: {why}\n").as_bytes());
     true
+}
+
+/// Whether to go on without this program of a package of Debian. A panic if it is demanded.
+pub(crate) fn lacks(program: &str, package: &str) -> bool {
+    // A program that cannot be started is not there; whatever it makes of the option is well.
+    if Command::new(program).arg("--version").output().is_ok() {
+        return false;
+    }
+    let why = format!("no {program}; install the package `{package}`");
+    assert!(std::env::var_os("CAIRN_TEST_ALL").is_none(), "CAIRN_TEST_ALL is set, but {why}");
+    skipped(&why)
 }
 
 /// Whether we may do what only root may.
@@ -112,7 +149,7 @@ pub(crate) fn include_dir() -> PathBuf {
 
 /// A folder for what the tests build.
 pub(crate) fn scratch_dir() -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("drop-in");
+    let dir = nameable(Path::new(env!("CARGO_TARGET_TMPDIR"))).join("drop-in");
     std::fs::create_dir_all(&dir).expect("scratch folder");
     dir
 }
