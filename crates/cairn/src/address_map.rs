@@ -260,9 +260,8 @@ pub(crate) fn slot(index: usize) -> *mut Slot {
 pub(crate) unsafe fn remote_word(index: usize) -> &'static RemoteWord {
     let section = section_of(index);
     // Neighbours are often spans of different threads: their words stand on different lines.
-    let place = index % SECTION_SLICES & !(CHUNK_SLICES - 1)
-        | index % CHUNK_SLICES % 8 * 8
-        | index % CHUNK_SLICES / 8;
+    let (chunk, slice) = (index % SECTION_SLICES / CHUNK_SLICES, index % CHUNK_SLICES);
+    let place = chunk * CHUNK_SLICES + slice % 8 * 8 + slice / 8;
     // SAFETY: the caller's contract: committed slices have committed metadata, which stays. Words are
     // atomics.
     unsafe { &*(&raw const (*section).words).cast::<RemoteWord>().add(place) }

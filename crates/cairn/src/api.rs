@@ -109,7 +109,7 @@ fn large_block(size: usize, align: usize) -> large::Allocated {
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     unsafe {
         if (*heap).in_use {
-            (*heap).visit();
+            (*heap).count_large();
         }
     }
     if align <= large::COLOUR_STEP {

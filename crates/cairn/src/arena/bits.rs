@@ -49,7 +49,7 @@ pub(super) fn longest_run(free: u64) -> usize {
     // runs[k]: where runs of 2^k begin.
     let mut runs = [free; 7];
     for k in 1..7 {
-        runs[k] = runs[k - 1] & runs[k - 1] >> (1 << (k - 1)) % 64;
+        runs[k] = runs[k - 1] & (runs[k - 1] >> (1 << (k - 1)));
     }
     if runs[6] != 0 {
         return 64;

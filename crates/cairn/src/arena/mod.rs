@@ -432,7 +432,7 @@ impl Arena {
             let free = self.bits(end / CHUNK_SLICES).free >> (end % CHUNK_SLICES);
             let more = free.trailing_ones() as usize;
             end += more;
-            if more == 0 || end % CHUNK_SLICES != 0 {
+            if more == 0 || !end.is_multiple_of(CHUNK_SLICES) {
                 break;
             }
         }

@@ -176,17 +176,17 @@ impl Tree {
         *bits = if member { was | own } else { was & !own };
         let (before, mut now) = (was != 0, *bits != 0);
         let (mut index, mut changed) = (chunk >> SHIFTS[0], before != now);
-        for level in 1..LEVELS {
+        for (level, shift) in SHIFTS.into_iter().enumerate().skip(1) {
             if !changed {
                 return;
             }
-            let node = self.node_mut(level, index >> SHIFTS[level]);
+            let node = self.node_mut(level, index >> shift);
             let Some(bits) = node.members.get_mut(lane) else { return };
             let was = *bits;
             *bits = if now { was | bit(level, index) } else { was & !bit(level, index) };
             changed = (was != 0) != (*bits != 0);
             now = *bits != 0;
-            index >>= SHIFTS[level];
+            index >>= shift;
         }
     }
 
@@ -205,13 +205,13 @@ impl Tree {
         }
         let mut longest = leaf.longest.iter().copied().fold(0, u16::max);
         let mut index = chunk >> SHIFTS[0];
-        for level in 1..LEVELS {
-            let node = self.node_mut(level, index >> SHIFTS[level]);
+        for (level, shift) in SHIFTS.into_iter().enumerate().skip(1) {
+            let node = self.node_mut(level, index >> shift);
             if core::mem::replace(&mut node.longest[index % FAN], longest) == longest {
                 break;
             }
             longest = node.longest.iter().copied().fold(0, u16::max);
-            index >>= SHIFTS[level];
+            index >>= shift;
         }
         true
     }
@@ -243,7 +243,7 @@ impl Tree {
         while level > 0 {
             level -= 1;
             let here = self.children(level, at, wanted)?;
-            at = at << SHIFTS[level] | here.trailing_zeros() as usize % FAN;
+            at = (at << SHIFTS[level]) + here.trailing_zeros() as usize % FAN;
         }
         Some(at)
     }

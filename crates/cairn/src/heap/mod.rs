@@ -104,6 +104,7 @@ pub(crate) struct Heap {
     /// A freed run of slices for the next large block, or null.
     pub(crate) kept: AtomicPtr<Large>,
     remote_frees: u32,
+    large_blocks: u32,
     visits: u32,
     /// How often in a row it was found to make few visits: less than one in a millisecond.
     slow: u32,
@@ -129,6 +130,7 @@ const _: () = assert!(CLASS_COUNT <= 64);
 
 impl Heap {
     /// A heap with nothing in it.
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
     pub(crate) const EMPTY: Heap = Heap {
         small_class: SMALL_CLASS,
         masks: MASKS,

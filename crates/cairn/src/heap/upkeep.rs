@@ -17,6 +17,8 @@ use core::ptr::null_mut;
 /// Visits between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying.
 pub(super) const VISITS: u32 = 64;
+/// Large blocks for a visit: a loop over one that the heap keeps takes 10 ns, and upkeep 300.
+const LARGE_VISITS: u32 = 16;
 /// Slices of full spans that a heap tries to hold on to between upkeeps, if it has not paid.
 const FULL_PROBE: usize = 4;
 /// Classes looked at in one upkeep; a whole round takes 14.
@@ -53,7 +55,7 @@ pub fn tick() -> bool {
 impl Heap {
     /// Counts a slow visit, and does upkeep when it is due.
     #[inline]
-    pub(crate) fn visit(&mut self) {
+    pub(super) fn visit(&mut self) {
         self.visits = self.visits.wrapping_add(1);
         if self.visits.is_multiple_of(VISITS)
             || self.slow > 0
@@ -61,6 +63,15 @@ impl Heap {
             || self.trims_seen != TRIMS.0.load(Ordering::Relaxed)
         {
             self.upkeep();
+        }
+    }
+
+    /// Counts a large block that is allocated: some are slow visits.
+    #[inline]
+    pub(crate) fn count_large(&mut self) {
+        self.large_blocks = self.large_blocks.wrapping_add(1);
+        if self.large_blocks.is_multiple_of(LARGE_VISITS) {
+            self.visit();
         }
     }
 

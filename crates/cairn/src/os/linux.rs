@@ -113,7 +113,7 @@ pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
     advise(at, size, libc::MADV_NOHUGEPAGE);
 }
 
-/// Whether huge pages are to be asked for now: they are switched on, and none has been slow lately.
+/// Whether huge pages are wanted: they are switched on, and none has been slow lately.
 pub(crate) fn wants_huge_pages() -> bool {
     HUGE_PAGES.load(Ordering::Relaxed) && now_ns() >= RESUME_NS.load(Ordering::Relaxed)
 }

@@ -256,18 +256,16 @@ fn a_child_can_free_what_was_changing_hands() {
         let other = Other::new();
         let held = other.allocates(1024, 3 + 5);
         let holder = Other::new();
-        let (inside, go) = (AtomicBool::new(false), AtomicBool::new(false));
-        // SAFETY: both flags outlive the thread's work.
-        let [inside, go]: [&'static AtomicBool; 2] =
-            unsafe { [&*(&raw const inside), &*(&raw const go)] };
+        static INSIDE: AtomicBool = AtomicBool::new(false);
+        static GO: AtomicBool = AtomicBool::new(false);
         holder.begins(|| {
             let _held = orphans::hold(class_of(1024));
-            inside.store(true, Ordering::Release);
-            while !go.load(Ordering::Acquire) {
+            INSIDE.store(true, Ordering::Release);
+            while !GO.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
         });
-        while !inside.load(Ordering::Acquire) {
+        while !INSIDE.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
         other.begins(thread::trim);
@@ -285,7 +283,7 @@ fn a_child_can_free_what_was_changing_hands() {
             assert_eq!(in_use(1024), 0);
             check();
         }));
-        go.store(true, Ordering::Release);
+        GO.store(true, Ordering::Release);
         holder.does(|| ());
         other.does(|| ());
         check();
