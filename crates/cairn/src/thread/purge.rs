@@ -2,7 +2,7 @@
 //! Idea: it lets time pass where nobody allocates, and gives back before the process's memory cgroup
 //!   is full. It ends with the thread that has started it: the C library ends a process with its last
 //!   thread, and that must not be ours.
-//! Never: allocates in the thread, or takes a signal there; has a heap.
+//! Never: allocates in the thread, or takes a signal there.
 //! Threads: starts from any, once; a forked child's only one starts the child's.
 //! Checked: tests/purge_thread.rs, here and in the C layer.
 //! Story: docs/giving-back.md
