@@ -54,35 +54,11 @@ pub(crate) fn begin(signals: Signals) -> bool {
     true
 }
 
-/// Starts the thread. All signals are blocked in it: they are the program's.
+/// Starts the thread.
 fn start() -> bool {
-    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
-    let attributes = attributes.as_mut_ptr();
-    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: every pointer is to a local of the right type, and what is read from one has been
-    // written by the call before it.
-    unsafe {
-        if libc::pthread_attr_init(attributes) != 0 {
-            return false;
-        }
-        // Refused where pages are large: then it is the default.
-        libc::pthread_attr_setstacksize(attributes, STACK_SIZE);
-        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let mut create = |attributes| {
-            libc::pthread_create(thread.as_mut_ptr(), attributes, run, null_mut()) == 0
-        };
-        // The program's thread storage may not fit into so small a stack.
-        let started = create(attributes.cast_const()) || create(null());
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut());
-        libc::pthread_attr_destroy(attributes);
-        if started {
-            THREAD.store(thread.assume_init() as usize, Ordering::Relaxed);
-        }
-        started
-    }
+    let thread = cairn::start_small_thread(STACK_SIZE, run);
+    THREAD.store(thread.unwrap_or(0), Ordering::Relaxed);
+    thread.is_some()
 }
 
 /// Has the signal handled here if the process would die of it now.

@@ -4,7 +4,7 @@
 use crate::environment::{cairn_variables, leave_children_alone, mark_as_warned};
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
-use crate::{at_signal, purge_thread, stats};
+use crate::{at_signal, stats};
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 
@@ -80,7 +80,7 @@ extern "C" fn start() {
         leave_children_alone();
     }
     // Last: the environment is changed while there is one thread.
-    if wishes.purge_thread && !purge_thread::begin() {
+    if wishes.purge_thread && !cairn::start_purge_thread() {
         warn(format_args!("CAIRN_PURGE_THREAD: no thread can be started"));
     }
     if let Some(signals) = wishes.at_signal

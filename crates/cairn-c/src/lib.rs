@@ -8,13 +8,11 @@
 
 mod account;
 mod at_signal;
-mod cgroup;
 mod config;
 mod cxx;
 mod environment;
 mod family;
 mod introspection;
-mod purge_thread;
 mod report;
 mod settings;
 mod stats;

@@ -71,7 +71,7 @@ pub use heap::tick;
 pub use ledger::{Amount, ClassRow, Ledger};
 pub use os::HUGE_PAGES;
 pub use outside::{HEADER, Header};
-pub use thread::see_forks;
+pub use thread::{see_forks, start_purge_thread, start_small_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

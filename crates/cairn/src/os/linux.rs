@@ -7,6 +7,7 @@
 
 use super::{Moves, fault};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::ffi::CStr;
 use core::ptr::{null, null_mut};
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
@@ -259,6 +260,12 @@ pub(crate) fn thread_token() -> usize {
     unsafe { libc::__errno_location() }.addr()
 }
 
+/// Gives the calling thread a name of at most 15 bytes.
+pub(crate) fn name_thread(name: &CStr) {
+    // SAFETY: a C string.
+    keeping_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
+}
+
 /// The number of the calling process.
 pub(crate) fn process_id() -> u32 {
     // SAFETY: has no preconditions.
@@ -273,6 +280,19 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     keeping_errno(|| unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, none)
     });
+}
+
+/// Sleeps for so long while `*word == expected`, less where the system wants; false if it does not let
+/// anybody sleep.
+pub(crate) fn wait_for(word: &AtomicU32, expected: u32, ms: usize) -> bool {
+    let time = libc::timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
+    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word and the time outlive the call; the kernel only reads them; errno's location is
+    // the thread's.
+    keeping_errno(|| unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, &raw const time) == 0
+            || [libc::ETIMEDOUT, libc::EAGAIN, libc::EINTR].contains(&*libc::__errno_location())
+    })
 }
 
 /// Wakes one sleeper on `word`.

@@ -5,7 +5,9 @@
 //! Checked: the process and thread tests of the C layer.
 //! Story: docs/fork.md, docs/tls.md
 
+mod purge;
 mod slot;
+mod small;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::Block;
@@ -16,7 +18,9 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
+pub use purge::start_purge_thread;
 pub(crate) use slot::{get as heap, owns};
+pub use small::start_small_thread;
 
 /// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
 /// its tag is no real heap's: those stand at multiples of a page.

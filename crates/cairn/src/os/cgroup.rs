@@ -1,7 +1,13 @@
-//! How near the process's memory cgroup is to its limit, for the purge thread. Files are opened,
-//! read and closed each time: a descriptor that is kept shows in the program, which may close it.
-//! docs/giving-back.md says what it is for.
+//! Owns: how near the process's memory cgroup is to its limit.
+//! Idea: the group with the lowest limit is found once; then two small files are read at each look.
+//!   They are opened and closed each time: a descriptor that is kept shows in the program, which may
+//!   close it.
+//! Never: allocates, or keeps a file open.
+//! Threads: any; holds nothing.
+//! Checked: the purge thread's tests of the C layer, in groups of their own.
+//! Story: docs/giving-back.md
 
+use super::keeping_errno;
 use core::ffi::CStr;
 
 /// Room for the path of a file. A group whose path is longer counts as one without a limit.
@@ -105,7 +111,7 @@ fn number(path: &Path) -> Option<u64> {
 fn read<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
     // By number: the C library's functions are cancellation points, and others may stand in for them.
     // SAFETY: a C string; `room` is valid for writing; the descriptor is this function's own.
-    unsafe {
+    keeping_errno(|| unsafe {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
         let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
         if file < 0 {
@@ -114,5 +120,5 @@ fn read<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
         let len = libc::syscall(libc::SYS_read, file, room.as_mut_ptr(), room.len());
         libc::syscall(libc::SYS_close, file);
         room.get(..usize::try_from(len).ok()?)
-    }
+    })
 }

@@ -1,0 +1,161 @@
+//! Owns: the one thread of the library's own that gives memory back, if the program asks for it.
+//! Idea: it lets time pass where nobody allocates, and gives back before the process's memory cgroup
+//!   is full. It ends with the thread that has started it: the C library ends a process with its last
+//!   thread, and that must not be ours.
+//! Never: allocates in the thread, or takes a signal there.
+//! Threads: starts from any, once; a forked child's only one starts the child's.
+//! Checked: tests/purge_thread.rs, here and in the C layer.
+//! Story: docs/giving-back.md
+
+use super::{FORKS_SEEN, see_forks, start_small_thread, trim};
+use crate::os::Group;
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::{arena, heap, os};
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+/// A few small frames, and what the C library puts there: thread storage, and the frame of the
+/// signal by which it changes the user of all threads.
+const STACK_SIZE: usize = 64 << 10;
+/// Between two batches, so that other threads come to the locks.
+const PAUSE_MS: usize = 1;
+/// The clock that upkeep reads lags behind by so much at most: less, and every other tick
+/// would find itself too early.
+const LAG_MS: usize = 10;
+/// A group is near its limit when it has less than this part of it left.
+const NEAR: u64 = 8;
+/// How fast the room in a group may go, in bytes a millisecond (2 GiB/s): so long the thread may
+/// sleep, but not less than `LOOK_MS`.
+const FILL: u64 = 2 << 20;
+const LOOK_MS: usize = 5;
+/// Bytes: where giving back all there is brings less, the next look is `REST` times as far. Each
+/// one goes through all that nobody holds, and asks all threads.
+const WORTHWHILE: usize = 1 << 20;
+const REST: usize = 10;
+
+/// What the thread sleeps on. 1: it shall end.
+static ENDING: AtomicU32 = AtomicU32::new(0);
+/// The thread; 0: there is none.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
+/// Its destructor tells that the thread which has started ours leaves.
+static KEY: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the program has asked for the thread.
+static STATE: AtomicU32 = AtomicU32::new(UNASKED);
+const UNASKED: u32 = 0;
+const ASKED: u32 = 1;
+const FAILED: u32 = 2;
+
+/// Starts a thread that gives memory back while the program is idle, and before its memory cgroup is
+/// full; false if it cannot.
+///
+/// Without it, time passes for the allocator only when a thread allocates or frees. The thread
+/// (`cairn-purge`) is one more in this process and in every child that it forks. All signals are
+/// blocked in it, it allocates nothing, and it ends with the thread that has called this.
+/// docs/giving-back.md says what else it changes for a program.
+///
+/// Call it once, at the start of `main`. Any thread may call it, at any time. A second call changes
+/// nothing and answers as the first one: `true`, if that has not failed. One that comes while the
+/// first is under way answers `true`, too.
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: cairn::Cairn = cairn::Cairn;
+///
+/// fn main() {
+///     if !cairn::start_purge_thread() {
+///         eprintln!("no purge thread");
+///     }
+/// }
+/// ```
+pub fn start_purge_thread() -> bool {
+    // Relaxed: what follows is done by one thread, once.
+    let order = Ordering::Relaxed;
+    if let Err(state) = STATE.compare_exchange(UNASKED, ASKED, order, order) {
+        return state == ASKED;
+    }
+    let begun = begin();
+    if !begun {
+        STATE.store(FAILED, order);
+    }
+    begun
+}
+
+fn begin() -> bool {
+    // Handlers in the child run in the order in which they were registered: the allocator's before ours.
+    see_forks();
+    let mut key = 0;
+    // SAFETY: `key` is valid for writing; the handlers stay loaded as long as the process.
+    unsafe {
+        if !FORKS_SEEN.load(Ordering::Relaxed) || libc::pthread_key_create(&mut key, Some(end)) != 0
+        {
+            return false;
+        }
+        KEY.store(key, Ordering::Relaxed);
+        libc::pthread_atfork(None, None, Some(begin_in_child)) == 0 && start()
+    }
+}
+
+extern "C" fn begin_in_child() {
+    // The parent's is not here, and the thread that forks is the first one. Without memory for
+    // another the child goes on without.
+    start();
+}
+
+/// Starts the thread.
+fn start() -> bool {
+    ENDING.store(0, Ordering::Relaxed);
+    THREAD.store(0, Ordering::Relaxed);
+    let key = KEY.load(Ordering::Relaxed);
+    // Any value but null. First, because the thread must not be without who ends it.
+    // SAFETY: the key exists.
+    if unsafe { libc::pthread_setspecific(key, (&raw const ENDING).cast()) } != 0 {
+        return false;
+    }
+    let thread = start_small_thread(STACK_SIZE, run);
+    THREAD.store(thread.unwrap_or(0), Ordering::Relaxed);
+    thread.is_some()
+}
+
+/// The thread that has started ours leaves; the process goes on without both. Waiting for it makes
+/// the C library see its own last thread, with which it ends the process.
+extern "C" fn end(_: *mut c_void) {
+    let thread = THREAD.swap(0, Ordering::Relaxed);
+    if thread == 0 {
+        return;
+    }
+    ENDING.store(1, Ordering::Relaxed);
+    os::wake(&ENDING);
+    // SAFETY: the thread is joined by nobody else, and it ends: the word says so.
+    unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
+}
+
+/// The thread's body. Nothing in here allocates.
+extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    os::name_thread(c"cairn-purge");
+    let group = Group::find();
+    while ENDING.load(Ordering::Relaxed) == 0 {
+        let more = heap::tick();
+        let ms = if more { PAUSE_MS } else { arena::purge_delay_ms().saturating_add(LAG_MS) };
+        if !os::wait_for(&ENDING, 0, ms.min(group.as_ref().map_or(usize::MAX, relieve))) {
+            break;
+        }
+    }
+    null_mut()
+}
+
+/// Gives back all there is if the group is near its limit; how long it cannot be full after that, in
+/// milliseconds.
+fn relieve(group: &Group) -> usize {
+    let Some((used, limit)) = group.used_and_limit() else { return usize::MAX };
+    let left = limit.saturating_sub(used);
+    let in_vain = left < limit / NEAR && purge() < WORTHWHILE;
+    let least = if in_vain { LOOK_MS * REST } else { LOOK_MS };
+    usize::try_from(left / FILL).unwrap_or(usize::MAX).max(least)
+}
+
+/// All there is, as `api::purge` does; bytes given back.
+fn purge() -> usize {
+    trim();
+    arena::purge_all()
+}
