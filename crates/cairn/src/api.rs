@@ -104,23 +104,25 @@ fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 }
 
 fn large_block(size: usize, align: usize) -> large::Allocated {
-    os::notice_fork();
     let heap = thread::heap();
+    if align <= large::COLOUR_STEP {
+        // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
+        let block = large::reuse(unsafe { &(*heap).kept }, size);
+        if !block.is_null() {
+            // SAFETY: it was the calling thread's heap.
+            unsafe { (*heap).count_large() };
+            return large::Allocated::used(block);
+        }
+    }
+    os::notice_fork();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     unsafe {
         if (*heap).in_use {
             (*heap).count_large();
         }
     }
-    if align <= large::COLOUR_STEP {
-        // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
-        let block = large::reuse(unsafe { &(*heap).kept }, size);
-        if !block.is_null() {
-            return large::Allocated { block, zero: false };
-        }
-    }
     if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
-        return large::Allocated { block: null_mut(), zero: false };
+        return large::Allocated::NONE;
     }
     large::allocate(size, align)
 }

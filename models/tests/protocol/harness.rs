@@ -163,10 +163,7 @@ pub(crate) fn assert_released(index: usize) {
     let owner = address_map::descriptor_at(index).owner.load(Ordering::Relaxed);
     assert_eq!(owner, OWNER_NONE, "its descriptor names a holder");
     // SAFETY: a committed slice.
-    assert_eq!(
-        unsafe { address_map::remote_word(index) }.pending(),
-        0,
-        "blocks were freed into it since"
-    );
+    let word = unsafe { address_map::remote_word(index) };
+    assert_eq!(word.pending(), 0, "blocks were freed into it since");
     assert!(arena::take_exactly(index, 1).is_some(), "the arena has not got it back");
 }

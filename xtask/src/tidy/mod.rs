@@ -24,7 +24,8 @@ pub(crate) struct Args {
 }
 
 const CORE: &str = "crates/cairn/src";
-const CORE_CODE_LINES: usize = 4000;
+/// From here on it is no longer held in the head.
+const CORE_CODE_LINES: usize = 7000;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -50,12 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     shipped::check_dependencies(root, &mut report)?;
     let code: usize = core.iter().map(|source| source.lines().code).sum();
     if code > CORE_CODE_LINES {
-        report.fail(
-            CORE,
-            1,
-            "core-size",
-            format!("{code} lines of code, at most {CORE_CODE_LINES}"),
-        );
+        let reason = format!("{code} lines of code, aim at {CORE_CODE_LINES}");
+        report.warn(CORE, 1, "core-size", reason);
     }
     documents::check(root, &mut report)?;
     let shared = root.join("target/release/libcairn.so");
@@ -64,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.count {
         print_counts(&core);
     }
-    println!("core: {code} lines of code, at most {CORE_CODE_LINES}{size}");
+    println!("core: {code} lines of code, aim at {CORE_CODE_LINES}{size}");
     report.finish()
 }
 

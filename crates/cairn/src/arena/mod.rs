@@ -107,6 +107,19 @@ pub(crate) struct Run {
     pub(crate) zero: bool,
     /// How many of them may be resident.
     pub(crate) dirty: usize,
+    /// Huge pages have been put there for them.
+    pub(crate) backed: bool,
+}
+
+/// What a large block will do with its run, as far as others tell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Much of it may stay empty.
+    Sparse,
+    /// It is filled soon.
+    Filled,
+    /// The same, and it may have huge pages put there.
+    Backed,
 }
 
 /// What is known of a free run's memory.
@@ -146,19 +159,25 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     }
 }
 
-/// Takes `slices` anywhere, which are `filled` soon, or perhaps not; None if the system has no
-/// more memory.
-pub(crate) fn take_run(slices: usize, filled: bool) -> Option<Run> {
+/// Takes `slices` anywhere; None if the system has no more memory.
+pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     let mut arena = ARENA.lock();
-    arena.dense = arena.dense.saturating_sub(if filled { 0 } else { 4 * slices });
     let first = address_map::first_slice();
     // What may stay empty is put in front if there is no room behind.
-    let mut from = if filled { first } else { arena.sparse_from() };
+    let mut from = first;
+    if used == Use::Sparse {
+        arena.dense = arena.dense.saturating_sub(4 * slices);
+        from = arena.sparse_from();
+    }
+    let mut backed = false;
     loop {
         if let Some(index) = arena.lowest_run(slices, from / CHUNK_SLICES) {
-            return Some(arena.take_at(index, slices));
-        }
-        if arena.grow(slices, 1).is_none() && core::mem::replace(&mut from, first) == first {
+            let Some(unit) = arena.unit_for_huge_page(index, slices, used == Use::Backed) else {
+                return Some(Run { backed, ..arena.take_at(index, slices) });
+            };
+            backed = true;
+            arena = back_by_huge_page(arena, unit);
+        } else if arena.grow(slices, 1).is_none() && core::mem::replace(&mut from, first) == first {
             return None;
         }
     }
@@ -544,7 +563,7 @@ impl Arena {
             }
             self.burst_ms = 0;
         }
-        Run { index, zero: !written, dirty }
+        Run { index, zero: !written, dirty, backed: false }
     }
 
     fn put(&mut self, index: usize, slices: usize, memory: Memory) {

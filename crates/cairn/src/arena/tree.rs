@@ -176,17 +176,17 @@ impl Tree {
         *bits = if member { was | own } else { was & !own };
         let (before, mut now) = (was != 0, *bits != 0);
         let (mut index, mut changed) = (chunk >> SHIFTS[0], before != now);
-        for (level, shift) in SHIFTS.into_iter().enumerate().skip(1) {
+        for level in [1, 2] {
             if !changed {
                 return;
             }
-            let node = self.node_mut(level, index >> shift);
+            let node = self.node_mut(level, index >> SHIFTS[level]);
             let Some(bits) = node.members.get_mut(lane) else { return };
             let was = *bits;
             *bits = if now { was | bit(level, index) } else { was & !bit(level, index) };
             changed = (was != 0) != (*bits != 0);
             now = *bits != 0;
-            index >>= shift;
+            index >>= SHIFTS[level];
         }
     }
 
@@ -205,13 +205,13 @@ impl Tree {
         }
         let mut longest = leaf.longest.iter().copied().fold(0, u16::max);
         let mut index = chunk >> SHIFTS[0];
-        for (level, shift) in SHIFTS.into_iter().enumerate().skip(1) {
-            let node = self.node_mut(level, index >> shift);
+        for level in [1, 2] {
+            let node = self.node_mut(level, index >> SHIFTS[level]);
             if core::mem::replace(&mut node.longest[index % FAN], longest) == longest {
                 break;
             }
             longest = node.longest.iter().copied().fold(0, u16::max);
-            index >>= shift;
+            index >>= SHIFTS[level];
         }
         true
     }

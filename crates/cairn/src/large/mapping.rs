@@ -77,7 +77,7 @@ pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
         unmap(mapping);
         return Allocated::NONE;
     }
-    Allocated { block: start, zero: true }
+    Allocated { block: start, zero: true, untouched: true }
 }
 
 /// Maps `bytes` at a multiple of `align`; null on failure.

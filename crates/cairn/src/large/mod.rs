@@ -17,7 +17,7 @@ pub(crate) use mapping::{
 pub(crate) use mapping::hold as hold_mappings;
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
-use crate::arena;
+use crate::arena::{self, Use};
 use crate::os;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -68,10 +68,18 @@ pub(crate) struct Allocated {
     pub(crate) block: *mut u8,
     /// Its bytes are zero.
     pub(crate) zero: bool,
+    /// None of its pages is resident.
+    untouched: bool,
 }
 
 impl Allocated {
-    const NONE: Allocated = Allocated { block: null_mut(), zero: false };
+    pub(crate) const NONE: Allocated =
+        Allocated { block: null_mut(), zero: false, untouched: false };
+
+    /// A block that has been used before.
+    pub(crate) fn used(block: *mut u8) -> Allocated {
+        Allocated { block, ..Allocated::NONE }
+    }
 }
 
 /// How far into its first page the next block starts, at most `room`.
@@ -82,26 +90,42 @@ fn next_colour(room: usize) -> usize {
     (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
 }
 
-/// Where the block made last is, of those whose use is evidence, if it is there still, and its size.
+/// The last block whose use is evidence: none of its pages was resident before the program came to it.
+/// Where it is, if it is there still, and its size.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
 /// The size of the largest block seen filled since one was seen that was not.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
-/// From here on blocks get huge pages if they will be filled. Two of them: the first may be resident
-/// because of a single byte, and is no evidence.
-const EVIDENCE_MIN: usize = 2 * os::HUGE_PAGE;
+/// How many blocks may have huge pages put there before one is looked at again that has not.
+static CREDIT: AtomicUsize = AtomicUsize::new(0);
+/// With half of it one block in five has small pages; twice of it is 32 MiB if the program has changed.
+const CREDIT_MAX: usize = 8;
+/// One block in so many is looked at, of those below `MOVE_MIN`.
+const LOOKED_AT: usize = 8;
+/// From here on blocks that will be filled may have huge pages as the program comes to them, and nothing
+/// is put there. Two of them: the first may be resident because of a single byte, and is no evidence.
+const AS_USED_MIN: usize = 2 * os::HUGE_PAGE;
 
 /// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
 /// have huge pages. What is used here and there must not become resident as a whole.
 fn will_be_filled(size: usize) -> bool {
     // Relaxed: a guess.
     let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 {
+    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
         let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
-        let most = if filled { len.max(FILLED.load(Ordering::Relaxed)) } else { 0 };
-        FILLED.store(most, Ordering::Relaxed);
+        if filled {
+            has_been_filled(len);
+        } else {
+            FILLED.store(0, Ordering::Relaxed);
+        }
     }
     size / 2 <= FILLED.load(Ordering::Relaxed)
+}
+
+/// A block of `size` has been filled.
+fn has_been_filled(size: usize) {
+    FILLED.fetch_max(size, Ordering::Relaxed);
+    CREDIT.store(CREDIT_MAX, Ordering::Relaxed);
 }
 
 /// The pages of the block at `p` tell nothing: it is gone, or elsewhere, or cairn has written them.
@@ -114,30 +138,35 @@ pub(crate) fn forget(p: *mut u8) {
 /// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
 #[cold]
 pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
-    let tells = size >= EVIDENCE_MIN;
-    let huge = tells && will_be_filled(size);
+    let filled = will_be_filled(size);
+    let as_used = filled && size >= AS_USED_MIN;
     let mut got = Allocated::NONE;
     if size < MAPPING_MIN && align <= RUN_ALIGN_MAX {
-        got = allocate_run(size.max(1), align, huge, tells && !huge);
+        let used = match filled {
+            false => Use::Sparse,
+            true if as_used || CREDIT.load(Ordering::Relaxed) == 0 => Use::Filled,
+            true => Use::Backed,
+        };
+        got = allocate_run(size.max(1), align, used, as_used);
     }
     if got.block.is_null() {
-        got = mapping::allocate(size, align, huge);
+        got = mapping::allocate(size, align, filled);
     }
-    if tells {
+    if got.untouched {
         LAST.store(got.block.addr(), Ordering::Relaxed);
         LAST_SIZE.store(size, Ordering::Relaxed);
     }
     got
 }
 
-/// `huge`: with huge pages where nothing is resident yet. `sparse`: much of it may stay empty.
-fn allocate_run(size: usize, align: usize, huge: bool, sparse: bool) -> Allocated {
+/// `as_used`: with huge pages as the program comes to them, where nothing is resident yet.
+fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocated {
     // A power of two leaves no room for colour; above COLOUR_MIN there is a page more.
     let colourable = align <= COLOUR_STEP;
     let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
     let slices = (size + extra).div_ceil(SLICE_SIZE);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
-    let Some(run) = arena::take_run(slices + lead, !sparse) else {
+    let Some(run) = arena::take_run(slices + lead, used) else {
         return Allocated::NONE;
     };
     let mut index = run.index;
@@ -152,9 +181,14 @@ fn allocate_run(size: usize, align: usize, huge: bool, sparse: bool) -> Allocate
         }
         index += before;
     }
-    let huge = huge
-        && run.dirty < slices
-        && os::allow_huge_pages(address_map::slice_address(index), slices * SLICE_SIZE);
+    if run.backed {
+        // Relaxed: a guess, and two threads may take the same.
+        CREDIT.store(CREDIT.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+    let huge = as_used && run.dirty < slices && {
+        let (at, bytes) = huge_rooms(index, slices);
+        os::allow_huge_pages(at, bytes)
+    };
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room) } else { 0 };
     let start = address_map::slice_address(index).wrapping_add(colour);
@@ -168,7 +202,15 @@ fn allocate_run(size: usize, align: usize, huge: bool, sparse: bool) -> Allocate
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
     address_map::describe(index, 1, slot, OWNER_LARGE, 0);
-    Allocated { block: start, zero: run.zero }
+    Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
+}
+
+/// The rooms of huge pages that a run lies in, at both ends with what stands beside it: (address, bytes).
+fn huge_rooms(index: usize, slices: usize) -> (*mut u8, usize) {
+    const ROOM: usize = os::HUGE_PAGE / SLICE_SIZE;
+    let from = index - index % ROOM;
+    let end = (index + slices).next_multiple_of(ROOM).min(address_map::committed());
+    (address_map::slice_address(from), (end - from) * SLICE_SIZE)
 }
 
 /// The block that starts at `p`, which its descriptor says is one; None if it starts elsewhere.
@@ -190,8 +232,10 @@ pub(crate) fn free(p: *mut u8) -> bool {
 fn end(p: *mut u8, most: usize) -> Option<&'static Large> {
     let large = at(p).filter(|large| large.run().1 <= most)?;
     // Relaxed: of two threads that free the same block, one is told so.
-    let was = address_map::descriptor(p).owner.swap(OWNER_NONE, Ordering::Relaxed);
-    (was == OWNER_LARGE).then_some(large)
+    let owner = &address_map::descriptor(p).owner;
+    let ended =
+        owner.compare_exchange(OWNER_LARGE, OWNER_NONE, Ordering::Relaxed, Ordering::Relaxed);
+    ended.is_ok().then_some(large)
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
@@ -296,13 +340,18 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };
             free(p);
-            // What grows has been filled, whatever others are.
-            LAST.store(0, Ordering::Relaxed);
-            FILLED.fetch_max(usable, Ordering::Relaxed);
+            grown(usable);
             return Some(new);
         }
     }
+    grown(usable);
     None
+}
+
+/// What grows has been filled, whatever others are.
+fn grown(usable: usize) {
+    LAST.store(0, Ordering::Relaxed);
+    has_been_filled(usable);
 }
 
 impl Large {
@@ -347,7 +396,8 @@ impl Large {
     /// These slices, its own, are about to be somebody else's, who may leave most of them empty.
     fn no_huge_pages(&self, index: usize, slices: usize) {
         if self.huge.load(Ordering::Relaxed) {
-            os::keep_small_pages(address_map::slice_address(index), slices * SLICE_SIZE);
+            let (at, bytes) = huge_rooms(index, slices);
+            os::keep_small_pages(at, bytes);
         }
     }
 
