@@ -13,6 +13,7 @@ pub static ALL: &[&[Workload]] = &[
     single::sh6bench::WORKLOADS,
     single::glibc_simple::WORKLOADS,
     single::large::WORKLOADS,
+    single::mostly::WORKLOADS,
     single::grow::WORKLOADS,
     single::zeroed::WORKLOADS,
     single::aligned::WORKLOADS,

@@ -8,7 +8,7 @@
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, OWNER_ORPHAN};
 use crate::block::Block;
 use crate::heap::{Heap, pool};
-use crate::large;
+use crate::large::{self, Freers};
 use crate::os::{self, fatal};
 use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
 use crate::span::Span;
@@ -99,22 +99,34 @@ fn refill<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    let block = large_block(size, align).block;
+    let mut block = kept_block(size, align);
+    if block.is_null() {
+        block = new_block(size, align).block;
+    }
     if block.is_null() { F::answer(size, align) } else { block }
 }
 
-fn large_block(size: usize, align: usize) -> large::Allocated {
-    let heap = thread::heap();
-    if align <= large::COLOUR_STEP {
-        // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
-        let block = large::reuse(unsafe { &(*heap).kept }, size);
-        if !block.is_null() {
-            // SAFETY: it was the calling thread's heap.
-            unsafe { (*heap).count_large() };
-            return large::Allocated::used(block);
-        }
+/// The run that the calling thread's heap keeps, if it will do; null if not.
+#[inline(always)]
+fn kept_block(size: usize, align: usize) -> *mut u8 {
+    if align > large::COLOUR_STEP {
+        return null_mut();
     }
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
+    unsafe {
+        let block = large::reuse(&(*heap).kept, size);
+        if !block.is_null() {
+            (*heap).count_large();
+        }
+        block
+    }
+}
+
+#[inline(never)]
+fn new_block(size: usize, align: usize) -> large::Allocated {
     os::notice_fork();
+    let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     unsafe {
         if (*heap).in_use {
@@ -195,16 +207,20 @@ fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    let got = large_block(size, align);
-    if got.block.is_null() {
+    let (mut block, mut zero) = (kept_block(size, align), false);
+    if block.is_null() {
+        let new = new_block(size, align);
+        (block, zero) = (new.block, new.zero);
+    }
+    if block.is_null() {
         return F::answer(size, align);
     }
-    if !got.zero {
+    if !zero {
         // SAFETY: the block has `size` bytes and is ours.
-        unsafe { got.block.write_bytes(0, size) };
-        large::forget(got.block);
+        unsafe { block.write_bytes(0, size) };
+        large::forget(block);
     }
-    got.block
+    block
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
@@ -329,11 +345,14 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
 unsafe fn deallocate_large(p: *mut u8, call: &str) {
     os::notice_fork();
     let heap = thread::heap();
+    let heaps = pool::in_use();
+    let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
+    let most = KEPT_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     let keeps = unsafe { (*heap).in_use }
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
-        && large::keep(unsafe { &(*heap).kept }, p, pool::share(KEPT_SLICES));
+        && large::keep(unsafe { &(*heap).kept }, p, most, freers);
     if !keeps && !p.is_null() && !free_large(p) {
         bad_pointer(call, p);
     }

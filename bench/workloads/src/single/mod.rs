@@ -12,6 +12,7 @@ pub mod grow;
 pub mod json;
 pub mod large;
 pub mod lean;
+pub mod mostly;
 pub mod pair;
 pub mod random_small;
 pub mod realloc;

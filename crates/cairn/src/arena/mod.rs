@@ -398,7 +398,15 @@ impl Arena {
 
     /// Where a huge page is to be put before `slices` from `index` on are taken: into room of one
     /// that holds nothing, not even what could be resident, if the heap is large and it gets `dense`.
+    #[inline]
     fn unit_for_huge_page(&self, index: usize, slices: usize, dense: bool) -> Option<usize> {
+        let is_large = dense && self.used() >= HUGE_MIN;
+        if is_large { self.untouched_unit(index, slices) } else { None }
+    }
+
+    /// The first room of a huge page under a run that holds nothing.
+    #[inline(never)]
+    fn untouched_unit(&self, index: usize, slices: usize) -> Option<usize> {
         let units = index / HUGE_SLICES..(index + slices).div_ceil(HUGE_SLICES);
         let mut starts = units.map(|unit| unit * HUGE_SLICES);
         let is_clean = |(chunk, _)| self.bits(chunk).free & !self.bits(chunk).dirty == !0;
@@ -406,8 +414,8 @@ impl Arena {
             unit + HUGE_SLICES <= address_map::committed()
                 && pieces(unit, HUGE_SLICES).all(is_clean)
         };
-        let wanted = dense && self.used() >= HUGE_MIN && os::wants_huge_pages();
-        wanted.then(|| starts.find(is_untouched))?
+        // Last: it reads the clock.
+        starts.find(is_untouched).filter(|_| os::wants_huge_pages())
     }
 
     /// Where large blocks are put that may stay empty, in a heap so large that the spans in front of

@@ -10,7 +10,7 @@ use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::{Span, SpanList};
-use crate::sync::{Apart, AtomicUsize, Ordering};
+use crate::sync::Ordering;
 use crate::{arena, large, orphans, os};
 use core::ptr::null_mut;
 
@@ -35,13 +35,9 @@ const SWEEP: usize = 128;
 /// slowest allocation of a program, half of it is the time of one such hole.
 const SWEEP_NS: u64 = 200_000;
 
-/// Counts calls of `request_trim`: heaps that lag behind give back what they hold. Relaxed: it
-/// guards nothing, and a heap that sees it late trims late.
-static TRIMS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
-
 /// Asks all heaps to give back what they can at their next slow visit.
 pub(crate) fn request_trim() {
-    TRIMS.0.fetch_add(1, Ordering::Relaxed);
+    os::notify_all();
 }
 
 /// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
@@ -60,7 +56,7 @@ impl Heap {
         if self.visits.is_multiple_of(VISITS)
             || self.slow > 0
             || arena::in_debt()
-            || self.trims_seen != TRIMS.0.load(Ordering::Relaxed)
+            || self.trims_seen != os::notices()
         {
             self.upkeep();
         }
@@ -80,15 +76,10 @@ impl Heap {
         self.visits.is_multiple_of(VISITS) || arena::in_debt()
     }
 
-    /// The next visit is one with upkeep.
-    pub(crate) fn hurry(&mut self) {
-        self.visits |= VISITS - 1;
-    }
-
     #[cold]
     fn upkeep(&mut self) {
         os::notice_fork();
-        let trims = TRIMS.0.load(Ordering::Relaxed);
+        let trims = os::settled_notices();
         if self.trims_seen != trims {
             self.trims_seen = trims;
             self.flush();

@@ -8,7 +8,7 @@
 //! Story: docs/fork.md
 
 use super::{process_id, thread_token, wait, wake};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::null_mut;
@@ -21,8 +21,10 @@ const CONTENDED: u32 = 2;
 /// How often a waiter looks before it sleeps: about the length of the short sections here.
 const SPINS: u32 = 60;
 
-/// How many threads are forking.
-static FORKING: AtomicUsize = AtomicUsize::new(0);
+/// What threads have to notice on their slow paths, in one word: how many threads are forking, and above
+/// that a count of all else. Relaxed: it guards nothing, and who sees it late acts late.
+static NOTICES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+const FORKING: usize = 0xffff;
 /// Who they are, by their tokens; 0: nobody. One that finds no place does without what `notice_fork` is
 /// for.
 static FORKERS: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
@@ -36,7 +38,7 @@ static REPAIR: AtomicPtr<()> = AtomicPtr::new(null_mut());
 pub(crate) fn begin_fork(repair: fn()) {
     PARENT.store(process_id(), Ordering::Relaxed);
     REPAIR.store(repair as *mut (), Ordering::Relaxed);
-    FORKING.fetch_add(1, Ordering::Relaxed);
+    NOTICES.0.fetch_add(1, Ordering::Relaxed);
     let token = thread_token();
     let _ = FORKERS.iter().any(|place| {
         place.compare_exchange(0, token, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -48,20 +50,37 @@ pub(crate) fn end_fork() {
     let token = thread_token();
     let own = |place: &&AtomicUsize| place.load(Ordering::Relaxed) == token;
     FORKERS.iter().filter(own).for_each(|place| place.store(0, Ordering::Relaxed));
-    FORKING.fetch_sub(1, Ordering::Relaxed);
+    NOTICES.0.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// The same in the child, where no other thread is.
 pub(crate) fn forget_forkers() {
     FORKERS.iter().for_each(|place| place.store(0, Ordering::Relaxed));
-    FORKING.store(0, Ordering::Relaxed);
+    NOTICES.0.store(settled_notices(), Ordering::Relaxed);
+}
+
+/// Something that all threads have to notice has come up.
+pub(crate) fn notify_all() {
+    NOTICES.0.fetch_add(FORKING + 1, Ordering::Relaxed);
+}
+
+/// What there is to notice: it differs from what `settled_notices` has answered while a thread forks, and after
+/// each `notify_all`.
+#[inline]
+pub(crate) fn notices() -> usize {
+    NOTICES.0.load(Ordering::Relaxed)
+}
+
+/// What a thread has noticed that has answered all but forks.
+pub(crate) fn settled_notices() -> usize {
+    notices() & !FORKING
 }
 
 /// To be called before an operation that may take a lock: handlers of others may run in a forked child,
 /// and allocate, before ours does. What threads that are not there have left half done is repaired first.
 #[inline]
 pub(crate) fn notice_fork() {
-    if FORKING.load(Ordering::Relaxed) != 0 {
+    if notices() & FORKING != 0 {
         notice_child();
     }
 }

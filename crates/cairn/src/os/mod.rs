@@ -12,7 +12,10 @@ mod message;
 
 pub(crate) use cgroup::Group;
 pub use linux::*;
-pub(crate) use lock::{Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork};
+pub(crate) use lock::{
+    Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,
+    settled_notices,
+};
 pub(crate) use message::{broken, fatal};
 
 /// Where a mapping may go when it is resized.

@@ -224,12 +224,6 @@ pub(crate) fn trim() {
 
 extern "C" fn prepare() {
     os::begin_fork(repair);
-    let own = slot::get();
-    if !is_stand_in(own) {
-        // The child's next refill asks whether it is one.
-        // SAFETY: the calling thread's own.
-        unsafe { (*own).hurry() };
-    }
 }
 
 extern "C" fn parent() {
