@@ -117,13 +117,20 @@ pub(crate) struct ChunkBits {
     pub(crate) heads: u64,
 }
 
-/// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the first two stands in
-/// one page.
+/// A chunk's bitmaps and remote words. Growth writes the bitmaps, so that a look at a word that nobody has
+/// written finds a page that is there.
+#[repr(C)]
+struct Chunk {
+    bits: ChunkBits,
+    words: [RemoteWord; CHUNK_SLICES],
+}
+
+/// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the chunks stands in one
+/// page.
 #[repr(C)]
 struct Section {
-    bits: [ChunkBits; SECTION_CHUNKS],
+    chunks: [Chunk; SECTION_CHUNKS],
     leaf: Leaf,
-    words: [RemoteWord; SECTION_SLICES],
     slots: [Slot; SECTION_SLICES],
 }
 
@@ -134,7 +141,9 @@ pub(crate) struct Leaf([u8; 64]);
 /// Bytes of a section's metadata.
 pub(crate) const SECTION_BYTES: usize = size_of::<Section>();
 /// From a section's metadata to its remote words, and to its slots.
-pub(crate) const WORDS_OFFSET: usize = core::mem::offset_of!(Section, words);
+pub(crate) const WORDS_OFFSET: usize = core::mem::offset_of!(Chunk, words);
+/// From a chunk's bitmaps to the next one's.
+pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
@@ -259,20 +268,29 @@ pub(crate) fn slot(index: usize) -> *mut Slot {
 #[inline(always)]
 pub(crate) unsafe fn remote_word(index: usize) -> &'static RemoteWord {
     let section = section_of(index);
+    let chunk = index / CHUNK_SLICES % SECTION_CHUNKS;
+    // SAFETY: only an address is computed, inside the section.
+    let chunk = unsafe { (&raw const (*section).chunks).cast::<Chunk>().add(chunk) };
     // Neighbours are often spans of different threads: their words stand on different lines.
-    let (chunk, slice) = (index % SECTION_SLICES / CHUNK_SLICES, index % CHUNK_SLICES);
-    let place = chunk * CHUNK_SLICES + slice % 8 * 8 + slice / 8;
+    let place = index % 8 * 8 + index / 8 % 8;
     // SAFETY: the caller's contract: committed slices have committed metadata, which stays. Words are
     // atomics.
-    unsafe { &*(&raw const (*section).words).cast::<RemoteWord>().add(place) }
+    unsafe { &*(&raw const (*chunk).words).cast::<RemoteWord>().add(place) }
 }
 
 /// The bitmaps of a committed chunk.
 #[inline(always)]
 pub(crate) fn chunk_bits(chunk: usize) -> *mut ChunkBits {
+    let chunk = chunk_of(chunk);
+    // SAFETY: only an address is computed.
+    unsafe { &raw mut (*chunk).bits }
+}
+
+#[inline(always)]
+fn chunk_of(chunk: usize) -> *mut Chunk {
     let section = section_of(chunk * CHUNK_SLICES);
     // SAFETY: only an address is computed, inside the section.
-    unsafe { (&raw mut (*section).bits).cast::<ChunkBits>().add(chunk % SECTION_CHUNKS) }
+    unsafe { (&raw mut (*section).chunks).cast::<Chunk>().add(chunk % SECTION_CHUNKS) }
 }
 
 /// The leaves of the arena's tree: the first one, and how far they are from each other.
@@ -339,6 +357,20 @@ pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, u
         }
         None
     })
+}
+
+/// Bytes of the pages of descriptors that have been written; a look at others finds the one page of zeros.
+pub(crate) fn written_descriptors() -> usize {
+    let page = os::page_size();
+    let (mut count, mut last) = (0, 0);
+    for index in first_slice()..MAP.described.load(Ordering::Acquire) {
+        let d = descriptor_at(index);
+        let at = core::ptr::from_ref(d).addr() & !(page - 1);
+        if at != last && !d.slot.load(Ordering::Relaxed).is_null() {
+            (count, last) = (count + 1, at);
+        }
+    }
+    count * page
 }
 
 /// Slices with memory and metadata behind them, counted from the window's base.
@@ -457,17 +489,18 @@ pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
 
 /// Makes the window. False if there is no address space for it.
 pub(crate) fn init() -> bool {
-    let limit = os::address_space_limit();
-    for (nth, size) in LADDER.into_iter().enumerate() {
+    // Whether it has been made; None if there is no room for it.
+    let make = |size: usize| {
         let front = reserve_window(size);
-        if !front.is_null() {
-            return install(front, size, true);
-        }
-        if nth == 0 && limit < usize::MAX {
-            return init_within(limit);
-        }
+        (!front.is_null()).then(|| install(front, size, true))
+    };
+    if let Some(made) = make(LADDER[0]) {
+        return made;
     }
-    false
+    match os::address_space_limit() {
+        usize::MAX => LADDER.into_iter().skip(1).find_map(make).unwrap_or(false),
+        limit => init_within(limit),
+    }
 }
 
 /// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with

@@ -145,8 +145,12 @@ impl Ledger {
             ledger.mapping_blocks += 1;
             last = mapping.address;
         }
-        for (at, bytes) in address_map::metadata_extents() {
+        let [_, _, sections, heaps] = address_map::metadata_extents();
+        for (at, bytes) in [sections, heaps] {
             eyes.add(&mut ledger.metadata, at, bytes, at.addr() + bytes);
+        }
+        if resident {
+            ledger.metadata.resident += address_map::written_descriptors();
         }
         ledger.metadata.bytes = ledger.metadata.resident;
         let counts = arena::counts();

@@ -26,7 +26,7 @@ pub struct Header {
     section_slices: u32,
     section_bytes: u32,
     slot_bytes: u32,
-    /// From a section's start to its slices' remote words.
+    /// From a section's start to its first chunk's remote words.
     words_offset: u32,
     heap_bytes: u32,
     /// Fields of a span's slot: blocks in use = until + rest.
@@ -36,6 +36,8 @@ pub struct Header {
     span_start_offset: u32,
     /// From a section's start to its slices' slots.
     slots_offset: u32,
+    /// From a chunk's remote words (64 slices') to the next one's.
+    chunk_bytes: u32,
 }
 
 // SAFETY: constant; the pointers are addresses for a reader outside.
@@ -63,4 +65,5 @@ pub static HEADER: Header = Header {
     span_carved_offset: Span::CARVED_OFFSET as u32,
     span_start_offset: Span::START_OFFSET as u32,
     slots_offset: address_map::SLOTS_OFFSET as u32,
+    chunk_bytes: address_map::CHUNK_BYTES as u32,
 };

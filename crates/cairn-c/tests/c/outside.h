@@ -112,8 +112,8 @@ static inline size_t pending_of(const struct view *view, size_t index)
     uint64_t word;
     uintptr_t at = section_of(view, index) + view->header.words_offset;
     size_t slice = index % view->header.section_slices;
-    size_t place = slice / 64 * 64 + slice % 8 * 8 + slice % 64 / 8;
-    read_from(view, at + place * sizeof word, &word, sizeof word);
+    size_t place = slice / 64 * view->header.chunk_bytes + (slice % 8 * 8 + slice % 64 / 8) * sizeof word;
+    read_from(view, at + place, &word, sizeof word);
     return word >> 16 & 0xffff;
 }
 

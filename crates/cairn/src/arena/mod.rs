@@ -549,7 +549,10 @@ impl Arena {
         for (chunk, mask) in pieces(index, slices) {
             let b = self.bits_mut(chunk);
             debug_assert_eq!(b.free & mask, mask);
-            let dirty = (b.dirty & mask).count_ones() as usize;
+            // Most runs are one slice; counting takes more instructions than all the rest.
+            let dirty = b.dirty & mask;
+            let one = dirty.is_power_of_two() || dirty == 0;
+            let dirty = if one { usize::from(dirty != 0) } else { dirty.count_ones() as usize };
             written |= b.written & mask != 0;
             b.free &= !mask;
             b.dirty &= !mask;
@@ -596,7 +599,7 @@ impl Arena {
 
     /// Invariant 2, for the chunks of a run that has been taken or put.
     fn refresh(&mut self, index: usize, slices: usize) {
-        for chunk in index / CHUNK_SLICES..=(index + slices - 1) / CHUNK_SLICES {
+        for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
             let place = chunk - first_chunk();
             let b = self.bits(chunk);
             let members = [
@@ -607,10 +610,7 @@ impl Arena {
             ];
             self.tree.refresh(place, members);
             // Of both chunks of the room of a huge page.
-            let whole = self.is_whole(chunk);
-            if self.tree.has(WHOLE, place & !1) != whole {
-                self.tree.set(WHOLE, place & !1, whole);
-            }
+            self.tree.update(WHOLE, place & !1, self.is_whole(chunk));
         }
     }
 

@@ -168,6 +168,15 @@ impl Tree {
         }
     }
 
+    /// Adds or removes `chunk`, if it is not so already.
+    #[inline]
+    pub(super) fn update(&mut self, lane: usize, chunk: usize, member: bool) {
+        let members = self.leaf_mut(chunk).members.get(lane).copied().unwrap_or(0);
+        if (u64::from(members) & bit(0, chunk) != 0) != member {
+            self.set(lane, chunk, member);
+        }
+    }
+
     /// Adds or removes `chunk`.
     pub(super) fn set(&mut self, lane: usize, chunk: usize, member: bool) {
         let Some(bits) = self.leaf_mut(chunk).members.get_mut(lane) else { return };
