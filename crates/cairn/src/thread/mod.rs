@@ -223,6 +223,8 @@ pub(crate) fn trim() {
 }
 
 extern "C" fn prepare() {
+    // Numbers of processes come again: in another namespace a child may have its parent's.
+    SETTLED.store(0, Ordering::Relaxed);
     os::begin_fork(repair);
 }
 
