@@ -1,7 +1,7 @@
 //! Counts the machine instructions of the fast paths, one by one.
 //!
-//! A small C program calls the allocator between two marks; the tracer steps it through
-//! each call and looks at every instruction that lies inside the library under test.
+//! A small C program calls the allocator between two marks; the crate `stepper` steps it through
+//! each call, and every instruction that lies inside the library under test counts.
 //! Unlike a timing, the result is the same on a busy machine, so it can be asserted.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
