@@ -12,7 +12,6 @@ mod source;
 use crate::library;
 use anyhow::{Context, Result, bail};
 use source::{Lines, Source};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// Options.
@@ -63,12 +62,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     println!("core: {code} lines of code, aim at {CORE_CODE_LINES}{size}");
     report.finish()
-}
-
-/// The lines of a Rust file that only tests and models compile.
-pub(crate) fn test_lines(path: &Path) -> Result<Vec<RangeInclusive<usize>>> {
-    let text = std::fs::read_to_string(path)?;
-    Ok(Source::parse(path.display().to_string(), text)?.tests)
 }
 
 /// What was found.
