@@ -1,7 +1,7 @@
 //! Runs programs of operations against the oracle: guided by coverage, or random ones by the
 //! thousand million. Both run the machine in crates/cairn/tests/operations.
 
-use crate::library;
+use crate::library::{self, target_dir};
 use crate::steps::not_run;
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -55,7 +55,7 @@ fn campaign(operations: u64) -> Result<Vec<String>> {
             .args(["test", "--quiet", "--release", "-p", "cairn-malloc", "--test", "operations"])
             .args(["--config", &format!("profile.release.debug-assertions={assertions}")])
             .arg("--target-dir")
-            .arg(library::target_dir("fuzz"))
+            .arg(target_dir("fuzz"))
             .args(["--", "--nocapture"])
             .env("CAIRN_FUZZ_OPERATIONS", (operations / 2).to_string());
         results.extend(told(&mut command, |line| line.starts_with("operations: "))?);
@@ -109,7 +109,7 @@ fn minimize() -> Result<()> {
 
 /// A new folder with the committed programs of a target, each in a file.
 fn unpacked(target: &str) -> Result<PathBuf> {
-    let folder = library::target_dir("fuzz").join("committed").join(target);
+    let folder = target_dir("fuzz").join("committed").join(target);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     let text = fs::read_to_string(library::workspace().join(CORPUS))?;
@@ -124,7 +124,7 @@ fn unpacked(target: &str) -> Result<PathBuf> {
 
 /// Where the runs collect the programs that reach something new.
 fn found_corpus(target: &str) -> Result<PathBuf> {
-    let folder = library::target_dir("fuzz").join("corpus").join(target);
+    let folder = target_dir("fuzz").join("corpus").join(target);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
@@ -134,7 +134,7 @@ fn found_corpus(target: &str) -> Result<PathBuf> {
 fn cargo_fuzz(verb: &str, target: &str, option: &str) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo", "fuzz", verb, "--sanitizer", "none", option]);
-    command.arg("--target-dir").arg(library::target_dir("fuzz")).arg(target);
+    command.arg("--target-dir").arg(target_dir("fuzz")).arg(target);
     command
 }
 

@@ -1,6 +1,6 @@
 //! Runs the soak test of the core for long: optimised, with debug assertions.
 
-use crate::library;
+use crate::library::{self, target_dir};
 use crate::steps::not_run;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .args(["test", "--quiet", "--release", "-p", "cairn-malloc", "--test", "soak"])
         .args(["--config", "profile.release.debug-assertions=true", "--target-dir"])
-        .arg(library::target_dir("soak"))
+        .arg(target_dir("soak"))
         .args(["--", "--nocapture"])
         .env("CAIRN_SOAK_SECONDS", (args.minutes * 60).to_string())
         .env("CAIRN_SOAK_THREADS", args.threads.to_string())
