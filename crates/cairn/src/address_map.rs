@@ -273,8 +273,7 @@ pub(crate) unsafe fn remote_word(index: usize) -> &'static RemoteWord {
     let chunk = unsafe { (&raw const (*section).chunks).cast::<Chunk>().add(chunk) };
     // Neighbours are often spans of different threads: their words stand on different lines.
     let place = index % 8 * 8 + index / 8 % 8;
-    // SAFETY: the caller's contract: committed slices have committed metadata, which stays. Words are
-    // atomics.
+    // SAFETY: a committed slice has committed metadata, which stays. Words are atomics.
     unsafe { &*(&raw const (*chunk).words).cast::<RemoteWord>().add(place) }
 }
 
@@ -308,7 +307,10 @@ pub(crate) fn is_large(index: usize) -> bool {
 
 /// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class
 /// 0, of a large block.
-pub(crate) fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
+///
+/// # Safety
+/// The slices are committed and the caller's, and nothing in them has an address that anybody frees.
+pub(crate) unsafe fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
     let Class { slack, inverse, .. } = CLASSES[usize::from(class)];
     if first + count > MAP.described.load(Ordering::Relaxed) {
         MAP.described.fetch_max(first + count, Ordering::Release);

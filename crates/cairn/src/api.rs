@@ -262,7 +262,7 @@ pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
 /// `p` is null or the start of a live block of this allocator; nobody uses the block any more.
 #[inline(always)]
 pub unsafe fn deallocate(p: *mut u8) {
-    // SAFETY: the caller's contract.
+    // SAFETY: `p` is null or a live block's start, and nobody uses the block any more.
     unsafe { deallocate_named(p, "free") };
 }
 
@@ -272,7 +272,7 @@ pub unsafe fn deallocate(p: *mut u8) {
 /// As for `deallocate`.
 #[inline(always)]
 pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
-    // SAFETY: the caller's contract.
+    // SAFETY: `p` is null or a live block's start, and nobody uses the block any more.
     unsafe {
         if !deallocate_own(p) {
             deallocate_elsewhere(p, call);
@@ -322,7 +322,7 @@ fn span_block_size(p: *mut u8) -> Option<usize> {
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     let Some((class, owner)) = address_map::span_block(p) else {
-        // SAFETY: the caller's contract.
+        // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
     let (heap, layout, orphan) = (thread::heap(), &CLASSES[class], owner == OWNER_ORPHAN);
@@ -393,7 +393,7 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: the caller's contract, which is this one's with the least alignment.
+    // SAFETY: `p` is null or a live block's start, the caller's to resize; every block is aligned so.
     unsafe { reallocate_aligned(p, size, MIN_ALIGN) }
 }
 
@@ -407,7 +407,7 @@ pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut 
     if usable.is_some_and(|usable| stays(size, usable)) {
         return p;
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: `p` is null or a live block's start, the caller's to resize.
     unsafe { reallocate_elsewhere(p, size, align, usable) }
 }
 
@@ -431,7 +431,7 @@ unsafe fn reallocate_elsewhere(
     if size > SIZE_MAX {
         return null_mut();
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: `p` is a live block's start, the caller's to resize; `usable` is its size.
     unsafe {
         match usable {
             Some(usable) => copy_to_new(p, usable, size, align),
@@ -446,12 +446,12 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let resized = if !address_map::contains(p) {
         large::reallocate_mapping(p, size, align)
     } else if size > MEDIUM_MAX && align <= os::HUGE_PAGE {
-        // SAFETY: the caller's contract.
+        // SAFETY: the start of a live large block, the caller's to resize.
         unsafe { large::reallocate(p, size) }
     } else {
         None
     };
-    // SAFETY: the caller's contract.
+    // SAFETY: as above; it has `usable` bytes.
     resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
 }
 

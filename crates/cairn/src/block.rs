@@ -21,7 +21,7 @@ impl Block {
     /// `this` is a free block that the caller owns and whose link has been set.
     #[inline(always)]
     pub(crate) unsafe fn next(this: *mut Block) -> *mut Block {
-        // SAFETY: the caller's contract.
+        // SAFETY: a live address, and nobody else touches a free block of the caller's.
         unsafe { (*this).next.get() }
     }
 
@@ -31,7 +31,7 @@ impl Block {
     /// `this` is a free block that the caller owns.
     #[inline(always)]
     pub(crate) unsafe fn set_next(this: *mut Block, next: *mut Block) {
-        // SAFETY: the caller's contract.
+        // SAFETY: a live address, and nobody else touches a free block of the caller's.
         unsafe { (*this).next.set(next) }
     }
 }

@@ -75,7 +75,10 @@ const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
 impl Span {
     /// Makes a span of `class` out of the run at `index`, held by the caller, with all its
     /// blocks untouched. Its descriptors name `owner`.
-    pub(crate) fn create(index: usize, zero: bool, class: usize, owner: u32) -> *mut Span {
+    ///
+    /// # Safety
+    /// The run is the caller's, as long as the class wants it; `zero` only if its bytes are zero.
+    pub(crate) unsafe fn create(index: usize, zero: bool, class: usize, owner: u32) -> *mut Span {
         let c = &CLASSES[class];
         let span: *mut Span = address_map::slot(index).cast();
         // SAFETY: the run is the caller's, and so is its slot.
@@ -96,7 +99,8 @@ impl Span {
                 _read: PhantomPinned,
             });
         }
-        address_map::describe(index, c.slices as usize, span.cast(), owner, class as u8);
+        // SAFETY: the run is the caller's, and no block of it has been handed out.
+        unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class as u8) };
         span
     }
 
@@ -122,7 +126,7 @@ impl Span {
     /// The caller holds the span; `block` is one of its blocks, in use, the caller's to free.
     #[inline(always)]
     pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
-        // SAFETY: the caller's contract.
+        // SAFETY: the block is the caller's to free, and so free and this span's from here on.
         unsafe { Block::set_next(block, self.local_free) };
         self.local_free = block;
         self.until = self.until.wrapping_sub(1);
@@ -148,7 +152,7 @@ impl Span {
         if self.local_free.is_null() {
             self.until = self.until.wrapping_sub(list.count - 1);
             list.count = 1;
-            // SAFETY: the caller's contract.
+            // SAFETY: the blocks are free, linked, and the caller's.
             unsafe {
                 self.local_free = Block::next(list.head);
                 Block::set_next(list.head, null_mut());
@@ -278,7 +282,7 @@ impl Span {
     /// As for `push_local`, for each block of the list.
     pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) {
         while !list.is_null() {
-            // SAFETY: the caller's contract; the link is read before the block is pushed.
+            // SAFETY: each block is the caller's to free; its link is read before it is pushed.
             unsafe {
                 let next = Block::next(list);
                 self.push_local(list);
@@ -490,7 +494,7 @@ impl SpanList {
     /// `span` is in a list that the caller may touch.
     #[inline]
     pub(crate) unsafe fn after(span: *mut Span) -> *mut Span {
-        // SAFETY: the caller's contract.
+        // SAFETY: a member, whose links the caller may touch.
         unsafe { (*span).next }
     }
 
@@ -505,7 +509,7 @@ impl SpanList {
     /// # Safety
     /// `span` is in no list; its links are the caller's.
     pub(crate) unsafe fn push_front(&mut self, span: *mut Span) {
-        // SAFETY: the caller's contract.
+        // SAFETY: `span` is in no list, and `first` a member or null.
         unsafe { self.insert(null_mut(), span, self.first) };
     }
 
@@ -514,12 +518,12 @@ impl SpanList {
     /// # Safety
     /// As for `push_front`.
     pub(crate) unsafe fn push_back(&mut self, span: *mut Span) {
-        // SAFETY: the caller's contract.
+        // SAFETY: `span` is in no list, and `last` a member or null.
         unsafe { self.insert(self.last, span, null_mut()) };
     }
 
     unsafe fn insert(&mut self, prev: *mut Span, span: *mut Span, next: *mut Span) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the links of `span` are the caller's; its neighbours are members or null.
         unsafe {
             (*span).prev = prev;
             (*span).next = next;
@@ -549,7 +553,7 @@ impl SpanList {
     /// # Safety
     /// `span` is in this list.
     pub(crate) unsafe fn remove(&mut self, span: *mut Span) {
-        // SAFETY: the caller's contract; list members are valid.
+        // SAFETY: a member; its neighbours are members or null.
         unsafe {
             self.join((*span).prev, (*span).next);
             (*span).next = null_mut();

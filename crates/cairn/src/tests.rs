@@ -249,7 +249,7 @@ fn step_for(size: usize) -> usize {
 
 unsafe fn all_zero(block: *const u8, size: usize) -> bool {
     const ZEROS: [u8; 4096] = [0; 4096];
-    // SAFETY: the caller's contract.
+    // SAFETY: the block has that many bytes.
     let bytes = unsafe { std::slice::from_raw_parts(block, size) };
     bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }

@@ -114,7 +114,8 @@ pub(crate) const TAG: u32 = 4096;
 /// out.
 pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
     let run = arena::take_span(CLASSES[class].slices.into(), 1).expect("the window has room");
-    let span = Span::create(run.index, run.zero, class, TAG);
+    // SAFETY: the run is ours, and then the span.
+    let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
     // SAFETY: the span is ours.
     unsafe {
         assert!((*span).word().is_held());

@@ -146,7 +146,7 @@ impl Heap {
     /// `size` is no larger.
     #[inline(always)]
     pub(crate) unsafe fn small_class(&self, size: usize) -> usize {
-        // SAFETY: the caller's contract: (SMALL_MAX + 15) / 16 is the last index.
+        // SAFETY: (SMALL_MAX + 15) / 16 is the last index.
         unsafe {
             usize::from(
                 *self
@@ -162,7 +162,8 @@ impl Heap {
     /// The caller is the heap's thread; `class` is below `CLASS_COUNT`.
     #[inline(always)]
     pub(crate) unsafe fn pop(this: *mut Heap, class: usize) -> *mut Block {
-        // SAFETY: the caller's contract. The empty stand-in heap is only read: its lists are.
+        // SAFETY: the thread's own heap, and a class of the table. A stand-in is only read: its lists
+        // are empty.
         unsafe {
             let head = (&raw mut (*this).free).cast::<*mut Block>().add(class);
             let block = *head;
@@ -180,7 +181,7 @@ impl Heap {
     /// `class` is below `CLASS_COUNT`.
     #[inline(always)]
     pub(crate) unsafe fn is_fresh(&self, class: usize) -> bool {
-        // SAFETY: the caller's contract.
+        // SAFETY: a class of the table.
         unsafe { self.room(class) < FRESH / 2 }
     }
 
@@ -191,8 +192,9 @@ impl Heap {
     /// `this` is a heap that has been made.
     pub(crate) unsafe fn peek(this: *const Heap, class: usize) -> usize {
         let class = class % CLASS_COUNT;
-        // SAFETY: heaps, slots and committed slices are never unmapped. Volatile: all of it may
-        // be changing; each link is verified before it is followed.
+        // SAFETY: heaps, slots and committed slices are never unmapped; each link is verified before it
+        // is followed. Volatile, and plain for the thread: as an atomic the link would be no dearer,
+        // but a block that has been handed out meanwhile is the program's.
         unsafe {
             let mut at = (&raw const (*this).free[class]).read_volatile();
             let most = usize::from(CLASSES[class].blocks) + CLASSES[class].room as usize;
@@ -217,7 +219,7 @@ impl Heap {
     /// `class` is below `CLASS_COUNT`.
     #[inline(always)]
     pub(crate) unsafe fn room(&self, class: usize) -> i32 {
-        // SAFETY: the caller's contract.
+        // SAFETY: a class of the table.
         unsafe { *self.room.get_unchecked(class) }
     }
 
@@ -229,7 +231,7 @@ impl Heap {
     #[inline(always)]
     pub(crate) unsafe fn keep(this: *mut Heap, class: usize, block: *mut Block) -> bool {
         debug_assert!(class < CLASS_COUNT);
-        // SAFETY: the caller's contract.
+        // SAFETY: the thread's own heap, a class of the table, and a block that is the caller's to free.
         unsafe {
             let room = (&raw mut (*this).room).cast::<i32>().add(class);
             let left = *room - 1;
@@ -265,7 +267,7 @@ impl Heap {
     /// As for `pop`.
     #[inline(always)]
     pub(crate) unsafe fn refill_short(this: *mut Heap, class: usize) -> *mut Block {
-        // SAFETY: the caller's contract; a stand-in has no active span.
+        // SAFETY: the thread's own heap; a stand-in has no active span. An active span is held.
         unsafe {
             let span = *(&raw const (*this).active).cast::<*mut Span>().add(class);
             if span.is_null()
@@ -420,7 +422,8 @@ impl Heap {
     fn fresh_span(&mut self, class: usize) -> (Chain, bool) {
         let (slices, heaps) = (CLASSES[class].slices as usize, pool::in_use());
         let Some(run) = arena::take_span(slices, heaps) else { return (Chain::EMPTY, false) };
-        let span = Span::create(run.index, run.zero, class, Heap::tag(self));
+        // SAFETY: the run is ours, taken just now in the class's length.
+        let span = unsafe { Span::create(run.index, run.zero, class, Heap::tag(self)) };
         self.activate(class, span, false);
         self.carve(class)
     }
@@ -506,7 +509,7 @@ impl Heap {
     #[cold]
     pub(crate) unsafe fn span_event(&mut self, span: *mut Span) {
         os::notice_fork();
-        // SAFETY: the caller's contract; invariant 2 says which list it is in.
+        // SAFETY: the heap holds the span; invariant 2 says which list it is in.
         unsafe {
             let class = (*span).class() % CLASS_COUNT;
             if span == self.active[class] {

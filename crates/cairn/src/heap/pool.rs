@@ -77,7 +77,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 /// # Safety
 /// The heap came from `take`, and the caller does not use it any more.
 pub(crate) unsafe fn put(heap: *mut Heap) {
-    // SAFETY: the caller's contract.
+    // SAFETY: taken from here, and the caller is the last who uses it.
     unsafe { (*heap).abandon() };
     let mut pool = POOL.lock();
     // SAFETY: as above.

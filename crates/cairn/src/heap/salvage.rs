@@ -66,7 +66,7 @@ fn some(slices: usize) {
 /// # Safety
 /// The caller has taken the place of its holder.
 unsafe fn salvage(span: *mut Span) {
-    // SAFETY: the caller's contract. Others may free into it at any time, by its word.
+    // SAFETY: the caller holds the span. Others may free into it at any time, by its word.
     unsafe {
         debug_assert!((*span).word().is_held(), "whose descriptors name a heap, it holds");
         (*span).forget_lists();

@@ -50,7 +50,8 @@ impl Heap {
         size: u32,
         block: *mut Block,
     ) -> bool {
-        // SAFETY: the caller's contract. A stand-in has no frees, and no batch.
+        // SAFETY: the calling thread's heap, or a stand-in, which has no frees and no batch and is
+        // only read; the block is the caller's, and so free from here on.
         unsafe {
             let batch = (&raw mut (*this).ring).cast::<Batch>().add(slot_of(span));
             let count = (*batch).chain.count;
@@ -102,7 +103,7 @@ impl Heap {
     }
 
     pub(super) unsafe fn push(&mut self, index: usize, chain: Chain) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the blocks are of that span, and this heap's to free.
         let pushed = unsafe { push_to(index, chain) };
         if let Some(span) = pushed {
             self.take_over(span);
@@ -134,7 +135,7 @@ impl Heap {
 unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
     let span: *mut Span = address_map::slot(index).cast();
     let base = address_map::slice_address(index);
-    // SAFETY: the caller's contract.
+    // SAFETY: the blocks are in use in that span, and the caller's to free.
     match unsafe { address_map::remote_word(index).push(base, chain) } {
         Pushed::Queued => None,
         Pushed::Claimed => {
@@ -161,7 +162,8 @@ unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
 /// # Safety
 /// As for `Heap::send`.
 pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
-    // SAFETY: the caller's contract; a claimed span is ours until we let it go.
+    // SAFETY: the block is in use in that span, and the caller's to free; a claimed span is ours
+    // until we let it go.
     unsafe {
         if let Some(span) = push_to(index, Chain::one(block))
             && !orphans::leave(span)

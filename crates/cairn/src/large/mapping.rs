@@ -104,9 +104,12 @@ fn roomy(exact: usize) -> usize {
 
 /// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be. It may move,
 /// to a multiple of a page.
+///
+/// # Safety
+/// The mapping is the caller's; nobody else reads it, or changes it, meanwhile.
 unsafe fn grown(address: *mut u8, old: usize, exact: usize, moves: Moves) -> (*mut u8, usize) {
     for bytes in [roomy(exact), exact] {
-        // SAFETY: the caller's contract: a mapping that is theirs, to move if it may.
+        // SAFETY: the mapping is the caller's, to move as far as `moves` says.
         let p = unsafe { os::remap(address, old, bytes, moves) };
         if !p.is_null() {
             // What grows has been filled.

@@ -196,7 +196,8 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
     large.huge.store(huge, Ordering::Relaxed);
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
-    address_map::describe(index, 1, slot, OWNER_LARGE, 0);
+    // SAFETY: the run is the caller's, taken just now: no block is in it yet.
+    unsafe { address_map::describe(index, 1, slot, OWNER_LARGE, 0) };
     Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
 }
 

@@ -127,12 +127,12 @@ pub(crate) fn wants_huge_pages() -> bool {
 /// The room is the caller's, and what is in it is dead.
 pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     // Gone altogether, small pages have no table left that would stand in the way.
-    // SAFETY: the caller's contract.
+    // SAFETY: memory of the caller's, whose contents are dead.
     if !unsafe { decommit(at, HUGE_PAGE) } || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
         return;
     }
     let start = now_ns();
-    // SAFETY: the caller's contract: memory of its own, whose contents are dead.
+    // SAFETY: as above, and accessible.
     unsafe { at.write_volatile(0) };
     let end = now_ns();
     let slow = end - start > SLOW_NS.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
 /// # Safety
 /// The range is a mapping of the caller's that nothing refers to any more.
 pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
-    // SAFETY: the caller's contract.
+    // SAFETY: a mapping of the caller's that nothing refers to.
     done(|| unsafe { libc::munmap(at.cast(), size) })
 }
 
@@ -168,7 +168,7 @@ pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
 /// The range is a mapping of the caller's; nothing refers to it by its old address if moved.
 pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) -> *mut u8 {
     let flags = if moves == Moves::Anywhere { libc::MREMAP_MAYMOVE } else { 0 };
-    // SAFETY: the caller's contract.
+    // SAFETY: a mapping of the caller's; it says whether it may move.
     address(|| unsafe { libc::mremap(at.cast(), old, new, flags) })
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn refill(class: usize) -> *mut Block {
 pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) {
     os::notice_fork();
     let heap = own_heap();
-    // SAFETY: the caller's contract; the heap is the calling thread's own.
+    // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
             heap::send_without_heap(span, block);
