@@ -87,15 +87,15 @@ struct cairn_header {
     unsigned int words_offset; /* 8 bytes each; that of slice i of a section stands at
                                   i / 64 * chunk_bytes + (i % 8 * 8 + i % 64 / 8) * 8 behind it */
     unsigned int heap_bytes;
-    unsigned int span_until_offset;  /* unsigned int; blocks in use = until + rest */
-    unsigned int span_rest_offset;   /* short */
+    unsigned int span_until_event_offset;      /* unsigned int; blocks in use = */
+    unsigned int span_used_after_event_offset; /* + this one, a short */
     unsigned int span_carved_offset; /* unsigned short */
     unsigned int span_start_offset;  /* pointer */
     unsigned int slots_offset;       /* slot_bytes each */
     unsigned int chunk_bytes;
 };
 
-/* The window of address space that spans and large blocks come from. */
+/* The reservation of address space that spans and large blocks come from. */
 struct cairn_map {
     /* The descriptor of the slice around an address p stands at
        (p >> slice_shift) * descriptor_bytes & mask. */

@@ -1,4 +1,4 @@
-//! Owns: the window (one reservation, metadata somewhere in front, slices behind), its descriptors, and
+//! Owns: the reservation (one reservation, metadata somewhere in front, slices behind), its descriptors, and
 //!   every address computation from a pointer to metadata.
 //! Idea: a descriptor is found by shift and mask from any pointer at all; whether the pointer
 //!   is really a block is one multiplication later (see `size_class`).
@@ -15,7 +15,7 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use core::hint::assert_unchecked;
 use core::ptr::null_mut;
 
-// The window is one reservation at a random multiple of 2 MiB:
+// The reservation is one reservation at a random multiple of 2 MiB:
 //
 //     | nothing | metadata | nothing | slices ...                                    |
 //     |<---------- an eighth ------->|<- a power of two: committed in growing steps ->|
@@ -27,7 +27,7 @@ use core::ptr::null_mut;
 //       read-only, then a        committed with                    committed
 //       committed part           their slices                      one by one
 //
-// A descriptor's place is pointer bits, those of a slice modulo the window's size. The window begins
+// A descriptor's place is pointer bits, those of a slice modulo the reservation's size. The reservation begins
 // anywhere, so its first slice's descriptor does, too: the table goes on at its start.
 //
 // Metadata is type-stable and never unmapped: a stale descriptor can be read at any time.
@@ -43,16 +43,16 @@ pub(crate) const HEAP_SIZE: usize = 4096;
 
 const DESCRIPTOR_SHIFT: u32 = 5;
 const GIB: usize = 1 << 30;
-/// Window sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
+/// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
 /// the smaller ones serve small address spaces.
 const LADDER: [usize; 4] = [1024 * GIB, 64 * GIB, 4 * GIB, GIB / 4];
-/// No window is larger.
+/// No reservation is larger.
 pub(crate) const WINDOW_MAX: usize = LADDER[0];
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
 /// A span that no heap owns.
-pub(crate) const OWNER_ORPHAN: u32 = 1;
+pub(crate) const OWNER_ABANDONED: u32 = 1;
 /// The first slice of a large block.
 pub(crate) const OWNER_LARGE: u32 = 2;
 /// All tags of heaps are larger: heaps stand at multiples of `HEAP_SIZE`, but not of 2^32.
@@ -61,7 +61,7 @@ pub(crate) const OWNER_HEAP_MIN: u32 = 3;
 /// What any thread may read about a slice.
 #[repr(C, align(32))]
 pub(crate) struct Descriptor {
-    /// A heap's tag, or one of the `OWNER_` values. Only the holder of a span writes it, and
+    /// A heap's tag, or one of the `OWNER_` values. Only the owner of a span writes it, and
     /// only to its own tag or away from it: whoever reads its own tag holds the span.
     pub(crate) owner: AtomicU32,
     /// Size class of the span.
@@ -69,7 +69,7 @@ pub(crate) struct Descriptor {
     /// The slot of the span or large block that the slice belongs to.
     pub(crate) slot: AtomicPtr<Slot>,
     // Constant while the span exists, and all that a free needs to know of it. Here and not in the
-    // slot, on whose line the holder writes:
+    // slot, on whose line the owner writes:
     /// The span's first block.
     start: Plain<*mut u8>,
     /// The inverse of its class.
@@ -81,8 +81,8 @@ unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
     /// Whether it says that there is a span that nobody owns.
-    pub(crate) fn is_orphan(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == OWNER_ORPHAN
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == OWNER_ABANDONED
     }
 
     /// The span's class, and a number that has no bit of the class's mask exactly if `p`, any value
@@ -100,7 +100,7 @@ impl Descriptor {
     }
 }
 
-/// Room for the holder's metadata of a span or large block, at the first slice's position.
+/// Room for the owner's metadata of a span or large block, at the first slice's position.
 #[repr(C, align(64))]
 pub(crate) struct Slot([u8; 64]);
 
@@ -149,14 +149,14 @@ pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
 const _: () = assert!(SECTION_BYTES == 74_304);
 
-/// The window. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
+/// The reservation. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
 pub(crate) struct Map {
     // Read on the fast path, plainly: written once, by the first allocation, before there is a
     // block to free, or a second thread: to make one takes an allocation.
     descriptors: Plain<*const Descriptor>,
     mask: Plain<usize>,
-    // Constant once the window exists.
+    // Constant once the reservation exists.
     base: AtomicPtr<u8>,
     slices: AtomicUsize,
     /// The first slice, 0.
@@ -173,7 +173,7 @@ pub(crate) struct Map {
     described: AtomicUsize,
 }
 
-/// Stands in for the table until the window exists: every pointer is foreign.
+/// Stands in for the table until the reservation exists: every pointer is foreign.
 // SAFETY: numbers and a null pointer; the owner is `OWNER_NONE`, 0.
 static NO_DESCRIPTOR: Descriptor = unsafe { core::mem::zeroed() };
 
@@ -183,17 +183,17 @@ unsafe impl Sync for Map {}
 /// Whether there is one.
 static MADE: Apart<AtomicBool> = Apart(AtomicBool::new(false));
 
-/// The one window.
+/// The one reservation.
 pub(crate) static MAP: Map = Map {
     descriptors: Plain::new(&raw const NO_DESCRIPTOR),
     // SAFETY: numbers and null pointers are what the rest starts with.
     ..unsafe { core::mem::zeroed() }
 };
 
-// Relaxed throughout: a thread has a valid pointer, or a heap, only after the window's maker
+// Relaxed throughout: a thread has a valid pointer, or a heap, only after the reservation's maker
 // handed it over (the init lock, or the program's own synchronisation).
 
-/// The descriptor that `p` would have if it pointed into the window. Any value of `p` is fine:
+/// The descriptor that `p` would have if it pointed into the reservation. Any value of `p` is fine:
 /// the whole table can be read.
 #[inline(always)]
 pub(crate) fn descriptor(p: *const u8) -> &'static Descriptor {
@@ -215,19 +215,19 @@ pub(crate) fn span_block(p: *const u8) -> Option<(usize, u32)> {
         return None;
     }
     // SAFETY: what had an owner had a span. What is read of it does not change while the block is
-    // in use; any address is taken, and `p` is in the window if there is an answer.
+    // in use; any address is taken, and `p` is in the reservation if there is an answer.
     let (class, offset) = unsafe { d.probe(p) };
     (offset & CLASSES[class].mask == 0).then_some((class, owner))
 }
 
-/// Whether `p` points into the window.
+/// Whether `p` points into the reservation.
 #[inline(always)]
 pub(crate) fn contains(p: *const u8) -> bool {
     let offset = p.addr().wrapping_sub(MAP.base.load(Ordering::Relaxed).addr());
     offset >> SLICE_SHIFT < MAP.slices.load(Ordering::Relaxed)
 }
 
-/// The index of the slice under `p`, which points into the window.
+/// The index of the slice under `p`, which points into the reservation.
 #[inline(always)]
 pub(crate) fn slice_of(p: *const u8) -> usize {
     (p.addr() - MAP.base.load(Ordering::Relaxed).addr()) >> SLICE_SHIFT
@@ -375,7 +375,7 @@ pub(crate) fn written_descriptors() -> usize {
     count * page
 }
 
-/// Slices with memory and metadata behind them, counted from the window's base.
+/// Slices with memory and metadata behind them, counted from the reservation's base.
 #[inline]
 pub(crate) fn committed() -> usize {
     MAP.committed.load(Ordering::Acquire)
@@ -405,7 +405,7 @@ pub(crate) fn heap_of_tag(tag: u32) -> Option<usize> {
     (offset.is_multiple_of(HEAP_SIZE) && heap_address(index).is_some()).then_some(index)
 }
 
-/// Whether the window has been made.
+/// Whether the reservation has been made.
 #[inline]
 pub(crate) fn exists() -> bool {
     // Acquire: pairs with `install`.
@@ -426,13 +426,13 @@ fn random(nth: usize, below: usize) -> usize {
     (x ^ x >> 31) as usize % below
 }
 
-/// How far in front of a window's slices the reservation begins.
+/// How far in front of a reservation's slices the reservation begins.
 const fn front_of(size: usize) -> usize {
     size / 8
 }
 
-/// Reserves a window of `size` bytes and its front, at a multiple of 2 MiB; null on failure.
-fn reserve_window(size: usize) -> *mut u8 {
+/// Reserves a reservation of `size` bytes and its front, at a multiple of 2 MiB; null on failure.
+fn reserve_at_random(size: usize) -> *mut u8 {
     let whole = front_of(size) + size;
     // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
     let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
@@ -467,7 +467,7 @@ fn layout_of(size: usize) -> Layout {
     Layout { sections, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
 }
 
-/// Where the metadata of a window begins whose front is there, counted from it. No heap's address is a
+/// Where the metadata of a reservation begins whose front is there, counted from it. No heap's address is a
 /// multiple of 2^32: its tag would be `OWNER_NONE`.
 pub(crate) fn place_of(front: usize, size: usize) -> usize {
     let layout = layout_of(size);
@@ -482,18 +482,18 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
     }
 }
 
-/// Where the heaps of a window are whose metadata begins there: (address, bytes). For tests.
+/// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
 #[cfg(test)]
 pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
     let layout = layout_of(size);
     (metadata + layout.heaps, layout.bytes - layout.heaps)
 }
 
-/// Makes the window. False if there is no address space for it.
+/// Makes the reservation. False if there is no address space for it.
 pub(crate) fn init() -> bool {
     // Whether it has been made; None if there is no room for it.
     let make = |size: usize| {
-        let front = reserve_window(size);
+        let front = reserve_at_random(size);
         (!front.is_null()).then(|| install(front, size, true))
     };
     if let Some(made) = make(LADDER[0]) {

@@ -5,7 +5,7 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/fast-paths.md
 
-use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, OWNER_ORPHAN};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE, OWNER_NONE};
 use crate::block::Block;
 use crate::heap::{Heap, pool};
 use crate::large::{self, Freers};
@@ -20,7 +20,7 @@ use core::ptr::null_mut;
 const SIZE_MAX: usize = isize::MAX as usize;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
-const KEPT_SLICES: usize = 512;
+const LARGE_CACHE_SLICES: usize = 512;
 
 /// Blocks of other threads' spans that are kept for this one's next allocation have at least this
 /// size: smaller ones share a cache line with blocks that others use.
@@ -78,7 +78,7 @@ fn allocate_class<F: NoMemory>(
     align: usize,
 ) -> *mut u8 {
     // SAFETY: as in `allocate_or`; the class comes from `size_class`.
-    let block = unsafe { Heap::pop(heap, class) };
+    let block = unsafe { Heap::cache_pop(heap, class) };
     if block.is_null() {
         return refill::<F>(class, size, align);
     }
@@ -99,7 +99,7 @@ fn refill<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    let mut block = kept_block(size, align);
+    let mut block = cached_block(size, align);
     if block.is_null() {
         block = new_block(size, align).block;
     }
@@ -108,14 +108,14 @@ fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 
 /// The run that the calling thread's heap keeps, if it will do; null if not.
 #[inline(always)]
-fn kept_block(size: usize, align: usize) -> *mut u8 {
+fn cached_block(size: usize, align: usize) -> *mut u8 {
     if align > large::COLOUR_STEP {
         return null_mut();
     }
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
     unsafe {
-        let block = large::reuse(&(*heap).kept, size);
+        let block = large::take_cached(&(*heap).large_cache, size);
         if !block.is_null() {
             (*heap).count_large();
         }
@@ -161,7 +161,7 @@ pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
 fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: usize, size: usize) -> *mut u8 {
     // SAFETY: as in `allocate_class`.
     unsafe {
-        match Heap::pop(heap, class) {
+        match Heap::cache_pop(heap, class) {
             block if block.is_null() => refill_zeroed::<F>(class, size),
             block => zero(heap, class, block),
         }
@@ -173,7 +173,7 @@ fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: usize, size: usize
 unsafe fn zero(heap: *const Heap, class: usize, block: *mut Block) -> *mut u8 {
     // SAFETY: the block is the caller's, as far as its class reaches.
     unsafe {
-        let bytes = if (*heap).is_fresh(class) {
+        let bytes = if (*heap).is_zeroed(class) {
             size_of::<Block>()
         } else {
             CLASSES.get_unchecked(class).size as usize
@@ -207,7 +207,7 @@ fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    let (mut block, mut zero) = (kept_block(size, align), false);
+    let (mut block, mut zero) = (cached_block(size, align), false);
     if block.is_null() {
         let new = new_block(size, align);
         (block, zero) = (new.block, new.zero);
@@ -296,7 +296,7 @@ unsafe fn deallocate_own(p: *mut u8) -> bool {
         if offset & (*heap).masks[class] != 0 {
             return false;
         }
-        if !Heap::keep(heap, class, p.cast()) {
+        if !Heap::cache_push(heap, class, p.cast()) {
             let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
             if (*span).push_local(p.cast()) {
                 (*heap).span_event(span);
@@ -325,18 +325,18 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
-    let (heap, layout, orphan) = (thread::heap(), &CLASSES[class], owner == OWNER_ORPHAN);
-    let least = if orphan { 0 } else { (layout.room / 2) as i32 };
+    let (heap, layout, is_abandoned) = (thread::heap(), &CLASSES[class], owner == OWNER_ABANDONED);
+    let least = if is_abandoned { 0 } else { (layout.cache_limit / 2) as i32 };
     // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
     // which has no room and gathers nothing.
     unsafe {
-        if (orphan || layout.size >= FOREIGN_MIN) && (*heap).room(class) > least {
-            Heap::keep(heap, class, p.cast());
+        if (is_abandoned || layout.size >= FOREIGN_MIN) && (*heap).cache_left(class) > least {
+            Heap::cache_push(heap, class, p.cast());
             return;
         }
         let span = span_index(p, class);
-        if orphan || !Heap::gather(heap, span, layout.size, p.cast()) {
-            thread::send(span, layout.size, p.cast(), orphan);
+        if is_abandoned || !Heap::batch_push(heap, span, layout.size, p.cast()) {
+            thread::send(span, layout.size, p.cast(), is_abandoned);
         }
     }
 }
@@ -347,12 +347,12 @@ unsafe fn deallocate_large(p: *mut u8, call: &str) {
     let heap = thread::heap();
     let heaps = pool::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
-    let most = KEPT_SLICES / heaps.max(1);
+    let most = LARGE_CACHE_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     let keeps = unsafe { (*heap).in_use }
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
-        && large::keep(unsafe { &(*heap).kept }, p, most, freers);
+        && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
     if !keeps && !p.is_null() && !free_large(p) {
         bad_pointer(call, p);
     }
@@ -526,7 +526,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
 }
 
 /// Gives back to the system all memory that is free, in every tier that this thread can reach
-/// at once; other threads' follow at their next slow visit. The number of bytes given back
+/// at once; other threads' follow at their next slow tick. The number of bytes given back
 /// at once.
 pub fn purge() -> usize {
     thread::trim();

@@ -16,7 +16,7 @@ pub struct Header {
     magic: [u8; 8],
     version: u32,
     header_bytes: u32,
-    /// The window's bounds and tables: see `address_map::Map`.
+    /// The reservation's bounds and tables: see `address_map::Map`.
     map: *const address_map::Map,
     classes: *const Class,
     class_count: u32,
@@ -29,9 +29,9 @@ pub struct Header {
     /// From a section's start to its first chunk's remote words.
     words_offset: u32,
     heap_bytes: u32,
-    /// Fields of a span's slot: blocks in use = until + rest.
-    span_until_offset: u32,
-    span_rest_offset: u32,
+    /// Fields of a span's slot: blocks in use = until_event + used_after_event.
+    span_until_event_offset: u32,
+    span_used_after_event_offset: u32,
     span_carved_offset: u32,
     span_start_offset: u32,
     /// From a section's start to its slices' slots.
@@ -60,8 +60,8 @@ pub static HEADER: Header = Header {
     slot_bytes: size_of::<address_map::Slot>() as u32,
     words_offset: address_map::WORDS_OFFSET as u32,
     heap_bytes: HEAP_SIZE as u32,
-    span_until_offset: Span::UNTIL_OFFSET as u32,
-    span_rest_offset: Span::REST_OFFSET as u32,
+    span_until_event_offset: Span::UNTIL_EVENT_OFFSET as u32,
+    span_used_after_event_offset: Span::USED_AFTER_EVENT_OFFSET as u32,
     span_carved_offset: Span::CARVED_OFFSET as u32,
     span_start_offset: Span::START_OFFSET as u32,
     slots_offset: address_map::SLOTS_OFFSET as u32,

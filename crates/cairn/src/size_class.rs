@@ -21,8 +21,8 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// less, programs that replace blocks at random refill more often; with twice as many blocks, those
 /// of a batch freed in random order lie all over, and the next batch misses the cache
 /// (docs/why-not.md has the figures).
-const ROOM_BYTES: usize = 64 << 10;
-const ROOM_BLOCKS: usize = 48;
+const CACHE_BYTES: usize = 64 << 10;
+const CACHE_BLOCKS: usize = 48;
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 /// The first class, of blocks over 4 KiB, that has the longest spans.
@@ -43,7 +43,7 @@ pub(crate) struct Class {
     pub(crate) slack: u32,
     /// Free blocks that a heap's allocation list takes in: a program that replaces blocks at random
     /// would refill for every few.
-    pub(crate) room: u32,
+    pub(crate) cache_limit: u32,
     /// Inverse, modulo 2^64, of the odd part of `size`.
     pub(crate) inverse: u64,
     /// The bits that are 0 in `offset * inverse` exactly if `offset`, counted from a span's first
@@ -71,8 +71,8 @@ impl Class {
             inverse = inverse.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(inverse)));
             i += 1;
         }
-        let fits = ROOM_BYTES / size;
-        let room = if fits < ROOM_BLOCKS { fits } else { ROOM_BLOCKS };
+        let fits = CACHE_BYTES / size;
+        let cache_limit = if fits < CACHE_BLOCKS { fits } else { CACHE_BLOCKS };
         // offset * inverse = (offset / size) << shift if size divides offset, and no other
         // 64-bit offset gives such a value: both steps are bijections.
         let mask = !((blocks.next_power_of_two() as u64 - 1) << shift);
@@ -81,7 +81,7 @@ impl Class {
             blocks: blocks as u16,
             slices: slices as u16,
             slack: (bytes - blocks * size) as u32,
-            room: room as u32,
+            cache_limit: cache_limit as u32,
             inverse,
             mask,
         }
@@ -251,7 +251,7 @@ mod tests {
         for shift in 0..=SLICE_SHIFT {
             let align = 1usize << shift;
             for size in (0..=MEDIUM_MAX).step_by(7).chain([MEDIUM_MAX]) {
-                let c = CLASSES[class_of_aligned(size, align).expect("served")];
+                let c = CLASSES[class_of_aligned(size, align).expect("refilled")];
                 assert!(c.size as usize >= size);
                 for i in 0..c.blocks as usize {
                     assert_eq!((c.slack as usize + i * c.size as usize) % align, 0);

@@ -1,12 +1,12 @@
 //! Owns: one run of slices cut into equal blocks: its lists, its counters, who may touch them.
 //! Idea: free blocks cost nothing (a link in themselves), untouched blocks not even a page.
 //! Never: knows thread-local state or size policy; of the system only how pages are given back.
-//! Threads: the holder of the span alone (see `remote`), or the holder of the lock of the list
+//! Threads: the owner of the span alone (see `remote`), or the owner of the lock of the list
 //!   that the span stands in, for the links.
 //! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
 //! Story: docs/layout.md
 
-use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN, Slot};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
 use crate::size_class::{CLASSES, Class, LONG_CLASS, MIN_ALIGN, SLICE_SIZE};
@@ -20,44 +20,44 @@ use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 //               pending in the remote word              perhaps zero
 //
 // Invariants
-//  1. used = until + rest; used + length of `local_free` + `hidden` = `carved`. A block in a
+//  1. used = until_event + used_after_event; used + length of `local_free` + `hidden` = `carved`. A block in a
 //     heap's allocation list, in a batch under way, or pending in the remote word counts as
-//     used. `rest` > 0 only in a full list: the event comes before the last free then. It is -1
+//     used. `used_after_event` > 0 only in a full list: the event comes before the last free then. It is -1
 //     in an active span that is not long, which has no event: a pair of malloc and free empties
 //     it each time.
-//  2. All fields belong to the holder; `next` and `prev` belong to the lock of the orphan list
+//  2. All fields belong to the owner; `next` and `prev` belong to the lock of the list of abandoned spans
 //     while the word says LISTED.
 //  3. `start` and `class` do not change while the span exists.
 //  4. The descriptors of all its slices point here and carry its class, first block and inverse;
-//     their owner is the holder's tag, or ORPHAN while there is none or one is about to take over.
+//     their owner is the owner's tag, or ABANDONED while there is none or one is about to take over.
 //  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
 
-/// The holder's metadata of a span.
+/// The owner's metadata of a span.
 #[repr(C, align(64))]
 pub(crate) struct Span {
     // Written by every free.
     local_free: *mut Block,
     /// Local frees until the next event.
-    until: u32,
+    until_event: u32,
     // Rarely written.
     carved: u16,
     hidden: u16,
     // Constant.
     start: *mut u8,
-    // Links in the heap's or the orphans' list.
+    // Links in the heap's or the abandoned spans' list.
     next: *mut Span,
     prev: *mut Span,
     /// Sixteenths of the span that have been given back, a bit each.
     holes: u16,
     /// Blocks in use when holes were last looked for.
-    seen: u16,
+    used_at_sweep: u16,
     /// Blocks in use when that event comes.
-    rest: i16,
+    used_after_event: i16,
     /// Constant, too. While the links are not the reader's it is read like this, not by `class`.
     pub(crate) class: u8,
     /// Untouched blocks are zero (1); in its heap's list of full spans (2).
     flags: u8,
-    /// A holder's `&mut` does not claim all of it: others read what is constant (`is_block`).
+    /// A owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
 }
 
@@ -85,15 +85,15 @@ impl Span {
         unsafe {
             span.write(Span {
                 local_free: null_mut(),
-                until: 0,
+                until_event: 0,
                 carved: 0,
                 hidden: 0,
                 start: address_map::slice_address(index).wrapping_add(c.slack as usize),
                 next: null_mut(),
                 prev: null_mut(),
                 holes: 0,
-                seen: 0,
-                rest: 0,
+                used_at_sweep: 0,
+                used_after_event: 0,
                 class: class as u8,
                 flags: if zero { ZERO } else { 0 },
                 _read: PhantomPinned,
@@ -108,7 +108,7 @@ impl Span {
     pub(crate) fn empty(&mut self) {
         self.collect();
         self.local_free = null_mut();
-        (self.until, self.rest) = (0, 0);
+        (self.until_event, self.used_after_event) = (0, 0);
         (self.holes, self.hidden) = (0, 0);
     }
 
@@ -129,17 +129,17 @@ impl Span {
         // SAFETY: the block is the caller's to free, and so free and this span's from here on.
         unsafe { Block::set_next(block, self.local_free) };
         self.local_free = block;
-        self.until = self.until.wrapping_sub(1);
-        self.until == 0
+        self.until_event = self.until_event.wrapping_sub(1);
+        self.until_event == 0
     }
 
     /// Hands out all blocks that were freed here.
     #[inline]
     pub(crate) fn take_local(&mut self) -> Chain {
         let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
-        debug_assert!(self.rest <= 0);
+        debug_assert!(self.used_after_event <= 0);
         self.local_free = null_mut();
-        self.until += list.count;
+        self.until_event += list.count;
         list
     }
 
@@ -150,7 +150,7 @@ impl Span {
     /// The blocks are of this span, and the caller's.
     pub(crate) unsafe fn take_rest_back(&mut self, list: &mut Chain) {
         if self.local_free.is_null() {
-            self.until = self.until.wrapping_sub(list.count - 1);
+            self.until_event = self.until_event.wrapping_sub(list.count - 1);
             list.count = 1;
             // SAFETY: the blocks are free, linked, and the caller's.
             unsafe {
@@ -186,13 +186,13 @@ impl Span {
         let mut at = first;
         for _ in 1..count {
             let next = at.wrapping_add(size);
-            // SAFETY: untouched blocks are the holder's.
+            // SAFETY: untouched blocks are the owner's.
             unsafe { Block::set_next(at.cast(), next.cast()) };
             at = next;
         }
         // SAFETY: as above.
         unsafe { Block::set_next(at.cast(), null_mut()) };
-        self.until += count as u32;
+        self.until_event += count as u32;
         Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
     }
 
@@ -211,13 +211,13 @@ impl Span {
     }
 
     /// Gives back the pieces in which no block is in use. The free ones that begin there leave
-    /// `local_free`, and come back by `carve`. Holder only; not for an active span.
+    /// `local_free`, and come back by `carve`. Owner only; not for an active span.
     pub(crate) fn make_holes(&mut self) {
         let (used, piece, size) = (self.used() as u16, self.piece(), self.layout().size as usize);
-        if self.seen == used || self.free() as usize * size < piece {
+        if self.used_at_sweep == used || self.free() as usize * size < piece {
             return;
         }
-        self.seen = used;
+        self.used_at_sweep = used;
         let (base, start) = (self.base().addr(), self.start.addr());
         let mut is_free = [false; SLICE_SIZE / MIN_ALIGN];
         for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
@@ -226,7 +226,7 @@ impl Span {
         let mut at = self.local_free;
         while !at.is_null() {
             is_free[(at.addr() - start) / size % is_free.len()] = true;
-            // SAFETY: free blocks are the holder's.
+            // SAFETY: free blocks are the owner's.
             at = unsafe { Block::next(at) };
         }
         let carved = usize::from(self.carved);
@@ -252,8 +252,8 @@ impl Span {
             }
         }
         for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
-            // SAFETY: a piece of the holder's span in which no block is in use, or in a list.
-            unsafe { os::decommit(self.base().wrapping_add(nth * piece), piece) };
+            // SAFETY: a piece of the owner's span in which no block is in use, or in a list.
+            unsafe { os::purge(self.base().wrapping_add(nth * piece), piece) };
         }
     }
 
@@ -266,11 +266,11 @@ impl Span {
         if cfg!(debug_assertions) && chain.count > used {
             os::broken(FREED_TWICE);
         }
-        self.until = used.wrapping_sub(chain.count);
-        self.rest = 0;
+        self.until_event = used.wrapping_sub(chain.count);
+        self.used_after_event = 0;
     }
 
-    /// Becomes the holder's by claim: the batch is all that is free.
+    /// Becomes the owner's by claim: the batch is all that is free.
     pub(crate) fn claim(&mut self, batch: Chain) {
         debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
         self.absorb(batch);
@@ -294,10 +294,10 @@ impl Span {
     /// Becomes its heap's active span of its class: no event comes, but to a long one when nothing
     /// is in use.
     pub(crate) fn set_active(&mut self) {
-        debug_assert_eq!(self.rest, 0);
+        debug_assert_eq!(self.used_after_event, 0);
         if self.class() < LONG_CLASS {
-            self.until += 1;
-            self.rest = -1;
+            self.until_event += 1;
+            self.used_after_event = -1;
         }
     }
 
@@ -305,15 +305,15 @@ impl Span {
     /// nothing is in use.
     pub(crate) fn set_full(&mut self, frees: u32) {
         let used = self.used();
-        self.until = used.min(frees);
-        self.rest = (used - self.until) as i16;
+        self.until_event = used.min(frees);
+        self.used_after_event = (used - self.until_event) as i16;
         self.flags |= FULL;
     }
 
     /// Comes out of that list, or is not the active span any more.
-    pub(crate) fn settle_count(&mut self) {
-        self.until = self.used();
-        self.rest = 0;
+    pub(crate) fn clear_event(&mut self) {
+        self.until_event = self.used();
+        self.used_after_event = 0;
         self.flags &= !FULL;
     }
 
@@ -322,13 +322,13 @@ impl Span {
         self.flags & FULL != 0
     }
 
-    /// Forgets the lists of a holder that no longer exists: all blocks count as in use, but those that
+    /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
     /// are pending. Those that only its lists knew stay lost.
     pub(crate) fn forget_lists(&mut self) {
         self.local_free = null_mut();
         self.carved = self.layout().blocks;
         (self.holes, self.hidden) = (0, 0);
-        (self.until, self.rest) = (u32::from(self.carved), 0);
+        (self.until_event, self.used_after_event) = (u32::from(self.carved), 0);
         self.flags &= !FULL;
     }
 
@@ -353,10 +353,10 @@ impl Span {
 
     /// Says in the descriptors that nobody owns this span. Before the word says so.
     pub(crate) fn disown(&self) {
-        address_map::set_owner(self.index(), self.layout().slices as usize, OWNER_ORPHAN);
+        address_map::set_owner(self.index(), self.layout().slices as usize, OWNER_ABANDONED);
     }
 
-    /// Writes the holder's tag into the descriptors. After the word says so.
+    /// Writes the owner's tag into the descriptors. After the word says so.
     pub(crate) fn own(&self, tag: u32) {
         address_map::set_owner(self.index(), self.layout().slices as usize, tag);
     }
@@ -381,15 +381,15 @@ impl Span {
         unsafe { CLASSES.get_unchecked(self.class()) }
     }
 
-    /// Blocks in use, as the holder sees it.
+    /// Blocks in use, as the owner sees it.
     #[inline(always)]
     pub(crate) fn used(&self) -> u32 {
-        self.until.wrapping_add_signed(i32::from(self.rest))
+        self.until_event.wrapping_add_signed(i32::from(self.used_after_event))
     }
 
     /// Where the fields are that tools read.
-    pub(crate) const UNTIL_OFFSET: usize = core::mem::offset_of!(Span, until);
-    pub(crate) const REST_OFFSET: usize = core::mem::offset_of!(Span, rest);
+    pub(crate) const UNTIL_EVENT_OFFSET: usize = core::mem::offset_of!(Span, until_event);
+    pub(crate) const USED_AFTER_EVENT_OFFSET: usize = core::mem::offset_of!(Span, used_after_event);
     pub(crate) const CARVED_OFFSET: usize = core::mem::offset_of!(Span, carved);
     pub(crate) const START_OFFSET: usize = core::mem::offset_of!(Span, start);
 
@@ -400,8 +400,8 @@ impl Span {
     pub(crate) unsafe fn peek(this: *const Span) -> (usize, usize) {
         // SAFETY: never unmapped. Volatile: the values may change and are checked for sense.
         unsafe {
-            let until = (&raw const (*this).until).read_volatile();
-            let rest = (&raw const (*this).rest).read_volatile();
+            let until = (&raw const (*this).until_event).read_volatile();
+            let rest = (&raw const (*this).used_after_event).read_volatile();
             let carved = (&raw const (*this).carved).read_volatile();
             (until.saturating_add_signed(i32::from(rest)) as usize, usize::from(carved))
         }
@@ -423,17 +423,17 @@ impl Span {
     }
 
     /// Whether it has blocks to hand out.
-    pub(crate) fn has_room(&self) -> bool {
-        self.has_local() || self.untouched() > 0
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.has_local_free() || self.untouched() > 0
     }
 
     /// Whether blocks wait in `local_free`.
     #[inline]
-    pub(crate) fn has_local(&self) -> bool {
+    pub(crate) fn has_local_free(&self) -> bool {
         !self.local_free.is_null()
     }
 
-    /// Invariants 1 and 4, for the holder.
+    /// Invariants 1 and 4, for the owner.
     pub(crate) fn check(&self) {
         let d = address_map::descriptor_at(self.index());
         let mut free = 0;
@@ -443,7 +443,7 @@ impl Span {
             assert_eq!(unsafe { d.probe(at.cast()) }.1 & self.layout().mask, 0);
             free += 1;
             assert!(free <= self.carved);
-            // SAFETY: free blocks are the holder's.
+            // SAFETY: free blocks are the owner's.
             at = unsafe { Block::next(at) };
         }
         assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));

@@ -15,7 +15,7 @@ pub(crate) use core::sync::atomic::{
 pub(crate) struct Apart<T>(pub(crate) T);
 
 /// A plain memory cell; its twin in the models reports a data race on it. Whoever may reach the
-/// memory it stands in says who may touch it: blocks by `remote`'s invariant 3, the window's fast
+/// memory it stands in says who may touch it: blocks by `remote`'s invariant 3, the reservation's fast
 /// fields by `address_map::Map`.
 #[repr(transparent)]
 pub(crate) struct Plain<T>(core::cell::UnsafeCell<T>);

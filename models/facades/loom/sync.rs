@@ -57,8 +57,8 @@ thread_local! {
     static EXECUTION: RefCell<Execution> = RefCell::default();
 }
 
-/// Begins an execution. `loud`: the address of a field of the window's that is watched all the
-/// same, or 0; the others do not change once the window exists.
+/// Begins an execution. `loud`: the address of a field of the reservation's that is watched all the
+/// same, or 0; the others do not change once the reservation exists.
 pub(crate) fn start(loads: Loads, quiet: Quiet, loud: usize) {
     EXECUTION.set(Execution { loads, quiet, loud, ..Execution::default() });
 }

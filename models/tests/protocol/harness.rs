@@ -5,7 +5,7 @@ use crate::block::Block;
 use crate::size_class::CLASSES;
 use crate::span::Span;
 use crate::sync::{Loads, Ordering, Quiet};
-use crate::{arena, orphans, os, pthread, sync};
+use crate::{abandoned, arena, os, pthread, sync};
 use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,7 +27,7 @@ pub(crate) struct Model {
     pub(crate) preemptions: [Option<usize>; 2],
     /// Atomics it does not watch.
     pub(crate) quiet: Quiet,
-    /// It watches the window's growth.
+    /// It watches the reservation's growth.
     pub(crate) growth: bool,
 }
 
@@ -110,15 +110,15 @@ impl<T: Copy> Sent<T> {
 /// Who holds the spans of models that have no heaps.
 pub(crate) const TAG: u32 = 4096;
 
-/// Makes a span of `class` in the window, which must exist, with its first `used` blocks handed
+/// Makes a span of `class` in the reservation, which must exist, with its first `used` blocks handed
 /// out.
 pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
-    let run = arena::take_span(CLASSES[class].slices.into(), 1).expect("the window has room");
+    let run = arena::take_span(CLASSES[class].slices.into(), 1).expect("the reservation has room");
     // SAFETY: the run is ours, and then the span.
     let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
     // SAFETY: the span is ours.
     unsafe {
-        assert!((*span).word().is_held());
+        assert!((*span).word().is_owned());
         let mut block = (*span).carve(used).0.head;
         let mut blocks = Vec::new();
         for _ in 0..used {
@@ -134,9 +134,9 @@ pub(crate) fn listable_span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*
     let (span, blocks) = span(class, used);
     // SAFETY: the span is ours.
     unsafe {
-        assert!(orphans::leave(span));
-        let (adopted, pending) = orphans::adopt(class).expect("it is there");
-        assert_eq!((adopted, pending.count), (span, 0));
+        assert!(abandoned::list(span));
+        let (reclaimed, pending) = abandoned::reclaim(class).expect("it is there");
+        assert_eq!((reclaimed, pending.count), (span, 0));
         (*span).own(TAG);
     }
     (span, blocks)
@@ -149,10 +149,10 @@ pub(crate) fn listable_span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*
 pub(crate) unsafe fn give_up(span: *mut Span) {
     // SAFETY: the caller's contract.
     unsafe {
-        if !(*span).has_local() {
+        if !(*span).has_local_free() {
             (*span).absorb((*span).collect());
         }
-        if (*span).used() == 0 || !orphans::leave(span) {
+        if (*span).used() == 0 || !abandoned::list(span) {
             (*span).empty();
             (*span).release();
         }
@@ -162,7 +162,7 @@ pub(crate) unsafe fn give_up(span: *mut Span) {
 /// Asserts that the slice at `index` has gone back to the arena, whole.
 pub(crate) fn assert_released(index: usize) {
     let owner = address_map::descriptor_at(index).owner.load(Ordering::Relaxed);
-    assert_eq!(owner, OWNER_NONE, "its descriptor names a holder");
+    assert_eq!(owner, OWNER_NONE, "its descriptor names an owner");
     // SAFETY: a committed slice.
     let word = unsafe { address_map::remote_word(index) };
     assert_eq!(word.pending(), 0, "blocks were freed into it since");

@@ -21,7 +21,7 @@ fn slice_of(block: *mut u8) -> usize {
     address_map::slice_of(block)
 }
 
-/// Makes the window, and uses everything once that the threads will share.
+/// Makes the reservation, and uses everything once that the threads will share.
 fn begin() {
     assert!(thread::start());
     let (span, blocks) = listable_span(class(), 1);
@@ -44,7 +44,7 @@ fn a_thread_ends_while_others_free() {
         // SAFETY: this thread's heap; each block is freed once.
         unsafe {
             let first = (*heap).refill(class);
-            let second = Heap::pop(heap, class);
+            let second = Heap::cache_pop(heap, class);
             let index = slice_of(first.cast());
             assert!(!second.is_null() && slice_of(second.cast()) == index);
             let blocks = [Sent(first), Sent(second)];
@@ -59,7 +59,7 @@ fn a_thread_ends_while_others_free() {
                     !(*address_map::slot(index).cast::<crate::span::Span>()).push_local(second)
                 );
             }
-            (*heap).abandon();
+            (*heap).abandon_all();
             pool::put(heap);
             threads.into_iter().for_each(|t| t.join().unwrap());
             assert_released(index);

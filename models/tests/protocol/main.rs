@@ -12,6 +12,6 @@ mod harness;
 mod heaps;
 mod locks;
 mod pools;
+mod reservations;
 mod spans;
-mod windows;
 mod words;

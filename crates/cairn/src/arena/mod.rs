@@ -1,4 +1,4 @@
-//! Owns: which slices are free, which of those are dirty, and the committed end of the window.
+//! Owns: which slices are free, which of those are dirty, and the committed end of the reservation.
 //! Idea: bitmaps over slices, and trees over bitmaps that lead to the lowest fitting address:
 //!   low addresses fill, high ones empty, and what lies idle is given back from the top.
 //! Never: knows size classes, what spans hold, or threads.
@@ -21,7 +21,7 @@ use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 //     resident; written: dirty, and may be other than zero.
 //  2. A chunk is in lane t of the tree exactly if it has a free, aligned run of RUNS[t] slices; in the
 //     others, if it has a dirty slice, if it begins the free and partly dirty room of a huge page, if a
-//     large block begins in it. The tree counts chunks from the window's first one.
+//     large block begins in it. The tree counts chunks from the reservation's first one.
 //  3. `free` and `dirty` are the numbers of set bits;
 //     committed - first = used + free, slices being purged counting as used.
 //  4. The tree's `longest` of a chunk is at least the length of the longest free run that begins in it,
@@ -63,7 +63,7 @@ const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
 const BATCH: usize = (4 << 20) / SLICE_SIZE;
 /// Refused purges that end a batch: in a process whose memory is locked all are.
 const REFUSALS: usize = 4;
-/// The window grows by what it holds, at least by 4 MiB, at most by 64 MiB.
+/// The reservation grows by what it holds, at least by 4 MiB, at most by 64 MiB.
 const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
 const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
 
@@ -76,7 +76,7 @@ const HUGE_MIN: usize = (16 << 20) / SLICE_SIZE;
 /// Milliseconds that memory lies idle before it is given back.
 static PURGE_DELAY_MS: AtomicUsize = AtomicUsize::new(250);
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
-/// slow visit of every thread, written a few times a second.
+/// slow tick of every thread, written a few times a second.
 static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// When the next tick is due.
 static NEXT_TICK_MS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
@@ -268,7 +268,7 @@ pub(crate) fn mark_head(index: usize, head: bool) {
     arena.tree.set(HEADS, chunk - first_chunk(), any);
 }
 
-/// The first slice of the nearest large block that begins at or below `index`, a slice of the window.
+/// The first slice of the nearest large block that begins at or below `index`, a slice of the reservation.
 pub(crate) fn head_below(index: usize) -> Option<usize> {
     let arena = ARENA.lock();
     let chunk = index / CHUNK_SLICES;
@@ -353,7 +353,7 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
         let (dirty, _) = arena.remove(index, len);
         drop(arena);
         // SAFETY: slices that have been free, and that nobody else can take now.
-        let clean = unsafe { os::decommit(address_map::slice_address(index), len * SLICE_SIZE) };
+        let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
         arena = ARENA.lock();
         arena.put(index, len, if clean { Memory::Clean } else { Memory::Written });
         if clean {
@@ -374,7 +374,7 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
 impl Arena {
     /// A chunk's bitmaps.
     fn bits(&self, chunk: usize) -> &ChunkBits {
-        // SAFETY: chunks of the window are committed and never unmapped. The one value of this type
+        // SAFETY: chunks of the reservation are committed and never unmapped. The one value of this type
         // stands behind the lock, and no other code reads or writes them: while `self` is borrowed they
         // do not change.
         unsafe { &*address_map::chunk_bits(chunk) }
@@ -524,7 +524,7 @@ impl Arena {
         }
     }
 
-    /// Commits more of the window so that an aligned run of `slices` fits at its end.
+    /// Commits more of the reservation so that an aligned run of `slices` fits at its end.
     fn grow(&mut self, slices: usize, align: usize) -> Option<()> {
         let from = address_map::committed();
         let first = address_map::first_slice();
@@ -664,7 +664,7 @@ impl Arena {
     }
 }
 
-/// The window's first chunk, from which the tree counts.
+/// The reservation's first chunk, from which the tree counts.
 fn first_chunk() -> usize {
     address_map::first_slice() / CHUNK_SLICES
 }

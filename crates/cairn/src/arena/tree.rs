@@ -4,7 +4,7 @@
 //!   children each. A node says which of its children have a member, and which have how long a run: the
 //!   first, the next and the last chunk of a kind are found in a few steps.
 //! Never: looks at the chunks themselves.
-//! Threads: the arena's lock holder.
+//! Threads: the arena's lock owner.
 //! Checked: the unit tests below compare with plain lists.
 //! Story: docs/giving-back.md
 
@@ -128,8 +128,8 @@ impl Tree {
 
     fn node_mut(&mut self, level: usize, node: usize) -> &mut Node {
         let nodes: &mut [Node] = if level == 1 { &mut self.middle } else { &mut self.tops };
-        // `address_map` makes no window with more chunks than there is place for.
-        nodes.get_mut(node).unwrap_or_else(|| os::broken("a chunk beyond the window"))
+        // `address_map` makes no reservation with more chunks than there is place for.
+        nodes.get_mut(node).unwrap_or_else(|| os::broken("a chunk beyond the reservation"))
     }
 
     fn leaf_mut(&mut self, chunk: usize) -> &mut Leaf {

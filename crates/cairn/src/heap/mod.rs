@@ -1,15 +1,15 @@
 //! Owns: what one thread allocates from: a list of free blocks per class, the spans it holds,
-//!   and the frees it has under way to other holders.
-//! Idea: the fast path pops and pushes plain lists; every slow visit does a bounded bit of upkeep.
+//!   and the frees it has under way to other owners.
+//! Idea: the fast path pops and pushes plain lists; every slow tick does a bounded bit of upkeep.
 //! Never: knows how threads find their heap, or the C ABI.
-//! Threads: the thread that has the heap; takes the locks of `orphans` and `arena`, never both.
+//! Threads: the thread that has the heap; takes the locks of `abandoned` and `arena`, never both.
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/heap.md
 
-pub(crate) mod commons;
 pub(crate) mod pool;
 pub(crate) mod salvage;
 mod sending;
+pub(crate) mod shared;
 mod upkeep;
 
 pub(crate) use sending::send_without_heap;
@@ -24,26 +24,26 @@ use crate::size_class::{
 };
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicPtr, Ordering};
-use crate::{arena, orphans, os};
+use crate::{abandoned, arena, os};
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;
-use upkeep::VISITS;
+use upkeep::UPKEEP_TICKS;
 
 // Invariants
-//  1. `free[c]` holds blocks of spans of class c; they count as used there. A refill fills it
-//     from one span, frees add to it: its length + `room[c]`, if that is above 0, is at most the
+//  1. `cache[c]` holds blocks of spans of class c; they count as used there. A refill fills it
+//     from one span, frees add to it: its length + `cache_left[c]`, if that is above 0, is at most the
 //     class's room. What does not fit goes home, to its span.
 //  2. A held span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is let go, but
 //     the latest of them go into `full`, as far as that pays and there is room.
 //     `full_slices` counts those.
-//  3. `kept` is a run that `large` has let go and the arena has not got back, or null.
-//  4. A batch in `ring` holds blocks of one span, others' when they came, fewer than its bound.
-//  5. `sweep` is null or a member of `partial[swept]`.
+//  3. `large_cache` is a run that `large` has let go and the arena has not got back, or null.
+//  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
+//  5. `sweep_next` is null or a member of `partial[sweep_class]`.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
-const RING: usize = 16;
+const BATCHES: usize = 16;
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a
 /// class: that much more than it needs is what a small program shows ...
 const CARVE_BYTES: usize = 4096;
@@ -52,12 +52,12 @@ const COLD_CARVES: u8 = 6;
 const HOT_CARVE_BYTES: usize = 16384;
 /// ... and at most this many blocks.
 const CARVE_BLOCKS: usize = 64;
-/// A heap asks the commons this often for blocks of a class before it takes spans of its own.
-const COMMONS_ASKED: u8 = 3;
+/// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
+const SHARED_REFILLS: u8 = 3;
 /// What it gets at once is at most one block, or this much.
-const COMMONS_BYTES: usize = 1024;
-/// `room` of a list of blocks that are zero but for their links: it takes in no others.
-const FRESH: i32 = i32::MIN / 2;
+const SHARED_BYTES: usize = 1024;
+/// `cache_left` of a list of blocks that are zero but for their links: it takes in no others.
+const ZEROED: i32 = i32::MIN / 2;
 /// Spans of the heap's own looked at for the fullest.
 const LOOK: usize = 8;
 /// One empty span of a class may stay with its heap if it is no larger than the heap's share of
@@ -68,7 +68,7 @@ const WORTHWHILE: u32 = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
 /// them. More: what idle threads leave unusable grows; fewer: threads that exchange blocks let
 /// go of what they need next (docs/why-not.md has both).
-const KEEP_PARTIAL: usize = 4;
+const PARTIAL_LIMIT: usize = 4;
 
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
@@ -84,10 +84,10 @@ const NO_SPAN: usize = usize::MAX;
 #[repr(C)]
 pub(crate) struct Heap {
     // Fast path.
-    free: [*mut Block; CLASS_COUNT],
+    cache: [*mut Block; CLASS_COUNT],
     small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
-    /// How many more freed blocks `free` may take in, if above 0.
-    room: [i32; CLASS_COUNT],
+    /// How many more freed blocks `cache` may take in, if above 0.
+    cache_left: [i32; CLASS_COUNT],
     /// The classes' masks: a free finds its own by one instruction.
     pub(crate) masks: [u64; CLASS_COUNT],
     // Slow path.
@@ -96,31 +96,31 @@ pub(crate) struct Heap {
     full: SpanList,
     full_slices: usize,
     /// What it makes use of of full spans at most.
-    full_most: usize,
-    /// How often each class has been carved, or blocks of it been asked of the commons. Passes
+    full_limit: usize,
+    /// How often each class has been carved, or blocks of it been asked of the shared heap. Passes
     /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],
-    ring: [Batch; RING],
+    batches: [Batch; BATCHES],
     /// A freed run of slices for the next large block, or null.
-    pub(crate) kept: AtomicPtr<Large>,
+    pub(crate) large_cache: AtomicPtr<Large>,
     remote_frees: u32,
     large_blocks: u32,
-    visits: u32,
-    /// How often in a row it was found to make few visits: less than one in a millisecond.
-    slow: u32,
-    /// When that was last judged, and the visits up to then.
-    paced: (u32, u32),
+    slow_ticks: u32,
+    /// How often in a row it was found to make few slow_ticks: less than one in a millisecond.
+    quiet: u32,
+    /// When that was last judged, and the slow_ticks up to then.
+    judged: (u32, u32),
     /// Where the search for holes goes on, and in which class.
-    sweep: *mut Span,
-    swept: usize,
+    sweep_next: *mut Span,
+    sweep_class: usize,
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
-    served: u64,
+    refilled: u64,
     trims_seen: usize,
     // The pool's.
     next: *mut Heap,
     pub(crate) in_use: bool,
-    /// It is the commons.
-    pub(crate) shared: bool,
+    /// It is the shared heap.
+    pub(crate) is_shared: bool,
     /// How many forks there had been when it was taken.
     epoch: u32,
 }
@@ -134,8 +134,8 @@ impl Heap {
     pub(crate) const EMPTY: Heap = Heap {
         small_class: SMALL_CLASS,
         masks: MASKS,
-        full_most: pool::FULL_SLICES,
-        ring: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; RING],
+        full_limit: pool::FULL_SLICES,
+        batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }
     };
@@ -161,15 +161,15 @@ impl Heap {
     /// # Safety
     /// The caller is the heap's thread; `class` is below `CLASS_COUNT`.
     #[inline(always)]
-    pub(crate) unsafe fn pop(this: *mut Heap, class: usize) -> *mut Block {
+    pub(crate) unsafe fn cache_pop(this: *mut Heap, class: usize) -> *mut Block {
         // SAFETY: the thread's own heap, and a class of the table. A stand-in is only read: its lists
         // are empty.
         unsafe {
-            let head = (&raw mut (*this).free).cast::<*mut Block>().add(class);
+            let head = (&raw mut (*this).cache).cast::<*mut Block>().add(class);
             let block = *head;
             if !block.is_null() {
                 *head = Block::next(block);
-                *(&raw mut (*this).room).cast::<i32>().add(class) += 1;
+                *(&raw mut (*this).cache_left).cast::<i32>().add(class) += 1;
             }
             block
         }
@@ -180,9 +180,9 @@ impl Heap {
     /// # Safety
     /// `class` is below `CLASS_COUNT`.
     #[inline(always)]
-    pub(crate) unsafe fn is_fresh(&self, class: usize) -> bool {
+    pub(crate) unsafe fn is_zeroed(&self, class: usize) -> bool {
         // SAFETY: a class of the table.
-        unsafe { self.room(class) < FRESH / 2 }
+        unsafe { self.cache_left(class) < ZEROED / 2 }
     }
 
     /// How many blocks the list of `class` holds, read from outside while its thread may be
@@ -196,8 +196,8 @@ impl Heap {
         // is followed. Volatile, and plain for the thread: as an atomic the link would be no dearer,
         // but a block that has been handed out meanwhile is the program's.
         unsafe {
-            let mut at = (&raw const (*this).free[class]).read_volatile();
-            let most = usize::from(CLASSES[class].blocks) + CLASSES[class].room as usize;
+            let mut at = (&raw const (*this).cache[class]).read_volatile();
+            let most = usize::from(CLASSES[class].blocks) + CLASSES[class].cache_limit as usize;
             let mut count = 0;
             while count < most && is_block_of(class, at) {
                 count += 1;
@@ -218,9 +218,9 @@ impl Heap {
     /// # Safety
     /// `class` is below `CLASS_COUNT`.
     #[inline(always)]
-    pub(crate) unsafe fn room(&self, class: usize) -> i32 {
+    pub(crate) unsafe fn cache_left(&self, class: usize) -> i32 {
         // SAFETY: a class of the table.
-        unsafe { *self.room.get_unchecked(class) }
+        unsafe { *self.cache_left.get_unchecked(class) }
     }
 
     /// Keeps a freed block for the next allocation: it is warm, and the next refill far. False if
@@ -229,11 +229,11 @@ impl Heap {
     /// # Safety
     /// `block` is a block of `class`, in use, and the caller's to free; the heap is no stand-in.
     #[inline(always)]
-    pub(crate) unsafe fn keep(this: *mut Heap, class: usize, block: *mut Block) -> bool {
+    pub(crate) unsafe fn cache_push(this: *mut Heap, class: usize, block: *mut Block) -> bool {
         debug_assert!(class < CLASS_COUNT);
         // SAFETY: the thread's own heap, a class of the table, and a block that is the caller's to free.
         unsafe {
-            let room = (&raw mut (*this).room).cast::<i32>().add(class);
+            let room = (&raw mut (*this).cache_left).cast::<i32>().add(class);
             let left = *room - 1;
             *room = left;
             if left < 0 {
@@ -242,7 +242,7 @@ impl Heap {
                 *room += 1;
                 return false;
             }
-            let head = (&raw mut (*this).free).cast::<*mut Block>().add(class);
+            let head = (&raw mut (*this).cache).cast::<*mut Block>().add(class);
             Block::set_next(block, *head);
             *head = block;
         }
@@ -253,10 +253,10 @@ impl Heap {
     //
     // refill_short       what was freed in the active span here
     // refill             with a bit of upkeep:
-    //   ask_commons      a class this thread hardly uses: a few blocks of shared spans
+    //   take_shared      a class this thread hardly uses: a few blocks of shared spans
     //   active_frees     what was freed in the active span, by others too
-    //   adopt_own        another span of this heap, the fullest of a few
-    //   adopt_orphan     a span that somebody let go, the fullest of a few
+    //   take_partial        another span of this heap, the fullest of a few
+    //   reclaim     a span that somebody let go, the fullest of a few
     //   carve            untouched blocks of the active span, a page's worth
     //   carve_own        the same of another span
     //   fresh_span       a new span, from the arena
@@ -264,23 +264,23 @@ impl Heap {
     /// it gives nothing, or if upkeep is due.
     ///
     /// # Safety
-    /// As for `pop`.
+    /// As for `cache_pop`.
     #[inline(always)]
     pub(crate) unsafe fn refill_short(this: *mut Heap, class: usize) -> *mut Block {
         // SAFETY: the thread's own heap; a stand-in has no active span. An active span is held.
         unsafe {
             let span = *(&raw const (*this).active).cast::<*mut Span>().add(class);
             if span.is_null()
-                || !(*span).has_local()
-                || (*this).visits.wrapping_add(1).is_multiple_of(VISITS)
-                || (*this).served & 1 << class == 0
-                || (*this).slow > 0
+                || !(*span).has_local_free()
+                || (*this).slow_ticks.wrapping_add(1).is_multiple_of(UPKEEP_TICKS)
+                || (*this).refilled & 1 << class == 0
+                || (*this).quiet > 0
             {
                 return null_mut();
             }
-            (*this).visits += 1;
+            (*this).slow_ticks += 1;
             let class = class % CLASS_COUNT;
-            (*this).serve(class, (*span).take_local(), CLASSES[class].room as i32)
+            (*this).serve(class, (*span).take_local(), CLASSES[class].cache_limit as i32)
         }
     }
 
@@ -288,8 +288,8 @@ impl Heap {
     #[inline(always)]
     fn serve(&mut self, class: usize, list: Chain, most: i32) -> *mut Block {
         // SAFETY: the list is this heap's now.
-        self.free[class] = unsafe { Block::next(list.head) };
-        self.room[class] = most + 1 - list.count as i32;
+        self.cache[class] = unsafe { Block::next(list.head) };
+        self.cache_left[class] = most + 1 - list.count as i32;
         list.head
     }
 
@@ -298,29 +298,29 @@ impl Heap {
     #[inline(never)]
     pub(crate) fn refill(&mut self, class: usize) -> *mut Block {
         let class = class % CLASS_COUNT;
-        self.visit();
-        if self.served & 1 << class == 0 {
-            self.served |= 1 << class;
-            self.judge_pace(os::now_ms());
+        self.slow_tick();
+        if self.refilled & 1 << class == 0 {
+            self.refilled |= 1 << class;
+            self.judge_quiet(os::now_ms());
         }
-        let room = CLASSES[class].room as i32;
-        let freed = [Heap::ask_commons, Heap::active_frees, Heap::adopt_own, Heap::adopt_orphan];
+        let room = CLASSES[class].cache_limit as i32;
+        let freed = [Heap::take_shared, Heap::active_frees, Heap::take_partial, Heap::reclaim];
         for (nth, rung) in freed.into_iter().enumerate() {
             let mut list = rung(self, class);
-            if list.count > 0 && nth > 0 && self.slow > 0 {
+            if list.count > 0 && nth > 0 && self.quiet > 0 {
                 // SAFETY: the list is of the active span.
                 unsafe { (*self.active[class]).take_rest_back(&mut list) };
             }
             if list.count > 0 {
                 // What is shared goes back when it is freed: others need as little of it.
-                let keeps = nth > 0 && self.slow == 0;
+                let keeps = nth > 0 && self.quiet == 0;
                 return self.serve(class, list, if keeps { room } else { 0 });
             }
         }
         for rung in [Heap::carve, Heap::carve_own, Heap::fresh_span] {
             let (list, fresh) = rung(self, class);
             if list.count > 0 {
-                return self.serve(class, list, if fresh { FRESH } else { room });
+                return self.serve(class, list, if fresh { ZEROED } else { room });
             }
         }
         null_mut()
@@ -328,14 +328,14 @@ impl Heap {
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share
     /// with: one, two, four; in a crowd twice as many, for its thread has had some before it came.
-    fn ask_commons(&mut self, class: usize) -> Chain {
+    fn take_shared(&mut self, class: usize) -> Chain {
         let asked = self.carves[class];
-        if asked >= COMMONS_ASKED || self.shared || pool::in_use() <= 1 {
+        if asked >= SHARED_REFILLS || self.is_shared || pool::in_use() <= 1 {
             return Chain::EMPTY;
         }
         self.carves[class] += 1;
-        let most = (COMMONS_BYTES / CLASSES[class].size as usize).max(1);
-        commons::take(class, most.min(1 << asked << usize::from(pool::in_use() > pool::CROWD)))
+        let most = (SHARED_BYTES / CLASSES[class].size as usize).max(1);
+        shared::take(class, most.min(1 << asked << usize::from(pool::in_use() > pool::CROWD)))
     }
 
     fn active_frees(&mut self, class: usize) -> Chain {
@@ -345,14 +345,14 @@ impl Heap {
         }
         // SAFETY: invariant 2: this heap holds it.
         let span = unsafe { &mut *span };
-        match span.has_local() {
+        match span.has_local_free() {
             true => span.take_local(),
             // Pending blocks count as used already, and go on counting.
             false => span.collect(),
         }
     }
 
-    fn adopt_own(&mut self, class: usize) -> Chain {
+    fn take_partial(&mut self, class: usize) -> Chain {
         let mut best: (i32, *mut Span) = (i32::MIN, null_mut());
         let mut at = self.partial[class].first();
         for _ in 0..LOOK {
@@ -361,7 +361,7 @@ impl Heap {
             }
             // SAFETY: members of `partial` are held by this heap.
             unsafe {
-                if !(*at).has_local() {
+                if !(*at).has_local_free() {
                     (*at).absorb((*at).collect());
                 }
                 let free = (*at).free() as i32;
@@ -383,8 +383,8 @@ impl Heap {
         unsafe { (*span).take_local() }
     }
 
-    fn adopt_orphan(&mut self, class: usize) -> Chain {
-        let Some((span, pending)) = orphans::adopt(class) else { return Chain::EMPTY };
+    fn reclaim(&mut self, class: usize) -> Chain {
+        let Some((span, pending)) = abandoned::reclaim(class) else { return Chain::EMPTY };
         self.activate(class, span, false);
         // SAFETY: this heap holds it now.
         unsafe {
@@ -412,7 +412,7 @@ impl Heap {
     fn carve_own(&mut self, class: usize) -> (Chain, bool) {
         let span = self.partial[class].first();
         // SAFETY: members of `partial` are held by this heap.
-        if span.is_null() || unsafe { (*span).has_local() || (*span).untouched() == 0 } {
+        if span.is_null() || unsafe { (*span).has_local_free() || (*span).untouched() == 0 } {
             return (Chain::EMPTY, false);
         }
         self.activate(class, span, true);
@@ -445,19 +445,19 @@ impl Heap {
         let span = core::mem::replace(&mut self.active[class], null_mut());
         if !span.is_null() {
             // SAFETY: held by this heap, and in no list.
-            unsafe { (*span).settle_count() };
-            self.put_aside(class, span);
+            unsafe { (*span).clear_event() };
+            self.park(class, span);
         }
     }
 
     /// Finds a place for a held span that is neither active nor in a list.
-    fn put_aside(&mut self, mut class: usize, mut span: *mut Span) {
-        // SAFETY: this heap holds the span throughout, until `orphan` succeeds.
+    fn park(&mut self, mut class: usize, mut span: *mut Span) {
+        // SAFETY: this heap holds the span throughout, until `abandon_full` succeeds.
         unsafe {
             if (*span).used() == 0 {
                 return (*span).release();
             }
-            if (*span).has_local() {
+            if (*span).has_local_free() {
                 return self.partial[class].push_front(span);
             }
             if (*span).untouched() > 0 {
@@ -467,30 +467,30 @@ impl Heap {
             (*span).set_full(WORTHWHILE.min(u32::from(CLASSES[class].blocks) / 2));
             self.full_slices += CLASSES[class].slices as usize;
             self.full.push_front(span);
-            if !self.too_full() {
+            if !self.has_too_many_full() {
                 return;
             }
             span = self.full.last();
             class = (*span).class() % CLASS_COUNT;
             self.unlist(class, span);
-            if (*span).has_local() {
+            if (*span).has_local_free() {
                 return self.partial[class].push_front(span);
             }
-            if !self.orphan(span) {
+            if !self.abandon_full(span) {
                 // Others free what is allocated here.
-                self.full_most /= 4;
+                self.full_limit /= 4;
                 (*span).absorb((*span).collect());
-                self.put_aside(class, span);
+                self.park(class, span);
             }
         }
     }
 
     /// Lets go of a full span, nobody's until the next free; false if frees have come in.
-    unsafe fn orphan(&self, span: *mut Span) -> bool {
+    unsafe fn abandon_full(&self, span: *mut Span) -> bool {
         // SAFETY: the caller holds the span.
         unsafe {
             (*span).disown();
-            (*span).word().orphan() || {
+            (*span).word().abandon() || {
                 (*span).own(Heap::tag(self));
                 false
             }
@@ -498,8 +498,8 @@ impl Heap {
     }
 
     /// Whether it holds more full spans than it makes use of, or than there is room for.
-    fn too_full(&self) -> bool {
-        self.full_slices > self.full_most.min(pool::full_share())
+    fn has_too_many_full(&self) -> bool {
+        self.full_slices > self.full_limit.min(pool::full_share())
     }
 
     /// A local free into `span` was the one before an event.
@@ -514,8 +514,8 @@ impl Heap {
             let class = (*span).class() % CLASS_COUNT;
             if span == self.active[class] {
                 // Without a list it is one block that comes and goes.
-                if !self.free[class].is_null() {
-                    self.retire(class);
+                if !self.cache[class].is_null() {
+                    self.drop_active(class);
                 }
                 return;
             }
@@ -523,13 +523,13 @@ impl Heap {
             // The only empty one may stay: the next refill would ask the arena for its like.
             let small = CLASSES[class].slices as usize <= pool::share(SPARE_SLICES);
             if (*span).used() > 0 {
-                self.full_most = (self.full_most + 1).min(pool::FULL_SLICES);
+                self.full_limit = (self.full_limit + 1).min(pool::FULL_SLICES);
             } else if self.partial[class].len() > 0 || !small {
                 (*span).release();
                 if class >= LONG_CLASS {
-                    self.retire(class);
+                    self.drop_active(class);
                 }
-                return self.visit();
+                return self.slow_tick();
             }
             self.partial[class].push_front(span);
         }
@@ -537,11 +537,11 @@ impl Heap {
 
     /// Gives up the active span of a class whose spans become empty, if only the list has blocks of
     /// it: else a burst of frees leaves one of each class, and long ones count.
-    fn retire(&mut self, class: usize) {
+    fn drop_active(&mut self, class: usize) {
         // SAFETY: invariant 2: this heap holds it.
         let in_use = |span: *mut Span| unsafe { span.as_ref() }.map_or(u32::MAX, Span::used);
-        if in_use(self.active[class]) <= CLASSES[class].room {
-            self.put_list_back(class);
+        if in_use(self.active[class]) <= CLASSES[class].cache_limit {
+            self.empty_cache(class);
         }
         if in_use(self.active[class]) == 0 {
             self.deactivate(class);
@@ -553,7 +553,7 @@ impl Heap {
         // SAFETY: the caller names a span of this heap's; invariant 2.
         unsafe {
             if (*span).is_full() {
-                (*span).settle_count();
+                (*span).clear_event();
                 self.full_slices -= CLASSES[class].slices as usize;
                 self.full.remove(span);
             } else {
@@ -566,8 +566,8 @@ impl Heap {
     unsafe fn take_out(&mut self, class: usize, span: *mut Span) {
         // SAFETY: the caller names a member; invariant 5.
         unsafe {
-            if self.sweep == span {
-                self.sweep = SpanList::after(span);
+            if self.sweep_next == span {
+                self.sweep_next = SpanList::after(span);
             }
             self.partial[class].remove(span);
         }
@@ -589,18 +589,21 @@ impl Heap {
                 span.check();
             }
             let active = self.active[class];
-            // SAFETY: held by this heap; the blocks in `free` are its own.
+            // SAFETY: held by this heap; the blocks in `cache` are its own.
             unsafe {
                 if !active.is_null() {
                     assert_eq!(owner(&*active), Heap::tag(self));
                     (*active).check();
                 }
-                let (mut block, mut len) = (self.free[class], 0);
+                let (mut block, mut len) = (self.cache[class], 0);
                 while !block.is_null() {
                     assert!(is_block_of(class, block));
                     (block, len) = (Block::next(block), len + 1);
                 }
-                assert!(self.room[class] <= 0 || self.room[class] + len <= layout.room as i32);
+                assert!(
+                    self.cache_left[class] <= 0
+                        || self.cache_left[class] + len <= layout.cache_limit as i32
+                );
             }
         }
     }

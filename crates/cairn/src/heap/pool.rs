@@ -48,11 +48,11 @@ pub(crate) fn take() -> *mut Heap {
 }
 
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
-/// no memory. It does not count as in use: for the commons, which get the last place.
+/// no memory. It does not count as in use: for the shared heap, which get the last place.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free;
-    // SAFETY: heaps in the pool are the lock holder's; a new one is nobody else's.
+    // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
@@ -78,7 +78,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 /// The heap came from `take`, and the caller does not use it any more.
 pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: taken from here, and the caller is the last who uses it.
-    unsafe { (*heap).abandon() };
+    unsafe { (*heap).abandon_all() };
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
@@ -147,7 +147,7 @@ pub(crate) fn has_dead() -> bool {
 }
 
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
-/// calling thread's, if it has one, and the commons, or null.
+/// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
@@ -156,7 +156,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // SAFETY: heaps of this process's only thread.
         unsafe {
             (*heap).epoch = epoch;
-            in_use += usize::from(!(*heap).shared);
+            in_use += usize::from(!(*heap).is_shared);
         }
     }
     if IN_USE.0.swap(in_use, Ordering::Relaxed) > in_use {
@@ -194,7 +194,7 @@ pub(crate) fn bury() {
     for heap in all().filter(|&heap| is_dead(heap)) {
         // SAFETY: its thread is not in this process; the caller alone buries.
         unsafe {
-            large::drop_kept(&(*heap).kept);
+            large::drop_cached(&(*heap).large_cache);
             let mut pool = POOL.lock();
             heap.write(Heap { next: pool.free, ..Heap::EMPTY });
             pool.free = heap;

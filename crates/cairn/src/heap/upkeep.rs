@@ -11,22 +11,22 @@ use crate::block::{Block, Chain};
 use crate::size_class::{CLASS_COUNT, CLASSES};
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
-use crate::{arena, large, orphans, os};
+use crate::{abandoned, arena, large, os};
 use core::ptr::null_mut;
 
 /// Visits between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying.
-pub(super) const VISITS: u32 = 64;
+pub(super) const UPKEEP_TICKS: u32 = 64;
 /// Large blocks for a visit: a loop over one that the heap keeps takes 10 ns, and upkeep 300.
-const LARGE_VISITS: u32 = 16;
+const LARGE_TICKS: u32 = 16;
 /// Slices of full spans that a heap tries to hold on to between upkeeps, if it has not paid.
 const FULL_PROBE: usize = 4;
 /// Classes looked at in one upkeep; a whole round takes 14.
 const CLASSES_AT_ONCE: usize = 4;
-/// A heap is slow if it makes fewer visits than milliseconds pass, and this many: the clock is
-/// coarse. Half of it takes a few visits around the clock's step for a slow heap. Or a 16th of the
+/// A heap is slow if it makes fewer slow_ticks than milliseconds pass, and this many: the clock is
+/// coarse. Half of it takes a few slow_ticks around the clock's step for a slow heap. Or a 16th of the
 /// purge delay: where nothing is given back by time, none is slow.
-const PACE_MS: usize = 16;
+const QUIET_MS: usize = 16;
 /// Findings in a row, after which it looks for holes: a pause between two phases is none.
 const HOLES_AFTER: u32 = 2;
 /// Spans that are searched for holes in one upkeep, ...
@@ -35,7 +35,7 @@ const SWEEP: usize = 128;
 /// slowest allocation of a program, half of it is the time of one such hole.
 const SWEEP_NS: u64 = 200_000;
 
-/// Asks all heaps to give back what they can at their next slow visit.
+/// Asks all heaps to give back what they can at their next slow tick.
 pub(crate) fn request_trim() {
     os::notify_all();
 }
@@ -49,12 +49,12 @@ pub fn tick() -> bool {
 }
 
 impl Heap {
-    /// Counts a slow visit, and does upkeep when it is due.
+    /// Counts a slow tick, and does upkeep when it is due.
     #[inline]
-    pub(super) fn visit(&mut self) {
-        self.visits = self.visits.wrapping_add(1);
-        if self.visits.is_multiple_of(VISITS)
-            || self.slow > 0
+    pub(super) fn slow_tick(&mut self) {
+        self.slow_ticks = self.slow_ticks.wrapping_add(1);
+        if self.slow_ticks.is_multiple_of(UPKEEP_TICKS)
+            || self.quiet > 0
             || arena::in_debt()
             || self.trims_seen != os::notices()
         {
@@ -62,18 +62,18 @@ impl Heap {
         }
     }
 
-    /// Counts a large block that is allocated: some are slow visits.
+    /// Counts a large block that is allocated: some are slow slow_ticks.
     #[inline]
     pub(crate) fn count_large(&mut self) {
         self.large_blocks = self.large_blocks.wrapping_add(1);
-        if self.large_blocks.is_multiple_of(LARGE_VISITS) {
-            self.visit();
+        if self.large_blocks.is_multiple_of(LARGE_TICKS) {
+            self.slow_tick();
         }
     }
 
     /// Whether the last visit was one with upkeep.
     pub(super) fn is_due(&self) -> bool {
-        self.visits.is_multiple_of(VISITS) || arena::in_debt()
+        self.slow_ticks.is_multiple_of(UPKEEP_TICKS) || arena::in_debt()
     }
 
     #[cold]
@@ -85,39 +85,39 @@ impl Heap {
             self.flush();
             (0..CLASS_COUNT).for_each(|class| self.settle(class, usize::MAX, false));
         }
-        if self.visits.is_multiple_of(VISITS) || self.slow > 0 {
+        if self.slow_ticks.is_multiple_of(UPKEEP_TICKS) || self.quiet > 0 {
             self.flush();
             self.remote_frees /= 2;
-            large::drop_kept(&self.kept);
-            let _ = (0..LOOK).all(|_| self.too_full() && self.give_up_full());
-            if !self.shared {
-                self.full_most = self.full_most.max(FULL_PROBE);
+            large::drop_cached(&self.large_cache);
+            let _ = (0..LOOK).all(|_| self.has_too_many_full() && self.abandon_one_full());
+            if !self.is_shared {
+                self.full_limit = self.full_limit.max(FULL_PROBE);
             }
-            self.judge_pace(os::now_ms());
-            if self.slow > HOLES_AFTER && !self.shared {
+            self.judge_quiet(os::now_ms());
+            if self.quiet > HOLES_AFTER && !self.is_shared {
                 self.sweep();
             }
-            let every = if self.slow > 0 { 1 } else { VISITS };
-            let step = (self.visits / every) as usize * CLASSES_AT_ONCE;
+            let every = if self.quiet > 0 { 1 } else { UPKEEP_TICKS };
+            let step = (self.slow_ticks / every) as usize * CLASSES_AT_ONCE;
             for class in step..step + CLASSES_AT_ONCE {
                 self.review(class % CLASS_COUNT);
             }
         }
         // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
-        if !self.shared {
+        if !self.is_shared {
             tick();
         }
     }
 
     /// Finds out whether the heap is slow: then it makes a visit with each allocation, and has time
-    /// for what only the holder of a span can give back.
-    pub(super) fn judge_pace(&mut self, now_ms: u64) {
-        let ms = (now_ms as u32).wrapping_sub(self.paced.0);
-        let visits = self.visits.wrapping_sub(self.paced.1);
-        let slow = ms as usize > visits as usize + PACE_MS.max(arena::purge_delay_ms() / 16);
-        if slow || visits >= VISITS / 2 {
-            self.slow = if slow && self.paced.0 > 0 { self.slow.saturating_add(1) } else { 0 };
-            self.paced = (now_ms as u32, self.visits);
+    /// for what only the owner of a span can give back.
+    pub(super) fn judge_quiet(&mut self, now_ms: u64) {
+        let ms = (now_ms as u32).wrapping_sub(self.judged.0);
+        let slow_ticks = self.slow_ticks.wrapping_sub(self.judged.1);
+        let slow = ms as usize > slow_ticks as usize + QUIET_MS.max(arena::purge_delay_ms() / 16);
+        if slow || slow_ticks >= UPKEEP_TICKS / 2 {
+            self.quiet = if slow && self.judged.0 > 0 { self.quiet.saturating_add(1) } else { 0 };
+            self.judged = (now_ms as u32, self.slow_ticks);
         }
     }
 
@@ -125,15 +125,15 @@ impl Heap {
     fn sweep(&mut self) {
         let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP {
-            if self.sweep.is_null() {
-                self.swept = (self.swept + 1) % CLASS_COUNT;
-                self.sweep = self.partial[self.swept].first();
+            if self.sweep_next.is_null() {
+                self.sweep_class = (self.sweep_class + 1) % CLASS_COUNT;
+                self.sweep_next = self.partial[self.sweep_class].first();
                 continue;
             }
             // SAFETY: invariant 5.
             unsafe {
-                (*self.sweep).make_holes();
-                self.sweep = SpanList::after(self.sweep);
+                (*self.sweep_next).make_holes();
+                self.sweep_next = SpanList::after(self.sweep_next);
             }
             if os::now_ns() >= end {
                 break;
@@ -144,19 +144,19 @@ impl Heap {
     /// Looks at a few spans of a class; lets them go if the class has not been needed for a round
     /// and other threads might need it.
     fn review(&mut self, class: usize) {
-        let cold = self.served & 1 << class == 0;
-        self.served &= !(1 << class);
+        let cold = self.refilled & 1 << class == 0;
+        self.refilled &= !(1 << class);
         if cold {
-            self.put_list_back(class);
+            self.empty_cache(class);
         }
         self.settle(class, LOOK, cold && pool::in_use() > 1);
     }
 
     /// Frees the blocks of a class's allocation list into their spans, which they keep alive; it
     /// takes in no more until the class is refilled.
-    pub(super) fn put_list_back(&mut self, class: usize) {
-        self.room[class] = 0;
-        let mut block = core::mem::replace(&mut self.free[class], null_mut());
+    pub(super) fn empty_cache(&mut self, class: usize) {
+        self.cache_left[class] = 0;
+        let mut block = core::mem::replace(&mut self.cache[class], null_mut());
         while !block.is_null() {
             // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
             unsafe {
@@ -180,26 +180,26 @@ impl Heap {
             unsafe {
                 let span = at;
                 at = SpanList::after(span);
-                if !(*span).has_local() {
+                if !(*span).has_local_free() {
                     (*span).absorb((*span).collect());
                 }
                 if (*span).used() == 0 || leave {
                     self.take_out(class, span);
-                    self.give_up(span);
+                    self.abandon(span);
                 }
             }
         }
     }
 
     /// Gives everything up: the blocks in hand, the batches under way, all spans.
-    pub(crate) fn abandon(&mut self) {
-        (0..CLASS_COUNT).for_each(|class| self.put_list_back(class));
+    pub(crate) fn abandon_all(&mut self) {
+        (0..CLASS_COUNT).for_each(|class| self.empty_cache(class));
         self.flush();
-        large::drop_kept(&self.kept);
+        large::drop_cached(&self.large_cache);
         self.remote_frees = 0;
         (0..CLASS_COUNT).for_each(|class| self.deactivate(class));
         // Before `partial`: what others have just freed into goes there.
-        while self.give_up_full() {}
+        while self.abandon_one_full() {}
         for class in 0..CLASS_COUNT {
             while self.partial[class].len() > 0 {
                 self.settle(class, usize::MAX, true);
@@ -208,14 +208,14 @@ impl Heap {
     }
 
     /// Lets go of one span of the full list; false if there is none.
-    fn give_up_full(&mut self) -> bool {
+    fn abandon_one_full(&mut self) -> bool {
         let span = self.full.first();
         if !span.is_null() {
             // SAFETY: it is in that list, and held by this heap.
             unsafe {
                 let class = (*span).class() % CLASS_COUNT;
                 self.unlist(class, span);
-                self.give_up(span);
+                self.abandon(span);
             }
         }
         !span.is_null()
@@ -238,19 +238,19 @@ impl Heap {
     }
 
     /// Gives up a held span that is in no list.
-    unsafe fn give_up(&mut self, span: *mut Span) {
+    unsafe fn abandon(&mut self, span: *mut Span) {
         // SAFETY: the caller holds the span.
         unsafe {
-            if !(*span).has_local() {
+            if !(*span).has_local_free() {
                 (*span).absorb((*span).collect());
             }
-            if (*span).used() == 0 || (*span).has_room() {
+            if (*span).used() == 0 || (*span).has_blocks() {
                 // If it cannot be left, nothing is in use any more.
-                if (*span).used() == 0 || !orphans::leave(span) {
+                if (*span).used() == 0 || !abandoned::list(span) {
                     (*span).empty();
                     (*span).release();
                 }
-            } else if !self.orphan(span) {
+            } else if !self.abandon_full(span) {
                 self.partial[(*span).class() % CLASS_COUNT].push_back(span);
             }
         }

@@ -1,7 +1,7 @@
 //! Owns: blocks with a mapping of their own.
 //! Idea: a sorted table says where they are, for exact and interior addresses; the kernel
 //!   grows them by moving page tables.
-//! Never: touches the window, but to have it purged when the system has no more memory.
+//! Never: touches the reservation, but to have it purged when the system has no more memory.
 //! Threads: any; one lock, held across the system calls that change a mapping in the table.
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/large-blocks.md
@@ -288,7 +288,7 @@ fn unmap(mapping: Mapping) {
     // SAFETY: out of the table.
     unsafe {
         if !os::release(mapping.address, mapping.bytes) {
-            os::decommit(mapping.address, mapping.bytes);
+            os::purge(mapping.address, mapping.bytes);
         }
     }
 }

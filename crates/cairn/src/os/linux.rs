@@ -105,7 +105,7 @@ fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
 ///
 /// # Safety
 /// The pages are the caller's, and what is in them is dead.
-pub(crate) unsafe fn decommit(at: *mut u8, size: usize) -> bool {
+pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     advise(at, size, libc::MADV_DONTNEED)
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn wants_huge_pages() -> bool {
 pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     // Gone altogether, small pages have no table left that would stand in the way.
     // SAFETY: memory of the caller's, whose contents are dead.
-    if !unsafe { decommit(at, HUGE_PAGE) } || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
+    if !unsafe { purge(at, HUGE_PAGE) } || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
         return;
     }
     let start = now_ns();

@@ -162,7 +162,7 @@ impl<T> Lock<T> {
 
     #[inline]
     fn try_acquire(&self) -> bool {
-        // Acquire: sees what the last holder wrote.
+        // Acquire: sees what the last owner wrote.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -183,7 +183,7 @@ impl<T> Lock<T> {
     fn unlock(&self) {
         // Release: a child that finds nobody inside finds all that was changed there.
         self.inside.store(0, Ordering::Release);
-        // Release: the next holder sees what this one wrote.
+        // Release: the next owner sees what this one wrote.
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
             wake(&self.word);
         }

@@ -1,14 +1,14 @@
 //! A span by itself: its counters through every step of its life, and lists of spans.
 
 use super::alone::{Random, alone, panics};
-use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
 use crate::arena;
 use crate::block::{Block, Chain};
 use crate::remote::Pushed;
 use crate::size_class::{CLASSES, class_of};
 use crate::span::{Span, SpanList};
 use crate::sync::Ordering;
-use crate::{orphans, thread};
+use crate::{abandoned, thread};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -52,8 +52,8 @@ fn chain_of(blocks: &[*mut Block]) -> Chain {
 
 fn assert_counts(span: &Span, used: u32, free: u32, untouched: usize) {
     assert_eq!((span.used(), span.free(), span.untouched()), (used, free, untouched));
-    assert_eq!(span.has_local(), free > 0);
-    assert_eq!(span.has_room(), free > 0 || untouched > 0);
+    assert_eq!(span.has_local_free(), free > 0);
+    assert_eq!(span.has_blocks(), free > 0 || untouched > 0);
     // SAFETY: a span.
     let peeked = unsafe { Span::peek(span) };
     assert_eq!(peeked, (used as usize, (used + free) as usize));
@@ -80,7 +80,7 @@ fn a_new_span_is_described_and_untouched() {
                 assert!(core::ptr::eq(d.slot.load(Ordering::Relaxed).cast(), &*span));
             }
             span.disown();
-            assert_eq!(owner(span.index() + slices - 1), OWNER_ORPHAN);
+            assert_eq!(owner(span.index() + slices - 1), OWNER_ABANDONED);
             span.own(TAG + 0x1000);
             assert_eq!(owner(span.index()), TAG + 0x1000);
             let (index, free) = (span.index(), arena::counts().clean);
@@ -171,7 +171,7 @@ fn a_full_span_has_an_event_after_some_frees() {
         assert_counts(span, 14, 2, 0);
         assert!(push(span, all[2]));
         assert_counts(span, 13, 3, 0);
-        span.settle_count();
+        span.clear_event();
         assert!(!span.is_full());
         assert_counts(span, 13, 3, 0);
         for &block in &all[3..15] {
@@ -182,7 +182,7 @@ fn a_full_span_has_an_event_after_some_frees() {
         // More than there are in use: the event is the last free.
         span.set_active();
         span.take_local();
-        span.settle_count();
+        span.clear_event();
         let others = chain_of(&all[2..]);
         span.absorb(others);
         span.set_full(3);
@@ -203,7 +203,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert_counts(span, 11, 5, 0);
         span.set_active();
         assert_eq!(blocks(span.take_local()).len(), 5);
-        span.settle_count();
+        span.clear_event();
         span.claim(chain_of(&all[10..]));
         assert_counts(span, 10, 6, 0);
         // After a fork only what is pending is believed.
@@ -220,7 +220,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert_counts(young, 15, 1, 0);
         // And of what comes back by a way that does not count, there is nothing left.
         young.empty();
-        assert_eq!((young.used(), young.has_local()), (0, false));
+        assert_eq!((young.used(), young.has_local_free()), (0, false));
     });
 }
 
@@ -316,17 +316,17 @@ fn a_list_of_spans_is_a_list() {
 }
 
 #[test]
-fn the_fullest_orphan_is_adopted() {
+fn the_fullest_abandoned_span_is_reclaimed() {
     alone(|| {
         let class = class_of(1024);
-        assert!(orphans::adopt(class).is_none());
+        assert!(abandoned::reclaim(class).is_none());
         let mut spans = Vec::new();
         for live in [3, 9, 12, 1] {
             let span = span_of(1024);
             let all = blocks(span.carve(live).0);
             // SAFETY: the test holds the span.
-            assert!(unsafe { orphans::leave(span) });
-            assert_eq!(owner(span.index()), OWNER_ORPHAN);
+            assert!(unsafe { abandoned::list(span) });
+            assert_eq!(owner(span.index()), OWNER_ABANDONED);
             spans.push((&raw mut *span, all));
         }
         // What is pending in the fullest makes it the second.
@@ -343,15 +343,15 @@ fn the_fullest_orphan_is_adopted() {
             let (word, base) = ((**span).word(), (**span).base());
             assert_eq!(word.push(base, chain_of(all)), Pushed::ClaimedEmpty);
             assert_eq!(SpanList::after(*span), spans[2].0);
-            orphans::remove(*span, class);
+            abandoned::remove(*span, class);
             assert!(SpanList::after(*span).is_null());
         }
         for (expected, pending) in [(1, 0), (2, 5), (0, 0)] {
-            let (span, chain) = orphans::adopt(class).expect("some are left");
+            let (span, chain) = abandoned::reclaim(class).expect("some are left");
             assert_eq!(span, spans[expected].0);
             assert_eq!(chain.count, pending);
         }
-        assert!(orphans::adopt(class).is_none());
+        assert!(abandoned::reclaim(class).is_none());
     });
 }
 
@@ -364,16 +364,16 @@ fn a_span_is_not_left_if_everything_in_it_is_pending() {
         // SAFETY: blocks of a span that the test holds, in use.
         unsafe {
             assert_eq!(span.word().push(span.base(), chain_of(&all)), Pushed::Queued);
-            assert!(!orphans::leave(span));
+            assert!(!abandoned::list(span));
         }
-        assert!(span.word().is_held());
-        assert!(orphans::adopt(class).is_none());
+        assert!(span.word().is_owned());
+        assert!(abandoned::reclaim(class).is_none());
         // Lists are one per class.
         let other = span_of(64);
         other.carve(1);
         // SAFETY: the test holds the span.
-        assert!(unsafe { orphans::leave(other) });
-        assert!(orphans::adopt(class).is_none());
-        assert!(orphans::adopt(class_of(64)).is_some());
+        assert!(unsafe { abandoned::list(other) });
+        assert!(abandoned::reclaim(class).is_none());
+        assert!(abandoned::reclaim(class_of(64)).is_some());
     });
 }

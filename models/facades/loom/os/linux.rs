@@ -1,4 +1,4 @@
-//! A system for models: one window of zeroed memory, and futexes that loom schedules.
+//! A system for models: one reservation of zeroed memory, and futexes that loom schedules.
 
 use crate::sync::{AtomicU32, touched};
 use core::ptr::null_mut;
@@ -6,12 +6,12 @@ use loom::thread::{Thread, current, park};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
-/// The size of the smallest window, and what is in front of it.
+/// The size of the smallest reservation, and what is in front of it.
 const WINDOW: usize = (256 << 20) + (32 << 20);
 const PAGE: usize = 4096;
 
 thread_local! {
-    /// Each of the test's threads has a window of its own.
+    /// Each of the test's threads has a reservation of its own.
     static MEMORY: Cell<*mut u8> = const { Cell::new(null_mut()) };
     static SLEEPERS: RefCell<HashMap<usize, VecDeque<Thread>>> = RefCell::default();
 }
@@ -26,16 +26,16 @@ pub(crate) fn start() {
     if MEMORY.get().is_null() {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping, with room for an aligned window; it stays until the end.
+        // SAFETY: a new mapping, with room for an aligned reservation; it stays until the end.
         let p = unsafe { libc::mmap(null_mut(), 2 * WINDOW, prot, flags, -1, 0) };
         assert_ne!(p, libc::MAP_FAILED);
         let p: *mut u8 = p.cast();
-        let window = p.wrapping_add(p.addr().wrapping_neg() & (HUGE_PAGE - 1));
+        let reservation = p.wrapping_add(p.addr().wrapping_neg() & (HUGE_PAGE - 1));
         // SAFETY: inside that mapping.
-        unsafe { libc::madvise(window.cast(), WINDOW, libc::MADV_NOHUGEPAGE) };
-        MEMORY.set(window);
+        unsafe { libc::madvise(reservation.cast(), WINDOW, libc::MADV_NOHUGEPAGE) };
+        MEMORY.set(reservation);
     }
-    // SAFETY: the window; what the last execution left in it is dead.
+    // SAFETY: the reservation; what the last execution left in it is dead.
     assert_eq!(unsafe { libc::madvise(MEMORY.get().cast(), WINDOW, libc::MADV_DONTNEED) }, 0);
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
 
 /// # Safety
 /// As in production.
-pub(crate) unsafe fn decommit(at: *mut u8, size: usize) -> bool {
+pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     // SAFETY: callers name pages of their own whose contents are dead.
     unsafe { at.write_bytes(0, size) };
     true

@@ -42,8 +42,8 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
 
 /// # Safety
 /// As for the real one: this one checks it.
-pub(crate) unsafe fn decommit(at: *mut u8, size: usize) -> bool {
-    call(false, || memory::decommit(at, size))
+pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
+    call(false, || memory::purge(at, size))
 }
 
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
@@ -63,7 +63,7 @@ pub(crate) fn wants_huge_pages() -> bool {
 /// As for the real one.
 pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     // SAFETY: the caller's contract.
-    unsafe { decommit(at, HUGE_PAGE) };
+    unsafe { purge(at, HUGE_PAGE) };
 }
 
 pub(crate) fn allow_huge_pages(_at: *mut u8, size: usize) -> bool {

@@ -9,7 +9,7 @@ use common::{passes, skip_for_stand_in};
 /// One pattern of use, each in a process of its own.
 fn reconciles(case: &str) {
     if !skip_for_stand_in() {
-        passes("ledger.c", case);
+        passes("reconcile.c", case);
     }
 }
 

@@ -19,13 +19,13 @@ const _: () = assert!(usize::BITS == 64, "cairn needs 64-bit addresses: it reser
 
 // Every thread starts at the empty stand-in: the fast paths need no "is it set?" branch.
 global_asm!(
-    ".pushsection .tdata.cairn_slot,\"awT\",%progbits",
+    ".pushsection .tdata.cairn_heap,\"awT\",%progbits",
     ".p2align 3",
-    ".hidden cairn_slot",
-    ".globl cairn_slot",
-    ".type cairn_slot, %object",
-    ".size cairn_slot, 8",
-    "cairn_slot:",
+    ".hidden cairn_heap",
+    ".globl cairn_heap",
+    ".type cairn_heap, %object",
+    ".size cairn_heap, 8",
+    "cairn_heap:",
     ".8byte {empty} + 64",
     ".popsection",
     empty = sym EMPTY,
@@ -39,7 +39,7 @@ pub(crate) fn get() -> *mut Heap {
     // SAFETY: reads the calling thread's own slot.
     unsafe {
         asm!(
-            "mov {0}, qword ptr [rip + cairn_slot@GOTTPOFF]",
+            "mov {0}, qword ptr [rip + cairn_heap@GOTTPOFF]",
             "mov {0}, qword ptr fs:[{0}]",
             out(reg) heap,
             options(nostack, preserves_flags, readonly, pure),
@@ -97,14 +97,14 @@ fn place() -> *mut *mut Heap {
         #[cfg(target_arch = "x86_64")]
         asm!(
             "mov {0}, qword ptr fs:[0]",
-            "mov {1}, qword ptr [rip + cairn_slot@GOTTPOFF]",
+            "mov {1}, qword ptr [rip + cairn_heap@GOTTPOFF]",
             out(reg) pointer, out(reg) offset, options(nostack, preserves_flags, nomem, pure),
         );
         #[cfg(target_arch = "aarch64")]
         asm!(
             "mrs {0}, tpidr_el0",
-            "adrp {1}, :gottprel:cairn_slot",
-            "ldr {1}, [{1}, :gottprel_lo12:cairn_slot]",
+            "adrp {1}, :gottprel:cairn_heap",
+            "ldr {1}, [{1}, :gottprel_lo12:cairn_heap]",
             out(reg) pointer, out(reg) offset, options(nostack, preserves_flags, nomem, pure),
         );
         #[cfg(target_arch = "s390x")]
@@ -112,7 +112,7 @@ fn place() -> *mut *mut Heap {
             "ear {0}, %a0",
             "sllg {0}, {0}, 32",
             "ear {0}, %a1",
-            "larl {1}, cairn_slot@INDNTPOFF",
+            "larl {1}, cairn_heap@INDNTPOFF",
             "lg {1}, 0({1})",
             out(reg) pointer, out(reg_addr) offset, options(nostack, preserves_flags, nomem, pure),
         );

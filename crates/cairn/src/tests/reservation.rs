@@ -1,4 +1,4 @@
-//! The window: where its tables are, that every pointer has a descriptor, and what becomes of it
+//! The reservation: where its tables are, that every pointer has a descriptor, and what becomes of it
 //! in a small address space.
 
 use super::alone::{alone, shares_its_address_space};
@@ -134,7 +134,7 @@ fn heaps_have_places_one_behind_the_other() {
 }
 
 #[test]
-fn the_window_does_not_grow_beyond_its_end() {
+fn the_reservation_does_not_grow_beyond_its_end() {
     alone(|| {
         assert!(thread::start());
         let (before, limit) = (address_map::committed(), address_map::slice_limit());
@@ -212,9 +212,9 @@ fn a_limit_of_some_gigabytes_is_kept_within() {
     alone(|| works_within(5 << 30));
 }
 
-/// As many heaps as there are places, but one: the last is for the commons.
+/// As many heaps as there are places, but one: the last is for the shared heap.
 #[test]
-fn the_last_heap_is_for_the_commons() {
+fn the_last_heap_is_for_the_shared_heap() {
     alone(|| {
         if is_a_tools() {
             return;
@@ -253,7 +253,7 @@ fn occupy(places: impl Iterator<Item = usize>) {
 }
 
 #[test]
-fn the_window_may_be_anywhere() {
+fn the_reservation_may_be_anywhere() {
     alone(|| {
         if is_a_tools() {
             return;
@@ -273,7 +273,7 @@ fn the_window_may_be_anywhere() {
 }
 
 #[test]
-fn a_smaller_window_is_better_than_none() {
+fn a_smaller_reservation_is_better_than_none() {
     alone(|| {
         if is_a_tools() {
             return;
@@ -290,7 +290,7 @@ fn a_smaller_window_is_better_than_none() {
     });
 }
 
-/// All of the window is taken.
+/// All of the reservation is taken.
 fn ends_where_it_should() {
     let end = address_map::slice_address(address_map::slice_limit());
     assert!(!os::map_at(end.wrapping_sub(4096), 4096));
@@ -319,22 +319,22 @@ fn leave_a_hole(hole: usize) {
 }
 
 #[test]
-fn a_window_of_some_gigabytes_is_better_than_none() {
-    alone(|| window_in_a_hole(9 << 30, 4 << 30));
+fn a_reservation_of_some_gigabytes_is_better_than_none() {
+    alone(|| reservation_in_a_hole(9 << 30, 4 << 30));
 }
 
 #[test]
-fn a_small_window_is_better_than_none() {
-    alone(|| window_in_a_hole(600 << 20, 256 << 20));
+fn a_small_reservation_is_better_than_none() {
+    alone(|| reservation_in_a_hole(600 << 20, 256 << 20));
 }
 
-fn window_in_a_hole(hole: usize, window: usize) {
+fn reservation_in_a_hole(hole: usize, reservation: usize) {
     if shares_its_address_space() {
         return;
     }
     leave_a_hole(hole);
     drop_block(allocate(100));
-    assert_eq!(address_map::slice_limit() * SLICE_SIZE, window);
+    assert_eq!(address_map::slice_limit() * SLICE_SIZE, reservation);
     assert!(address_map::slice_address(0).addr().is_multiple_of(2 << 20));
     check();
     // To its very end, and not further.
@@ -388,7 +388,7 @@ pub(super) fn flags_at(p: *mut u8) -> String {
 
 /// Within a limit there may be no room for the tables.
 #[test]
-fn there_may_be_no_place_for_the_window() {
+fn there_may_be_no_place_for_the_reservation() {
     alone(|| {
         if is_a_tools() {
             return;
@@ -402,7 +402,7 @@ fn there_may_be_no_place_for_the_window() {
     });
 }
 
-/// The window may begin so that its table of descriptors goes on at its start.
+/// The reservation may begin so that its table of descriptors goes on at its start.
 #[test]
 fn the_table_of_descriptors_goes_around() {
     alone(|| {
@@ -416,7 +416,7 @@ fn the_table_of_descriptors_goes_around() {
     });
 }
 
-/// Wherever a window begins, no heap has the tag of nobody: none stands at a multiple of 4 GiB.
+/// Wherever a reservation begins, no heap has the tag of nobody: none stands at a multiple of 4 GiB.
 #[test]
 fn no_heap_has_nobodys_tag() {
     for (size, fronts) in [(1 << 40, 1 << 14), (64 << 30, 1 << 13), (256 << 20, 1 << 13)] {

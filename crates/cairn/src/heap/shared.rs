@@ -11,34 +11,34 @@ use crate::block::Chain;
 use crate::os::{self, Lock};
 use core::ptr::null_mut;
 
-struct Commons(*mut Heap);
+struct SharedHeap(*mut Heap);
 
 // SAFETY: reached under the lock only.
-unsafe impl Send for Commons {}
+unsafe impl Send for SharedHeap {}
 
-static COMMONS: Lock<Commons> = Lock::new(Commons(null_mut()));
+static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
 
 /// Takes up to `count` blocks; none if there is no memory.
 pub(crate) fn take(class: usize, count: usize) -> Chain {
     os::notice_fork();
-    let mut commons = COMMONS.lock();
-    if commons.0.is_null() {
-        commons.0 = pool::take_any(0);
-        if commons.0.is_null() {
+    let mut shared = SHARED.lock();
+    if shared.0.is_null() {
+        shared.0 = pool::take_any(0);
+        if shared.0.is_null() {
             return Chain::EMPTY;
         }
-        // SAFETY: ours alone; a shared heap does not ask the commons itself.
+        // SAFETY: ours alone; a shared heap does not ask the shared heap itself.
         unsafe {
-            (*commons.0).shared = true;
-            (*commons.0).full_most = 0;
+            (*shared.0).is_shared = true;
+            (*shared.0).full_limit = 0;
         }
     }
-    let heap = commons.0;
+    let heap = shared.0;
     let mut chain = Chain::EMPTY;
     for _ in 0..count {
         // SAFETY: the lock makes this thread the heap's; the blocks are the caller's then.
         unsafe {
-            let mut block = Heap::pop(heap, class);
+            let mut block = Heap::cache_pop(heap, class);
             if block.is_null() {
                 block = (*heap).refill(class);
             }
@@ -50,7 +50,7 @@ pub(crate) fn take(class: usize, count: usize) -> Chain {
     }
     // SAFETY: as above.
     let due = unsafe { (*heap).is_due() };
-    drop(commons);
+    drop(shared);
     if due {
         super::tick();
     }
@@ -59,24 +59,24 @@ pub(crate) fn take(class: usize, count: usize) -> Chain {
 
 /// Gives back what the shared heap holds free.
 pub(crate) fn trim() {
-    let mut commons = COMMONS.lock();
-    if !commons.0.is_null() {
+    let mut shared = SHARED.lock();
+    if !shared.0.is_null() {
         // SAFETY: the lock makes this thread the heap's.
-        unsafe { (*commons.0).abandon() };
+        unsafe { (*shared.0).abandon_all() };
     }
 }
 
 /// The shared heap, or null.
 #[cfg(test)]
 pub(crate) fn heap() -> *mut Heap {
-    COMMONS.lock().0
+    SHARED.lock().0
 }
 
 /// In a forked child, before it has a second thread: the shared heap, or null. If another thread was
 /// inside, it is given up like that thread's own.
 pub(crate) fn settle_in_child() -> *mut Heap {
-    let torn = COMMONS.settle_in_child();
-    let place = COMMONS.alone();
+    let torn = SHARED.settle_in_child();
+    let place = SHARED.alone();
     // SAFETY: there is one thread, and what it may have been doing here it does not do now.
     unsafe {
         if torn {
@@ -89,5 +89,5 @@ pub(crate) fn settle_in_child() -> *mut Heap {
 /// Holds the lock, for tests.
 #[cfg(test)]
 pub(crate) fn hold() -> impl Drop {
-    COMMONS.lock()
+    SHARED.lock()
 }

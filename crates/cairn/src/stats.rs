@@ -84,7 +84,7 @@ pub struct ClassRow {
 /// spans = in_use + cached + free + untouched of all classes + what is cut off in front, and
 /// spans + large + dirty + mappings + metadata = total; the same in `resident`.
 #[derive(Clone, Copy, Debug)]
-pub struct Ledger {
+pub struct Stats {
     /// By size class.
     pub classes: [ClassRow; CLASS_COUNT],
     /// All spans.
@@ -109,57 +109,57 @@ pub struct Ledger {
     pub heaps: (usize, usize),
 }
 
-impl Ledger {
+impl Stats {
     /// Draws up the account.
-    pub fn take() -> Ledger {
-        Ledger::draw_up(true)
+    pub fn take() -> Stats {
+        Stats::draw_up(true)
     }
 
     /// The same without what is resident, which stays 0: no system calls, about 30 ns for each span.
-    pub fn count() -> Ledger {
-        Ledger::draw_up(false)
+    pub fn count() -> Stats {
+        Stats::draw_up(false)
     }
 
-    fn draw_up(resident: bool) -> Ledger {
+    fn draw_up(resident: bool) -> Stats {
         os::notice_fork();
         // SAFETY: numbers, for all of which zero is one.
-        let mut ledger: Ledger = unsafe { core::mem::zeroed() };
+        let mut stats: Stats = unsafe { core::mem::zeroed() };
         let mut eyes = Eyes { from: 0, end: 0, pages: [0; EYES_PAGES], closed: !resident };
-        for (row, class) in ledger.classes.iter_mut().zip(&CLASSES) {
+        for (row, class) in stats.classes.iter_mut().zip(&CLASSES) {
             row.size = class.size as usize;
         }
-        ledger.heaps = pool::counts();
+        stats.heaps = pool::counts();
         let end = address_map::slice_address(address_map::committed()).addr();
-        ledger.walk_slices(&mut eyes, end);
-        ledger.walk_heaps(&mut eyes, end);
+        stats.walk_slices(&mut eyes, end);
+        stats.walk_heaps(&mut eyes, end);
         if resident {
             arena::for_each_dirty(|index, slices| {
                 let at = address_map::slice_address(index);
-                eyes.add(&mut ledger.dirty, at, slices * SLICE_SIZE, end);
+                eyes.add(&mut stats.dirty, at, slices * SLICE_SIZE, end);
             });
         }
         let mut last = core::ptr::null();
         while let Some(mapping) = large::mapping_behind(last) {
             let limit = mapping.address.addr() + mapping.bytes;
-            eyes.add(&mut ledger.mappings, mapping.address, mapping.bytes, limit);
-            ledger.mapping_blocks += 1;
+            eyes.add(&mut stats.mappings, mapping.address, mapping.bytes, limit);
+            stats.mapping_blocks += 1;
             last = mapping.address;
         }
         let [_, _, sections, heaps] = address_map::metadata_extents();
         for (at, bytes) in [sections, heaps] {
-            eyes.add(&mut ledger.metadata, at, bytes, at.addr() + bytes);
+            eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }
         if resident {
-            ledger.metadata.resident += address_map::written_descriptors();
+            stats.metadata.resident += address_map::written_descriptors();
         }
-        ledger.metadata.bytes = ledger.metadata.resident;
+        stats.metadata.bytes = stats.metadata.resident;
         let counts = arena::counts();
         if !resident {
-            ledger.dirty.bytes += counts.dirty * SLICE_SIZE;
+            stats.dirty.bytes += counts.dirty * SLICE_SIZE;
         }
-        ledger.clean = counts.clean * SLICE_SIZE;
-        ledger.given_back = counts.purged * SLICE_SIZE as u64;
-        ledger
+        stats.clean = counts.clean * SLICE_SIZE;
+        stats.given_back = counts.purged * SLICE_SIZE as u64;
+        stats
     }
 
     fn walk_slices(&mut self, eyes: &mut Eyes, end: usize) {
@@ -196,7 +196,7 @@ impl Ledger {
         for at in (0..self.heaps.1).filter_map(address_map::heap_address) {
             let heap: *const Heap = at.cast();
             // SAFETY: a heap that has been made.
-            if let Some((at, bytes)) = large::kept_run(unsafe { &(*heap).kept }) {
+            if let Some((at, bytes)) = large::cached_run(unsafe { &(*heap).large_cache }) {
                 eyes.add(&mut self.dirty, at, bytes, end);
             }
             for (class, row) in self.classes.iter_mut().enumerate() {

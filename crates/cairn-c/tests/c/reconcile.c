@@ -1,5 +1,5 @@
 /*
- * The ledger against the kernel: what cairn says is resident, what the kernel says of the same
+ * The statistics against the kernel: what cairn says is resident, what the kernel says of the same
  * memory, and whether the terms add up.
  */
 #include "outside.h"
@@ -95,7 +95,7 @@ struct amount { size_t bytes, resident; };
 
 struct row { size_t size, spans, in_use, cached, free, untouched; };
 
-struct ledger {
+struct stats {
     struct row rows[CLASSES_MAX];
     size_t row_count;
     struct amount spans, large, mappings, dirty, metadata, total;
@@ -121,7 +121,7 @@ static struct amount amount(const char *document, const char *name)
 }
 
 /* Both of cairn's reports, with nothing allocated between them. */
-static void ask(struct ledger *ledger, struct mallinfo2 *info)
+static void ask(struct stats *stats, struct mallinfo2 *info)
 {
     static char document[64 * KIB], buffer[64 * KIB];
     memset(document, 0, sizeof document);
@@ -130,24 +130,24 @@ static void ask(struct ledger *ledger, struct mallinfo2 *info)
     CHECK(malloc_info(0, stream) == 0, "malloc_info");
     *info = mallinfo2();
     fclose(stream);
-    ledger->row_count = 0;
+    stats->row_count = 0;
     const char *row = document;
     while ((row = strstr(row, "<class ")) != NULL) {
-        CHECK(ledger->row_count < CLASSES_MAX, "too many classes");
-        ledger->rows[ledger->row_count++] =
+        CHECK(stats->row_count < CLASSES_MAX, "too many classes");
+        stats->rows[stats->row_count++] =
             (struct row){field(row, "size"),   field(row, "spans"), field(row, "in_use"),
                          field(row, "cached"), field(row, "free"),  field(row, "untouched")};
         row++;
     }
-    ledger->spans = amount(document, "spans");
-    ledger->large = amount(document, "large");
-    ledger->mappings = amount(document, "mappings");
-    ledger->dirty = amount(document, "dirty");
-    ledger->metadata = amount(document, "metadata");
-    ledger->total = amount(document, "total");
+    stats->spans = amount(document, "spans");
+    stats->large = amount(document, "large");
+    stats->mappings = amount(document, "mappings");
+    stats->dirty = amount(document, "dirty");
+    stats->metadata = amount(document, "metadata");
+    stats->total = amount(document, "total");
     const char *allocated = strstr(document, "<allocated");
     CHECK(allocated != NULL, "nothing about what is allocated");
-    ledger->allocated = field(allocated, "size");
+    stats->allocated = field(allocated, "size");
 }
 
 static size_t next_power(size_t size)
@@ -157,11 +157,11 @@ static size_t next_power(size_t size)
     return power;
 }
 
-static void expect_sums(const struct ledger *ledger, const struct mallinfo2 *info, const char *what)
+static void expect_sums(const struct stats *stats, const struct mallinfo2 *info, const char *what)
 {
     size_t in_use = 0, not_used = 0, spans = 0, free_blocks = 0;
-    for (size_t i = 0; i < ledger->row_count; i++) {
-        const struct row *row = &ledger->rows[i];
+    for (size_t i = 0; i < stats->row_count; i++) {
+        const struct row *row = &stats->rows[i];
         size_t all = row->in_use + row->cached + row->free + row->untouched;
         CHECK(row->spans > 0 && all % row->spans == 0, "%s: %zu blocks of %zu in %zu spans", what, all, row->size, row->spans);
         in_use += row->in_use * row->size;
@@ -170,45 +170,45 @@ static void expect_sums(const struct ledger *ledger, const struct mallinfo2 *inf
         /* A span is a power of two, and less than a block of it is cut off. */
         spans += row->spans * next_power(all / row->spans * row->size);
     }
-    const struct amount parts[] = {ledger->spans, ledger->large, ledger->mappings, ledger->dirty, ledger->metadata};
+    const struct amount parts[] = {stats->spans, stats->large, stats->mappings, stats->dirty, stats->metadata};
     struct amount total = {0, 0};
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         CHECK(parts[i].resident <= parts[i].bytes, "%s: part %zu is more resident than it is long", what, i);
         total.bytes += parts[i].bytes;
         total.resident += parts[i].resident;
     }
-    CHECK(total.bytes == ledger->total.bytes, "%s: %zu, not %zu", what, total.bytes, ledger->total.bytes);
-    CHECK(total.resident == ledger->total.resident, "%s: %zu, not %zu", what, total.resident, ledger->total.resident);
-    CHECK(spans == ledger->spans.bytes, "%s: %zu, not %zu", what, spans, ledger->spans.bytes);
-    CHECK(in_use + ledger->large.bytes + ledger->mappings.bytes == ledger->allocated, "%s: %zu", what, ledger->allocated);
+    CHECK(total.bytes == stats->total.bytes, "%s: %zu, not %zu", what, total.bytes, stats->total.bytes);
+    CHECK(total.resident == stats->total.resident, "%s: %zu, not %zu", what, total.resident, stats->total.resident);
+    CHECK(spans == stats->spans.bytes, "%s: %zu, not %zu", what, spans, stats->spans.bytes);
+    CHECK(in_use + stats->large.bytes + stats->mappings.bytes == stats->allocated, "%s: %zu", what, stats->allocated);
 
-    CHECK(info->arena == ledger->spans.bytes + ledger->large.bytes + ledger->dirty.bytes, "%s: %zu", what, info->arena);
-    CHECK(info->uordblks == in_use + ledger->large.bytes, "%s: %zu", what, info->uordblks);
-    CHECK(info->fordblks == not_used + ledger->dirty.bytes, "%s: %zu", what, info->fordblks);
-    CHECK(info->keepcost == ledger->dirty.bytes, "%s: %zu", what, info->keepcost);
+    CHECK(info->arena == stats->spans.bytes + stats->large.bytes + stats->dirty.bytes, "%s: %zu", what, info->arena);
+    CHECK(info->uordblks == in_use + stats->large.bytes, "%s: %zu", what, info->uordblks);
+    CHECK(info->fordblks == not_used + stats->dirty.bytes, "%s: %zu", what, info->fordblks);
+    CHECK(info->keepcost == stats->dirty.bytes, "%s: %zu", what, info->keepcost);
     CHECK(info->ordblks == free_blocks, "%s: %zu", what, info->ordblks);
-    CHECK(info->hblkhd == ledger->mappings.bytes, "%s: %zu", what, info->hblkhd);
+    CHECK(info->hblkhd == stats->mappings.bytes, "%s: %zu", what, info->hblkhd);
     CHECK(info->hblks == huge_count, "%s: %zu mappings, not %zu", what, info->hblks, huge_count);
 }
 
 /* The resident bytes. */
 static size_t reconcile(const char *what)
 {
-    static struct ledger ledger;
+    static struct stats stats;
     struct mallinfo2 info;
     size_t kernel, cairn, apart;
     /* Asking allocates and frees, so a purge may come between the two accounts; once. */
     for (int attempt = 0; attempt < 2; attempt++) {
-        ask(&ledger, &info);
+        ask(&stats, &info);
         kernel = window_resident() + huge_resident(0, huge_count);
-        cairn = ledger.total.resident;
+        cairn = stats.total.resident;
         apart = kernel > cairn ? kernel - cairn : cairn - kernel;
         if (apart <= TOLERANCE(kernel)) break;
     }
     if (getenv("TEST_SAYS_FIGURES"))
         fprintf(stderr, "%-40s kernel %8zu KiB, cairn %8zu KiB\n", what, kernel / KIB, cairn / KIB);
     CHECK(apart <= TOLERANCE(kernel), "%s: the kernel says %zu, cairn %zu", what, kernel, cairn);
-    expect_sums(&ledger, &info, what);
+    expect_sums(&stats, &info, what);
     return cairn;
 }
 

@@ -1,10 +1,10 @@
-//! The window: made once, and growing while others read it.
+//! The reservation: made once, and growing while others read it.
 
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::harness::{ALL, FORKER, Model, check, spawn};
 use crate::{sync, thread};
 
-/// One thread grows the window by two chunks while others walk up to its end: what they find
+/// One thread grows the reservation by two chunks while others walk up to its end: what they find
 /// below it is there. Two readers.
 #[test]
 fn what_is_committed_is_there() {
@@ -25,16 +25,16 @@ fn what_is_committed_is_there() {
     });
 }
 
-/// Threads that start at the same time make the window once, and both see it whole. Three
+/// Threads that start at the same time make the reservation once, and both see it whole. Three
 /// threads.
 #[test]
-fn the_window_is_made_once() {
+fn the_reservation_is_made_once() {
     const START: Model = Model { preemptions: [Some(3), Some(4)], quiet: &[FORKER], growth: false };
     check(START, |_| {
         drop(thread::STARTED.lock());
         assert!(!address_map::exists());
         address_map::descriptor(core::ptr::null());
-        // Nobody frees before it has allocated: the window's fields may be plain ones.
+        // Nobody frees before it has allocated: the reservation's fields may be plain ones.
         let start = || {
             assert!(thread::start());
             let p = address_map::slice_address(address_map::first_slice());

@@ -15,17 +15,17 @@ use crate::sync::{AtomicUsize, Ordering};
 /// Candidates looked at for the fullest: bounds the time under the lock.
 const LOOK: usize = 8;
 
-struct Orphans {
+struct AbandonedSpans {
     spans: Lock<SpanList>,
     /// The list's length; lets a refill pass by without the lock.
     count: AtomicUsize,
 }
 
 // SAFETY: spans in the list are reached under the lock only.
-unsafe impl Sync for Orphans {}
+unsafe impl Sync for AbandonedSpans {}
 
-static ORPHANS: [Orphans; CLASS_COUNT] =
-    [const { Orphans { spans: Lock::new(SpanList::EMPTY), count: AtomicUsize::new(0) } };
+static ABANDONED: [AbandonedSpans; CLASS_COUNT] =
+    [const { AbandonedSpans { spans: Lock::new(SpanList::EMPTY), count: AtomicUsize::new(0) } };
         CLASS_COUNT];
 
 /// Lets go of a span that has blocks in use and room for more. False if everything in it has
@@ -33,13 +33,13 @@ static ORPHANS: [Orphans; CLASS_COUNT] =
 ///
 /// # Safety
 /// The caller holds `span`, which is in no list.
-pub(crate) unsafe fn leave(span: *mut Span) -> bool {
+pub(crate) unsafe fn list(span: *mut Span) -> bool {
     // SAFETY: the caller holds the span until `list` succeeds.
-    let (orphans, live, word) = unsafe {
+    let (abandoned, live, word) = unsafe {
         (*span).disown();
-        (&ORPHANS[(*span).class() % CLASS_COUNT], (*span).used(), (*span).word())
+        (&ABANDONED[(*span).class() % CLASS_COUNT], (*span).used(), (*span).word())
     };
-    let mut spans = orphans.spans.lock();
+    let mut spans = abandoned.spans.lock();
     // SAFETY: in no list; the lock is held before the word says LISTED.
     unsafe { spans.push_front(span) };
     let left = word.list(live);
@@ -47,17 +47,17 @@ pub(crate) unsafe fn leave(span: *mut Span) -> bool {
         // SAFETY: put in just now.
         unsafe { spans.remove(span) };
     }
-    orphans.count.store(spans.len(), Ordering::Relaxed);
+    abandoned.count.store(spans.len(), Ordering::Relaxed);
     left
 }
 
 /// Takes the fullest of a few spans of `class`, with what was pending; the caller holds it then.
-pub(crate) fn adopt(class: usize) -> Option<(*mut Span, Chain)> {
-    let orphans = &ORPHANS[class % CLASS_COUNT];
-    if orphans.count.load(Ordering::Relaxed) == 0 {
+pub(crate) fn reclaim(class: usize) -> Option<(*mut Span, Chain)> {
+    let abandoned = &ABANDONED[class % CLASS_COUNT];
+    if abandoned.count.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    let mut spans = orphans.spans.lock();
+    let mut spans = abandoned.spans.lock();
     let mut best: Option<(u32, *mut Span)> = None;
     let mut at = spans.first();
     for _ in 0..LOOK {
@@ -73,36 +73,40 @@ pub(crate) fn adopt(class: usize) -> Option<(*mut Span, Chain)> {
         }
         at = next;
     }
-    take(orphans, &mut spans, best?.1)
+    take(abandoned, &mut spans, best?.1)
 }
 
-/// Becomes the holder of a member of the list; None if a push has just claimed it, and waits for
+/// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for
 /// this lock.
-fn take(orphans: &Orphans, spans: &mut SpanList, span: *mut Span) -> Option<(*mut Span, Chain)> {
+fn take(
+    abandoned: &AbandonedSpans,
+    spans: &mut SpanList,
+    span: *mut Span,
+) -> Option<(*mut Span, Chain)> {
     // SAFETY: members are valid, and their links and constant fields are the lock's.
-    let pending = unsafe { (*span).word().adopt((*span).base()) }?;
+    let pending = unsafe { (*span).word().reclaim((*span).base()) }?;
     // SAFETY: it is in this list.
     unsafe { spans.remove(span) };
-    orphans.count.store(spans.len(), Ordering::Relaxed);
+    abandoned.count.store(spans.len(), Ordering::Relaxed);
     Some((span, pending))
 }
 
 /// Gives back the pages on which nothing lives in all these spans, once around.
 pub(crate) fn make_holes() {
-    for orphans in &ORPHANS {
-        for _ in 0..orphans.count.load(Ordering::Relaxed) {
-            let mut spans = orphans.spans.lock();
+    for abandoned in &ABANDONED {
+        for _ in 0..abandoned.count.load(Ordering::Relaxed) {
+            let mut spans = abandoned.spans.lock();
             let oldest = spans.last();
             if oldest.is_null() {
                 break;
             }
-            let Some((span, pending)) = take(orphans, &mut spans, oldest) else { break };
+            let Some((span, pending)) = take(abandoned, &mut spans, oldest) else { break };
             drop(spans);
             // SAFETY: this thread holds it now, and it is in no list.
             unsafe {
                 (*span).push_list(pending.head);
                 (*span).make_holes();
-                if (*span).used() == 0 || !leave(span) {
+                if (*span).used() == 0 || !list(span) {
                     (*span).empty();
                     (*span).release();
                 }
@@ -116,36 +120,36 @@ pub(crate) fn make_holes() {
 /// # Safety
 /// The push said `ClaimedEmpty`.
 pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
-    let orphans = &ORPHANS[class % CLASS_COUNT];
-    let mut spans = orphans.spans.lock();
+    let abandoned = &ABANDONED[class % CLASS_COUNT];
+    let mut spans = abandoned.spans.lock();
     // SAFETY: only its claimer takes a claimed span out.
     unsafe { spans.remove(span) };
-    orphans.count.store(spans.len(), Ordering::Relaxed);
+    abandoned.count.store(spans.len(), Ordering::Relaxed);
 }
 
 /// In a forked child, before it has a second thread: a list that another thread was changing is built
 /// anew.
 pub(crate) fn settle_in_child() {
-    for (class, orphans) in ORPHANS.iter().enumerate() {
-        if !orphans.spans.settle_in_child() {
+    for (class, abandoned) in ABANDONED.iter().enumerate() {
+        if !abandoned.spans.settle_in_child() {
             continue;
         }
-        let mut spans = orphans.spans.lock();
+        let mut spans = abandoned.spans.lock();
         *spans = SpanList::EMPTY;
         for (index, _, _) in address_map::heads().filter(|&(_, _, of)| of == class) {
             // SAFETY: a span's slices are committed.
             let is_listed = unsafe { address_map::remote_word(index) }.listed_live().is_some();
-            if is_listed && address_map::descriptor_at(index).is_orphan() {
+            if is_listed && address_map::descriptor_at(index).is_abandoned() {
                 // SAFETY: a listed span of this class, in no list any more; the lock is held.
                 unsafe { spans.push_front(address_map::slot(index).cast()) };
             }
         }
-        orphans.count.store(spans.len(), Ordering::Relaxed);
+        abandoned.count.store(spans.len(), Ordering::Relaxed);
     }
 }
 
 /// Holds the lock of one list, for tests.
 #[cfg(test)]
 pub(crate) fn hold(class: usize) -> impl Drop {
-    ORPHANS[class].spans.lock()
+    ABANDONED[class].spans.lock()
 }
