@@ -8,7 +8,7 @@
 use crate::address_map;
 use crate::block::Chain;
 use crate::os::Lock;
-use crate::size_class::CLASS_COUNT;
+use crate::size_class::{CLASS_COUNT, SizeClass};
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -37,7 +37,7 @@ pub(crate) unsafe fn list(span: *mut Span) -> bool {
     // SAFETY: the caller holds the span until `list` succeeds.
     let (abandoned, live, word) = unsafe {
         (*span).disown();
-        (&ABANDONED[(*span).class() % CLASS_COUNT], (*span).used(), (*span).word())
+        (&ABANDONED[(*span).class().index()], (*span).used(), (*span).word())
     };
     let mut spans = abandoned.spans.lock();
     // SAFETY: in no list; the lock is held before the word says LISTED.
@@ -51,12 +51,32 @@ pub(crate) unsafe fn list(span: *mut Span) -> bool {
     left
 }
 
-/// Takes the fullest of a few spans of `class`, with what was pending; the caller holds it then.
-pub(crate) fn reclaim(class: usize) -> Option<(*mut Span, Chain)> {
-    let abandoned = &ABANDONED[class % CLASS_COUNT];
-    if abandoned.count.load(Ordering::Relaxed) == 0 {
+/// Lets go of a span that has room for more: lists it, or gives its run back if nothing in it is in
+/// use.
+///
+/// # Safety
+/// As for `list`.
+pub(crate) unsafe fn list_or_release(span: *mut Span) {
+    // SAFETY: the caller owns the span; if it cannot be listed, nothing is in use any more.
+    unsafe {
+        if (*span).used() == 0 || !list(span) {
+            (*span).empty();
+            (*span).release();
+        }
+    }
+}
+
+/// How many spans of `class` are listed. Relaxed: who sees it late comes again.
+pub(crate) fn count(class: SizeClass) -> usize {
+    ABANDONED[class.index()].count.load(Ordering::Relaxed)
+}
+
+/// Takes the fullest of a few spans of `class`, with what was pending; the caller owns it then.
+pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
+    if count(class) == 0 {
         return None;
     }
+    let abandoned = &ABANDONED[class.index()];
     let mut spans = abandoned.spans.lock();
     let mut best: Option<(u32, *mut Span)> = None;
     let mut at = spans.first();
@@ -93,8 +113,9 @@ fn take(
 
 /// Gives back the pages on which nothing lives in all these spans, once around.
 pub(crate) fn make_holes() {
-    for abandoned in &ABANDONED {
-        for _ in 0..abandoned.count.load(Ordering::Relaxed) {
+    for class in SizeClass::all() {
+        let abandoned = &ABANDONED[class.index()];
+        for _ in 0..count(class) {
             let mut spans = abandoned.spans.lock();
             let oldest = spans.last();
             if oldest.is_null() {
@@ -106,10 +127,7 @@ pub(crate) fn make_holes() {
             unsafe {
                 (*span).push_list(pending.head);
                 (*span).make_holes();
-                if (*span).used() == 0 || !list(span) {
-                    (*span).empty();
-                    (*span).release();
-                }
+                list_or_release(span);
             }
         }
     }
@@ -119,8 +137,8 @@ pub(crate) fn make_holes() {
 ///
 /// # Safety
 /// The push said `ClaimedEmpty`.
-pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
-    let abandoned = &ABANDONED[class % CLASS_COUNT];
+pub(crate) unsafe fn remove(span: *mut Span, class: SizeClass) {
+    let abandoned = &ABANDONED[class.index()];
     let mut spans = abandoned.spans.lock();
     // SAFETY: only its claimer takes a claimed span out.
     unsafe { spans.remove(span) };
@@ -130,7 +148,8 @@ pub(crate) unsafe fn remove(span: *mut Span, class: usize) {
 /// In a forked child, before it has a second thread: a list that another thread was changing is built
 /// anew.
 pub(crate) fn settle_in_child() {
-    for (class, abandoned) in ABANDONED.iter().enumerate() {
+    for class in SizeClass::all() {
+        let abandoned = &ABANDONED[class.index()];
         if !abandoned.spans.settle_in_child() {
             continue;
         }
@@ -150,6 +169,6 @@ pub(crate) fn settle_in_child() {
 
 /// Holds the lock of one list, for tests.
 #[cfg(test)]
-pub(crate) fn hold(class: usize) -> impl Drop {
-    ABANDONED[class].spans.lock()
+pub(crate) fn hold(class: SizeClass) -> impl Drop {
+    ABANDONED[class.index()].spans.lock()
 }

@@ -9,10 +9,11 @@
 
 use crate::os;
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT, SLICE_SIZE};
-use crate::sync::{Apart, Plain};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use core::hint::assert_unchecked;
+use crate::size_class::{ClassLayout, SLICE_SHIFT, SLICE_SIZE, SizeClass};
+use crate::sync::{
+    Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds, in_loom,
+    in_shuttle,
+};
 use core::ptr::null_mut;
 
 // The reservation is one reservation at a random multiple of 2 MiB:
@@ -45,9 +46,14 @@ const DESCRIPTOR_SHIFT: u32 = 5;
 const GIB: usize = 1 << 30;
 /// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
 /// the smaller ones serve small address spaces.
-const LADDER: [usize; 4] = [1024 * GIB, 64 * GIB, 4 * GIB, GIB / 4];
+const LADDER: [usize; 4] = [
+    1024 * GIB,
+    64 * GIB,
+    4 * GIB,
+    in_shuttle(GIB / 4, if cfg!(miri) { GIB / 16 } else { GIB / 4 }),
+];
 /// No reservation is larger.
-pub(crate) const WINDOW_MAX: usize = LADDER[0];
+pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
@@ -65,7 +71,7 @@ pub(crate) struct Descriptor {
     /// only to its own tag or away from it: whoever reads its own tag holds the span.
     pub(crate) owner: AtomicU32,
     /// Size class of the span.
-    pub(crate) class: AtomicU32,
+    class: AtomicU32,
     /// The slot of the span or large block that the slice belongs to.
     pub(crate) slot: AtomicPtr<Slot>,
     // Constant while the span exists, and all that a free needs to know of it. Here and not in the
@@ -80,6 +86,13 @@ pub(crate) struct Descriptor {
 unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
+    /// The class of the span, or the first one: of a large block, or where there has been nothing.
+    #[inline(always)]
+    pub(crate) fn class(&self) -> SizeClass {
+        // SAFETY: only the numbers of classes are ever stored there.
+        unsafe { SizeClass::from_number(self.class.load(Ordering::Relaxed)) }
+    }
+
     /// Whether it says that there is a span that nobody owns.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.owner.load(Ordering::Relaxed) == OWNER_ABANDONED
@@ -91,12 +104,9 @@ impl Descriptor {
     /// # Safety
     /// There is a span, and the caller holds it, or owns a block of it as far as anybody can tell.
     #[inline(always)]
-    pub(crate) unsafe fn probe(&self, p: *const u8) -> (usize, u64) {
-        let class = self.class.load(Ordering::Relaxed) as usize;
-        // SAFETY: no other class is ever stored there.
-        unsafe { assert_unchecked(class < CLASS_COUNT) };
+    pub(crate) unsafe fn probe(&self, p: *const u8) -> (SizeClass, u64) {
         let offset = p.addr().wrapping_sub(self.start.get().addr()) as u64;
-        (class, offset.wrapping_mul(self.inverse.get()))
+        (self.class(), offset.wrapping_mul(self.inverse.get()))
     }
 }
 
@@ -165,7 +175,7 @@ pub(crate) struct Map {
     heaps: AtomicPtr<u8>,
     heap_limit: AtomicUsize,
     // Grows.
-    committed: AtomicUsize,
+    pub(crate) committed: AtomicUsize,
     // Constant; not for tools.
     reserved: AtomicBool,
     /// The end of the slices that have been described, which grows: a walk does not touch what is
@@ -203,10 +213,41 @@ pub(crate) fn descriptor(p: *const u8) -> &'static Descriptor {
     unsafe { &*table.byte_add(at) }
 }
 
+/// A pointer into a span that a heap owns.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnedBlock {
+    /// The span's class.
+    pub(crate) class: SizeClass,
+    /// It has no bit of the class's mask exactly if the pointer is the start of a block.
+    pub(crate) number: u64,
+    descriptor: &'static Descriptor,
+}
+
+impl OwnedBlock {
+    /// The metadata of its span.
+    #[inline(always)]
+    pub(crate) fn slot(self) -> *mut Slot {
+        self.descriptor.slot.load(Ordering::Relaxed)
+    }
+}
+
+/// What `p`, any value at all, points into, if that is a span whose owner has that tag. A descriptor
+/// that names the caller's own tag says that the caller owns the span.
+#[inline(always)]
+pub(crate) fn owned_block(p: *const u8, tag: u32) -> Option<OwnedBlock> {
+    let descriptor = descriptor(p);
+    if !holds(&descriptor.owner, tag) {
+        return None;
+    }
+    // SAFETY: what has an owner has a span, and `probe` is exact for what its descriptor covers.
+    let (class, number) = unsafe { descriptor.probe(p) };
+    Some(OwnedBlock { class, number, descriptor })
+}
+
 /// The class of the span block that starts at `p`, any value at all, and its span's owner; None
 /// if no block does.
 #[inline(always)]
-pub(crate) fn span_block(p: *const u8) -> Option<(usize, u32)> {
+pub(crate) fn span_block(p: *const u8) -> Option<(SizeClass, u32)> {
     let d = descriptor(p);
     // Acquire: pairs with `describe`. A live block came here by the program's own synchronisation,
     // a wrong pointer may not have: it, too, finds a span behind an owner.
@@ -217,7 +258,13 @@ pub(crate) fn span_block(p: *const u8) -> Option<(usize, u32)> {
     // SAFETY: what had an owner had a span. What is read of it does not change while the block is
     // in use; any address is taken, and `p` is in the reservation if there is an answer.
     let (class, offset) = unsafe { d.probe(p) };
-    (offset & CLASSES[class].mask == 0).then_some((class, owner))
+    (offset & class.layout().mask == 0).then_some((class, owner))
+}
+
+/// The first slice of the span of `class` that `p` points into: spans are aligned to their size.
+#[inline(always)]
+pub(crate) fn span_index(p: *const u8, class: SizeClass) -> usize {
+    slice_of(p) & !(class.span_slices() - 1)
 }
 
 /// Whether `p` points into the reservation.
@@ -310,8 +357,14 @@ pub(crate) fn is_large(index: usize) -> bool {
 ///
 /// # Safety
 /// The slices are committed and the caller's, and nothing in them has an address that anybody frees.
-pub(crate) unsafe fn describe(first: usize, count: usize, slot: *mut Slot, owner: u32, class: u8) {
-    let Class { slack, inverse, .. } = CLASSES[usize::from(class)];
+pub(crate) unsafe fn describe(
+    first: usize,
+    count: usize,
+    slot: *mut Slot,
+    owner: u32,
+    class: SizeClass,
+) {
+    let &ClassLayout { slack, inverse, .. } = class.layout();
     if first + count > MAP.described.load(Ordering::Relaxed) {
         MAP.described.fetch_max(first + count, Ordering::Release);
     }
@@ -320,7 +373,7 @@ pub(crate) unsafe fn describe(first: usize, count: usize, slot: *mut Slot, owner
         d.slot.store(slot, Ordering::Relaxed);
         d.start.set(slice_address(first).wrapping_add(slack as usize));
         d.inverse.set(inverse);
-        d.class.store(u32::from(class), Ordering::Relaxed);
+        d.class.store(class.number(), Ordering::Relaxed);
         // Release: a forked child may come upon it, and then finds the slot written. Blocks
         // reach other threads only through the program's synchronisation.
         d.owner.store(owner, Ordering::Release);
@@ -337,22 +390,22 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
 
 /// The first slices of the spans and large blocks there are: (index, owner, class); the class of a
 /// large block is 0, whose spans have one slice.
-pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, usize)> {
+pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, SizeClass)> {
     heads_from(first_slice())
 }
 
 /// The same from slice `next` on.
-pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, usize)> {
+pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
     core::iter::from_fn(move || {
         while next < MAP.described.load(Ordering::Acquire) {
             let (index, d) = (next, descriptor_at(next));
             let owner = d.owner.load(Ordering::Relaxed);
-            let class = d.class.load(Ordering::Relaxed) as usize % CLASS_COUNT;
+            let class = d.class();
             let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
             if at_slot && owner != OWNER_NONE {
                 // On behind the whole span: if it was being made at a fork, its other slices may
                 // still say what was there before.
-                next += usize::from(CLASSES[class].slices);
+                next += class.span_slices();
                 return Some((index, owner, class));
             }
             next += 1;

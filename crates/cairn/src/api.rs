@@ -6,11 +6,11 @@
 //! Story: docs/fast-paths.md
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE, OWNER_NONE};
-use crate::block::Block;
+use crate::block::{Block, Caches};
 use crate::heap::{Heap, pool};
 use crate::large::{self, Freers};
 use crate::os::{self, fatal};
-use crate::size_class::{self, CLASSES, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX};
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
 use crate::{arena, thread};
@@ -58,8 +58,14 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
     }
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is only read; the size is small.
-    let class = unsafe { (*heap).small_class(size) };
-    allocate_class::<F>(heap, class, size, MIN_ALIGN)
+    let (class, block) = unsafe {
+        let class = (*heap).caches.small_class(size);
+        (class, Caches::pop(&raw mut (*heap).caches, class))
+    };
+    if block.is_null() {
+        return allocate_slow::<F>(class, size, MIN_ALIGN);
+    }
+    block.cast()
 }
 
 #[inline(never)]
@@ -67,28 +73,24 @@ fn allocate_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if size > MEDIUM_MAX {
         return allocate_large::<F>(size, MIN_ALIGN);
     }
-    allocate_class::<F>(thread::heap(), size_class::medium_class(size), size, MIN_ALIGN)
+    allocate_class::<F>(size_class::medium_class(size), size, MIN_ALIGN)
 }
 
 #[inline(always)]
-fn allocate_class<F: NoMemory>(
-    heap: *mut Heap,
-    class: usize,
-    size: usize,
-    align: usize,
-) -> *mut u8 {
-    // SAFETY: as in `allocate_or`; the class comes from `size_class`.
-    let block = unsafe { Heap::cache_pop(heap, class) };
+fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+    let block = unsafe { Caches::pop(&raw mut (*thread::heap()).caches, class) };
     if block.is_null() {
-        return refill::<F>(class, size, align);
+        return allocate_slow::<F>(class, size, align);
     }
     block.cast()
 }
 
+/// Refills the cache, which is empty.
 #[cold]
 #[inline(never)]
-fn refill<F: NoMemory>(class: usize, size: usize, align: usize) -> *mut u8 {
-    // SAFETY: as in `allocate_or`; the class comes from `size_class`.
+fn allocate_slow<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: the calling thread's heap, or a stand-in, which has no active span.
     let mut block = unsafe { Heap::refill_short(thread::heap(), class) };
     if block.is_null() {
         block = thread::refill(class);
@@ -153,16 +155,16 @@ pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
     }
     let heap = thread::heap();
     // SAFETY: as in `allocate_or`.
-    let class = unsafe { (*heap).small_class(size) };
+    let class = unsafe { (*heap).caches.small_class(size) };
     allocate_zeroed_class::<F>(heap, class, size)
 }
 
 #[inline(always)]
-fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: usize, size: usize) -> *mut u8 {
+fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: SizeClass, size: usize) -> *mut u8 {
     // SAFETY: as in `allocate_class`.
     unsafe {
-        match Heap::cache_pop(heap, class) {
-            block if block.is_null() => refill_zeroed::<F>(class, size),
+        match Caches::pop(&raw mut (*heap).caches, class) {
+            block if block.is_null() => allocate_zeroed_slow::<F>(class, size),
             block => zero(heap, class, block),
         }
     }
@@ -170,14 +172,11 @@ fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: usize, size: usize
 
 /// Zeroes a block just popped: all of it, or the link if the rest is zero anyway.
 #[inline(always)]
-unsafe fn zero(heap: *const Heap, class: usize, block: *mut Block) -> *mut u8 {
+unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u8 {
     // SAFETY: the block is the caller's, as far as its class reaches.
     unsafe {
-        let bytes = if (*heap).is_zeroed(class) {
-            size_of::<Block>()
-        } else {
-            CLASSES.get_unchecked(class).size as usize
-        };
+        let bytes =
+            if (*heap).caches.is_zeroed(class) { size_of::<Block>() } else { class.block_size() };
         block.cast::<u8>().write_bytes(0, bytes);
     }
     block.cast()
@@ -185,7 +184,7 @@ unsafe fn zero(heap: *const Heap, class: usize, block: *mut Block) -> *mut u8 {
 
 #[cold]
 #[inline(never)]
-fn refill_zeroed<F: NoMemory>(class: usize, size: usize) -> *mut u8 {
+fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
     let block = thread::refill(class);
     if block.is_null() {
         return F::answer(size, MIN_ALIGN);
@@ -237,7 +236,7 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     }
     debug_assert!(align.is_power_of_two());
     match size_class::class_of_aligned(size, align) {
-        Some(class) => allocate_class::<F>(thread::heap(), class, size, align),
+        Some(class) => allocate_class::<F>(class, size, align),
         None => allocate_large::<F>(size, align),
     }
 }
@@ -272,44 +271,29 @@ pub unsafe fn deallocate(p: *mut u8) {
 /// As for `deallocate`.
 #[inline(always)]
 pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
-    // SAFETY: `p` is null or a live block's start, and nobody uses the block any more.
-    unsafe {
-        if !deallocate_own(p) {
-            deallocate_elsewhere(p, call);
-        }
-    }
-}
-
-/// Frees a block of a span that the calling thread's heap owns; false if `p` is none.
-#[inline(always)]
-unsafe fn deallocate_own(p: *mut u8) -> bool {
-    let d = address_map::descriptor(p);
     let heap = thread::heap();
-    // A descriptor that names our own tag says that we hold the span.
-    if !thread::owns(heap, &d.owner) {
-        return false;
-    }
-    // SAFETY: we hold the span, `probe` is exact for what its descriptor covers, and the block
-    // is the caller's to free.
+    // SAFETY: `p` is null or a live block's start, and nobody uses the block any more. The heap is the
+    // calling thread's, or a stand-in, which owns nothing.
     unsafe {
-        let (class, offset) = d.probe(p);
-        if offset & (*heap).masks[class] != 0 {
-            return false;
-        }
-        if !Heap::cache_push(heap, class, p.cast()) {
-            let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-            if (*span).push_local(p.cast()) {
-                (*heap).span_event(span);
+        let caches = &raw mut (*heap).caches;
+        match address_map::owned_block(p, Heap::tag(heap)) {
+            Some(at) if (*caches).is_start(at.class, at.number) => {
+                if !Caches::push(caches, at.class, p.cast()) {
+                    let span: *mut Span = at.slot().cast();
+                    if (*span).push_local(p.cast()) {
+                        (*heap).span_event(span);
+                    }
+                }
             }
+            _ => deallocate_elsewhere(p, call),
         }
     }
-    true
 }
 
 /// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
 fn span_block_size(p: *mut u8) -> Option<usize> {
-    address_map::span_block(p).map(|(class, _)| CLASSES[class].size as usize)
+    address_map::span_block(p).map(|(class, _)| class.block_size())
 }
 
 // What sends a free down here:
@@ -325,16 +309,16 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
-    let (heap, layout, is_abandoned) = (thread::heap(), &CLASSES[class], owner == OWNER_ABANDONED);
+    let (heap, layout, is_abandoned) = (thread::heap(), class.layout(), owner == OWNER_ABANDONED);
     let least = if is_abandoned { 0 } else { (layout.cache_limit / 2) as i32 };
     // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
     // which has no room and gathers nothing.
     unsafe {
-        if (is_abandoned || layout.size >= FOREIGN_MIN) && (*heap).cache_left(class) > least {
-            Heap::cache_push(heap, class, p.cast());
+        if (is_abandoned || layout.size >= FOREIGN_MIN) && (*heap).caches.left(class) > least {
+            Caches::push(&raw mut (*heap).caches, class, p.cast());
             return;
         }
-        let span = span_index(p, class);
+        let span = address_map::span_index(p, class);
         if is_abandoned || !Heap::batch_push(heap, span, layout.size, p.cast()) {
             thread::send(span, layout.size, p.cast(), is_abandoned);
         }
@@ -364,13 +348,6 @@ fn free_large(p: *mut u8) -> bool {
         return large::free_mapping(p);
     }
     address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
-}
-
-/// The first slice of the span of `class` that `p` points into.
-#[inline(always)]
-fn span_index(p: *const u8, class: usize) -> usize {
-    // Spans are aligned to their size.
-    address_map::slice_of(p) & !(CLASSES[class].slices as usize - 1)
 }
 
 /// Says what is wrong with `p` and aborts.
@@ -516,10 +493,10 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     if owner == OWNER_NONE || owner == OWNER_LARGE {
         return large::block_around(p);
     }
-    let class = d.class.load(Ordering::Relaxed) as usize % CLASSES.len();
-    let layout = &CLASSES[class];
-    let first =
-        address_map::slice_address(span_index(p, class)).wrapping_add(layout.slack as usize);
+    let class = d.class();
+    let layout = class.layout();
+    let first = address_map::slice_address(address_map::span_index(p, class))
+        .wrapping_add(layout.slack as usize);
     let offset = p.addr().checked_sub(first.addr())?;
     let size = layout.size as usize;
     Some((first.wrapping_add(offset / size * size), size))

@@ -68,10 +68,10 @@ pub use api::{
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use heap::tick;
-pub use os::HUGE_PAGES;
+pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{see_forks, start_purge_thread, start_small_thread};
+pub use thread::{see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

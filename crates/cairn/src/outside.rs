@@ -6,7 +6,7 @@
 //! Story: docs/outside-view.md
 
 use crate::address_map::{self, HEAP_SIZE};
-use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT};
+use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
 use crate::span::Span;
 
 /// Where everything is. Offsets are in bytes. The layout of this struct only ever grows at its
@@ -18,7 +18,7 @@ pub struct Header {
     header_bytes: u32,
     /// The reservation's bounds and tables: see `address_map::Map`.
     map: *const address_map::Map,
-    classes: *const Class,
+    classes: *const ClassLayout,
     class_count: u32,
     class_bytes: u32,
     slice_shift: u32,
@@ -52,7 +52,7 @@ pub static HEADER: Header = Header {
     map: &raw const address_map::MAP,
     classes: (&raw const CLASSES).cast(),
     class_count: CLASS_COUNT as u32,
-    class_bytes: size_of::<Class>() as u32,
+    class_bytes: size_of::<ClassLayout>() as u32,
     slice_shift: SLICE_SHIFT,
     descriptor_bytes: size_of::<address_map::Descriptor>() as u32,
     section_slices: address_map::SECTION_SLICES as u32,

@@ -9,7 +9,8 @@
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
-use crate::size_class::{CLASSES, Class, LONG_CLASS, MIN_ALIGN, SLICE_SIZE};
+use crate::size_class::{ClassLayout, MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::sync::{point, touched};
 use crate::{arena, os};
 use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 
@@ -53,12 +54,24 @@ pub(crate) struct Span {
     used_at_sweep: u16,
     /// Blocks in use when that event comes.
     used_after_event: i16,
-    /// Constant, too. While the links are not the reader's it is read like this, not by `class`.
-    pub(crate) class: u8,
+    /// Constant, too.
+    class: u8,
     /// Untouched blocks are zero (1); in its heap's list of full spans (2).
     flags: u8,
     /// A owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
+}
+
+/// Blocks that no list has held, linked.
+pub(crate) struct Carved {
+    pub(crate) list: Chain,
+    /// They are zero but for their links.
+    pub(crate) zeroed: bool,
+}
+
+impl Carved {
+    /// No blocks.
+    pub(crate) const NONE: Carved = Carved { list: Chain::EMPTY, zeroed: false };
 }
 
 /// What it means if more blocks have come back than were handed out.
@@ -78,8 +91,13 @@ impl Span {
     ///
     /// # Safety
     /// The run is the caller's, as long as the class wants it; `zero` only if its bytes are zero.
-    pub(crate) unsafe fn create(index: usize, zero: bool, class: usize, owner: u32) -> *mut Span {
-        let c = &CLASSES[class];
+    pub(crate) unsafe fn create(
+        index: usize,
+        zero: bool,
+        class: SizeClass,
+        owner: u32,
+    ) -> *mut Span {
+        let c = class.layout();
         let span: *mut Span = address_map::slot(index).cast();
         // SAFETY: the run is the caller's, and so is its slot.
         unsafe {
@@ -94,13 +112,13 @@ impl Span {
                 holes: 0,
                 used_at_sweep: 0,
                 used_after_event: 0,
-                class: class as u8,
+                class: class.number() as u8,
                 flags: if zero { ZERO } else { 0 },
                 _read: PhantomPinned,
             });
         }
         // SAFETY: the run is the caller's, and no block of it has been handed out.
-        unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class as u8) };
+        unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
         span
     }
 
@@ -128,6 +146,7 @@ impl Span {
     pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
         // SAFETY: the block is the caller's to free, and so free and this span's from here on.
         unsafe { Block::set_next(block, self.local_free) };
+        touched(self);
         self.local_free = block;
         self.until_event = self.until_event.wrapping_sub(1);
         self.until_event == 0
@@ -136,6 +155,7 @@ impl Span {
     /// Hands out all blocks that were freed here.
     #[inline]
     pub(crate) fn take_local(&mut self) -> Chain {
+        touched(self);
         let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
         debug_assert!(self.used_after_event <= 0);
         self.local_free = null_mut();
@@ -161,22 +181,23 @@ impl Span {
     }
 
     /// Links up to `limit` untouched blocks into a list and hands it out, or those of a hole.
-    /// With it, whether the blocks are zero but for the link.
-    pub(crate) fn carve(&mut self, limit: usize) -> (Chain, bool) {
+    pub(crate) fn carve(&mut self, limit: usize) -> Carved {
         debug_assert!(self.local_free.is_null());
         if self.holes != 0 {
             let blocks = self.blocks_of(self.holes.trailing_zeros() as usize);
             self.holes &= self.holes - 1;
             self.hidden -= blocks.len() as u16;
-            return (self.link(blocks.start, blocks.len()), false);
+            let list = self.link(blocks.start, blocks.len());
+            return Carved { list, zeroed: false };
         }
+        touched(self);
         let count = limit.min(self.untouched());
         if count == 0 {
-            return (Chain::EMPTY, false);
+            return Carved::NONE;
         }
         let first = usize::from(self.carved);
         self.carved += count as u16;
-        (self.link(first, count), self.flags & ZERO != 0)
+        Carved { list: self.link(first, count), zeroed: self.flags & ZERO != 0 }
     }
 
     /// Hands out `count` blocks that no list holds, in a row from number `first` on.
@@ -295,7 +316,7 @@ impl Span {
     /// is in use.
     pub(crate) fn set_active(&mut self) {
         debug_assert_eq!(self.used_after_event, 0);
-        if self.class() < LONG_CLASS {
+        if !self.class().is_long() {
             self.until_event += 1;
             self.used_after_event = -1;
         }
@@ -364,26 +385,35 @@ impl Span {
     /// Index of its first slice: spans are aligned to their size.
     #[inline]
     pub(crate) fn index(&self) -> usize {
-        address_map::slice_of(self.start) & !(self.layout().slices as usize - 1)
+        address_map::span_index(self.start, self.class())
     }
 
     /// Its size class.
     #[inline(always)]
-    pub(crate) fn class(&self) -> usize {
-        usize::from(self.class)
+    pub(crate) fn class(&self) -> SizeClass {
+        // SAFETY: invariant 3: made with a class.
+        unsafe { SizeClass::from_number(u32::from(self.class)) }
+    }
+
+    /// The class of a span whose links are not the reader's.
+    ///
+    /// # Safety
+    /// There is a span.
+    pub(crate) unsafe fn class_at(this: *const Span) -> SizeClass {
+        // SAFETY: invariant 3; nothing else of the span is read.
+        unsafe { SizeClass::from_number(u32::from((*this).class)) }
     }
 
     /// How it is cut.
     #[inline]
-    pub(crate) fn layout(&self) -> &'static Class {
-        debug_assert!(self.class() < CLASSES.len());
-        // SAFETY: invariant 3: made with a class of the table.
-        unsafe { CLASSES.get_unchecked(self.class()) }
+    pub(crate) fn layout(&self) -> &'static ClassLayout {
+        self.class().layout()
     }
 
     /// Blocks in use, as the owner sees it.
     #[inline(always)]
     pub(crate) fn used(&self) -> u32 {
+        touched(self);
         self.until_event.wrapping_add_signed(i32::from(self.used_after_event))
     }
 
@@ -535,6 +565,7 @@ impl SpanList {
 
     /// Makes `next` follow `prev`; null stands for the list's ends.
     unsafe fn join(&mut self, prev: *mut Span, next: *mut Span) {
+        point();
         // SAFETY: list members are valid.
         unsafe {
             match prev.is_null() {

@@ -9,7 +9,7 @@
 
 use crate::address_map::{self, OWNER_LARGE};
 use crate::heap::{Heap, pool};
-use crate::size_class::{CLASS_COUNT, CLASSES, SLICE_SIZE};
+use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::{arena, large, os};
 
@@ -125,8 +125,8 @@ impl Stats {
         // SAFETY: numbers, for all of which zero is one.
         let mut stats: Stats = unsafe { core::mem::zeroed() };
         let mut eyes = Eyes { from: 0, end: 0, pages: [0; EYES_PAGES], closed: !resident };
-        for (row, class) in stats.classes.iter_mut().zip(&CLASSES) {
-            row.size = class.size as usize;
+        for (row, class) in stats.classes.iter_mut().zip(SizeClass::all()) {
+            row.size = class.block_size();
         }
         stats.heaps = pool::counts();
         let end = address_map::slice_address(address_map::committed()).addr();
@@ -166,7 +166,7 @@ impl Stats {
         for (index, owner, class) in address_map::heads() {
             if owner != OWNER_LARGE {
                 self.add_span(class, address_map::slot(index).cast(), index);
-                let bytes = CLASSES[class].slices as usize * SLICE_SIZE;
+                let bytes = class.span_slices() * SLICE_SIZE;
                 eyes.add(&mut self.spans, address_map::slice_address(index), bytes, end);
             } else if let Some((at, bytes)) = large::run_at(index) {
                 eyes.add(&mut self.large, at, bytes, end);
@@ -175,16 +175,16 @@ impl Stats {
         }
     }
 
-    fn add_span(&mut self, class: usize, span: *const Span, index: usize) {
+    fn add_span(&mut self, class: SizeClass, span: *const Span, index: usize) {
         // SAFETY: metadata is never unmapped; the fields may be changing.
         let (used, carved) = unsafe { Span::peek(span) };
         // SAFETY: what has been described is committed.
         let pending = unsafe { address_map::remote_word(index) }.pending() as usize;
-        let blocks = usize::from(CLASSES[class].blocks);
+        let blocks = usize::from(class.layout().blocks);
         let carved = carved.min(blocks);
         let used = used.min(carved);
         let pending = pending.min(used);
-        let row = &mut self.classes[class];
+        let row = &mut self.classes[class.index()];
         row.spans += 1;
         row.in_use += used - pending;
         row.free += carved - used + pending;
@@ -199,7 +199,7 @@ impl Stats {
             if let Some((at, bytes)) = large::cached_run(unsafe { &(*heap).large_cache }) {
                 eyes.add(&mut self.dirty, at, bytes, end);
             }
-            for (class, row) in self.classes.iter_mut().enumerate() {
+            for (class, row) in SizeClass::all().zip(&mut self.classes) {
                 // SAFETY: heaps are never unmapped; the lists may be changing.
                 let cached = unsafe { Heap::peek(heap, class) }.min(row.in_use);
                 row.cached += cached;

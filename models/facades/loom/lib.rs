@@ -11,7 +11,6 @@ mod heap;
 mod large;
 mod abandoned;
 mod os;
-mod pthread;
 mod size_class;
 mod span;
 mod thread;

@@ -285,6 +285,25 @@ fn place_at(at: usize, first: u64) -> Place {
     })
 }
 
+/// Whether `word` has that value, as a relaxed load tells.
+#[track_caller]
+pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
+    word.load(Ordering::Relaxed) == value
+}
+
+/// The model's value of a constant.
+pub(crate) const fn in_loom<T: Copy>(_production: T, model: T) -> T {
+    model
+}
+
+/// As in production: this value is for shuttle.
+pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
+    production
+}
+
+/// Loom switches threads at atomic operations.
+pub(crate) fn point() {}
+
 /// Says that the caller alone may use what stands at `at`. Loom reports it if another thread's
 /// use does not happen before this one, or after it.
 pub(crate) fn touched<T>(at: *const T) {

@@ -2,10 +2,10 @@
 
 use crate::address_map::{self, OWNER_NONE};
 use crate::block::Block;
-use crate::size_class::CLASSES;
+use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::sync::{Loads, Ordering, Quiet};
-use crate::{abandoned, arena, os, pthread, sync};
+use crate::{abandoned, arena, os, sync};
 use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,7 +85,7 @@ pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static
     const STACK_WORDS: usize = 1 << 14;
     let with_exit = || {
         let result = body();
-        pthread::exit();
+        os::end_thread();
         result
     };
     loom::thread::Builder::new().stack_size(STACK_WORDS).spawn(with_exit).expect("it starts")
@@ -112,14 +112,14 @@ pub(crate) const TAG: u32 = 4096;
 
 /// Makes a span of `class` in the reservation, which must exist, with its first `used` blocks handed
 /// out.
-pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
-    let run = arena::take_span(CLASSES[class].slices.into(), 1).expect("the reservation has room");
+pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+    let run = arena::take_span(class.span_slices(), 1).expect("the reservation has room");
     // SAFETY: the run is ours, and then the span.
     let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
     // SAFETY: the span is ours.
     unsafe {
         assert!((*span).word().is_owned());
-        let mut block = (*span).carve(used).0.head;
+        let mut block = (*span).carve(used).list.head;
         let mut blocks = Vec::new();
         for _ in 0..used {
             blocks.push(Sent(block));
@@ -130,7 +130,7 @@ pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block
 }
 
 /// As `span`, and its list has been used.
-pub(crate) fn listable_span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+pub(crate) fn listable_span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
     let (span, blocks) = span(class, used);
     // SAFETY: the span is ours.
     unsafe {

@@ -7,13 +7,13 @@ use crate::block::Block;
 use crate::harness::{
     ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, give_up, listable_span, span, spawn,
 };
-use crate::size_class::CLASSES;
+use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
 use crate::{abandoned, heap};
 use loom::thread::JoinHandle;
 
 /// Blocks of 16 bytes.
-const CLASS: usize = 0;
+const CLASS: SizeClass = SizeClass::FIRST;
 const SPANS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..ALL };
 
 /// Frees a block as a thread without a heap does.
@@ -43,7 +43,7 @@ fn leaving_against_the_last_frees() {
         // SAFETY: held until then.
         unsafe { give_up(span) };
         finish(threads);
-        assert_eq!(abandoned::listed(CLASS), 0);
+        assert_eq!(abandoned::count(CLASS), 0);
         assert_released(index);
     });
 }
@@ -70,7 +70,7 @@ fn reclaim_against_the_last_frees() {
             }
         }
         finish(threads);
-        assert_eq!(abandoned::listed(CLASS), 0);
+        assert_eq!(abandoned::count(CLASS), 0);
         assert_released(index);
     });
 }
@@ -139,7 +139,7 @@ fn a_claimed_span_is_passed_by() {
         let got = abandoned::reclaim(CLASS).map(|(span, _)| span);
         finish([thread]);
         assert_eq!(got, Some(second), "it has more blocks in use");
-        assert_eq!(abandoned::listed(CLASS), 0);
+        assert_eq!(abandoned::count(CLASS), 0);
         assert_released(index_of(first));
     });
 }
@@ -150,8 +150,8 @@ fn a_claimed_span_is_passed_by() {
 fn frees_into_a_full_abandoned_span() {
     check(SPANS, |_| {
         assert!(address_map::init());
-        let class = (0..CLASSES.len()).find(|&c| CLASSES[c].size == 1024).expect("a class");
-        let all: usize = CLASSES[class].blocks.into();
+        let class = class_of(1024);
+        let all: usize = class.layout().blocks.into();
         let (span, blocks) = listable_span(class, all - 1);
         let index = index_of(span);
         // SAFETY: held until the word says otherwise; as `Heap::abandon_full` does.

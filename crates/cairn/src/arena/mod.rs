@@ -12,7 +12,7 @@ mod tree;
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Guard, Lock};
 use crate::size_class::SLICE_SIZE;
-use crate::sync::{Apart, AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicUsize, Ordering, in_shuttle, point};
 use bits::{bit, longest_run, mask, pieces, runs_of};
 use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 
@@ -39,39 +39,43 @@ const HEADS: usize = WHOLE + 1;
 const _: () = assert!(HEADS + 1 == tree::LANES && DIRTY == 3);
 const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>());
 const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
-const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= address_map::WINDOW_MAX);
+const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= address_map::RESERVATION_MAX);
 /// The longest run whose length is told apart from longer ones: 64 MiB.
 const RUN_MAX: usize = 64 * CHUNK_SLICES;
 
 /// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small
 /// process; half of it purges what a loop is about to use again.
-const KEEP_MIN: usize = (512 << 10) / SLICE_SIZE;
+const KEEP_MIN: usize = in_shuttle((512 << 10) / SLICE_SIZE, 2);
 /// Beyond that a 16th of what is in use may stay dirty.
 const KEEP_SHARE: usize = 16;
 /// Dirty slices that make a release purge at once: 4 MiB, or a quarter of what is in use. A
 /// process that frees everything and falls idle keeps that; twice of it is seen by its owner.
-const BURST_MIN: usize = (4 << 20) / SLICE_SIZE;
+const BURST_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 24);
 const BURST_SHARE: usize = 4;
 /// What is purged so and needed again within this time should have stayed: from then on as much
 /// may be dirty as is in use, or 32 MiB, ...
 const REGRET_MS: u64 = 1000;
 const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
 /// ... but at first 16 MiB, and twice as much and 16 MiB the next time, up to this, 512 MiB.
-const BURST_STEP: usize = (16 << 20) / SLICE_SIZE;
+const BURST_STEP: usize = in_shuttle((16 << 20) / SLICE_SIZE, 24);
 const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
 /// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
-const BATCH: usize = (4 << 20) / SLICE_SIZE;
+const BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
 /// Refused purges that end a batch: in a process whose memory is locked all are.
 const REFUSALS: usize = 4;
 /// The reservation grows by what it holds, at least by 4 MiB, at most by 64 MiB.
-const STEP_MIN: usize = (4 << 20) / SLICE_SIZE;
-const STEP_MAX: usize = (64 << 20) / SLICE_SIZE;
+const STEP_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 64);
+const STEP_MAX: usize = in_shuttle((64 << 20) / SLICE_SIZE, 64);
 
 /// Slices in the room of a huge page.
 const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
 /// Slices in use from which on a heap is backed by huge pages as it grows: one of them is then
 /// an eighth of it at most. With many that take spans it is a huge page for each.
-const HUGE_MIN: usize = (16 << 20) / SLICE_SIZE;
+const HUGE_MIN: usize = in_shuttle((16 << 20) / SLICE_SIZE, 4);
+/// Slices of the front that each heap fills with small pages.
+const HUGE_PER_HEAP: usize = in_shuttle(HUGE_SLICES, 0);
+/// Slices of spans that have been taken in a row and make the front dense.
+const DENSE_MIN: usize = in_shuttle(HUGE_SLICES, 2);
 
 /// Milliseconds that memory lies idle before it is given back.
 static PURGE_DELAY_MS: AtomicUsize = AtomicUsize::new(250);
@@ -141,13 +145,13 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     arena.dense = (arena.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
     // Behind that much: the longest, which are filled bit by bit, in larger heaps only.
     let least = if slices < RUNS[2] { HUGE_MIN } else { 4 * HUGE_MIN };
-    let front = address_map::first_slice() + least.max(users * HUGE_SLICES);
+    let front = address_map::first_slice() + least.max(users * HUGE_PER_HEAP);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let chunk = first_chunk() + chunk;
             let fits = aligned_runs(arena.bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
-            let end = if arena.dense >= HUGE_SLICES { usize::MAX } else { arena.sparse_from() };
+            let end = if arena.dense >= DENSE_MIN { usize::MAX } else { arena.sparse_from() };
             let dense = (front..end).contains(&index);
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
                 return Some(arena.take_at(index, slices));
@@ -581,6 +585,7 @@ impl Arena {
         for (chunk, mask) in pieces(index, slices) {
             let b = self.bits_mut(chunk);
             debug_assert_eq!(b.free & mask, 0);
+            point();
             b.free |= mask;
             if memory != Memory::Clean {
                 b.dirty |= mask;

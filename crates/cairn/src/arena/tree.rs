@@ -9,6 +9,7 @@
 //! Story: docs/giving-back.md
 
 use crate::os;
+use crate::sync::{in_loom, point};
 use core::ptr::null_mut;
 
 /// Properties.
@@ -20,7 +21,7 @@ const LEVELS: usize = 3;
 pub(crate) const LEAF_CHUNKS: usize = 1 << SHIFTS[0];
 const FAN: usize = 1 << SHIFTS[1];
 /// Leaves that there is place for.
-const LEAVES: usize = 1 << 16;
+const LEAVES: usize = in_loom(1 << 16, 1 << 12);
 /// Chunks that there is place for.
 pub(super) const CHUNKS: usize = LEAVES * LEAF_CHUNKS;
 
@@ -183,6 +184,7 @@ impl Tree {
         let was = *bits;
         let own = bit(0, chunk) as u16;
         *bits = if member { was | own } else { was & !own };
+        point();
         let (before, mut now) = (was != 0, *bits != 0);
         let (mut index, mut changed) = (chunk >> SHIFTS[0], before != now);
         for level in [1, 2] {

@@ -9,7 +9,7 @@ use super::Heap;
 use crate::address_map;
 use crate::large;
 use crate::os::Lock;
-use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -26,7 +26,7 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
 /// falls idle may keep from others that come later.
-pub(super) const FULL_SLICES: usize = 256;
+pub(super) const FULL_SLICES: usize = in_shuttle(256, 16);
 
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
@@ -36,7 +36,7 @@ static DEAD: AtomicBool = AtomicBool::new(false);
 
 /// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
 /// of them is nothing to a program with as many threads.
-pub(crate) const CROWD: usize = 256;
+pub(crate) const CROWD: usize = in_shuttle(256, 1);
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -83,6 +83,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: as above.
     unsafe {
         (*heap).in_use = false;
+        point();
         (*heap).next = pool.free;
     }
     pool.free = heap;

@@ -75,11 +75,7 @@ unsafe fn salvage(span: *mut Span) {
                 (*span).absorb((*span).collect());
             }
             if (*span).used() == 0 || (*span).has_local_free() {
-                // If it cannot be left, nothing is in use any more.
-                if (*span).used() == 0 || !abandoned::list(span) {
-                    (*span).empty();
-                    (*span).release();
-                }
+                abandoned::list_or_release(span);
                 return;
             }
             // Full, and nobody's until the next free, unless one has come in.

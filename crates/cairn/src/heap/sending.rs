@@ -8,8 +8,8 @@
 use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, pool};
 use crate::block::{Block, Chain};
 use crate::remote::Pushed;
-use crate::size_class::CLASS_COUNT;
 use crate::span::Span;
+use crate::sync::in_shuttle;
 use crate::{abandoned, address_map};
 
 /// A batch leaves at this many blocks ...
@@ -18,7 +18,7 @@ const BATCH_BLOCKS: u32 = 4;
 const BATCH_BYTES: u32 = 2048;
 /// Recent remote frees (upkeep halves their number) that a thread must have made before it
 /// batches: one that frees now and then holds nothing back.
-const BATCH_AFTER: u32 = 64;
+const BATCH_AFTER: u32 = in_shuttle(64, 2);
 
 /// The batch of a span.
 fn batch_index(span: usize) -> usize {
@@ -114,14 +114,14 @@ impl Heap {
     fn take_over(&mut self, span: *mut Span) {
         // SAFETY: the push made this thread the owner.
         unsafe {
-            let class = (*span).class() % CLASS_COUNT;
+            let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
             let crowded = self.partial[class].len() >= PARTIAL_LIMIT && pool::in_use() > 1;
             if crowded && abandoned::list(span) {
                 return;
             }
             (*span).own(Heap::tag(self));
-            self.park(class, span);
+            self.park(span);
         }
     }
 }
@@ -148,7 +148,7 @@ unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
             // SAFETY: the claim made us the owner; no block is in use.
             unsafe {
                 // No reference is made: the links are the lock's until the span is out of the list.
-                abandoned::remove(span, usize::from((*span).class));
+                abandoned::remove(span, Span::class_at(span));
                 (*span).empty();
                 (*span).release();
             }
@@ -165,11 +165,8 @@ pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
     // SAFETY: the block is in use in that span, and the caller's to free; a claimed span is ours
     // until we let it go.
     unsafe {
-        if let Some(span) = push_to(index, Chain::one(block))
-            && !abandoned::list(span)
-        {
-            (*span).empty();
-            (*span).release();
+        if let Some(span) = push_to(index, Chain::one(block)) {
+            abandoned::list_or_release(span);
         }
     }
 }

@@ -7,8 +7,9 @@
 //! Story: docs/heap.md
 
 use super::{Heap, pool};
-use crate::block::Chain;
+use crate::block::{Caches, Chain};
 use crate::os::{self, Lock};
+use crate::size_class::SizeClass;
 use core::ptr::null_mut;
 
 struct SharedHeap(*mut Heap);
@@ -19,7 +20,7 @@ unsafe impl Send for SharedHeap {}
 static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
 
 /// Takes up to `count` blocks; none if there is no memory.
-pub(crate) fn take(class: usize, count: usize) -> Chain {
+pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
     os::notice_fork();
     let mut shared = SHARED.lock();
     if shared.0.is_null() {
@@ -38,7 +39,7 @@ pub(crate) fn take(class: usize, count: usize) -> Chain {
     for _ in 0..count {
         // SAFETY: the lock makes this thread the heap's; the blocks are the caller's then.
         unsafe {
-            let mut block = Heap::cache_pop(heap, class);
+            let mut block = Caches::pop(&raw mut (*heap).caches, class);
             if block.is_null() {
                 block = (*heap).refill(class);
             }

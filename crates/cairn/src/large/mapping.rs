@@ -9,7 +9,7 @@
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Lock, Moves};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, point};
 use core::ptr::null_mut;
 use core::sync::atomic::fence;
 
@@ -265,6 +265,7 @@ impl Mappings {
         unsafe {
             next.copy_from_nonoverlapping(now, at);
             next.add(at).write(mapping);
+            point();
             next.add(at + 1).copy_from_nonoverlapping(now.add(at), len - at);
         }
         self.publish(len + 1);

@@ -19,13 +19,13 @@ pub(crate) use mapping::hold as hold_mappings;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};
 use crate::os;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, in_shuttle};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
 /// reservation that only as large a block fills.
-const MAPPING_MIN: usize = 32 << 20;
+const MAPPING_MIN: usize = in_shuttle(32 << 20, 512 << 10);
 /// A run grows in place up to here.
 const EXTEND_MAX: usize = 16 << 20;
 /// Runs are aligned to up to this; beyond, a mapping is cut to measure. A mapping for each small block
@@ -34,7 +34,7 @@ const RUN_ALIGN_MAX: usize = 16 << 20;
 /// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
 /// by moving pages, mostly huge ones. Below, that costs more than the next copy: a parser that
 /// grows some buffers to 1 or 2 MiB for each document spends a fifth of its time in page faults then.
-const MOVE_MIN: usize = os::HUGE_PAGE;
+const MOVE_MIN: usize = in_shuttle(os::HUGE_PAGE, 160 << 10);
 /// From here on a page more for colour is cheap.
 const COLOUR_MIN: usize = 128 << 10;
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
@@ -197,7 +197,7 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
-    unsafe { address_map::describe(index, 1, slot, OWNER_LARGE, 0) };
+    unsafe { address_map::describe(index, 1, slot, OWNER_LARGE, SizeClass::FIRST) };
     Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
 }
 

@@ -8,8 +8,9 @@
 //! Story: docs/fork.md
 
 use super::{process_id, thread_token, wait, wake};
-use crate::sync::{Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use core::cell::UnsafeCell;
+use crate::sync::{
+    Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell, in_loom, in_shuttle,
+};
 use core::ops::{Deref, DerefMut};
 use core::ptr::null_mut;
 use core::sync::atomic::fence;
@@ -19,7 +20,7 @@ const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
 /// How often a waiter looks before it sleeps: about the length of the short sections here.
-const SPINS: u32 = 60;
+const SPINS: u32 = in_loom(in_shuttle(60, 1), 1);
 
 /// What threads have to notice on their slow paths, in one word: how many threads are forking, and above
 /// that a count of all else. Relaxed: it guards nothing, and who sees it late acts late.

@@ -5,12 +5,10 @@
 //! Checked: tests fail each call in turn (`fault`), in the workspace's tests.
 //! Story: docs/limits.md
 
-mod cgroup;
 mod linux;
 mod lock;
 mod message;
 
-pub(crate) use cgroup::Group;
 pub use linux::*;
 pub(crate) use lock::{
     Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,

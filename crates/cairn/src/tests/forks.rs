@@ -83,7 +83,7 @@ fn a_child_finds_no_run_that_is_on_its_way() {
 }
 
 fn in_use(size: usize) -> usize {
-    Stats::take().classes[class_of(size)].in_use
+    Stats::take().classes[class_of(size).index()].in_use
 }
 
 /// The fork finds another thread at describing a new span of several slices: the last of them is

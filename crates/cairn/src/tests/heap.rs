@@ -30,7 +30,7 @@ fn free(block: *mut u8) {
 }
 
 fn row(size: usize) -> ClassRow {
-    Stats::take().classes[class_of(size)]
+    Stats::take().classes[class_of(size).index()]
 }
 
 /// (spans, in use, cached, free, untouched) of a class.
@@ -404,7 +404,7 @@ fn the_stats_adds_up() {
         let mapping = allocate(33 << 20);
         free(allocate(300 << 10));
         let l = Stats::take();
-        let row = l.classes[class_of(1024)];
+        let row = l.classes[class_of(1024).index()];
         assert_eq!(row.size, 1024);
         assert_eq!(row.in_use + row.cached + row.free + row.untouched, 2 * IN_SPAN);
         assert_eq!((row.spans, l.spans.bytes), (2, 2 << 14));

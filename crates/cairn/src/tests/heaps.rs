@@ -83,7 +83,7 @@ pub(super) fn free(block: *mut u8) {
 }
 
 fn row(size: usize) -> ClassRow {
-    Stats::take().classes[class_of(size)]
+    Stats::take().classes[class_of(size).index()]
 }
 
 fn owner(block: *mut u8) -> u32 {
@@ -577,7 +577,7 @@ fn race_for_spans(sizes: &[usize]) {
     for round in 1..=ROUNDS {
         let mut held = Vec::new();
         for (&size, theirs) in sizes.iter().rev().zip(THEIRS[..count].iter().rev()) {
-            let mut span = blocks(size, usize::from(CLASSES[class_of(size)].blocks));
+            let mut span = blocks(size, usize::from(class_of(size).layout().blocks));
             theirs.store(span.pop().expect("some"), Ordering::Relaxed);
             held.append(&mut span);
         }

@@ -5,7 +5,7 @@ use super::alone::{Random, alone};
 use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::os;
-use crate::size_class::{CLASSES, SLICE_SIZE};
+use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::{Stats, allocate, arena, check, deallocate, purge, thread};
 use std::collections::BTreeSet;
@@ -44,7 +44,8 @@ fn no_live_page_goes_and_no_block_is_lost() {
         let mut random = Random(0x1234_5678_9abc_def1);
         let mut holes = 0;
         for round in 0..6 {
-            for (class, layout) in CLASSES.iter().enumerate() {
+            for class in SizeClass::all() {
+                let layout = class.layout();
                 let size = layout.size as usize;
                 let run = arena::take_span(layout.slices as usize, 1).expect("there is memory");
                 // SAFETY: made of a run of its own; one reference.
@@ -53,7 +54,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
                 // Some are never carved in half of the rounds.
                 let carved = usize::from(layout.blocks) >> (round % 2);
                 while live.len() < carved {
-                    take(span.carve(carved - live.len()).0, &mut live);
+                    take(span.carve(carved - live.len()).list, &mut live);
                 }
                 live.iter().for_each(|&block| fill(block, size));
                 for step in 0..12 {
@@ -77,7 +78,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
                         let from = live.len();
                         take(span.take_local(), &mut live);
                         take(
-                            if live.len() > from { Chain::EMPTY } else { span.carve(1).0 },
+                            if live.len() > from { Chain::EMPTY } else { span.carve(1).list },
                             &mut live,
                         );
                         live[from..].iter().for_each(|&block| fill(block, size));

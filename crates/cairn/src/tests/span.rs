@@ -5,8 +5,8 @@ use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
 use crate::arena;
 use crate::block::{Block, Chain};
 use crate::remote::Pushed;
-use crate::size_class::{CLASSES, class_of};
-use crate::span::{Span, SpanList};
+use crate::size_class::{SizeClass, class_of};
+use crate::span::{Carved, Span, SpanList};
 use crate::sync::Ordering;
 use crate::{abandoned, thread};
 use core::ptr::null_mut;
@@ -20,7 +20,7 @@ const TAG: u32 = 0x7000;
 fn span_of(size: usize) -> &'static mut Span {
     assert!(thread::start());
     let class = class_of(size);
-    let run = arena::take_span(CLASSES[class].slices as usize, 1).expect("there is memory");
+    let run = arena::take_span(class.span_slices(), 1).expect("there is memory");
     // SAFETY: made of a run of its own; these tests hold on to one reference.
     unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
 }
@@ -72,7 +72,7 @@ fn a_new_span_is_described_and_untouched() {
             assert_counts(span, 0, 0, count);
             assert!(!span.is_full());
             assert_eq!(span.class(), class_of(size));
-            assert!(core::ptr::eq(span.layout(), &CLASSES[span.class()]));
+            assert!(core::ptr::eq(span.layout(), span.class().layout()));
             assert_eq!(span.base(), address_map::slice_address(span.index()));
             for i in 0..slices {
                 let d = address_map::descriptor_at(span.index() + i);
@@ -98,18 +98,18 @@ fn blocks_are_carved_in_the_order_of_their_addresses() {
         let span = span_of(1024);
         let start = span.base();
         let at = |i: usize| start.wrapping_add(i * 1024).cast::<Block>();
-        assert_eq!(span.carve(0).0.count, 0);
-        let (list, zero) = span.carve(5);
-        assert!(zero);
+        assert_eq!(span.carve(0).list.count, 0);
+        let Carved { list, zeroed } = span.carve(5);
+        assert!(zeroed);
         assert_eq!(blocks(list), (0..5).map(at).collect::<Vec<_>>());
         assert_counts(span, 5, 0, 11);
-        let (list, _) = span.carve(1);
+        let list = span.carve(1).list;
         assert_eq!(blocks(list), [at(5)]);
-        let (list, _) = span.carve(100);
+        let list = span.carve(100).list;
         assert_eq!(blocks(list), (6..16).map(at).collect::<Vec<_>>());
         assert_counts(span, 16, 0, 0);
-        let (list, zero) = span.carve(100);
-        assert!(list.head.is_null() && !zero);
+        let Carved { list, zeroed } = span.carve(100);
+        assert!(list.head.is_null() && !zeroed);
         // Exactly these are blocks.
         let described = address_map::descriptor_at(span.index());
         for offset in 0..20_000 {
@@ -127,10 +127,10 @@ fn memory_that_was_used_before_is_not_called_zero() {
         let span = span_of(1024);
         span.release();
         let span = span_of(1024);
-        assert!(!span.carve(1).1);
+        assert!(!span.carve(1).zeroed);
         // And slack stands in front.
         let span = span_of(48);
-        let (list, _) = span.carve(1);
+        let list = span.carve(1).list;
         assert_eq!(list.head.addr() - span.base().addr(), 16384 - 341 * 48);
     });
 }
@@ -139,7 +139,7 @@ fn memory_that_was_used_before_is_not_called_zero() {
 fn what_is_freed_is_handed_out_again() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(7).0);
+        let all = blocks(span.carve(7).list);
         for (i, &block) in all.iter().enumerate() {
             assert_eq!(push(span, block), i == 6, "an event comes with the last");
             assert_counts(span, 6 - i as u32, i as u32 + 1, 9);
@@ -163,7 +163,7 @@ fn what_is_freed_is_handed_out_again() {
 fn a_full_span_has_an_event_after_some_frees() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(16).0);
+        let all = blocks(span.carve(16).list);
         span.set_full(3);
         assert!(span.is_full());
         assert_counts(span, 16, 0, 0);
@@ -195,7 +195,7 @@ fn a_full_span_has_an_event_after_some_frees() {
 fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(16).0);
+        let all = blocks(span.carve(16).list);
         span.absorb(Chain::EMPTY);
         assert_counts(span, 16, 0, 0);
         span.set_full(8);
@@ -212,7 +212,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert!(!span.is_full());
         assert_counts(span, 14, 2, 0);
         let young = span_of(1024);
-        let some = blocks(young.carve(4).0);
+        let some = blocks(young.carve(4).list);
         young.set_full(2);
         young.forget_lists();
         young.absorb(chain_of(&some[..1]));
@@ -231,7 +231,7 @@ fn every_span_has_a_word_of_its_own() {
         let spans: Vec<&mut Span> = (0..130).map(|_| span_of(1024)).collect();
         let mut given = Vec::new();
         for span in spans {
-            let all = blocks(span.carve(16).0);
+            let all = blocks(span.carve(16).list);
             // SAFETY: blocks of that span, in use.
             let pushed = unsafe { span.word().push(span.base(), chain_of(&all[3..6])) };
             assert_eq!(pushed, Pushed::Queued);
@@ -250,7 +250,7 @@ fn every_span_has_a_word_of_its_own() {
 fn the_check_notices_wrong_links_and_counts() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(8).0);
+        let all = blocks(span.carve(8).list);
         all.iter().take(3).for_each(|&block| {
             push(span, block);
         });
@@ -272,7 +272,13 @@ fn the_check_notices_wrong_links_and_counts() {
         span.check();
         // SAFETY: the span is ours, and no block of it is used any more.
         unsafe {
-            address_map::describe(span.index(), 1, address_map::slot(span.index()), TAG, 3);
+            address_map::describe(
+                span.index(),
+                1,
+                address_map::slot(span.index()),
+                TAG,
+                SizeClass::in_turn(3),
+            );
         }
         assert!(panics(|| span.check()), "another class");
     });
@@ -323,7 +329,7 @@ fn the_fullest_abandoned_span_is_reclaimed() {
         let mut spans = Vec::new();
         for live in [3, 9, 12, 1] {
             let span = span_of(1024);
-            let all = blocks(span.carve(live).0);
+            let all = blocks(span.carve(live).list);
             // SAFETY: the test holds the span.
             assert!(unsafe { abandoned::list(span) });
             assert_eq!(owner(span.index()), OWNER_ABANDONED);
@@ -360,7 +366,7 @@ fn a_span_is_not_left_if_everything_in_it_is_pending() {
     alone(|| {
         let class = class_of(1024);
         let span = span_of(1024);
-        let all = blocks(span.carve(4).0);
+        let all = blocks(span.carve(4).list);
         // SAFETY: blocks of a span that the test holds, in use.
         unsafe {
             assert_eq!(span.word().push(span.base(), chain_of(&all)), Pushed::Queued);

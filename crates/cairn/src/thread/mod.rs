@@ -6,21 +6,20 @@
 //! Story: docs/fork.md, docs/tls.md
 
 mod purge;
-mod small;
 mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::Block;
 use crate::heap::{self, Heap, pool, salvage, shared};
 use crate::os::Lock;
-use crate::size_class::{CLASSES, SLICE_SIZE};
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::size_class::{SLICE_SIZE, SizeClass};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
 use crate::{abandoned, arena, large, os};
+use core::ffi::c_void;
 use core::ptr::null_mut;
 
 pub use purge::start_purge_thread;
-pub use small::start_small_thread;
-pub(crate) use tls::{get as heap, owns};
+pub(crate) use tls::get as heap;
 
 /// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
 /// its tag is no real heap's: those stand at multiples of a page.
@@ -42,12 +41,12 @@ pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 
 /// The reservation and the key are made once.
-static STARTED: Lock<()> = Lock::new(());
+pub(crate) static STARTED: Lock<()> = Lock::new(());
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
 /// Slow slow_ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these
 /// slow_ticks takes the shared heap' lock.
-const TICKS_WITHOUT_HEAP: usize = 16;
+const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
 /// Whether the C library calls us around each fork.
 static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
 
@@ -72,22 +71,19 @@ fn own_heap() -> *mut Heap {
 fn is_new() -> bool {
     // Relaxed: the crowd's heaps were taken after the key was made, under the lock that `has_free` takes.
     let key = KEY.load(Ordering::Relaxed);
-    // The values of 32 keys are in glibc's descriptor of the thread; for others it allocates.
-    if !(1..=32).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
+    if !(1..=os::STATIC_KEYS).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
         return false;
     }
-    // SAFETY: the key exists. Its value is a count until it is a heap; `leave` tells them apart.
-    unsafe {
-        let slow_ticks = libc::pthread_getspecific(key - 1).addr();
-        let next = core::ptr::without_provenance_mut(slow_ticks + 1);
-        slow_ticks < TICKS_WITHOUT_HEAP && libc::pthread_setspecific(key - 1, next) == 0
-    }
+    // The value is a count until it is a heap; `leave` tells them apart.
+    let slow_ticks = os::thread_value(key - 1).addr();
+    let next = core::ptr::without_provenance(slow_ticks + 1);
+    slow_ticks < TICKS_WITHOUT_HEAP && os::set_thread_value(key - 1, next)
 }
 
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
 #[cold]
 #[inline(never)]
-pub(crate) fn refill(class: usize) -> *mut Block {
+pub(crate) fn refill(class: SizeClass) -> *mut Block {
     let heap = own_heap();
     if heap.is_null() {
         // New, or on its way out, or one thread more than there are heaps; or out of memory.
@@ -138,9 +134,9 @@ fn make_reservation() -> bool {
 pub fn see_forks() {
     // Relaxed: it is asked once; the handlers may allocate to register, and no lock is held.
     if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers stay loaded as long as the process.
-        let error = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-        FORKS_SEEN.store(error == 0, Ordering::Relaxed);
+        let handlers =
+            os::ForkHandlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) };
+        FORKS_SEEN.store(os::on_fork(handlers), Ordering::Relaxed);
     }
 }
 
@@ -148,11 +144,8 @@ pub fn see_forks() {
 fn key() -> u32 {
     let _started = STARTED.lock();
     if KEY.load(Ordering::Relaxed) == 0 {
-        let mut key = 0;
-        // SAFETY: `key` is valid for writing; the destructor stays loaded as long as the process.
-        if unsafe { libc::pthread_key_create(&mut key, Some(leave)) } == 0 {
-            KEY.store(key + 1, Ordering::Relaxed);
-        }
+        let key = os::thread_key(leave).map_or(0, |key| key + 1);
+        KEY.store(key, Ordering::Relaxed);
     }
     KEY.load(Ordering::Relaxed)
 }
@@ -180,9 +173,7 @@ fn arrive() -> *mut Heap {
     }
     // First the slot: the C library may allocate to store the key.
     tls::set(heap);
-    // SAFETY: the key exists.
-    let set = || unsafe { libc::pthread_setspecific(key - 1, heap.cast()) };
-    if os::keeping_errno(set) != 0 {
+    if !os::set_thread_value(key - 1, heap.cast()) {
         tls::set((&raw const EMPTY.heap).cast_mut());
         // SAFETY: it was the calling thread's, which cannot reach it any more.
         unsafe { pool::put(heap) };
@@ -193,7 +184,7 @@ fn arrive() -> *mut Heap {
 
 /// The calling thread leaves: its heap goes to the pool, its spans to whoever needs them.
 /// Frees and allocations of later destructors still work.
-extern "C" fn leave(heap: *mut libc::c_void) {
+extern "C" fn leave(heap: *mut c_void) {
     let heap: *mut Heap = heap.cast();
     let newcomer = heap.addr() <= TICKS_WITHOUT_HEAP;
     // In a forked child glibc may hand a new thread the values of one that was ending.
@@ -262,7 +253,7 @@ fn settle() {
     arena::settle_in_child(|| {
         let spans = address_map::heads().map(|(index, owner, class)| match owner {
             OWNER_LARGE => (index, large::slices_at(index)),
-            _ => (index, usize::from(CLASSES[class].slices)),
+            _ => (index, class.span_slices()),
         });
         // SAFETY: heaps are never unmapped.
         let kept = |heap: *mut Heap| large::cached_run(unsafe { &(*heap).large_cache });

@@ -8,9 +8,6 @@
 
 use super::EMPTY;
 use crate::heap::Heap;
-use crate::sync::AtomicU32;
-#[cfg(not(target_arch = "x86_64"))]
-use crate::sync::Ordering;
 use core::arch::{asm, global_asm};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "s390x")))]
@@ -46,32 +43,6 @@ pub(crate) fn get() -> *mut Heap {
         );
     }
     heap
-}
-
-/// Whether `owner` is the tag of `heap`. The compiler does not fold an atomic load into a
-/// comparison; this is that one instruction.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn owns(heap: *mut Heap, owner: &AtomicU32) -> bool {
-    // SAFETY: reads one aligned word, as a relaxed load would.
-    unsafe {
-        asm!(
-            "cmp dword ptr [{0}], {1:e}",
-            "jne {2}",
-            in(reg) owner.as_ptr(),
-            in(reg) heap,
-            label { return false },
-            options(nostack, readonly),
-        );
-    }
-    true
-}
-
-/// Whether `owner` is the tag of `heap`.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-pub(crate) fn owns(heap: *mut Heap, owner: &AtomicU32) -> bool {
-    owner.load(Ordering::Relaxed) == Heap::tag(heap)
 }
 
 /// The calling thread's heap, or a stand-in.

@@ -2,7 +2,6 @@
 
 use super::EMPTY;
 use crate::heap::Heap;
-use crate::sync::{AtomicU32, Ordering};
 use std::cell::Cell;
 
 loom::thread_local! {
@@ -17,10 +16,4 @@ pub(crate) fn get() -> *mut Heap {
 /// Makes `heap` the calling thread's.
 pub(super) fn set(heap: *mut Heap) {
     SLOT.with(|slot| slot.set(heap));
-}
-
-/// Whether `owner` is the tag of `heap`.
-#[track_caller]
-pub(crate) fn owns(heap: *mut Heap, owner: &AtomicU32) -> bool {
-    owner.load(Ordering::Relaxed) == Heap::tag(heap)
 }

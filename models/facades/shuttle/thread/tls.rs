@@ -7,18 +7,12 @@
 
 use super::EMPTY;
 use crate::heap::Heap;
-use crate::sync::{AtomicU32, Ordering};
 use crate::whole::threads;
 
 /// The calling thread's heap, or a stand-in.
 pub(crate) fn get() -> *mut Heap {
     let heap: *mut Heap = threads::slot().cast();
     if heap.is_null() { (&raw const EMPTY.heap).cast_mut() } else { heap }
-}
-
-/// Whether `owner` is the tag of `heap`.
-pub(crate) fn owns(heap: *mut Heap, owner: &AtomicU32) -> bool {
-    owner.load(Ordering::Relaxed) == Heap::tag(heap)
 }
 
 /// Makes `heap` the calling thread's.

@@ -4,7 +4,15 @@
 //! Threads: any; holds nothing.
 //! Checked: const assertions here, property tests over every size below.
 //! Story: docs/size-classes.md
-#![forbid(unsafe_code)]
+
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "a number that is known to be one of a class needs no check")]
+mod index;
+
+pub(crate) use index::SizeClass;
+
+use crate::sync::in_shuttle;
 
 /// Bytes in a slice, the unit in which spans and large blocks take memory. Half of it doubles
 /// the metadata; twice of it leaves more free blocks in small programs' spans.
@@ -22,16 +30,16 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// of a batch freed in random order lie all over, and the next batch misses the cache
 /// (docs/why-not.md has the figures).
 const CACHE_BYTES: usize = 64 << 10;
-const CACHE_BLOCKS: usize = 48;
+const CACHE_BLOCKS: usize = in_shuttle(48, 2);
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 /// The first class, of blocks over 4 KiB, that has the longest spans.
-pub(crate) const LONG_CLASS: usize = 40;
+const LONG_CLASS: usize = 40;
 
 /// How spans of one class are cut. Tools read the table by way of `outside::HEADER`.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Class {
+pub(crate) struct ClassLayout {
     /// Bytes in a block.
     pub(crate) size: u32,
     /// Blocks in a span.
@@ -53,8 +61,8 @@ pub(crate) struct Class {
     pub(crate) mask: u64,
 }
 
-impl Class {
-    const fn new(size: usize) -> Class {
+impl ClassLayout {
+    const fn new(size: usize) -> ClassLayout {
         let slices = match size {
             ..=1024 => 1,
             1025..=4096 => 4,
@@ -76,7 +84,7 @@ impl Class {
         // offset * inverse = (offset / size) << shift if size divides offset, and no other
         // 64-bit offset gives such a value: both steps are bijections.
         let mask = !((blocks.next_power_of_two() as u64 - 1) << shift);
-        Class {
+        ClassLayout {
             size: size as u32,
             blocks: blocks as u16,
             slices: slices as u16,
@@ -89,7 +97,7 @@ impl Class {
 }
 
 /// The classes, smallest first.
-pub(crate) static CLASSES: [Class; CLASS_COUNT] = classes().0;
+pub(crate) static CLASSES: [ClassLayout; CLASS_COUNT] = classes().0;
 /// Their masks, apart: a free finds its own by one instruction, in its heap's copy.
 pub(crate) const MASKS: [u64; CLASS_COUNT] = classes().1;
 
@@ -105,11 +113,11 @@ const fn class_size(class: usize) -> usize {
     }
 }
 
-const fn classes() -> ([Class; CLASS_COUNT], [u64; CLASS_COUNT]) {
-    let (mut table, mut masks) = ([Class::new(16); CLASS_COUNT], [0; CLASS_COUNT]);
+const fn classes() -> ([ClassLayout; CLASS_COUNT], [u64; CLASS_COUNT]) {
+    let (mut table, mut masks) = ([ClassLayout::new(16); CLASS_COUNT], [0; CLASS_COUNT]);
     let mut i = 0;
     while i < CLASS_COUNT {
-        table[i] = Class::new(class_size(i));
+        table[i] = ClassLayout::new(class_size(i));
         masks[i] = table[i].mask;
         i += 1;
     }
@@ -134,9 +142,10 @@ pub(crate) const SMALL_CLASS: [u8; SMALL_MAX / MIN_ALIGN + 1] = {
 
 /// The class for a size up to `MEDIUM_MAX`.
 #[inline(always)]
-pub(crate) fn class_of(size: usize) -> usize {
+pub(crate) fn class_of(size: usize) -> SizeClass {
     if size <= SMALL_MAX {
-        SMALL_CLASS[(size + MIN_ALIGN - 1) >> MIN_ALIGN.trailing_zeros()] as usize
+        let step = (size + MIN_ALIGN - 1) >> MIN_ALIGN.trailing_zeros();
+        SizeClass(usize::from(SMALL_CLASS[step]))
     } else {
         medium_class(size)
     }
@@ -144,17 +153,17 @@ pub(crate) fn class_of(size: usize) -> usize {
 
 /// The class for a size in `SMALL_MAX + 1 ..= MEDIUM_MAX`.
 #[inline(always)]
-pub(crate) fn medium_class(size: usize) -> usize {
+pub(crate) fn medium_class(size: usize) -> SizeClass {
     let last = size - 1;
     let power = last.ilog2() as usize;
     // 32 at 2^10, and 4 more for each doubling.
-    power * 4 + ((last >> (power - 2)) & 3) - 8
+    SizeClass(power * 4 + ((last >> (power - 2)) & 3) - 8)
 }
 
 /// The smallest class whose blocks hold `size` bytes and are all aligned to `align`, a power
 /// of two; None if no span serves that.
 #[inline]
-pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<usize> {
+pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<SizeClass> {
     if align > SLICE_SIZE || size > MEDIUM_MAX {
         return None;
     }
@@ -175,7 +184,7 @@ mod tests {
     #[test]
     fn every_size_fits_its_class_within_the_waste_bound() {
         for size in 1..=MEDIUM_MAX {
-            let class = class_of(size);
+            let class = class_of(size).index();
             let block = CLASSES[class].size as usize;
             assert!(block >= size);
             assert!(class == 0 || (CLASSES[class - 1].size as usize) < size, "{size}");
@@ -186,7 +195,7 @@ mod tests {
                 assert!(waste * 4 < size, "{size} in {block}");
             }
         }
-        assert_eq!(class_of(0), 0);
+        assert_eq!(class_of(0), SizeClass::FIRST);
     }
 
     /// The table is made by the compiler; here by the program.
@@ -200,7 +209,7 @@ mod tests {
             };
             assert_eq!(c.slices, slices);
             assert!(c.slack < c.size);
-            let of = |c: &Class| (c.size, c.blocks, c.slices, c.slack, c.inverse, c.mask);
+            let of = |c: &ClassLayout| (c.size, c.blocks, c.slices, c.slack, c.inverse, c.mask);
             assert_eq!(of(c), of(&made));
             assert_eq!((c.size as u64 >> c.size.trailing_zeros()).wrapping_mul(c.inverse), 1);
         }
@@ -251,7 +260,7 @@ mod tests {
         for shift in 0..=SLICE_SHIFT {
             let align = 1usize << shift;
             for size in (0..=MEDIUM_MAX).step_by(7).chain([MEDIUM_MAX]) {
-                let c = CLASSES[class_of_aligned(size, align).expect("refilled")];
+                let c = class_of_aligned(size, align).expect("served").layout();
                 assert!(c.size as usize >= size);
                 for i in 0..c.blocks as usize {
                     assert_eq!((c.slack as usize + i * c.size as usize) % align, 0);

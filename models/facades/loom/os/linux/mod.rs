@@ -1,8 +1,10 @@
-//! A system for models: one reservation of zeroed memory, and futexes that loom schedules.
+//! A system for models: one reservation of zeroed memory, futexes that loom schedules, and one key with
+//! a destructor. Nobody forks.
 
 use crate::sync::{AtomicU32, touched};
 use core::ptr::null_mut;
 use loom::thread::{Thread, current, park};
+use core::ffi::c_void;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
@@ -142,6 +144,80 @@ pub(crate) fn thread_token() -> usize {
 /// There is one process.
 pub(crate) fn process_id() -> u32 {
     1
+}
+
+thread_local! {
+    /// One thread of the system's runs all of a model.
+    static END: Cell<Option<extern "C" fn(*mut c_void)>> = const { Cell::new(None) };
+}
+
+loom::thread_local! {
+    static VALUE: Cell<*mut c_void> = Cell::new(null_mut());
+}
+
+pub(crate) const STATIC_KEYS: u32 = 32;
+
+/// There are no threads of the library's own: what they do the models do where they want it.
+pub fn start_small_thread(
+    _stack_size: usize,
+    _body: extern "C" fn(*mut c_void) -> *mut c_void,
+) -> Option<usize> {
+    None
+}
+
+pub(crate) fn join_thread(_: usize) {}
+
+pub(crate) fn name_thread(_: &core::ffi::CStr) {}
+
+pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
+    false
+}
+
+/// There is no group.
+pub(crate) struct Group;
+
+impl Group {
+    pub(crate) fn find() -> Option<Group> {
+        None
+    }
+
+    pub(crate) fn used_and_limit(&self) -> Option<(u64, u64)> {
+        None
+    }
+}
+
+pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
+    END.set(Some(end));
+    Some(0)
+}
+
+pub(crate) fn thread_value(_: u32) -> *mut c_void {
+    VALUE.with(Cell::get)
+}
+
+pub(crate) fn set_thread_value(_: u32, value: *const c_void) -> bool {
+    VALUE.with(|place| place.set(value.cast_mut()));
+    true
+}
+
+/// The calling thread ends.
+pub(crate) fn end_thread() {
+    let value = VALUE.with(|place| place.replace(null_mut()));
+    if let Some(end) = END.get()
+        && !value.is_null()
+    {
+        end(value);
+    }
+}
+
+pub(crate) struct ForkHandlers {
+    pub(crate) prepare: Option<unsafe extern "C" fn()>,
+    pub(crate) parent: Option<unsafe extern "C" fn()>,
+    pub(crate) child: Option<unsafe extern "C" fn()>,
+}
+
+pub(crate) fn on_fork(_: ForkHandlers) -> bool {
+    true
 }
 
 /// Sleeps while `*word == expected`, or returns at once if it is not. Nothing comes between the

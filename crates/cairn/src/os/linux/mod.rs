@@ -1,14 +1,19 @@
-//! Owns: the Linux implementation of the `os` room.
+//! Owns: what `os` asks of a system, for Linux: memory, time, last words. `threads` has the rest.
 //! Idea: private anonymous mappings, changed by mprotect, madvise and mremap.
 //! Never: keeps state but the cached page size, and whether huge pages are wanted.
 //! Threads: any; holds nothing.
 //! Checked: see `os`.
 //! Story: docs/limits.md
 
+mod cgroup;
+mod threads;
+
+pub(crate) use cgroup::Group;
+pub use threads::*;
+
 use super::{Moves, fault};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use core::ffi::CStr;
-use core::ptr::{null, null_mut};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::ptr::null_mut;
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
@@ -252,54 +257,6 @@ pub(crate) fn seed() -> usize {
     let [low, high]: [usize; 2] =
         unsafe { core::ptr::with_exposed_provenance::<[usize; 2]>(random).read_unaligned() };
     low ^ high.rotate_left(32)
-}
-
-/// A number that tells the calling thread from all others; the same in a forked child.
-pub(crate) fn thread_token() -> usize {
-    // SAFETY: has no preconditions; errno's place is each thread's own.
-    unsafe { libc::__errno_location() }.addr()
-}
-
-/// Gives the calling thread a name of at most 15 bytes.
-pub(crate) fn name_thread(name: &CStr) {
-    // SAFETY: a C string.
-    keeping_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
-}
-
-/// The number of the calling process.
-pub(crate) fn process_id() -> u32 {
-    // SAFETY: has no preconditions.
-    unsafe { libc::getpid() as u32 }
-}
-
-/// Sleeps while `*word == expected`, or returns at once if it is not.
-pub(crate) fn wait(word: &AtomicU32, expected: u32) {
-    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let none: *const libc::timespec = null();
-    // SAFETY: the word outlives the call; the kernel only reads it.
-    keeping_errno(|| unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, none)
-    });
-}
-
-/// Sleeps for so long while `*word == expected`, less where the system wants; false if it does not let
-/// anybody sleep.
-pub(crate) fn wait_for(word: &AtomicU32, expected: u32, ms: usize) -> bool {
-    let time = libc::timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
-    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word and the time outlive the call; the kernel only reads them; errno's location is
-    // the thread's.
-    keeping_errno(|| unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, &raw const time) == 0
-            || [libc::ETIMEDOUT, libc::EAGAIN, libc::EINTR].contains(&*libc::__errno_location())
-    })
-}
-
-/// Wakes one sleeper on `word`.
-pub(crate) fn wake(word: &AtomicU32) {
-    let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the address is only a key.
-    keeping_errno(|| unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, 1) });
 }
 
 /// Writes to standard error, as much as it takes.
