@@ -3,7 +3,7 @@
 //! Never: decides who may touch a block; that is the caller's word.
 //! Threads: whoever owns the blocks; holds nothing.
 //! Checked: the models follow every chain; `Span::check` walks the lists.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 use crate::sync::Plain;
 use core::ptr::null_mut;

@@ -3,7 +3,7 @@
 //! Never: touches memory.
 //! Threads: any; holds nothing.
 //! Checked: const assertions here, property tests over every size below.
-//! Story: docs/size-classes.md
+//! Story: docs/design/size-classes.md
 #![forbid(unsafe_code)]
 
 /// Bytes in a slice, the unit in which spans and large blocks take memory. Half of it doubles

@@ -4,7 +4,7 @@
 //! Never: knows how threads find their heap, or the C ABI.
 //! Threads: the thread that has the heap; takes the locks of `abandoned` and `arena`, never both.
 //! Checked: `Heap::check`; oracle and stress tests.
-//! Story: docs/heap.md
+//! Story: docs/design/heap.md
 
 pub(crate) mod pool;
 pub(crate) mod salvage;

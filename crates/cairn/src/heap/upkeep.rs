@@ -3,7 +3,7 @@
 //! Never: is reached from a fast path.
 //! Threads: as `heap`.
 //! Checked: see `heap`.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 use super::{Heap, LOOK, pool, salvage};
 use crate::address_map;

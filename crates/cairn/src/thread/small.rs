@@ -3,7 +3,7 @@
 //! Never: is called on the way of an allocation.
 //! Threads: any; the C library may allocate in it.
 //! Checked: tests/purge_thread.rs and tests/account.rs of the C layer.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;

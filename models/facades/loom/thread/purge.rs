@@ -3,7 +3,7 @@
 //! Never: starts a thread of the system's, which loom would not schedule.
 //! Threads: any.
 //! Checked: nothing to check.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 /// False: there is none.
 pub fn start_purge_thread() -> bool {
