@@ -9,7 +9,7 @@
 //!
 //! `build.rs` copies the core's files and lays the few of `facades` over them; `changes.toml` has
 //! the single lines that differ, each with its reason; `seeds.toml` has bugs that the models must
-//! find. docs/design/remote-frees.md says what is proved, and within which bounds.
+//! find. docs/results/verification.md says what is proved, and within which bounds.
 //!
 //! ```sh
 //! cargo test -p cairn-models     # quick bounds
