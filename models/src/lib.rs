@@ -8,7 +8,8 @@
 //! | `seeds` | whether the seeded bugs fit the core | - |
 //!
 //! `build.rs` copies the core's files and lays the few of `facades` over them: `sync`, the
-//! system, and where a thread's heap is found. `seeds.toml` has bugs that the models must find. docs/protocol.md says what is proved, and within which bounds.
+//! system, and where a thread's heap is found. `seeds.toml` has bugs that the models must find.
+//! docs/results/verification.md says what is proved, and within which bounds.
 //!
 //! ```sh
 //! cargo test -p cairn-models     # quick bounds

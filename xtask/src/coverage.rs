@@ -18,13 +18,13 @@ pub(crate) struct Args {
     /// Report what the last run has recorded, without running the tests again.
     #[arg(long)]
     report_only: bool,
-    /// Write the table into docs/coverage.md.
+    /// Write the table into docs/results/verification.md.
     #[arg(long)]
     update: bool,
 }
 
 const CORE: &str = "crates/cairn/src";
-const PAGE: &str = "docs/coverage.md";
+const PAGE: &str = "docs/results/verification.md";
 const TOOLCHAIN: &str = "+nightly";
 const FLAGS: &str =
     "-Cinstrument-coverage -Zcoverage-options=branch -Cllvm-args=-runtime-counter-relocation";

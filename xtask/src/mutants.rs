@@ -33,7 +33,7 @@ pub(crate) struct Args {
 }
 
 const CORE: &str = "crates/cairn";
-const PAGE: &str = "docs/mutants.md";
+const PAGE: &str = "docs/results/verification.md";
 /// What is changed, everything between the system calls and the interface, and the tests that
 /// are about it.
 const FILES: [(&str, &str); 19] = [

@@ -13,7 +13,7 @@
 //! report       tables and JSON
 //! ```
 //!
-//! The story is in `docs/scaling-model.md`.
+//! The story is in `docs/results/scaling.md`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

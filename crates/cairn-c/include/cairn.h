@@ -61,14 +61,14 @@ void cairn_purge(void);
 
 /*
  * Writes to standard error where the process's memory is: what the program holds, what cairn adds
- * and why, and what is resident; docs/ledger.md explains it. Other threads run on meanwhile, so
+ * and why, and what is resident; docs/guide/statistics.md explains it. Other threads run on meanwhile, so
  * that the figures need not be of one moment. Nothing is allocated.
  */
 void cairn_stats_print(void);
 
 /*
  * Where everything is, for tools that read a heap from outside, in a live process or a core
- * file. docs/outside-view.md describes how. Constant; fields are only ever added at the end, and
+ * file. docs/design/outside-view.md describes how. Constant; fields are only ever added at the end, and
  * `version` changes when the meaning of one does.
  */
 struct cairn_header {

@@ -1,5 +1,5 @@
 //! The account in words and as a table, for people who run programs. The core's `Stats` has the
-//! figures; the kernel says what is resident. docs/ledger.md explains the lines.
+//! figures; the kernel says what is resident. docs/guide/statistics.md explains the lines.
 
 use crate::report::Output;
 use crate::settings::Text;
@@ -200,7 +200,8 @@ fn write_table(out: &mut Output, stats: &Stats) -> fmt::Result {
     )?;
     writeln!(
         out,
-        "A block counts with all the bytes it has room for. More in cairn's docs/ledger.md."
+        "A block counts with all the bytes it has room for. More in cairn's \
+         docs/guide/statistics.md."
     )
 }
 

@@ -5,7 +5,7 @@
 //! process die of the signal. The interrupted thread waits for its end in the handler, though not
 //! for ever: it may be the one that holds the lock.
 //!
-//! docs/ledger.md says what it changes for a program.
+//! docs/guide/statistics.md says what it changes for a program.
 
 use crate::settings::Signals;
 use crate::stats;

@@ -42,7 +42,7 @@ fn zeroed(count: usize, size: usize) -> *mut c_void {
     }
 }
 
-/// Always inlined: the jump would be an instruction in each `realloc` (docs/fast-paths.md).
+/// Always inlined: the jump would be an instruction in each `realloc` (docs/design/fast-paths.md).
 ///
 /// # Safety
 ///

@@ -3,7 +3,7 @@
 //! Never: touches blocks but to make holes.
 //! Threads: any; one lock per class, held for a few link changes; nothing else is locked inside.
 //! Checked: loom models of the word's states; the stress tests.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 use crate::address_map;
 use crate::block::Chain;

@@ -5,7 +5,7 @@
 //! Never: knows heaps, lists or locks; decides what a slice is used for.
 //! Threads: reading: any. `init` and `commit`: one at a time, the caller sees to it.
 //! Checked: const assertions here; layout asserted in `init`.
-//! Story: docs/layout.md
+//! Story: docs/design/layout.md
 
 use crate::os;
 use crate::remote::RemoteWord;

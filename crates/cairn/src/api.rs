@@ -3,7 +3,7 @@
 //! Never: knows C types or errno.
 //! Threads: any, at any time in a thread's life; holds nothing.
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
-//! Story: docs/fast-paths.md
+//! Story: docs/design/fast-paths.md
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE, OWNER_NONE};
 use crate::block::{Block, Caches};

@@ -4,7 +4,7 @@
 //! Never: decides who may touch a block; that is the caller's word.
 //! Threads: whoever owns the blocks; holds nothing.
 //! Checked: the models follow every chain; `Span::check` walks the lists.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 use crate::size_class::{CLASS_COUNT, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX, SizeClass};
 use crate::sync::{Ordering, Plain};

@@ -3,7 +3,7 @@
 //! Never: is read by the allocator itself.
 //! Threads: none; constant.
 //! Checked: a C test walks its own heap by the header alone.
-//! Story: docs/outside-view.md
+//! Story: docs/design/outside-view.md
 
 use crate::address_map::{self, HEAP_SIZE};
 use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};

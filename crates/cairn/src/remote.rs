@@ -4,7 +4,7 @@
 //! Threads: any thread may push; the other calls belong to the owner or, where said, to the
 //!   owner of the list of abandoned spans's lock.
 //! Checked: loom models (the `models` crate) on this very code; states asserted in debug builds.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 use crate::block::{Block, Chain};
 use crate::sync::{AtomicU64, Ordering};

@@ -4,7 +4,7 @@
 //! Threads: the owner of the span alone (see `remote`), or the owner of the lock of the list
 //!   that the span stands in, for the links.
 //! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
-//! Story: docs/layout.md
+//! Story: docs/design/spans.md
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain};

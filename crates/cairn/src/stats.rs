@@ -5,7 +5,7 @@
 //! Threads: any. Other threads' lists are read as they change: figures of a running program
 //!   are close, those of a program at rest exact.
 //! Checked: the reconciliation test compares with the kernel's account.
-//! Story: docs/ledger.md
+//! Story: docs/design/accounting.md
 
 use crate::address_map::{self, OWNER_LARGE};
 use crate::heap::{Heap, pool};

@@ -3,7 +3,7 @@
 //! Never: anything else; it knows nothing above it.
 //! Threads: any; holds nothing.
 //! Checked: by what is built on it.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 pub(crate) use core::cell::UnsafeCell;
 pub(crate) use core::sync::atomic::{

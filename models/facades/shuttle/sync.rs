@@ -4,7 +4,7 @@
 //! Never: knows who schedules.
 //! Threads: any.
 //! Checked: by what is built on it.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 pub(crate) use crate::whole::threads::point;
 pub(crate) use core::cell::UnsafeCell;

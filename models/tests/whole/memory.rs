@@ -6,7 +6,7 @@
 //! Never: lets anybody else run.
 //! Threads: any; one lock.
 //! Checked: it is the check.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use std::ops::Range;
 use std::ptr::null_mut;

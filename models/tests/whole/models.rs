@@ -3,7 +3,7 @@
 //! Never: knows how it is scheduled.
 //! Threads: the model's.
 //! Checked: contents and overlap at each step; at the end nothing is left (`nothing_is_left`).
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::held::{Bag, Held, Random};
 use super::threads::{self, spawn};

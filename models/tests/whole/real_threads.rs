@@ -3,7 +3,7 @@
 //! Never: is compiled elsewhere.
 //! Threads: the test's.
 //! Checked: by Miri.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::held::{Held, Random};
 use super::{memory, models, threads};

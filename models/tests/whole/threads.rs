@@ -5,7 +5,7 @@
 //! Never: holds its locks over a point.
 //! Threads: the model's, one at a time; under Miri, and without a model, the real ones.
 //! Checked: a model whose threads all sleep has ended: shuttle says so.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use crate::sync::AtomicU32;
 pub(crate) use std::ffi::c_void;

@@ -4,7 +4,7 @@
 //! Never: knows size classes, what spans hold, or threads.
 //! Threads: any; one lock, never held across a purging system call.
 //! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 mod bits;
 mod tree;

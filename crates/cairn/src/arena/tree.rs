@@ -6,7 +6,7 @@
 //! Never: looks at the chunks themselves.
 //! Threads: the arena's lock owner.
 //! Checked: the unit tests below compare with plain lists.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 use crate::os;
 use crate::sync::{in_loom, point};

@@ -3,7 +3,7 @@
 //! Never: looks inside a heap in use.
 //! Threads: any; one lock.
 //! Checked: thread churn tests.
-//! Story: docs/heap.md
+//! Story: docs/design/shared-heap.md
 
 use super::Heap;
 use crate::address_map;

@@ -4,7 +4,7 @@
 //! Never: believes a list of a thread that may have been anywhere in its work.
 //! Threads: any; one at a time, by the lock, inside which those of `abandoned` and `arena` are taken.
 //! Checked: the fork tests; the models fork at every step.
-//! Story: docs/fork.md
+//! Story: docs/design/fork.md
 
 use super::pool;
 use crate::abandoned;

@@ -3,7 +3,7 @@
 //! Never: holds anything back for a thread that seldom frees to others.
 //! Threads: as `heap`; the free functions here, any.
 //! Checked: the models of the word; traffic tests.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, pool};
 use crate::block::{Block, Chain};

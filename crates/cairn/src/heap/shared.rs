@@ -4,7 +4,7 @@
 //! Never: is asked again once a thread has shown that it needs a class.
 //! Threads: any; one lock, inside which the heap's own locks are taken.
 //! Checked: the idle thread and late allocation tests.
-//! Story: docs/heap.md
+//! Story: docs/design/shared-heap.md
 
 use super::{Heap, pool};
 use crate::block::{Caches, Chain};

@@ -3,7 +3,7 @@
 //! Never: is reached from a fast path.
 //! Threads: as `heap`.
 //! Checked: see `heap`.
-//! Story: docs/design/giving-back.md
+//! Story: docs/design/upkeep.md
 
 use super::{Heap, LOOK, pool, salvage};
 use crate::address_map;

@@ -4,7 +4,7 @@
 //! Never: touches the reservation, but to have it purged when the system has no more memory.
 //! Threads: any; one lock, held across the system calls that change a mapping in the table.
 //! Checked: oracle tests with contents; fault injection.
-//! Story: docs/large-blocks.md
+//! Story: docs/design/large-blocks.md
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
 use crate::arena;

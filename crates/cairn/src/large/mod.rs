@@ -4,7 +4,7 @@
 //! Never: knows heaps or size classes' tables.
 //! Threads: any; takes the arena's lock or the mappings', one at a time.
 //! Checked: oracle tests with contents; fault injection.
-//! Story: docs/large-blocks.md
+//! Story: docs/design/large-blocks.md
 
 mod mapping;
 

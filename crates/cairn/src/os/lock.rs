@@ -5,7 +5,7 @@
 //! Never: is taken on a fast path.
 //! Threads: any; see ARCHITECTURE.md for the order in which locks may nest.
 //! Checked: the stress tests; its states are the classic futex mutex; the models fork at every step.
-//! Story: docs/fork.md
+//! Story: docs/design/fork.md
 
 use super::{process_id, thread_token, wait, wake};
 use crate::sync::{

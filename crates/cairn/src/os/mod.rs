@@ -3,7 +3,7 @@
 //! Never: knows spans, heaps or any allocator state.
 //! Threads: any; holds nothing.
 //! Checked: tests fail each call in turn (`fault`), in the workspace's tests.
-//! Story: docs/limits.md
+//! Story: docs/guide/limits.md
 
 mod linux;
 mod lock;

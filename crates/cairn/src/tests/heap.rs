@@ -1,6 +1,6 @@
 //! What one heap does with its spans, step by step, as the statistics and the descriptors show it;
 //! what the interface answers.
-//! The figures are those of docs/heap.md: a change of policy changes them here.
+//! The figures are those of docs/design/heap.md: a change of policy changes them here.
 
 use super::alone::{alone, panics};
 use super::heaps::{self, Other};

@@ -3,7 +3,7 @@
 //! Never: looks inside spans.
 //! Threads: each for itself; a forked child repairs what others left half done (see `settle`).
 //! Checked: the process and thread tests of the C layer.
-//! Story: docs/fork.md, docs/tls.md
+//! Story: docs/design/fork.md, docs/design/tls.md
 
 mod purge;
 mod tls;

@@ -5,7 +5,7 @@
 //! Never: allocates in the thread, or takes a signal there.
 //! Threads: starts from any, once; a forked child's only one starts the child's.
 //! Checked: tests/purge_thread.rs, here and in the C layer.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 use super::{FORKS_SEEN, see_forks, trim};
 use crate::os::Group;
@@ -52,7 +52,7 @@ const FAILED: u32 = 2;
 /// Without it, time passes for the allocator only when a thread allocates or frees. The thread
 /// (`cairn-purge`) is one more in this process and in every child that it forks. All signals are
 /// blocked in it, it allocates nothing, and it ends with the thread that has called this.
-/// docs/giving-back.md says what else it changes for a program.
+/// docs/guide/memory.md says what else it changes for a program.
 ///
 /// Call it once, at the start of `main`. Any thread may call it, at any time. A second call changes
 /// nothing and answers as the first one: `true`, if that has not failed. One that comes while the

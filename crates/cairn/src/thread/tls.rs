@@ -4,7 +4,7 @@
 //! Never: more than 8 bytes: that much always fits the loader's static surplus (dlopen works).
 //! Threads: each its own.
 //! Checked: the export tests look at the library's TLS segment.
-//! Story: docs/tls.md
+//! Story: docs/design/tls.md
 
 use super::EMPTY;
 use crate::heap::Heap;

@@ -3,7 +3,7 @@
 //! Never: anything else.
 //! Threads: each its own.
 //! Checked: as `thread`.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::EMPTY;
 use crate::heap::Heap;

@@ -5,7 +5,7 @@
 //! Never: allocates, or keeps a file open.
 //! Threads: any; holds nothing.
 //! Checked: the purge thread's tests of the C layer, in groups of their own.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 use super::keeping_errno;
 use core::ffi::CStr;

@@ -3,7 +3,7 @@
 //! Never: keeps state but the cached page size, and whether huge pages are wanted.
 //! Threads: any; holds nothing.
 //! Checked: see `os`.
-//! Story: docs/limits.md
+//! Story: docs/guide/limits.md
 
 mod cgroup;
 mod threads;

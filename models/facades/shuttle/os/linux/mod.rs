@@ -5,7 +5,7 @@
 //! Never: keeps state; `whole::memory` and `whole::threads` do.
 //! Threads: any; holds nothing.
 //! Checked: `whole::memory` asserts that each call is legal.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use crate::sync::AtomicU32;
 use crate::whole::memory;
