@@ -6,13 +6,19 @@
 //! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
 //! Story: docs/design/spans.md
 
+mod holes;
+mod list;
+
+pub(crate) use list::SpanList;
+
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain};
 use crate::remote::RemoteWord;
-use crate::size_class::{ClassLayout, MIN_ALIGN, SLICE_SIZE, SizeClass};
-use crate::sync::{point, touched};
+use crate::size_class::{ClassLayout, SizeClass};
+use crate::sync::touched;
 use crate::{arena, os};
-use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
+use core::{marker::PhantomPinned, ptr::null_mut};
+use holes::PIECES;
 
 // The blocks of a span, in address order:
 //
@@ -79,9 +85,6 @@ const FREED_TWICE: &str = "more blocks have been freed than were in use";
 
 const ZERO: u8 = 1;
 const FULL: u8 = 2;
-
-/// Pieces of a span that can be given back one by one, if they are whole pages.
-const PIECES: usize = 16;
 
 const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
 
@@ -215,67 +218,6 @@ impl Span {
         unsafe { Block::set_next(at.cast(), null_mut()) };
         self.until_event += count as u32;
         Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
-    }
-
-    /// Bytes in a piece.
-    fn piece(&self) -> usize {
-        (self.layout().slices as usize * SLICE_SIZE / PIECES).max(os::page_size())
-    }
-
-    /// The numbers of the carved blocks that begin in a piece.
-    fn blocks_of(&self, piece: usize) -> Range<usize> {
-        let begun = |at: usize| {
-            let at = at.saturating_sub(self.layout().slack as usize);
-            at.div_ceil(self.layout().size as usize).min(usize::from(self.carved))
-        };
-        begun(piece * self.piece())..begun((piece + 1) * self.piece())
-    }
-
-    /// Gives back the pieces in which no block is in use. The free ones that begin there leave
-    /// `local_free`, and come back by `carve`. Owner only; not for an active span.
-    pub(crate) fn make_holes(&mut self) {
-        let (used, piece, size) = (self.used() as u16, self.piece(), self.layout().size as usize);
-        if self.used_at_sweep == used || self.free() as usize * size < piece {
-            return;
-        }
-        self.used_at_sweep = used;
-        let (base, start) = (self.base().addr(), self.start.addr());
-        let mut is_free = [false; SLICE_SIZE / MIN_ALIGN];
-        for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
-            self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
-        }
-        let mut at = self.local_free;
-        while !at.is_null() {
-            is_free[(at.addr() - start) / size % is_free.len()] = true;
-            // SAFETY: free blocks are the owner's.
-            at = unsafe { Block::next(at) };
-        }
-        let carved = usize::from(self.carved);
-        let mut new = (2 << ((start + carved * size - 1 - base) / piece)) - 1;
-        for nth in (0..carved).filter(|nth| !is_free[nth % is_free.len()]) {
-            let first = start + nth * size - base;
-            new &= !((2 << ((first + size - 1) / piece)) - (1 << (first / piece)));
-        }
-        let new = new as u16 & !self.holes;
-        let mut at = core::mem::replace(&mut self.local_free, null_mut());
-        while !at.is_null() {
-            // SAFETY: as above; the link is read before the block moves or goes.
-            unsafe {
-                let next = Block::next(at);
-                let bit = new & 1 << ((at.addr() - base) / piece);
-                self.holes |= bit;
-                self.hidden += u16::from(bit != 0);
-                if bit == 0 {
-                    Block::set_next(at, self.local_free);
-                    self.local_free = at;
-                }
-                at = next;
-            }
-        }
-        for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
-            // SAFETY: a piece of the owner's span in which no block is in use, or in a list.
-            unsafe { os::purge(self.base().wrapping_add(nth * piece), piece) };
-        }
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here; only while
@@ -486,110 +428,5 @@ impl Span {
             // SAFETY: this is a span.
             assert_eq!(unsafe { d.probe(self.start) }, (self.class(), 0));
         }
-    }
-}
-
-/// A doubly linked list of spans, by their own links.
-pub(crate) struct SpanList {
-    first: *mut Span,
-    last: *mut Span,
-    len: usize,
-}
-
-impl SpanList {
-    /// No spans.
-    pub(crate) const EMPTY: SpanList = SpanList { first: null_mut(), last: null_mut(), len: 0 };
-
-    /// How many spans.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// The first span, or null.
-    #[inline]
-    pub(crate) fn first(&self) -> *mut Span {
-        self.first
-    }
-
-    /// The last span, or null.
-    #[inline]
-    pub(crate) fn last(&self) -> *mut Span {
-        self.last
-    }
-
-    /// The span after `span`, or null.
-    ///
-    /// # Safety
-    /// `span` is in a list that the caller may touch.
-    #[inline]
-    pub(crate) unsafe fn after(span: *mut Span) -> *mut Span {
-        // SAFETY: a member, whose links the caller may touch.
-        unsafe { (*span).next }
-    }
-
-    /// The spans, first to last; for checks, while nobody changes the list.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Span> {
-        // SAFETY: list members are valid.
-        core::iter::successors(unsafe { self.first.as_ref() }, |s| unsafe { s.next.as_ref() })
-    }
-
-    /// Puts `span` in front.
-    ///
-    /// # Safety
-    /// `span` is in no list; its links are the caller's.
-    pub(crate) unsafe fn push_front(&mut self, span: *mut Span) {
-        // SAFETY: `span` is in no list, and `first` a member or null.
-        unsafe { self.insert(null_mut(), span, self.first) };
-    }
-
-    /// Puts `span` at the end.
-    ///
-    /// # Safety
-    /// As for `push_front`.
-    pub(crate) unsafe fn push_back(&mut self, span: *mut Span) {
-        // SAFETY: `span` is in no list, and `last` a member or null.
-        unsafe { self.insert(self.last, span, null_mut()) };
-    }
-
-    unsafe fn insert(&mut self, prev: *mut Span, span: *mut Span, next: *mut Span) {
-        // SAFETY: the links of `span` are the caller's; its neighbours are members or null.
-        unsafe {
-            (*span).prev = prev;
-            (*span).next = next;
-            self.join(prev, span);
-            self.join(span, next);
-        }
-        self.len += 1;
-    }
-
-    /// Makes `next` follow `prev`; null stands for the list's ends.
-    unsafe fn join(&mut self, prev: *mut Span, next: *mut Span) {
-        point();
-        // SAFETY: list members are valid.
-        unsafe {
-            match prev.is_null() {
-                true => self.first = next,
-                false => (*prev).next = next,
-            }
-            match next.is_null() {
-                true => self.last = prev,
-                false => (*next).prev = prev,
-            }
-        }
-    }
-
-    /// Takes `span` out.
-    ///
-    /// # Safety
-    /// `span` is in this list.
-    pub(crate) unsafe fn remove(&mut self, span: *mut Span) {
-        // SAFETY: a member; its neighbours are members or null.
-        unsafe {
-            self.join((*span).prev, (*span).next);
-            (*span).next = null_mut();
-            (*span).prev = null_mut();
-        }
-        self.len -= 1;
     }
 }

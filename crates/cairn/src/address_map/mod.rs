@@ -7,16 +7,22 @@
 //! Checked: const assertions here; layout asserted in `init`.
 //! Story: docs/design/layout.md
 
+mod grow;
+mod reserve;
+
+pub(crate) use grow::{commit, commit_heap, metadata_extents};
+pub(crate) use reserve::init;
+#[cfg(test)]
+pub(crate) use reserve::{heaps_at, place_of};
+
 use crate::os;
 use crate::remote::RemoteWord;
-use crate::size_class::{ClassLayout, SLICE_SHIFT, SLICE_SIZE, SizeClass};
+use crate::size_class::{ClassLayout, SLICE_SHIFT, SizeClass};
 use crate::sync::{
     Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds, in_loom,
-    in_shuttle,
 };
-use core::ptr::null_mut;
 
-// The reservation is one reservation at a random multiple of 2 MiB:
+// There is one reservation, at a random multiple of 2 MiB:
 //
 //     | nothing | metadata | nothing | slices ...                                    |
 //     |<---------- an eighth ------->|<- a power of two: committed in growing steps ->|
@@ -44,16 +50,8 @@ pub(crate) const HEAP_SIZE: usize = 4096;
 
 const DESCRIPTOR_SHIFT: u32 = 5;
 const GIB: usize = 1 << 30;
-/// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
-/// the smaller ones serve small address spaces.
-const LADDER: [usize; 4] = [
-    1024 * GIB,
-    64 * GIB,
-    4 * GIB,
-    in_shuttle(GIB / 4, if cfg!(miri) { GIB / 16 } else { GIB / 4 }),
-];
 /// No reservation is larger.
-pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
+pub(crate) const RESERVATION_MAX: usize = in_loom(reserve::LADDER[0], reserve::LADDER[3]);
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
@@ -463,210 +461,4 @@ pub(crate) fn heap_of_tag(tag: u32) -> Option<usize> {
 pub(crate) fn exists() -> bool {
     // Acquire: pairs with `install`.
     MADE.0.load(Ordering::Acquire)
-}
-
-/// A number of this process's below `below`, the `nth` of several; 0 where the system has none to give.
-fn random(nth: usize, below: usize) -> usize {
-    if os::seed() == 0 {
-        return 0;
-    }
-    // The finalizer of splitmix64: no bit of the kernel's number, which serves others too, can be read
-    // off the result.
-    let mut x =
-        (os::seed() as u64).wrapping_add((nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ x >> 31) as usize % below
-}
-
-/// How far in front of a reservation's slices the reservation begins.
-const fn front_of(size: usize) -> usize {
-    size / 8
-}
-
-/// Reserves a reservation of `size` bytes and its front, at a multiple of 2 MiB; null on failure.
-fn reserve_at_random(size: usize) -> *mut u8 {
-    let whole = front_of(size) + size;
-    // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
-    let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
-    let place = low + random(0, room / PLACE) * PLACE;
-    let p = os::reserve(core::ptr::without_provenance_mut(place), whole);
-    if p.is_null() || p.addr().is_multiple_of(PLACE) {
-        return p;
-    }
-    // SAFETY: reserved just now.
-    unsafe { os::release(p, whole) };
-    os::reserve_aligned(whole, PLACE)
-}
-
-/// Windows begin at a multiple of this: huge pages do.
-const PLACE: usize = 2 << 20;
-/// Metadata begins at a multiple of this, the largest page of any supported machine.
-const PAGE: usize = 64 << 10;
-
-/// Where the parts of the metadata are, counted from its start.
-struct Layout {
-    sections: usize,
-    heaps: usize,
-    heap_limit: usize,
-    bytes: usize,
-}
-
-fn layout_of(size: usize) -> Layout {
-    let slices = size >> SLICE_SHIFT;
-    let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
-    let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
-    let heap_limit = (size >> 20).clamp(256, 65536);
-    Layout { sections, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
-}
-
-/// Where the metadata of a reservation begins whose front is there, counted from it. No heap's address is a
-/// multiple of 2^32: its tag would be `OWNER_NONE`.
-pub(crate) fn place_of(front: usize, size: usize) -> usize {
-    let layout = layout_of(size);
-    let place = random(1, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
-    let heaps = front + place + layout.heaps;
-    let (multiple, end) = (heaps.next_multiple_of(4 * GIB), front + place + layout.bytes);
-    match end.checked_sub(multiple) {
-        None | Some(0) => place,
-        // All of them in front of it, or behind it.
-        Some(beyond) if beyond <= place => place - beyond,
-        Some(_) => place + (multiple + PAGE - heaps),
-    }
-}
-
-/// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
-#[cfg(test)]
-pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
-    let layout = layout_of(size);
-    (metadata + layout.heaps, layout.bytes - layout.heaps)
-}
-
-/// Makes the reservation. False if there is no address space for it.
-pub(crate) fn init() -> bool {
-    // Whether it has been made; None if there is no room for it.
-    let make = |size: usize| {
-        let front = reserve_at_random(size);
-        (!front.is_null()).then(|| install(front, size, true))
-    };
-    if let Some(made) = make(LADDER[0]) {
-        return made;
-    }
-    match os::address_space_limit() {
-        usize::MAX => LADDER.into_iter().skip(1).find_map(make).unwrap_or(false),
-        limit => init_within(limit),
-    }
-}
-
-/// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
-/// room behind it. Slices are mapped as they are needed.
-fn init_within(limit: usize) -> bool {
-    let size = limit.clamp(32 << 20, LADDER[0]).next_power_of_two();
-    let bytes = layout_of(size).bytes;
-    for attempt in 0..8 {
-        let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
-        let place = place_of(front, size);
-        let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
-        if got.addr() == front + place {
-            return install(got.wrapping_sub(place), size, false);
-        }
-        if !got.is_null() {
-            // SAFETY: reserved just now.
-            unsafe { os::release(got, bytes) };
-        }
-    }
-    false
-}
-
-fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
-    let (layout, slices) = (layout_of(size), size >> SLICE_SHIFT);
-    debug_assert!(front.addr().is_multiple_of(PLACE) && size.is_power_of_two());
-    let table = front.wrapping_add(place_of(front.addr(), size));
-    let (from, whole) =
-        if reserved { (front, front_of(size) + size) } else { (table, layout.bytes) };
-    os::keep_small_pages(from, whole);
-    if !os::make_readable(table, layout.sections) {
-        // SAFETY: reserved by the caller, unused.
-        unsafe { os::release(from, whole) };
-        return false;
-    }
-    MAP.base.store(front.wrapping_add(front_of(size)), Ordering::Relaxed);
-    MAP.slices.store(slices, Ordering::Relaxed);
-    MAP.sections.store(table.wrapping_add(layout.sections).cast(), Ordering::Relaxed);
-    MAP.heaps.store(table.wrapping_add(layout.heaps), Ordering::Relaxed);
-    MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
-    MAP.reserved.store(reserved, Ordering::Relaxed);
-    MAP.descriptors.set(table.cast());
-    MAP.mask.set((slices - 1) << DESCRIPTOR_SHIFT);
-    // Release: who finds that it exists finds all of the above.
-    MADE.0.store(true, Ordering::Release);
-    true
-}
-
-/// The pages under bytes `from..to`, counted from `start`: (address, bytes).
-fn pages(start: *mut u8, from: usize, to: usize) -> (*mut u8, usize) {
-    let page = os::page_size();
-    let low = (start.addr() + from) & !(page - 1);
-    (start.with_addr(low), os::round_up(start.addr() + to, page) - low)
-}
-
-/// The pages under the descriptors of slices `from..to`, the second part from the table's start on, and
-/// under their sections: (address, bytes), 0 for none.
-fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
-    let slices = slice_limit();
-    if slices == 0 {
-        return [(null_mut(), 0); 3];
-    }
-    let table: *mut u8 = MAP.descriptors.get().cast_mut().cast();
-    let sections: *mut u8 = MAP.sections.load(Ordering::Relaxed).cast();
-    let start = ((slice_address(0).addr() >> SLICE_SHIFT) + from) & (slices - 1);
-    let end = start + (to - from);
-    let bytes = |slice: usize| slice << DESCRIPTOR_SHIFT;
-    let sections_end = to.div_ceil(SECTION_SLICES) * SECTION_BYTES;
-    let beyond = match end.saturating_sub(slices) {
-        0 => (table, 0),
-        count => pages(table, 0, bytes(count)),
-    };
-    [
-        pages(table, bytes(start), bytes(end.min(slices))),
-        beyond,
-        pages(sections, from / SECTION_SLICES * SECTION_BYTES, sections_end),
-    ]
-}
-
-/// Puts memory and metadata behind `count` more slices; false, and nothing changed, if the
-/// system refuses.
-pub(crate) fn commit(count: usize) -> bool {
-    debug_assert!(count > 0, "the kernel always grants nothing: no growth");
-    let from = committed();
-    let to = from + count;
-    if to > slice_limit() {
-        return false;
-    }
-    let data = slice_address(from);
-    let is_done = |(at, bytes)| bytes == 0 || os::commit(at, bytes);
-    let done = metadata(from, to).into_iter().all(is_done)
-        && if MAP.reserved.load(Ordering::Relaxed) {
-            os::commit(data, count * SLICE_SIZE)
-        } else {
-            os::map_at(data, count * SLICE_SIZE)
-        };
-    if done {
-        // Release: whoever walks up to here finds the metadata accessible.
-        MAP.committed.store(to, Ordering::Release);
-    }
-    done
-}
-
-/// Makes heap number `index` usable memory; its neighbours on the same page come with it.
-pub(crate) fn commit_heap(index: usize) -> bool {
-    let pages = heap_address(index).map(|at| pages(at, 0, HEAP_SIZE));
-    pages.is_some_and(|(at, bytes)| os::commit(at, bytes))
-}
-
-/// The parts of the metadata that can be resident: (address, bytes), whole pages.
-pub(crate) fn metadata_extents() -> [(*mut u8, usize); 4] {
-    let [descriptors, beyond, sections] = metadata(first_slice(), committed());
-    let heap_bytes = MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE;
-    [descriptors, beyond, sections, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
 }

@@ -5,8 +5,16 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/design/fast-paths.md
 
-use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE, OWNER_NONE};
-use crate::block::{Block, Caches};
+mod lookup;
+mod resize;
+mod zeroed;
+
+pub use lookup::{base, usable_size};
+pub use resize::{reallocate, reallocate_aligned};
+pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
+
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE};
+use crate::block::Caches;
 use crate::heap::{Heap, pool};
 use crate::large::{self, Freers};
 use crate::os::{self, fatal};
@@ -141,87 +149,6 @@ fn new_block(size: usize, align: usize) -> large::Allocated {
     large::allocate(size, align)
 }
 
-/// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
-#[inline(always)]
-pub fn allocate_zeroed(size: usize) -> *mut u8 {
-    allocate_zeroed_or::<Null>(size)
-}
-
-/// As `allocate_zeroed`, with another answer than null.
-#[inline(always)]
-pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
-    if size > SMALL_MAX {
-        return allocate_zeroed_medium::<F>(size);
-    }
-    let heap = thread::heap();
-    // SAFETY: as in `allocate_or`.
-    let class = unsafe { (*heap).caches.small_class(size) };
-    allocate_zeroed_class::<F>(heap, class, size)
-}
-
-#[inline(always)]
-fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: SizeClass, size: usize) -> *mut u8 {
-    // SAFETY: as in `allocate_class`.
-    unsafe {
-        match Caches::pop(&raw mut (*heap).caches, class) {
-            block if block.is_null() => allocate_zeroed_slow::<F>(class, size),
-            block => zero(heap, class, block),
-        }
-    }
-}
-
-/// Zeroes a block just popped: all of it, or the link if the rest is zero anyway.
-#[inline(always)]
-unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u8 {
-    // SAFETY: the block is the caller's, as far as its class reaches.
-    unsafe {
-        let bytes =
-            if (*heap).caches.is_zeroed(class) { size_of::<Block>() } else { class.block_size() };
-        block.cast::<u8>().write_bytes(0, bytes);
-    }
-    block.cast()
-}
-
-#[cold]
-#[inline(never)]
-fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
-    let block = thread::refill(class);
-    if block.is_null() {
-        return F::answer(size, MIN_ALIGN);
-    }
-    // SAFETY: the block is ours. The heap may have come only just now; a thread without one has
-    // a stand-in, which calls nothing fresh.
-    unsafe { zero(thread::heap(), class, block) }
-}
-
-#[inline(never)]
-fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
-    if size <= MEDIUM_MAX {
-        let class = size_class::medium_class(size);
-        return allocate_zeroed_class::<F>(thread::heap(), class, size);
-    }
-    allocate_zeroed_large::<F>(size, MIN_ALIGN)
-}
-
-#[cold]
-#[inline(never)]
-fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    let (mut block, mut zero) = (cached_block(size, align), false);
-    if block.is_null() {
-        let new = new_block(size, align);
-        (block, zero) = (new.block, new.zero);
-    }
-    if block.is_null() {
-        return F::answer(size, align);
-    }
-    if !zero {
-        // SAFETY: the block has `size` bytes and is ours.
-        unsafe { block.write_bytes(0, size) };
-        large::forget(block);
-    }
-    block
-}
-
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
 #[inline]
 pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
@@ -238,19 +165,6 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     match size_class::class_of_aligned(size, align) {
         Some(class) => allocate_class::<F>(class, size, align),
         None => allocate_large::<F>(size, align),
-    }
-}
-
-/// Allocates `size` zeroed bytes at a multiple of `align`, a power of two; null if there is no memory.
-#[inline]
-pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
-    if align <= MIN_ALIGN {
-        return allocate_zeroed(size);
-    }
-    debug_assert!(align.is_power_of_two());
-    match size_class::class_of_aligned(size, align) {
-        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), class, size),
-        None => allocate_zeroed_large::<Null>(size, align),
     }
 }
 
@@ -288,12 +202,6 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
             _ => deallocate_elsewhere(p, call),
         }
     }
-}
-
-/// The bytes of the span block that starts at `p`, any value at all; None if none does.
-#[inline(always)]
-fn span_block_size(p: *mut u8) -> Option<usize> {
-    address_map::span_block(p).map(|(class, _)| class.block_size())
 }
 
 // What sends a free down here:
@@ -361,145 +269,6 @@ fn bad_pointer(call: &str, p: *mut u8) -> ! {
         None => "the pointer is not from this allocator",
     };
     fatal(call, p, reason)
-}
-
-/// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
-/// Null if there is no memory: the old block stays as it is. A null `p` allocates.
-///
-/// # Safety
-/// As for `deallocate`; if the result is not null, the old pointer is dead.
-#[inline]
-pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: `p` is null or a live block's start, the caller's to resize; every block is aligned so.
-    unsafe { reallocate_aligned(p, size, MIN_ALIGN) }
-}
-
-/// Resizes a block that is aligned to `align`, a power of two, and stays so.
-///
-/// # Safety
-/// As for `reallocate`.
-#[inline]
-pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
-    let usable = span_block_size(p);
-    if usable.is_some_and(|usable| stays(size, usable)) {
-        return p;
-    }
-    // SAFETY: `p` is null or a live block's start, the caller's to resize.
-    unsafe { reallocate_elsewhere(p, size, align, usable) }
-}
-
-/// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
-/// smallest always.
-#[inline(always)]
-fn stays(size: usize, usable: usize) -> bool {
-    size <= usable && (size >= usable / 2 || usable <= 64)
-}
-
-#[inline(never)]
-unsafe fn reallocate_elsewhere(
-    p: *mut u8,
-    size: usize,
-    align: usize,
-    usable: Option<usize>,
-) -> *mut u8 {
-    if p.is_null() {
-        return allocate_aligned(size, align);
-    }
-    if size > SIZE_MAX {
-        return null_mut();
-    }
-    // SAFETY: `p` is a live block's start, the caller's to resize; `usable` is its size.
-    unsafe {
-        match usable {
-            Some(usable) => copy_to_new(p, usable, size, align),
-            None => reallocate_large(p, size, align),
-        }
-    }
-}
-
-#[cold]
-unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
-    let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
-    let resized = if !address_map::contains(p) {
-        large::reallocate_mapping(p, size, align)
-    } else if size > MEDIUM_MAX && align <= os::HUGE_PAGE {
-        // SAFETY: the start of a live large block, the caller's to resize.
-        unsafe { large::reallocate(p, size) }
-    } else {
-        None
-    };
-    // SAFETY: as above; it has `usable` bytes.
-    resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
-}
-
-unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {
-    let new = allocate_aligned(size, align);
-    if !new.is_null() {
-        // SAFETY: both blocks are live and apart, and have that many bytes.
-        unsafe {
-            new.copy_from_nonoverlapping(p, usable.min(size));
-            deallocate(p);
-        }
-    }
-    new
-}
-
-fn large_usable(p: *mut u8) -> Option<usize> {
-    os::notice_fork();
-    if !address_map::contains(p) {
-        return large::mapping_usable_size(p);
-    }
-    let d = address_map::descriptor(p);
-    (d.owner.load(Ordering::Relaxed) == OWNER_LARGE).then(|| large::usable_size(p))?
-}
-
-/// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
-/// Aborts on any other pointer.
-///
-/// # Safety
-/// `p` is null or the start of a live block of this allocator.
-#[inline]
-pub unsafe fn usable_size(p: *const u8) -> usize {
-    let p = p.cast_mut();
-    span_block_size(p).unwrap_or_else(|| usable_elsewhere(p))
-}
-
-#[inline(never)]
-fn usable_elsewhere(p: *mut u8) -> usize {
-    if p.is_null() {
-        return 0;
-    }
-    large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p))
-}
-
-/// The start of the block that `p` points to or into; None if it is none of this allocator's.
-/// Free blocks of a span count: the metadata does not tell them apart.
-pub fn base(p: *const u8) -> Option<*mut u8> {
-    block_around(p).map(|(start, _)| start)
-}
-
-/// The block that `p` points to or into: (start, usable bytes).
-pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
-    os::notice_fork();
-    if !address_map::contains(p) {
-        return large::mapping_base(p);
-    }
-    let index = address_map::slice_of(p);
-    if index < address_map::first_slice() || index >= address_map::committed() {
-        return None;
-    }
-    let d = address_map::descriptor(p);
-    let owner = d.owner.load(Ordering::Relaxed);
-    if owner == OWNER_NONE || owner == OWNER_LARGE {
-        return large::block_around(p);
-    }
-    let class = d.class();
-    let layout = class.layout();
-    let first = address_map::slice_address(address_map::span_index(p, class))
-        .wrapping_add(layout.slack as usize);
-    let offset = p.addr().checked_sub(first.addr())?;
-    let size = layout.size as usize;
-    Some((first.wrapping_add(offset / size * size), size))
 }
 
 /// Gives back to the system all memory that is free, in every tier that this thread can reach
