@@ -53,6 +53,7 @@ mod heap;
 mod large;
 mod os;
 mod outside;
+mod reservation;
 mod size_class;
 mod span;
 mod stats;

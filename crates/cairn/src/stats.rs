@@ -9,6 +9,7 @@
 
 use crate::address_map::{self, OWNER_LARGE};
 use crate::heap::{Heap, pool};
+use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::{arena, large, os};
@@ -145,7 +146,7 @@ impl Stats {
             stats.mapping_blocks += 1;
             last = mapping.address;
         }
-        let [_, _, sections, heaps] = address_map::metadata_extents();
+        let [_, _, sections, heaps] = reservation::metadata_extents();
         for (at, bytes) in [sections, heaps] {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }

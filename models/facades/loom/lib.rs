@@ -11,6 +11,7 @@ mod heap;
 mod large;
 mod abandoned;
 mod os;
+mod reservation;
 mod size_class;
 mod span;
 mod thread;

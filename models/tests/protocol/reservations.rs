@@ -2,6 +2,7 @@
 
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::harness::{ALL, FORKER, Model, check, spawn};
+use crate::reservation;
 use crate::{sync, thread};
 
 /// One thread grows the reservation by two chunks while others walk up to its end: what they find
@@ -9,7 +10,7 @@ use crate::{sync, thread};
 #[test]
 fn what_is_committed_is_there() {
     check(Model { growth: true, ..ALL }, |_| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let first = address_map::committed();
         let walk = move || {
             for index in (first..address_map::committed()).step_by(CHUNK_SLICES) {
@@ -18,7 +19,7 @@ fn what_is_committed_is_there() {
         };
         let readers = [spawn(walk), spawn(walk)];
         for _ in 0..2 {
-            assert!(address_map::commit(CHUNK_SLICES));
+            assert!(reservation::commit(CHUNK_SLICES));
         }
         readers.into_iter().for_each(|t| t.join().unwrap());
         assert_eq!(address_map::committed(), first + 2 * CHUNK_SLICES);

@@ -7,6 +7,7 @@ use crate::block::Block;
 use crate::harness::{
     ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, give_up, listable_span, span, spawn,
 };
+use crate::reservation;
 use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
 use crate::{abandoned, heap};
@@ -36,7 +37,7 @@ fn finish(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 #[test]
 fn leaving_against_the_last_frees() {
     check(SPANS, |_| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let (span, blocks) = listable_span(CLASS, 2);
         let index = index_of(span);
         let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
@@ -53,7 +54,7 @@ fn leaving_against_the_last_frees() {
 #[test]
 fn reclaim_against_the_last_frees() {
     check(SPANS, |size| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let used = if size == Size::Full { 2 } else { 1 };
         let (span, blocks) = listable_span(CLASS, used);
         let index = index_of(span);
@@ -80,7 +81,7 @@ fn reclaim_against_the_last_frees() {
 #[test]
 fn two_threads_reclaim() {
     check(SPANS, |size| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let (span, blocks) = listable_span(CLASS, 1);
         let index = index_of(span);
         // SAFETY: held until then.
@@ -126,7 +127,7 @@ fn two_threads_reclaim() {
 #[test]
 fn a_claimed_span_is_passed_by() {
     check(SPANS, |_| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let (first, its) = listable_span(CLASS, 1);
         let (second, _) = span(CLASS, 2);
         // SAFETY: held until then.
@@ -149,7 +150,7 @@ fn a_claimed_span_is_passed_by() {
 #[test]
 fn frees_into_a_full_abandoned_span() {
     check(SPANS, |_| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let class = class_of(1024);
         let all: usize = class.layout().blocks.into();
         let (span, blocks) = listable_span(class, all - 1);

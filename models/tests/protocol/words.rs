@@ -4,6 +4,7 @@ use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::harness::{ALL, Model, Size, check, spawn};
 use crate::remote::{Pushed, RemoteWord};
+use crate::reservation;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 
@@ -25,9 +26,9 @@ unsafe impl Sync for Blocks {}
 
 impl Blocks {
     fn new() -> Arc<Blocks> {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let index = address_map::first_slice();
-        assert!(address_map::commit(address_map::CHUNK_SLICES));
+        assert!(reservation::commit(address_map::CHUNK_SLICES));
         let blocks = Blocks { index, returned: UnsafeCell::new(0), listed: Mutex::new(false) };
         assert!(blocks.word().is_owned());
         for i in 0..4 {

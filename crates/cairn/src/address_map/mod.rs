@@ -7,20 +7,10 @@
 //! Checked: const assertions here; layout asserted in `init`.
 //! Story: docs/design/layout.md
 
-mod grow;
-mod reserve;
-
-pub(crate) use grow::{commit, commit_heap, metadata_extents};
-pub(crate) use reserve::init;
-#[cfg(test)]
-pub(crate) use reserve::{heaps_at, place_of};
-
 use crate::os;
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SLICE_SHIFT, SizeClass};
-use crate::sync::{
-    Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds, in_loom,
-};
+use crate::sync::{Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds};
 
 // There is one reservation, at a random multiple of 2 MiB:
 //
@@ -48,10 +38,7 @@ const SECTION_CHUNKS: usize = 16;
 /// Bytes set aside for a heap; its address modulo 2^32 is its tag.
 pub(crate) const HEAP_SIZE: usize = 4096;
 
-const DESCRIPTOR_SHIFT: u32 = 5;
-const GIB: usize = 1 << 30;
-/// No reservation is larger.
-pub(crate) const RESERVATION_MAX: usize = in_loom(reserve::LADDER[0], reserve::LADDER[3]);
+pub(crate) const DESCRIPTOR_SHIFT: u32 = 5;
 
 /// No block starts in this slice, or it belongs to no span.
 pub(crate) const OWNER_NONE: u32 = 0;
@@ -174,10 +161,9 @@ pub(crate) struct Map {
     heap_limit: AtomicUsize,
     // Grows.
     pub(crate) committed: AtomicUsize,
-    // Constant; not for tools.
-    reserved: AtomicBool,
+    // Grows; not for tools.
     /// The end of the slices that have been described, which grows: a walk does not touch what is
-    /// behind it. Acquire: what is before it is committed. Not for tools.
+    /// behind it. Acquire: what is before it is committed.
     described: AtomicUsize,
 }
 
@@ -197,6 +183,50 @@ pub(crate) static MAP: Map = Map {
     // SAFETY: numbers and null pointers are what the rest starts with.
     ..unsafe { core::mem::zeroed() }
 };
+
+/// Where the reservation and its metadata are. Constant once they are made.
+pub(crate) struct Tables {
+    /// The first slice.
+    pub(crate) base: *mut u8,
+    /// Slices there can ever be, a power of two.
+    pub(crate) slices: usize,
+    pub(crate) descriptors: *mut u8,
+    pub(crate) sections: *mut u8,
+    pub(crate) heaps: *mut u8,
+    /// Heaps there can ever be.
+    pub(crate) heap_limit: usize,
+}
+
+/// Makes the reservation known; once, by the thread that has made it.
+pub(crate) fn install(tables: &Tables) {
+    MAP.base.store(tables.base, Ordering::Relaxed);
+    MAP.slices.store(tables.slices, Ordering::Relaxed);
+    MAP.sections.store(tables.sections.cast(), Ordering::Relaxed);
+    MAP.heaps.store(tables.heaps, Ordering::Relaxed);
+    MAP.heap_limit.store(tables.heap_limit, Ordering::Relaxed);
+    MAP.descriptors.set(tables.descriptors.cast());
+    MAP.mask.set((tables.slices - 1) << DESCRIPTOR_SHIFT);
+    // Release: who finds that it exists finds all of the above.
+    MADE.0.store(true, Ordering::Release);
+}
+
+/// Where everything is.
+pub(crate) fn tables() -> Tables {
+    Tables {
+        base: slice_address(0),
+        slices: slice_limit(),
+        descriptors: MAP.descriptors.get().cast_mut().cast(),
+        sections: MAP.sections.load(Ordering::Relaxed).cast(),
+        heaps: MAP.heaps.load(Ordering::Relaxed),
+        heap_limit: MAP.heap_limit.load(Ordering::Relaxed),
+    }
+}
+
+/// Makes `count` slices known as committed, their metadata included.
+pub(crate) fn set_committed(count: usize) {
+    // Release: whoever walks up to here finds the metadata accessible.
+    MAP.committed.store(count, Ordering::Release);
+}
 
 // Relaxed throughout: a thread has a valid pointer, or a heap, only after the reservation's maker
 // handed it over (the init lock, or the program's own synchronisation).

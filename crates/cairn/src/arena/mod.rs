@@ -17,6 +17,7 @@ pub use purge::{purge_delay_ms, set_purge_delay_ms};
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Lock};
+use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{in_shuttle, point};
 use bits::{bit, longest_run, mask, pieces};
@@ -47,7 +48,7 @@ const HEADS: usize = WHOLE + 1;
 const _: () = assert!(HEADS + 1 == tree::LANES && DIRTY == 3);
 const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>());
 const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
-const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= address_map::RESERVATION_MAX);
+const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= reservation::RESERVATION_MAX);
 /// The longest run whose length is told apart from longer ones: 64 MiB.
 const RUN_MAX: usize = 64 * CHUNK_SLICES;
 
@@ -311,7 +312,7 @@ impl Arena {
         let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let mut counts = [step, need].into_iter();
-        let count = counts.find(|&count| count >= need.max(1) && address_map::commit(count))?;
+        let count = counts.find(|&count| count >= need.max(1) && reservation::commit(count))?;
         self.reach();
         self.put(from, count, Memory::Clean);
         Some(())

@@ -9,6 +9,7 @@ use super::Heap;
 use crate::address_map;
 use crate::large;
 use crate::os::Lock;
+use crate::reservation;
 use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
 use core::ptr::null_mut;
 
@@ -57,7 +58,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
             let room = address_map::heap_address(pool.made + spare).is_some();
-            if !room || !address_map::commit_heap(pool.made) {
+            if !room || !reservation::commit_heap(pool.made) {
                 return null_mut();
             }
             heap = at.cast();

@@ -5,6 +5,7 @@ use super::alone::{Random, alone, panics};
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::arena::{self, Run, Use};
 use crate::os::{self, fault};
+use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::thread;
@@ -582,7 +583,7 @@ fn a_reservation_may_end_inside_a_chunk() {
     alone(|| {
         let mut model = Model::new();
         // These are nobody's.
-        assert!(address_map::commit(100));
+        assert!(reservation::commit(100));
         model.slices.resize(model.first() + 100, Used);
         let index = model.take_run(320, false);
         assert_eq!(address_map::committed(), model.first() + 420);

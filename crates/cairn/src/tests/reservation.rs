@@ -5,6 +5,7 @@ use super::alone::{alone, shares_its_address_space};
 use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES};
 use crate::heap::pool;
 use crate::os;
+use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::{allocate, base, check, deallocate, purge, thread};
@@ -77,7 +78,7 @@ fn tables_do_not_overlap() {
         }
         // All of them in what counts as metadata, which is in front of all slices. The table of descriptors
         // may begin again in between.
-        let extents = address_map::metadata_extents();
+        let extents = reservation::metadata_extents();
         let slices = address_map::slice_address(from).addr();
         for &(at, bytes) in &pieces {
             let inside = |&(start, len): &(*mut u8, usize)| {
@@ -122,8 +123,8 @@ fn heaps_have_places_one_behind_the_other() {
         assert_eq!(at(1), Some(first + HEAP_SIZE));
         assert_eq!(at(65_535), Some(first + 65_535 * HEAP_SIZE));
         assert_eq!(at(65_536), None);
-        assert!(!address_map::commit_heap(65_536));
-        assert!(address_map::commit_heap(7));
+        assert!(!reservation::commit_heap(65_536));
+        assert!(reservation::commit_heap(7));
         let seventh = address_map::heap_address(7).expect("it has a place");
         // SAFETY: committed just now, used by nobody.
         unsafe {
@@ -138,10 +139,10 @@ fn the_reservation_does_not_grow_beyond_its_end() {
     alone(|| {
         assert!(thread::start());
         let (before, limit) = (address_map::committed(), address_map::slice_limit());
-        assert!(!address_map::commit(limit - before + 1));
-        assert!(!address_map::commit(limit + 1));
+        assert!(!reservation::commit(limit - before + 1));
+        assert!(!reservation::commit(limit + 1));
         assert_eq!(address_map::committed(), before);
-        assert!(address_map::commit(100));
+        assert!(reservation::commit(100));
         assert_eq!(address_map::committed(), before + 100);
         // SAFETY: committed just now, used by nobody.
         unsafe {
@@ -188,7 +189,7 @@ fn works_within(limit: u64) {
     assert!(held.len() > 400, "{} blocks", held.len());
     check();
     // Its tables begin and end anywhere in a page; whole pages are what can be resident.
-    for (at, len) in address_map::metadata_extents() {
+    for (at, len) in reservation::metadata_extents() {
         assert!(at.addr().is_multiple_of(4096) && len.is_multiple_of(4096));
     }
     let size = address_map::slice_limit() * SLICE_SIZE;
@@ -339,9 +340,9 @@ fn reservation_in_a_hole(hole: usize, reservation: usize) {
     check();
     // To its very end, and not further.
     let left = address_map::slice_limit() - address_map::committed();
-    assert!(!address_map::commit(left + 1));
-    assert!(address_map::commit(left));
-    assert!(!address_map::commit(1));
+    assert!(!reservation::commit(left + 1));
+    assert!(reservation::commit(left));
+    assert!(!reservation::commit(1));
 }
 
 /// What the system says of this process: `VmData:` counts against a limit on data, `VmSize:` on
@@ -421,8 +422,8 @@ fn the_table_of_descriptors_goes_around() {
 fn no_heap_has_nobodys_tag() {
     for (size, fronts) in [(1 << 40, 1 << 14), (64 << 30, 1 << 13), (256 << 20, 1 << 13)] {
         for front in (0..fronts).map(|nth| (64 << 30) + nth * (2 << 20)) {
-            let place = address_map::place_of(front, size);
-            let (heaps, bytes) = address_map::heaps_at(front + place, size);
+            let place = reservation::place_of(front, size);
+            let (heaps, bytes) = reservation::heaps_at(front + place, size);
             assert!(heaps.next_multiple_of(4 << 30) >= heaps + bytes, "{front:x}: {heaps:x}");
             assert!(heaps + bytes <= front + size / 8);
         }

@@ -12,6 +12,7 @@ use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::Block;
 use crate::heap::{self, Heap, pool, salvage, shared};
 use crate::os::Lock;
+use crate::reservation;
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
 use crate::{abandoned, arena, large, os};
@@ -121,7 +122,7 @@ pub(crate) fn start() -> bool {
 #[cold]
 fn make_reservation() -> bool {
     let started = STARTED.lock();
-    let made = !address_map::exists() && address_map::init();
+    let made = !address_map::exists() && reservation::init();
     drop(started);
     if made {
         see_forks();

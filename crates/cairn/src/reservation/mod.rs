@@ -6,19 +6,30 @@
 //! Checked: tests/reservation.rs; tests/limits.rs of the C layer.
 //! Story: docs/design/layout.md
 
-use super::{DESCRIPTOR_SHIFT, GIB, HEAP_SIZE, MADE, MAP, SECTION_BYTES, SECTION_SLICES};
+mod grow;
+
+pub(crate) use grow::{commit, commit_heap, metadata_extents};
+
+use crate::address_map::{
+    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
+};
 use crate::os;
 use crate::size_class::SLICE_SHIFT;
-use crate::sync::{Ordering, in_shuttle};
+use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle};
 
+const GIB: usize = 1 << 30;
 /// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
 /// the smaller ones serve small address spaces.
-pub(super) const LADDER: [usize; 4] = [
+const LADDER: [usize; 4] = [
     1024 * GIB,
     64 * GIB,
     4 * GIB,
     in_shuttle(GIB / 4, if cfg!(miri) { GIB / 16 } else { GIB / 4 }),
 ];
+/// No reservation is larger.
+pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
+/// Whether the slices are reserved; else they are mapped as they are needed.
+static RESERVED: AtomicBool = AtomicBool::new(false);
 /// Windows begin at a multiple of this: huge pages do.
 const PLACE: usize = 2 << 20;
 /// Metadata begins at a multiple of this, the largest page of any supported machine.
@@ -144,15 +155,14 @@ fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
         unsafe { os::release(from, whole) };
         return false;
     }
-    MAP.base.store(front.wrapping_add(front_of(size)), Ordering::Relaxed);
-    MAP.slices.store(slices, Ordering::Relaxed);
-    MAP.sections.store(table.wrapping_add(layout.sections).cast(), Ordering::Relaxed);
-    MAP.heaps.store(table.wrapping_add(layout.heaps), Ordering::Relaxed);
-    MAP.heap_limit.store(layout.heap_limit, Ordering::Relaxed);
-    MAP.reserved.store(reserved, Ordering::Relaxed);
-    MAP.descriptors.set(table.cast());
-    MAP.mask.set((slices - 1) << DESCRIPTOR_SHIFT);
-    // Release: who finds that it exists finds all of the above.
-    MADE.0.store(true, Ordering::Release);
+    RESERVED.store(reserved, Ordering::Relaxed);
+    address_map::install(&Tables {
+        base: front.wrapping_add(front_of(size)),
+        slices,
+        descriptors: table,
+        sections: table.wrapping_add(layout.sections),
+        heaps: table.wrapping_add(layout.heaps),
+        heap_limit: layout.heap_limit,
+    });
     true
 }

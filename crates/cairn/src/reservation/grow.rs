@@ -5,8 +5,9 @@
 //! Checked: tests/reservation.rs; the models of growth; failing calls.
 //! Story: docs/design/layout.md
 
-use super::{
-    DESCRIPTOR_SHIFT, HEAP_SIZE, MAP, SECTION_BYTES, SECTION_SLICES, committed, first_slice,
+use super::RESERVED;
+use crate::address_map::{
+    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, committed, first_slice,
     heap_address, slice_address, slice_limit,
 };
 use crate::os;
@@ -28,8 +29,7 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
     if slices == 0 {
         return [(null_mut(), 0); 3];
     }
-    let table: *mut u8 = MAP.descriptors.get().cast_mut().cast();
-    let sections: *mut u8 = MAP.sections.load(Ordering::Relaxed).cast();
+    let address_map::Tables { descriptors: table, sections, .. } = address_map::tables();
     let start = ((slice_address(0).addr() >> SLICE_SHIFT) + from) & (slices - 1);
     let end = start + (to - from);
     let bytes = |slice: usize| slice << DESCRIPTOR_SHIFT;
@@ -57,14 +57,13 @@ pub(crate) fn commit(count: usize) -> bool {
     let data = slice_address(from);
     let is_done = |(at, bytes)| bytes == 0 || os::commit(at, bytes);
     let done = metadata(from, to).into_iter().all(is_done)
-        && if MAP.reserved.load(Ordering::Relaxed) {
+        && if RESERVED.load(Ordering::Relaxed) {
             os::commit(data, count * SLICE_SIZE)
         } else {
             os::map_at(data, count * SLICE_SIZE)
         };
     if done {
-        // Release: whoever walks up to here finds the metadata accessible.
-        MAP.committed.store(to, Ordering::Release);
+        address_map::set_committed(to);
     }
     done
 }
@@ -78,6 +77,6 @@ pub(crate) fn commit_heap(index: usize) -> bool {
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
 pub(crate) fn metadata_extents() -> [(*mut u8, usize); 4] {
     let [descriptors, beyond, sections] = metadata(first_slice(), committed());
-    let heap_bytes = MAP.heap_limit.load(Ordering::Relaxed) * HEAP_SIZE;
-    [descriptors, beyond, sections, pages(MAP.heaps.load(Ordering::Relaxed), 0, heap_bytes)]
+    let address_map::Tables { heaps, heap_limit, .. } = address_map::tables();
+    [descriptors, beyond, sections, pages(heaps, 0, heap_limit * HEAP_SIZE)]
 }
