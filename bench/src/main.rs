@@ -70,9 +70,9 @@ enum Command {
     List,
     /// Build or find all allocators and tell of each.
     Allocators,
-    /// Bring the project's pages up to date: the cases, and the figures of a result.
+    /// Bring the project's pages up to date with a result.
     Document {
-        /// The result to tell of; without one, only the list of the cases is renewed.
+        /// The result to tell of; without one, only the list of packages is renewed.
         result: Option<PathBuf>,
     },
 }
@@ -155,7 +155,9 @@ fn main() -> Result<()> {
         }
         Command::List => {
             for entry in plan::all() {
-                println!("{:28} {}", entry.label(), &*entry.case().about);
+                let (about, origin) = (&*entry.case().about, &*entry.case().origin);
+                let origin = if origin.is_empty() { "" } else { &format!(" ({origin})") };
+                println!("{:28} {about}{origin}", entry.label());
             }
             Ok(())
         }
@@ -181,19 +183,11 @@ fn print_allocators() -> Result<()> {
 /// Rewrites the generated parts of the pages.
 fn document(result: Option<&Path>) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no project")?;
-    let page = root.join("docs/benchmarks.md");
-    documents::replace(&page, "cases", &documents::cases())?;
-    documents::replace(&page, "packages", &documents::packages())?;
-    let Some(path) = result else { return Ok(()) };
-    let result = LabResult::read(path)?;
-    documents::replace(&root.join("README.md"), "figures", &documents::headline(&result))?;
-    documents::replace(&root.join("README.md"), "behind", &documents::behind(&result, 8))?;
-    let results = root.join("docs/benchmark-results.md");
-    documents::replace(&results, "behind", &documents::behind(&result, usize::MAX))?;
-    let scaling = documents::scaling(&result);
-    documents::replace(&root.join("docs/scaling-model.md"), "measured", &scaling)?;
-    let tables = table::print(&result, true);
-    documents::replace(&results, "tables", &tables)
+    let result = result.map(LabResult::read).transpose()?;
+    for (page, name, text) in documents::parts(result.as_ref()) {
+        documents::replace(&root.join(page), name, &text)?;
+    }
+    Ok(())
 }
 
 /// Whether a case's name contains one of these patterns, if there are any.

@@ -4,12 +4,20 @@ use crate::child::Failure;
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Case, Curve, Table};
+use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
 /// Changes when an older reader would misread the file.
 pub const FORMAT: u32 = 2;
+
+/// The result that the project's pages are made from, seen from the project's folder.
+pub const STORED: &str = "docs/results/data/lab-0.1.0.json.gz";
+
+/// What a file compressed by gzip begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The allocator that the lab is about.
 pub const SUBJECT: &str = "cairn";
@@ -92,11 +100,16 @@ pub struct Cell {
 }
 
 impl LabResult {
-    /// Reads a result from a file.
+    /// Reads a result from a file, compressed by gzip or not.
     pub fn read(path: &Path) -> Result<LabResult> {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(name)?;
-        let result: LabResult = serde_json::from_str(&text)
+        let mut bytes = std::fs::read(path).with_context(name)?;
+        if bytes.starts_with(&GZIP) {
+            let mut text = Vec::new();
+            GzDecoder::new(&bytes[..]).read_to_end(&mut text).with_context(name)?;
+            bytes = text;
+        }
+        let result: LabResult = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is not a result of this lab", name()))?;
         ensure!(result.format == FORMAT, "{} has format {}", name(), result.format);
         Ok(result)

@@ -28,8 +28,8 @@ fn threads_come_and_go() {
 }
 
 #[test]
-fn the_window_grows() {
-    explore("the_window_grows", models::the_window_grows);
+fn the_reservation_grows() {
+    explore("the_reservation_grows", models::the_reservation_grows);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn pages_of_4_kib() {
     alone("pages_of_4_kib", 4 << 10, usize::MAX, 0);
 }
 
-// Under Miri all tests share one window, and that has pages of one size.
+// Under Miri all tests share one reservation, and that has pages of one size.
 
 #[cfg(not(miri))]
 #[test]
@@ -98,7 +98,7 @@ fn calls_fail_with_pages_of_64_kib() {
     alone("calls_fail_with_pages_of_64_kib", 64 << 10, usize::MAX, 6);
 }
 
-/// The window is made at a fixed place and mapped as it grows.
+/// The reservation is made at a fixed place and mapped as it grows.
 #[cfg(not(miri))]
 #[test]
 fn little_address_space() {

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[cfg_attr(not(all(target_os = "linux", target_arch = "x86_64")), expect(dead_code))]
 pub(crate) struct Args {
-    /// Write docs/fast-path-golden.toml instead of comparing with it.
+    /// Write docs/results/fast-path-golden.toml instead of comparing with it.
     #[arg(long)]
     update: bool,
     /// Count this library too, in a further column; `glibc` is the C library itself.

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 16)]
     threads: usize,
     /// Where the curve of resident and live memory goes.
-    #[arg(long, default_value = "docs/data/soak.csv")]
+    #[arg(long, default_value = "target/soak.csv")]
     csv: PathBuf,
 }
 

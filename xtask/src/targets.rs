@@ -2,7 +2,7 @@
 //! weak memory), on a simulated s390x (big-endian), and with musl in place of glibc.
 //!
 //! The simulators are qemu's for user programs. What such a run can prove, and what it cannot, is
-//! in docs/platforms.md.
+//! in docs/guide/platforms.md.
 
 use crate::c_programs::{self, Loading, Workshop};
 use crate::kernel;

@@ -93,7 +93,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// The names of the figures; docs/scaling-model.md says what they are.
+    /// The names of the figures; docs/results/scaling.md says what they are.
     pub const COLUMNS: [&str; 13] = [
         "instr",
         "locked",

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Threads are stopped and stepped by the crate `stepper`. The story is in
-//! `docs/scaling-model.md`.
+//! `docs/results/scaling.md`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -10,11 +10,11 @@
 //!
 //! A **block** is what a program gets. A **span** is a run of **slices** (16 KiB each) cut into
 //! blocks of one **size class**; a large block owns a run of its own. Slices come from the
-//! **window**, one reservation of address space, by way of the **arena**. Each thread has a
-//! **heap**; a span has at most one **holder**, usually a heap that **owns** it. A **local free**
-//! is one by the holder, a **remote free** any other. A full span is let go as an **orphan**;
-//! whoever frees into it next takes it over; an orphan with free blocks is listed and
-//! **adopted**. Free memory is **purged** (given back to the system) by time. A **page** is the
+//! **reservation**, one reservation of address space, by way of the **arena**. Each thread has a
+//! **heap**; a span has at most one **owner**, usually a heap that **owns** it. A **local free**
+//! is one by the owner, a **remote free** any other. A full span is let go as an **orphan**;
+//! whoever frees into it next takes it over; an abandoned span with free blocks is listed and
+//! **reclaimed**. Free memory is **purged** (given back to the system) by time. A **page** is the
 //! operating system's.
 //!
 //! # The two ladders
@@ -22,7 +22,7 @@
 //! ```text
 //! api::allocate                         class by table, pop
 //!   thread::refill                      nothing in the list; first call of a thread
-//!     Heap::refill                      own frees, others' frees, own spans, orphans, untouched
+//!     Heap::refill                      own frees, others' frees, own spans, abandoned, untouched
 //!       arena::take_span                a new span
 //!   api::allocate_medium                over 1 KiB: class by arithmetic, pop
 //!     large::allocate                   over 64 KiB: a run of slices, or a mapping
@@ -30,7 +30,7 @@
 //! api::deallocate                       descriptor, own span?, a block's start?, push
 //!   Heap::span_event                    the span's last block
 //!   api::deallocate_elsewhere           null; verify the pointer
-//!     Heap::gather; thread::send        another's span: batch, then one CAS
+//!     Heap::batch_push; thread::send        another's span: batch, then one CAS
 //!     large::free, large::free_mapping
 //!     api::bad_pointer                  say so and abort
 //! ```
@@ -45,17 +45,18 @@ mod block;
 mod remote;
 mod sync;
 
+mod abandoned;
 mod address_map;
 mod api;
 mod arena;
 mod heap;
 mod large;
-mod ledger;
-mod orphans;
 mod os;
 mod outside;
+mod reservation;
 mod size_class;
 mod span;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -68,10 +69,10 @@ pub use api::{
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use heap::tick;
-pub use ledger::{Amount, ClassRow, Ledger};
-pub use os::HUGE_PAGES;
+pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
-pub use thread::{see_forks, start_purge_thread, start_small_thread};
+pub use stats::{Amount, ClassRow, Stats};
+pub use thread::{see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

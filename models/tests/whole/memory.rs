@@ -6,7 +6,7 @@
 //! Never: lets anybody else run.
 //! Threads: any; one lock.
 //! Checked: it is the check.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -15,10 +15,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the table counts in.
 const UNIT: usize = 4096;
-/// The window goes to the bottom and is no larger than this; mappings go above it.
+/// The reservation goes to the bottom and is no larger than this; mappings go above it.
 const WINDOW: usize = if cfg!(miri) { 72 << 20 } else { 288 << 20 };
 const SPACE: usize = WINDOW + (if cfg!(miri) { 32 << 20 } else { 512 << 20 });
-/// Where the range is: the first place at which a window under a limit is tried.
+/// Where the range is: the first place at which a reservation under a limit is tried.
 const BASE: usize = 4 << 30;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,7 +109,7 @@ impl Memory {
         self.units[units].fill(state);
     }
 
-    /// Room for `size` bytes that nobody uses, above the window or, if they are one, there.
+    /// Room for `size` bytes that nobody uses, above the reservation or, if they are one, there.
     fn find(&self, size: usize) -> Option<Range<usize>> {
         let (from, count) = match size >= WINDOW {
             true => (0, size / UNIT),
@@ -192,10 +192,10 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
     })
 }
 
-pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+pub(crate) fn purge(at: *mut u8, size: usize) -> bool {
     with(|memory| {
         let Some(units) = memory.units(at, size) else { return false };
-        memory.expect(&units, &[Committed], "decommit");
+        memory.expect(&units, &[Committed], "purge");
         real::clear(at, units.len() * UNIT);
         true
     })
@@ -248,8 +248,8 @@ pub(crate) fn committed(at: *mut u8, size: usize) -> usize {
     })
 }
 
-/// How many bytes are mapped outside of the window, in any way.
-pub(crate) fn mapped_above_the_window() -> usize {
+/// How many bytes are mapped outside of the reservation, in any way.
+pub(crate) fn mapped_above_the_reservation() -> usize {
     with(|memory| {
         let units = &memory.units[WINDOW / UNIT..];
         units.iter().filter(|&&state| state != Unmapped).count() * UNIT

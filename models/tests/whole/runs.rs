@@ -4,7 +4,7 @@
 //! Never: looks inside.
 //! Threads: the test's; one model at a time in a process.
 //! Checked: the seeds: each is a bug that one of these tests must find.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::held::Random;
 use super::{memory, models, threads};

@@ -4,7 +4,7 @@
 //! A program is a [`Program`] value in its own file: what it needs, how its input is made, and one
 //! function that does the work and returns the facts worth comparing. The runner knows nothing of
 //! any program; a program knows nothing of the library, it only asks the [`Stage`] for processes.
-//! The story for readers: docs/real-programs.md.
+//! The story for readers: docs/results/programs.md.
 
 mod compilers;
 mod generate;

@@ -37,7 +37,7 @@ pub(super) const SCUDO: Suite = Suite {
     explained: &[(
         "ScudoWrappersCDeathTest.Malloc*",
         "frees a small block twice and waits for the end of the process; cairn does not notice that \
-         while the block's span lives (misuse.md)",
+         while the block's span lives (docs/guide/misuse.md)",
     )],
 };
 

@@ -69,7 +69,7 @@ pub(super) const THREADS: Suite = Suite {
 };
 
 const SECOND_FREE: &str = "frees a small block twice and waits to be aborted; cairn does not notice \
-    that while the block's span lives (misuse.md)";
+    that while the block's span lives (docs/guide/misuse.md)";
 
 /// What has to do with memory that threads leave behind.
 const QUICK_THREADS: [&str; 7] = ["fork", "exit", "create", "tls", "stack", "cancel1", "tsd"];

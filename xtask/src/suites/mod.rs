@@ -3,7 +3,7 @@
 //!
 //! A [`Suite`] says what it needs, how its sources come and are built, and into which [`Unit`]s it
 //! falls: processes whose output a reader turns into a [`Tally`]. The runner knows nothing of any
-//! suite; a suite knows nothing of the comparison. The story for readers: docs/suites.md.
+//! suite; a suite knows nothing of the comparison. The story for readers: docs/results/suites.md.
 
 mod allocators;
 mod databases;

@@ -3,14 +3,12 @@
 //! Never: knows spans, heaps or any allocator state.
 //! Threads: any; holds nothing.
 //! Checked: tests fail each call in turn (`fault`), in the workspace's tests.
-//! Story: docs/limits.md
+//! Story: docs/guide/limits.md
 
-mod cgroup;
 mod linux;
 mod lock;
 mod message;
 
-pub(crate) use cgroup::Group;
 pub use linux::*;
 pub(crate) use lock::{
     Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,
