@@ -3,7 +3,7 @@
 use crate::child::Failure;
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
-use cairn_workloads::case::{Case, Curve, Table};
+use cairn_workloads::case::{Case, Curve, Fixed, Table};
 use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -99,6 +99,15 @@ pub struct Cell {
     pub failures: Vec<Failure>,
 }
 
+/// Cases that recorded results have under other names: they are written after a program, and are
+/// not that program.
+const RENAMED: [(&str, &str); 4] = [
+    ("barnes", "barnes-like"),
+    ("cfrac", "cfrac-like"),
+    ("espresso", "espresso-like"),
+    ("lean", "lean-like"),
+];
+
 impl LabResult {
     /// Reads a result from a file, compressed by gzip or not.
     pub fn read(path: &Path) -> Result<LabResult> {
@@ -109,9 +118,14 @@ impl LabResult {
             GzDecoder::new(&bytes[..]).read_to_end(&mut text).with_context(name)?;
             bytes = text;
         }
-        let result: LabResult = serde_json::from_slice(&bytes)
+        let mut result: LabResult = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is not a result of this lab", name()))?;
         ensure!(result.format == FORMAT, "{} has format {}", name(), result.format);
+        for case in &mut result.cases {
+            if let Some((_, name)) = RENAMED.iter().find(|(old, _)| *case.case.name == **old) {
+                case.case.name = Fixed(name);
+            }
+        }
         Ok(result)
     }
 
