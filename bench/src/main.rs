@@ -1,6 +1,6 @@
 //! The lab's command line.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use cairn_bench::allocators::{self, Workshop};
 use cairn_bench::child::Limits;
 use cairn_bench::journal::Journal;
@@ -196,14 +196,11 @@ fn is_named(name: &str, patterns: &[String]) -> bool {
 }
 
 fn run(arguments: &RunArgs) -> Result<()> {
-    if cfg!(debug_assertions) {
-        bail!("the figures of a debug build mean nothing: run with --release");
-    }
+    ensure!(!cfg!(debug_assertions), "a debug build's figures mean nothing: run with --release");
     let quick = !arguments.full;
     let wanted = |entry: &Entry| {
-        let name = entry.label();
         let scale = if quick { entry.case().quick_scale } else { 1.0 };
-        scale > 0.0 && is_named(&name, &arguments.only)
+        scale > 0.0 && is_named(&entry.label(), &arguments.only)
     };
     let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
     ensure!(!entries.is_empty(), "no case matches; see `list`");
@@ -220,6 +217,11 @@ fn run(arguments: &RunArgs) -> Result<()> {
     ensure!(!candidates.is_empty(), "no such allocator; see `allocators`");
 
     let machine = Machine::read();
+    let limits = Limits {
+        timeout: Duration::from_secs_f64(arguments.timeout),
+        // Of all memory, not of what is free: that differs when a stopped run goes on.
+        memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
+    };
     let scratch = tempfile::tempdir()?;
     let plan = Plan {
         entries,
@@ -227,11 +229,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
         quick,
         threads: arguments.threads,
-        limits: Limits {
-            timeout: Duration::from_secs_f64(arguments.timeout),
-            // Of all memory, not of what is free: that differs when a stopped run goes on.
-            memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
-        },
+        limits,
         workload: &workload,
         scratch: scratch.path(),
     };
@@ -242,11 +240,8 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let directory = workshop.results();
     std::fs::create_dir_all(&directory)?;
     let name = if quick { "quick" } else { "full" };
-    let mut journal = Journal::open(
-        &directory.join(format!("{name}.journal")),
-        &plan.identity(),
-        arguments.fresh,
-    )?;
+    let path = directory.join(format!("{name}.journal"));
+    let mut journal = Journal::open(&path, &plan.identity(), arguments.fresh)?;
     if !journal.done.is_empty() {
         eprintln!("going on after {} runs (--fresh starts over)", journal.done.len());
     }
@@ -264,12 +259,18 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let json = arguments.json.clone().unwrap_or(directory.join(format!("{name}.json")));
     result.write(&json)?;
     journal.finish()?;
-    println!("{}", table::print(&result, arguments.markdown));
+    tell(&result, &json, arguments.markdown)
+}
+
+/// Prints the result, and writes its report beside it.
+fn tell(result: &LabResult, json: &Path, markdown: bool) -> Result<()> {
+    println!("{}", table::print(result, markdown));
     println!("\nresult: {}", json.display());
     let page = json.with_extension("html");
-    report::write(&result, &page)?;
+    report::write(result, &page)?;
     println!("report: {}", page.display());
-    println!("not run here: {}", if quick { "full sizes (cargo lab --full)" } else { MORE_CORES });
+    let left_out = if result.quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
+    println!("not run here: {left_out}");
     Ok(())
 }
 

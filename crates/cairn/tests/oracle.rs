@@ -86,6 +86,7 @@ fn exit(live: &Live, held: &Held) {
     assert!(live.lock().unwrap().remove(&held.address).is_some());
 }
 
+#[allow(clippy::too_many_lines, reason = "a list of operations")]
 fn worker(seed: u64, until: Instant, live: Live, inbox: Receiver<Held>, peers: Vec<Sender<Held>>) {
     let mut random = Random(seed);
     let mut mine: Vec<Held> = Vec::new();
