@@ -6,6 +6,7 @@
 //! Checked: the models follow every chain; `Span::check` walks the lists.
 //! Story: docs/design/remote-frees.md
 
+use crate::policy::veiled;
 use crate::size_class::{CLASS_COUNT, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX, SizeClass};
 use crate::sync::{Ordering, Plain};
 use core::ptr::null_mut;
@@ -25,7 +26,17 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn next(this: *mut Block) -> *mut Block {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
-        unsafe { (*this).next.get() }
+        let link = unsafe { (*this).next.get() };
+        veiled(link, this.addr())
+    }
+
+    /// The same of a block that somebody may be writing to: any value at all may come out.
+    ///
+    /// # Safety
+    /// `this` is the address of a block, free or not.
+    pub(crate) unsafe fn peek_next(this: *mut Block) -> *mut Block {
+        // SAFETY: blocks are never unmapped while their span exists, and slices stay readable after.
+        veiled(unsafe { this.cast::<*mut Block>().read_volatile() }, this.addr())
     }
 
     /// Links `this` before `next`.
@@ -35,7 +46,7 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn set_next(this: *mut Block, next: *mut Block) {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
-        unsafe { (*this).next.set(next) }
+        unsafe { (*this).next.set(veiled(next, this.addr())) }
     }
 }
 

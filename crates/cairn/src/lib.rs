@@ -70,6 +70,7 @@
 extern crate std;
 
 mod block;
+mod policy;
 mod remote;
 mod sync;
 

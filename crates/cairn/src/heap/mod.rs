@@ -138,7 +138,7 @@ impl Heap {
             let mut count = 0;
             while count < most && is_block_of(class, at) {
                 count += 1;
-                at = at.cast::<*mut Block>().read_volatile();
+                at = Block::peek_next(at);
             }
             count
         }
