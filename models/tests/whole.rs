@@ -10,7 +10,7 @@ include!(concat!(env!("OUT_DIR"), "/shuttle.rs"));
 mod whole;
 
 use whole::models;
-use whole::runs::{alone, explore};
+use whole::runs::{alone, alone_and_decommitting, explore};
 
 #[test]
 fn blocks_go_round() {
@@ -71,6 +71,26 @@ fn mappings_cannot_grow() {
 #[test]
 fn large_blocks_freed_twice() {
     explore("large_blocks_freed_twice", models::large_blocks_freed_twice);
+}
+
+// Systems in which what is purged is no memory any more until it is committed again.
+
+#[cfg(not(miri))]
+#[test]
+fn purged_memory_is_committed_again_among_threads() {
+    explore("purged_memory_is_committed_again_among_threads", models::free_memory_is_purged);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn purged_memory_is_committed_again() {
+    alone_and_decommitting("purged_memory_is_committed_again", 0);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn calls_fail_where_purged_memory_is_committed_again() {
+    alone_and_decommitting("calls_fail_where_purged_memory_is_committed_again", 6);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! Checked: the models follow every chain; `Span::check` walks the lists.
 //! Story: docs/design/remote-frees.md
 
+use crate::policy::veiled;
 use crate::size_class::{CLASS_COUNT, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX, SizeClass};
 use crate::sync::{Ordering, Plain};
 use core::ptr::null_mut;
@@ -25,7 +26,17 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn next(this: *mut Block) -> *mut Block {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
-        unsafe { (*this).next.get() }
+        let link = unsafe { (*this).next.get() };
+        veiled(link, this.addr())
+    }
+
+    /// The same of a block that somebody may be writing to: any value at all may come out.
+    ///
+    /// # Safety
+    /// `this` is the address of a block, free or not.
+    pub(crate) unsafe fn peek_next(this: *mut Block) -> *mut Block {
+        // SAFETY: blocks are never unmapped while their span exists, and slices stay readable after.
+        veiled(unsafe { this.cast::<*mut Block>().read_volatile() }, this.addr())
     }
 
     /// Links `this` before `next`.
@@ -35,7 +46,7 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn set_next(this: *mut Block, next: *mut Block) {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
-        unsafe { (*this).next.set(next) }
+        unsafe { (*this).next.set(veiled(next, this.addr())) }
     }
 }
 
@@ -80,31 +91,28 @@ impl Chain {
 pub(crate) struct Caches {
     first: [*mut Block; CLASS_COUNT],
     small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
-    left: [Left; CLASS_COUNT],
+    left: [Limit; CLASS_COUNT],
     /// The classes' masks: a free finds its own by one instruction.
     masks: [u64; CLASS_COUNT],
 }
 
 /// How many more freed blocks a cache takes in; none if it is not above 0. One value, and those just
 /// above it, say too that all blocks in the cache are zero but for their links.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-struct Left(i32);
-
-impl Left {
-    /// Of a cache of zeroed blocks. Each block that is taken adds one.
-    const ZEROED: Left = Left(i32::MIN / 2);
-}
-
-/// What a cache that is filled may take in by frees.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// Up to the class's limit, what it is filled with included.
-    Class,
-    /// Nothing: what is freed goes home at once.
-    Nothing,
-    /// Nothing, for its blocks are zero but for their links.
-    Zeroed,
+#[repr(transparent)]
+pub(crate) struct Limit(i32);
+
+impl Limit {
+    /// What is freed goes home at once.
+    pub(crate) const NOTHING: Limit = Limit(0);
+    /// The same, and the cache's blocks are zeroed. Each block that is taken adds one.
+    pub(crate) const ZEROED: Limit = Limit(i32::MIN / 2);
+
+    /// Up to the class's limit, what the cache is filled with included.
+    #[inline(always)]
+    pub(crate) fn of(class: SizeClass) -> Limit {
+        Limit(class.layout().cache_limit as i32)
+    }
 }
 
 impl Caches {
@@ -112,7 +120,7 @@ impl Caches {
     pub(crate) const EMPTY: Caches = Caches {
         first: [null_mut(); CLASS_COUNT],
         small_class: SMALL_CLASS,
-        left: [Left(0); CLASS_COUNT],
+        left: [Limit::NOTHING; CLASS_COUNT],
         masks: MASKS,
     };
 
@@ -186,7 +194,7 @@ impl Caches {
     /// Whether the block just popped is zero but for its link; false is always safe.
     #[inline(always)]
     pub(crate) fn is_zeroed(&self, class: SizeClass) -> bool {
-        self.left[class.index()].0 < Left::ZEROED.0 / 2
+        self.left[class.index()].0 < Limit::ZEROED.0 / 2
     }
 
     /// The first block of a class, or null.
@@ -205,20 +213,15 @@ impl Caches {
         list: Chain,
         limit: Limit,
     ) -> *mut Block {
-        let limit = match limit {
-            Limit::Class => class.layout().cache_limit as i32,
-            Limit::Nothing => 0,
-            Limit::Zeroed => Left::ZEROED.0,
-        };
         // SAFETY: the list is the caller's, and not empty.
         self.first[class.index()] = unsafe { Block::next(list.head) };
-        self.left[class.index()].0 = limit + 1 - list.count as i32;
+        self.left[class.index()].0 = limit.0 + 1 - list.count as i32;
         list.head
     }
 
     /// Takes all blocks of a class out, a null-terminated list. It takes in none until it is filled.
     pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
-        self.left[class.index()] = Left(0);
+        self.left[class.index()] = Limit::NOTHING;
         core::mem::replace(&mut self.first[class.index()], null_mut())
     }
 

@@ -27,6 +27,7 @@ mod lock;
 mod remote;
 #[cfg(test)]
 mod reservation;
+mod sample;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the table counts in.
@@ -44,6 +44,17 @@ unsafe impl Send for Memory {}
 static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// What is purged is decommitted, too.
+static DECOMMITS: AtomicBool = AtomicBool::new(false);
+
+/// Says that what is purged has to be committed again; before anything else.
+pub(crate) fn decommit() {
+    DECOMMITS.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn purged_is_committed() -> bool {
+    !DECOMMITS.load(Ordering::Relaxed)
+}
 
 /// Says how large pages are, and how much address space there is; before anything else.
 pub(crate) fn configure(page: usize, limit: usize) {
@@ -195,8 +206,13 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
 pub(crate) fn purge(at: *mut u8, size: usize) -> bool {
     with(|memory| {
         let Some(units) = memory.units(at, size) else { return false };
-        memory.expect(&units, &[Committed], "purge");
+        // What has been purged may be purged again, with its neighbours.
+        let legal = if purged_is_committed() { &[Committed][..] } else { &[Committed, Reserved] };
+        memory.expect(&units, legal, "purge");
         real::clear(at, units.len() * UNIT);
+        if !purged_is_committed() {
+            memory.set(units, Reserved);
+        }
         true
     })
 }

@@ -37,6 +37,9 @@ pub(crate) fn explore(name: &'static str, model: fn()) {
         let execution = AtomicU64::new(seed << 32);
         let body = move || {
             Random::set_seed(execution.fetch_add(1, Ordering::Relaxed));
+            if name.starts_with("purged_memory_is_committed_again") {
+                memory::decommit();
+            }
             threads::run_model(model);
             models::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
         };
@@ -53,6 +56,17 @@ fn schedule(
     body: impl Fn() + Send + Sync + 'static,
 ) {
     Runner::new(scheduler, config).run(body);
+}
+
+/// Runs one thread on a system in which what is purged has to be committed again. One call of
+/// `failing` fails, or none if that is 0.
+pub(crate) fn alone_and_decommitting(name: &str, failing: usize) {
+    test(name, &["alone"], OPERATIONS, |_, seed, operations| {
+        memory::decommit();
+        Random::set_seed(seed);
+        models::alone(operations, failing);
+        models::nothing_is_left(failing == 0);
+    });
 }
 
 /// Runs one thread on a system with pages of so many bytes and so much address space. One call of

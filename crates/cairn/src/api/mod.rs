@@ -206,11 +206,11 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
 
 // What sends a free down here:
 //
-//     nobody's span   kept for the next allocation, as a block of its own span is
-//     another's span  the same, within half the bound; else gathered in a batch, or thread::send
-//     a large block   kept for the next one, if this thread keeps none yet
-//     null            nothing to do
-//     the rest        a large block, a mapping, or a bad pointer
+//     an abandoned span  into the cache, as a block of an own span; if that is full, thread::send
+//     another's span     into the cache up to half its limit; else into a batch, or thread::send
+//     a large block      into the large cache, if that is empty
+//     null               nothing to do
+//     the rest           a large block, a mapping, or a bad pointer
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     let Some((class, owner)) = address_map::span_block(p) else {

@@ -28,7 +28,7 @@ pub(super) fn back_by_huge_page(
     mut arena: Guard<'static, Arena>,
     unit: usize,
 ) -> Guard<'static, Arena> {
-    arena.take_at(unit, HUGE_SLICES);
+    arena.remove(unit, HUGE_SLICES);
     drop(arena);
     // SAFETY: slices that have been free, and that nobody else can take now.
     unsafe { os::use_huge_page(address_map::slice_address(unit)) };

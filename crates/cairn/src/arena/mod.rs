@@ -121,7 +121,7 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             let dense = arena.is_dense(index, slices, users);
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
-                return Some(arena.take_at(index, slices));
+                return arena.take_at(index, slices);
             };
             arena = back_by_huge_page(arena, unit);
         } else {
@@ -144,7 +144,7 @@ pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     loop {
         if let Some(index) = arena.lowest_run(slices, from / CHUNK_SLICES) {
             let Some(unit) = arena.unit_for_huge_page(index, slices, used == Use::Backed) else {
-                return Some(Run { backed, ..arena.take_at(index, slices) });
+                return Some(Run { backed, ..arena.take_at(index, slices)? });
             };
             backed = true;
             arena = back_by_huge_page(arena, unit);
@@ -159,7 +159,7 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     let mut arena = ARENA.lock();
     let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
     let free = index + slices <= address_map::committed() && pieces(index, slices).all(is_free);
-    free.then(|| arena.take_at(index, slices))
+    if free { arena.take_at(index, slices) } else { None }
 }
 
 /// Gives a run back. `dirty`: it may be resident, and hold other than zeros. Purges at once if very
@@ -340,12 +340,23 @@ impl Arena {
         (before - self.dirty, written)
     }
 
-    fn take_at(&mut self, index: usize, slices: usize) -> Run {
+    /// Takes free slices; None if those that are clean have to be committed, and cannot be.
+    fn take_at(&mut self, index: usize, slices: usize) -> Option<Run> {
+        if !os::purged_is_committed() && !self.commit_clean(index, slices) {
+            return None;
+        }
         let (dirty, written) = self.remove(index, slices);
         if dirty <= slices / 2 {
             self.judge_burst();
         }
-        Run { index, zero: !written, dirty, backed: false }
+        Some(Run { index, zero: !written, dirty, backed: false })
+    }
+
+    /// Commits free slices if some of them are clean; false if the system refuses.
+    fn commit_clean(&self, index: usize, slices: usize) -> bool {
+        let is_dirty = |(chunk, mask)| self.bits(chunk).dirty & mask == mask;
+        pieces(index, slices).all(is_dirty)
+            || os::commit(address_map::slice_address(index), slices * SLICE_SIZE)
     }
 
     fn put(&mut self, index: usize, slices: usize, memory: Memory) {

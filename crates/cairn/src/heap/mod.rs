@@ -9,11 +9,14 @@
 pub(crate) mod pool;
 mod refill;
 pub(crate) mod salvage;
+mod sample;
 mod sending;
 pub(crate) mod shared;
 mod spans;
 mod upkeep;
 
+pub use sample::Told;
+pub(crate) use sample::set_sampling;
 pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::request_trim;
 pub use upkeep::tick;
@@ -88,6 +91,9 @@ pub(crate) struct Heap {
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
     refilled: u64,
     trims_seen: usize,
+    /// It is quiet, or sampled: its refills take care how much they hand out.
+    is_careful: bool,
+    sampling: sample::Sampling,
     // The pool's.
     next: *mut Heap,
     pub(crate) in_use: bool,
@@ -132,7 +138,7 @@ impl Heap {
             let mut count = 0;
             while count < most && is_block_of(class, at) {
                 count += 1;
-                at = at.cast::<*mut Block>().read_volatile();
+                at = Block::peek_next(at);
             }
             count
         }

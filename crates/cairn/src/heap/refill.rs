@@ -30,6 +30,15 @@ const SHARED_BYTES: usize = 1024;
 /// Free blocks that make a span worth a refill.
 pub(super) const WORTHWHILE: u32 = 8;
 
+/// What a refill has found.
+struct Found {
+    list: Chain,
+    /// What the cache may take in then.
+    limit: Limit,
+    /// The blocks have been freed in the active span.
+    freed: bool,
+}
+
 impl Heap {
     // The ladder of a refill. Each rung is tried if the one before gave nothing.
     //
@@ -42,6 +51,7 @@ impl Heap {
     //   carve            untouched blocks of the active span, a page's worth
     //   carve_partial    the same of another span
     //   carve_new        a new span, from the arena
+    //   fill_carefully   a quiet heap, or a sampled one: fewer blocks than were found
 
     /// The first rung, short for blocks of which each pair of malloc and free comes by; null if
     /// it gives nothing, or if upkeep is due.
@@ -57,12 +67,12 @@ impl Heap {
                 || !(*span).has_local_free()
                 || (*this).slow_ticks.wrapping_add(1).is_multiple_of(UPKEEP_TICKS)
                 || (*this).refilled & class.bit() == 0
-                || (*this).quiet > 0
+                || (*this).is_careful
             {
                 return null_mut();
             }
             (*this).slow_ticks += 1;
-            (*this).fill_cache(class, (*span).take_local(), Limit::Class)
+            (*this).caches.fill(class, (*span).take_local(), Limit::of(class))
         }
     }
 
@@ -75,10 +85,23 @@ impl Heap {
             self.refilled |= class.bit();
             self.judge_quiet(os::now_ms());
         }
+        let found = self.find_blocks(class);
+        if found.list.count == 0 {
+            return null_mut();
+        }
+        if self.is_careful {
+            return self.fill_carefully(class, found);
+        }
+        // SAFETY: the list is this heap's now, and not empty.
+        unsafe { self.caches.fill(class, found.list, found.limit) }
+    }
+
+    #[inline(always)]
+    fn find_blocks(&mut self, class: SizeClass) -> Found {
         let list = self.take_shared(class);
         if list.count > 0 {
             // What is shared goes back when it is freed: others need as little of it.
-            return self.fill_cache(class, list, Limit::Nothing);
+            return Found { list, limit: Limit::NOTHING, freed: false };
         }
         let mut list = self.active_frees(class);
         if list.count == 0 {
@@ -88,7 +111,7 @@ impl Heap {
             list = self.reclaim(class);
         }
         if list.count > 0 {
-            return self.fill_with_freed(class, list);
+            return Found { list, limit: Limit::of(class), freed: true };
         }
         let mut carved = self.carve(class);
         if carved.list.count == 0 {
@@ -97,28 +120,26 @@ impl Heap {
         if carved.list.count == 0 {
             carved = self.carve_new(class);
         }
-        if carved.list.count == 0 {
-            return null_mut();
-        }
-        let limit = if carved.zeroed { Limit::Zeroed } else { Limit::Class };
-        self.fill_cache(class, carved.list, limit)
+        let limit = if carved.zeroed { Limit::ZEROED } else { Limit::of(class) };
+        Found { list: carved.list, limit, freed: false }
     }
 
-    #[inline(always)]
-    fn fill_cache(&mut self, class: SizeClass, list: Chain, limit: Limit) -> *mut Block {
+    /// Fills the cache of a heap that is sampled, or quiet. A quiet one takes a single block of what has
+    /// been freed.
+    #[cold]
+    #[inline(never)]
+    fn fill_carefully(&mut self, class: SizeClass, found: Found) -> *mut Block {
+        let Found { mut list, mut limit, freed } = found;
+        if self.is_sampled() {
+            return self.fill_cut(class, list, limit);
+        }
+        if freed {
+            // SAFETY: the list is of the active span, which this heap owns.
+            unsafe { (*self.active[class.index()]).take_rest_back(&mut list) };
+            limit = Limit::NOTHING;
+        }
         // SAFETY: the list is this heap's now, and not empty.
         unsafe { self.caches.fill(class, list, limit) }
-    }
-
-    /// Fills the cache with blocks that have been freed in the active span. A quiet heap takes one.
-    #[inline(always)]
-    fn fill_with_freed(&mut self, class: SizeClass, mut list: Chain) -> *mut Block {
-        if self.quiet == 0 {
-            return self.fill_cache(class, list, Limit::Class);
-        }
-        // SAFETY: the list is of the active span, which this heap owns.
-        unsafe { (*self.active[class.index()]).take_rest_back(&mut list) };
-        self.fill_cache(class, list, Limit::Nothing)
     }
 
     /// The first few blocks of a class come from shared spans, if there is somebody to share

@@ -1,4 +1,4 @@
-//! Owns: the way of a freed block to a span that its thread does not hold.
+//! Owns: the way of a freed block to a span that its thread does not own.
 //! Idea: blocks of one span travel together; one CAS delivers them all.
 //! Never: holds anything back for a thread that seldom frees to others.
 //! Threads: as `heap`; the free functions here, any.
@@ -31,13 +31,14 @@ fn is_full(count: u32, size: u32) -> bool {
 }
 
 impl Heap {
-    // Frees of blocks in spans that this heap does not hold.
+    // Frees of blocks in spans that this heap does not own.
     //
-    // gather             into the span's batch, if it has room and this thread does it often
+    // batch_push         into the span's batch, if it is not full and this thread does it often
     // send               with what is in the batch, which leaves, or in a new one
     //   push             one CAS
-    //     take_over      the span was full and nobody's: it is this heap's now
+    //     take_over      the span was full and abandoned: it is this heap's now
     //     release        it was the last block of a listed span
+
     /// Puts `block` into a batch for the span at slice `span`; false, and nothing is done, if that
     /// would be full, if another span's is in its place, or if this thread seldom frees to others.
     ///

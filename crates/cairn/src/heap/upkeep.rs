@@ -102,6 +102,7 @@ impl Heap {
         let trims = os::settled_notices();
         if self.trims_seen != trims {
             self.trims_seen = trims;
+            self.follow_sampling();
             self.flush();
             SizeClass::all().for_each(|class| self.settle(class, usize::MAX, false));
         }
@@ -137,6 +138,7 @@ impl Heap {
         if is_quiet || ticks >= UPKEEP_TICKS / 2 {
             self.quiet = if is_quiet && since > 0 { self.quiet.saturating_add(1) } else { 0 };
             self.judged = (now_ms as u32, self.slow_ticks);
+            self.set_careful();
         }
     }
 
@@ -189,7 +191,7 @@ impl Heap {
     ///
     /// # Safety
     /// The block is this heap's, out of the cache of `class`.
-    unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
+    pub(super) unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
         let d = address_map::descriptor(block.cast());
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: the block is this heap's to free; a span that names this heap is its own.

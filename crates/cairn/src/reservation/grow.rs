@@ -58,7 +58,8 @@ pub(crate) fn commit(count: usize) -> bool {
     let is_done = |(at, bytes)| bytes == 0 || os::commit(at, bytes);
     let done = metadata(from, to).into_iter().all(is_done)
         && if RESERVED.load(Ordering::Relaxed) {
-            os::commit(data, count * SLICE_SIZE)
+            // Where purged slices have to be committed, the arena commits new ones, too.
+            !os::purged_is_committed() || os::commit(data, count * SLICE_SIZE)
         } else {
             os::map_at(data, count * SLICE_SIZE)
         };

@@ -35,7 +35,11 @@ impl Span {
     /// `local_free`, and come back by `carve`. Owner only; not for an active span.
     pub(crate) fn make_holes(&mut self) {
         let (used, piece, size) = (self.used() as u16, self.piece(), self.layout().size as usize);
-        if self.used_at_sweep == used || self.free() as usize * size < piece {
+        // Where purged memory is gone, a free block would lose its part of a hole.
+        if !os::purged_is_committed()
+            || self.used_at_sweep == used
+            || self.free() as usize * size < piece
+        {
             return;
         }
         self.used_at_sweep = used;

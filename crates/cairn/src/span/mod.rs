@@ -187,7 +187,8 @@ impl Span {
     pub(crate) fn carve(&mut self, limit: usize) -> Carved {
         debug_assert!(self.local_free.is_null());
         if self.holes != 0 {
-            let blocks = self.blocks_of(self.holes.trailing_zeros() as usize);
+            let hole = self.holes.trailing_zeros() as usize;
+            let blocks = self.blocks_of(hole);
             self.holes &= self.holes - 1;
             self.hidden -= blocks.len() as u16;
             let list = self.link(blocks.start, blocks.len());

@@ -2,8 +2,10 @@
 
 use super::alone::{Random, alone, panics};
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
+use crate::allocate;
 use crate::arena;
 use crate::block::{Block, Chain};
+use crate::policy::HARDENED;
 use crate::remote::Pushed;
 use crate::size_class::{SizeClass, class_of};
 use crate::span::{Carved, Span, SpanList};
@@ -381,5 +383,25 @@ fn a_span_is_not_left_if_everything_in_it_is_pending() {
         assert!(unsafe { abandoned::list(other) });
         assert!(abandoned::reclaim(class).is_none());
         assert!(abandoned::reclaim(class_of(64)).is_some());
+    });
+}
+
+#[test]
+fn a_link_shows_its_address_in_the_default_build_only() {
+    alone(|| {
+        let [first, second] = [allocate(64), allocate(64)].map(|block| block.cast::<Block>());
+        // SAFETY: the two blocks are this test's, and nobody's list has them.
+        unsafe {
+            Block::set_next(first, second);
+            let raw = first.cast::<usize>().read();
+            assert_eq!(raw == second.addr(), !HARDENED);
+            assert_eq!(Block::next(first), second);
+            Block::set_next(first, null_mut());
+            assert!(Block::next(first).is_null());
+            // The same link elsewhere looks different.
+            Block::set_next(second, null_mut());
+            let equal = first.cast::<usize>().read() == second.cast::<usize>().read();
+            assert_eq!(equal, !HARDENED);
+        }
     });
 }

@@ -214,6 +214,22 @@ pub(crate) fn trim() {
     heap::request_trim();
 }
 
+/// Has `told` called with one allocation in every `bytes` that each thread allocates in blocks of up to
+/// 64 KiB, by their block sizes: the one in which the count runs out. 0 bytes end that.
+///
+/// The calling thread follows at once, others at their next slow tick, and new ones from their first
+/// allocation with a heap of their own on. While it is on, what a thread frees is not kept for its next allocation, so that
+/// none is counted twice or left out. `told` gets the block and its size in bytes; it runs on the thread
+/// that allocates, and must not allocate or free. A profiler is built on this (docs/design/upkeep.md).
+pub fn sample_every(bytes: usize, told: heap::Told) {
+    heap::set_sampling(bytes, told);
+    let heap = tls::get();
+    if !is_stand_in(heap) {
+        // SAFETY: the calling thread's own.
+        unsafe { (*heap).follow_sampling() };
+    }
+}
+
 extern "C" fn prepare() {
     // Numbers of processes come again: in another namespace a child may have its parent's.
     SETTLED.store(0, Ordering::Relaxed);

@@ -114,6 +114,13 @@ pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     advise(at, size, libc::MADV_DONTNEED)
 }
 
+/// Whether memory that has been purged can be used at once, and reads as zeros. Where not, it has to be
+/// committed again.
+#[inline(always)]
+pub(crate) const fn purged_is_committed() -> bool {
+    true
+}
+
 /// Asks the kernel not to back the range by huge pages of its own accord.
 pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
     advise(at, size, libc::MADV_NOHUGEPAGE);

@@ -57,6 +57,10 @@ pub(crate) fn make_readable(_: *mut u8, _: usize) -> bool {
 
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
+pub(crate) fn purged_is_committed() -> bool {
+    true
+}
+
 /// There is nothing to switch off.
 pub static HUGE_PAGES: () = ();
 

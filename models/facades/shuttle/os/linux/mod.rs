@@ -49,13 +49,18 @@ pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
 
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
+pub(crate) fn purged_is_committed() -> bool {
+    memory::purged_is_committed()
+}
+
 /// There is nothing to switch off.
 pub static HUGE_PAGES: () = ();
 
 pub(crate) fn keep_small_pages(_at: *mut u8, _size: usize) {}
 
+/// A system that decommits has none.
 pub(crate) fn wants_huge_pages() -> bool {
-    true
+    memory::purged_is_committed()
 }
 
 /// What was there is gone: it was dead.
