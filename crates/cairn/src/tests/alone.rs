@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::string::String;
 
-/// After this a test counts as hung: much more than the longest takes on a machine with other work.
+/// After this a test counts as hung: far beyond what any needs on a busy machine.
 const HUNG_AFTER_SECONDS: u32 = 300;
 
 /// Runs `body`, which a test consists of, in a process in which nothing has been allocated.

@@ -87,8 +87,15 @@ impl Model {
 
     /// The lowest place for `len` free slices at a multiple of `align`, from `low` on.
     fn lowest(&self, len: usize, align: usize, low: usize) -> Option<usize> {
-        let first = low.max(self.first()).next_multiple_of(align);
-        (first..self.slices.len()).step_by(align).find(|&index| self.is_free(index, len))
+        let mut index = low.max(self.first()).next_multiple_of(align);
+        while let Some(run) = self.slices.get(index..index + len) {
+            // No run that a used slice stands in.
+            let Some(used) = run.iter().rposition(|slice| *slice == Used) else {
+                return Some(index);
+            };
+            index = (index + used + 1).next_multiple_of(align);
+        }
+        None
     }
 
     /// Takes a span, and checks that it is the right run; its index.
