@@ -1,10 +1,10 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
+use crate::allocators;
 use crate::evaluate::{self, Line, Standing, mean};
 use crate::plan::{self, Entry};
 use crate::result::{Form, LabResult, SUBJECT};
 use crate::table::{self, ratio};
-use crate::{allocators, programs};
 use anyhow::{Context, Result};
 use cairn_workloads::case::{Case, Group, Table};
 use std::fmt::Write;
@@ -57,7 +57,7 @@ pub fn cases() -> String {
 /// The command that installs everything that can take part.
 pub fn packages() -> String {
     let peers = allocators::packages();
-    let mut all: Vec<&str> = programs::PACKAGES.iter().copied().chain(peers).collect();
+    let mut all: Vec<&str> = programs::packages().chain(peers).collect();
     all.sort_unstable();
     all.dedup();
     let mut text = String::from("```sh\napt-get install");

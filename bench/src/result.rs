@@ -1,9 +1,9 @@
 //! The file with everything measured: all later steps read this and nothing else.
 
-use crate::child::Failure;
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Case, Curve, Table};
+use programs::process::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
