@@ -60,8 +60,9 @@ fn main() -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(&args),
         Command::FastPath(args) => fast_path::run(&args),
         Command::Programs(args) => {
-            let left = programs::proof::run(&args, shared)?;
-            left.iter().for_each(|left| steps::not_run(left));
+            if let Some(left_out) = programs::proof::run(&args, shared)? {
+                steps::not_run(&left_out);
+            }
             Ok(())
         }
         Command::Suites(args) => {

@@ -18,7 +18,8 @@ compile() {
 if [ "$1" = test ]; then
     # Some come with a malloc of their own, in a file beside them.
     aux=$(echo "$3" | sed -n 's/tst-interpose-\(static-\)\{0,1\}\(.*\)/tst-interpose-aux-\2/p')
-    compile -o "$4" "$3" $aux "$objects/libsupport.a" -pthread -ldl -lrt -lm
+    # By its whole path: some read their own source.
+    compile -o "$4" "$PWD/$3" $aux "$objects/libsupport.a" -pthread -ldl -lrt -lm
     exit
 fi
 mkdir -p "$headers" "$objects"

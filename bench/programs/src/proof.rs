@@ -203,7 +203,6 @@ impl Case<'_> {
     /// Takes the steps of a program without code, each for all combinations of its `each`.
     fn steps(&self, stage: &Stage, mut variables: Variables) -> Result<Evidence> {
         let mut evidence = Evidence::default();
-        let mut first_lines = Vec::new();
         for (number, step) in (1..).zip(&self.proof.steps) {
             for (nth, combination) in (0..).zip(combinations(&step.each)) {
                 let label = combination.values().cloned().collect::<Vec<_>>().join(" ");
@@ -213,13 +212,11 @@ impl Case<'_> {
                 let name = |item: &str| format!("{number} {label} {item}");
                 let facts = facts.into_iter().map(|(item, value)| (name(&item), value));
                 evidence.facts.extend(facts);
-                first_lines.push(said["line"].clone());
                 let said = said.into_iter().map(|(word, value)| (format!("{word}{number}"), value));
                 variables.extend(said);
             }
         }
         variables.insert("facts".to_owned(), evidence.facts.len().to_string());
-        variables.insert("all".to_owned(), first_lines.join(", "));
         evidence.summary = definitions::fill(&self.proof.summary, &variables);
         Ok(evidence)
     }
@@ -253,21 +250,23 @@ impl Case<'_> {
             ("lines", text.lines().count().to_string()),
         ]);
         let mut facts = Vec::new();
-        for item in &step.compare {
-            let value = match item.as_str() {
-                "stdout" if ended.stdout.len() < 400 => text.clone(),
-                "stdout" => fingerprint(&ended.stdout),
-                "stderr" => ended.stderr.clone(),
-                path => {
-                    let path = stage.work.join(fill(path));
+        for item in step.compare.iter().map(|item| fill(item)) {
+            match item.as_str() {
+                "stdout" if ended.stdout.len() < 400 => facts.push((item, text.clone())),
+                "stdout" => facts.push((item, fingerprint(&ended.stdout))),
+                "stderr" => facts.push((item, ended.stderr.clone())),
+                _ => {
+                    let path = stage.work.join(&item);
+                    let files =
+                        if path.is_dir() { files_below(&path)? } else { vec![path.clone()] };
+                    said.insert("files", files.len().to_string());
                     said.insert("kib", (path.metadata()?.len() / 1024).to_string());
-                    if path.is_dir() {
-                        said.insert("files", files_below(&path)?.len().to_string());
+                    for file in files {
+                        let name = file.strip_prefix(&stage.work)?.display().to_string();
+                        facts.push((name, fingerprint_of(&file)?));
                     }
-                    fingerprint_of(&path)?
                 }
-            };
-            facts.push((fill(item), value));
+            }
         }
         Ok((facts, said))
     }

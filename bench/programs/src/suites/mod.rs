@@ -348,7 +348,8 @@ impl Suite {
             let (first, rest) = name.split_once(' ').unwrap_or((&name, ""));
             let file = first.rsplit('/').next().unwrap_or(first);
             let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
-            let program = shop.directory("bin")?.join(first.replace('/', "-"));
+            let program = first.strip_suffix(".c").unwrap_or(first).replace('/', "-");
+            let program = shop.directory("bin")?.join(program);
             let program = program.display().to_string();
             let own = [("unit", &*name), ("first", first), ("rest", rest), ("stem", stem)];
             variables.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
