@@ -190,9 +190,15 @@ pub fn packages() -> impl Iterator<Item = &'static str> {
 
 /// The package that a program comes from.
 pub(crate) fn package_of(program: &str) -> String {
+    let path = Path::new(program);
+    let is_it = |file: &Path| {
+        // Beside another file of the same package, if it has a directory.
+        file.ends_with(path) || (path.is_absolute() && file.parent() == path.parent())
+    };
     let mut needs = TABLE.program.iter().flat_map(|program| &program.needs);
-    let found = needs.find(|(file, _)| *file == program || Path::new(file).ends_with(program));
-    found.map_or_else(|| program.to_owned(), |(_, package)| package.clone())
+    let found = needs.find(|(file, _)| is_it(Path::new(file)));
+    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    found.map_or_else(name, |(_, package)| package.clone())
 }
 
 impl Program {
@@ -361,6 +367,14 @@ mod tests {
     #[test]
     fn packages_are_in_order() {
         assert!(packages().is_sorted());
+    }
+
+    #[test]
+    fn programs_have_packages() {
+        let of = |program| package_of(program);
+        assert_eq!(of("redis-cli"), "redis-tools");
+        assert_eq!(of("/usr/lib/postgresql/*/bin/initdb"), "postgresql");
+        assert_eq!(of("/home/bin/rustfmt"), "rustfmt");
     }
 
     #[test]

@@ -288,8 +288,8 @@ impl Suite {
         }
         match self.name.as_str() {
             "rust-library" => return crates::library(shop),
-            "rust-crates" => return crates::crates(shop, false),
-            "rust-crates-linked" => return crates::crates(shop, true),
+            "rust-crates" => return crates::crates(shop, &variables, false),
+            "rust-crates-linked" => return crates::crates(shop, &variables, true),
             _ => {}
         }
         for (name, command) in &self.shell {
