@@ -112,7 +112,8 @@ struct Group {
     units: Vec<String>,
     /// Lists the units, a line each, by a shell in the sources.
     list: Option<String>,
-    /// Those of a quick and of a full run, if they are not all; a `*` stands for anything.
+    /// Those of a quick and of a full run, by their names or first words, if they are not all; a `*`
+    /// stands for anything.
     quick: Option<String>,
     full: Option<String>,
     /// Of a unit, for the tables.
@@ -338,8 +339,11 @@ impl Suite {
             );
         }
         if let Some(wanted) = shop.stage.pick(&group.quick, &group.full) {
-            let is_wanted =
-                |name: &String| wanted.split_whitespace().any(|it| report::fits(it, name));
+            let is_wanted = |name: &String| {
+                let first = name.split(' ').next().unwrap_or(name);
+                let fits = |it: &str| report::fits(it, name) || report::fits(it, first);
+                wanted.split_whitespace().any(fits)
+            };
             names.retain(is_wanted);
         }
         let (mut units, mut left_out) = (Vec::new(), Vec::new());
