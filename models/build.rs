@@ -1,7 +1,7 @@
 //! Puts the allocator's own source files where the models can compile them as their own modules:
 //! once against loom, once against shuttle and a simulated system. What differs stands in
-//! `facades`, where a file takes the place of the core's file of the same name, and in
-//! changes.toml, where it is a line.
+//! `facades`, where a file takes the place of the core's file of the same name: `sync`, the system,
+//! and where a thread's heap is found.
 //!
 //! With `CAIRN_SEED=name` a bug out of seeds.toml is put in on the way. The models must find it.
 
@@ -21,7 +21,7 @@ struct Edit {
 }
 
 fn main() {
-    for watched in ["build.rs", "changes.toml", "seeds.toml", "facades", CORE] {
+    for watched in ["build.rs", "seeds.toml", "facades", CORE] {
         println!("cargo:rerun-if-changed={watched}");
     }
     println!("cargo:rerun-if-env-changed=CAIRN_SEED");
@@ -30,12 +30,11 @@ fn main() {
         let mut seeds: BTreeMap<String, Edit> = read("seeds.toml");
         seeds.remove(&name).unwrap_or_else(|| panic!("no seeded bug is called {name}"))
     });
-    let changes: BTreeMap<String, Vec<Edit>> = read("changes.toml");
     for model in ["loom", "shuttle"] {
         let copy = out.join(model);
         let _ = fs::remove_dir_all(&copy);
         copy_tree(Path::new(CORE), &copy);
-        for edit in seed.iter().chain(changes.get(model).into_iter().flatten()) {
+        if let Some(edit) = &seed {
             apply(edit, &copy);
         }
         copy_tree(&Path::new("facades").join(model), &copy);

@@ -1,12 +1,11 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use crate::allocators;
-use crate::evaluate::{self, Line, Standing, mean};
-use crate::plan::{self, Entry};
-use crate::result::{Form, LabResult, SUBJECT};
+use crate::evaluate::{self, Entry, Line, Mean, Standing, mean};
+use crate::result::{LabResult, SUBJECT};
 use crate::table::{self, ratio};
 use anyhow::{Context, Result};
-use cairn_workloads::case::{Case, Group, Table};
+use cairn_workloads::case::Table;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -26,32 +25,18 @@ pub fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{before}<!-- {name} -->\n{}\n{end}{after}", text.trim_end()))
 }
 
-/// Every case: what it is, where it comes from, the rows it fills.
-pub fn cases() -> String {
-    let entries = plan::all();
-    let mut text = String::new();
-    for group in Group::ALL {
-        let of_group = || entries.iter().filter(move |entry| entry.case().group == group);
-        if of_group().next().is_none() {
-            continue;
-        }
-        let _ = write!(
-            text,
-            "\n### {}\n\n| case | what it stands for | described first | rows |\n",
-            group.title()
-        );
-        text.push_str("| --- | --- | --- | --- |\n");
-        for entry in of_group().filter(|entry| entry.form == Form::Preloaded) {
-            let case = entry.case();
-            let linked =
-                |other: &Entry| other.form == Form::Linked && *other.case().name == *case.name;
-            let linked = if entries.iter().any(linked) { "; also linked" } else { "" };
-            let origin = if case.origin.is_empty() { "here" } else { &case.origin };
-            let (name, about) = (&*case.name, &*case.about);
-            let _ = writeln!(text, "| `{name}` | {about} | {origin} | {}{linked} |", rows(case));
-        }
+/// What is generated: the page, the name of the part, the text.
+pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, String)> {
+    const BENCHMARKS: &str = "docs/results/benchmarks.md";
+    let mut parts = vec![("CONTRIBUTING.md", "packages", packages())];
+    if let Some(result) = result {
+        parts.push(("README.md", "figures", headline(result)));
+        parts.push((BENCHMARKS, "head", head(result)));
+        parts.push((BENCHMARKS, "means", standings(result)));
+        parts.push((BENCHMARKS, "rows", rows(result)));
+        parts.push(("docs/results/scaling.md", "measured", scaling(result)));
     }
-    text
+    parts
 }
 
 /// The command that installs everything that can take part.
@@ -73,132 +58,169 @@ pub fn packages() -> String {
     text + "\n```\n"
 }
 
-/// The rows of a case in a few words.
-fn rows(case: &Case) -> String {
-    let row = |row: &cairn_workloads::case::Row| {
-        let suffix = row.suffix.trim();
-        let space = if suffix.is_empty() { "" } else { " " };
-        format!("{suffix}{space}({})", &*row.unit)
-    };
-    case.rows.iter().map(row).collect::<Vec<_>>().join(", ")
-}
+/// The allocators that the README sets the subject beside.
+const RIVALS: [&str; 5] = ["glibc", "mimalloc", "snmalloc", "jemalloc", "rpmalloc"];
 
-/// The headline of a result: the means of all allocators, and how often the subject is first.
+/// The means of time and memory of the subject and its [`RIVALS`].
 pub fn headline(result: &LabResult) -> String {
     let lines = evaluate::lines(result);
-    let mut text = String::from(
-        "| | version | time | memory | rows of time, memory | failed |\n\
-         | --- | --- | ---: | ---: | ---: | ---: |\n",
-    );
+    let named = |name: &str| name == SUBJECT || RIVALS.contains(&name);
+    let mut text = String::from("| allocator | time | memory |\n| --- | ---: | ---: |\n");
     for (column, allocator) in result.allocators.iter().enumerate() {
-        let of = |table| mean(lines.iter().filter(move |line| line.table == table), column);
-        let (time, memory) = (of(Table::Time), of(Table::Memory));
-        let shown = |mean: &Option<evaluate::Mean>| {
-            let open = |mean: &evaluate::Mean| if mean.bounds > 0 { "≥" } else { "" };
-            mean.as_ref().map_or("-".into(), |mean| format!("{}{}", open(mean), ratio(mean.ratio)))
-        };
-        let rows = |mean: &Option<evaluate::Mean>| mean.as_ref().map_or(0, |mean| mean.rows);
-        let failed = |mean: &Option<evaluate::Mean>| mean.as_ref().map_or(0, |mean| mean.failed);
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {}, {} | {} |",
-            allocator.name,
-            allocator.version,
-            shown(&time),
-            shown(&memory),
-            rows(&time),
-            rows(&memory),
-            failed(&time) + failed(&memory),
-        );
+        if named(&allocator.name) {
+            let mean = |table| shown(means(&lines, table, column).as_ref());
+            let _ = writeln!(
+                text,
+                "| {} {} | {} | {} |",
+                allocator.name,
+                number(&allocator.version),
+                mean(Table::Time),
+                mean(Table::Memory)
+            );
+        }
+    }
+    let rows = |table| lines.iter().filter(|line| line.table == table).count();
+    let (time, memory) = (rows(Table::Time), rows(Table::Memory));
+    let _ = writeln!(text, "\nOver {time} rows of time and {memory} rows of memory.");
+    text
+}
+
+/// The head of a page of results: the machine, the day, the run.
+pub fn head(result: &LabResult) -> String {
+    let LabResult { machine, date, quick, rounds, .. } = result;
+    let size = if *quick { "" } else { " --full" };
+    format!("{}; {date}; {rounds} rounds of `cargo lab{size}`.\n", machine.describe())
+}
+
+/// The means of every allocator, and how often the subject is first.
+pub fn standings(result: &LabResult) -> String {
+    let lines = evaluate::lines(result);
+    let tables: Vec<Table> =
+        Table::ALL.into_iter().filter(|&table| lines.iter().any(|l| l.table == table)).collect();
+    let mut text = String::from("|allocator|version");
+    tables.iter().for_each(|&table| text += &format!("|{}", table::title(table)));
+    text += "|failed|\n|---|---";
+    text += &"|---:".repeat(tables.len() + 1);
+    text += "|\n";
+    for (column, allocator) in result.allocators.iter().enumerate() {
+        let means: Vec<_> = tables.iter().map(|&table| means(&lines, table, column)).collect();
+        let failed: usize = means.iter().flatten().map(|mean| mean.failed).sum();
+        let means: Vec<String> = means.iter().map(|mean| shown(mean.as_ref())).collect();
+        let (name, version) = (&allocator.name, number(&allocator.version));
+        let _ = writeln!(text, "|{name}|{version}|{}|{failed}|", means.join("|"));
     }
     text.push('\n');
-    for table in Table::ALL {
-        let count = |standing| {
-            lines.iter().filter(|line| line.table == table && line.standing() == standing).count()
-        };
-        let (wins, ties, loses) =
-            (count(Standing::Wins), count(Standing::Ties), count(Standing::Loses));
-        if wins + ties + loses > 0 {
-            let _ = write!(
-                text,
-                "- {}: {SUBJECT} is ahead of every other allocator in {wins} rows, level with the \
-                 best in {ties}, behind in {loses}.",
-                table::title(table)
-            );
-            let of_table = lines.iter().filter(|line| line.table == table);
-            if let Some(mean) = evaluate::crossed_mean(of_table) {
-                let _ = write!(
-                    text,
-                    " Over a frontier that each round takes from the others: {}.",
-                    ratio(mean)
-                );
-            }
-            text.push('\n');
+    for table in tables {
+        let of_table = || lines.iter().filter(move |line| line.table == table);
+        let count = |standing| of_table().filter(|line| line.standing() == standing).count();
+        let [wins, ties, loses] = [Standing::Wins, Standing::Ties, Standing::Loses].map(count);
+        let _ = write!(
+            text,
+            "- {}: first in {wins}, level with the best in {ties}, behind in {loses}.",
+            table::title(table)
+        );
+        if let Some(mean) = evaluate::crossed_mean(of_table()) {
+            let _ = write!(text, " Over the crossed frontier: {}.", ratio(mean));
         }
+        text.push('\n');
     }
     text
 }
 
-/// Rows in which the subject is not first or level, worst first, with who is; at most so many of
-/// each table.
-pub fn behind(result: &LabResult, most: usize) -> String {
+/// Every row: the subject, the best of all others and its name, and the subject over it.
+pub fn rows(result: &LabResult) -> String {
     let lines = evaluate::lines(result);
+    let Some(subject) = result.allocators.iter().position(|a| a.name == SUBJECT) else {
+        return String::new();
+    };
     let mut text = String::new();
     for table in Table::ALL {
-        let mut lost: Vec<&Line<'_>> = lines
-            .iter()
-            .filter(|line| line.table == table && line.standing() == Standing::Loses)
-            .collect();
-        lost.sort_by(|a, b| b.subject.partial_cmp(&a.subject).expect("numbers"));
-        if lost.is_empty() {
+        let mut of_table = lines.iter().filter(|line| line.table == table).peekable();
+        if of_table.peek().is_none() {
             continue;
         }
-        let _ = write!(text, "\n**{}**: ", table::title(table));
-        let named: Vec<String> = lost.iter().take(most).map(|line| named(result, line)).collect();
-        text.push_str(&named.join(", "));
-        text.push_str(".\n");
+        let title = table::title(table);
+        let _ = write!(text, "\n### {title}\n\n|row|{SUBJECT}|best other|which|ratio|\n");
+        text += "|---|---:|---:|---|---:|\n";
+        for line in of_table {
+            let level = if line.standing() == Standing::Ties { "=" } else { "" };
+            let own = match &line.entries[subject] {
+                Entry::Value { median, .. } => format!("{} {}", ratio(*median), line.unit),
+                _ => "-".to_owned(),
+            };
+            let (which, best) = match first_other(result, line) {
+                Some((which, median)) => (which, ratio(median)),
+                None => ("-", "-".to_owned()),
+            };
+            let over = line.subject.map_or("-".to_owned(), ratio);
+            let _ = writeln!(text, "|{}|{own}|{best}|{which}|{over}{level}|", line.label);
+        }
     }
     text
 }
 
-/// The measured throughput by threads of every case that has such a curve.
+/// The measured throughput by threads of every case that has such a curve: the subject's, and the
+/// best of all others.
 pub fn scaling(result: &LabResult) -> String {
-    let mut text = String::new();
+    let mut text = String::from("|case|threads");
+    text += &format!("|{SUBJECT}|best other|\n|---|---:|---:|---:|\n");
     for case in &result.cases {
         let curve = |name: &str| Some(case.cells.get(name)?.curves.get("scaling")?.as_slice());
-        let Some(first) = result.allocators.iter().find_map(|a| curve(&a.name)) else { continue };
-        let _ = write!(text, "\n`{}`: {}\n\n|", &*case.case.name, &*case.case.about);
-        for [threads, _] in first {
-            let _ = write!(text, " | {threads}");
-        }
-        text.push_str(" |\n| ---");
-        text.push_str(&" | ---:".repeat(first.len()));
-        text.push_str(" |\n");
-        for allocator in &result.allocators {
-            let Some(points) = curve(&allocator.name) else { continue };
-            let _ = write!(text, "| {}", allocator.name);
-            for [_, throughput] in points {
-                let _ = write!(text, " | {}", ratio(*throughput));
-            }
-            text.push_str(" |\n");
+        let Some(own) = curve(SUBJECT) else { continue };
+        for &[threads, throughput] in own {
+            let others = result.allocators.iter().filter(|a| a.name != SUBJECT);
+            let best = others
+                .filter_map(|a| {
+                    let point = curve(&a.name)?.iter().find(|point| point[0] == threads)?;
+                    Some((point[1], &a.name))
+                })
+                .max_by(|a, b| a.0.total_cmp(&b.0))
+                .map_or("-".to_owned(), |(best, name)| format!("{} {name}", ratio(best)));
+            let name = &*case.case.name;
+            let _ = writeln!(text, "|{name}|{threads}|{}|{best}|", ratio(throughput));
         }
     }
     text
 }
 
-fn named(result: &LabResult, line: &Line<'_>) -> String {
+/// The allocator other than the subject with the least median of a row, and that median.
+fn first_other<'a>(result: &'a LabResult, line: &Line<'_>) -> Option<(&'a str, f64)> {
     let others = result.allocators.iter().zip(&line.entries).filter(|(a, _)| a.name != SUBJECT);
-    let first = others
-        .filter_map(|(allocator, entry)| Some((entry.ratio()?, &allocator.name)))
-        .min_by(|a, b| a.0.total_cmp(&b.0));
-    let first = first.map_or("", |(_, name)| name);
-    format!("{} {} ({first})", line.label, ratio(line.subject.unwrap_or(f64::NAN)))
+    let medians = others.filter_map(|(allocator, entry)| match entry {
+        Entry::Value { median, .. } => Some((&*allocator.name, *median)),
+        _ => None,
+    });
+    medians.min_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn means(lines: &[Line<'_>], table: Table, column: usize) -> Option<Mean> {
+    mean(lines.iter().filter(|line| line.table == table), column)
+}
+
+/// A mean, with a mark if it is a bound.
+fn shown(mean: Option<&Mean>) -> String {
+    mean.map_or("-".to_owned(), |mean| {
+        format!("{}{}", if mean.bounds > 0 { "≥" } else { "" }, ratio(mean.ratio))
+    })
+}
+
+/// A version without the project's name before it: "3.3.2" of "mimalloc 3.3.2".
+fn number(version: &str) -> &str {
+    let is_number =
+        |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    version.rsplit(' ').next().filter(|word| is_number(word)).unwrap_or(version)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::evaluate::tests::result;
+    use crate::result::STORED;
+    use std::path::PathBuf;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    }
 
     #[test]
     fn a_part_is_replaced_and_nothing_else() {
@@ -208,19 +230,41 @@ mod tests {
     }
 
     #[test]
-    fn every_lost_row_is_named() {
-        let result = result(&[("a", &[100.0], &[]), (SUBJECT, &[110.0], &[])]);
-        assert!(behind(&result, 9).contains("case 1.10 (a)"), "{}", behind(&result, 9));
-        assert!(headline(&result).contains("behind in 1"));
+    fn every_row_names_the_best_other() {
+        let result =
+            result(&[("a", &[100.0], &[]), ("b", &[105.0], &[]), (SUBJECT, &[110.0], &[])]);
+        let rows = rows(&result);
+        assert!(rows.contains("|case|110 ms|100|a|1.10|"), "{rows}");
+        let standings = standings(&result);
+        assert!(standings.contains("first in 0, level with the best in 0, behind in 1"));
+        assert!(standings.contains("|b|1|1.05|"), "{standings}");
     }
 
-    /// `cargo lab document` was run after the last change of the cases.
     #[test]
-    fn the_page_of_the_cases_is_current() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs/benchmarks.md");
-        let page = std::fs::read_to_string(path).unwrap();
-        let fresh = replaced(&page, "cases", &cases()).unwrap();
-        let fresh = replaced(&fresh, "packages", &packages()).unwrap();
-        assert!(fresh == page, "docs/benchmarks.md is out of date: cargo lab document");
+    fn the_readme_names_the_subject_and_its_rivals_only() {
+        let result =
+            result(&[("glibc", &[200.0], &[]), ("x", &[1.0], &[]), (SUBJECT, &[4.0], &[])]);
+        let headline = headline(&result);
+        assert!(headline.contains("| glibc 1 | 200 | - |"), "{headline}");
+        assert!(headline.contains(&format!("| {SUBJECT} 1 | 4.00 | - |")));
+        assert_eq!(headline.lines().filter(|line| line.starts_with('|')).count(), 4, "{headline}");
+    }
+
+    #[test]
+    fn a_version_is_a_number_if_there_is_one() {
+        assert_eq!(number("mimalloc 3.3.2"), "3.3.2");
+        assert_eq!(number("2.36-9"), "2.36-9");
+        assert_eq!(number("x of June 2025"), "x of June 2025");
+    }
+
+    /// `cargo lab document` was run after the last change of what it writes.
+    #[test]
+    fn the_pages_are_current() {
+        let result = LabResult::read(&root().join(STORED)).unwrap();
+        for (page, name, text) in parts(Some(&result)) {
+            let old = std::fs::read_to_string(root().join(page)).unwrap();
+            let fresh = replaced(&old, name, &text);
+            assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {STORED}`");
+        }
     }
 }

@@ -182,34 +182,14 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row)
     let noise = itself.map_or(0.0, |(one, again)| (again.median / one.median - 1.0).abs());
     let noise = noise.max(LEAST_NOISE);
 
-    let entry = |column: usize| {
-        let allocator = &allocators[column];
+    let entry = |(allocator, summary): (&Allocator, &Option<Summary>)| {
         let empty = Cell::default();
         let cell = result.cells.get(&allocator.name).unwrap_or(&empty);
-        match (&summaries[column], best) {
-            (Some(summary), Some(best)) => {
-                let ratio = summary.median / best.median;
-                let margin = noise.max(summary.relative_mad() + best.relative_mad());
-                Entry::Value {
-                    median: summary.median,
-                    ratio,
-                    tie: !std::ptr::eq(summary, best) && ratio - 1.0 <= margin,
-                    spread: summary.relative_mad(),
-                    flaky: !cell.failures.is_empty(),
-                }
-            }
-            (_, best) => {
-                match (cell.lower_bound(row.table, &row.key).zip(best), &cell.failures[..]) {
-                    (Some((bound, best)), _) => {
-                        Entry::AtLeast { ratio: scaled(bound) / best.median }
-                    }
-                    (None, [.., last]) => Entry::Failed(one_word(last)),
-                    (None, []) => Entry::Absent,
-                }
-            }
-        }
+        let bound = cell.lower_bound(row.table, &row.key).zip(best);
+        let bound = bound.map(|(bound, best)| scaled(bound) / best.median);
+        entry(cell, summary.as_ref().zip(best), noise, bound)
     };
-    let entries: Vec<Entry> = (0..allocators.len()).map(entry).collect();
+    let entries: Vec<Entry> = allocators.iter().zip(&summaries).map(entry).collect();
     // (ratio, spread) of the better of those that are, or are not, the subject.
     let value = |subject: bool| {
         let chosen =
@@ -236,6 +216,26 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row)
         subject: both.map(|(subject, frontier)| subject.0 / frontier.0),
         margin: both.map_or(noise, |(subject, frontier)| noise.max(subject.1 + frontier.1)),
         entries,
+    }
+}
+
+/// What one allocator has in a row: its own figure beside the best, or a bound, or why not.
+fn entry(cell: &Cell, both: Option<(&Summary, &Summary)>, noise: f64, bound: Option<f64>) -> Entry {
+    if let Some((summary, best)) = both {
+        let ratio = summary.median / best.median;
+        let margin = noise.max(summary.relative_mad() + best.relative_mad());
+        return Entry::Value {
+            median: summary.median,
+            ratio,
+            tie: !std::ptr::eq(summary, best) && ratio - 1.0 <= margin,
+            spread: summary.relative_mad(),
+            flaky: !cell.failures.is_empty(),
+        };
+    }
+    match (bound, cell.failures.last()) {
+        (Some(ratio), _) => Entry::AtLeast { ratio },
+        (None, Some(last)) => Entry::Failed(one_word(last)),
+        (None, None) => Entry::Absent,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The lab's command line.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use cairn_bench::allocators::{self, Workshop};
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
@@ -70,9 +70,9 @@ enum Command {
     List,
     /// Build or find all allocators and tell of each.
     Allocators,
-    /// Bring the project's pages up to date: the cases, and the figures of a result.
+    /// Bring the project's pages up to date with a result.
     Document {
-        /// The result to tell of; without one, only the list of the cases is renewed.
+        /// The result to tell of; without one, only the list of packages is renewed.
         result: Option<PathBuf>,
     },
 }
@@ -155,7 +155,9 @@ fn main() -> Result<()> {
         }
         Command::List => {
             for entry in plan::all() {
-                println!("{:28} {}", entry.label(), &*entry.case().about);
+                let (about, origin) = (&*entry.case().about, &*entry.case().origin);
+                let origin = if origin.is_empty() { "" } else { &format!(" ({origin})") };
+                println!("{:28} {about}{origin}", entry.label());
             }
             Ok(())
         }
@@ -181,19 +183,11 @@ fn print_allocators() -> Result<()> {
 /// Rewrites the generated parts of the pages.
 fn document(result: Option<&Path>) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no project")?;
-    let page = root.join("docs/benchmarks.md");
-    documents::replace(&page, "cases", &documents::cases())?;
-    documents::replace(&page, "packages", &documents::packages())?;
-    let Some(path) = result else { return Ok(()) };
-    let result = LabResult::read(path)?;
-    documents::replace(&root.join("README.md"), "figures", &documents::headline(&result))?;
-    documents::replace(&root.join("README.md"), "behind", &documents::behind(&result, 8))?;
-    let results = root.join("docs/benchmark-results.md");
-    documents::replace(&results, "behind", &documents::behind(&result, usize::MAX))?;
-    let scaling = documents::scaling(&result);
-    documents::replace(&root.join("docs/scaling-model.md"), "measured", &scaling)?;
-    let tables = table::print(&result, true);
-    documents::replace(&results, "tables", &tables)
+    let result = result.map(LabResult::read).transpose()?;
+    for (page, name, text) in documents::parts(result.as_ref()) {
+        documents::replace(&root.join(page), name, &text)?;
+    }
+    Ok(())
 }
 
 /// Whether a case's name contains one of these patterns, if there are any.
@@ -202,14 +196,11 @@ fn is_named(name: &str, patterns: &[String]) -> bool {
 }
 
 fn run(arguments: &RunArgs) -> Result<()> {
-    if cfg!(debug_assertions) {
-        bail!("the figures of a debug build mean nothing: run with --release");
-    }
+    ensure!(!cfg!(debug_assertions), "a debug build's figures mean nothing: run with --release");
     let quick = !arguments.full;
     let wanted = |entry: &Entry| {
-        let name = entry.label();
         let scale = if quick { entry.case().quick_scale } else { 1.0 };
-        scale > 0.0 && is_named(&name, &arguments.only)
+        scale > 0.0 && is_named(&entry.label(), &arguments.only)
     };
     let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
     ensure!(!entries.is_empty(), "no case matches; see `list`");
@@ -226,6 +217,11 @@ fn run(arguments: &RunArgs) -> Result<()> {
     ensure!(!candidates.is_empty(), "no such allocator; see `allocators`");
 
     let machine = Machine::read();
+    let limits = Limits {
+        timeout: Duration::from_secs_f64(arguments.timeout),
+        // Of all memory, not of what is free: that differs when a stopped run goes on.
+        memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
+    };
     let scratch = tempfile::tempdir()?;
     let plan = Plan {
         entries,
@@ -233,11 +229,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
         quick,
         threads: arguments.threads,
-        limits: Limits {
-            timeout: Duration::from_secs_f64(arguments.timeout),
-            // Of all memory, not of what is free: that differs when a stopped run goes on.
-            memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
-        },
+        limits,
         workload: &workload,
         scratch: scratch.path(),
     };
@@ -248,11 +240,8 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let directory = workshop.results();
     std::fs::create_dir_all(&directory)?;
     let name = if quick { "quick" } else { "full" };
-    let mut journal = Journal::open(
-        &directory.join(format!("{name}.journal")),
-        &plan.identity(),
-        arguments.fresh,
-    )?;
+    let path = directory.join(format!("{name}.journal"));
+    let mut journal = Journal::open(&path, &plan.identity(), arguments.fresh)?;
     if !journal.done.is_empty() {
         eprintln!("going on after {} runs (--fresh starts over)", journal.done.len());
     }
@@ -270,12 +259,18 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let json = arguments.json.clone().unwrap_or(directory.join(format!("{name}.json")));
     result.write(&json)?;
     journal.finish()?;
-    println!("{}", table::print(&result, arguments.markdown));
+    tell(&result, &json, arguments.markdown)
+}
+
+/// Prints the result, and writes its report beside it.
+fn tell(result: &LabResult, json: &Path, markdown: bool) -> Result<()> {
+    println!("{}", table::print(result, markdown));
     println!("\nresult: {}", json.display());
     let page = json.with_extension("html");
-    report::write(&result, &page)?;
+    report::write(result, &page)?;
     println!("report: {}", page.display());
-    println!("not run here: {}", if quick { "full sizes (cargo lab --full)" } else { MORE_CORES });
+    let left_out = if result.quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
+    println!("not run here: {left_out}");
     Ok(())
 }
 

@@ -2,14 +2,22 @@
 
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
-use cairn_workloads::case::{Case, Curve, Table};
+use cairn_workloads::case::{Case, Curve, Fixed, Table};
+use flate2::read::GzDecoder;
 use programs::process::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
 /// Changes when an older reader would misread the file.
 pub const FORMAT: u32 = 2;
+
+/// The result that the project's pages are made from, seen from the project's folder.
+pub const STORED: &str = "docs/results/data/lab-0.1.0.json.gz";
+
+/// What a file compressed by gzip begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The allocator that the lab is about.
 pub const SUBJECT: &str = "cairn";
@@ -91,14 +99,33 @@ pub struct Cell {
     pub failures: Vec<Failure>,
 }
 
+/// Cases that recorded results have under other names: they are written after a program, and are
+/// not that program.
+const RENAMED: [(&str, &str); 4] = [
+    ("barnes", "barnes-like"),
+    ("cfrac", "cfrac-like"),
+    ("espresso", "espresso-like"),
+    ("lean", "lean-like"),
+];
+
 impl LabResult {
-    /// Reads a result from a file.
+    /// Reads a result from a file, compressed by gzip or not.
     pub fn read(path: &Path) -> Result<LabResult> {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).with_context(name)?;
-        let result: LabResult = serde_json::from_str(&text)
+        let mut bytes = std::fs::read(path).with_context(name)?;
+        if bytes.starts_with(&GZIP) {
+            let mut text = Vec::new();
+            GzDecoder::new(&bytes[..]).read_to_end(&mut text).with_context(name)?;
+            bytes = text;
+        }
+        let mut result: LabResult = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is not a result of this lab", name()))?;
         ensure!(result.format == FORMAT, "{} has format {}", name(), result.format);
+        for case in &mut result.cases {
+            if let Some((_, name)) = RENAMED.iter().find(|(old, _)| *case.case.name == **old) {
+                case.case.name = Fixed(name);
+            }
+        }
         Ok(result)
     }
 

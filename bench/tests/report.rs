@@ -4,7 +4,9 @@ use cairn_bench::evaluate::{Standing, lines};
 use cairn_bench::machine::Machine;
 use cairn_bench::plan;
 use cairn_bench::report::{self, browser};
-use cairn_bench::result::{Allocator, CONTROL, CaseResult, Cell, FORMAT, Form, LabResult, SUBJECT};
+use cairn_bench::result::{
+    Allocator, CONTROL, CaseResult, Cell, FORMAT, Form, LabResult, STORED, SUBJECT,
+};
 use cairn_workloads::case::{Case, Curve, Fixed, Group, Plot, Row, Table};
 use programs::process::Failure;
 use std::collections::BTreeMap;
@@ -245,7 +247,7 @@ fn charts_become_pictures() {
 /// The result that the project's pages are made from.
 fn stored() -> LabResult {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    LabResult::read(&root.join("docs/data/lab-full.json")).unwrap()
+    LabResult::read(&root.join(STORED)).unwrap()
 }
 
 #[test]

@@ -3,13 +3,13 @@
 //!
 //! | tests | what runs | where the threads come from |
 //! | --- | --- | --- |
-//! | `protocol` | the word, the lock, the pool, the window, orphan lists, heaps, forks | loom: every interleaving and every value that the orderings allow, within bounds |
+//! | `protocol` | the word, the lock, the pool, the reservation, lists of abandoned spans, heaps, forks | loom: every interleaving and every value that the orderings allow, within bounds |
 //! | `whole` | the whole core in a simulated system | shuttle: as many random schedules as there is time for |
 //! | `seeds` | whether the seeded bugs fit the core | - |
 //!
-//! `build.rs` copies the core's files and lays the few of `facades` over them; `changes.toml` has
-//! the single lines that differ, each with its reason; `seeds.toml` has bugs that the models must
-//! find. docs/protocol.md says what is proved, and within which bounds.
+//! `build.rs` copies the core's files and lays the few of `facades` over them: `sync`, the
+//! system, and where a thread's heap is found. `seeds.toml` has bugs that the models must find.
+//! docs/results/verification.md says what is proved, and within which bounds.
 //!
 //! ```sh
 //! cargo test -p cairn-models     # quick bounds

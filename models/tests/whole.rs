@@ -10,7 +10,7 @@ include!(concat!(env!("OUT_DIR"), "/shuttle.rs"));
 mod whole;
 
 use whole::models;
-use whole::runs::{alone, explore};
+use whole::runs::{alone, alone_and_decommitting, explore};
 
 #[test]
 fn blocks_go_round() {
@@ -28,8 +28,8 @@ fn threads_come_and_go() {
 }
 
 #[test]
-fn the_window_grows() {
-    explore("the_window_grows", models::the_window_grows);
+fn the_reservation_grows() {
+    explore("the_reservation_grows", models::the_reservation_grows);
 }
 
 #[test]
@@ -73,12 +73,32 @@ fn large_blocks_freed_twice() {
     explore("large_blocks_freed_twice", models::large_blocks_freed_twice);
 }
 
+// Systems in which what is purged is no memory any more until it is committed again.
+
+#[cfg(not(miri))]
+#[test]
+fn purged_memory_is_committed_again_among_threads() {
+    explore("purged_memory_is_committed_again_among_threads", models::free_memory_is_purged);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn purged_memory_is_committed_again() {
+    alone_and_decommitting("purged_memory_is_committed_again", 0);
+}
+
+#[cfg(not(miri))]
+#[test]
+fn calls_fail_where_purged_memory_is_committed_again() {
+    alone_and_decommitting("calls_fail_where_purged_memory_is_committed_again", 6);
+}
+
 #[test]
 fn pages_of_4_kib() {
     alone("pages_of_4_kib", 4 << 10, usize::MAX, 0);
 }
 
-// Under Miri all tests share one window, and that has pages of one size.
+// Under Miri all tests share one reservation, and that has pages of one size.
 
 #[cfg(not(miri))]
 #[test]
@@ -98,7 +118,7 @@ fn calls_fail_with_pages_of_64_kib() {
     alone("calls_fail_with_pages_of_64_kib", 64 << 10, usize::MAX, 6);
 }
 
-/// The window is made at a fixed place and mapped as it grows.
+/// The reservation is made at a fixed place and mapped as it grows.
 #[cfg(not(miri))]
 #[test]
 fn little_address_space() {

@@ -1,7 +1,7 @@
 //! Counts the machine instructions of the fast paths, one by one.
 //!
-//! A small C program calls the allocator between two marks; the tracer steps it through
-//! each call and looks at every instruction that lies inside the library under test.
+//! A small C program calls the allocator between two marks; the crate `stepper` steps it through
+//! each call, and every instruction that lies inside the library under test counts.
 //! Unlike a timing, the result is the same on a busy machine, so it can be asserted.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[cfg_attr(not(all(target_os = "linux", target_arch = "x86_64")), expect(dead_code))]
 pub(crate) struct Args {
-    /// Write docs/fast-path-golden.toml instead of comparing with it.
+    /// Write docs/results/fast-path-golden.toml instead of comparing with it.
     #[arg(long)]
     update: bool,
     /// Count this library too, in a further column; `glibc` is the C library itself.

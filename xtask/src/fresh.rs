@@ -5,7 +5,8 @@
 //! process started in it, belongs to namespaces of one command each and ends with it.
 
 use crate::library;
-use crate::steps::{Ended, Steps, not_run, passed, target_dir};
+use crate::library::target_dir;
+use crate::steps::{Ended, Steps, not_run, passed};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -128,7 +129,7 @@ impl Fresh {
             toolchain != Path::new("/usr"),
             "a Rust toolchain in a folder of its own is needed, as rustup installs it"
         );
-        let fresh = Fresh { root: target_dir().join("fresh/root"), toolchain };
+        let fresh = Fresh { root: target_dir("fresh/root"), toolchain };
         fresh.remove()?;
         let mut debian = Command::new("mmdebstrap");
         debian.args(["--mode=root", "--variant=essential", "--include", PACKAGES]);

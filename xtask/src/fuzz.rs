@@ -1,9 +1,10 @@
 //! Runs programs of operations against the oracle: guided by coverage, or random ones by the
 //! thousand million. Both run the machine in crates/cairn/tests/operations.
 
-use crate::library;
+use crate::library::{self, target_dir};
 use crate::steps::not_run;
 use anyhow::{Context, Result, ensure};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -25,6 +26,8 @@ pub(crate) struct Args {
 const TARGETS: [&str; 2] = ["single", "threads"];
 /// With debug assertions and without: the name, and cargo-fuzz's option.
 const BUILDS: [(&str, &str); 2] = [("debug", "--debug-assertions"), ("fast", "--release")];
+/// The committed programs: on each line a target's name, and the bytes in hexadecimal.
+const CORPUS: &str = "fuzz/corpus.txt";
 /// Longer programs find nothing that shorter ones do not, and run slower.
 const LONGEST: &str = "-max_len=1024";
 
@@ -32,7 +35,7 @@ const LONGEST: &str = "-max_len=1024";
 pub(crate) fn run(args: &Args) -> Result<()> {
     let results = match args.campaign {
         Some(operations) => campaign(operations)?,
-        None if args.minimize => return TARGETS.into_iter().try_for_each(minimize),
+        None if args.minimize => return minimize(),
         None => guided(args.seconds)?,
     };
     println!("{}", results.join("\n"));
@@ -52,7 +55,7 @@ fn campaign(operations: u64) -> Result<Vec<String>> {
             .args(["test", "--quiet", "--release", "-p", "cairn-malloc", "--test", "operations"])
             .args(["--config", &format!("profile.release.debug-assertions={assertions}")])
             .arg("--target-dir")
-            .arg(library::target_dir("fuzz"))
+            .arg(target_dir("fuzz"))
             .args(["--", "--nocapture"])
             .env("CAIRN_FUZZ_OPERATIONS", (operations / 2).to_string());
         results.extend(told(&mut command, |line| line.starts_with("operations: "))?);
@@ -64,13 +67,11 @@ fn campaign(operations: u64) -> Result<Vec<String>> {
 fn guided(seconds: u64) -> Result<Vec<String>> {
     let mut results = Vec::new();
     for target in TARGETS {
+        let committed = unpacked(target)?;
         for (name, option) in BUILDS {
-            let found = found_corpus(target)?;
             let mut command = cargo_fuzz("run", target, option);
-            command.arg(&found);
             // New programs go to the first folder only.
-            let committed = library::workspace().join("fuzz/corpus").join(target);
-            command.args(committed.is_dir().then_some(committed));
+            command.arg(found_corpus(target)?).arg(&committed);
             command.args(["--", LONGEST, "-len_control=0", "-timeout=120", "-rss_limit_mb=8192"]);
             command.args(["-print_final_stats=1", &format!("-max_total_time={seconds}")]);
             let is_result = |line: &str| {
@@ -86,20 +87,44 @@ fn guided(seconds: u64) -> Result<Vec<String>> {
 }
 
 /// Keeps as few of the programs found as reach what all of them reach.
-fn minimize(target: &str) -> Result<()> {
-    let committed = library::workspace().join("fuzz/corpus").join(target);
-    std::fs::create_dir_all(&committed)?;
-    let mut command = cargo_fuzz("run", target, BUILDS[1].1);
-    // Merging takes what the first folder lacks; by edges, without how often each is taken: that
-    // makes a tenth of the files.
-    command.arg(&committed).arg(found_corpus(target)?);
-    command.args(["--", "-merge=1", "-use_counters=0", LONGEST]);
-    told(&mut command, |_| false).map(|_| ())
+fn minimize() -> Result<()> {
+    let mut lines = Vec::new();
+    for target in TARGETS {
+        let committed = unpacked(target)?;
+        let mut command = cargo_fuzz("run", target, BUILDS[1].1);
+        // Merging takes what the first folder lacks; by edges, without how often each is taken:
+        // that makes a tenth of the files.
+        command.arg(&committed).arg(found_corpus(target)?);
+        command.args(["--", "-merge=1", "-use_counters=0", LONGEST]);
+        told(&mut command, |_| false)?;
+        for program in committed.read_dir()? {
+            let bytes = fs::read(program?.path())?;
+            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            lines.push(format!("{target} {digits}\n"));
+        }
+    }
+    lines.sort();
+    fs::write(library::workspace().join(CORPUS), lines.concat()).context("cannot write the corpus")
+}
+
+/// A new folder with the committed programs of a target, each in a file.
+fn unpacked(target: &str) -> Result<PathBuf> {
+    let folder = target_dir("fuzz").join("committed").join(target);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    let text = fs::read_to_string(library::workspace().join(CORPUS))?;
+    let programs = text.lines().filter_map(|line| line.strip_prefix(target)?.strip_prefix(' '));
+    for (number, digits) in programs.enumerate() {
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).context(CORPUS);
+        let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect::<Result<_>>()?;
+        fs::write(folder.join(number.to_string()), bytes)?;
+    }
+    Ok(folder)
 }
 
 /// Where the runs collect the programs that reach something new.
 fn found_corpus(target: &str) -> Result<PathBuf> {
-    let folder = library::target_dir("fuzz").join("corpus").join(target);
+    let folder = target_dir("fuzz").join("corpus").join(target);
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
@@ -109,7 +134,7 @@ fn found_corpus(target: &str) -> Result<PathBuf> {
 fn cargo_fuzz(verb: &str, target: &str, option: &str) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo", "fuzz", verb, "--sanitizer", "none", option]);
-    command.arg("--target-dir").arg(library::target_dir("fuzz")).arg(target);
+    command.arg("--target-dir").arg(target_dir("fuzz")).arg(target);
     command
 }
 

@@ -17,10 +17,11 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives inside the workspace")
 }
 
-/// A target directory below the usual one, for builds that are not to displace others.
+/// A folder in the one where cargo puts what it builds: of a profile, or for what is not to
+/// displace other builds.
 pub(crate) fn target_dir(name: &str) -> PathBuf {
-    let usual = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    usual.unwrap_or_else(|| workspace().join("target")).join(name)
+    let usual = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    workspace().join(usual).join(name)
 }
 
 /// Builds `cairn-c` in release mode.
@@ -31,6 +32,6 @@ pub(crate) fn build() -> Result<Library> {
         .status()
         .context("cannot start cargo")?;
     ensure!(status.success(), "cargo build -p cairn-c failed");
-    let out = workspace().join("target/release");
+    let out = target_dir("release");
     Ok(Library { shared: out.join("libcairn.so"), archive: out.join("libcairn.a") })
 }

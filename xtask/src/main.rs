@@ -1,15 +1,12 @@
 //! The workspace's own checks and reports: `cargo xtask <command>`.
 
 mod c_programs;
-mod coverage;
-mod explained;
 mod fast_path;
 mod fresh;
 mod fuzz;
 mod kernel;
 mod library;
 mod models;
-mod mutants;
 mod sanitizers;
 mod soak;
 mod steps;
@@ -41,10 +38,6 @@ enum Command {
     Targets(targets::Args),
     /// Run under the compiler's sanitizers and under valgrind's tools.
     Sanitizers(sanitizers::Args),
-    /// Count which lines and branches of the core the tests reach (nightly).
-    Coverage(coverage::Args),
-    /// Change the core in small ways and see whether its tests notice (cargo-mutants).
-    Mutants(mutants::Args),
     /// Run a server's mix for long and see whether memory stays flat.
     Soak(soak::Args),
     /// Run the loom models of the protocols between threads, or see them find seeded bugs.
@@ -72,8 +65,6 @@ fn main() -> anyhow::Result<()> {
         Command::Fresh(args) => fresh::run(&args),
         Command::Targets(args) => targets::run_all(&args),
         Command::Sanitizers(args) => sanitizers::run_all(&args),
-        Command::Coverage(args) => coverage::run(&args),
-        Command::Mutants(args) => mutants::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),

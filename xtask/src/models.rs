@@ -2,7 +2,8 @@
 //! are seeded for them.
 
 use crate::library;
-use crate::steps::{self, Ended, Steps, target_dir};
+use crate::library::target_dir;
+use crate::steps::{self, Ended, Steps};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -98,7 +99,7 @@ fn seeded(only: &[String]) -> Result<()> {
     let text = std::fs::read_to_string(library::workspace().join("models/seeds.toml"))?;
     let seeds: BTreeMap<String, Seed> = toml::from_str(&text).context("models/seeds.toml")?;
     let mut steps = Steps::new("models", SEED_LIMIT)?;
-    let logs = target_dir().join("models/logs");
+    let logs = target_dir("models/logs");
     for (name, seed) in &seeds {
         let wanted =
             |part: &String| name.contains(part.as_str()) || seed.model.contains(part.as_str());

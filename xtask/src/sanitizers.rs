@@ -2,12 +2,13 @@
 //! address and thread sanitizers (nightly), and valgrind's memcheck, helgrind and drd.
 //!
 //! Two questions are asked. Is cairn itself free of what the tool looks for? And does the tool
-//! still find the mistakes of a program that runs on cairn? docs/platforms.md has the answers.
+//! still find the mistakes of a program that runs on cairn? docs/guide/platforms.md has the answers.
 
 use crate::c_programs::{self, Loading, Workshop};
 use crate::kernel;
 use crate::library;
-use crate::steps::{Ended, Steps, not_run, passed, run, target_dir};
+use crate::library::target_dir;
+use crate::steps::{Ended, Steps, not_run, passed, run};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -135,7 +136,7 @@ fn compiled(sanitizer: &str, seconds: u32, steps: &mut Steps) {
             .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
             // Debug assertions stay; without optimisation a sanitizer crawls.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
-            .env("CARGO_TARGET_DIR", target_dir().join("sanitizers").join(sanitizer))
+            .env("CARGO_TARGET_DIR", target_dir("sanitizers").join(sanitizer))
             .env("CAIRN_STRESS_SECONDS", seconds.to_string())
             .env("TSAN_OPTIONS", format!("halt_on_error=1 die_after_fork=0 {BY_DESIGN}"));
         steps.run(&format!("{sanitizer} sanitizer, {what}"), &mut command, |ended| {
@@ -152,8 +153,8 @@ fn workshop(steps: &mut Steps) -> Result<Workshop> {
     steps.build("libcairn.so and libcairn.a", &mut command)?;
     Ok(Workshop {
         prefix: "",
-        libraries: target_dir().join("release"),
-        out: target_dir().join("sanitizers/programs"),
+        libraries: target_dir("release"),
+        out: target_dir("sanitizers/programs"),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Runs the soak test of the core for long: optimised, with debug assertions.
 
-use crate::library;
+use crate::library::{self, target_dir};
 use crate::steps::not_run;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 16)]
     threads: usize,
     /// Where the curve of resident and live memory goes.
-    #[arg(long, default_value = "docs/data/soak.csv")]
+    #[arg(long, default_value = "target/soak.csv")]
     csv: PathBuf,
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .args(["test", "--quiet", "--release", "-p", "cairn-malloc", "--test", "soak"])
         .args(["--config", "profile.release.debug-assertions=true", "--target-dir"])
-        .arg(library::target_dir("soak"))
+        .arg(target_dir("soak"))
         .args(["--", "--nocapture"])
         .env("CAIRN_SOAK_SECONDS", (args.minutes * 60).to_string())
         .env("CAIRN_SOAK_THREADS", args.threads.to_string())

@@ -1,7 +1,7 @@
 //! Runs one command after the other, each under a limit of time and into a log of its own, and
 //! tells in a table what became of them.
 
-use crate::library;
+use crate::library::target_dir;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
@@ -50,7 +50,7 @@ impl Ended {
 impl Steps {
     /// Logs go to a folder of that name in the target directory; each step may take `limit`.
     pub(crate) fn new(name: &str, limit: Duration) -> Result<Steps> {
-        let logs = target_dir().join(name).join("logs");
+        let logs = target_dir(name).join("logs");
         fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
         Ok(Steps { logs, limit, only: String::new(), rows: Vec::new() })
     }
@@ -169,14 +169,6 @@ fn shell(command: &Command) -> String {
 /// A command's last line: what it has left out, and the command that runs it.
 pub(crate) fn not_run(what: &str) {
     println!("not run here: {what}");
-}
-
-/// Where cargo puts what it builds.
-pub(crate) fn target_dir() -> PathBuf {
-    match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(dir) => library::workspace().join(dir),
-        None => library::workspace().join("target"),
-    }
 }
 
 /// How many tests a run of `cargo test` says have passed.

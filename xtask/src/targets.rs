@@ -2,12 +2,13 @@
 //! weak memory), on a simulated s390x (big-endian), and with musl in place of glibc.
 //!
 //! The simulators are qemu's for user programs. What such a run can prove, and what it cannot, is
-//! in docs/platforms.md.
+//! in docs/guide/platforms.md.
 
 use crate::c_programs::{self, Loading, Workshop};
 use crate::kernel;
 use crate::library;
-use crate::steps::{Steps, not_run, passed, run, target_dir};
+use crate::library::target_dir;
+use crate::steps::{Steps, not_run, passed, run};
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use std::os::unix::process::ExitStatusExt;
@@ -198,8 +199,8 @@ impl Target {
         steps.build(&name, self.cargo("build").args(["-p", "cairn-c"]))?;
         let workshop = Workshop {
             prefix: self.prefix,
-            libraries: target_dir().join(self.triple).join("release"),
-            out: target_dir().join("targets").join(self.triple),
+            libraries: target_dir(self.triple).join("release"),
+            out: target_dir("targets").join(self.triple),
         };
         for (source, left_out) in PROGRAMS {
             for loading in Loading::USUAL {

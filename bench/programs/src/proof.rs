@@ -1,7 +1,7 @@
 //! Proves the drop-in malloc on real programs: each one runs with and without the library, and
 //! everything it produced must be the same.
 //!
-//! The story for readers: docs/real-programs.md.
+//! The story for readers: docs/results/programs.md.
 
 use crate::definitions::{self, Program, Proof, Step};
 use crate::generate::{Variables, files_below, fingerprint, fingerprint_of};

@@ -3,11 +3,10 @@
 use crate::coherence::{Line, Outcome};
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
-use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
 /// Who moved a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The allocator, a line that never held a block.
     Metadata,
@@ -18,14 +17,14 @@ pub enum Cause {
 }
 
 /// Moves of cache lines between cores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Traffic<T = u64> {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
     /// Lines fetched for reading.
-    pub read: T,
+    pub read: u64,
     /// Lines fetched or upgraded for writing.
-    pub write: T,
+    pub write: u64,
     /// Copies that writes took from other cores.
-    pub invalidated: T,
+    pub invalidated: u64,
 }
 
 impl Traffic {
@@ -44,29 +43,15 @@ impl Traffic {
     pub fn transfers(&self) -> u64 {
         self.read + self.write
     }
-
-    fn per(&self, operations: f64) -> Traffic<f64> {
-        let per = |count: u64| count as f64 / operations;
-        Traffic { read: per(self.read), write: per(self.write), invalidated: per(self.invalidated) }
-    }
-}
-
-impl Traffic<f64> {
-    /// Moves of either kind.
-    pub fn transfers(&self) -> f64 {
-        self.read + self.write
-    }
 }
 
 /// A line of the allocator's own, and who moved it.
 #[derive(Default)]
 pub struct Shared {
-    /// How often it moved.
-    pub transfers: u64,
-    /// Which cores moved it.
-    pub cores: FixedBitSet,
+    transfers: u64,
+    cores: FixedBitSet,
     /// Which of its eight words they wanted then.
-    pub words: FixedBitSet,
+    words: FixedBitSet,
 }
 
 /// An access to one line.
@@ -97,19 +82,34 @@ pub struct Account {
     pub system_calls: u64,
     /// System calls that put the thread to sleep.
     pub blocked: u64,
-    /// Turns of spinning loops.
-    pub pauses: u64,
     /// Accesses of the allocator that may have moved a line or not.
     pub cold: u64,
     /// Moves by cause.
     pub traffic: FxHashMap<Cause, Traffic>,
     /// The allocator's moves by code address.
-    pub sites: FxHashMap<(u64, Cause), Traffic>,
+    sites: FxHashMap<(u64, Cause), Traffic>,
     /// The allocator's moves of lines of its own.
-    pub lines: FxHashMap<Line, Shared>,
+    lines: FxHashMap<Line, Shared>,
 }
 
 impl Account {
+    /// The names of the figures; docs/results/scaling.md says what they are.
+    pub const COLUMNS: [&str; 13] = [
+        "instr",
+        "locked",
+        "transfers",
+        "meta r",
+        "meta w",
+        "block r",
+        "block w",
+        "inval",
+        "hottest",
+        "program",
+        "cold",
+        "syscalls",
+        "blocked",
+    ];
+
     /// Pairs of a malloc and a free.
     pub fn operations(&self) -> u64 {
         (self.mallocs + self.frees) / 2
@@ -138,57 +138,59 @@ impl Account {
         }
     }
 
-    /// The account per operation.
-    pub fn figures(&self) -> Figures {
-        let operations = self.operations().max(1) as f64;
-        let per = |count: u64| count as f64 / operations;
-        let traffic = |cause| self.traffic.get(&cause).copied().unwrap_or_default().per(operations);
-        let hottest = self.lines.values().map(|line| line.transfers).max();
-        Figures {
-            instructions: per(self.instructions),
-            locked: per(self.locked),
-            system_calls: per(self.system_calls),
-            blocked: per(self.blocked),
-            pauses: per(self.pauses),
-            cold: per(self.cold),
-            metadata: traffic(Cause::Metadata),
-            block: traffic(Cause::Block),
-            program: traffic(Cause::Program),
-            hottest_line: per(hottest.unwrap_or(0)),
-        }
+    fn per(&self, count: u64) -> f64 {
+        count as f64 / self.operations().max(1) as f64
     }
-}
 
-/// Counts per operation: one malloc and one free.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Figures {
-    /// Instructions inside malloc and free.
-    pub instructions: f64,
-    /// Those with a lock.
-    pub locked: f64,
-    /// Those that enter the kernel.
-    pub system_calls: f64,
-    /// System calls that put the thread to sleep.
-    pub blocked: f64,
-    /// Turns of spinning loops.
-    pub pauses: f64,
-    /// Accesses that may have moved a line or not: an upper bound of what is missing.
-    pub cold: f64,
-    /// Lines of the allocator's own that its code moved.
-    pub metadata: Traffic<f64>,
-    /// Lines of blocks that the allocator's code moved.
-    pub block: Traffic<f64>,
-    /// Lines that the program's code moved.
-    pub program: Traffic<f64>,
-    /// Moves of the one line of the allocator's own that moved most: what all threads
-    /// have to take turns at.
-    pub hottest_line: f64,
-}
+    /// The figures per operation, one malloc and one free, in the order of [`Self::COLUMNS`].
+    pub fn figures(&self) -> [f64; 13] {
+        let of = |cause| self.traffic.get(&cause).copied().unwrap_or_default();
+        let (own, block, program) = (of(Cause::Metadata), of(Cause::Block), of(Cause::Program));
+        let hottest = self.lines.values().map(|line| line.transfers).max().unwrap_or(0);
+        [
+            self.instructions,
+            self.locked,
+            own.transfers() + block.transfers(),
+            own.read,
+            own.write,
+            block.read,
+            block.write,
+            own.invalidated + block.invalidated,
+            hottest,
+            program.transfers(),
+            self.cold,
+            self.system_calls,
+            self.blocked,
+        ]
+        .map(|count| self.per(count))
+    }
 
-impl Figures {
-    /// Lines that the allocator's code moved.
-    pub fn transfers(&self) -> f64 {
-        self.metadata.transfers() + self.block.transfers()
+    /// One of the figures.
+    pub fn figure(&self, name: &str) -> f64 {
+        let at = Self::COLUMNS.iter().position(|column| *column == name);
+        self.figures()[at.expect("the name of a column")]
+    }
+
+    /// The code that moves lines, the lines' kind, and how many per operation, most first.
+    pub fn sites(&self) -> Vec<(u64, Cause, f64)> {
+        let mut all: Vec<_> = self.sites.iter().collect();
+        all.sort_by_key(|&(site, traffic)| (Reverse(traffic.transfers()), *site));
+        let told = |(&(code, cause), traffic): (&(u64, Cause), &Traffic)| {
+            (code, cause, self.per(traffic.transfers()))
+        };
+        all.into_iter().map(told).collect()
+    }
+
+    /// The allocator's own lines that move, how often per operation, by how many cores, and how
+    /// many words they want: one word is shared, several may only be neighbours.
+    pub fn hot_lines(&self) -> Vec<(Line, f64, usize, usize)> {
+        let mut all: Vec<_> = self.lines.iter().collect();
+        all.sort_by_key(|&(line, shared)| (Reverse(shared.transfers), *line));
+        let told = |(&line, shared): (&Line, &Shared)| {
+            let cores = shared.cores.count_ones(..);
+            (line, self.per(shared.transfers), cores, shared.words.count_ones(..))
+        };
+        all.into_iter().map(told).collect()
     }
 }
 
@@ -209,13 +211,10 @@ mod tests {
         access(1, 2, Cause::Block, Outcome::Cold);
         access(1, 3, Cause::Program, write);
         access(1, 3, Cause::Program, Outcome::Cold);
-        let figures = account.figures();
-        assert_eq!((figures.locked, figures.cold, figures.hottest_line), (0.5, 0.25, 0.5));
-        assert_eq!(figures.metadata, Traffic { read: 0.25, write: 0.25, invalidated: 0.75 });
-        assert_eq!(figures.program.transfers(), 0.25);
-        assert_eq!(figures.transfers(), 0.5);
-        assert_eq!((account.sites.len(), account.lines.len()), (1, 1));
-        let line = &account.lines[&Line(1)];
-        assert_eq!((line.cores.count_ones(..), line.words.count_ones(..)), (2, 2));
+        let figures = ["locked", "cold", "hottest", "meta r", "inval", "program", "transfers"];
+        let figures = figures.map(|name| account.figure(name));
+        assert_eq!(figures, [0.5, 0.25, 0.5, 0.25, 0.75, 0.25, 0.5]);
+        assert_eq!(account.sites(), [(0x10, Cause::Metadata, 0.5)]);
+        assert_eq!(account.hot_lines(), [(Line(1), 0.5, 2, 2)]);
     }
 }

@@ -1,25 +1,23 @@
 //! The command line.
 
-use crate::probe::{self, Order, Shape};
-use crate::report::{self, Measured};
-use crate::simulation::{self, Plan};
 use anyhow::{Context, Result};
+use cairn_scaling::account::Account;
+use cairn_scaling::places::Places;
+use cairn_scaling::probe::{self, Order, Shape};
+use cairn_scaling::simulation::{self, Plan};
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Count locked instructions and cache-line transfers of allocators, by simulation.
 #[derive(Parser)]
 struct Cli {
-    /// A library to preload; without any, the C library's own malloc is counted.
-    #[arg(long, value_name = "NAME=PATH", value_parser = named)]
-    library: Vec<(String, PathBuf)>,
-    /// Count the C library's own malloc too.
-    #[arg(long)]
-    glibc: bool,
-    /// Only these shapes (comma-separated).
-    #[arg(long, value_name = "SHAPE", value_delimiter = ',', default_values_t = Shape::ALL.map(Named))]
-    shapes: Vec<Named>,
+    /// A library to preload; a name alone is the C library, which stands for all if none is given.
+    #[arg(long, value_name = "NAME=PATH")]
+    library: Vec<String>,
+    /// Only these shapes (comma-separated) [default: all but ping-pong]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    shapes: Vec<Shape>,
     /// These numbers of threads [default: powers of two from 2 to 256]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     threads: Vec<usize>,
@@ -33,14 +31,11 @@ struct Cli {
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     size: usize,
     /// Seconds after which a run stops and tells what it has.
-    #[arg(long, value_name = "SECONDS", default_value_t = 90.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     limit: f64,
     /// Seed of the order in which threads take turns.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Execute every instruction on the processor too, and compare; slow.
-    #[arg(long)]
-    check: bool,
     /// After each run, the places where most lines move.
     #[arg(long = "where", value_name = "N", num_args = 0..=1, default_missing_value = "12")]
     places: Option<usize>,
@@ -58,62 +53,38 @@ enum Command {
     Probe(Order),
 }
 
-/// A shape that prints as its name.
-#[derive(Clone, Copy)]
-struct Named(Shape);
-
-impl std::fmt::Display for Named {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.write_str(&self.0.name())
-    }
-}
-
-impl std::str::FromStr for Named {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Named, String> {
-        clap::ValueEnum::from_str(name, false).map(Named)
-    }
-}
-
-fn named(argument: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = argument.split_once('=').ok_or("expected NAME=PATH")?;
-    Ok((name.to_owned(), path.into()))
-}
-
-/// Places that go into the JSON.
-const PLACES: usize = 12;
-
 /// The main function.
-pub fn main() -> Result<()> {
-    let cli = Cli::parse();
+pub(crate) fn main() -> Result<()> {
+    let mut cli = Cli::parse();
     if let Some(Command::Probe(order)) = cli.command {
         return probe::run(order);
     }
-    let mut libraries: Vec<(&str, Option<PathBuf>)> =
-        cli.library.iter().map(|(name, path)| (&**name, Some(path.clone()))).collect();
-    if cli.glibc || libraries.is_empty() {
-        libraries.push(("glibc", None));
+    if cli.library.is_empty() {
+        cli.library.push("glibc".to_owned());
     }
+    if cli.shapes.is_empty() {
+        cli.shapes = Shape::ALL.to_vec();
+    }
+    let head = ["library", "shape", "threads", "ops"];
+    row(head.into_iter().map(str::to_owned).chain(Account::COLUMNS.map(str::to_owned)));
+    row(vec!["---".to_owned(); head.len() + Account::COLUMNS.len()]);
     let mut all = Vec::new();
-    for &Named(shape) in &cli.shapes {
+    for &shape in &cli.shapes {
         for threads in counts(&cli) {
-            for (name, library) in &libraries {
+            for library in &cli.library {
+                let (name, path) = library.split_once('=').unzip();
+                let name = name.unwrap_or(library);
                 let plan = plan(&cli, shape, threads)?;
                 let described = || format!("{name}, {} with {threads} threads", shape.name());
-                let mut run = simulation::run(&plan, library.as_deref()).with_context(described)?;
-                let [all_steps, stepped] = run.steps;
-                eprintln!("{}: {all_steps} instructions, {stepped} stepped", described());
-                let top = cli.places.unwrap_or(PLACES);
-                let measured = Measured::new(name, shape, threads, &mut run, top);
-                if cli.places.is_some() {
-                    println!("{}\n{}\n", described(), report::places(&measured));
+                let (account, mut places) =
+                    simulation::run(&plan, path.map(Path::new)).with_context(described)?;
+                all.push(told(name, &plan, &account));
+                if let Some(top) = cli.places {
+                    tell_places(&account, &mut places, top);
                 }
-                all.push(measured);
             }
         }
     }
-    println!("{}", report::table(&all));
     if let Some(path) = &cli.json {
         std::fs::write(path, serde_json::to_vec_pretty(&all)?)
             .with_context(|| path.display().to_string())?;
@@ -143,6 +114,48 @@ fn plan(cli: &Cli, shape: Shape, threads: usize) -> Result<Plan> {
         operations,
         limit: Duration::from_secs_f64(cli.limit),
         seed: cli.seed,
-        check: cli.check,
     })
+}
+
+/// Prints one run's figures, and returns them as JSON.
+fn told(library: &str, plan: &Plan, account: &Account) -> serde_json::Value {
+    let (shape, threads, operations) = (plan.shape.name(), plan.threads, account.operations());
+    let figures = account.figures();
+    let head = [library.to_owned(), shape.clone(), threads.to_string(), operations.to_string()];
+    row(head.into_iter().chain(figures.map(number)));
+    let figures: serde_json::Map<_, _> =
+        Account::COLUMNS.iter().map(|&name| name.to_owned()).zip(figures.map(Into::into)).collect();
+    serde_json::json!({
+        "library": library, "shape": shape, "threads": threads, "operations": operations,
+        "per_operation": figures,
+    })
+}
+
+/// Prints where the lines of one run move.
+fn tell_places(account: &Account, places: &mut Places, top: usize) {
+    println!();
+    for (code, cause, transfers) in account.sites().into_iter().take(top) {
+        let cause = format!("{cause:?}").to_lowercase();
+        println!("{:>6}  {cause:<9} {}", number(transfers), places.describe(code));
+    }
+    for (line, transfers, cores, words) in account.hot_lines().into_iter().take(top) {
+        let place = places.describe(line.address());
+        println!("{:>6}  line of {cores} cores, {words} words: {place}", number(transfers));
+    }
+    println!();
+}
+
+fn row(cells: impl IntoIterator<Item = String>) {
+    let cells: Vec<String> = cells.into_iter().collect();
+    println!("| {} |", cells.join(" | "));
+}
+
+fn number(figure: f64) -> String {
+    match figure {
+        0.0 => "0".to_owned(),
+        figure if figure < 0.0005 => "<0.001".to_owned(),
+        figure if figure < 0.0995 => format!("{figure:.3}"),
+        figure if figure < 9.95 => format!("{figure:.2}"),
+        figure => format!("{figure:.0}"),
+    }
 }

@@ -1,8 +1,11 @@
-//! See the library.
+//! The command line.
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod command;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn main() -> anyhow::Result<()> {
-    cairn_scaling::command::main()
+    command::main()
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]

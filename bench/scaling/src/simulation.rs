@@ -2,18 +2,15 @@
 
 use crate::account::{self, Account, Cause};
 use crate::coherence::{Directory, Line, Outcome};
-use crate::decode::{LONGEST, Step};
-use crate::interpret::{Check, execute};
 use crate::places::Places;
-use crate::probe::{Order, Shape};
-use crate::tracee::Tracee;
+use crate::probe::{Order, Ready, Shape, Users};
 use anyhow::{Context, Result, ensure};
-use iced_x86::InstructionInfoFactory;
-use libc::user_regs_struct as Registers;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use stepper::{Registers, Step, Tracee};
 
 /// Instructions in a turn, at most.
 const QUANTUM: u64 = 4;
@@ -42,38 +39,56 @@ pub struct Plan {
     pub limit: Duration,
     /// Seed of the turns' lengths.
     pub seed: u64,
-    /// Compare every instruction that is executed here with the processor's.
-    pub check: bool,
 }
 
-/// What came of it.
-pub struct Simulated {
-    /// The counts.
-    pub account: Account,
-    /// Where the addresses in it are.
-    pub places: Places,
-    /// The object that malloc is in.
-    pub provider: PathBuf,
-    /// Instructions in all, the program's and the settling's included, and how many of
-    /// them the processor executed.
-    pub steps: [u64; 2],
-}
-
-/// Runs a simulation of `library`; without one, of the C library.
-pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Simulated> {
+/// Runs a simulation of `library`; without one, of the C library. The counts, and where the
+/// addresses in them are.
+pub fn run(plan: &Plan, library: Option<&Path>) -> Result<(Account, Places)> {
     let least = if plan.shape == Shape::Local { 1 } else { 2 };
     ensure!((least..=4096).contains(&plan.threads), "{} threads", plan.threads);
-    let warm_up = (200_000 / plan.threads as u64).max(4_000);
-    let (shape, threads, size) = (plan.shape, plan.threads, plan.size);
-    let order = Order { shape, threads, size, warm_up };
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
     let library = library.transpose()?;
-    let tracee = Tracee::start(&plan.probe, &order, library.as_deref())?;
-    let provider = tracee.ready.provider.canonicalize()?;
-    ensure!(library.is_none_or(|library| library == provider), "malloc is another object's");
-    let places = Places::new(tracee.maps()?);
-    let (account, steps) = Simulation::new(tracee, plan)?.run(plan)?;
-    Ok(Simulated { account, places, provider, steps })
+    let mut child = spawn(plan, library.as_deref())?;
+    let ready = match greeting(&mut child) {
+        Ok(ready) => ready,
+        Err(error) => {
+            // Without its greeting there is nothing to be traced.
+            child.kill().and_then(|()| child.wait())?;
+            return Err(error);
+        }
+    };
+    let tracee = Tracee::attach(child, &ready.threads)?;
+    tracee.write(ready.noting, &[0])?;
+    let places = Places::new(tracee.mappings()?);
+    let is_its_own = |library| places.object(ready.malloc) == Some(library);
+    ensure!(library.as_deref().is_none_or(is_its_own), "malloc is another object's");
+    Ok((Simulation::new(tracee, ready, plan)?.run(plan)?, places))
+}
+
+fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
+    let warm_up = (200_000 / plan.threads as u64).max(4_000);
+    let order = Order { shape: plan.shape, threads: plan.threads, size: plan.size, warm_up };
+    let mut command = Command::new(&plan.probe);
+    command.arg("probe").args(order.words());
+    command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+    // Two libraries ask how many cores there are; they are told what they would make of one
+    // for each thread.
+    command.env("MALLOC_CONF", format!("narenas:{}", 4 * plan.threads));
+    command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * plan.threads));
+    // Time goes on while threads stand still: nothing is given back by it.
+    command.env("CAIRN_PURGE_DELAY", "1000000000s");
+    if let Some(library) = library {
+        command.env("LD_PRELOAD", library);
+    }
+    command.spawn().with_context(|| format!("cannot start {}", plan.probe.display()))
+}
+
+/// The probe's one line, which says that it is warm.
+fn greeting(child: &mut Child) -> Result<Ready> {
+    let output = child.stdout.as_mut().context("the probe's output is a pipe")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    serde_json::from_str(&line).context("the probe ended early")
 }
 
 /// A call of malloc or free under way.
@@ -98,8 +113,6 @@ enum State {
 /// One core with its thread.
 struct Core {
     registers: Registers,
-    /// The thread's own registers are older than these.
-    ahead: bool,
     call: Option<Call>,
     state: State,
     /// The last instruction, and the line it read or wrote.
@@ -108,44 +121,40 @@ struct Core {
 
 struct Simulation {
     tracee: Tracee,
+    ready: Ready,
     cores: Vec<Core>,
     directory: Directory,
     /// Lines that hold or held blocks.
     blocks: FxHashSet<Line>,
-    code: FxHashMap<u64, Rc<Step>>,
-    factory: InstructionInfoFactory,
     account: Account,
     round: u64,
-    steps: u64,
-    stepped: u64,
-    check: bool,
 }
 
 impl Simulation {
-    fn new(tracee: Tracee, plan: &Plan) -> Result<Simulation> {
+    fn new(tracee: Tracee, ready: Ready, plan: &Plan) -> Result<Simulation> {
         let core = |at| {
             let registers = tracee.registers(at)?;
-            Ok(Core { registers, ahead: false, call: None, state: State::Running, last: (0, None) })
+            Ok(Core { registers, call: None, state: State::Running, last: (0, None) })
         };
         Ok(Simulation {
             cores: (0..plan.threads).map(core).collect::<Result<_>>()?,
             tracee,
+            ready,
             directory: Directory::default(),
             blocks: FxHashSet::default(),
-            code: FxHashMap::default(),
-            factory: InstructionInfoFactory::new(),
             account: Account::default(),
             round: 0,
-            steps: 0,
-            stepped: 0,
-            check: plan.check,
         })
     }
 
-    fn run(mut self, plan: &Plan) -> Result<(Account, [u64; 2])> {
+    fn run(mut self, plan: &Plan) -> Result<Account> {
         let mut random = fastrand::Rng::with_seed(plan.seed);
         let start = Instant::now();
-        self.first_steps()?;
+        // A thread may have been stopped inside a system call, which then begins again.
+        for at in 0..self.cores.len() {
+            let stepped = self.tracee.step(at, true)?;
+            self.cores[at].arrive(stepped);
+        }
         for (goal, part) in [(plan.settle, 0.4), (plan.operations, 1.0)] {
             let end = start + plan.limit.mul_f64(part);
             self.account = Account::default();
@@ -156,16 +165,7 @@ impl Simulation {
                 self.look_at_blocked()?;
             }
         }
-        Ok((self.account, [self.steps, self.stepped]))
-    }
-
-    /// A thread may have been stopped inside a system call, which then begins again.
-    fn first_steps(&mut self) -> Result<()> {
-        for at in 0..self.cores.len() {
-            let stepped = self.tracee.step(at, true)?;
-            self.cores[at].arrive(stepped);
-        }
-        Ok(())
+        Ok(self.account)
     }
 
     fn round(&mut self, random: &mut fastrand::Rng) -> Result<()> {
@@ -216,45 +216,23 @@ impl Simulation {
         self.follow_calls(at);
         let core = &self.cores[at];
         let (code, inside) = (core.registers.rip, core.call.is_some());
-        let step = self.decoded(code)?;
-        self.steps += 1;
+        let step = self.tracee.decoded(code)?;
         if inside {
             // Each turn of a repeated string instruction is a step, all of them are one.
-            self.account.instructions += u64::from(self.cores[at].last.0 != code);
+            self.account.instructions += u64::from(core.last.0 != code);
             self.account.locked += u64::from(step.locked);
-            self.account.system_calls += u64::from(step.system_call);
-            self.account.pauses += u64::from(step.pause);
+            self.account.system_calls += u64::from(step.is_system_call());
         }
         self.access_memory(at, code, &step);
-        self.execute(at, &step)?;
+        let stepped = self.tracee.step(at, step.is_system_call())?;
         let core = &mut self.cores[at];
+        core.arrive(stepped);
         core.last.0 = code;
         if core.state == State::Blocked {
             self.account.blocked += u64::from(inside);
-        } else if step.pause {
+        } else if step.is_pause() {
             self.pause(at, inside);
         }
-        Ok(())
-    }
-
-    /// Executes an instruction here or, if it is not known here, on the processor; both,
-    /// to compare, if asked to.
-    fn execute(&mut self, at: usize, step: &Step) -> Result<()> {
-        let (core, mut memory) = (&mut self.cores[at], &self.tracee);
-        let mut check = None;
-        if self.check {
-            check = Check::new(&step.instruction, core.registers, &memory);
-        } else if execute(&step.instruction, &mut core.registers, &mut memory).is_some() {
-            core.ahead = true;
-            return Ok(());
-        }
-        if std::mem::take(&mut core.ahead) {
-            self.tracee.set_registers(at, &core.registers)?;
-        }
-        self.stepped += 1;
-        core.arrive(self.tracee.step(at, step.system_call)?);
-        let agreed = check.is_none_or(|check| check.agrees(&core.registers, &memory));
-        ensure!(agreed, "the processor executes {} otherwise", mnemonic(step));
         Ok(())
     }
 
@@ -264,7 +242,10 @@ impl Simulation {
         for access in step.accesses(&registers) {
             for line in Line::spanning(access.address, access.size) {
                 let outcome = self.directory.access(at, line, access.write, |line| {
-                    let user = self.tracee.last_user(line)?;
+                    let mut entry = [0; 2];
+                    let address = self.ready.users + Users::offset(line);
+                    let read = self.tracee.read(address, &mut entry).ok()?;
+                    let user = Users::user(entry).filter(|_| read == entry.len())?;
                     self.blocks.insert(line);
                     Some(user)
                 });
@@ -299,21 +280,10 @@ impl Simulation {
                 self.account.frees += 1;
             }
         }
-        let ready = &self.tracee.ready;
-        if core.call.is_none() && (rip == ready.malloc || rip == ready.free) {
-            core.call = Some(Call { malloc: rip == ready.malloc, size: rdi, stack: rsp });
+        let malloc = rip == self.ready.malloc;
+        if core.call.is_none() && (malloc || rip == self.ready.free) {
+            core.call = Some(Call { malloc, size: rdi, stack: rsp });
         }
-    }
-
-    fn decoded(&mut self, address: u64) -> Result<Rc<Step>> {
-        if let Some(step) = self.code.get(&address) {
-            return Ok(Rc::clone(step));
-        }
-        let mut bytes = [0; LONGEST];
-        let read = self.tracee.read(address, &mut bytes)?;
-        let step = Rc::new(Step::decode(&bytes[..read], address, &mut self.factory));
-        self.code.insert(address, Rc::clone(&step));
-        Ok(step)
     }
 
     /// A spinning allocator looks again soon. A waiting program has nothing to look at
@@ -333,10 +303,6 @@ impl Simulation {
             }
         }
     }
-}
-
-fn mnemonic(step: &Step) -> String {
-    format!("{:?} at {:#x}", step.instruction.code(), step.instruction.ip())
 }
 
 impl Core {

@@ -44,14 +44,6 @@ pub(crate) fn chart(
         .collect();
     let letters = bars.iter().map(|bar| bar.text.chars().count()).max().unwrap_or(0);
     let right = 7 * letters.max(8) + 16;
-    let whiskers: Vec<[f64; 3]> = (0..)
-        .zip(&bars)
-        .filter_map(|(index, bar)| {
-            let value = bar.value.filter(|value| *value <= CLIP && bar.spread >= 0.01)?;
-            let high = (value * (1.0 + bar.spread)).min(CLIP);
-            Some([rounded(value * (1.0 - bar.spread)), rounded(high), f64::from(index)])
-        })
-        .collect();
     let names: Vec<Value> = bars
         .iter()
         .map(|bar| json!({"value": bar.name, "textStyle": {"fontWeight": weight(bar.name)}}))
@@ -82,12 +74,22 @@ pub(crate) fn chart(
                     },
                 },
                 {
-                    "type": "custom", "renderItem": "@whisker", "data": whiskers, "silent": true,
+                    "type": "custom", "renderItem": "@whisker", "data": whiskers(&bars), "silent": true,
                     "z": 5,
                 },
             ],
         }),
     }
+}
+
+/// Of each bar with a spread: where it begins and ends, and which it is.
+fn whiskers(bars: &[Bar<'_>]) -> Vec<[f64; 3]> {
+    let whisker = |(index, bar): (i32, &Bar<'_>)| {
+        let value = bar.value.filter(|value| *value <= CLIP && bar.spread >= 0.01)?;
+        let high = (value * (1.0 + bar.spread)).min(CLIP);
+        Some([rounded(value * (1.0 - bar.spread)), rounded(high), f64::from(index)])
+    };
+    (0..).zip(bars).filter_map(whisker).collect()
 }
 
 /// The bars of one row.

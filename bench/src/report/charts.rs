@@ -69,16 +69,6 @@ pub(crate) fn scatter(points: &[Both<'_>], colours: &Colours) -> Chart {
             })
         })
         .collect();
-    let axis = |name: &str, values: Vec<f64>, gap: u32| {
-        let (low, high) = around(&values);
-        let marks: Vec<f64> =
-            MARKS.into_iter().filter(|mark| (low..=high).contains(mark)).collect();
-        json!({
-            "type": "log", "min": low, "max": high, "name": name, "nameGap": gap,
-            "axisLabel": {"customValues": marks, "formatter": "@times"},
-            "axisTick": {"customValues": marks}, "splitLine": {"show": true},
-        })
-    };
     let x = axis(
         "time, × the frontier (less is better)",
         points.iter().map(|p| p.time.ratio).collect(),
@@ -114,6 +104,16 @@ pub(crate) fn scatter(points: &[Both<'_>], colours: &Colours) -> Chart {
             }],
         }),
     }
+}
+
+fn axis(name: &str, values: Vec<f64>, gap: u32) -> Value {
+    let (low, high) = around(&values);
+    let marks: Vec<f64> = MARKS.into_iter().filter(|mark| (low..=high).contains(mark)).collect();
+    json!({
+        "type": "log", "min": low, "max": high, "name": name, "nameGap": gap,
+        "axisLabel": {"customValues": marks, "formatter": "@times"},
+        "axisTick": {"customValues": marks}, "splitLine": {"show": true},
+    })
 }
 
 /// How the rows of each table went, stacked.

@@ -61,14 +61,14 @@ void cairn_purge(void);
 
 /*
  * Writes to standard error where the process's memory is: what the program holds, what cairn adds
- * and why, and what is resident; docs/ledger.md explains it. Other threads run on meanwhile, so
+ * and why, and what is resident; docs/guide/statistics.md explains it. Other threads run on meanwhile, so
  * that the figures need not be of one moment. Nothing is allocated.
  */
 void cairn_stats_print(void);
 
 /*
  * Where everything is, for tools that read a heap from outside, in a live process or a core
- * file. docs/outside-view.md describes how. Constant; fields are only ever added at the end, and
+ * file. docs/design/outside-view.md describes how. Constant; fields are only ever added at the end, and
  * `version` changes when the meaning of one does.
  */
 struct cairn_header {
@@ -87,15 +87,15 @@ struct cairn_header {
     unsigned int words_offset; /* 8 bytes each; that of slice i of a section stands at
                                   i / 64 * chunk_bytes + (i % 8 * 8 + i % 64 / 8) * 8 behind it */
     unsigned int heap_bytes;
-    unsigned int span_until_offset;  /* unsigned int; blocks in use = until + rest */
-    unsigned int span_rest_offset;   /* short */
+    unsigned int span_until_event_offset;      /* unsigned int; blocks in use = */
+    unsigned int span_used_after_event_offset; /* + this one, a short */
     unsigned int span_carved_offset; /* unsigned short */
     unsigned int span_start_offset;  /* pointer */
     unsigned int slots_offset;       /* slot_bytes each */
     unsigned int chunk_bytes;
 };
 
-/* The window of address space that spans and large blocks come from. */
+/* The reservation of address space that spans and large blocks come from. */
 struct cairn_map {
     /* The descriptor of the slice around an address p stands at
        (p >> slice_shift) * descriptor_bytes & mask. */

@@ -1,9 +1,9 @@
-//! The account in words and as a table, for people who run programs. The core's ledger has the
-//! figures; the kernel says what is resident. docs/ledger.md explains the lines.
+//! The account in words and as a table, for people who run programs. The core's `Stats` has the
+//! figures; the kernel says what is resident. docs/guide/statistics.md explains the lines.
 
 use crate::report::Output;
 use crate::settings::Text;
-use cairn::{Amount, Ledger};
+use cairn::{Amount, Stats};
 use core::fmt::{self, Display, Formatter, Write};
 
 const KIB: usize = 1 << 10;
@@ -16,13 +16,13 @@ pub(crate) fn print() {
 
 /// The account of this process.
 pub(crate) fn write_now(out: &mut Output) {
-    let ledger = Ledger::take();
+    let stats = Stats::take();
     let mut room = [0; 4096];
     let status = Status::read(&mut room);
-    let summary = Summary::of(&ledger);
+    let summary = Summary::of(&stats);
     // Outputs do not fail.
-    let _ = write_head(out, &ledger, &summary, &status);
-    let _ = write_table(out, &ledger);
+    let _ = write_head(out, &stats, &summary, &status);
+    let _ = write_table(out, &stats);
 }
 
 /// What the kernel says of the process; as far as it does.
@@ -51,7 +51,7 @@ impl<'a> Status<'a> {
     }
 }
 
-/// The ledger in three sums. Resident bytes, but for `held`.
+/// The statistics in three sums. Resident bytes, but for `held`.
 struct Summary {
     /// What the program holds: all bytes of its blocks, touched or not.
     held: usize,
@@ -66,17 +66,17 @@ struct Summary {
 }
 
 impl Summary {
-    fn of(ledger: &Ledger) -> Summary {
-        let small = ledger.sum(|c| c.in_use).min(ledger.spans.resident);
+    fn of(stats: &Stats) -> Summary {
+        let small = stats.sum(|c| c.in_use).min(stats.spans.resident);
         Summary {
-            held: ledger.allocated(),
-            blocks: ledger.classes.iter().map(|c| c.in_use).sum::<usize>()
-                + ledger.large_blocks
-                + ledger.mapping_blocks,
-            held_resident: small + ledger.large.resident + ledger.mappings.resident,
-            between: ledger.spans.resident - small,
-            waiting: ledger.dirty.resident,
-            tables: ledger.metadata.resident,
+            held: stats.allocated(),
+            blocks: stats.classes.iter().map(|c| c.in_use).sum::<usize>()
+                + stats.large_blocks
+                + stats.mapping_blocks,
+            held_resident: small + stats.large.resident + stats.mappings.resident,
+            between: stats.spans.resident - small,
+            waiting: stats.dirty.resident,
+            tables: stats.metadata.resident,
         }
     }
 
@@ -87,7 +87,7 @@ impl Summary {
 
 fn write_head(
     out: &mut Output,
-    ledger: &Ledger,
+    stats: &Stats,
     summary: &Summary,
     status: &Status<'_>,
 ) -> fmt::Result {
@@ -104,7 +104,7 @@ fn write_head(
         Size(summary.waiting),
         Size(summary.tables),
     )?;
-    let ours = Size(ledger.total().resident);
+    let ours = Size(stats.total().resident);
     match (status.resident, status.peak) {
         (Some(now), Some(peak)) => writeln!(
             out,
@@ -167,40 +167,41 @@ impl Display for Verdict<'_> {
     }
 }
 
-fn write_table(out: &mut Output, ledger: &Ledger) -> fmt::Result {
+fn write_table(out: &mut Output, stats: &Stats) -> fmt::Result {
     writeln!(out, "{:36}{:>12}{:>12}", "", "size", "resident")?;
-    row(out, "small blocks, up to 64 KiB", ledger.spans)?;
+    row(out, "small blocks, up to 64 KiB", stats.spans)?;
     let parts = [
-        ("  in use", ledger.sum(|c| c.in_use)),
-        ("  free, at hand for a thread", ledger.sum(|c| c.cached)),
-        ("  free, among used ones", ledger.sum(|c| c.free)),
-        ("  not used so far", ledger.sum(|c| c.untouched)),
+        ("  in use", stats.sum(|c| c.in_use)),
+        ("  free, at hand for a thread", stats.sum(|c| c.cached)),
+        ("  free, among used ones", stats.sum(|c| c.free)),
+        ("  not used so far", stats.sum(|c| c.untouched)),
     ];
     let parts_sum: usize = parts.iter().map(|p| p.1).sum();
     for (name, bytes) in parts {
         single(out, name, bytes)?;
     }
-    single(out, "  too small a rest for a block", ledger.spans.bytes - parts_sum)?;
-    row(out, "large blocks in use", ledger.large)?;
-    row(out, "larger ones, mapped one by one", ledger.mappings)?;
-    row(out, "free, not yet given back", ledger.dirty)?;
-    row(out, "cairn's own tables", ledger.metadata)?;
-    row(out, "all of cairn", ledger.total())?;
-    single(out, "free and given back (addresses only)", ledger.clean)?;
-    let given_back = usize::try_from(ledger.given_back).unwrap_or(usize::MAX);
+    single(out, "  too small a rest for a block", stats.spans.bytes - parts_sum)?;
+    row(out, "large blocks in use", stats.large)?;
+    row(out, "larger ones, mapped one by one", stats.mappings)?;
+    row(out, "free, not yet given back", stats.dirty)?;
+    row(out, "cairn's own tables", stats.metadata)?;
+    row(out, "all of cairn", stats.total())?;
+    single(out, "free and given back (addresses only)", stats.clean)?;
+    let given_back = usize::try_from(stats.given_back).unwrap_or(usize::MAX);
     single(out, "given back since the start", given_back)?;
     writeln!(
         out,
         "blocks: {} small, {} large, {} mapped; threads' heaps: {} in use of {}",
-        ledger.classes.iter().map(|c| c.in_use).sum::<usize>(),
-        ledger.large_blocks,
-        ledger.mapping_blocks,
-        ledger.heaps.0,
-        ledger.heaps.1,
+        stats.classes.iter().map(|c| c.in_use).sum::<usize>(),
+        stats.large_blocks,
+        stats.mapping_blocks,
+        stats.heaps.0,
+        stats.heaps.1,
     )?;
     writeln!(
         out,
-        "A block counts with all the bytes it has room for. More in cairn's docs/ledger.md."
+        "A block counts with all the bytes it has room for. More in cairn's \
+         docs/guide/statistics.md."
     )
 }
 

@@ -5,7 +5,7 @@
 //! process die of the signal. The interrupted thread waits for its end in the handler, though not
 //! for ever: it may be the one that holds the lock.
 //!
-//! docs/ledger.md says what it changes for a program.
+//! docs/guide/statistics.md says what it changes for a program.
 
 use crate::settings::Signals;
 use crate::stats;
@@ -14,7 +14,7 @@ use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// The account's ledger and buffers, and small frames.
+/// The account's stats and buffers, and small frames.
 const STACK_SIZE: usize = 128 << 10;
 /// How long an interrupted thread waits for the end before it goes on.
 const WAIT_MS: usize = 200;

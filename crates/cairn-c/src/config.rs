@@ -1,5 +1,5 @@
 //! What happens when the library is loaded, and at the end: settings are read once, from the
-//! environment; not at all in set-uid programs. docs/configuration.md has the table.
+//! environment; not at all in set-uid programs. docs/guide/settings.md has the table.
 
 use crate::environment::{cairn_variables, leave_children_alone, mark_as_warned};
 use crate::report::{self, Output, warn};

@@ -42,7 +42,7 @@ fn zeroed(count: usize, size: usize) -> *mut c_void {
     }
 }
 
-/// Always inlined: the jump would be an instruction in each `realloc` (docs/fast-paths.md).
+/// Always inlined: the jump would be an instruction in each `realloc` (docs/design/fast-paths.md).
 ///
 /// # Safety
 ///
@@ -108,7 +108,7 @@ pub(crate) extern "C" fn malloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn free(p: *mut c_void) {
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { cairn::deallocate_named(p.cast(), "free") }
 }
 
 /// calloc(3).
@@ -190,21 +190,21 @@ pub(crate) unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn free_sized(p: *mut c_void, _size: usize) {
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { cairn::deallocate_named(p.cast(), "free") }
 }
 
 /// free_aligned_sized (C23).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { cairn::deallocate_named(p.cast(), "free") }
 }
 
 /// cfree: free(3) under its old name.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cfree(p: *mut c_void) {
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { cairn::deallocate_named(p.cast(), "free") }
 }
 
 // glibc's internal names, which old programs and some static ones call.
@@ -219,7 +219,7 @@ pub(crate) extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn __libc_free(p: *mut c_void) {
     // SAFETY: as for `free`.
-    unsafe { cairn::deallocate(p.cast()) }
+    unsafe { cairn::deallocate_named(p.cast(), "free") }
 }
 
 /// calloc(3).

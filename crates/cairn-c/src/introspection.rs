@@ -2,7 +2,7 @@
 
 use crate::account;
 use crate::report::{self, Stream};
-use cairn::Ledger;
+use cairn::Stats;
 use core::ffi::{c_char, c_int, c_void};
 
 /// malloc_trim(3): gives back all free memory. 1 if any went back. The pad is ignored: what a
@@ -46,19 +46,19 @@ pub(crate) struct MallInfo {
     keepcost: c_int,
 }
 
-/// mallinfo2(3), from the ledger. `ordblks`: free blocks; `keepcost`: dirty bytes.
+/// mallinfo2(3), from the statistics. `ordblks`: free blocks; `keepcost`: dirty bytes.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mallinfo2() -> MallInfo2 {
-    let ledger = Ledger::count();
-    let free = ledger.sum(|c| c.free + c.cached + c.untouched);
+    let stats = Stats::count();
+    let free = stats.sum(|c| c.free + c.cached + c.untouched);
     MallInfo2 {
-        arena: ledger.spans.bytes + ledger.large.bytes + ledger.dirty.bytes,
-        ordblks: ledger.classes.iter().map(|c| c.free + c.cached).sum(),
-        hblks: ledger.mapping_blocks,
-        hblkhd: ledger.mappings.bytes,
-        uordblks: ledger.sum(|c| c.in_use) + ledger.large.bytes,
-        fordblks: free + ledger.dirty.bytes,
-        keepcost: ledger.dirty.bytes,
+        arena: stats.spans.bytes + stats.large.bytes + stats.dirty.bytes,
+        ordblks: stats.classes.iter().map(|c| c.free + c.cached).sum(),
+        hblks: stats.mapping_blocks,
+        hblkhd: stats.mappings.bytes,
+        uordblks: stats.sum(|c| c.in_use) + stats.large.bytes,
+        fordblks: free + stats.dirty.bytes,
+        keepcost: stats.dirty.bytes,
         ..MallInfo2::default()
     }
 }
@@ -85,7 +85,7 @@ pub(crate) extern "C" fn __libc_mallinfo() -> MallInfo {
     mallinfo()
 }
 
-/// malloc_info(3): the ledger as XML. Options must be 0.
+/// malloc_info(3): the statistics as XML. Options must be 0.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
     if options != 0 {

@@ -1,6 +1,6 @@
 //! Where text goes: standard error, a file, a C stream, a few bytes; and glibc's XML.
 
-use cairn::Ledger;
+use cairn::Stats;
 use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -246,11 +246,11 @@ impl Write for Stream {
 
 /// malloc_info's document.
 pub(crate) fn write_xml(out: &mut Stream) -> fmt::Result {
-    let ledger = Ledger::take();
-    let total = ledger.total();
+    let stats = Stats::take();
+    let total = stats.total();
     writeln!(out, "<malloc version=\"cairn-1\">")?;
     writeln!(out, "<sizes>")?;
-    for c in ledger.classes.iter().filter(|c| c.spans > 0) {
+    for c in stats.classes.iter().filter(|c| c.spans > 0) {
         writeln!(
             out,
             "  <class size=\"{}\" spans=\"{}\" in_use=\"{}\" cached=\"{}\" free=\"{}\" \
@@ -260,11 +260,11 @@ pub(crate) fn write_xml(out: &mut Stream) -> fmt::Result {
     }
     writeln!(out, "</sizes>")?;
     let amounts = [
-        ("spans", ledger.spans),
-        ("large", ledger.large),
-        ("mappings", ledger.mappings),
-        ("dirty", ledger.dirty),
-        ("metadata", ledger.metadata),
+        ("spans", stats.spans),
+        ("large", stats.large),
+        ("mappings", stats.mappings),
+        ("dirty", stats.dirty),
+        ("metadata", stats.metadata),
         ("total", total),
     ];
     for (name, amount) in amounts {
@@ -274,8 +274,8 @@ pub(crate) fn write_xml(out: &mut Stream) -> fmt::Result {
             amount.bytes, amount.resident
         )?;
     }
-    writeln!(out, "<allocated size=\"{}\"/>", ledger.allocated())?;
-    writeln!(out, "<returned size=\"{}\"/>", ledger.given_back)?;
-    writeln!(out, "<heaps in_use=\"{}\" count=\"{}\"/>", ledger.heaps.0, ledger.heaps.1)?;
+    writeln!(out, "<allocated size=\"{}\"/>", stats.allocated())?;
+    writeln!(out, "<returned size=\"{}\"/>", stats.given_back)?;
+    writeln!(out, "<heaps in_use=\"{}\" count=\"{}\"/>", stats.heaps.0, stats.heaps.1)?;
     writeln!(out, "</malloc>")
 }

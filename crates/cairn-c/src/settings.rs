@@ -1,6 +1,6 @@
 //! The settings: their names, what their values may be, and what to say of others. Pure: the
 //! `cairn` command compiles this file too, and checks the variables before it starts a program.
-//! docs/configuration.md has the table.
+//! docs/guide/settings.md has the table.
 
 use core::fmt::{self, Display, Formatter};
 

@@ -1,5 +1,5 @@
 //! The account that somebody asked for by `CAIRN_STATS`: whose it is to be, where it goes, and
-//! that it is written once. What it says is in account.rs; docs/ledger.md tells users.
+//! that it is written once. What it says is in account.rs; docs/guide/statistics.md tells users.
 
 use crate::account;
 use crate::at_signal;

@@ -79,7 +79,10 @@ fn it_names_the_program_and_begins_with_what_matters() {
         assert!(resident >= 64.0 * 1048576.0, "{what}: {resident}");
         let verdict = after(&outcome.stderr, "In short:");
         assert!(verdict.starts_with("cairn adds ") && verdict.contains(" % to what"), "{verdict}");
-        assert!(outcome.stderr.contains("docs/ledger.md"), "{what}: the page that explains it");
+        assert!(
+            outcome.stderr.contains("docs/guide/statistics.md"),
+            "{what}: the page that explains it"
+        );
         assert!(outcome.stdout.is_empty(), "{what}");
     }
 }
@@ -269,7 +272,7 @@ fn dies_with_an_account(case: &str, settings: &[(&str, &str)], signal: i32) {
         let what = format!("{what}, {}:\n{}", outcome.status, outcome.stderr);
         assert_eq!(outcome.status.signal(), Some(signal), "{what}");
         assert_eq!(accounts(&outcome.stderr), 1, "{what}");
-        assert!(outcome.stderr.ends_with("docs/ledger.md.\n"), "whole: {what}");
+        assert!(outcome.stderr.ends_with("docs/guide/statistics.md.\n"), "whole: {what}");
     }
 }
 

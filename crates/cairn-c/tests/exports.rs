@@ -88,18 +88,21 @@ fn parsed(bytes: &[u8]) -> File<'_> {
 }
 
 /// The dynamic section as tags with their values.
-fn dynamic(file: &File) -> Vec<(u32, u64)> {
+fn dynamic(file: &File) -> Vec<(elf::DynamicTag, u64)> {
     let endian = LittleEndian;
     file.elf_program_headers()
         .iter()
         .find_map(|header| header.dynamic(endian, file.data()).expect("dynamic section"))
         .expect("a dynamic section")
         .iter()
-        .filter_map(|entry| entry.tag32(endian).map(|tag| (tag, entry.d_val(endian))))
+        .map(|entry| (entry.d_tag(endian), entry.d_val(endian)))
         .collect()
 }
 
-fn values_of(dynamic: &[(u32, u64)], tag: u32) -> impl Iterator<Item = u64> {
+fn values_of(
+    dynamic: &[(elf::DynamicTag, u64)],
+    tag: elf::DynamicTag,
+) -> impl Iterator<Item = u64> {
     dynamic.iter().filter(move |entry| entry.0 == tag).map(|entry| entry.1)
 }
 
@@ -189,11 +192,11 @@ fn its_text_is_not_relocated_and_its_stack_not_executable() {
     let dynamic = dynamic(&file);
     assert_eq!(values_of(&dynamic, elf::DT_TEXTREL).count(), 0);
     let flags = values_of(&dynamic, elf::DT_FLAGS).fold(0, |all, flags| all | flags);
-    assert_eq!(flags & u64::from(elf::DF_TEXTREL), 0);
+    assert_eq!(flags & elf::DF_TEXTREL.0, 0);
     for header in file.elf_program_headers() {
         let flags = header.p_flags(LittleEndian);
         let is_stack = header.p_type(LittleEndian) == elf::PT_GNU_STACK;
-        assert!(!is_stack || flags & elf::PF_X == 0, "the stack is executable");
+        assert!(!is_stack || (flags & elf::PF_X).0 == 0, "the stack is executable");
         let both = elf::PF_W | elf::PF_X;
         assert!(flags & both != both, "a segment is writable and executable");
     }
@@ -221,7 +224,7 @@ fn its_thread_storage_is_small_and_initial_exec() {
 
     let dynamic = dynamic(&file);
     let flags = values_of(&dynamic, elf::DT_FLAGS).fold(0, |all, flags| all | flags);
-    assert_ne!(flags & u64::from(elf::DF_STATIC_TLS), 0, "not initial-exec");
+    assert_ne!(flags & elf::DF_STATIC_TLS.0, 0, "not initial-exec");
 
     let header = file.elf_header();
     let sections = header.sections(endian, file.data()).expect("sections");

@@ -190,7 +190,7 @@ fn the_limit_on_mappings_is_survived() {
     passes("many_mappings.c", "at_the_limit");
 }
 
-/// docs/limits.md lists the calls.
+/// docs/guide/limits.md lists the calls.
 #[test]
 fn no_system_call_is_made_but_those_listed() {
     passes("sandbox.c", "only_listed_calls");

@@ -60,7 +60,7 @@ pub(crate) fn lines(variables: &[(OsString, OsString)]) -> Vec<String> {
         let (verb, what) = if names.len() == 1 { ("is", "it") } else { ("are", "them") };
         if !names.is_empty() {
             lines.push(format!(
-                "{} {verb} {}'s; cairn does not read {what}: see docs/coming-from.md",
+                "{} {verb} {}'s; cairn does not read {what}: see docs/guide/coming-from.md",
                 names.join(", "),
                 foreign.owner
             ));

@@ -321,7 +321,7 @@ fn variables_that_do_nothing_are_named() {
         assert_eq!(
             said(&[(name, value)], &["true"]),
             format!(
-                "cairn: {name} is {owner}'s; cairn does not read it: see docs/coming-from.md\n"
+                "cairn: {name} is {owner}'s; cairn does not read it: see docs/guide/coming-from.md\n"
             )
         );
     }

@@ -6,33 +6,61 @@
 //! # fn main() { drop(vec![1, 2, 3]); }
 //! ```
 //!
-//! # The words
+//! # Glossary
 //!
-//! A **block** is what a program gets. A **span** is a run of **slices** (16 KiB each) cut into
-//! blocks of one **size class**; a large block owns a run of its own. Slices come from the
-//! **window**, one reservation of address space, by way of the **arena**. Each thread has a
-//! **heap**; a span has at most one **holder**, usually a heap that **owns** it. A **local free**
-//! is one by the holder, a **remote free** any other. A full span is let go as an **orphan**;
-//! whoever frees into it next takes it over; an orphan with free blocks is listed and
-//! **adopted**. Free memory is **purged** (given back to the system) by time. A **page** is the
-//! operating system's.
+//! | word | what it is |
+//! | --- | --- |
+//! | block | what a program gets |
+//! | size class | one of 56 block sizes |
+//! | slice | 16 KiB of address space, the unit in which memory is handed around |
+//! | span | a run of 1, 4 or 32 slices, cut into blocks of one size class |
+//! | large block | a block over 64 KiB: a run of slices of its own, or a mapping of the system's |
+//! | reservation | the address space that all slices come from; a prefix of it is committed |
+//! | arena | which slices are free, and which of those are dirty: perhaps resident |
+//! | descriptor | what any thread may read about a slice: owner, class, the span's metadata |
+//! | heap | what one thread allocates from |
+//! | shared heap | the one for threads that need little, under a lock |
+//! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
+//! | refill | how an empty cache gets blocks |
+//! | owner | the heap that a span belongs to; it alone touches the span's lists |
+//! | active span | the span that refills of a class come from |
+//! | partial, full | other spans of a heap: with blocks to give, without |
+//! | park | to put an owned span into the list where it belongs |
+//! | event | a count of frees after which a span changes lists |
+//! | local free, remote free | a free by the span's owner, by any other thread |
+//! | remote word | the atomic word of a span through which others free into it |
+//! | batch | remote frees to one span that travel together |
+//! | abandon | to let go of a span: it has no owner then; with free blocks it is listed |
+//! | reclaim | to become the owner of an abandoned span |
+//! | carve | to link blocks of a span that have never been used |
+//! | reserve, commit, release | to take address space, to put memory behind it, to unmap it |
+//! | purge | to give pages back to the system; they read as zeros then |
+//! | hole | purged pages inside a span that is in use |
+//! | slow tick | one visit of a slow path; each 64th does upkeep |
+//! | quiet | a heap with few slow ticks: each allocation is one, so that upkeep goes on |
+//! | salvage | in a forked child: to take over the spans of threads that it does not have |
+//! | statistics | where every byte is, counted when somebody asks |
+//! | page | a page of the operating system's, and nothing else |
 //!
 //! # The two ladders
 //!
 //! ```text
-//! api::allocate                         class by table, pop
-//!   thread::refill                      nothing in the list; first call of a thread
-//!     Heap::refill                      own frees, others' frees, own spans, orphans, untouched
-//!       arena::take_span                a new span
-//!   api::allocate_medium                over 1 KiB: class by arithmetic, pop
-//!     large::allocate                   over 64 KiB: a run of slices, or a mapping
+//! api::allocate_or                      class by table, Caches::pop
+//!   api::allocate_slow                  the cache is empty
+//!     Heap::refill_short                what was freed in the active span
+//!     thread::refill                    first call of a thread; in a crowd, the shared heap
+//!       Heap::refill                    own frees, others' frees, abandoned spans, untouched blocks
+//!         arena::take_span              a new span
+//!   api::allocate_medium                over 1 KiB: class by arithmetic, Caches::pop
+//!     api::allocate_large               over 64 KiB: the cached run, a run of slices, or a mapping
 //!
-//! api::deallocate                       descriptor, own span?, a block's start?, push
-//!   Heap::span_event                    the span's last block
-//!   api::deallocate_elsewhere           null; verify the pointer
-//!     Heap::gather; thread::send        another's span: batch, then one CAS
-//!     large::free, large::free_mapping
-//!     api::bad_pointer                  say so and abort
+//! api::deallocate_named                 own span? a block's start? Caches::push
+//!   Span::push_local                    the cache is full: into the span
+//!     Heap::span_event                  the count has run out
+//!   api::deallocate_elsewhere           another's span: into the cache, or
+//!     Heap::batch_push, thread::send    into a batch, which leaves by one CAS
+//!   api::deallocate_large               null; a run into the large cache, or back to the arena;
+//!                                       a mapping; a bad pointer, which ends the process
 //! ```
 //!
 //! ARCHITECTURE.md has the rooms and their rules.
@@ -42,20 +70,22 @@
 extern crate std;
 
 mod block;
+mod policy;
 mod remote;
 mod sync;
 
+mod abandoned;
 mod address_map;
 mod api;
 mod arena;
 mod heap;
 mod large;
-mod ledger;
-mod orphans;
 mod os;
 mod outside;
+mod reservation;
 mod size_class;
 mod span;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -67,11 +97,11 @@ pub use api::{
 };
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
-pub use heap::tick;
-pub use ledger::{Amount, ClassRow, Ledger};
-pub use os::HUGE_PAGES;
+pub use heap::{Told, tick};
+pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
-pub use thread::{see_forks, start_purge_thread, start_small_thread};
+pub use stats::{Amount, ClassRow, Stats};
+pub use thread::{sample_every, see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -3,10 +3,10 @@
 //! Never: is read by the allocator itself.
 //! Threads: none; constant.
 //! Checked: a C test walks its own heap by the header alone.
-//! Story: docs/outside-view.md
+//! Story: docs/design/outside-view.md
 
 use crate::address_map::{self, HEAP_SIZE};
-use crate::size_class::{CLASS_COUNT, CLASSES, Class, SLICE_SHIFT};
+use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
 use crate::span::Span;
 
 /// Where everything is. Offsets are in bytes. The layout of this struct only ever grows at its
@@ -16,9 +16,9 @@ pub struct Header {
     magic: [u8; 8],
     version: u32,
     header_bytes: u32,
-    /// The window's bounds and tables: see `address_map::Map`.
+    /// The reservation's bounds and tables: see `address_map::Map`.
     map: *const address_map::Map,
-    classes: *const Class,
+    classes: *const ClassLayout,
     class_count: u32,
     class_bytes: u32,
     slice_shift: u32,
@@ -29,9 +29,9 @@ pub struct Header {
     /// From a section's start to its first chunk's remote words.
     words_offset: u32,
     heap_bytes: u32,
-    /// Fields of a span's slot: blocks in use = until + rest.
-    span_until_offset: u32,
-    span_rest_offset: u32,
+    /// Fields of a span's slot: blocks in use = until_event + used_after_event.
+    span_until_event_offset: u32,
+    span_used_after_event_offset: u32,
     span_carved_offset: u32,
     span_start_offset: u32,
     /// From a section's start to its slices' slots.
@@ -52,7 +52,7 @@ pub static HEADER: Header = Header {
     map: &raw const address_map::MAP,
     classes: (&raw const CLASSES).cast(),
     class_count: CLASS_COUNT as u32,
-    class_bytes: size_of::<Class>() as u32,
+    class_bytes: size_of::<ClassLayout>() as u32,
     slice_shift: SLICE_SHIFT,
     descriptor_bytes: size_of::<address_map::Descriptor>() as u32,
     section_slices: address_map::SECTION_SLICES as u32,
@@ -60,8 +60,8 @@ pub static HEADER: Header = Header {
     slot_bytes: size_of::<address_map::Slot>() as u32,
     words_offset: address_map::WORDS_OFFSET as u32,
     heap_bytes: HEAP_SIZE as u32,
-    span_until_offset: Span::UNTIL_OFFSET as u32,
-    span_rest_offset: Span::REST_OFFSET as u32,
+    span_until_event_offset: Span::UNTIL_EVENT_OFFSET as u32,
+    span_used_after_event_offset: Span::USED_AFTER_EVENT_OFFSET as u32,
     span_carved_offset: Span::CARVED_OFFSET as u32,
     span_start_offset: Span::START_OFFSET as u32,
     slots_offset: address_map::SLOTS_OFFSET as u32,

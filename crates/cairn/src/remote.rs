@@ -1,10 +1,10 @@
 //! Owns: the atomic word through which threads that do not hold a span give blocks back to it.
 //! Idea: one CAS carries a whole batch, its length, and the question who holds the span now.
 //! Never: knows the OS, thread-local state or size classes; never reads a span's own fields.
-//! Threads: any thread may push; the other calls belong to the holder or, where said, to the
-//!   holder of the orphan list's lock.
+//! Threads: any thread may push; the other calls belong to the owner or, where said, to the
+//!   owner of the list of abandoned spans's lock.
 //! Checked: loom models (the `models` crate) on this very code; states asserted in debug builds.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
 use crate::block::{Block, Chain};
 use crate::sync::{AtomicU64, Ordering};
@@ -17,22 +17,22 @@ use core::ptr::null_mut;
 //     live:16   LISTED only: blocks that were in use when the span was listed
 //     status:2  who holds the span
 //
-// | status | holder          | pending frees | next push                                    |
+// | status | owner          | pending frees | next push                                    |
 // |--------|-----------------|---------------|----------------------------------------------|
 // | OWNED  | one heap        | accumulate    | queues                                       |
-// | ORPHAN | none, full      | none          | claims: the pusher becomes the holder        |
+// | ABANDONED | none, full      | none          | claims: the pusher becomes the owner        |
 // | LISTED | none, in a list | accumulate    | queues, or claims if that frees the last one |
 //
 // Invariants
-//  1. At most one thread holds a span: the one that made the word OWNED (by claim or adoption)
+//  1. At most one thread holds a span: the one that made the word OWNED (by claim or reclaim)
 //     or created the span; only it may leave OWNED.
-//  2. count <= blocks in use as the last holder saw them; LISTED: count < live.
+//  2. count <= blocks in use as the last owner saw them; LISTED: count < live.
 //  3. A pending block, and its link, belong to the pusher until its CAS succeeds, then to
 //     whoever next takes the chain.
-//  4. ORPHAN has count = 0: a span with free blocks is never unreachable.
+//  4. ABANDONED has count = 0: a span with free blocks is never unreachable.
 //  5. A block in a batch under way still counts as in use, so its span cannot be released.
 const OWNED: u64 = 0;
-const ORPHAN: u64 = 1;
+const ABANDONED: u64 = 1;
 const LISTED: u64 = 2;
 /// The word of a held span with nothing pending.
 const HELD: u64 = OWNED << 48;
@@ -80,7 +80,7 @@ impl State {
 /// What a push did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
-    /// The blocks wait for the holder, or for an adopter.
+    /// The blocks wait for the owner, or for an reclaimer.
     Queued,
     /// The span was full and nobody's: the caller holds it now, and the batch with it.
     Claimed,
@@ -109,7 +109,7 @@ impl RemoteWord {
             let count = state.count() + u64::from(batch.count);
             let (new, pushed) = match state.status() {
                 OWNED => (State::new(OWNED, head, count, 0), Pushed::Queued),
-                ORPHAN => (State::new(OWNED, 0, 0, 0), Pushed::Claimed),
+                ABANDONED => (State::new(OWNED, 0, 0, 0), Pushed::Claimed),
                 // More than there were: the program has freed one twice.
                 _ if count >= state.live() => (State::new(OWNED, 0, 0, 0), Pushed::ClaimedEmpty),
                 _ => (State::new(LISTED, head, count, state.live()), Pushed::Queued),
@@ -117,7 +117,7 @@ impl RemoteWord {
             // SAFETY: invariant 3: the tail is still ours. The old head is linked, not read.
             unsafe { Block::set_next(batch.tail, state.head(base)) };
             // Release: the links and the last writes to the blocks become visible to whoever
-            // takes the chain. Acquire: a claimer sees the span as its last holder left it.
+            // takes the chain. Acquire: a claimer sees the span as its last owner left it.
             match self.0.compare_exchange_weak(old, new.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return pushed,
                 Err(now) => old = now,
@@ -125,28 +125,28 @@ impl RemoteWord {
         }
     }
 
-    /// Takes what is pending; holder only. The chain's `tail` is not known.
+    /// Takes what is pending; owner only. The chain's `tail` is not known.
     pub(crate) fn collect(&self, base: *mut u8) -> Chain {
         // Relaxed: a stale "nothing" only delays the blocks to the next visit.
         if State(self.0.load(Ordering::Relaxed)).count() == 0 {
             return Chain::EMPTY;
         }
-        // Acquire: pairs with the pushers' Release. The holder stays the holder, so nothing
+        // Acquire: pairs with the pushers' Release. The owner stays the owner, so nothing
         // of its own needs to be released.
         let state = State(self.0.swap(HELD, Ordering::Acquire));
         debug_assert_eq!(state.status(), OWNED);
         state.chain(base)
     }
 
-    /// Lets go of a full span; holder only. Refused (false) if frees are pending: invariant 4.
-    pub(crate) fn orphan(&self) -> bool {
-        let new = State::new(ORPHAN, 0, 0, 0);
-        // Release: the next holder sees the span's fields as they are now.
+    /// Lets go of a full span; owner only. Refused (false) if frees are pending: invariant 4.
+    pub(crate) fn abandon(&self) -> bool {
+        let new = State::new(ABANDONED, 0, 0, 0);
+        // Release: the next owner sees the span's fields as they are now.
         self.0.compare_exchange(HELD, new.0, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Lets go of a span with `live > 0` blocks in use; holder only, who has put it in an
-    /// orphan list and holds that list's lock. Refused (false) if pending frees are all of
+    /// Lets go of a span with `live > 0` blocks in use; owner only, who has put it in an
+    /// list of abandoned spans and holds that list's lock. Refused (false) if pending frees are all of
     /// them: then the caller keeps the span.
     pub(crate) fn list(&self, live: u32) -> bool {
         debug_assert!(live > 0);
@@ -158,7 +158,7 @@ impl RemoteWord {
                 return false;
             }
             let new = State::new(LISTED, state.head_field(), state.count(), u64::from(live));
-            // Release: as in `orphan`.
+            // Release: as in `abandon`.
             match self.0.compare_exchange_weak(old, new.0, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => old = now,
@@ -166,16 +166,16 @@ impl RemoteWord {
         }
     }
 
-    /// Becomes the holder of a listed span and takes what is pending; the caller holds the
+    /// Becomes the owner of a listed span and takes what is pending; the caller holds the
     /// list's lock. None if a push has claimed it first and waits for that lock.
-    pub(crate) fn adopt(&self, base: *mut u8) -> Option<Chain> {
+    pub(crate) fn reclaim(&self, base: *mut u8) -> Option<Chain> {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
             let state = State(old);
             if state.status() != LISTED {
                 return None;
             }
-            // Acquire: the blocks' links and the last holder's fields.
+            // Acquire: the blocks' links and the last owner's fields.
             match self.0.compare_exchange_weak(old, HELD, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(state.chain(base)),
                 Err(now) => old = now,
@@ -190,7 +190,7 @@ impl RemoteWord {
     }
 
     /// Whether some thread holds the span; a hint.
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn is_owned(&self) -> bool {
         State(self.0.load(Ordering::Relaxed)).status() == OWNED
     }
 

@@ -3,11 +3,57 @@
 //! Never: anything else; it knows nothing above it.
 //! Threads: any; holds nothing.
 //! Checked: by what is built on it.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
+pub(crate) use core::cell::UnsafeCell;
 pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
+
+/// A constant's value, and what stands for it in the loom models, in which executions must be short.
+pub(crate) const fn in_loom<T: Copy>(production: T, _model: T) -> T {
+    production
+}
+
+/// A constant's value, and what stands for it in the shuttle models, in which rare paths are to be
+/// common.
+pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
+    production
+}
+
+/// Whether `word` has that value, as a relaxed load tells. The compiler does not fold an atomic load into
+/// a comparison; this is that one instruction.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
+    // SAFETY: reads one aligned word, as a relaxed load would.
+    unsafe {
+        core::arch::asm!(
+            "cmp dword ptr [{0}], {1:e}",
+            "jne {2}",
+            in(reg) word.as_ptr(),
+            in(reg) value,
+            label { return false },
+            options(nostack, readonly),
+        );
+    }
+    true
+}
+
+/// Whether `word` has that value, as a relaxed load tells.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
+    word.load(Ordering::Relaxed) == value
+}
+
+/// The caller alone may use what stands there now: a model reports it if that is not so.
+#[inline(always)]
+pub(crate) fn touched<T>(_: *const T) {}
+
+/// In a model another thread may run here, or a fork find what is half done.
+#[inline(always)]
+pub(crate) fn point() {}
 
 /// A value alone on its cache line: what all threads read must not share one with what some
 /// write.
@@ -15,14 +61,14 @@ pub(crate) use core::sync::atomic::{
 pub(crate) struct Apart<T>(pub(crate) T);
 
 /// A plain memory cell; its twin in the models reports a data race on it. Whoever may reach the
-/// memory it stands in says who may touch it: blocks by `remote`'s invariant 3, the window's fast
+/// memory it stands in says who may touch it: blocks by `remote`'s invariant 3, the reservation's fast
 /// fields by `address_map::Map`.
 #[repr(transparent)]
-pub(crate) struct Plain<T>(core::cell::UnsafeCell<T>);
+pub(crate) struct Plain<T>(UnsafeCell<T>);
 
 impl<T: Copy> Plain<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Self(core::cell::UnsafeCell::new(value))
+        Self(UnsafeCell::new(value))
     }
 
     #[inline(always)]

@@ -26,17 +26,18 @@ mod lock;
 #[cfg(test)]
 mod remote;
 #[cfg(test)]
+mod reservation;
+mod sample;
+#[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod span;
-#[cfg(test)]
-mod window;
 
 use crate::address_map;
 use crate::os::fault;
 use crate::size_class::SLICE_SIZE;
 use crate::{
-    Ledger, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
+    Stats, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
     usable_size,
 };
 use scenarios::{SCENARIOS, threads};
@@ -249,21 +250,21 @@ fn step_for(size: usize) -> usize {
 
 unsafe fn all_zero(block: *const u8, size: usize) -> bool {
     const ZEROS: [u8; 4096] = [0; 4096];
-    // SAFETY: the caller's contract.
+    // SAFETY: the block has that many bytes.
     let bytes = unsafe { std::slice::from_raw_parts(block, size) };
     bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
 }
 
 /// Every slice is free and given back, and nothing counts as in use.
 fn assert_nothing_is_left() {
-    let ledger = Ledger::take();
-    for row in &ledger.classes {
+    let stats = Stats::take();
+    for row in &stats.classes {
         assert_eq!((row.spans, row.in_use, row.cached), (0, 0, 0), "{row:?}");
     }
-    assert_eq!((ledger.large_blocks, ledger.mapping_blocks, ledger.allocated()), (0, 0, 0));
-    assert_eq!(ledger.dirty.bytes, 0);
+    assert_eq!((stats.large_blocks, stats.mapping_blocks, stats.allocated()), (0, 0, 0));
+    assert_eq!(stats.dirty.bytes, 0);
     let slices = address_map::committed() - address_map::first_slice();
-    assert_eq!(ledger.clean, slices * SLICE_SIZE, "slices are lost");
+    assert_eq!(stats.clean, slices * SLICE_SIZE, "slices are lost");
 }
 
 /// One attempt; not a test by itself.

@@ -393,9 +393,9 @@ struct Sample {
 fn inspect(server: &Server) {
     cairn::check();
     let live = server.live();
-    let ledger = cairn::Ledger::take();
-    let told = ledger.allocated() as u64;
-    assert!(told >= live, "the ledger knows of {told} bytes allocated, {live} are live");
+    let stats = cairn::Stats::take();
+    let told = stats.allocated() as u64;
+    assert!(told >= live, "the statistics know of {told} bytes allocated, {live} are live");
     for place in server.cache.iter().chain(&server.mail) {
         let block = place.load(Ordering::Acquire);
         if !block.is_null() {
@@ -422,7 +422,7 @@ fn drain(server: &Server) {
     assert_eq!(server.live(), 0);
     cairn::purge();
     cairn::check();
-    let left = cairn::Ledger::take();
+    let left = cairn::Stats::take();
     let blocks: usize = left.classes.iter().map(|class| class.in_use + class.cached).sum();
     assert_eq!((blocks, left.large_blocks, left.mapping_blocks), (0, 0, 0), "blocks are lost");
     assert_eq!(left.spans.bytes, 0, "spans without blocks in use are kept");

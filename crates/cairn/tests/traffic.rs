@@ -1,6 +1,6 @@
 //! Eight threads pass blocks of two sizes through shared slots: nearly every block is freed by
 //! another thread than its allocator, all of them out of few spans. This is the traffic in which
-//! spans change their holder most often.
+//! spans change their owner most often.
 //!
 //! Every word of a block is written with the block's tag when it is allocated, and looked at when
 //! it is freed: a block that is handed out twice, or written to while it is free, is noticed.
@@ -59,7 +59,7 @@ fn destroy(block: *mut u64, size: usize) {
     }
 }
 
-/// Exchanges blocks until `until`; `burst` blocks are allocated at a time.
+/// Exchanges blocks until `until_event`; `burst` blocks are allocated at a time.
 fn exchange(seed: u64, burst: usize, until: Instant) {
     static NEXT_TAG: AtomicU64 = AtomicU64::new(1);
     let mut state = seed;
@@ -129,7 +129,7 @@ fn blocks_of_one_size_go_round_between_threads() {
     drain();
     cairn::purge();
     cairn::check();
-    let left = cairn::Ledger::take();
+    let left = cairn::Stats::take();
     let blocks: usize = left.classes.iter().map(|class| class.in_use + class.cached).sum();
     assert_eq!(blocks, 0, "blocks are lost");
     assert_eq!(left.spans.bytes, 0, "spans without blocks in use are kept");

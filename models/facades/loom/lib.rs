@@ -1,6 +1,7 @@
-//! The core under loom: all of its rooms but the ledger and the view from outside.
+//! The core under loom: all of its rooms but the statistics and the view from outside.
 
 mod block;
+mod policy;
 mod remote;
 mod sync;
 
@@ -9,9 +10,9 @@ mod api;
 mod arena;
 mod heap;
 mod large;
-mod orphans;
+mod abandoned;
 mod os;
-mod pthread;
+mod reservation;
 mod size_class;
 mod span;
 mod thread;

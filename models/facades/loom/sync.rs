@@ -57,8 +57,8 @@ thread_local! {
     static EXECUTION: RefCell<Execution> = RefCell::default();
 }
 
-/// Begins an execution. `loud`: the address of a field of the window's that is watched all the
-/// same, or 0; the others do not change once the window exists.
+/// Begins an execution. `loud`: the address of a field of the reservation's that is watched all the
+/// same, or 0; the others do not change once the reservation exists.
 pub(crate) fn start(loads: Loads, quiet: Quiet, loud: usize) {
     EXECUTION.set(Execution { loads, quiet, loud, ..Execution::default() });
 }
@@ -284,6 +284,25 @@ fn place_at(at: usize, first: u64) -> Place {
         e.places.entry(at).or_insert_with(make).clone()
     })
 }
+
+/// Whether `word` has that value, as a relaxed load tells.
+#[track_caller]
+pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
+    word.load(Ordering::Relaxed) == value
+}
+
+/// The model's value of a constant.
+pub(crate) const fn in_loom<T: Copy>(_production: T, model: T) -> T {
+    model
+}
+
+/// As in production: this value is for shuttle.
+pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
+    production
+}
+
+/// Loom switches threads at atomic operations.
+pub(crate) fn point() {}
 
 /// Says that the caller alone may use what stands at `at`. Loom reports it if another thread's
 /// use does not happen before this one, or after it.

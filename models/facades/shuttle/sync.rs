@@ -4,13 +4,32 @@
 //! Never: knows who schedules.
 //! Threads: any.
 //! Checked: by what is built on it.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
-use crate::whole::threads::point;
-use core::cell::UnsafeCell;
+pub(crate) use crate::whole::threads::point;
+pub(crate) use core::cell::UnsafeCell;
 use core::ops::Deref;
 use core::sync::atomic;
 pub(crate) use core::sync::atomic::Ordering;
+
+/// As in production: this value is for loom.
+pub(crate) const fn in_loom<T: Copy>(production: T, _model: T) -> T {
+    production
+}
+
+/// Whether `word` has that value, as a relaxed load tells.
+#[track_caller]
+pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
+    word.load(Ordering::Relaxed) == value
+}
+
+/// The model's value of a constant.
+pub(crate) const fn in_shuttle<T: Copy>(_production: T, model: T) -> T {
+    model
+}
+
+/// Nobody watches: memory is sequentially consistent.
+pub(crate) fn touched<T>(_: *const T) {}
 
 /// An atomic. To reach its operations is to let others run first.
 #[repr(transparent)]

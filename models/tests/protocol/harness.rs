@@ -2,10 +2,10 @@
 
 use crate::address_map::{self, OWNER_NONE};
 use crate::block::Block;
-use crate::size_class::CLASSES;
+use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::sync::{Loads, Ordering, Quiet};
-use crate::{arena, orphans, os, pthread, sync};
+use crate::{abandoned, arena, os, sync};
 use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,7 +27,7 @@ pub(crate) struct Model {
     pub(crate) preemptions: [Option<usize>; 2],
     /// Atomics it does not watch.
     pub(crate) quiet: Quiet,
-    /// It watches the window's growth.
+    /// It watches the reservation's growth.
     pub(crate) growth: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static
     const STACK_WORDS: usize = 1 << 14;
     let with_exit = || {
         let result = body();
-        pthread::exit();
+        os::end_thread();
         result
     };
     loom::thread::Builder::new().stack_size(STACK_WORDS).spawn(with_exit).expect("it starts")
@@ -110,15 +110,16 @@ impl<T: Copy> Sent<T> {
 /// Who holds the spans of models that have no heaps.
 pub(crate) const TAG: u32 = 4096;
 
-/// Makes a span of `class` in the window, which must exist, with its first `used` blocks handed
+/// Makes a span of `class` in the reservation, which must exist, with its first `used` blocks handed
 /// out.
-pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
-    let run = arena::take_span(CLASSES[class].slices.into(), 1).expect("the window has room");
-    let span = Span::create(run.index, run.zero, class, TAG);
+pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+    let run = arena::take_span(class.span_slices(), 1).expect("the reservation has room");
+    // SAFETY: the run is ours, and then the span.
+    let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
     // SAFETY: the span is ours.
     unsafe {
-        assert!((*span).word().is_held());
-        let mut block = (*span).carve(used).0.head;
+        assert!((*span).word().is_owned());
+        let mut block = (*span).carve(used).list.head;
         let mut blocks = Vec::new();
         for _ in 0..used {
             blocks.push(Sent(block));
@@ -129,13 +130,13 @@ pub(crate) fn span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block
 }
 
 /// As `span`, and its list has been used.
-pub(crate) fn listable_span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+pub(crate) fn listable_span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
     let (span, blocks) = span(class, used);
     // SAFETY: the span is ours.
     unsafe {
-        assert!(orphans::leave(span));
-        let (adopted, pending) = orphans::adopt(class).expect("it is there");
-        assert_eq!((adopted, pending.count), (span, 0));
+        assert!(abandoned::list(span));
+        let (reclaimed, pending) = abandoned::reclaim(class).expect("it is there");
+        assert_eq!((reclaimed, pending.count), (span, 0));
         (*span).own(TAG);
     }
     (span, blocks)
@@ -148,10 +149,10 @@ pub(crate) fn listable_span(class: usize, used: usize) -> (*mut Span, Vec<Sent<*
 pub(crate) unsafe fn give_up(span: *mut Span) {
     // SAFETY: the caller's contract.
     unsafe {
-        if !(*span).has_local() {
+        if !(*span).has_local_free() {
             (*span).absorb((*span).collect());
         }
-        if (*span).used() == 0 || !orphans::leave(span) {
+        if (*span).used() == 0 || !abandoned::list(span) {
             (*span).empty();
             (*span).release();
         }
@@ -161,7 +162,7 @@ pub(crate) unsafe fn give_up(span: *mut Span) {
 /// Asserts that the slice at `index` has gone back to the arena, whole.
 pub(crate) fn assert_released(index: usize) {
     let owner = address_map::descriptor_at(index).owner.load(Ordering::Relaxed);
-    assert_eq!(owner, OWNER_NONE, "its descriptor names a holder");
+    assert_eq!(owner, OWNER_NONE, "its descriptor names an owner");
     // SAFETY: a committed slice.
     let word = unsafe { address_map::remote_word(index) };
     assert_eq!(word.pending(), 0, "blocks were freed into it since");

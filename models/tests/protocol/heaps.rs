@@ -2,18 +2,18 @@
 //! Loom watches what the models of spans watch; the hints are numbers here.
 
 use crate::address_map;
-use crate::block::Block;
+use crate::block::{Block, Caches};
 use crate::harness::{ALL, HINTS, Model, Sent, Size, assert_released, check, listable_span, spawn};
 use crate::heap::{Heap, pool};
-use crate::size_class::{self, CLASSES};
+use crate::size_class::{self, SizeClass};
 use crate::{api, heap, thread};
 
 /// Blocks of this size: 16 in a span of one slice, carved four at a time.
 const BYTES: usize = 1024;
 const HEAPS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..ALL };
 
-fn class() -> usize {
-    (0..CLASSES.len()).find(|&c| CLASSES[c].size as usize == BYTES).expect("a class")
+fn class() -> SizeClass {
+    size_class::class_of(BYTES)
 }
 
 /// The slice of a block.
@@ -21,7 +21,7 @@ fn slice_of(block: *mut u8) -> usize {
     address_map::slice_of(block)
 }
 
-/// Makes the window, and uses everything once that the threads will share.
+/// Makes the reservation, and uses everything once that the threads will share.
 fn begin() {
     assert!(thread::start());
     let (span, blocks) = listable_span(class(), 1);
@@ -44,7 +44,7 @@ fn a_thread_ends_while_others_free() {
         // SAFETY: this thread's heap; each block is freed once.
         unsafe {
             let first = (*heap).refill(class);
-            let second = Heap::pop(heap, class);
+            let second = Caches::pop(&raw mut (*heap).caches, class);
             let index = slice_of(first.cast());
             assert!(!second.is_null() && slice_of(second.cast()) == index);
             let blocks = [Sent(first), Sent(second)];
@@ -59,7 +59,7 @@ fn a_thread_ends_while_others_free() {
                     !(*address_map::slot(index).cast::<crate::span::Span>()).push_local(second)
                 );
             }
-            (*heap).abandon();
+            (*heap).abandon_all();
             pool::put(heap);
             threads.into_iter().for_each(|t| t.join().unwrap());
             assert_released(index);
@@ -74,8 +74,7 @@ fn a_thread_ends_while_others_free() {
 fn who_reads_its_own_tag_holds_the_span() {
     check(HEAPS, |size| {
         begin();
-        let all: usize =
-            CLASSES[size_class::class_of_aligned(BYTES, 16).expect("small")].blocks.into();
+        let all: usize = class().layout().blocks.into();
         let blocks: Vec<_> = (0..all).map(|_| Sent(api::allocate(BYTES))).collect();
         let index = slice_of(blocks[0].get());
         assert!(blocks.iter().all(|b| slice_of(b.get()) == index), "one span, and full");

@@ -2,7 +2,7 @@
 //! compiled against loom's atomics and cells (build.rs says how). Loom runs every interleaving,
 //! up to a bound of preemptions where a model names one, and every value that the orderings
 //! allow. A cell that two threads touch without a happens-before between them is an error; so
-//! is a thread that sleeps for ever. docs/protocol.md has the table.
+//! is a thread that sleeps for ever. docs/results/verification.md tells more.
 #![allow(dead_code, unused_imports, unreachable_pub)] // The core's: not every call has a model.
 
 include!(concat!(env!("OUT_DIR"), "/loom.rs"));
@@ -12,6 +12,6 @@ mod harness;
 mod heaps;
 mod locks;
 mod pools;
+mod reservations;
 mod spans;
-mod windows;
 mod words;

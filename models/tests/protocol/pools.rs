@@ -3,6 +3,7 @@
 use crate::address_map;
 use crate::harness::{ALL, FORKER, Model, Sent, Size, check, spawn};
 use crate::heap::pool;
+use crate::reservation;
 use crate::sync::touched;
 use std::cell::Cell;
 
@@ -20,7 +21,7 @@ fn no_heap_is_given_twice() {
         Sent(heap.addr())
     }
     check(POOL, |size| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let first = come_and_go();
         let others = if size == Size::Full { 2 } else { 1 };
         let threads: Vec<_> = (0..others).map(|_| spawn(come_and_go)).collect();

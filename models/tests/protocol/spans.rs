@@ -1,19 +1,20 @@
-//! Spans that nobody holds: the orphan lists, with real spans in a real arena. Loom watches the
-//! holder's fields, the lists, the arena's state, the words, the locks and the owners in the
+//! Spans that nobody holds: the lists of abandoned spans, with real spans in a real arena. Loom watches the
+//! owner's fields, the lists, the arena's state, the words, the locks and the owners in the
 //! descriptors; the arena's hints are numbers here.
 
-use crate::address_map::{self, OWNER_ORPHAN};
+use crate::address_map::{self, OWNER_ABANDONED};
 use crate::block::Block;
 use crate::harness::{
     ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, give_up, listable_span, span, spawn,
 };
-use crate::size_class::CLASSES;
+use crate::reservation;
+use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
-use crate::{heap, orphans};
+use crate::{abandoned, heap};
 use loom::thread::JoinHandle;
 
 /// Blocks of 16 bytes.
-const CLASS: usize = 0;
+const CLASS: SizeClass = SizeClass::FIRST;
 const SPANS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..ALL };
 
 /// Frees a block as a thread without a heap does.
@@ -36,33 +37,33 @@ fn finish(threads: impl IntoIterator<Item = JoinHandle<()>>) {
 #[test]
 fn leaving_against_the_last_frees() {
     check(SPANS, |_| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let (span, blocks) = listable_span(CLASS, 2);
         let index = index_of(span);
         let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
         // SAFETY: held until then.
         unsafe { give_up(span) };
         finish(threads);
-        assert_eq!(orphans::listed(CLASS), 0);
+        assert_eq!(abandoned::count(CLASS), 0);
         assert_released(index);
     });
 }
 
-/// A thread adopts a listed span while its last blocks are freed, and gives it up again: exactly
+/// A thread reclaims a listed span while its last blocks are freed, and gives it up again: exactly
 /// one thread finds it empty. One block; in full two.
 #[test]
-fn adoption_against_the_last_frees() {
+fn reclaim_against_the_last_frees() {
     check(SPANS, |size| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let used = if size == Size::Full { 2 } else { 1 };
         let (span, blocks) = listable_span(CLASS, used);
         let index = index_of(span);
         // SAFETY: held until then.
         unsafe { give_up(span) };
         let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
-        if let Some((adopted, pending)) = orphans::adopt(CLASS) {
-            assert_eq!(adopted, span);
-            // SAFETY: adopted.
+        if let Some((reclaimed, pending)) = abandoned::reclaim(CLASS) {
+            assert_eq!(reclaimed, span);
+            // SAFETY: reclaimed.
             unsafe {
                 (*span).own(TAG);
                 (*span).absorb(pending);
@@ -70,7 +71,7 @@ fn adoption_against_the_last_frees() {
             }
         }
         finish(threads);
-        assert_eq!(orphans::listed(CLASS), 0);
+        assert_eq!(abandoned::count(CLASS), 0);
         assert_released(index);
     });
 }
@@ -78,16 +79,16 @@ fn adoption_against_the_last_frees() {
 /// Two threads want the one listed span, in full while its last block is freed: at most one gets
 /// it, and it alone touches the fields.
 #[test]
-fn two_threads_adopt() {
+fn two_threads_reclaim() {
     check(SPANS, |size| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let (span, blocks) = listable_span(CLASS, 1);
         let index = index_of(span);
         // SAFETY: held until then.
         unsafe { give_up(span) };
-        let adopt = || {
-            let Some((span, pending)) = orphans::adopt(CLASS) else { return false };
-            // SAFETY: adopted.
+        let reclaim = || {
+            let Some((span, pending)) = abandoned::reclaim(CLASS) else { return false };
+            // SAFETY: reclaimed.
             unsafe {
                 (*span).own(TAG);
                 (*span).absorb(pending);
@@ -97,10 +98,10 @@ fn two_threads_adopt() {
                 }
             }
         };
-        let other = spawn(adopt);
+        let other = spawn(reclaim);
         let last = (size == Size::Full).then(|| free(index, blocks[0]));
         let freed = last.is_some();
-        let mine = adopt();
+        let mine = reclaim();
         let others = other.join().unwrap();
         finish(last);
         assert!(!(mine && others), "two threads hold it");
@@ -121,12 +122,12 @@ fn two_threads_adopt() {
     });
 }
 
-/// Two spans are listed. The last block of one is freed while a thread adopts: it gets the other
+/// Two spans are listed. The last block of one is freed while a thread reclaims: it gets the other
 /// one, or the first before the free; the list's links stay whole.
 #[test]
 fn a_claimed_span_is_passed_by() {
     check(SPANS, |_| {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let (first, its) = listable_span(CLASS, 1);
         let (second, _) = span(CLASS, 2);
         // SAFETY: held until then.
@@ -136,10 +137,10 @@ fn a_claimed_span_is_passed_by() {
         }
         let thread = free(index_of(first), its[0]);
         // The fullest, unless it sees the other one first only.
-        let got = orphans::adopt(CLASS).map(|(span, _)| span);
+        let got = abandoned::reclaim(CLASS).map(|(span, _)| span);
         finish([thread]);
         assert_eq!(got, Some(second), "it has more blocks in use");
-        assert_eq!(orphans::listed(CLASS), 0);
+        assert_eq!(abandoned::count(CLASS), 0);
         assert_released(index_of(first));
     });
 }
@@ -147,30 +148,30 @@ fn a_claimed_span_is_passed_by() {
 /// A full span that nobody holds: two threads free into it. One claims it and lists it; both
 /// blocks are free in it then.
 #[test]
-fn frees_into_a_full_orphan() {
+fn frees_into_a_full_abandoned_span() {
     check(SPANS, |_| {
-        assert!(address_map::init());
-        let class = (0..CLASSES.len()).find(|&c| CLASSES[c].size == 1024).expect("a class");
-        let all: usize = CLASSES[class].blocks.into();
+        assert!(reservation::init());
+        let class = class_of(1024);
+        let all: usize = class.layout().blocks.into();
         let (span, blocks) = listable_span(class, all - 1);
         let index = index_of(span);
-        // SAFETY: held until the word says otherwise; as `Heap::orphan` does.
+        // SAFETY: held until the word says otherwise; as `Heap::abandon_full` does.
         unsafe {
             (*span).carve(1);
             (*span).disown();
-            assert!((*span).word().orphan());
+            assert!((*span).word().abandon());
         }
         let threads = [free(index, blocks[0]), free(index, blocks[1])];
         finish(threads);
-        let (adopted, pending) = orphans::adopt(class).expect("it is listed");
-        assert_eq!(adopted, span);
-        // SAFETY: adopted; what the claimer freed is in place, what came later pends.
+        let (reclaimed, pending) = abandoned::reclaim(class).expect("it is listed");
+        assert_eq!(reclaimed, span);
+        // SAFETY: reclaimed; what the claimer freed is in place, what came later pends.
         unsafe {
             let in_place = (*span).free();
             assert_eq!(in_place + pending.count, 2);
             assert_eq!((*span).used(), all as u32 - in_place);
         }
         let owner = address_map::descriptor_at(index).owner.load(crate::sync::Ordering::Relaxed);
-        assert_eq!(owner, OWNER_ORPHAN);
+        assert_eq!(owner, OWNER_ABANDONED);
     });
 }

@@ -1,16 +1,17 @@
-//! The remote word alone, on blocks in the window: its invariants 1 to 4.
+//! The remote word alone, on blocks in the reservation: its invariants 1 to 4.
 
 use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::harness::{ALL, Model, Size, check, spawn};
 use crate::remote::{Pushed, RemoteWord};
+use crate::reservation;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 
 /// With three threads and more.
 const DEEP: Model = Model { preemptions: [Some(4), Some(4)], ..ALL };
 
-/// A span of a few blocks: the word, and what stands for the fields that belong to its holder.
+/// A span of a few blocks: the word, and what stands for the fields that belong to its owner.
 struct Blocks {
     index: usize,
     /// Blocks that have come back, by whoever held the span then.
@@ -25,13 +26,13 @@ unsafe impl Sync for Blocks {}
 
 impl Blocks {
     fn new() -> Arc<Blocks> {
-        assert!(address_map::init());
+        assert!(reservation::init());
         let index = address_map::first_slice();
-        assert!(address_map::commit(address_map::CHUNK_SLICES));
+        assert!(reservation::commit(address_map::CHUNK_SLICES));
         let blocks = Blocks { index, returned: UnsafeCell::new(0), listed: Mutex::new(false) };
-        assert!(blocks.word().is_held());
+        assert!(blocks.word().is_owned());
         for i in 0..4 {
-            // SAFETY: in the window, and nobody else's yet.
+            // SAFETY: in the reservation, and nobody else's yet.
             unsafe { Block::set_next(blocks.block(i), core::ptr::null_mut()) };
         }
         Arc::new(blocks)
@@ -106,8 +107,8 @@ impl Blocks {
     }
 }
 
-/// Threads free, one block and two at once, while the holder collects: every block comes back
-/// once, links intact (3). Two threads and the holder; in full a third thread.
+/// Threads free, one block and two at once, while the owner collects: every block comes back
+/// once, links intact (3). Two threads and the owner; in full a third thread.
 #[test]
 fn pushes_and_a_collecting_holder() {
     check(DEEP, |size| {
@@ -127,8 +128,8 @@ fn pushes_and_a_collecting_holder() {
     });
 }
 
-/// The holder lets go of a full span while others free into it: either the holder is refused
-/// and finds a block, or one of the others becomes the holder (1, 4). One other; in full two.
+/// The owner lets go of a full span while others free into it: either the owner is refused
+/// and finds a block, or one of the others becomes the owner (1, 4). One other; in full two.
 #[test]
 fn a_push_and_a_holder_that_lets_go() {
     check(ALL, |size| {
@@ -146,7 +147,7 @@ fn a_push_and_a_holder_that_lets_go() {
         };
         let others: Vec<_> = (0..others).map(free).collect();
         let count = others.len() as u32;
-        let left = span.word().orphan();
+        let left = span.word().abandon();
         if !left {
             span.collect();
         }
@@ -157,13 +158,13 @@ fn a_push_and_a_holder_that_lets_go() {
     });
 }
 
-/// Two threads free into a full span that nobody holds: one becomes the holder, and the other's
+/// Two threads free into a full span that nobody holds: one becomes the owner, and the other's
 /// blocks reach it (1, 3).
 #[test]
-fn two_pushes_into_an_orphan() {
+fn two_pushes_into_an_abandoned() {
     check(ALL, |_| {
         let span = Blocks::new();
-        assert!(span.word().orphan());
+        assert!(span.word().abandon());
         let other = span.clone();
         let a = spawn(move || match other.push_two(1) {
             Pushed::Claimed => {
@@ -185,8 +186,8 @@ fn two_pushes_into_an_orphan() {
     });
 }
 
-/// The holder lists a span while its last blocks are freed: exactly one thread finds it empty,
-/// the holder (refused) or a pusher, which then unlists it (1, 2). Two blocks and pushers; in
+/// The owner lists a span while its last blocks are freed: exactly one thread finds it empty,
+/// the owner (refused) or a pusher, which then unlists it (1, 2). Two blocks and pushers; in
 /// full three.
 #[test]
 fn listing_against_the_last_frees() {
@@ -212,10 +213,10 @@ fn listing_against_the_last_frees() {
     });
 }
 
-/// A thread adopts a listed span while its last blocks are freed: exactly one thread holds it,
+/// A thread reclaims a listed span while its last blocks are freed: exactly one thread holds it,
 /// and no block is lost (1, 2). One block; in full two, by two threads.
 #[test]
-fn adoption_against_the_last_free() {
+fn reclaim_against_the_last_free() {
     check(DEEP, |size| {
         let last = if size == Size::Full { 2 } else { 1 };
         let live = last as u32 + 1;
@@ -229,23 +230,23 @@ fn adoption_against_the_last_free() {
         };
         let others: Vec<_> = (0..last).map(free).collect();
         let mut listed = span.listed.lock().unwrap();
-        let pending = if *listed { span.word().adopt(span.base()) } else { None };
-        let adopted = pending.is_some();
+        let pending = if *listed { span.word().reclaim(span.base()) } else { None };
+        let reclaimed = pending.is_some();
         if let Some(chain) = pending {
             *listed = false;
             span.take(chain);
         }
         drop(listed);
         let emptied = others.into_iter().map(|t| t.join().unwrap()).filter(|&f| f).count();
-        assert_eq!(emptied + usize::from(adopted), 1);
-        if adopted {
+        assert_eq!(emptied + usize::from(reclaimed), 1);
+        if reclaimed {
             span.collect();
         }
         assert_eq!(span.total(), live);
     });
 }
 
-/// What the last holder of a full span wrote is seen by the thread that claims it (1).
+/// What the last owner of a full span wrote is seen by the thread that claims it (1).
 #[test]
 fn the_holders_fields_travel_to_a_claimer() {
     check(ALL, |_| {
@@ -253,7 +254,7 @@ fn the_holders_fields_travel_to_a_claimer() {
         let other = span.clone();
         let a = spawn(move || {
             other.claimed(10);
-            if !other.word().orphan() {
+            if !other.word().abandon() {
                 other.collect();
             }
         });
@@ -265,7 +266,7 @@ fn the_holders_fields_travel_to_a_claimer() {
     });
 }
 
-/// What the last holder of a listed span wrote is seen by the thread that frees its last block,
+/// What the last owner of a listed span wrote is seen by the thread that frees its last block,
 /// and needs no lock for that (1).
 #[test]
 fn the_holders_fields_travel_to_the_last_free() {
@@ -287,7 +288,7 @@ fn the_holders_fields_travel_to_the_last_free() {
 }
 
 /// What was written into a block before it was freed happens before whatever its next owner
-/// writes, by way of `collect`, of `adopt`, and of a claim that finds others' blocks later (3).
+/// writes, by way of `collect`, of `reclaim`, and of a claim that finds others' blocks later (3).
 #[test]
 fn a_blocks_contents_travel_with_it() {
     check(ALL, |_| {
@@ -307,7 +308,7 @@ fn a_blocks_contents_travel_with_it() {
         let listed = span.word().list(2);
         let mut got = 0;
         if listed {
-            got += take(span.word().adopt(span.base()).expect("two are in use, one is freed"));
+            got += take(span.word().reclaim(span.base()).expect("two are in use, one is freed"));
         }
         got += take(span.word().collect(span.base()));
         assert_eq!(a.join().unwrap(), Pushed::Queued);

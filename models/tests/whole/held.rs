@@ -4,7 +4,7 @@
 //! Never: lets others run but inside the allocator.
 //! Threads: any.
 //! Checked: it is the check.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::threads;
 use std::collections::BTreeMap;

@@ -6,19 +6,19 @@
 //! Never: lets anybody else run.
 //! Threads: any; one lock.
 //! Checked: it is the check.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What the table counts in.
 const UNIT: usize = 4096;
-/// The window goes to the bottom and is no larger than this; mappings go above it.
+/// The reservation goes to the bottom and is no larger than this; mappings go above it.
 const WINDOW: usize = if cfg!(miri) { 72 << 20 } else { 288 << 20 };
 const SPACE: usize = WINDOW + (if cfg!(miri) { 32 << 20 } else { 512 << 20 });
-/// Where the range is: the first place at which a window under a limit is tried.
+/// Where the range is: the first place at which a reservation under a limit is tried.
 const BASE: usize = 4 << 30;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +44,17 @@ unsafe impl Send for Memory {}
 static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// What is purged is decommitted, too.
+static DECOMMITS: AtomicBool = AtomicBool::new(false);
+
+/// Says that what is purged has to be committed again; before anything else.
+pub(crate) fn decommit() {
+    DECOMMITS.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn purged_is_committed() -> bool {
+    !DECOMMITS.load(Ordering::Relaxed)
+}
 
 /// Says how large pages are, and how much address space there is; before anything else.
 pub(crate) fn configure(page: usize, limit: usize) {
@@ -109,7 +120,7 @@ impl Memory {
         self.units[units].fill(state);
     }
 
-    /// Room for `size` bytes that nobody uses, above the window or, if they are one, there.
+    /// Room for `size` bytes that nobody uses, above the reservation or, if they are one, there.
     fn find(&self, size: usize) -> Option<Range<usize>> {
         let (from, count) = match size >= WINDOW {
             true => (0, size / UNIT),
@@ -192,11 +203,16 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
     })
 }
 
-pub(crate) fn decommit(at: *mut u8, size: usize) -> bool {
+pub(crate) fn purge(at: *mut u8, size: usize) -> bool {
     with(|memory| {
         let Some(units) = memory.units(at, size) else { return false };
-        memory.expect(&units, &[Committed], "decommit");
+        // What has been purged may be purged again, with its neighbours.
+        let legal = if purged_is_committed() { &[Committed][..] } else { &[Committed, Reserved] };
+        memory.expect(&units, legal, "purge");
         real::clear(at, units.len() * UNIT);
+        if !purged_is_committed() {
+            memory.set(units, Reserved);
+        }
         true
     })
 }
@@ -248,8 +264,8 @@ pub(crate) fn committed(at: *mut u8, size: usize) -> usize {
     })
 }
 
-/// How many bytes are mapped outside of the window, in any way.
-pub(crate) fn mapped_above_the_window() -> usize {
+/// How many bytes are mapped outside of the reservation, in any way.
+pub(crate) fn mapped_above_the_reservation() -> usize {
     with(|memory| {
         let units = &memory.units[WINDOW / UNIT..];
         units.iter().filter(|&&state| state != Unmapped).count() * UNIT

@@ -3,7 +3,7 @@
 //! Never: knows how it is scheduled.
 //! Threads: the model's.
 //! Checked: contents and overlap at each step; at the end nothing is left (`nothing_is_left`).
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::held::{Bag, Held, Random};
 use super::threads::{self, spawn};
@@ -11,7 +11,7 @@ use crate::address_map;
 use crate::heap::pool;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
-use crate::{Ledger, check, purge, set_purge_delay_ms};
+use crate::{Stats, check, purge, set_purge_delay_ms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 
@@ -154,7 +154,7 @@ pub(crate) fn threads_come_and_go() {
     bag.empty();
 }
 
-/// Runs that fill the window.
+/// Runs that fill the reservation.
 fn ballast() -> Vec<*mut u8> {
     let mut runs = Vec::new();
     let before = address_map::committed();
@@ -173,8 +173,8 @@ fn drop_ballast(runs: Vec<*mut u8>) {
     }
 }
 
-/// Threads need more than the window has, while others free.
-pub(crate) fn the_window_grows() {
+/// Threads need more than the reservation has, while others free.
+pub(crate) fn the_reservation_grows() {
     let ballast = ballast();
     let size: Size = |random| [1000, 60 * KIB, 60 * KIB, 100 * KIB, 450 * KIB][random.below(5)];
     let bag = Bag::default();
@@ -249,7 +249,7 @@ pub(crate) fn mappings_grow_and_shrink() {
     bag.empty();
 }
 
-/// Four threads need a few blocks each of many classes: the commons serve them.
+/// Four threads need a few blocks each of many classes: the shared heap serve them.
 pub(crate) fn few_blocks_of_many_classes() {
     let bag = Bag::default();
     let shared = bag.clone();
@@ -408,18 +408,18 @@ pub(crate) fn nothing_is_left(exact: bool) {
     check();
     purge();
     check();
-    let ledger = Ledger::take();
-    for row in &ledger.classes {
+    let stats = Stats::take();
+    for row in &stats.classes {
         assert_eq!((row.spans, row.in_use, row.cached), (0, 0, 0), "{row:?}");
     }
-    assert_eq!((ledger.large_blocks, ledger.mapping_blocks, ledger.allocated()), (0, 0, 0));
-    assert_eq!(ledger.dirty.bytes, 0);
+    assert_eq!((stats.large_blocks, stats.mapping_blocks, stats.allocated()), (0, 0, 0));
+    assert_eq!(stats.dirty.bytes, 0);
     let slices = address_map::committed() - address_map::first_slice();
-    assert_eq!(ledger.clean, slices * SLICE_SIZE, "slices are lost");
-    assert_eq!(ledger.heaps.0, 0, "heaps are lost");
+    assert_eq!(stats.clean, slices * SLICE_SIZE, "slices are lost");
+    assert_eq!(stats.heaps.0, 0, "heaps are lost");
     if exact {
         // The table of mappings is one, and doubles.
-        let mapped = super::memory::mapped_above_the_window();
+        let mapped = super::memory::mapped_above_the_reservation();
         assert!(mapped <= 64 * KIB.max(super::memory::page_size()), "{mapped} bytes are mapped");
     }
 }

@@ -3,7 +3,7 @@
 //! Never: is compiled elsewhere.
 //! Threads: the test's.
 //! Checked: by Miri.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::held::{Held, Random};
 use super::{memory, models, threads};
@@ -15,7 +15,7 @@ const OPERATIONS: usize = 150;
 pub(crate) fn explore(name: &str, model: fn()) {
     Random::set_seed(1);
     threads::arrive();
-    // As in a program: there is a window before there is a second thread.
+    // As in a program: there is a reservation before there is a second thread.
     Held::allocate(1).into_iter().for_each(Held::free);
     model();
     threads::leave();

@@ -4,7 +4,7 @@
 //! Never: looks inside.
 //! Threads: the test's; one model at a time in a process.
 //! Checked: the seeds: each is a bug that one of these tests must find.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use super::held::Random;
 use super::{memory, models, threads};
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 const EXECUTIONS: usize = 40;
 /// Operations in a run of one thread.
 const OPERATIONS: usize = 3000;
-/// How long each model runs, if nothing else is said.
-const SECONDS: u64 = 2;
+/// How long each model runs, if nothing else is said: CAIRN_MODEL_SECONDS=600 is the long run.
+const SECONDS: u64 = 1;
 /// After this a run counts as hung.
 const HUNG_AFTER_SECONDS: u32 = 120;
 /// The depth of the bugs that the scheduler of that name looks for.
@@ -37,6 +37,9 @@ pub(crate) fn explore(name: &'static str, model: fn()) {
         let execution = AtomicU64::new(seed << 32);
         let body = move || {
             Random::set_seed(execution.fetch_add(1, Ordering::Relaxed));
+            if name.starts_with("purged_memory_is_committed_again") {
+                memory::decommit();
+            }
             threads::run_model(model);
             models::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
         };
@@ -53,6 +56,17 @@ fn schedule(
     body: impl Fn() + Send + Sync + 'static,
 ) {
     Runner::new(scheduler, config).run(body);
+}
+
+/// Runs one thread on a system in which what is purged has to be committed again. One call of
+/// `failing` fails, or none if that is 0.
+pub(crate) fn alone_and_decommitting(name: &str, failing: usize) {
+    test(name, &["alone"], OPERATIONS, |_, seed, operations| {
+        memory::decommit();
+        Random::set_seed(seed);
+        models::alone(operations, failing);
+        models::nothing_is_left(failing == 0);
+    });
 }
 
 /// Runs one thread on a system with pages of so many bytes and so much address space. One call of

@@ -5,7 +5,7 @@
 //! Never: holds its locks over a point.
 //! Threads: the model's, one at a time; under Miri, and without a model, the real ones.
 //! Checked: a model whose threads all sleep has ended: shuttle says so.
-//! Story: docs/verification.md
+//! Story: docs/results/verification.md
 
 use crate::sync::AtomicU32;
 pub(crate) use std::ffi::c_void;
@@ -154,49 +154,34 @@ pub(crate) fn run_model(first: impl FnOnce()) {
 
 static DESTRUCTOR: Mutex<Option<extern "C" fn(*mut c_void)>> = Mutex::new(None);
 
-/// # Safety
-/// `key` is valid for writing.
-pub(crate) unsafe fn pthread_key_create(
-    key: *mut u32,
-    destructor: Option<extern "C" fn(*mut c_void)>,
-) -> i32 {
-    *lock(&DESTRUCTOR) = destructor;
-    // SAFETY: the caller's contract.
-    unsafe { key.write(0) };
-    0
+pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
+    *lock(&DESTRUCTOR) = Some(end);
+    Some(0)
 }
 
-/// # Safety
-/// None is needed: it looks like the real one.
-pub(crate) unsafe fn pthread_setspecific(_key: u32, value: *const c_void) -> i32 {
+pub(crate) fn set_thread_value(_key: u32, value: *const c_void) -> bool {
     with_own(|own| own.specific.store(value.cast_mut(), Ordering::Relaxed));
-    0
+    true
 }
 
-/// # Safety
-/// None is needed: it looks like the real one.
-pub(crate) unsafe fn pthread_getspecific(_key: u32) -> *mut c_void {
+pub(crate) fn thread_value(_key: u32) -> *mut c_void {
     with_own(|own| own.specific.load(Ordering::Relaxed))
 }
 
-type Handler = Option<extern "C" fn()>;
-
 /// What the allocator wants to be called at a fork.
 #[derive(Clone, Copy)]
-struct Handlers {
-    prepare: Handler,
-    parent: Handler,
-    child: Handler,
+pub(crate) struct ForkHandlers {
+    pub(crate) prepare: Option<unsafe extern "C" fn()>,
+    pub(crate) parent: Option<unsafe extern "C" fn()>,
+    pub(crate) child: Option<unsafe extern "C" fn()>,
 }
 
-static HANDLERS: Mutex<Handlers> =
-    Mutex::new(Handlers { prepare: None, parent: None, child: None });
+static HANDLERS: Mutex<ForkHandlers> =
+    Mutex::new(ForkHandlers { prepare: None, parent: None, child: None });
 
-/// # Safety
-/// None is needed: it looks like the real one.
-pub(crate) unsafe fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> i32 {
-    *lock(&HANDLERS) = Handlers { prepare, parent, child };
-    0
+pub(crate) fn on_fork(handlers: ForkHandlers) -> bool {
+    *lock(&HANDLERS) = handlers;
+    true
 }
 
 /// Forks. `between` is what other libraries' handlers do, on both sides, between the allocator's
@@ -204,7 +189,9 @@ pub(crate) unsafe fn pthread_atfork(prepare: Handler, parent: Handler, child: Ha
 #[cfg(not(miri))]
 pub(crate) fn fork(between: impl Fn(), child: impl Fn()) {
     let handlers = *lock(&HANDLERS);
-    let handle = |handler: Handler| handler.into_iter().for_each(|handler| handler());
+    // SAFETY: the allocator has registered them.
+    let handle =
+        |handler: Option<unsafe extern "C" fn()>| unsafe { handler.map(|handler| handler()) };
     handle(handlers.prepare);
     between();
     // SAFETY: the child goes on where it is and ends by `_exit`.

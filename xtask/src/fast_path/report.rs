@@ -150,14 +150,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
 }
 
 fn judge(cairn: &Column, update: bool) -> Result<()> {
-    let path = library::workspace().join("docs/fast-path-golden.toml");
+    let path = library::workspace().join("docs/results/fast-path-golden.toml");
     let over = golden::over_the_yardstick(cairn);
     for line in &over {
         eprintln!("over the yardstick: {line}");
     }
     if update {
         std::fs::write(&path, golden::render(cairn)?).context("cannot write the golden table")?;
-        eprintln!("wrote docs/fast-path-golden.toml");
+        eprintln!("wrote docs/results/fast-path-golden.toml");
         ensure!(over.is_empty(), "the new table breaks the yardstick");
         return Ok(());
     }

@@ -1,26 +1,8 @@
-//! The rules of the documents: links that lead somewhere, no words and paths that do not belong.
+//! The rules of the documents: links that lead somewhere, no words that do not belong.
 
-use super::{Report, files_below, files_in, has_word};
+use super::{Report, files_below, files_in};
 use anyhow::{Context, Result};
 use std::path::Path;
-
-/// Words that promise work or praise the author; neither belongs in a document.
-const DENIED_WORDS: [&str; 9] = [
-    "TODO",
-    "TBD",
-    "FIXME",
-    "XXX",
-    "for now",
-    "lorem ipsum",
-    "blazing",
-    "cutting-edge",
-    "world-class",
-];
-/// Where a path may begin that means the same on every machine.
-#[rustfmt::skip]
-const SYSTEM_FOLDERS: [&str; 13] = [
-    "usr", "proc", "sys", "dev", "etc", "lib", "lib64", "bin", "sbin", "tmp", "var", "opt", "run",
-];
 
 pub(super) fn check(root: &Path, report: &mut Report) -> Result<()> {
     let mut documents = files_in(root, "md")?;
@@ -43,15 +25,7 @@ pub(super) fn check(root: &Path, report: &mut Report) -> Result<()> {
                 }
             }
         }
-        for (number, line) in (1..).zip(text.lines()) {
-            for word in DENIED_WORDS.iter().filter(|word| has_word(line, word)) {
-                report.fail(&name, number, "words", format!("`{word}`"));
-            }
-            for path in local_paths(line) {
-                let reason = format!("`{path}` exists on one machine only");
-                report.fail(&name, number, "path", reason);
-            }
-        }
+        report.check_words(&name, &text);
     }
     Ok(())
 }
@@ -90,34 +64,14 @@ fn slug(line: &str) -> Option<String> {
     Some(kept.map(|c| if c == ' ' { '-' } else { c }).collect())
 }
 
-/// Absolute paths in `line` that begin in no folder every system has.
-fn local_paths(line: &str) -> Vec<&str> {
-    let mut found = Vec::new();
-    for (at, _) in line.match_indices('/') {
-        let before = line[..at].chars().next_back();
-        if before.is_some_and(|c| !c.is_whitespace() && !"(`\"'=:<[".contains(c)) {
-            continue;
-        }
-        let is_path = |c: char| c.is_alphanumeric() || "/._-".contains(c);
-        let path = &line[at..];
-        let path = &path[..path.find(|c| !is_path(c)).unwrap_or(path.len())];
-        let Some((folder, _)) = path[1..].split_once('/') else { continue };
-        if !folder.is_empty() && !SYSTEM_FOLDERS.contains(&folder) {
-            found.push(path);
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_searched_for_links_and_paths() {
+    fn documents_are_searched_for_links() {
         let text = "[a](b.md) `[c](d)` [e](https://f) [`g`](h.md#i)\n```\n[j](k)\n```\n[l]: m.md";
         assert_eq!(links(text), [(1, "b.md"), (1, "h.md#i"), (5, "m.md")]);
         assert_eq!(slug("## Why not: `calloc`?").as_deref(), Some("why-not-calloc"));
-        assert_eq!(local_paths("in /srv/x/y, and/or `/usr/lib/z`, https://a/b"), ["/srv/x/y"]);
     }
 }

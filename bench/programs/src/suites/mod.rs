@@ -3,7 +3,7 @@
 //!
 //! `suites.toml` says of each suite what it needs, how its sources come and are built, and into
 //! which units it falls: processes whose output a reader turns into a tally. The story for readers:
-//! docs/suites.md.
+//! docs/results/suites.md.
 
 mod crates;
 mod readers;

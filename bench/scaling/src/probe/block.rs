@@ -20,7 +20,7 @@ impl Block {
         let size = size.max(LEAST);
         // SAFETY: malloc takes any size.
         let raw = black_box(unsafe { libc::malloc(size) });
-        let Some(block) = NonNull::new(raw.cast::<usize>()) else { out_of_memory() };
+        let block = NonNull::new(raw.cast::<usize>()).expect("memory for a block");
         if size > LEAST {
             // SAFETY: the last byte of a fresh block.
             unsafe { block.cast::<u8>().add(size - 1).write_volatile(1) };
@@ -84,10 +84,4 @@ impl Slot {
     pub(super) fn is_empty(&self) -> bool {
         self.0.load(Ordering::Acquire).is_null()
     }
-}
-
-#[cold]
-#[inline(never)]
-fn out_of_memory() -> ! {
-    panic!("no memory for a block");
 }

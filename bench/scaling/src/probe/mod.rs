@@ -12,16 +12,12 @@ pub use users::Users;
 use block::Block;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use std::ffi::{CStr, OsStr};
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Who frees what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Shape {
     /// Each thread frees its own, the oldest of 64 first.
     Local,
@@ -58,7 +54,7 @@ impl Shape {
     }
 }
 
-/// What to run.
+/// What to run; the probe's arguments.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Order {
     /// Who frees what.
@@ -71,6 +67,14 @@ pub struct Order {
     pub warm_up: u64,
 }
 
+impl Order {
+    /// The order as arguments.
+    pub fn words(&self) -> [String; 4] {
+        let Order { shape, threads, size, warm_up } = self;
+        [shape.name(), threads.to_string(), size.to_string(), warm_up.to_string()]
+    }
+}
+
 /// What the tracer has to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ready {
@@ -78,8 +82,6 @@ pub struct Ready {
     pub malloc: u64,
     /// The address of free.
     pub free: u64,
-    /// The object that malloc is in.
-    pub provider: PathBuf,
     /// The address of a byte: 1 while the users of blocks are noted.
     pub noting: u64,
     /// The address of the table of users.
@@ -120,10 +122,9 @@ impl Common {
 
     fn ready(&self) -> Ready {
         Ready {
-            malloc: address(libc::malloc as *const ()),
-            free: address(libc::free as *const ()),
-            provider: provider(libc::malloc as *const ()),
-            noting: address(self.noting.0.as_ptr()),
+            malloc: (libc::malloc as *const ()).addr() as u64,
+            free: (libc::free as *const ()).addr() as u64,
+            noting: self.noting.0.as_ptr().addr() as u64,
             users: self.users.address(),
             threads: self.threads.iter().map(|thread| thread.load(Relaxed)).collect(),
         }
@@ -204,22 +205,4 @@ pub fn run(order: Order) -> anyhow::Result<()> {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0)
     })
-}
-
-fn address<T>(of: *const T) -> u64 {
-    of.addr() as u64
-}
-
-/// The object file that contains a function.
-fn provider(function: *const ()) -> PathBuf {
-    // SAFETY: `info` is only read when dladdr says it filled it, and its file name then
-    // belongs to the loader for as long as the object stays loaded.
-    let name = unsafe {
-        let mut info = std::mem::zeroed::<libc::Dl_info>();
-        if libc::dladdr(function.cast(), &mut info) == 0 || info.dli_fname.is_null() {
-            return PathBuf::new();
-        }
-        CStr::from_ptr(info.dli_fname)
-    };
-    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
 }

@@ -17,7 +17,7 @@ mod vector;
 
 /// The case.
 pub const WORKLOADS: &[Workload] = &[Case::new(
-    "barnes",
+    "barnes-like",
     Group::Single,
     "n-body simulation: a tree of cells is built, walked and freed at every step. Scientific \
      programs, where the placement of the blocks matters as well as the time to get them.",

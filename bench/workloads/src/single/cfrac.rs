@@ -19,7 +19,7 @@ mod natural;
 
 /// The case. Its heap is tiny: no row for the memory.
 pub const WORKLOADS: &[Workload] = &[Case::new(
-    "cfrac",
+    "cfrac-like",
     Group::Single,
     "Factors numbers of 30 digits by continued fractions. Programs that make a fresh object of a \
      few bytes at every step of an inner loop.",

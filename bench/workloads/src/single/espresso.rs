@@ -14,7 +14,7 @@ mod cubes;
 
 /// The case. Its heap is tiny: no row for the memory.
 pub const WORKLOADS: &[Workload] = &[Case::new(
-    "espresso",
+    "espresso-like",
     Group::Single,
     "Minimises two-level logic; every step makes short lists of cubes of a few bytes each. \
      Programs that recurse over small, short-lived lists.",

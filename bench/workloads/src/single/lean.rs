@@ -19,7 +19,7 @@ mod term;
 
 /// The case.
 pub const WORKLOADS: &[Workload] = &[Case::new(
-    "lean",
+    "lean-like",
     Group::Single,
     "Rewrites terms to normal forms and keeps them in a persistent tree, all by reference \
      counts. Compilers and runtime systems of functional languages.",

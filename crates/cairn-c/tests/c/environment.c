@@ -16,7 +16,7 @@ static void some_work(void)
     }
 }
 
-/* Something must stay in use for a ledger to tell of. */
+/* Something must stay in use for statistics to tell of. */
 static void work(void)
 {
     static void *kept[100];

@@ -1,4 +1,4 @@
-/* The way to ask for cairn that docs/c-api.md shows: prints 1 or 0. */
+/* The way to ask for cairn that docs/guide/c-api.md shows: prints 1 or 0. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -123,8 +123,8 @@ static inline void count_span(const struct view *view, size_t index, unsigned cl
     unsigned short carved;
     short rest;
     uintptr_t slot = slot_of(view, index);
-    read_from(view, slot + view->header.span_until_offset, &until, sizeof until);
-    read_from(view, slot + view->header.span_rest_offset, &rest, sizeof rest);
+    read_from(view, slot + view->header.span_until_event_offset, &until, sizeof until);
+    read_from(view, slot + view->header.span_used_after_event_offset, &rest, sizeof rest);
     read_from(view, slot + view->header.span_carved_offset, &carved, sizeof carved);
     size_t pending = pending_of(view, index), used = until + rest;
     CHECK(class < view->header.class_count, "class %u", class);

@@ -1,5 +1,5 @@
 /*
- * Inside a sandbox: with all system calls forbidden but those that docs/limits.md lists, and with
+ * Inside a sandbox: with all system calls forbidden but those that docs/guide/limits.md lists, and with
  * some of those refused. The filter is the kernel's (seccomp), so that nothing escapes it,
  * whoever makes the call.
  */

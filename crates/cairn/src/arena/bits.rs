@@ -3,7 +3,7 @@
 //! Never: touches memory.
 //! Threads: any; holds nothing.
 //! Checked: the unit test below; the arena's tests against a plain list of slices.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 #![forbid(unsafe_code)]
 
 use crate::address_map::CHUNK_SLICES;

@@ -4,11 +4,12 @@
 //!   children each. A node says which of its children have a member, and which have how long a run: the
 //!   first, the next and the last chunk of a kind are found in a few steps.
 //! Never: looks at the chunks themselves.
-//! Threads: the arena's lock holder.
+//! Threads: the arena's lock owner.
 //! Checked: the unit tests below compare with plain lists.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
 use crate::os;
+use crate::sync::{in_loom, point};
 use core::ptr::null_mut;
 
 /// Properties.
@@ -20,7 +21,7 @@ const LEVELS: usize = 3;
 pub(crate) const LEAF_CHUNKS: usize = 1 << SHIFTS[0];
 const FAN: usize = 1 << SHIFTS[1];
 /// Leaves that there is place for.
-const LEAVES: usize = 1 << 16;
+const LEAVES: usize = in_loom(1 << 16, 1 << 12);
 /// Chunks that there is place for.
 pub(super) const CHUNKS: usize = LEAVES * LEAF_CHUNKS;
 
@@ -128,8 +129,8 @@ impl Tree {
 
     fn node_mut(&mut self, level: usize, node: usize) -> &mut Node {
         let nodes: &mut [Node] = if level == 1 { &mut self.middle } else { &mut self.tops };
-        // `address_map` makes no window with more chunks than there is place for.
-        nodes.get_mut(node).unwrap_or_else(|| os::broken("a chunk beyond the window"))
+        // `address_map` makes no reservation with more chunks than there is place for.
+        nodes.get_mut(node).unwrap_or_else(|| os::broken("a chunk beyond the reservation"))
     }
 
     fn leaf_mut(&mut self, chunk: usize) -> &mut Leaf {
@@ -183,6 +184,7 @@ impl Tree {
         let was = *bits;
         let own = bit(0, chunk) as u16;
         *bits = if member { was | own } else { was & !own };
+        point();
         let (before, mut now) = (was != 0, *bits != 0);
         let (mut index, mut changed) = (chunk >> SHIFTS[0], before != now);
         for level in [1, 2] {

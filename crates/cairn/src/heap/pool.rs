@@ -3,13 +3,14 @@
 //! Never: looks inside a heap in use.
 //! Threads: any; one lock.
 //! Checked: thread churn tests.
-//! Story: docs/heap.md
+//! Story: docs/design/shared-heap.md
 
 use super::Heap;
 use crate::address_map;
 use crate::large;
 use crate::os::Lock;
-use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use crate::reservation;
+use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -26,7 +27,7 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
 /// falls idle may keep from others that come later.
-pub(super) const FULL_SLICES: usize = 256;
+pub(super) const FULL_SLICES: usize = in_shuttle(256, 16);
 
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
@@ -36,7 +37,7 @@ static DEAD: AtomicBool = AtomicBool::new(false);
 
 /// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
 /// of them is nothing to a program with as many threads.
-pub(crate) const CROWD: usize = 256;
+pub(crate) const CROWD: usize = in_shuttle(256, 1);
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -48,16 +49,16 @@ pub(crate) fn take() -> *mut Heap {
 }
 
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
-/// no memory. It does not count as in use: for the commons, which get the last place.
+/// no memory. It does not count as in use: for the shared heap, which get the last place.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free;
-    // SAFETY: heaps in the pool are the lock holder's; a new one is nobody else's.
+    // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
             let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
             let room = address_map::heap_address(pool.made + spare).is_some();
-            if !room || !address_map::commit_heap(pool.made) {
+            if !room || !reservation::commit_heap(pool.made) {
                 return null_mut();
             }
             heap = at.cast();
@@ -77,12 +78,13 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 /// # Safety
 /// The heap came from `take`, and the caller does not use it any more.
 pub(crate) unsafe fn put(heap: *mut Heap) {
-    // SAFETY: the caller's contract.
-    unsafe { (*heap).abandon() };
+    // SAFETY: taken from here, and the caller is the last who uses it.
+    unsafe { (*heap).abandon_all() };
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
         (*heap).in_use = false;
+        point();
         (*heap).next = pool.free;
     }
     pool.free = heap;
@@ -147,7 +149,7 @@ pub(crate) fn has_dead() -> bool {
 }
 
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
-/// calling thread's, if it has one, and the commons, or null.
+/// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
@@ -156,7 +158,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // SAFETY: heaps of this process's only thread.
         unsafe {
             (*heap).epoch = epoch;
-            in_use += usize::from(!(*heap).shared);
+            in_use += usize::from(!(*heap).is_shared);
         }
     }
     if IN_USE.0.swap(in_use, Ordering::Relaxed) > in_use {
@@ -194,7 +196,7 @@ pub(crate) fn bury() {
     for heap in all().filter(|&heap| is_dead(heap)) {
         // SAFETY: its thread is not in this process; the caller alone buries.
         unsafe {
-            large::drop_kept(&(*heap).kept);
+            large::drop_cached(&(*heap).large_cache);
             let mut pool = POOL.lock();
             heap.write(Heap { next: pool.free, ..Heap::EMPTY });
             pool.free = heap;

@@ -1,14 +1,14 @@
 //! Owns: what a forked child does with the spans of threads that it does not have.
 //! Idea: nothing, until it shows that it goes on: a child that calls exec or exits pays nothing. Then a
-//!   piece of the window at a time, beside whatever the child's threads do.
+//!   piece of the reservation at a time, beside whatever the child's threads do.
 //! Never: believes a list of a thread that may have been anywhere in its work.
-//! Threads: any; one at a time, by the lock, inside which those of `orphans` and `arena` are taken.
+//! Threads: any; one at a time, by the lock, inside which those of `abandoned` and `arena` are taken.
 //! Checked: the fork tests; the models fork at every step.
-//! Story: docs/fork.md
+//! Story: docs/design/fork.md
 
 use super::pool;
+use crate::abandoned;
 use crate::address_map::{self, OWNER_HEAP_MIN, OWNER_LARGE};
-use crate::orphans;
 use crate::os::Lock;
 use crate::span::Span;
 
@@ -45,7 +45,7 @@ fn some(slices: usize) {
     for (index, owner, _) in address_map::heads_from(from).take_while(|head| head.0 < end) {
         *next = index + 1;
         if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_tag(owner) {
-            // SAFETY: the span's holder is not in this process; the lock makes this thread the only one
+            // SAFETY: the span's owner is not in this process; the lock makes this thread the only one
             // that takes its place.
             unsafe { salvage(address_map::slot(index).cast()) };
         }
@@ -64,27 +64,23 @@ fn some(slices: usize) {
 /// Takes a span over and lets go of it.
 ///
 /// # Safety
-/// The caller has taken the place of its holder.
+/// The caller has taken the place of its owner.
 unsafe fn salvage(span: *mut Span) {
-    // SAFETY: the caller's contract. Others may free into it at any time, by its word.
+    // SAFETY: the caller holds the span. Others may free into it at any time, by its word.
     unsafe {
-        debug_assert!((*span).word().is_held(), "whose descriptors name a heap, it holds");
+        debug_assert!((*span).word().is_owned(), "whose descriptors name a heap, it holds");
         (*span).forget_lists();
         loop {
-            if !(*span).has_local() {
+            if !(*span).has_local_free() {
                 (*span).absorb((*span).collect());
             }
-            if (*span).used() == 0 || (*span).has_local() {
-                // If it cannot be left, nothing is in use any more.
-                if (*span).used() == 0 || !orphans::leave(span) {
-                    (*span).empty();
-                    (*span).release();
-                }
+            if (*span).used() == 0 || (*span).has_local_free() {
+                abandoned::list_or_release(span);
                 return;
             }
             // Full, and nobody's until the next free, unless one has come in.
             (*span).disown();
-            if (*span).word().orphan() {
+            if (*span).word().abandon() {
                 return;
             }
         }

@@ -1,16 +1,16 @@
-//! Owns: the way of a freed block to a span that its thread does not hold.
+//! Owns: the way of a freed block to a span that its thread does not own.
 //! Idea: blocks of one span travel together; one CAS delivers them all.
 //! Never: holds anything back for a thread that seldom frees to others.
 //! Threads: as `heap`; the free functions here, any.
 //! Checked: the models of the word; traffic tests.
-//! Story: docs/protocol.md
+//! Story: docs/design/remote-frees.md
 
-use super::{Batch, Heap, KEEP_PARTIAL, RING, pool};
+use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, pool};
 use crate::block::{Block, Chain};
 use crate::remote::Pushed;
-use crate::size_class::CLASS_COUNT;
 use crate::span::Span;
-use crate::{address_map, orphans};
+use crate::sync::in_shuttle;
+use crate::{abandoned, address_map};
 
 /// A batch leaves at this many blocks ...
 const BATCH_BLOCKS: u32 = 4;
@@ -18,11 +18,11 @@ const BATCH_BLOCKS: u32 = 4;
 const BATCH_BYTES: u32 = 2048;
 /// Recent remote frees (upkeep halves their number) that a thread must have made before it
 /// batches: one that frees now and then holds nothing back.
-const BATCH_AFTER: u32 = 64;
+const BATCH_AFTER: u32 = in_shuttle(64, 2);
 
 /// The batch of a span.
-fn slot_of(span: usize) -> usize {
-    (span ^ span >> 4) % RING
+fn batch_index(span: usize) -> usize {
+    (span ^ span >> 4) % BATCHES
 }
 
 /// Whether a batch of that many blocks leaves.
@@ -31,28 +31,30 @@ fn is_full(count: u32, size: u32) -> bool {
 }
 
 impl Heap {
-    // Frees of blocks in spans that this heap does not hold.
+    // Frees of blocks in spans that this heap does not own.
     //
-    // gather             into the span's batch, if it has room and this thread does it often
+    // batch_push         into the span's batch, if it is not full and this thread does it often
     // send               with what is in the batch, which leaves, or in a new one
     //   push             one CAS
-    //     take_over      the span was full and nobody's: it is this heap's now
+    //     take_over      the span was full and abandoned: it is this heap's now
     //     release        it was the last block of a listed span
+
     /// Puts `block` into a batch for the span at slice `span`; false, and nothing is done, if that
     /// would be full, if another span's is in its place, or if this thread seldom frees to others.
     ///
     /// # Safety
     /// As for `send`; `size` is the block's. The heap is the calling thread's or a stand-in.
     #[inline(always)]
-    pub(crate) unsafe fn gather(
+    pub(crate) unsafe fn batch_push(
         this: *mut Heap,
         span: usize,
         size: u32,
         block: *mut Block,
     ) -> bool {
-        // SAFETY: the caller's contract. A stand-in has no frees, and no batch.
+        // SAFETY: the calling thread's heap, or a stand-in, which has no frees and no batch and is
+        // only read; the block is the caller's, and so free from here on.
         unsafe {
-            let batch = (&raw mut (*this).ring).cast::<Batch>().add(slot_of(span));
+            let batch = (&raw mut (*this).batches).cast::<Batch>().add(batch_index(span));
             let count = (*batch).chain.count;
             let fits =
                 if count == 0 { (*this).remote_frees > BATCH_AFTER } else { (*batch).span == span };
@@ -74,7 +76,7 @@ impl Heap {
     pub(crate) unsafe fn send(&mut self, span: usize, size: u32, block: *mut Block, now: bool) {
         self.remote_frees += 1;
         let begins = !now && self.remote_frees > BATCH_AFTER && !is_full(1, size);
-        let batch = &mut self.ring[slot_of(span)];
+        let batch = &mut self.batches[batch_index(span)];
         let mut leaving = Batch { span, chain: Chain::EMPTY };
         if batch.span == span || begins {
             core::mem::swap(batch, &mut leaving);
@@ -85,15 +87,15 @@ impl Heap {
         if leaving.chain.count > 0 {
             // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
             unsafe { self.push(leaving.span, leaving.chain) };
-            self.visit();
+            self.slow_tick();
         }
     }
 
     /// Sends all batches off.
     pub(crate) fn flush(&mut self) {
-        for i in 0..RING {
-            let Batch { span, chain } = self.ring[i];
-            self.ring[i].chain = Chain::EMPTY;
+        for i in 0..BATCHES {
+            let Batch { span, chain } = self.batches[i];
+            self.batches[i].chain = Chain::EMPTY;
             if chain.count > 0 {
                 // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
                 unsafe { self.push(span, chain) };
@@ -102,7 +104,7 @@ impl Heap {
     }
 
     pub(super) unsafe fn push(&mut self, index: usize, chain: Chain) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the blocks are of that span, and this heap's to free.
         let pushed = unsafe { push_to(index, chain) };
         if let Some(span) = pushed {
             self.take_over(span);
@@ -111,22 +113,22 @@ impl Heap {
 
     /// Takes in a span that a push has claimed.
     fn take_over(&mut self, span: *mut Span) {
-        // SAFETY: the push made this thread the holder.
+        // SAFETY: the push made this thread the owner.
         unsafe {
-            let class = (*span).class() % CLASS_COUNT;
+            let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
-            let crowded = self.partial[class].len() >= KEEP_PARTIAL && pool::in_use() > 1;
-            if crowded && orphans::leave(span) {
+            let crowded = self.partial[class].len() >= PARTIAL_LIMIT && pool::in_use() > 1;
+            if crowded && abandoned::list(span) {
                 return;
             }
             (*span).own(Heap::tag(self));
-            self.put_aside(class, span);
+            self.park(span);
         }
     }
 }
 
 /// Gives blocks back to a span that the caller does not hold. If that makes the caller its
-/// holder, answers the span, its free blocks in place; unless nothing is in use any more in a
+/// owner, answers the span, its free blocks in place; unless nothing is in use any more in a
 /// listed span: that one is gone then.
 ///
 /// # Safety
@@ -134,20 +136,20 @@ impl Heap {
 unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
     let span: *mut Span = address_map::slot(index).cast();
     let base = address_map::slice_address(index);
-    // SAFETY: the caller's contract.
+    // SAFETY: the blocks are in use in that span, and the caller's to free.
     match unsafe { address_map::remote_word(index).push(base, chain) } {
         Pushed::Queued => None,
         Pushed::Claimed => {
             // The links up to the tail are ours; behind it there was nothing.
-            // SAFETY: the claim made us the holder.
+            // SAFETY: the claim made us the owner.
             unsafe { (*span).claim(chain) };
             Some(span)
         }
         Pushed::ClaimedEmpty => {
-            // SAFETY: the claim made us the holder; no block is in use.
+            // SAFETY: the claim made us the owner; no block is in use.
             unsafe {
                 // No reference is made: the links are the lock's until the span is out of the list.
-                orphans::remove(span, usize::from((*span).class));
+                abandoned::remove(span, Span::class_at(span));
                 (*span).empty();
                 (*span).release();
             }
@@ -161,13 +163,11 @@ unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
 /// # Safety
 /// As for `Heap::send`.
 pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
-    // SAFETY: the caller's contract; a claimed span is ours until we let it go.
+    // SAFETY: the block is in use in that span, and the caller's to free; a claimed span is ours
+    // until we let it go.
     unsafe {
-        if let Some(span) = push_to(index, Chain::one(block))
-            && !orphans::leave(span)
-        {
-            (*span).empty();
-            (*span).release();
+        if let Some(span) = push_to(index, Chain::one(block)) {
+            abandoned::list_or_release(span);
         }
     }
 }

@@ -1,47 +1,47 @@
 //! Owns: what a heap does now and then on its slow path, and when its thread leaves.
-//! Idea: a bounded step per visit, so that no single call pays for the others.
+//! Idea: a bounded step per slow tick, so that no single call pays for the others.
 //! Never: is reached from a fast path.
 //! Threads: as `heap`.
 //! Checked: see `heap`.
-//! Story: docs/giving-back.md
+//! Story: docs/design/upkeep.md
 
 use super::{Heap, LOOK, pool, salvage};
 use crate::address_map;
 use crate::block::{Block, Chain};
-use crate::size_class::{CLASS_COUNT, CLASSES};
+use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
-use crate::sync::Ordering;
-use crate::{arena, large, orphans, os};
-use core::ptr::null_mut;
+use crate::sync::{Ordering, in_shuttle};
+use crate::{arena, large, os};
 
-/// Visits between upkeeps. Half of it reads the clock more often than a refill is long; twice
+/// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying.
-pub(super) const VISITS: u32 = 64;
-/// Large blocks for a visit: a loop over one that the heap keeps takes 10 ns, and upkeep 300.
-const LARGE_VISITS: u32 = 16;
-/// Slices of full spans that a heap tries to hold on to between upkeeps, if it has not paid.
+pub(super) const UPKEEP_TICKS: u32 = in_shuttle(64, 4);
+/// Large blocks for a slow tick: a loop over one that the heap keeps takes 10 ns, and upkeep 300.
+const LARGE_TICKS: u32 = 16;
+/// Slices of full spans that a heap tries to keep between upkeeps, if it has not paid.
 const FULL_PROBE: usize = 4;
 /// Classes looked at in one upkeep; a whole round takes 14.
-const CLASSES_AT_ONCE: usize = 4;
-/// A heap is slow if it makes fewer visits than milliseconds pass, and this many: the clock is
-/// coarse. Half of it takes a few visits around the clock's step for a slow heap. Or a 16th of the
-/// purge delay: where nothing is given back by time, none is slow.
-const PACE_MS: usize = 16;
+const CLASSES_AT_ONCE: usize = in_shuttle(4, if cfg!(miri) { 4 } else { 56 });
+/// A heap is quiet if it has fewer slow ticks than milliseconds pass, and this many: the clock is
+/// coarse. Half of it takes a few ticks around the clock's step for a quiet heap. Or a 16th of the
+/// purge delay: where nothing is purged by time, none is quiet.
+const QUIET_MS: usize = 16;
 /// Findings in a row, after which it looks for holes: a pause between two phases is none.
 const HOLES_AFTER: u32 = 2;
-/// Spans that are searched for holes in one upkeep, ...
+/// Spans that are searched for holes in one upkeep, at most.
 const SWEEP: usize = 128;
-/// ... unless that takes longer: a hole in a huge page may take 0.1 ms. Twice of it shows in the
+/// Or as many as this time allows: a hole in a huge page may take 0.1 ms. Twice of it shows in the
 /// slowest allocation of a program, half of it is the time of one such hole.
 const SWEEP_NS: u64 = 200_000;
 
-/// Asks all heaps to give back what they can at their next slow visit.
+/// Asks all heaps to give back what they can at their next slow tick.
 pub(crate) fn request_trim() {
     os::notify_all();
 }
 
 /// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
-/// not have; gives back what has lain idle for a purge delay, a batch of it at each call; whether there is more to give back right now. Any thread, at any time.
+/// not have; purges what has lain idle for a purge delay, a batch of it at each call; whether there is
+/// more to purge right now. Any thread, at any time.
 pub fn tick() -> bool {
     salvage::step();
     arena::tick(os::now_ms());
@@ -49,12 +49,21 @@ pub fn tick() -> bool {
 }
 
 impl Heap {
-    /// Counts a slow visit, and does upkeep when it is due.
+    // slow_tick          each refill, some large blocks, batches that leave
+    //   upkeep           each 64th; each one of a quiet heap; when somebody wants a purge
+    //     answer_trim    somebody has asked for a purge: batches leave, empty spans go
+    //     turn           batches leave, full spans that do not pay go, four classes are looked at
+    //       judge_quiet  the pace by the clock
+    //       sweep        a quiet heap: holes
+    //       review       one class: what it does not need is let go
+    //     tick           the arena's part: purges what has lain idle
+
+    /// Counts a slow tick, and does upkeep when it is due.
     #[inline]
-    pub(super) fn visit(&mut self) {
-        self.visits = self.visits.wrapping_add(1);
-        if self.visits.is_multiple_of(VISITS)
-            || self.slow > 0
+    pub(super) fn slow_tick(&mut self) {
+        self.slow_ticks = self.slow_ticks.wrapping_add(1);
+        if self.slow_ticks.is_multiple_of(UPKEEP_TICKS)
+            || self.quiet > 0
             || arena::in_debt()
             || self.trims_seen != os::notices()
         {
@@ -62,62 +71,74 @@ impl Heap {
         }
     }
 
-    /// Counts a large block that is allocated: some are slow visits.
+    /// Counts a large block that is allocated: some are slow ticks.
     #[inline]
     pub(crate) fn count_large(&mut self) {
         self.large_blocks = self.large_blocks.wrapping_add(1);
-        if self.large_blocks.is_multiple_of(LARGE_VISITS) {
-            self.visit();
+        if self.large_blocks.is_multiple_of(LARGE_TICKS) {
+            self.slow_tick();
         }
     }
 
-    /// Whether the last visit was one with upkeep.
+    /// Whether the last slow tick was one with upkeep.
     pub(super) fn is_due(&self) -> bool {
-        self.visits.is_multiple_of(VISITS) || arena::in_debt()
+        self.slow_ticks.is_multiple_of(UPKEEP_TICKS) || arena::in_debt()
     }
 
     #[cold]
     fn upkeep(&mut self) {
         os::notice_fork();
-        let trims = os::settled_notices();
-        if self.trims_seen != trims {
-            self.trims_seen = trims;
-            self.flush();
-            (0..CLASS_COUNT).for_each(|class| self.settle(class, usize::MAX, false));
-        }
-        if self.visits.is_multiple_of(VISITS) || self.slow > 0 {
-            self.flush();
-            self.remote_frees /= 2;
-            large::drop_kept(&self.kept);
-            let _ = (0..LOOK).all(|_| self.too_full() && self.give_up_full());
-            if !self.shared {
-                self.full_most = self.full_most.max(FULL_PROBE);
-            }
-            self.judge_pace(os::now_ms());
-            if self.slow > HOLES_AFTER && !self.shared {
-                self.sweep();
-            }
-            let every = if self.slow > 0 { 1 } else { VISITS };
-            let step = (self.visits / every) as usize * CLASSES_AT_ONCE;
-            for class in step..step + CLASSES_AT_ONCE {
-                self.review(class % CLASS_COUNT);
-            }
+        self.answer_trim();
+        if self.slow_ticks.is_multiple_of(UPKEEP_TICKS) || self.quiet > 0 {
+            self.turn();
         }
         // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
-        if !self.shared {
+        if !self.is_shared {
             tick();
         }
     }
 
-    /// Finds out whether the heap is slow: then it makes a visit with each allocation, and has time
-    /// for what only the holder of a span can give back.
-    pub(super) fn judge_pace(&mut self, now_ms: u64) {
-        let ms = (now_ms as u32).wrapping_sub(self.paced.0);
-        let visits = self.visits.wrapping_sub(self.paced.1);
-        let slow = ms as usize > visits as usize + PACE_MS.max(arena::purge_delay_ms() / 16);
-        if slow || visits >= VISITS / 2 {
-            self.slow = if slow && self.paced.0 > 0 { self.slow.saturating_add(1) } else { 0 };
-            self.paced = (now_ms as u32, self.visits);
+    fn answer_trim(&mut self) {
+        let trims = os::settled_notices();
+        if self.trims_seen != trims {
+            self.trims_seen = trims;
+            self.follow_sampling();
+            self.flush();
+            SizeClass::all().for_each(|class| self.settle(class, usize::MAX, false));
+        }
+    }
+
+    fn turn(&mut self) {
+        self.flush();
+        self.remote_frees /= 2;
+        large::drop_cached(&self.large_cache);
+        let _ = (0..LOOK).all(|_| self.has_too_many_full() && self.abandon_one_full());
+        if !self.is_shared {
+            self.full_limit = self.full_limit.max(FULL_PROBE);
+        }
+        self.judge_quiet(os::now_ms());
+        if self.quiet > HOLES_AFTER && !self.is_shared {
+            self.sweep();
+        }
+        let every = if self.quiet > 0 { 1 } else { UPKEEP_TICKS };
+        let step = (self.slow_ticks / every) as usize * CLASSES_AT_ONCE;
+        for class in step..step + CLASSES_AT_ONCE {
+            self.review(SizeClass::in_turn(class));
+        }
+    }
+
+    /// Finds out whether the heap is quiet: then each allocation is a slow tick, and has time for
+    /// what only the owner of a span can give back.
+    pub(super) fn judge_quiet(&mut self, now_ms: u64) {
+        let (since, before) = self.judged;
+        let ms = (now_ms as u32).wrapping_sub(since);
+        let ticks = self.slow_ticks.wrapping_sub(before);
+        let least = QUIET_MS.max(arena::purge_delay_ms() / 16);
+        let is_quiet = ms as usize > ticks as usize + least;
+        if is_quiet || ticks >= UPKEEP_TICKS / 2 {
+            self.quiet = if is_quiet && since > 0 { self.quiet.saturating_add(1) } else { 0 };
+            self.judged = (now_ms as u32, self.slow_ticks);
+            self.set_careful();
         }
     }
 
@@ -125,15 +146,15 @@ impl Heap {
     fn sweep(&mut self) {
         let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP {
-            if self.sweep.is_null() {
-                self.swept = (self.swept + 1) % CLASS_COUNT;
-                self.sweep = self.partial[self.swept].first();
+            if self.sweep_next.is_null() {
+                self.sweep_class = SizeClass::in_turn(self.sweep_class.index() + 1);
+                self.sweep_next = self.partial[self.sweep_class.index()].first();
                 continue;
             }
             // SAFETY: invariant 5.
             unsafe {
-                (*self.sweep).make_holes();
-                self.sweep = SpanList::after(self.sweep);
+                (*self.sweep_next).make_holes();
+                self.sweep_next = SpanList::after(self.sweep_next);
             }
             if os::now_ns() >= end {
                 break;
@@ -143,20 +164,19 @@ impl Heap {
 
     /// Looks at a few spans of a class; lets them go if the class has not been needed for a round
     /// and other threads might need it.
-    fn review(&mut self, class: usize) {
-        let cold = self.served & 1 << class == 0;
-        self.served &= !(1 << class);
-        if cold {
-            self.put_list_back(class);
+    fn review(&mut self, class: SizeClass) {
+        let is_cold = self.refilled & class.bit() == 0;
+        self.refilled &= !class.bit();
+        if is_cold {
+            self.empty_cache(class);
         }
-        self.settle(class, LOOK, cold && pool::in_use() > 1);
+        self.settle(class, LOOK, is_cold && pool::in_use() > 1);
     }
 
-    /// Frees the blocks of a class's allocation list into their spans, which they keep alive; it
-    /// takes in no more until the class is refilled.
-    pub(super) fn put_list_back(&mut self, class: usize) {
-        self.room[class] = 0;
-        let mut block = core::mem::replace(&mut self.free[class], null_mut());
+    /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
+    /// more until the class is refilled.
+    pub(super) fn empty_cache(&mut self, class: SizeClass) {
+        let mut block = self.caches.take_all(class);
         while !block.is_null() {
             // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
             unsafe {
@@ -167,69 +187,17 @@ impl Heap {
         }
     }
 
-    /// Collects what others have freed in the first `most` spans of `partial`; releases those that
-    /// are empty, and lets go of all if `leave`.
-    fn settle(&mut self, class: usize, most: usize, leave: bool) {
-        let mut at = self.partial[class].first();
-        for _ in 0..most {
-            if at.is_null() {
-                break;
-            }
-            // SAFETY: members of `partial` are held by this heap; the next one is read before
-            // this one may go.
-            unsafe {
-                let span = at;
-                at = SpanList::after(span);
-                if !(*span).has_local() {
-                    (*span).absorb((*span).collect());
-                }
-                if (*span).used() == 0 || leave {
-                    self.take_out(class, span);
-                    self.give_up(span);
-                }
-            }
-        }
-    }
-
-    /// Gives everything up: the blocks in hand, the batches under way, all spans.
-    pub(crate) fn abandon(&mut self) {
-        (0..CLASS_COUNT).for_each(|class| self.put_list_back(class));
-        self.flush();
-        large::drop_kept(&self.kept);
-        self.remote_frees = 0;
-        (0..CLASS_COUNT).for_each(|class| self.deactivate(class));
-        // Before `partial`: what others have just freed into goes there.
-        while self.give_up_full() {}
-        for class in 0..CLASS_COUNT {
-            while self.partial[class].len() > 0 {
-                self.settle(class, usize::MAX, true);
-            }
-        }
-    }
-
-    /// Lets go of one span of the full list; false if there is none.
-    fn give_up_full(&mut self) -> bool {
-        let span = self.full.first();
-        if !span.is_null() {
-            // SAFETY: it is in that list, and held by this heap.
-            unsafe {
-                let class = (*span).class() % CLASS_COUNT;
-                self.unlist(class, span);
-                self.give_up(span);
-            }
-        }
-        !span.is_null()
-    }
-
-    /// Frees a block of the allocation list into its span.
-    unsafe fn put_back(&mut self, class: usize, block: *mut Block) {
+    /// Frees a block of the cache into its span.
+    ///
+    /// # Safety
+    /// The block is this heap's, out of the cache of `class`.
+    pub(super) unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
         let d = address_map::descriptor(block.cast());
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: the block is this heap's to free; a span that names this heap is its own.
         unsafe {
             if d.owner.load(Ordering::Relaxed) != Heap::tag(self) {
-                let slices = CLASSES[class].slices as usize;
-                let index = address_map::slice_of(block.cast()) & !(slices - 1);
+                let index = address_map::span_index(block.cast(), class);
                 self.push(index, Chain::one(block));
             } else if (*span).push_local(block) {
                 self.span_event(span);
@@ -237,22 +205,56 @@ impl Heap {
         }
     }
 
-    /// Gives up a held span that is in no list.
-    unsafe fn give_up(&mut self, span: *mut Span) {
-        // SAFETY: the caller holds the span.
-        unsafe {
-            if !(*span).has_local() {
-                (*span).absorb((*span).collect());
+    /// Collects what others have freed in the first `most` spans of `partial`; releases those that
+    /// are empty, and abandons all if `leave`.
+    fn settle(&mut self, class: SizeClass, most: usize, leave: bool) {
+        let mut at = self.partial[class.index()].first();
+        for _ in 0..most {
+            if at.is_null() {
+                break;
             }
-            if (*span).used() == 0 || (*span).has_room() {
-                // If it cannot be left, nothing is in use any more.
-                if (*span).used() == 0 || !orphans::leave(span) {
-                    (*span).empty();
-                    (*span).release();
+            // SAFETY: this heap owns the members of `partial`; the next one is read before this
+            // one may go.
+            unsafe {
+                let span = at;
+                at = SpanList::after(span);
+                if !(*span).has_local_free() {
+                    (*span).absorb((*span).collect());
                 }
-            } else if !self.orphan(span) {
-                self.partial[(*span).class() % CLASS_COUNT].push_back(span);
+                if (*span).used() == 0 || leave {
+                    self.remove_partial(class, span);
+                    self.abandon(span);
+                }
             }
         }
+    }
+
+    /// Gives everything up: the blocks in the caches, the batches under way, all spans.
+    pub(crate) fn abandon_all(&mut self) {
+        SizeClass::all().for_each(|class| self.empty_cache(class));
+        self.flush();
+        large::drop_cached(&self.large_cache);
+        self.remote_frees = 0;
+        SizeClass::all().for_each(|class| self.deactivate(class));
+        // Before `partial`: what others have just freed into goes there.
+        while self.abandon_one_full() {}
+        for class in SizeClass::all() {
+            while self.partial[class.index()].len() > 0 {
+                self.settle(class, usize::MAX, true);
+            }
+        }
+    }
+
+    /// Abandons one span of the full list; false if there is none.
+    fn abandon_one_full(&mut self) -> bool {
+        let span = self.full.first();
+        if !span.is_null() {
+            // SAFETY: it is in that list, and owned by this heap.
+            unsafe {
+                self.unlist(span);
+                self.abandon(span);
+            }
+        }
+        !span.is_null()
     }
 }

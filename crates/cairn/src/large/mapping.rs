@@ -1,15 +1,15 @@
 //! Owns: blocks with a mapping of their own.
 //! Idea: a sorted table says where they are, for exact and interior addresses; the kernel
 //!   grows them by moving page tables.
-//! Never: touches the window, but to have it purged when the system has no more memory.
+//! Never: touches the reservation, but to have it purged when the system has no more memory.
 //! Threads: any; one lock, held across the system calls that change a mapping in the table.
 //! Checked: oracle tests with contents; fault injection.
-//! Story: docs/large-blocks.md
+//! Story: docs/design/large-blocks.md
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Lock, Moves};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, point};
 use core::ptr::null_mut;
 use core::sync::atomic::fence;
 
@@ -104,9 +104,12 @@ fn roomy(exact: usize) -> usize {
 
 /// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be. It may move,
 /// to a multiple of a page.
+///
+/// # Safety
+/// The mapping is the caller's; nobody else reads it, or changes it, meanwhile.
 unsafe fn grown(address: *mut u8, old: usize, exact: usize, moves: Moves) -> (*mut u8, usize) {
     for bytes in [roomy(exact), exact] {
-        // SAFETY: the caller's contract: a mapping that is theirs, to move if it may.
+        // SAFETY: the mapping is the caller's, to move as far as `moves` says.
         let p = unsafe { os::remap(address, old, bytes, moves) };
         if !p.is_null() {
             // What grows has been filled.
@@ -262,6 +265,7 @@ impl Mappings {
         unsafe {
             next.copy_from_nonoverlapping(now, at);
             next.add(at).write(mapping);
+            point();
             next.add(at + 1).copy_from_nonoverlapping(now.add(at), len - at);
         }
         self.publish(len + 1);
@@ -285,7 +289,7 @@ fn unmap(mapping: Mapping) {
     // SAFETY: out of the table.
     unsafe {
         if !os::release(mapping.address, mapping.bytes) {
-            os::decommit(mapping.address, mapping.bytes);
+            os::purge(mapping.address, mapping.bytes);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Never: knows heaps or size classes' tables.
 //! Threads: any; takes the arena's lock or the mappings', one at a time.
 //! Checked: oracle tests with contents; fault injection.
-//! Story: docs/large-blocks.md
+//! Story: docs/design/large-blocks.md
 
 mod mapping;
 
@@ -19,13 +19,13 @@ pub(crate) use mapping::hold as hold_mappings;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};
 use crate::os;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, in_shuttle};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
-/// window that only as large a block fills.
-const MAPPING_MIN: usize = 32 << 20;
+/// reservation that only as large a block fills.
+const MAPPING_MIN: usize = in_shuttle(32 << 20, 512 << 10);
 /// A run grows in place up to here.
 const EXTEND_MAX: usize = 16 << 20;
 /// Runs are aligned to up to this; beyond, a mapping is cut to measure. A mapping for each small block
@@ -34,7 +34,7 @@ const RUN_ALIGN_MAX: usize = 16 << 20;
 /// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
 /// by moving pages, mostly huge ones. Below, that costs more than the next copy: a parser that
 /// grows some buffers to 1 or 2 MiB for each document spends a fifth of its time in page faults then.
-const MOVE_MIN: usize = os::HUGE_PAGE;
+const MOVE_MIN: usize = in_shuttle(os::HUGE_PAGE, 160 << 10);
 /// From here on a page more for colour is cheap.
 const COLOUR_MIN: usize = 128 << 10;
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
@@ -196,7 +196,8 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
     large.huge.store(huge, Ordering::Relaxed);
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
-    address_map::describe(index, 1, slot, OWNER_LARGE, 0);
+    // SAFETY: the run is the caller's, taken just now: no block is in it yet.
+    unsafe { address_map::describe(index, 1, slot, OWNER_LARGE, SizeClass::FIRST) };
     Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
 }
 
@@ -253,10 +254,10 @@ fn end(p: *mut u8, most: usize, freers: Freers) -> Option<&'static Large> {
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
 /// alone fills, for the one there; false if none starts there, or if it has more than `most` slices.
 /// To the arena it is in use still, to everybody else nothing.
-pub(crate) fn keep(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
+pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
     let Some(large) = end(p, most, freers) else { return false };
     if !kept.load(Ordering::Relaxed).is_null() {
-        drop_kept(kept);
+        drop_cached(kept);
     }
     kept.store(core::ptr::from_ref(large).cast_mut(), Ordering::Relaxed);
     true
@@ -264,7 +265,7 @@ pub(crate) fn keep(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Fre
 
 /// Allocates `size` bytes, aligned to at most a line, out of `kept`, the caller's; null if there is
 /// none, or if they do not fit, or too loosely.
-pub(crate) fn reuse(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
+pub(crate) fn take_cached(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
     // SAFETY: a slot, or null; slots are never unmapped, and what is kept is the caller's.
     let Some(large) = (unsafe { kept.load(Ordering::Relaxed).as_ref() }) else { return null_mut() };
     let usable = large.usable();
@@ -278,7 +279,7 @@ pub(crate) fn reuse(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
 }
 
 /// Gives what the caller keeps in `kept` to the arena.
-pub(crate) fn drop_kept(kept: &AtomicPtr<Large>) {
+pub(crate) fn drop_cached(kept: &AtomicPtr<Large>) {
     // Before the arena's lock is taken: a child that is forked when the arena has the run does not
     // find it here, too.
     let large = kept.load(Ordering::Relaxed);
@@ -290,7 +291,7 @@ pub(crate) fn drop_kept(kept: &AtomicPtr<Large>) {
 }
 
 /// The run in `kept`, any heap's: (address, bytes).
-pub(crate) fn kept_run(kept: &AtomicPtr<Large>) -> Option<(*mut u8, usize)> {
+pub(crate) fn cached_run(kept: &AtomicPtr<Large>) -> Option<(*mut u8, usize)> {
     // SAFETY: a slot, or null; slots are never unmapped.
     unsafe { kept.load(Ordering::Relaxed).as_ref() }.and_then(run_of)
 }
@@ -300,7 +301,7 @@ pub(crate) fn usable_size(p: *mut u8) -> Option<usize> {
     at(p).map(Large::usable)
 }
 
-/// The large block around `p`, which points into the window: (start, usable bytes).
+/// The large block around `p`, which points into the reservation: (start, usable bytes).
 pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     let head = arena::head_below(address_map::slice_of(p))?;
     // SAFETY: `heads` marks slots of large blocks.

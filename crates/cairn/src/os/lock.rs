@@ -5,11 +5,12 @@
 //! Never: is taken on a fast path.
 //! Threads: any; see ARCHITECTURE.md for the order in which locks may nest.
 //! Checked: the stress tests; its states are the classic futex mutex; the models fork at every step.
-//! Story: docs/fork.md
+//! Story: docs/design/fork.md
 
 use super::{process_id, thread_token, wait, wake};
-use crate::sync::{Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use core::cell::UnsafeCell;
+use crate::sync::{
+    Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell, in_loom, in_shuttle,
+};
 use core::ops::{Deref, DerefMut};
 use core::ptr::null_mut;
 use core::sync::atomic::fence;
@@ -19,7 +20,7 @@ const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
 /// How often a waiter looks before it sleeps: about the length of the short sections here.
-const SPINS: u32 = 60;
+const SPINS: u32 = in_loom(in_shuttle(60, 1), 1);
 
 /// What threads have to notice on their slow paths, in one word: how many threads are forking, and above
 /// that a count of all else. Relaxed: it guards nothing, and who sees it late acts late.
@@ -162,7 +163,7 @@ impl<T> Lock<T> {
 
     #[inline]
     fn try_acquire(&self) -> bool {
-        // Acquire: sees what the last holder wrote.
+        // Acquire: sees what the last owner wrote.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -183,7 +184,7 @@ impl<T> Lock<T> {
     fn unlock(&self) {
         // Release: a child that finds nobody inside finds all that was changed there.
         self.inside.store(0, Ordering::Release);
-        // Release: the next holder sees what this one wrote.
+        // Release: the next owner sees what this one wrote.
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
             wake(&self.word);
         }

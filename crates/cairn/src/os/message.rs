@@ -3,7 +3,7 @@
 //! Never: allocates or formats through `core::fmt`.
 //! Threads: any; holds nothing.
 //! Checked: the misuse tests compare whole lines.
-//! Story: docs/misuse.md
+//! Story: docs/guide/misuse.md
 
 use super::{abort, write_stderr};
 

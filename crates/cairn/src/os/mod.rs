@@ -1,16 +1,16 @@
-//! Owns: every system call: address space, page access, purging, time, waiting, last words.
-//! Idea: a dozen small functions that report failure by value and leave `errno` alone.
+//! Owns: every call to the system: address space, page access, purging, time, threads, last words.
+//! Idea: one contract of small functions that report failure by value and leave `errno` alone, and one
+//!   folder for each system that keeps it.
 //! Never: knows spans, heaps or any allocator state.
 //! Threads: any; holds nothing.
-//! Checked: tests fail each call in turn (`fault`), in the workspace's tests.
-//! Story: docs/limits.md
+//! Checked: tests fail each call in turn (`fault`), in the workspace's tests; the models keep the
+//!   contract in a simulated system, in which a wrong call panics.
+//! Story: docs/design/systems.md
 
-mod cgroup;
 mod linux;
 mod lock;
 mod message;
 
-pub(crate) use cgroup::Group;
 pub use linux::*;
 pub(crate) use lock::{
     Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,

@@ -5,6 +5,7 @@ use super::alone::{Random, alone, panics};
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::arena::{self, Run, Use};
 use crate::os::{self, fault};
+use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::thread;
@@ -38,7 +39,7 @@ impl Slice {
     }
 }
 
-/// All slices of the window so far; those of the metadata count as used.
+/// All slices of the reservation so far; those of the metadata count as used.
 struct Model {
     slices: Vec<Slice>,
     held: Vec<(usize, usize)>,
@@ -86,8 +87,15 @@ impl Model {
 
     /// The lowest place for `len` free slices at a multiple of `align`, from `low` on.
     fn lowest(&self, len: usize, align: usize, low: usize) -> Option<usize> {
-        let first = low.max(self.first()).next_multiple_of(align);
-        (first..self.slices.len()).step_by(align).find(|&index| self.is_free(index, len))
+        let mut index = low.max(self.first()).next_multiple_of(align);
+        while let Some(run) = self.slices.get(index..index + len) {
+            // No run that a used slice stands in.
+            let Some(used) = run.iter().rposition(|slice| *slice == Used) else {
+                return Some(index);
+            };
+            index = (index + used + 1).next_multiple_of(align);
+        }
+        None
     }
 
     /// Takes a span, and checks that it is the right run; its index.
@@ -168,7 +176,7 @@ impl Model {
         }
     }
 
-    /// The window has grown because `len` slices did not fit: by what it held, from 4 MiB to
+    /// The reservation has grown because `len` slices did not fit: by what it held, from 4 MiB to
     /// 64 MiB, or by what was needed, up to the end of a unit.
     fn grow(&mut self, len: usize, align: usize) {
         let from = self.slices.len();
@@ -512,7 +520,7 @@ fn a_larger_burst_is_forgotten_with_time() {
 }
 
 /// Behind what is in use there is no more memory: what may stay empty is put in front then, even
-/// where the free end of the window would do.
+/// where the free end of the reservation would do.
 #[test]
 fn what_may_stay_empty_is_put_where_there_is_room() {
     alone(|| {
@@ -576,13 +584,13 @@ fn the_check_notices_wrong_bits() {
     });
 }
 
-/// After a growth by no more than what was needed the window ends inside a chunk.
+/// After a growth by no more than what was needed the reservation ends inside a chunk.
 #[test]
-fn a_window_may_end_inside_a_chunk() {
+fn a_reservation_may_end_inside_a_chunk() {
     alone(|| {
         let mut model = Model::new();
         // These are nobody's.
-        assert!(address_map::commit(100));
+        assert!(reservation::commit(100));
         model.slices.resize(model.first() + 100, Used);
         let index = model.take_run(320, false);
         assert_eq!(address_map::committed(), model.first() + 420);
@@ -659,7 +667,7 @@ fn bursts_grow_with_regret() {
         while let Some((index, len)) = model.held.pop() {
             model.give(index, len, false);
         }
-        // So large a window grows by 64 MiB.
+        // So large a reservation grows by 64 MiB.
         let all = model.slices.len() - model.first();
         model.take_run(all, false);
         model.take_span(1);

@@ -3,12 +3,12 @@
 
 use super::alone::{alone, panics};
 use super::heaps::{Other, blocks, crowd, free};
-use super::window::is_watched;
-use crate::heap::{Heap, commons, pool};
+use super::reservation::is_watched;
+use crate::heap::{Heap, pool, shared};
 use crate::size_class::class_of;
 use crate::{
-    Cairn, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate_named, orphans,
-    purge, thread,
+    Cairn, Stats, abandoned, address_map, allocate, allocate_zeroed, arena, check,
+    deallocate_named, purge, thread,
 };
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::null_mut;
@@ -66,7 +66,7 @@ fn a_child_finds_no_run_that_is_on_its_way() {
                 std::thread::yield_now();
             }
             // SAFETY: a heap; read as a child would find it.
-            let kept = || unsafe { (*seen).kept.load(Relaxed) };
+            let kept = || unsafe { (*seen).large_cache.load(Relaxed) };
             let kept_first = !kept().is_null();
             let held = arena::hold();
             go.store(true, Ordering::Release);
@@ -83,7 +83,7 @@ fn a_child_finds_no_run_that_is_on_its_way() {
 }
 
 fn in_use(size: usize) -> usize {
-    Ledger::take().classes[class_of(size)].in_use
+    Stats::take().classes[class_of(size).index()].in_use
 }
 
 /// The fork finds another thread at describing a new span of several slices: the last of them is
@@ -113,10 +113,10 @@ fn a_child_of_a_lonely_thread_goes_on() {
         let held = blocks(1024, 20);
         assert!(child_does(|| {
             check();
-            assert_eq!(Ledger::take().heaps, (1, 1));
+            assert_eq!(Stats::take().heaps, (1, 1));
             held.iter().copied().for_each(free);
             purge();
-            assert_eq!((in_use(1024), Ledger::take().spans.bytes), (0, 0));
+            assert_eq!((in_use(1024), Stats::take().spans.bytes), (0, 0));
         }));
         held.into_iter().for_each(free);
         check();
@@ -144,10 +144,10 @@ fn a_child_takes_over_what_other_threads_had() {
         let last = left.len() - 1;
         others[1].frees(&left[last - 4..last]);
         held[2][emptied.clone()].iter().copied().for_each(free);
-        let before = Ledger::take();
+        let before = Stats::take();
         assert!(child_does(|| {
             check();
-            let now = Ledger::take();
+            let now = Stats::take();
             assert_eq!(now.heaps, (1, before.heaps.1));
             assert_eq!(now.large_blocks, before.large_blocks);
             still_held(&held, &emptied).for_each(free);
@@ -159,7 +159,7 @@ fn a_child_takes_over_what_other_threads_had() {
             let other = Other::new();
             other.frees(&again);
             other.allocates(1024, 20);
-            assert_eq!(Ledger::take().heaps, (now.heaps.0 + 1, before.heaps.1));
+            assert_eq!(Stats::take().heaps, (now.heaps.0 + 1, before.heaps.1));
             other.leaves();
             purge();
             check();
@@ -173,7 +173,7 @@ fn a_child_takes_over_what_other_threads_had() {
             other.frees(&large[1..]);
             other.leaves();
         }
-        assert_eq!(Ledger::take().heaps.0, 1);
+        assert_eq!(Stats::take().heaps.0, 1);
         purge();
         assert_eq!((in_use(1024), in_use(512)), (0, 0));
         check();
@@ -191,7 +191,7 @@ fn still_held<'a>(
     })
 }
 
-/// Spans that were full in other threads are as good as any in the child, the commons go on.
+/// Spans that were full in other threads are as good as any in the child, the shared heap go on.
 #[test]
 fn a_child_frees_what_other_threads_had() {
     alone(|| {
@@ -201,7 +201,7 @@ fn a_child_frees_what_other_threads_had() {
         let mut held: Vec<_> = others.iter().flat_map(|o| o.allocates(1024, 3 + 64)).collect();
         held.extend(others.iter().flat_map(|o| o.allocates(64 << 10, 3 + 8)));
         assert!(child_does(|| {
-            let common = Heap::tag(commons::heap());
+            let common = Heap::tag(shared::heap());
             let owner = |block: &*mut u8| address_map::descriptor(*block).owner.load(Relaxed);
             assert_eq!(held.iter().filter(|block| owner(block) == common).count(), 4 * 3);
             held.iter().copied().for_each(free);
@@ -210,11 +210,11 @@ fn a_child_frees_what_other_threads_had() {
             let others = [Other::new(), Other::new()];
             let more: Vec<_> = others.iter().flat_map(|other| other.allocates(1024, 2)).collect();
             assert!(more.iter().all(|block| owner(block) == common));
-            assert_eq!(Ledger::take().heaps, (3, 4));
+            assert_eq!(Stats::take().heaps, (3, 4));
             more.into_iter().for_each(free);
             purge();
             check();
-            assert_eq!((in_use(1024), Ledger::take().spans.bytes), (0, 0));
+            assert_eq!((in_use(1024), Stats::take().spans.bytes), (0, 0));
         }));
         others.into_iter().for_each(Other::leaves);
         held.into_iter().for_each(free);
@@ -227,7 +227,7 @@ fn a_child_uses_what_threads_had_left() {
     alone(|| {
         let _mine = blocks(512, 1);
         let gone = Other::new();
-        // Three are the commons'.
+        // Three are the shared heap'.
         let left = gone.allocates(1024, 3 + 5);
         gone.leaves();
         let other = Other::new();
@@ -255,11 +255,11 @@ fn a_child_can_free_what_was_changing_hands() {
         let _mine = blocks(512, 1);
         let other = Other::new();
         let held = other.allocates(1024, 3 + 5);
-        let holder = Other::new();
+        let owner = Other::new();
         static INSIDE: AtomicBool = AtomicBool::new(false);
         static GO: AtomicBool = AtomicBool::new(false);
-        holder.begins(|| {
-            let _held = orphans::hold(class_of(1024));
+        owner.begins(|| {
+            let _held = abandoned::hold(class_of(1024));
             INSIDE.store(true, Ordering::Release);
             while !GO.load(Ordering::Acquire) {
                 std::thread::yield_now();
@@ -270,8 +270,8 @@ fn a_child_can_free_what_was_changing_hands() {
         }
         other.begins(thread::trim);
         // It waits for the lock, with a span that is nobody's in name only.
-        let owner = || address_map::descriptor(held[7]).owner.load(Relaxed);
-        while owner() != address_map::OWNER_ORPHAN {
+        let owner_of = || address_map::descriptor(held[7]).owner.load(Relaxed);
+        while owner_of() != address_map::OWNER_ABANDONED {
             std::thread::yield_now();
         }
         assert!(child_does(|| {
@@ -284,12 +284,12 @@ fn a_child_can_free_what_was_changing_hands() {
             check();
         }));
         GO.store(true, Ordering::Release);
-        holder.does(|| ());
+        owner.does(|| ());
         other.does(|| ());
         check();
         held.into_iter().for_each(free);
         other.leaves();
-        holder.leaves();
+        owner.leaves();
         purge();
         assert_eq!(in_use(1024), 0);
     });
@@ -301,8 +301,8 @@ fn a_child_may_have_no_heap() {
     alone(|| {
         let other = Other::new();
         other.allocates(1024, 1);
-        assert_eq!(Ledger::take().heaps, (1, 1));
-        assert!(child_does(|| assert_eq!(Ledger::take().heaps, (0, 1))));
+        assert_eq!(Stats::take().heaps, (1, 1));
+        assert!(child_does(|| assert_eq!(Stats::take().heaps, (0, 1))));
         other.leaves();
     });
 }
@@ -436,17 +436,17 @@ fn forks_are_seen_once_and_from_the_start() {
     });
 }
 
-/// The first thread has no one to share with, the second only frees: there are no commons.
+/// The first thread has no one to share with, the second only frees: there are no shared heap.
 #[test]
-fn a_child_may_have_no_commons() {
+fn a_child_may_have_no_shared_heap() {
     alone(|| {
         let other = Other::new();
         let held = other.allocates(1024, 40);
         held[..2].iter().copied().for_each(free);
-        assert_eq!(Ledger::take().heaps, (2, 2));
+        assert_eq!(Stats::take().heaps, (2, 2));
         assert!(child_does(|| {
             check();
-            assert_eq!(Ledger::take().heaps, (1, 2));
+            assert_eq!(Stats::take().heaps, (1, 2));
             held[2..].iter().copied().for_each(free);
             purge();
             check();
@@ -499,7 +499,7 @@ fn destructors_may_free_when_the_heap_is_gone() {
         assert_eq!(in_use(1024), 10 + 3 + 16);
         mine[30..].iter().chain(&own[..3 + 16]).copied().for_each(free);
         purge();
-        let left = Ledger::take();
+        let left = Stats::take();
         assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 0, 0));
         assert_eq!(left.spans.bytes, 0, "a span is lost");
         check();
@@ -540,16 +540,16 @@ fn the_last_destructor_loses_no_heap() {
             // SAFETY: the key exists.
             assert_eq!(unsafe { libc::pthread_setspecific(key, rounds) }, 0);
         });
-        assert_eq!(Ledger::take().heaps.0, 2);
+        assert_eq!(Stats::take().heaps.0, 2);
         other.leaves();
         // PTHREAD_DESTRUCTOR_ITERATIONS
         assert!(LATE.load(Ordering::Relaxed) >= 4);
-        assert_eq!(Ledger::take().heaps.0, 1);
+        assert_eq!(Stats::take().heaps.0, 1);
         check();
     });
 }
 
-/// Makes more visits than a thread may without a heap when the C library asks for the last time.
+/// Makes more slow_ticks than a thread may without a heap when the C library asks for the last time.
 extern "C" fn many_at_last(left: *mut libc::c_void) {
     // PTHREAD_DESTRUCTOR_ITERATIONS is 4.
     if LATE.fetch_add(1, Ordering::Relaxed) < 3 {
@@ -576,7 +576,7 @@ fn a_newcomers_last_destructor_makes_no_heap() {
         AGAIN.store(key, Ordering::Relaxed);
         let other = Other::new();
         other.does(move || {
-            // 16 visits, as many as a newcomer makes.
+            // 16 slow_ticks, as many as a newcomer makes.
             blocks(64, 8).into_iter().for_each(free);
             let left = core::ptr::without_provenance(1);
             // SAFETY: the key exists.
@@ -584,7 +584,7 @@ fn a_newcomers_last_destructor_makes_no_heap() {
         });
         other.leaves();
         assert_eq!(LATE.load(Ordering::Relaxed), 4);
-        assert_eq!(Ledger::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
+        assert_eq!(Stats::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
         assert_eq!(in_use(1024), 0);
         check();
     });
@@ -602,7 +602,7 @@ fn a_newcomer_may_fork() {
             assert!(child_does(|| {
                 held.iter().chain(&mine).copied().for_each(free);
                 blocks(1024, 100).into_iter().for_each(free);
-                assert_eq!(Ledger::take().heaps, (1, pool::CROWD + 2));
+                assert_eq!(Stats::take().heaps, (1, pool::CROWD + 2));
                 assert_eq!(in_use(512), 0);
                 check();
             }));
@@ -614,7 +614,7 @@ fn a_newcomer_may_fork() {
     });
 }
 
-/// Without a key threads are not seen to leave: they share the commons, and no heap is lost.
+/// Without a key threads are not seen to leave: they share the shared heap, and no heap is lost.
 #[test]
 fn it_works_without_a_thread_key() {
     alone(|| {
@@ -625,9 +625,9 @@ fn it_works_without_a_thread_key() {
         let other = Other::new();
         let others = other.allocates(1024, 20);
         other.leaves();
-        assert_eq!(Ledger::take().heaps, (0, 1));
-        // The commons hold on to no full span.
-        let tag = Heap::tag(commons::heap());
+        assert_eq!(Stats::take().heaps, (0, 1));
+        // The shared heap hold on to no full span.
+        let tag = Heap::tag(shared::heap());
         let theirs: HashSet<usize> = held
             .iter()
             .chain(&others)
@@ -666,7 +666,7 @@ fn as_a_global_allocator_it_keeps_layouts() {
                 assert!(Cairn.alloc_zeroed(layout(huge)).is_null());
             }
         }
-        assert_eq!(Ledger::take().allocated(), 0);
+        assert_eq!(Stats::take().allocated(), 0);
         assert!(!allocate(1).is_null());
     });
 }
@@ -771,7 +771,7 @@ fn it_says_what_is_wrong_with_a_pointer() {
             // SAFETY: live blocks.
             unsafe { deallocate_named(block, "a name") };
         }
-        let left = Ledger::take();
+        let left = Stats::take();
         assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 1, 0));
         // Two threads at once, one of which was faster.
         address_map::descriptor(twice).owner.store(address_map::OWNER_NONE, Relaxed);

@@ -1,6 +1,6 @@
-//! What one heap does with its spans, step by step, as the ledger and the descriptors show it;
+//! What one heap does with its spans, step by step, as the statistics and the descriptors show it;
 //! what the interface answers.
-//! The figures are those of docs/heap.md: a change of policy changes them here.
+//! The figures are those of docs/design/heap.md: a change of policy changes them here.
 
 use super::alone::{alone, panics};
 use super::heaps::{self, Other};
@@ -10,7 +10,7 @@ use crate::os::{self, fault};
 use crate::size_class::class_of;
 use crate::sync::Ordering;
 use crate::{
-    ClassRow, Ledger, NoMemory, address_map, allocate, allocate_aligned, allocate_zeroed, check,
+    ClassRow, NoMemory, Stats, address_map, allocate, allocate_aligned, allocate_zeroed, check,
     deallocate, purge, thread,
 };
 use core::ptr::null_mut;
@@ -30,7 +30,7 @@ fn free(block: *mut u8) {
 }
 
 fn row(size: usize) -> ClassRow {
-    Ledger::take().classes[class_of(size)]
+    Stats::take().classes[class_of(size).index()]
 }
 
 /// (spans, in use, cached, free, untouched) of a class.
@@ -359,7 +359,7 @@ fn the_check_notices_a_wrong_link() {
             Block::set_next(second, block.wrapping_add(100).cast());
             assert!(panics(check), "a link into a block");
             Block::set_next(second, block.wrapping_sub(1 << 40).cast());
-            assert!(panics(check), "a link out of the window");
+            assert!(panics(check), "a link out of the reservation");
             Block::set_next(second, third);
         }
         check();
@@ -392,19 +392,19 @@ fn the_check_notices_a_wrong_link() {
     });
 }
 
-/// What the ledger says adds up.
+/// What the statistics say adds up.
 #[test]
-fn the_ledger_adds_up() {
+fn the_stats_adds_up() {
     alone(|| {
-        let empty = Ledger::take();
+        let empty = Stats::take();
         assert_eq!((empty.total().bytes, empty.allocated(), empty.clean), (0, 0, 0));
         assert_eq!(empty.heaps, (0, 0));
         let small = blocks(20);
         let large = allocate(100 << 10);
         let mapping = allocate(33 << 20);
         free(allocate(300 << 10));
-        let l = Ledger::take();
-        let row = l.classes[class_of(1024)];
+        let l = Stats::take();
+        let row = l.classes[class_of(1024).index()];
         assert_eq!(row.size, 1024);
         assert_eq!(row.in_use + row.cached + row.free + row.untouched, 2 * IN_SPAN);
         assert_eq!((row.spans, l.spans.bytes), (2, 2 << 14));
@@ -426,7 +426,7 @@ fn the_ledger_adds_up() {
         assert_eq!(l.clean + l.dirty.bytes + l.large.bytes + l.spans.bytes, slices << 14);
         small.into_iter().chain([large, mapping]).for_each(free);
         assert!(purge() > 0);
-        let l = Ledger::take();
+        let l = Stats::take();
         assert!(l.given_back > 0);
         assert_eq!(l.total().bytes, l.metadata.bytes);
         assert_eq!(pool::in_use(), 1);
@@ -473,8 +473,8 @@ fn sizes_that_cannot_be_are_refused() {
             assert!(allocate_zeroed(size).is_null());
             assert!(allocate_aligned(size, 1 << 20).is_null());
         }
-        let ledger = Ledger::take();
-        assert_eq!((ledger.large_blocks, ledger.mapping_blocks), (0, 0));
+        let stats = Stats::take();
+        assert_eq!((stats.large_blocks, stats.mapping_blocks), (0, 0));
         check();
     });
 }

@@ -1,10 +1,10 @@
 //! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
 
 use super::alone::alone;
-use crate::heap::{Heap, commons, pool};
+use crate::heap::{Heap, pool, shared};
 use crate::size_class::{CLASSES, class_of};
 use crate::{
-    ClassRow, Ledger, address_map, allocate, allocate_zeroed, arena, check, deallocate, purge,
+    ClassRow, Stats, address_map, allocate, allocate_zeroed, arena, check, deallocate, purge,
     reallocate, thread, usable_size,
 };
 use core::ptr::null_mut;
@@ -83,7 +83,7 @@ pub(super) fn free(block: *mut u8) {
 }
 
 fn row(size: usize) -> ClassRow {
-    Ledger::take().classes[class_of(size)]
+    Stats::take().classes[class_of(size).index()]
 }
 
 fn owner(block: *mut u8) -> u32 {
@@ -201,11 +201,11 @@ fn the_first_blocks_are_shared_ones() {
         // The only thread shares with nobody.
         let mine = allocate(64);
         assert_eq!(owner(mine), my_tag());
-        assert!(commons::heap().is_null());
+        assert!(shared::heap().is_null());
         for (size, shared) in [(64, 7), (512, 5), (1024, 3), (4096, 3)] {
             let other = Other::new();
             let held = other.allocates(size, shared + 1);
-            let common = Heap::tag(commons::heap());
+            let common = Heap::tag(shared::heap());
             assert!(held[..shared].iter().all(|&block| owner(block) == common), "{size}");
             let tag = other.does(my_tag);
             assert_eq!(owner(held[shared]), tag);
@@ -230,28 +230,28 @@ fn the_first_blocks_are_shared_ones() {
 fn heaps_are_used_by_one_thread_after_the_other() {
     alone(|| {
         free(allocate(64));
-        assert_eq!(Ledger::take().heaps, (1, 1));
+        assert_eq!(Stats::take().heaps, (1, 1));
         let (one, two) = (Other::new(), Other::new());
         let first = one.allocates(64, 1);
-        // The commons have one.
-        assert_eq!(Ledger::take().heaps, (2, 3));
+        // The shared heap have one.
+        assert_eq!(Stats::take().heaps, (2, 3));
         let second = two.allocates(64, 1);
-        assert_eq!(Ledger::take().heaps, (3, 4));
+        assert_eq!(Stats::take().heaps, (3, 4));
         let tag = one.does(my_tag);
         one.frees(&first);
         one.leaves();
-        assert_eq!(Ledger::take().heaps, (2, 4));
+        assert_eq!(Stats::take().heaps, (2, 4));
         let three = Other::new();
         three.frees(&second);
         assert_eq!(three.does(my_tag), tag);
-        assert_eq!(Ledger::take().heaps, (3, 4));
+        assert_eq!(Stats::take().heaps, (3, 4));
         three.leaves();
         two.leaves();
-        assert_eq!(Ledger::take().heaps, (1, 4));
+        assert_eq!(Stats::take().heaps, (1, 4));
         // A thread that only allocates nothing has none.
         let idle = Other::new();
         idle.does(|| free(core::ptr::null_mut()));
-        assert_eq!(Ledger::take().heaps, (1, 4));
+        assert_eq!(Stats::take().heaps, (1, 4));
         idle.leaves();
         check();
     });
@@ -269,11 +269,11 @@ fn what_a_thread_leaves_another_takes_over() {
         check();
         let spans = row(1024).spans;
         assert_eq!(row(1024).in_use, held.len());
-        // The listed one is adopted, with its untouched blocks.
+        // The listed one is reclaimed, with its untouched blocks.
         let mine = allocate(1024);
         assert_eq!((row(1024).spans, owner(mine)), (spans, my_tag()));
         assert!(held[3..].iter().any(|&block| block.addr() >> 14 == mine.addr() >> 14));
-        // Of the full ones a free makes this thread the holder, once it keeps no more.
+        // Of the full ones a free makes this thread the owner, once it keeps no more.
         let full = &held[3..3 + 4 * IN_SPAN - 5];
         assert!(full.iter().all(|&block| owner(block) != my_tag()));
         let before = row(1024);
@@ -290,7 +290,7 @@ fn what_a_thread_leaves_another_takes_over() {
     });
 }
 
-/// A request to give back reaches a thread at its next slow visit.
+/// A request to give back reaches a thread at its next slow tick.
 #[test]
 fn other_threads_follow_a_purge() {
     alone(|| {
@@ -334,7 +334,7 @@ fn idle_spans(others: bool) {
     let (half, rest): (Vec<_>, Vec<_>) = held.iter().partition(|block| block.addr() >> 10 & 1 == 0);
     half.into_iter().for_each(free);
     assert!(rest[..3 * IN_SPAN / 2].iter().all(|&block| owner(block) == my_tag()));
-    // Two rounds of upkeep: 14 each, after 64 visits each, a visit for 64 blocks at least.
+    // Two rounds of upkeep: 14 each, after 64 slow_ticks each, a visit for 64 blocks at least.
     let busy = blocks(16, 2 * 14 * 64 * 70);
     let mine = rest[..3 * IN_SPAN / 2].iter().filter(|&&block| owner(block) == my_tag()).count();
     assert_eq!(mine, if others { 0 } else { 3 * IN_SPAN / 2 });
@@ -472,7 +472,7 @@ fn untouched_blocks_of_a_span_put_aside_are_used_later() {
         let left = gone.allocates(1024, 3 + 4);
         gone.leaves();
         let spans = row(1024).spans;
-        // The orphan comes before what is untouched, and is used up first.
+        // The abandoned span comes before what is untouched, and is used up first.
         let next = blocks(1024, 2 * 12);
         let last = left.last().expect("some").addr() >> 14;
         assert!(next[..12].iter().all(|block| block.addr() >> 14 == last));
@@ -577,7 +577,7 @@ fn race_for_spans(sizes: &[usize]) {
     for round in 1..=ROUNDS {
         let mut held = Vec::new();
         for (&size, theirs) in sizes.iter().rev().zip(THEIRS[..count].iter().rev()) {
-            let mut span = blocks(size, usize::from(CLASSES[class_of(size)].blocks));
+            let mut span = blocks(size, usize::from(class_of(size).layout().blocks));
             theirs.store(span.pop().expect("some"), Ordering::Relaxed);
             held.append(&mut span);
         }
@@ -626,29 +626,29 @@ fn a_thread_that_leaves_during_frees_keeps_nothing() {
             held.into_iter().for_each(|block| free(block.0));
             thread.join().expect("no panic");
             purge();
-            assert_eq!(Ledger::take().spans.bytes, 0, "round {round}");
+            assert_eq!(Stats::take().spans.bytes, 0, "round {round}");
         }
         check();
     });
 }
 
-/// In a crowd a thread makes 16 slow visits without a heap, unless one waits for it.
+/// In a crowd a thread makes 16 slow slow_ticks without a heap, unless one waits for it.
 #[test]
 fn a_crowd_gets_heaps_that_it_needs() {
     alone(|| {
         crowd();
         let few = Other::new();
         let held = few.allocates(64, 8);
-        let common = Heap::tag(commons::heap());
+        let common = Heap::tag(shared::heap());
         assert!(held.iter().all(|&block| owner(block) == common));
         few.frees(&held);
         few.leaves();
-        assert_eq!(Ledger::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
+        assert_eq!(Stats::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
         let many = Other::new();
         let held = many.allocates(64, 16);
-        assert_eq!(Ledger::take().heaps.1, pool::CROWD + 2);
+        assert_eq!(Stats::take().heaps.1, pool::CROWD + 2);
         let last = many.allocates(64, 14);
-        assert_eq!(Ledger::take().heaps.1, pool::CROWD + 3);
+        assert_eq!(Stats::take().heaps.1, pool::CROWD + 3);
         // After one by one come two, four, eight.
         assert!(last.iter().all(|&block| owner(block) == common));
         let own = many.allocates(64, 1)[0];
@@ -658,7 +658,7 @@ fn a_crowd_gets_heaps_that_it_needs() {
         // It waits, and the next one takes it at once.
         let next = Other::new();
         let block = next.allocates(64, 1)[0];
-        assert_eq!(Ledger::take().heaps, (pool::CROWD + 2, pool::CROWD + 3));
+        assert_eq!(Stats::take().heaps, (pool::CROWD + 2, pool::CROWD + 3));
         next.frees(&[block]);
         next.leaves();
         check();
@@ -684,7 +684,7 @@ fn a_newcomer_gets_zeroed_memory() {
         let zero = other.does(|| allocate_zeroed(64));
         assert_eq!(bytes(zero), [0; 64]);
         other.frees(&[old, zero]);
-        assert_eq!((row(64).in_use, Ledger::take().heaps.0), (0, pool::CROWD + 1));
+        assert_eq!((row(64).in_use, Stats::take().heaps.0), (0, pool::CROWD + 1));
         other.leaves();
         check();
     });

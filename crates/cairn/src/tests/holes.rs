@@ -5,9 +5,9 @@ use super::alone::{Random, alone};
 use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::os;
-use crate::size_class::{CLASSES, SLICE_SIZE};
+use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::span::Span;
-use crate::{Ledger, allocate, arena, check, deallocate, purge, thread};
+use crate::{Stats, allocate, arena, check, deallocate, purge, thread};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -44,7 +44,8 @@ fn no_live_page_goes_and_no_block_is_lost() {
         let mut random = Random(0x1234_5678_9abc_def1);
         let mut holes = 0;
         for round in 0..6 {
-            for (class, layout) in CLASSES.iter().enumerate() {
+            for class in SizeClass::all() {
+                let layout = class.layout();
                 let size = layout.size as usize;
                 let run = arena::take_span(layout.slices as usize, 1).expect("there is memory");
                 // SAFETY: made of a run of its own; one reference.
@@ -53,7 +54,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
                 // Some are never carved in half of the rounds.
                 let carved = usize::from(layout.blocks) >> (round % 2);
                 while live.len() < carved {
-                    take(span.carve(carved - live.len()).0, &mut live);
+                    take(span.carve(carved - live.len()).list, &mut live);
                 }
                 live.iter().for_each(|&block| fill(block, size));
                 for step in 0..12 {
@@ -77,12 +78,12 @@ fn no_live_page_goes_and_no_block_is_lost() {
                         let from = live.len();
                         take(span.take_local(), &mut live);
                         take(
-                            if live.len() > from { Chain::EMPTY } else { span.carve(1).0 },
+                            if live.len() > from { Chain::EMPTY } else { span.carve(1).list },
                             &mut live,
                         );
                         live[from..].iter().for_each(|&block| fill(block, size));
                     }
-                    span.settle_count();
+                    span.clear_event();
                     span.check();
                     let distinct: BTreeSet<_> = live.iter().collect();
                     assert_eq!(distinct.len(), live.len(), "{size}");
@@ -139,10 +140,10 @@ fn a_purge_gives_back_the_pages_without_a_live_byte() {
             .map(|(block, size)| (std::ptr::with_exposed_provenance_mut::<u8>(block), size))
             .collect();
         live.iter().for_each(|&(block, size)| fill(block, size));
-        let before = Ledger::take().spans.resident;
+        let before = Stats::take().spans.resident;
         purge();
         check();
-        let after = Ledger::take().spans.resident;
+        let after = Stats::take().spans.resident;
         let floor = floor(&live);
         assert!(after <= floor + floor / 20 + (1 << 20), "{after} of {before}, floor {floor}");
         assert!(live.iter().all(|&(block, size)| is_filled(block, size)));
@@ -150,7 +151,7 @@ fn a_purge_gives_back_the_pages_without_a_live_byte() {
         live.iter().for_each(|&(block, _)| unsafe { deallocate(block) });
         purge();
         check();
-        assert_eq!(Ledger::take().spans.bytes, 0);
+        assert_eq!(Stats::take().spans.bytes, 0);
     });
 }
 
@@ -163,7 +164,7 @@ fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
         let size = |at: usize| 64 + at % 29 * 32;
         let mut live: Vec<_> = (0..60_000).map(|at| (allocate(size(at)), size(at))).collect();
         live.iter().for_each(|&(block, size)| fill(block, size));
-        let full = Ledger::take().spans.resident;
+        let full = Stats::take().spans.resident;
         while live.len() > 6_000 {
             let (block, _) = live.swap_remove(random.below(live.len()));
             // SAFETY: in use, the test's.
@@ -184,7 +185,7 @@ fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
                 // SAFETY: in use, the test's.
                 unsafe { deallocate(block) };
             }
-            resident = Ledger::take().spans.resident;
+            resident = Stats::take().spans.resident;
         }
         assert!(live.iter().all(|&(block, size)| is_filled(block, size)));
         check();
@@ -198,7 +199,7 @@ fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
         live.iter().for_each(|&(block, _)| unsafe { deallocate(block) });
         purge();
         check();
-        assert_eq!(Ledger::take().spans.bytes, 0);
+        assert_eq!(Stats::take().spans.bytes, 0);
         assert!(address_map::committed() > 0);
     });
 }

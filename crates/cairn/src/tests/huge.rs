@@ -1,7 +1,7 @@
 //! Which large blocks get huge pages. Those of the arena are in `arena`.
 
 use super::alone::alone;
-use super::window::flags_at;
+use super::reservation::flags_at;
 use crate::os;
 use crate::sync::Ordering;
 use crate::{allocate, deallocate, reallocate};

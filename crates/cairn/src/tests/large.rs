@@ -6,7 +6,7 @@ use super::heaps::Other;
 use crate::os::{self, fault};
 use crate::size_class::SLICE_SIZE;
 use crate::{
-    Ledger, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
+    Stats, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
     reallocate, usable_size,
 };
 use std::collections::HashSet;
@@ -43,13 +43,13 @@ fn resize(block: *mut u8, size: usize) -> *mut u8 {
 
 /// Slices that large blocks have, kept ones not counted; and how many blocks.
 fn large_slices() -> (usize, usize) {
-    let ledger = Ledger::take();
-    (ledger.large.bytes / SLICE_SIZE, ledger.large_blocks)
+    let stats = Stats::take();
+    (stats.large.bytes / SLICE_SIZE, stats.large_blocks)
 }
 
 fn mapped() -> (usize, usize) {
-    let ledger = Ledger::take();
-    (ledger.mappings.bytes, ledger.mapping_blocks)
+    let stats = Stats::take();
+    (stats.mappings.bytes, stats.mapping_blocks)
 }
 
 /// Whether there is a page at `at`.
@@ -169,7 +169,7 @@ fn what_is_cut_off_around_an_aligned_block_is_free() {
             if !dirty {
                 purge();
             }
-            let before = Ledger::take().dirty.bytes;
+            let before = Stats::take().dirty.bytes;
             assert_eq!(before > 0, dirty);
             let mut held = Vec::new();
             for (size, align) in [
@@ -182,7 +182,7 @@ fn what_is_cut_off_around_an_aligned_block_is_free() {
                 (100 * KIB, 64 * KIB),
             ] {
                 held.push(allocate_aligned(size, align));
-                let l = Ledger::take();
+                let l = Stats::take();
                 let slices = address_map::committed() - address_map::first_slice();
                 let sum = l.clean + l.dirty.bytes + l.large.bytes;
                 assert_eq!(sum, slices * SLICE_SIZE, "{size} at {align}");
@@ -205,7 +205,7 @@ fn one_run_is_kept_for_the_next_block() {
         assert_eq!(large_slices(), (13, 1));
         free(first);
         assert_eq!(large_slices(), (0, 0));
-        assert_eq!(Ledger::take().dirty.bytes, 13 * SLICE_SIZE);
+        assert_eq!(Stats::take().dirty.bytes, 13 * SLICE_SIZE);
         assert_eq!(allocate(190 * KIB), first);
         assert_eq!(large_slices(), (13, 1));
         free(first);
@@ -220,7 +220,7 @@ fn one_run_is_kept_for_the_next_block() {
         assert_eq!(allocate(213 * KIB).addr() >> 14, larger.addr() >> 14);
         check();
         purge();
-        assert_eq!(Ledger::take().dirty.bytes, 0);
+        assert_eq!(Stats::take().dirty.bytes, 0);
         // What is kept may be anything but zero.
         let big = allocate(7 * MIB);
         // SAFETY: a live block.

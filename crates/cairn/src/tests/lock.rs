@@ -3,10 +3,10 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::Other;
-use crate::heap::{commons, pool};
+use crate::heap::{pool, shared};
 use crate::os::Lock;
 use crate::size_class::class_of;
-use crate::{allocate, arena, check, deallocate, large, orphans};
+use crate::{abandoned, allocate, arena, check, deallocate, large};
 use std::boxed::Box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -126,10 +126,10 @@ impl<T> Held for T {}
 fn a_fork_waits_for_no_lock() {
     let locks: [Known; 5] = [
         ("arena", || Box::new(arena::hold())),
-        ("orphans", || Box::new(orphans::hold(class_of(1000)))),
+        ("abandoned", || Box::new(abandoned::hold(class_of(1000)))),
         ("mappings", || Box::new(large::hold_mappings())),
         ("pool", || Box::new(pool::hold())),
-        ("commons", || Box::new(commons::hold())),
+        ("shared heap", || Box::new(shared::hold())),
     ];
     for (name, hold) in locks {
         alone(|| {

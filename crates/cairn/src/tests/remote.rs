@@ -55,7 +55,7 @@ impl Span {
     }
 
     fn assert_state(&self, held: bool, pending: u32, listed_live: Option<u32>) {
-        assert_eq!(self.word.is_held(), held);
+        assert_eq!(self.word.is_owned(), held);
         assert_eq!(self.word.pending(), pending);
         assert_eq!(self.word.listed_live(), listed_live);
     }
@@ -85,21 +85,21 @@ fn what_is_pushed_comes_back_once_the_last_batch_first() {
 }
 
 #[test]
-fn only_a_full_span_becomes_an_orphan() {
+fn only_a_full_span_becomes_an_abandoned() {
     let span = Span::new();
     span.push(&[1]);
-    assert!(!span.word.orphan());
+    assert!(!span.word.abandon());
     span.assert_state(true, 1, None);
     assert_eq!(span.numbers(span.word.collect(span.base)), [1]);
-    assert!(span.word.orphan());
+    assert!(span.word.abandon());
     span.assert_state(false, 0, None);
-    assert!(span.word.adopt(span.base).is_none());
+    assert!(span.word.reclaim(span.base).is_none());
 }
 
 #[test]
-fn a_push_claims_an_orphan_and_keeps_its_batch() {
+fn a_push_claims_an_abandoned_span_and_keeps_its_batch() {
     let span = Span::new();
-    assert!(span.word.orphan());
+    assert!(span.word.abandon());
     // Whatever stands in the last link: the claimer's chain ends there.
     // SAFETY: the memory is this test's alone.
     unsafe { Block::set_next(span.block(5), span.block(6)) };
@@ -113,17 +113,17 @@ fn a_push_claims_an_orphan_and_keeps_its_batch() {
 }
 
 #[test]
-fn a_listed_span_is_adopted_with_what_is_pending() {
+fn a_listed_span_is_reclaimed_with_what_is_pending() {
     let span = Span::new();
     span.push(&[1]);
     assert!(span.word.list(4));
     span.assert_state(false, 1, Some(3));
     assert_eq!(span.push(&[2, 3]), Pushed::Queued);
     span.assert_state(false, 3, Some(1));
-    let chain = span.word.adopt(span.base).expect("it is listed");
+    let chain = span.word.reclaim(span.base).expect("it is listed");
     assert_eq!(span.numbers(chain), [3, 2, 1]);
     span.assert_state(true, 0, None);
-    assert!(span.word.adopt(span.base).is_none());
+    assert!(span.word.reclaim(span.base).is_none());
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn the_last_free_into_a_listed_span_claims_it_empty() {
     assert_eq!(span.push(&[1]), Pushed::Queued);
     assert_eq!(span.push(&[2, 3]), Pushed::ClaimedEmpty);
     span.assert_state(true, 0, None);
-    assert!(span.word.adopt(span.base).is_none());
+    assert!(span.word.reclaim(span.base).is_none());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn the_fields_of_the_word_lie_apart() {
     let all: Vec<usize> = (0..BLOCKS).collect();
     assert_eq!(span.push(&all), Pushed::Queued);
     span.assert_state(false, BLOCKS as u32, Some(0xffff - BLOCKS as u32));
-    let chain = span.word.adopt(span.base).expect("it is listed");
+    let chain = span.word.reclaim(span.base).expect("it is listed");
     let mut numbers = span.numbers(chain);
     numbers.reverse();
     assert_eq!(numbers, all);

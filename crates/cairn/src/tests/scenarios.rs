@@ -132,7 +132,8 @@ fn growers(attempt: &mut Attempt) {
     if !attempt.allocate(16) || !attempt.allocate(16) {
         return;
     }
-    attempt.live.iter_mut().for_each(|held| held.step = 4093);
+    // On every fourth page, which is enough to notice one that is lost or comes from elsewhere.
+    attempt.live.iter_mut().for_each(|held| held.step = 16381);
     let mut size = 32;
     while size <= 64 * MIB {
         let grown = attempt.reallocate(0, size) & attempt.reallocate(1, size);
@@ -147,7 +148,7 @@ fn stepwise_grower(attempt: &mut Attempt) {
     if !attempt.allocate(16) {
         return;
     }
-    attempt.live[0].step = 4093;
+    attempt.live[0].step = 16381;
     let mut size = 16;
     while size < 64 * MIB {
         size += 4 * KIB;

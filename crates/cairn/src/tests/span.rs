@@ -1,14 +1,16 @@
 //! A span by itself: its counters through every step of its life, and lists of spans.
 
 use super::alone::{Random, alone, panics};
-use crate::address_map::{self, OWNER_NONE, OWNER_ORPHAN};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
+use crate::allocate;
 use crate::arena;
 use crate::block::{Block, Chain};
+use crate::policy::HARDENED;
 use crate::remote::Pushed;
-use crate::size_class::{CLASSES, class_of};
-use crate::span::{Span, SpanList};
+use crate::size_class::{SizeClass, class_of};
+use crate::span::{Carved, Span, SpanList};
 use crate::sync::Ordering;
-use crate::{orphans, thread};
+use crate::{abandoned, thread};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -20,7 +22,7 @@ const TAG: u32 = 0x7000;
 fn span_of(size: usize) -> &'static mut Span {
     assert!(thread::start());
     let class = class_of(size);
-    let run = arena::take_span(CLASSES[class].slices as usize, 1).expect("there is memory");
+    let run = arena::take_span(class.span_slices(), 1).expect("there is memory");
     // SAFETY: made of a run of its own; these tests hold on to one reference.
     unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
 }
@@ -52,8 +54,8 @@ fn chain_of(blocks: &[*mut Block]) -> Chain {
 
 fn assert_counts(span: &Span, used: u32, free: u32, untouched: usize) {
     assert_eq!((span.used(), span.free(), span.untouched()), (used, free, untouched));
-    assert_eq!(span.has_local(), free > 0);
-    assert_eq!(span.has_room(), free > 0 || untouched > 0);
+    assert_eq!(span.has_local_free(), free > 0);
+    assert_eq!(span.has_blocks(), free > 0 || untouched > 0);
     // SAFETY: a span.
     let peeked = unsafe { Span::peek(span) };
     assert_eq!(peeked, (used as usize, (used + free) as usize));
@@ -72,7 +74,7 @@ fn a_new_span_is_described_and_untouched() {
             assert_counts(span, 0, 0, count);
             assert!(!span.is_full());
             assert_eq!(span.class(), class_of(size));
-            assert!(core::ptr::eq(span.layout(), &CLASSES[span.class()]));
+            assert!(core::ptr::eq(span.layout(), span.class().layout()));
             assert_eq!(span.base(), address_map::slice_address(span.index()));
             for i in 0..slices {
                 let d = address_map::descriptor_at(span.index() + i);
@@ -80,7 +82,7 @@ fn a_new_span_is_described_and_untouched() {
                 assert!(core::ptr::eq(d.slot.load(Ordering::Relaxed).cast(), &*span));
             }
             span.disown();
-            assert_eq!(owner(span.index() + slices - 1), OWNER_ORPHAN);
+            assert_eq!(owner(span.index() + slices - 1), OWNER_ABANDONED);
             span.own(TAG + 0x1000);
             assert_eq!(owner(span.index()), TAG + 0x1000);
             let (index, free) = (span.index(), arena::counts().clean);
@@ -98,18 +100,18 @@ fn blocks_are_carved_in_the_order_of_their_addresses() {
         let span = span_of(1024);
         let start = span.base();
         let at = |i: usize| start.wrapping_add(i * 1024).cast::<Block>();
-        assert_eq!(span.carve(0).0.count, 0);
-        let (list, zero) = span.carve(5);
-        assert!(zero);
+        assert_eq!(span.carve(0).list.count, 0);
+        let Carved { list, zeroed } = span.carve(5);
+        assert!(zeroed);
         assert_eq!(blocks(list), (0..5).map(at).collect::<Vec<_>>());
         assert_counts(span, 5, 0, 11);
-        let (list, _) = span.carve(1);
+        let list = span.carve(1).list;
         assert_eq!(blocks(list), [at(5)]);
-        let (list, _) = span.carve(100);
+        let list = span.carve(100).list;
         assert_eq!(blocks(list), (6..16).map(at).collect::<Vec<_>>());
         assert_counts(span, 16, 0, 0);
-        let (list, zero) = span.carve(100);
-        assert!(list.head.is_null() && !zero);
+        let Carved { list, zeroed } = span.carve(100);
+        assert!(list.head.is_null() && !zeroed);
         // Exactly these are blocks.
         let described = address_map::descriptor_at(span.index());
         for offset in 0..20_000 {
@@ -127,10 +129,10 @@ fn memory_that_was_used_before_is_not_called_zero() {
         let span = span_of(1024);
         span.release();
         let span = span_of(1024);
-        assert!(!span.carve(1).1);
+        assert!(!span.carve(1).zeroed);
         // And slack stands in front.
         let span = span_of(48);
-        let (list, _) = span.carve(1);
+        let list = span.carve(1).list;
         assert_eq!(list.head.addr() - span.base().addr(), 16384 - 341 * 48);
     });
 }
@@ -139,7 +141,7 @@ fn memory_that_was_used_before_is_not_called_zero() {
 fn what_is_freed_is_handed_out_again() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(7).0);
+        let all = blocks(span.carve(7).list);
         for (i, &block) in all.iter().enumerate() {
             assert_eq!(push(span, block), i == 6, "an event comes with the last");
             assert_counts(span, 6 - i as u32, i as u32 + 1, 9);
@@ -163,7 +165,7 @@ fn what_is_freed_is_handed_out_again() {
 fn a_full_span_has_an_event_after_some_frees() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(16).0);
+        let all = blocks(span.carve(16).list);
         span.set_full(3);
         assert!(span.is_full());
         assert_counts(span, 16, 0, 0);
@@ -171,7 +173,7 @@ fn a_full_span_has_an_event_after_some_frees() {
         assert_counts(span, 14, 2, 0);
         assert!(push(span, all[2]));
         assert_counts(span, 13, 3, 0);
-        span.settle_count();
+        span.clear_event();
         assert!(!span.is_full());
         assert_counts(span, 13, 3, 0);
         for &block in &all[3..15] {
@@ -182,7 +184,7 @@ fn a_full_span_has_an_event_after_some_frees() {
         // More than there are in use: the event is the last free.
         span.set_active();
         span.take_local();
-        span.settle_count();
+        span.clear_event();
         let others = chain_of(&all[2..]);
         span.absorb(others);
         span.set_full(3);
@@ -195,7 +197,7 @@ fn a_full_span_has_an_event_after_some_frees() {
 fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(16).0);
+        let all = blocks(span.carve(16).list);
         span.absorb(Chain::EMPTY);
         assert_counts(span, 16, 0, 0);
         span.set_full(8);
@@ -203,7 +205,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert_counts(span, 11, 5, 0);
         span.set_active();
         assert_eq!(blocks(span.take_local()).len(), 5);
-        span.settle_count();
+        span.clear_event();
         span.claim(chain_of(&all[10..]));
         assert_counts(span, 10, 6, 0);
         // After a fork only what is pending is believed.
@@ -212,7 +214,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert!(!span.is_full());
         assert_counts(span, 14, 2, 0);
         let young = span_of(1024);
-        let some = blocks(young.carve(4).0);
+        let some = blocks(young.carve(4).list);
         young.set_full(2);
         young.forget_lists();
         young.absorb(chain_of(&some[..1]));
@@ -220,7 +222,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert_counts(young, 15, 1, 0);
         // And of what comes back by a way that does not count, there is nothing left.
         young.empty();
-        assert_eq!((young.used(), young.has_local()), (0, false));
+        assert_eq!((young.used(), young.has_local_free()), (0, false));
     });
 }
 
@@ -231,7 +233,7 @@ fn every_span_has_a_word_of_its_own() {
         let spans: Vec<&mut Span> = (0..130).map(|_| span_of(1024)).collect();
         let mut given = Vec::new();
         for span in spans {
-            let all = blocks(span.carve(16).0);
+            let all = blocks(span.carve(16).list);
             // SAFETY: blocks of that span, in use.
             let pushed = unsafe { span.word().push(span.base(), chain_of(&all[3..6])) };
             assert_eq!(pushed, Pushed::Queued);
@@ -250,7 +252,7 @@ fn every_span_has_a_word_of_its_own() {
 fn the_check_notices_wrong_links_and_counts() {
     alone(|| {
         let span = span_of(1024);
-        let all = blocks(span.carve(8).0);
+        let all = blocks(span.carve(8).list);
         all.iter().take(3).for_each(|&block| {
             push(span, block);
         });
@@ -270,7 +272,16 @@ fn the_check_notices_wrong_links_and_counts() {
             Block::set_next(all[0], null_mut());
         }
         span.check();
-        address_map::describe(span.index(), 1, address_map::slot(span.index()), TAG, 3);
+        // SAFETY: the span is ours, and no block of it is used any more.
+        unsafe {
+            address_map::describe(
+                span.index(),
+                1,
+                address_map::slot(span.index()),
+                TAG,
+                SizeClass::in_turn(3),
+            );
+        }
         assert!(panics(|| span.check()), "another class");
     });
 }
@@ -313,17 +324,17 @@ fn a_list_of_spans_is_a_list() {
 }
 
 #[test]
-fn the_fullest_orphan_is_adopted() {
+fn the_fullest_abandoned_span_is_reclaimed() {
     alone(|| {
         let class = class_of(1024);
-        assert!(orphans::adopt(class).is_none());
+        assert!(abandoned::reclaim(class).is_none());
         let mut spans = Vec::new();
         for live in [3, 9, 12, 1] {
             let span = span_of(1024);
-            let all = blocks(span.carve(live).0);
+            let all = blocks(span.carve(live).list);
             // SAFETY: the test holds the span.
-            assert!(unsafe { orphans::leave(span) });
-            assert_eq!(owner(span.index()), OWNER_ORPHAN);
+            assert!(unsafe { abandoned::list(span) });
+            assert_eq!(owner(span.index()), OWNER_ABANDONED);
             spans.push((&raw mut *span, all));
         }
         // What is pending in the fullest makes it the second.
@@ -340,15 +351,15 @@ fn the_fullest_orphan_is_adopted() {
             let (word, base) = ((**span).word(), (**span).base());
             assert_eq!(word.push(base, chain_of(all)), Pushed::ClaimedEmpty);
             assert_eq!(SpanList::after(*span), spans[2].0);
-            orphans::remove(*span, class);
+            abandoned::remove(*span, class);
             assert!(SpanList::after(*span).is_null());
         }
         for (expected, pending) in [(1, 0), (2, 5), (0, 0)] {
-            let (span, chain) = orphans::adopt(class).expect("some are left");
+            let (span, chain) = abandoned::reclaim(class).expect("some are left");
             assert_eq!(span, spans[expected].0);
             assert_eq!(chain.count, pending);
         }
-        assert!(orphans::adopt(class).is_none());
+        assert!(abandoned::reclaim(class).is_none());
     });
 }
 
@@ -357,20 +368,40 @@ fn a_span_is_not_left_if_everything_in_it_is_pending() {
     alone(|| {
         let class = class_of(1024);
         let span = span_of(1024);
-        let all = blocks(span.carve(4).0);
+        let all = blocks(span.carve(4).list);
         // SAFETY: blocks of a span that the test holds, in use.
         unsafe {
             assert_eq!(span.word().push(span.base(), chain_of(&all)), Pushed::Queued);
-            assert!(!orphans::leave(span));
+            assert!(!abandoned::list(span));
         }
-        assert!(span.word().is_held());
-        assert!(orphans::adopt(class).is_none());
+        assert!(span.word().is_owned());
+        assert!(abandoned::reclaim(class).is_none());
         // Lists are one per class.
         let other = span_of(64);
         other.carve(1);
         // SAFETY: the test holds the span.
-        assert!(unsafe { orphans::leave(other) });
-        assert!(orphans::adopt(class).is_none());
-        assert!(orphans::adopt(class_of(64)).is_some());
+        assert!(unsafe { abandoned::list(other) });
+        assert!(abandoned::reclaim(class).is_none());
+        assert!(abandoned::reclaim(class_of(64)).is_some());
+    });
+}
+
+#[test]
+fn a_link_shows_its_address_in_the_default_build_only() {
+    alone(|| {
+        let [first, second] = [allocate(64), allocate(64)].map(|block| block.cast::<Block>());
+        // SAFETY: the two blocks are this test's, and nobody's list has them.
+        unsafe {
+            Block::set_next(first, second);
+            let raw = first.cast::<usize>().read();
+            assert_eq!(raw == second.addr(), !HARDENED);
+            assert_eq!(Block::next(first), second);
+            Block::set_next(first, null_mut());
+            assert!(Block::next(first).is_null());
+            // The same link elsewhere looks different.
+            Block::set_next(second, null_mut());
+            let equal = first.cast::<usize>().read() == second.cast::<usize>().read();
+            assert_eq!(equal, !HARDENED);
+        }
     });
 }

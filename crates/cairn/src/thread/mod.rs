@@ -3,24 +3,24 @@
 //! Never: looks inside spans.
 //! Threads: each for itself; a forked child repairs what others left half done (see `settle`).
 //! Checked: the process and thread tests of the C layer.
-//! Story: docs/fork.md, docs/tls.md
+//! Story: docs/design/fork.md, docs/design/tls.md
 
 mod purge;
-mod slot;
-mod small;
+mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::Block;
-use crate::heap::{self, Heap, commons, pool, salvage};
+use crate::heap::{self, Heap, pool, salvage, shared};
 use crate::os::Lock;
-use crate::size_class::{CLASSES, SLICE_SIZE};
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
-use crate::{arena, large, orphans, os};
+use crate::reservation;
+use crate::size_class::{SLICE_SIZE, SizeClass};
+use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
+use crate::{abandoned, arena, large, os};
+use core::ffi::c_void;
 use core::ptr::null_mut;
 
 pub use purge::start_purge_thread;
-pub(crate) use slot::{get as heap, owns};
-pub use small::start_small_thread;
+pub(crate) use tls::get as heap;
 
 /// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
 /// its tag is no real heap's: those stand at multiples of a page.
@@ -41,13 +41,13 @@ pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
 /// The heap of threads that have given theirs back.
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 
-/// The window and the key are made once.
-static STARTED: Lock<()> = Lock::new(());
+/// The reservation and the key are made once.
+pub(crate) static STARTED: Lock<()> = Lock::new(());
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// Slow visits of a thread before a heap is made for it in a crowd. A heap is a page; each of these
-/// visits takes the commons' lock.
-const VISITS_WITHOUT: usize = 16;
+/// Slow slow_ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these
+/// slow_ticks takes the shared heap' lock.
+const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
 /// Whether the C library calls us around each fork.
 static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
 
@@ -58,7 +58,7 @@ fn is_stand_in(heap: *mut Heap) -> bool {
 /// The calling thread's heap, made if need be; null if it is new or has given it back, or if there is
 /// none.
 fn own_heap() -> *mut Heap {
-    match slot::get() {
+    match tls::get() {
         heap if !is_stand_in(heap) => heap,
         heap if core::ptr::eq(heap, &raw const GONE.heap) => null_mut(),
         _ if is_new() => null_mut(),
@@ -66,32 +66,29 @@ fn own_heap() -> *mut Heap {
     }
 }
 
-/// Whether the calling thread, which has no heap, goes on without one for this slow visit: in a
-/// crowd the commons serve the first few if a heap would have to be made. Many threads need no more.
+/// Whether the calling thread, which has no heap, goes on without one for this slow tick: in a
+/// crowd the shared heap serve the first few if a heap would have to be made. Many threads need no more.
 #[cold]
 fn is_new() -> bool {
     // Relaxed: the crowd's heaps were taken after the key was made, under the lock that `has_free` takes.
     let key = KEY.load(Ordering::Relaxed);
-    // The values of 32 keys are in glibc's descriptor of the thread; for others it allocates.
-    if !(1..=32).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
+    if !(1..=os::STATIC_KEYS).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
         return false;
     }
-    // SAFETY: the key exists. Its value is a count until it is a heap; `leave` tells them apart.
-    unsafe {
-        let visits = libc::pthread_getspecific(key - 1).addr();
-        let next = core::ptr::without_provenance_mut(visits + 1);
-        visits < VISITS_WITHOUT && libc::pthread_setspecific(key - 1, next) == 0
-    }
+    // The value is a count until it is a heap; `leave` tells them apart.
+    let slow_ticks = os::thread_value(key - 1).addr();
+    let next = core::ptr::without_provenance(slow_ticks + 1);
+    slow_ticks < TICKS_WITHOUT_HEAP && os::set_thread_value(key - 1, next)
 }
 
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
 #[cold]
 #[inline(never)]
-pub(crate) fn refill(class: usize) -> *mut Block {
+pub(crate) fn refill(class: SizeClass) -> *mut Block {
     let heap = own_heap();
     if heap.is_null() {
         // New, or on its way out, or one thread more than there are heaps; or out of memory.
-        return if start() { commons::take(class, 1).head } else { null_mut() };
+        return if start() { shared::take(class, 1).head } else { null_mut() };
     }
     // SAFETY: the calling thread's own.
     unsafe { (*heap).refill(class) }
@@ -106,7 +103,7 @@ pub(crate) fn refill(class: usize) -> *mut Block {
 pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) {
     os::notice_fork();
     let heap = own_heap();
-    // SAFETY: the caller's contract; the heap is the calling thread's own.
+    // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
             heap::send_without_heap(span, block);
@@ -116,16 +113,16 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) 
     }
 }
 
-/// Sees to it that the window exists, for callers that need no heap.
+/// Sees to it that the reservation exists, for callers that need no heap.
 #[inline]
 pub(crate) fn start() -> bool {
-    address_map::exists() || make_window()
+    address_map::exists() || make_reservation()
 }
 
 #[cold]
-fn make_window() -> bool {
+fn make_reservation() -> bool {
     let started = STARTED.lock();
-    let made = !address_map::exists() && address_map::init();
+    let made = !address_map::exists() && reservation::init();
     drop(started);
     if made {
         see_forks();
@@ -138,9 +135,9 @@ fn make_window() -> bool {
 pub fn see_forks() {
     // Relaxed: it is asked once; the handlers may allocate to register, and no lock is held.
     if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers stay loaded as long as the process.
-        let error = unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
-        FORKS_SEEN.store(error == 0, Ordering::Relaxed);
+        let handlers =
+            os::ForkHandlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) };
+        FORKS_SEEN.store(os::on_fork(handlers), Ordering::Relaxed);
     }
 }
 
@@ -148,11 +145,8 @@ pub fn see_forks() {
 fn key() -> u32 {
     let _started = STARTED.lock();
     if KEY.load(Ordering::Relaxed) == 0 {
-        let mut key = 0;
-        // SAFETY: `key` is valid for writing; the destructor stays loaded as long as the process.
-        if unsafe { libc::pthread_key_create(&mut key, Some(leave)) } == 0 {
-            KEY.store(key + 1, Ordering::Relaxed);
-        }
+        let key = os::thread_key(leave).map_or(0, |key| key + 1);
+        KEY.store(key, Ordering::Relaxed);
     }
     KEY.load(Ordering::Relaxed)
 }
@@ -169,7 +163,7 @@ fn arrive() -> *mut Heap {
     let key = key();
     // The heaps of threads that a fork has left behind are as good as new ones.
     salvage::all();
-    let heap = match slot::get() {
+    let heap = match tls::get() {
         // The C library has allocated to register what it was told to.
         heap if !is_stand_in(heap) => return heap,
         _ if key == 0 => return null_mut(),
@@ -179,11 +173,9 @@ fn arrive() -> *mut Heap {
         return heap;
     }
     // First the slot: the C library may allocate to store the key.
-    slot::set(heap);
-    // SAFETY: the key exists.
-    let set = || unsafe { libc::pthread_setspecific(key - 1, heap.cast()) };
-    if os::keeping_errno(set) != 0 {
-        slot::set((&raw const EMPTY.heap).cast_mut());
+    tls::set(heap);
+    if !os::set_thread_value(key - 1, heap.cast()) {
+        tls::set((&raw const EMPTY.heap).cast_mut());
         // SAFETY: it was the calling thread's, which cannot reach it any more.
         unsafe { pool::put(heap) };
         return null_mut();
@@ -193,15 +185,15 @@ fn arrive() -> *mut Heap {
 
 /// The calling thread leaves: its heap goes to the pool, its spans to whoever needs them.
 /// Frees and allocations of later destructors still work.
-extern "C" fn leave(heap: *mut libc::c_void) {
+extern "C" fn leave(heap: *mut c_void) {
     let heap: *mut Heap = heap.cast();
-    let newcomer = heap.addr() <= VISITS_WITHOUT;
+    let newcomer = heap.addr() <= TICKS_WITHOUT_HEAP;
     // In a forked child glibc may hand a new thread the values of one that was ending.
-    if heap != slot::get() && !newcomer {
+    if heap != tls::get() && !newcomer {
         return;
     }
     // A newcomer, too, shall have no heap any more: nobody would take it back.
-    slot::set((&raw const GONE.heap).cast_mut());
+    tls::set((&raw const GONE.heap).cast_mut());
     if !newcomer {
         // SAFETY: it was the calling thread's, which cannot reach it any more.
         unsafe { pool::put(heap) };
@@ -211,15 +203,31 @@ extern "C" fn leave(heap: *mut libc::c_void) {
 /// Gives back what the calling thread holds free.
 pub(crate) fn trim() {
     os::notice_fork();
-    let heap = slot::get();
+    let heap = tls::get();
     if !is_stand_in(heap) {
         // SAFETY: the calling thread's own.
-        unsafe { (*heap).abandon() };
+        unsafe { (*heap).abandon_all() };
     }
     salvage::all();
-    commons::trim();
-    orphans::make_holes();
+    shared::trim();
+    abandoned::make_holes();
     heap::request_trim();
+}
+
+/// Has `told` called with one allocation in every `bytes` that each thread allocates in blocks of up to
+/// 64 KiB, by their block sizes: the one in which the count runs out. 0 bytes end that.
+///
+/// The calling thread follows at once, others at their next slow tick, and new ones from their first
+/// allocation with a heap of their own on. While it is on, what a thread frees is not kept for its next allocation, so that
+/// none is counted twice or left out. `told` gets the block and its size in bytes; it runs on the thread
+/// that allocates, and must not allocate or free. A profiler is built on this (docs/design/upkeep.md).
+pub fn sample_every(bytes: usize, told: heap::Told) {
+    heap::set_sampling(bytes, told);
+    let heap = tls::get();
+    if !is_stand_in(heap) {
+        // SAFETY: the calling thread's own.
+        unsafe { (*heap).follow_sampling() };
+    }
 }
 
 extern "C" fn prepare() {
@@ -250,22 +258,22 @@ static SETTLED: AtomicU32 = AtomicU32::new(0);
 
 /// In a forked child, before it has a second thread: makes whole what other threads were changing under
 /// a lock, if any was, and says that their heaps are dead. Both heaps that are not can be believed: the
-/// calling thread's, which is not inside the allocator, and the commons, if nobody was. Nothing here
+/// calling thread's, which is not inside the allocator, and the shared heap, if nobody was. Nothing here
 /// takes longer for a larger heap unless a lock was held.
 fn settle() {
     STARTED.settle_in_child();
-    let own = slot::get();
+    let own = tls::get();
     let own = if is_stand_in(own) { null_mut() } else { own };
-    pool::settle_in_child([own, commons::settle_in_child()]);
-    orphans::settle_in_child();
+    pool::settle_in_child([own, shared::settle_in_child()]);
+    abandoned::settle_in_child();
     large::settle_in_child();
     arena::settle_in_child(|| {
         let spans = address_map::heads().map(|(index, owner, class)| match owner {
             OWNER_LARGE => (index, large::slices_at(index)),
-            _ => (index, usize::from(CLASSES[class].slices)),
+            _ => (index, class.span_slices()),
         });
         // SAFETY: heaps are never unmapped.
-        let kept = |heap: *mut Heap| large::kept_run(unsafe { &(*heap).kept });
+        let kept = |heap: *mut Heap| large::cached_run(unsafe { &(*heap).large_cache });
         spans.chain(
             pool::all()
                 .filter_map(kept)

@@ -5,9 +5,9 @@
 //! Never: allocates in the thread, or takes a signal there.
 //! Threads: starts from any, once; a forked child's only one starts the child's.
 //! Checked: tests/purge_thread.rs, here and in the C layer.
-//! Story: docs/giving-back.md
+//! Story: docs/design/purging.md
 
-use super::{FORKS_SEEN, see_forks, start_small_thread, trim};
+use super::{FORKS_SEEN, see_forks, trim};
 use crate::os::Group;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::{arena, heap, os};
@@ -52,7 +52,7 @@ const FAILED: u32 = 2;
 /// Without it, time passes for the allocator only when a thread allocates or frees. The thread
 /// (`cairn-purge`) is one more in this process and in every child that it forks. All signals are
 /// blocked in it, it allocates nothing, and it ends with the thread that has called this.
-/// docs/giving-back.md says what else it changes for a program.
+/// docs/guide/memory.md says what else it changes for a program.
 ///
 /// Call it once, at the start of `main`. Any thread may call it, at any time. A second call changes
 /// nothing and answers as the first one: `true`, if that has not failed. One that comes while the
@@ -84,16 +84,13 @@ pub fn start_purge_thread() -> bool {
 fn begin() -> bool {
     // Handlers in the child run in the order in which they were registered: the allocator's before ours.
     see_forks();
-    let mut key = 0;
-    // SAFETY: `key` is valid for writing; the handlers stay loaded as long as the process.
-    unsafe {
-        if !FORKS_SEEN.load(Ordering::Relaxed) || libc::pthread_key_create(&mut key, Some(end)) != 0
-        {
-            return false;
-        }
-        KEY.store(key, Ordering::Relaxed);
-        libc::pthread_atfork(None, None, Some(begin_in_child)) == 0 && start()
+    if !FORKS_SEEN.load(Ordering::Relaxed) {
+        return false;
     }
+    let Some(key) = os::thread_key(end) else { return false };
+    KEY.store(key, Ordering::Relaxed);
+    let handlers = os::ForkHandlers { prepare: None, parent: None, child: Some(begin_in_child) };
+    os::on_fork(handlers) && start()
 }
 
 extern "C" fn begin_in_child() {
@@ -108,11 +105,10 @@ fn start() -> bool {
     THREAD.store(0, Ordering::Relaxed);
     let key = KEY.load(Ordering::Relaxed);
     // Any value but null. First, because the thread must not be without who ends it.
-    // SAFETY: the key exists.
-    if unsafe { libc::pthread_setspecific(key, (&raw const ENDING).cast()) } != 0 {
+    if !os::set_thread_value(key, (&raw const ENDING).cast()) {
         return false;
     }
-    let thread = start_small_thread(STACK_SIZE, run);
+    let thread = os::start_small_thread(STACK_SIZE, run);
     THREAD.store(thread.unwrap_or(0), Ordering::Relaxed);
     thread.is_some()
 }
@@ -126,8 +122,8 @@ extern "C" fn end(_: *mut c_void) {
     }
     ENDING.store(1, Ordering::Relaxed);
     os::wake(&ENDING);
-    // SAFETY: the thread is joined by nobody else, and it ends: the word says so.
-    unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
+    // It ends: the word says so.
+    os::join_thread(thread);
 }
 
 /// The thread's body. Nothing in here allocates.

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use supervisor::{Goal, Supervisor};
 
-/// Where the fuzzers' programs are, a folder for each kind.
-const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus");
+/// The fuzzers' programs: on each line a kind's name, and the bytes in hexadecimal.
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus.txt");
 /// The fuzz targets' names, which are also the folders' in which their programs lie.
 const KINDS: [(Kind, &str); 2] = [(Kind::Single, "single"), (Kind::Threads, "threads")];
 /// How often a program is replayed: what it meets differs with what ran before, and with time.
@@ -98,9 +98,8 @@ fn work(order: &str) {
     };
     let numbers: Vec<u64> = order.split(' ').filter_map(|word| word.parse().ok()).collect();
     let [seed, first, milliseconds] = numbers[..] else {
-        for (kind, path) in corpus() {
-            let program = std::fs::read(&path).expect("the corpus can be read");
-            run(&path.to_string_lossy(), kind, &program);
+        for (line, (kind, program)) in corpus().into_iter().enumerate() {
+            run(&format!("corpus {line}"), kind, &program);
         }
         return;
     };
@@ -119,14 +118,15 @@ fn folder_of(kind: Kind) -> &'static str {
 }
 
 /// The committed programs.
-fn corpus() -> Vec<(Kind, PathBuf)> {
-    let mut found = Vec::new();
-    for (kind, name) in KINDS {
-        let Ok(folder) = Path::new(CORPUS).join(name).read_dir() else { continue };
-        found.extend(folder.flatten().map(|entry| (kind, entry.path())));
-    }
-    found.sort_by(|a, b| a.1.cmp(&b.1));
-    found
+fn corpus() -> Vec<(Kind, Vec<u8>)> {
+    let text = std::fs::read_to_string(CORPUS).unwrap_or_default();
+    let program = |line: &str| {
+        let (name, digits) = line.split_once(' ')?;
+        let (kind, _) = KINDS.into_iter().find(|&(_, listed)| listed == name)?;
+        let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+        Some((kind, (0..digits.len()).step_by(2).map(byte).collect::<Option<_>>()?))
+    };
+    text.lines().map(|line| program(line).expect("a kind and bytes")).collect()
 }
 
 /// Program `index` of `seed`: as many random bytes as another random number says.

@@ -160,15 +160,11 @@ impl Supervisor {
 
     fn note(&self, order: &str, name: Option<String>, hung: bool, status: ExitStatus, log: &Path) {
         let name = name.unwrap_or_default();
-        let (kind, program) = match name.parse() {
-            Ok(index) => random_program(self.seed, index),
-            Err(_) => {
-                let found =
-                    corpus().into_iter().find(|(_, path)| path.as_os_str() == name.as_str());
-                found.map_or((Kind::Single, Vec::new()), |(kind, path)| {
-                    (kind, std::fs::read(path).unwrap_or_default())
-                })
-            }
+        let line = name.strip_prefix("corpus ").and_then(|line| line.parse::<usize>().ok());
+        let (kind, program) = match (line, name.parse()) {
+            (Some(line), _) => corpus().swap_remove(line),
+            (None, Ok(index)) => random_program(self.seed, index),
+            (None, Err(_)) => (Kind::Single, Vec::new()),
         };
         let said = std::fs::read(log).unwrap_or_default();
         let end = if hung { "it hangs".to_owned() } else { status.to_string() };

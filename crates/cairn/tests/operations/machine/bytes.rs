@@ -7,10 +7,10 @@ const MAPPING_MIN: usize = 32 << 20;
 /// The largest alignment.
 const ALIGN_SHIFT_MAX: u32 = 22;
 
-/// The classes' block sizes, as the ledger tells them; the last is the largest a span serves.
+/// The classes' block sizes, as the statistics tell them; the last is the largest a span serves.
 fn class_sizes() -> &'static [usize] {
     static SIZES: OnceLock<Vec<usize>> = OnceLock::new();
-    SIZES.get_or_init(|| cairn::Ledger::take().classes.iter().map(|row| row.size).collect())
+    SIZES.get_or_init(|| cairn::Stats::take().classes.iter().map(|row| row.size).collect())
 }
 
 /// What is still to be read of a program.

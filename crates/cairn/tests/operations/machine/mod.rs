@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Threads,
 }
 
-/// Operations done: calls that allocate, resize, free, purge, check or draw up the ledger.
+/// Operations done: calls that allocate, resize, free, purge, check or draw up the statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// While all other threads were at rest.
@@ -79,7 +79,7 @@ fn settle(table: &mut Table, purge: bool) {
         cairn::purge();
     }
     cairn::check();
-    let left = cairn::Ledger::take();
+    let left = cairn::Stats::take();
     let in_use: usize = left.classes.iter().map(|class| class.in_use).sum();
     let cached: usize = left.classes.iter().map(|class| class.cached).sum();
     assert!(in_use <= step::UNDER_WAY, "{in_use} blocks of spans are lost");

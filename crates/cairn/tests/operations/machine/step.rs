@@ -2,7 +2,7 @@
 
 use super::bytes::Bytes;
 use super::table::{Held, Table};
-use cairn::{Cairn, Ledger};
+use cairn::{Cairn, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
 use std::sync::Mutex;
@@ -380,18 +380,18 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
         return;
     }
     table.operations += 1;
-    let ledger = Ledger::take();
+    let stats = Stats::take();
     if company == Company::Together {
         return;
     }
-    let (live, (_, heaps)) = (table.blocks.len(), ledger.heaps);
-    let in_spans: usize = ledger.classes.iter().map(|class| class.in_use).sum();
-    let known = in_spans + ledger.large_blocks + ledger.mapping_blocks;
-    assert!(known >= live, "the ledger knows {known} blocks of {live}");
-    assert!(known <= live + heaps * UNDER_WAY, "the ledger has {known} blocks for {live}");
-    assert!(ledger.allocated() >= table.bytes, "{} bytes of {}", ledger.allocated(), table.bytes);
-    let cut = ledger.sum(|row| row.in_use + row.cached + row.free + row.untouched);
-    assert!(cut <= ledger.spans.bytes, "{cut} bytes in spans of {}", ledger.spans.bytes);
+    let (live, (_, heaps)) = (table.blocks.len(), stats.heaps);
+    let in_spans: usize = stats.classes.iter().map(|class| class.in_use).sum();
+    let known = in_spans + stats.large_blocks + stats.mapping_blocks;
+    assert!(known >= live, "the statistics know {known} blocks of {live}");
+    assert!(known <= live + heaps * UNDER_WAY, "the statistics have {known} blocks for {live}");
+    assert!(stats.allocated() >= table.bytes, "{} bytes of {}", stats.allocated(), table.bytes);
+    let cut = stats.sum(|row| row.in_use + row.cached + row.free + row.untouched);
+    assert!(cut <= stats.spans.bytes, "{cut} bytes in spans of {}", stats.spans.bytes);
 }
 
 fn exchange(slot: usize, held: Option<Held>) -> Option<Held> {

@@ -1,0 +1,75 @@
+//! Owns: what an address says: the block around it, and its size.
+//! Idea: a span's class is in the descriptor; runs and mappings are looked up.
+//! Never: believes an address: any value is answered.
+//! Threads: any; holds nothing.
+//! Checked: oracle tests; misuse tests of the C layer.
+//! Story: docs/design/layout.md
+
+use super::bad_pointer;
+use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::sync::Ordering;
+use crate::{large, os};
+
+/// The bytes of the span block that starts at `p`, any value at all; None if none does.
+#[inline(always)]
+pub(super) fn span_block_size(p: *mut u8) -> Option<usize> {
+    address_map::span_block(p).map(|(class, _)| class.block_size())
+}
+
+pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
+    os::notice_fork();
+    if !address_map::contains(p) {
+        return large::mapping_usable_size(p);
+    }
+    let d = address_map::descriptor(p);
+    (d.owner.load(Ordering::Relaxed) == OWNER_LARGE).then(|| large::usable_size(p))?
+}
+
+/// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
+/// Aborts on any other pointer.
+///
+/// # Safety
+/// `p` is null or the start of a live block of this allocator.
+#[inline]
+pub unsafe fn usable_size(p: *const u8) -> usize {
+    let p = p.cast_mut();
+    span_block_size(p).unwrap_or_else(|| usable_elsewhere(p))
+}
+
+#[inline(never)]
+fn usable_elsewhere(p: *mut u8) -> usize {
+    if p.is_null() {
+        return 0;
+    }
+    large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p))
+}
+
+/// The start of the block that `p` points to or into; None if it is none of this allocator's.
+/// Free blocks of a span count: the metadata does not tell them apart.
+pub fn base(p: *const u8) -> Option<*mut u8> {
+    block_around(p).map(|(start, _)| start)
+}
+
+/// The block that `p` points to or into: (start, usable bytes).
+pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
+    os::notice_fork();
+    if !address_map::contains(p) {
+        return large::mapping_base(p);
+    }
+    let index = address_map::slice_of(p);
+    if index < address_map::first_slice() || index >= address_map::committed() {
+        return None;
+    }
+    let d = address_map::descriptor(p);
+    let owner = d.owner.load(Ordering::Relaxed);
+    if owner == OWNER_NONE || owner == OWNER_LARGE {
+        return large::block_around(p);
+    }
+    let class = d.class();
+    let layout = class.layout();
+    let first = address_map::slice_address(address_map::span_index(p, class))
+        .wrapping_add(layout.slack as usize);
+    let offset = p.addr().checked_sub(first.addr())?;
+    let size = layout.size as usize;
+    Some((first.wrapping_add(offset / size * size), size))
+}

@@ -1,0 +1,287 @@
+//! Owns: the only bodies of allocate, deallocate and reallocate.
+//! Idea: small sizes in a few instructions; everything else falls through named cold steps.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
+//! Story: docs/design/fast-paths.md
+
+mod lookup;
+mod resize;
+mod zeroed;
+
+pub use lookup::{base, usable_size};
+pub use resize::{reallocate, reallocate_aligned};
+pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
+
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE};
+use crate::block::Caches;
+use crate::heap::{Heap, pool};
+use crate::large::{self, Freers};
+use crate::os::{self, fatal};
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::span::Span;
+use crate::sync::Ordering;
+use crate::{arena, thread};
+use core::ptr::null_mut;
+
+/// No block is larger: pointer differences must fit `isize`.
+const SIZE_MAX: usize = isize::MAX as usize;
+
+/// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
+const LARGE_CACHE_SLICES: usize = 512;
+
+/// Blocks of other threads' spans that are kept for this one's next allocation have at least this
+/// size: smaller ones share a cache line with blocks that others use.
+const FOREIGN_MIN: u32 = 64;
+
+/// What an allocation does when there is no memory. A type, so that the fast paths end in a
+/// tail call and need no frame.
+pub trait NoMemory {
+    /// Answers for the failed request.
+    fn answer(size: usize, align: usize) -> *mut u8;
+}
+
+/// Answers null.
+pub struct Null;
+
+impl NoMemory for Null {
+    #[inline(always)]
+    fn answer(_: usize, _: usize) -> *mut u8 {
+        null_mut()
+    }
+}
+
+/// Allocates `size` bytes, aligned to 16; null if there is no memory. A size of 0 gives a
+/// block like any other.
+#[inline(always)]
+pub fn allocate(size: usize) -> *mut u8 {
+    allocate_or::<Null>(size)
+}
+
+/// As `allocate`, with another answer than null.
+#[inline(always)]
+pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
+    if size > SMALL_MAX {
+        return allocate_medium::<F>(size);
+    }
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read; the size is small.
+    let (class, block) = unsafe {
+        let class = (*heap).caches.small_class(size);
+        (class, Caches::pop(&raw mut (*heap).caches, class))
+    };
+    if block.is_null() {
+        return allocate_slow::<F>(class, size, MIN_ALIGN);
+    }
+    block.cast()
+}
+
+#[inline(never)]
+fn allocate_medium<F: NoMemory>(size: usize) -> *mut u8 {
+    if size > MEDIUM_MAX {
+        return allocate_large::<F>(size, MIN_ALIGN);
+    }
+    allocate_class::<F>(size_class::medium_class(size), size, MIN_ALIGN)
+}
+
+#[inline(always)]
+fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+    let block = unsafe { Caches::pop(&raw mut (*thread::heap()).caches, class) };
+    if block.is_null() {
+        return allocate_slow::<F>(class, size, align);
+    }
+    block.cast()
+}
+
+/// Refills the cache, which is empty.
+#[cold]
+#[inline(never)]
+fn allocate_slow<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: the calling thread's heap, or a stand-in, which has no active span.
+    let mut block = unsafe { Heap::refill_short(thread::heap(), class) };
+    if block.is_null() {
+        block = thread::refill(class);
+    }
+    if block.is_null() { F::answer(size, align) } else { block.cast() }
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
+    let mut block = cached_block(size, align);
+    if block.is_null() {
+        block = new_block(size, align).block;
+    }
+    if block.is_null() { F::answer(size, align) } else { block }
+}
+
+/// The run that the calling thread's heap keeps, if it will do; null if not.
+#[inline(always)]
+fn cached_block(size: usize, align: usize) -> *mut u8 {
+    if align > large::COLOUR_STEP {
+        return null_mut();
+    }
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
+    unsafe {
+        let block = large::take_cached(&(*heap).large_cache, size);
+        if !block.is_null() {
+            (*heap).count_large();
+        }
+        block
+    }
+}
+
+#[inline(never)]
+fn new_block(size: usize, align: usize) -> large::Allocated {
+    os::notice_fork();
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    unsafe {
+        if (*heap).in_use {
+            (*heap).count_large();
+        }
+    }
+    if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
+        return large::Allocated::NONE;
+    }
+    large::allocate(size, align)
+}
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
+#[inline]
+pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
+    allocate_aligned_or::<Null>(size, align)
+}
+
+/// As `allocate_aligned`, with another answer than null.
+#[inline]
+pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
+    if align <= MIN_ALIGN {
+        return allocate_or::<F>(size);
+    }
+    debug_assert!(align.is_power_of_two());
+    match size_class::class_of_aligned(size, align) {
+        Some(class) => allocate_class::<F>(class, size, align),
+        None => allocate_large::<F>(size, align),
+    }
+}
+
+/// Frees a block; null is fine. Anything but a block's start, as far as the metadata shows it,
+/// ends the process with a message.
+///
+/// # Safety
+/// `p` is null or the start of a live block of this allocator; nobody uses the block any more.
+#[inline(always)]
+pub unsafe fn deallocate(p: *mut u8) {
+    // SAFETY: `p` is null or a live block's start, and nobody uses the block any more.
+    unsafe { deallocate_named(p, "free") };
+}
+
+/// As `deallocate`; a message about a bad pointer names `call`.
+///
+/// # Safety
+/// As for `deallocate`.
+#[inline(always)]
+pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
+    let heap = thread::heap();
+    // SAFETY: `p` is null or a live block's start, and nobody uses the block any more. The heap is the
+    // calling thread's, or a stand-in, which owns nothing.
+    unsafe {
+        let caches = &raw mut (*heap).caches;
+        match address_map::owned_block(p, Heap::tag(heap)) {
+            Some(at) if (*caches).is_start(at.class, at.number) => {
+                if !Caches::push(caches, at.class, p.cast()) {
+                    let span: *mut Span = at.slot().cast();
+                    if (*span).push_local(p.cast()) {
+                        (*heap).span_event(span);
+                    }
+                }
+            }
+            _ => deallocate_elsewhere(p, call),
+        }
+    }
+}
+
+// What sends a free down here:
+//
+//     an abandoned span  into the cache, as a block of an own span; if that is full, thread::send
+//     another's span     into the cache up to half its limit; else into a batch, or thread::send
+//     a large block      into the large cache, if that is empty
+//     null               nothing to do
+//     the rest           a large block, a mapping, or a bad pointer
+#[inline(never)]
+unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
+    let Some((class, owner)) = address_map::span_block(p) else {
+        // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
+        return unsafe { deallocate_large(p, call) };
+    };
+    let (heap, layout, is_abandoned) = (thread::heap(), class.layout(), owner == OWNER_ABANDONED);
+    let least = if is_abandoned { 0 } else { (layout.cache_limit / 2) as i32 };
+    // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
+    // which has no room and gathers nothing.
+    unsafe {
+        if (is_abandoned || layout.size >= FOREIGN_MIN) && (*heap).caches.left(class) > least {
+            Caches::push(&raw mut (*heap).caches, class, p.cast());
+            return;
+        }
+        let span = address_map::span_index(p, class);
+        if is_abandoned || !Heap::batch_push(heap, span, layout.size, p.cast()) {
+            thread::send(span, layout.size, p.cast(), is_abandoned);
+        }
+    }
+}
+
+#[inline(never)]
+unsafe fn deallocate_large(p: *mut u8, call: &str) {
+    os::notice_fork();
+    let heap = thread::heap();
+    let heaps = pool::in_use();
+    let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
+    let most = LARGE_CACHE_SLICES / heaps.max(1);
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    let keeps = unsafe { (*heap).in_use }
+        && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
+        // SAFETY: the calling thread's heap.
+        && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
+    if !keeps && !p.is_null() && !free_large(p) {
+        bad_pointer(call, p);
+    }
+}
+
+#[cold]
+fn free_large(p: *mut u8) -> bool {
+    if !address_map::contains(p) {
+        return large::free_mapping(p);
+    }
+    address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
+}
+
+/// Says what is wrong with `p` and aborts.
+#[cold]
+#[inline(never)]
+fn bad_pointer(call: &str, p: *mut u8) -> ! {
+    let reason = match base(p) {
+        Some(block) if block.addr() == p.addr() => "the block is being freed twice",
+        Some(_) => "the pointer is inside a block, not at its start",
+        None if address_map::contains(p) => "no block is here: freed already, or never allocated",
+        None => "the pointer is not from this allocator",
+    };
+    fatal(call, p, reason)
+}
+
+/// Gives back to the system all memory that is free, in every tier that this thread can reach
+/// at once; other threads' follow at their next slow tick. The number of bytes given back
+/// at once.
+pub fn purge() -> usize {
+    thread::trim();
+    arena::purge_all()
+}
+
+/// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
+/// allocate or free.
+pub fn check() {
+    pool::check();
+    arena::check();
+}

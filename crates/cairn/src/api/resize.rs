@@ -1,0 +1,94 @@
+//! Owns: how blocks change their size.
+//! Idea: in place as long as half of a block stays in use; large blocks grow where they stand, or by
+//!   moving pages; bytes are copied only for small ones.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: oracle tests with contents.
+//! Story: docs/design/large-blocks.md
+
+use super::lookup::{large_usable, span_block_size};
+use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
+use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
+use crate::{address_map, large, os};
+use core::ptr::null_mut;
+
+/// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
+/// Null if there is no memory: the old block stays as it is. A null `p` allocates.
+///
+/// # Safety
+/// As for `deallocate`; if the result is not null, the old pointer is dead.
+#[inline]
+pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: `p` is null or a live block's start, the caller's to resize; every block is aligned so.
+    unsafe { reallocate_aligned(p, size, MIN_ALIGN) }
+}
+
+/// Resizes a block that is aligned to `align`, a power of two, and stays so.
+///
+/// # Safety
+/// As for `reallocate`.
+#[inline]
+pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
+    let usable = span_block_size(p);
+    if usable.is_some_and(|usable| stays(size, usable)) {
+        return p;
+    }
+    // SAFETY: `p` is null or a live block's start, the caller's to resize.
+    unsafe { reallocate_elsewhere(p, size, align, usable) }
+}
+
+/// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
+/// smallest always.
+#[inline(always)]
+fn stays(size: usize, usable: usize) -> bool {
+    size <= usable && (size >= usable / 2 || usable <= 64)
+}
+
+#[inline(never)]
+unsafe fn reallocate_elsewhere(
+    p: *mut u8,
+    size: usize,
+    align: usize,
+    usable: Option<usize>,
+) -> *mut u8 {
+    if p.is_null() {
+        return allocate_aligned(size, align);
+    }
+    if size > SIZE_MAX {
+        return null_mut();
+    }
+    // SAFETY: `p` is a live block's start, the caller's to resize; `usable` is its size.
+    unsafe {
+        match usable {
+            Some(usable) => copy_to_new(p, usable, size, align),
+            None => reallocate_large(p, size, align),
+        }
+    }
+}
+
+#[cold]
+unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
+    let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
+    let resized = if !address_map::contains(p) {
+        large::reallocate_mapping(p, size, align)
+    } else if size > MEDIUM_MAX && align <= os::HUGE_PAGE {
+        // SAFETY: the start of a live large block, the caller's to resize.
+        unsafe { large::reallocate(p, size) }
+    } else {
+        None
+    };
+    // SAFETY: as above; it has `usable` bytes.
+    resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
+}
+
+unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {
+    let new = allocate_aligned(size, align);
+    if !new.is_null() {
+        // SAFETY: both blocks are live and apart, and have that many bytes.
+        unsafe {
+            new.copy_from_nonoverlapping(p, usable.min(size));
+            deallocate(p);
+        }
+    }
+    new
+}

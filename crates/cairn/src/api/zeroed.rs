@@ -1,0 +1,107 @@
+//! Owns: allocation of zeroed blocks.
+//! Idea: memory that is known to be zero is not zeroed again: spans and runs know whether it is.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: oracle tests with contents.
+//! Story: docs/design/fast-paths.md
+
+use super::{NoMemory, Null, cached_block, new_block};
+use crate::block::{Block, Caches};
+use crate::heap::Heap;
+use crate::large;
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::thread;
+
+/// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
+#[inline(always)]
+pub fn allocate_zeroed(size: usize) -> *mut u8 {
+    allocate_zeroed_or::<Null>(size)
+}
+
+/// As `allocate_zeroed`, with another answer than null.
+#[inline(always)]
+pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
+    if size > SMALL_MAX {
+        return allocate_zeroed_medium::<F>(size);
+    }
+    let heap = thread::heap();
+    // SAFETY: as in `allocate_or`.
+    let class = unsafe { (*heap).caches.small_class(size) };
+    allocate_zeroed_class::<F>(heap, class, size)
+}
+
+#[inline(always)]
+fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: SizeClass, size: usize) -> *mut u8 {
+    // SAFETY: as in `allocate_class`.
+    unsafe {
+        match Caches::pop(&raw mut (*heap).caches, class) {
+            block if block.is_null() => allocate_zeroed_slow::<F>(class, size),
+            block => zero(heap, class, block),
+        }
+    }
+}
+
+/// Zeroes a block just popped: all of it, or the link if the rest is zero anyway.
+#[inline(always)]
+unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u8 {
+    // SAFETY: the block is the caller's, as far as its class reaches.
+    unsafe {
+        let bytes =
+            if (*heap).caches.is_zeroed(class) { size_of::<Block>() } else { class.block_size() };
+        block.cast::<u8>().write_bytes(0, bytes);
+    }
+    block.cast()
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
+    let block = thread::refill(class);
+    if block.is_null() {
+        return F::answer(size, MIN_ALIGN);
+    }
+    // SAFETY: the block is ours. The heap may have come only just now; a thread without one has
+    // a stand-in, which calls nothing fresh.
+    unsafe { zero(thread::heap(), class, block) }
+}
+
+#[inline(never)]
+fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
+    if size <= MEDIUM_MAX {
+        let class = size_class::medium_class(size);
+        return allocate_zeroed_class::<F>(thread::heap(), class, size);
+    }
+    allocate_zeroed_large::<F>(size, MIN_ALIGN)
+}
+
+#[cold]
+#[inline(never)]
+fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
+    let (mut block, mut zero) = (cached_block(size, align), false);
+    if block.is_null() {
+        let new = new_block(size, align);
+        (block, zero) = (new.block, new.zero);
+    }
+    if block.is_null() {
+        return F::answer(size, align);
+    }
+    if !zero {
+        // SAFETY: the block has `size` bytes and is ours.
+        unsafe { block.write_bytes(0, size) };
+        large::forget(block);
+    }
+    block
+}
+
+/// Allocates `size` zeroed bytes at a multiple of `align`, a power of two; null if there is no memory.
+#[inline]
+pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
+    if align <= MIN_ALIGN {
+        return allocate_zeroed(size);
+    }
+    debug_assert!(align.is_power_of_two());
+    match size_class::class_of_aligned(size, align) {
+        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), class, size),
+        None => allocate_zeroed_large::<Null>(size, align),
+    }
+}

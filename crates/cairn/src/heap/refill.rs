@@ -1,0 +1,252 @@
+//! Owns: where a refill finds blocks, rung by rung.
+//! Idea: what is free already comes first, others' frees too; untouched memory last.
+//! Never: holds more for a class than its cache limit and one span's blocks.
+//! Threads: as `heap`.
+//! Checked: see `heap`.
+//! Story: docs/design/heap.md
+
+use super::upkeep::UPKEEP_TICKS;
+use super::{Heap, LOOK, pool, shared};
+use crate::block::{Block, Chain, Limit};
+use crate::size_class::SizeClass;
+use crate::span::{Carved, Span, SpanList};
+use crate::sync::in_shuttle;
+use crate::{abandoned, arena, os};
+use core::ptr::null_mut;
+
+/// A refill carves at most this much of untouched memory, an OS page, the first few times of a
+/// class: that much more than it needs is what a small program shows.
+const CARVE_BYTES: usize = 4096;
+/// How often that is so.
+const COLD_CARVES: u8 = 6;
+/// Then it carves this much, which makes the refills of a growing heap rare.
+const HOT_CARVE_BYTES: usize = 16384;
+/// Blocks that it carves at most.
+const CARVE_BLOCKS: usize = in_shuttle(64, 3);
+/// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
+const SHARED_REFILLS: u8 = 3;
+/// What it gets at once is at most one block, or this much.
+const SHARED_BYTES: usize = 1024;
+/// Free blocks that make a span worth a refill.
+pub(super) const WORTHWHILE: u32 = 8;
+
+/// What a refill has found.
+struct Found {
+    list: Chain,
+    /// What the cache may take in then.
+    limit: Limit,
+    /// The blocks have been freed in the active span.
+    freed: bool,
+}
+
+impl Heap {
+    // The ladder of a refill. Each rung is tried if the one before gave nothing.
+    //
+    // refill_short       what was freed in the active span here
+    // refill             with a slow tick:
+    //   take_shared      a class this thread hardly uses: a few blocks of shared spans
+    //   active_frees     what was freed in the active span, by others too
+    //   partial_frees    another span of this heap, the fullest of a few
+    //   reclaim          a span that somebody has abandoned, the fullest of a few
+    //   carve            untouched blocks of the active span, a page's worth
+    //   carve_partial    the same of another span
+    //   carve_new        a new span, from the arena
+    //   fill_carefully   a quiet heap, or a sampled one: fewer blocks than were found
+
+    /// The first rung, short for blocks of which each pair of malloc and free comes by; null if
+    /// it gives nothing, or if upkeep is due.
+    ///
+    /// # Safety
+    /// The caller is the heap's thread, or the heap is a stand-in.
+    #[inline(always)]
+    pub(crate) unsafe fn refill_short(this: *mut Heap, class: SizeClass) -> *mut Block {
+        // SAFETY: the thread's own heap; a stand-in has no active span. An active span is owned.
+        unsafe {
+            let span = (*this).active[class.index()];
+            if span.is_null()
+                || !(*span).has_local_free()
+                || (*this).slow_ticks.wrapping_add(1).is_multiple_of(UPKEEP_TICKS)
+                || (*this).refilled & class.bit() == 0
+                || (*this).is_careful
+            {
+                return null_mut();
+            }
+            (*this).slow_ticks += 1;
+            (*this).caches.fill(class, (*span).take_local(), Limit::of(class))
+        }
+    }
+
+    /// Fills the cache of `class` and pops a block; null if there is no more memory.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refill(&mut self, class: SizeClass) -> *mut Block {
+        self.slow_tick();
+        if self.refilled & class.bit() == 0 {
+            self.refilled |= class.bit();
+            self.judge_quiet(os::now_ms());
+        }
+        let found = self.find_blocks(class);
+        if found.list.count == 0 {
+            return null_mut();
+        }
+        if self.is_careful {
+            return self.fill_carefully(class, found);
+        }
+        // SAFETY: the list is this heap's now, and not empty.
+        unsafe { self.caches.fill(class, found.list, found.limit) }
+    }
+
+    #[inline(always)]
+    fn find_blocks(&mut self, class: SizeClass) -> Found {
+        let list = self.take_shared(class);
+        if list.count > 0 {
+            // What is shared goes back when it is freed: others need as little of it.
+            return Found { list, limit: Limit::NOTHING, freed: false };
+        }
+        let mut list = self.active_frees(class);
+        if list.count == 0 {
+            list = self.partial_frees(class);
+        }
+        if list.count == 0 {
+            list = self.reclaim(class);
+        }
+        if list.count > 0 {
+            return Found { list, limit: Limit::of(class), freed: true };
+        }
+        let mut carved = self.carve(class);
+        if carved.list.count == 0 {
+            carved = self.carve_partial(class);
+        }
+        if carved.list.count == 0 {
+            carved = self.carve_new(class);
+        }
+        let limit = if carved.zeroed { Limit::ZEROED } else { Limit::of(class) };
+        Found { list: carved.list, limit, freed: false }
+    }
+
+    /// Fills the cache of a heap that is sampled, or quiet. A quiet one takes a single block of what has
+    /// been freed.
+    #[cold]
+    #[inline(never)]
+    fn fill_carefully(&mut self, class: SizeClass, found: Found) -> *mut Block {
+        let Found { mut list, mut limit, freed } = found;
+        if self.is_sampled() {
+            return self.fill_cut(class, list, limit);
+        }
+        if freed {
+            // SAFETY: the list is of the active span, which this heap owns.
+            unsafe { (*self.active[class.index()]).take_rest_back(&mut list) };
+            limit = Limit::NOTHING;
+        }
+        // SAFETY: the list is this heap's now, and not empty.
+        unsafe { self.caches.fill(class, list, limit) }
+    }
+
+    /// The first few blocks of a class come from shared spans, if there is somebody to share
+    /// with: one, two, four; in a crowd twice as many, for its thread has had some before it came.
+    fn take_shared(&mut self, class: SizeClass) -> Chain {
+        let asked = self.carves[class.index()];
+        if asked >= SHARED_REFILLS || self.is_shared || pool::in_use() <= 1 {
+            return Chain::EMPTY;
+        }
+        self.carves[class.index()] += 1;
+        let most = (SHARED_BYTES / class.block_size()).max(1);
+        shared::take(class, most.min(1 << asked << usize::from(pool::in_use() > pool::CROWD)))
+    }
+
+    fn active_frees(&mut self, class: SizeClass) -> Chain {
+        let span = self.active[class.index()];
+        if span.is_null() {
+            return Chain::EMPTY;
+        }
+        // SAFETY: invariant 2: this heap owns it.
+        let span = unsafe { &mut *span };
+        match span.has_local_free() {
+            true => span.take_local(),
+            // Pending blocks count as used already, and go on counting.
+            false => span.collect(),
+        }
+    }
+
+    fn partial_frees(&mut self, class: SizeClass) -> Chain {
+        let span = self.fullest_partial(class);
+        if span.is_null() {
+            return Chain::EMPTY;
+        }
+        self.activate_partial(class, span);
+        // SAFETY: this heap owns it.
+        unsafe { (*span).take_local() }
+    }
+
+    /// Of a few of its spans with free blocks the fullest that is worth a refill; else the one with
+    /// the most; null if there is none.
+    fn fullest_partial(&mut self, class: SizeClass) -> *mut Span {
+        let mut best: (i32, *mut Span) = (i32::MIN, null_mut());
+        let mut at = self.partial[class.index()].first();
+        for _ in 0..LOOK {
+            if at.is_null() {
+                break;
+            }
+            // SAFETY: this heap owns the members of `partial`.
+            unsafe {
+                if !(*at).has_local_free() {
+                    (*at).absorb((*at).collect());
+                }
+                let free = (*at).free() as i32;
+                let worthwhile = free >= WORTHWHILE as i32;
+                let rank = if worthwhile { -free } else { free - (1 << 16) };
+                if free > 0 && rank > best.0 {
+                    best = (rank, at);
+                }
+                at = SpanList::after(at);
+            }
+        }
+        best.1
+    }
+
+    fn reclaim(&mut self, class: SizeClass) -> Chain {
+        let Some((span, pending)) = abandoned::reclaim(class) else { return Chain::EMPTY };
+        self.activate(class, span);
+        // SAFETY: this heap owns it now.
+        unsafe {
+            (*span).own(Heap::tag(self));
+            match pending.count {
+                0 => (*span).take_local(),
+                _ => pending,
+            }
+        }
+    }
+
+    fn carve(&mut self, class: SizeClass) -> Carved {
+        let span = self.active[class.index()];
+        if span.is_null() {
+            return Carved::NONE;
+        }
+        let carves = &mut self.carves[class.index()];
+        *carves = carves.saturating_add(1);
+        let bytes = if *carves <= COLD_CARVES { CARVE_BYTES } else { HOT_CARVE_BYTES };
+        let limit = (bytes / class.block_size()).clamp(1, CARVE_BLOCKS);
+        // SAFETY: invariant 2; its `local_free` was found empty on an earlier rung.
+        unsafe { (*span).carve(limit) }
+    }
+
+    fn carve_partial(&mut self, class: SizeClass) -> Carved {
+        let span = self.partial[class.index()].first();
+        // SAFETY: this heap owns the members of `partial`.
+        if span.is_null() || unsafe { (*span).has_local_free() || (*span).untouched() == 0 } {
+            return Carved::NONE;
+        }
+        self.activate_partial(class, span);
+        self.carve(class)
+    }
+
+    fn carve_new(&mut self, class: SizeClass) -> Carved {
+        let Some(run) = arena::take_span(class.span_slices(), pool::in_use()) else {
+            return Carved::NONE;
+        };
+        // SAFETY: the run is ours, taken just now in the class's length.
+        let span = unsafe { Span::create(run.index, run.zero, class, Heap::tag(self)) };
+        self.activate(class, span);
+        self.carve(class)
+    }
+}

@@ -1,0 +1,94 @@
+//! Owns: the heap that threads share for what they need little of.
+//! Idea: spans of one's own cost a touched page per class and thread; the first few blocks of a
+//!   class come from shared ones, and so does all that a thread without a heap needs.
+//! Never: is asked again once a thread has shown that it needs a class.
+//! Threads: any; one lock, inside which the heap's own locks are taken.
+//! Checked: the idle thread and late allocation tests.
+//! Story: docs/design/shared-heap.md
+
+use super::{Heap, pool};
+use crate::block::{Caches, Chain};
+use crate::os::{self, Lock};
+use crate::size_class::SizeClass;
+use core::ptr::null_mut;
+
+struct SharedHeap(*mut Heap);
+
+// SAFETY: reached under the lock only.
+unsafe impl Send for SharedHeap {}
+
+static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
+
+/// Takes up to `count` blocks; none if there is no memory.
+pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
+    os::notice_fork();
+    let mut shared = SHARED.lock();
+    if shared.0.is_null() {
+        shared.0 = pool::take_any(0);
+        if shared.0.is_null() {
+            return Chain::EMPTY;
+        }
+        // SAFETY: ours alone; a shared heap does not ask the shared heap itself.
+        unsafe {
+            (*shared.0).is_shared = true;
+            (*shared.0).full_limit = 0;
+        }
+    }
+    let heap = shared.0;
+    let mut chain = Chain::EMPTY;
+    for _ in 0..count {
+        // SAFETY: the lock makes this thread the heap's; the blocks are the caller's then.
+        unsafe {
+            let mut block = Caches::pop(&raw mut (*heap).caches, class);
+            if block.is_null() {
+                block = (*heap).refill(class);
+            }
+            if block.is_null() {
+                break;
+            }
+            chain.push(block);
+        }
+    }
+    // SAFETY: as above.
+    let due = unsafe { (*heap).is_due() };
+    drop(shared);
+    if due {
+        super::tick();
+    }
+    chain
+}
+
+/// Gives back what the shared heap holds free.
+pub(crate) fn trim() {
+    let mut shared = SHARED.lock();
+    if !shared.0.is_null() {
+        // SAFETY: the lock makes this thread the heap's.
+        unsafe { (*shared.0).abandon_all() };
+    }
+}
+
+/// The shared heap, or null.
+#[cfg(test)]
+pub(crate) fn heap() -> *mut Heap {
+    SHARED.lock().0
+}
+
+/// In a forked child, before it has a second thread: the shared heap, or null. If another thread was
+/// inside, it is given up like that thread's own.
+pub(crate) fn settle_in_child() -> *mut Heap {
+    let torn = SHARED.settle_in_child();
+    let place = SHARED.alone();
+    // SAFETY: there is one thread, and what it may have been doing here it does not do now.
+    unsafe {
+        if torn {
+            (*place).0 = null_mut();
+        }
+        (*place).0
+    }
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    SHARED.lock()
+}

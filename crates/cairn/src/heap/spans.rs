@@ -1,0 +1,216 @@
+//! Owns: where each span of a heap stands: active, partial, full, or not the heap's any more.
+//! Idea: a span moves when a count of frees runs out, or when a refill needs another one.
+//! Never: leaves a span that the heap owns out of all lists.
+//! Threads: as `heap`.
+//! Checked: see `heap`.
+//! Story: docs/design/heap.md
+
+use super::refill::WORTHWHILE;
+use super::{Heap, pool};
+use crate::abandoned;
+use crate::os;
+use crate::size_class::SizeClass;
+use crate::span::{Span, SpanList};
+use core::ptr::null_mut;
+
+/// One empty span of a class may stay with its heap if it is no larger than the heap's share of
+/// this: up to eight heaps keep some, of at most 1 MiB in each.
+const SPARE_SLICES: usize = 8;
+
+impl Heap {
+    /// Makes `span`, which is in no list, the active one.
+    pub(super) fn activate(&mut self, class: SizeClass, span: *mut Span) {
+        self.deactivate(class);
+        // SAFETY: this heap owns it.
+        unsafe { (*span).set_active() };
+        self.active[class.index()] = span;
+    }
+
+    /// Makes a member of `partial` the active span.
+    pub(super) fn activate_partial(&mut self, class: SizeClass, span: *mut Span) {
+        // SAFETY: the caller has found it there.
+        unsafe { self.remove_partial(class, span) };
+        self.activate(class, span);
+    }
+
+    /// Parks the active span, if there is one.
+    pub(super) fn deactivate(&mut self, class: SizeClass) {
+        let span = core::mem::replace(&mut self.active[class.index()], null_mut());
+        if !span.is_null() {
+            // SAFETY: this heap owns it, and it is in no list.
+            unsafe { (*span).clear_event() };
+            self.park(span);
+        }
+    }
+
+    /// Finds a place for a span of this heap's that is neither active nor in a list.
+    pub(super) fn park(&mut self, span: *mut Span) {
+        // SAFETY: this heap owns the span.
+        unsafe {
+            let class = (*span).class();
+            let partial = &mut self.partial[class.index()];
+            if (*span).used() == 0 {
+                (*span).release();
+            } else if (*span).has_local_free() {
+                partial.push_front(span);
+            } else if (*span).untouched() > 0 {
+                partial.push_back(span);
+            } else {
+                // Half of a span of few blocks is worth as much: it must not wait until empty.
+                (*span).set_full(WORTHWHILE.min(u32::from(class.layout().blocks) / 2));
+                self.full_slices += class.span_slices();
+                self.full.push_front(span);
+                if self.has_too_many_full() {
+                    self.drop_oldest_full();
+                }
+            }
+        }
+    }
+
+    /// Takes the oldest span out of `full`, and abandons it if it is full still.
+    fn drop_oldest_full(&mut self) {
+        let span = self.full.last();
+        // SAFETY: a member of `full`, which this heap owns until it is abandoned.
+        unsafe {
+            self.unlist(span);
+            if (*span).has_local_free() {
+                self.partial[(*span).class().index()].push_front(span);
+            } else if !self.abandon_full(span) {
+                // Others free what is allocated here.
+                self.full_limit /= 4;
+                (*span).absorb((*span).collect());
+                self.park(span);
+            }
+        }
+    }
+
+    /// Abandons a full span: it is nobody's until the next free; false if frees have come in.
+    ///
+    /// # Safety
+    /// The heap owns the span, which is full and in no list.
+    pub(super) unsafe fn abandon_full(&self, span: *mut Span) -> bool {
+        // SAFETY: this heap owns it until the word says otherwise.
+        unsafe {
+            (*span).disown();
+            (*span).word().abandon() || {
+                (*span).own(Heap::tag(self));
+                false
+            }
+        }
+    }
+
+    /// Abandons a span, whatever is in it.
+    ///
+    /// # Safety
+    /// The heap owns the span, which is in no list.
+    pub(super) unsafe fn abandon(&mut self, span: *mut Span) {
+        // SAFETY: this heap owns the span until it is let go.
+        unsafe {
+            if !(*span).has_local_free() {
+                (*span).absorb((*span).collect());
+            }
+            if (*span).used() == 0 || (*span).has_blocks() {
+                abandoned::list_or_release(span);
+            } else if !self.abandon_full(span) {
+                self.partial[(*span).class().index()].push_back(span);
+            }
+        }
+    }
+
+    /// Whether it has more full spans than pay, or than its share.
+    pub(super) fn has_too_many_full(&self) -> bool {
+        self.full_slices > self.full_limit.min(pool::full_share())
+    }
+
+    /// A local free into `span` was the one before an event.
+    ///
+    /// # Safety
+    /// The heap owns `span`.
+    #[cold]
+    pub(crate) unsafe fn span_event(&mut self, span: *mut Span) {
+        os::notice_fork();
+        // SAFETY: the heap owns the span; invariant 2 says which list it is in.
+        unsafe {
+            let class = (*span).class();
+            if span == self.active[class.index()] {
+                // Without a cache it is one block that comes and goes.
+                if !self.caches.first(class).is_null() {
+                    self.release_active(class);
+                }
+                return;
+            }
+            self.unlist(span);
+            if (*span).used() > 0 {
+                self.full_limit = (self.full_limit + 1).min(pool::FULL_SLICES);
+                self.partial[class.index()].push_front(span);
+            } else {
+                self.keep_or_release(span);
+            }
+        }
+    }
+
+    /// A span has become empty. The only one of its class may stay: the next refill would ask the
+    /// arena for its like.
+    ///
+    /// # Safety
+    /// The heap owns `span`, which is in no list; nothing of it is in use.
+    unsafe fn keep_or_release(&mut self, span: *mut Span) {
+        // SAFETY: as above.
+        let class = unsafe { (*span).class() };
+        let is_small = class.span_slices() <= pool::share(SPARE_SLICES);
+        if self.partial[class.index()].len() == 0 && is_small {
+            // SAFETY: as above.
+            return unsafe { self.partial[class.index()].push_front(span) };
+        }
+        // SAFETY: as above.
+        unsafe { (*span).release() };
+        if class.is_long() {
+            self.release_active(class);
+        }
+        self.slow_tick();
+    }
+
+    /// Releases the active span of a class whose spans become empty, if only the cache has blocks of
+    /// it: else a burst of frees leaves one of each class, and long ones count.
+    fn release_active(&mut self, class: SizeClass) {
+        // SAFETY: invariant 2: this heap owns it.
+        let in_use = |span: *mut Span| unsafe { span.as_ref() }.map_or(u32::MAX, Span::used);
+        if in_use(self.active[class.index()]) <= class.layout().cache_limit {
+            self.empty_cache(class);
+        }
+        if in_use(self.active[class.index()]) == 0 {
+            self.deactivate(class);
+        }
+    }
+
+    /// Takes a span that is not active out of its list.
+    ///
+    /// # Safety
+    /// The heap owns the span.
+    pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
+        // SAFETY: a span of this heap's; invariant 2.
+        unsafe {
+            if (*span).is_full() {
+                (*span).clear_event();
+                self.full_slices -= (*span).class().span_slices();
+                self.full.remove(span);
+            } else {
+                self.remove_partial((*span).class(), span);
+            }
+        }
+    }
+
+    /// Takes a span out of `partial`.
+    ///
+    /// # Safety
+    /// It is a member.
+    pub(super) unsafe fn remove_partial(&mut self, class: SizeClass, span: *mut Span) {
+        // SAFETY: a member; invariant 5.
+        unsafe {
+            if self.sweep_next == span {
+                self.sweep_next = SpanList::after(span);
+            }
+            self.partial[class.index()].remove(span);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Owns: what `os` asks of a system, for Linux: memory, time, last words. `threads` has the rest.
+//! Idea: private anonymous mappings, changed by mprotect, madvise and mremap.
+//! Never: keeps state but the cached page size, and whether huge pages are wanted.
+//! Threads: any; holds nothing.
+//! Checked: see `os`.
+//! Story: docs/guide/limits.md
+
+mod cgroup;
+mod threads;
+
+pub(crate) use cgroup::Group;
+pub use threads::*;
+
+use super::{Moves, fault};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+/// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// A huge page that takes longer comes from memory that the host of a virtual machine has yet to
+/// find. 512 small ones take as long, and come from what is warm. Tests set it out of force.
+pub(crate) static SLOW_NS: AtomicU64 = AtomicU64::new(1_000_000);
+/// For twice as long no others are asked for then, and twice as long as before if it was the
+/// first after a pause, two seconds at most: until the clock says `RESUME_NS`. Relaxed: they guard
+/// nothing, and who sees them late asks for one more.
+const PAUSE_MAX_NS: u64 = 2_000_000_000;
+pub(crate) static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
+pub(crate) static RESUME_NS: AtomicU64 = AtomicU64::new(0);
+/// Whether a large, dense heap asks for huge pages; true from the start.
+pub static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
+
+/// Runs `call` and puts `errno` back as it was: the C layer alone decides about it.
+pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: errno's location is valid for the calling thread.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *location };
+    let result = call();
+    // SAFETY: as above.
+    unsafe { *location = saved };
+    result
+}
+
+/// Whether a system call that answers 0 for success succeeds.
+fn done(call: impl FnOnce() -> i32) -> bool {
+    !fault::hit() && keeping_errno(call) == 0
+}
+
+/// The address that a system call answers; null if it fails.
+fn address(call: impl FnOnce() -> *mut libc::c_void) -> *mut u8 {
+    if fault::hit() {
+        return null_mut();
+    }
+    let p = keeping_errno(call);
+    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
+}
+
+/// Maps `size` bytes with `prot` at `hint`; null on failure. With `exact`, only there.
+fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new private anonymous mapping that replaces nothing (never plain MAP_FIXED).
+    address(|| unsafe { libc::mmap(hint.cast(), size, prot, flags, -1, 0) })
+}
+
+/// Reserves address space without memory behind it; null on failure.
+pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
+    map_with(hint, size, libc::PROT_NONE, libc::MAP_NORESERVE)
+}
+
+/// Maps fresh zeroed memory; null on failure.
+pub(crate) fn map(size: usize) -> *mut u8 {
+    map_with(null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, 0)
+}
+
+/// Maps fresh zeroed memory exactly at `at`, where nothing is mapped yet.
+pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let got = map_with(at, size, prot, libc::MAP_FIXED_NOREPLACE);
+    if !got.is_null() && got != at {
+        // A kernel before 4.17 takes the address for a hint.
+        // SAFETY: the mapping was made just now.
+        unsafe { release(got, size) };
+    }
+    got == at
+}
+
+fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
+    // SAFETY: callers name pages of their own reservation, and only widen access.
+    done(|| unsafe { libc::mprotect(at.cast(), size, prot) })
+}
+
+/// Makes reserved pages usable.
+pub(crate) fn commit(at: *mut u8, size: usize) -> bool {
+    protect(at, size, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Makes reserved pages readable, as zeros, at no charge.
+pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
+    protect(at, size, libc::PROT_READ)
+}
+
+fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
+    // SAFETY: callers name pages of their own whose contents are dead (or, for page-size
+    // advice, are kept).
+    done(|| unsafe { libc::madvise(at.cast(), size, advice) })
+}
+
+/// Gives the pages back; they read as zeros afterwards. False (locked memory, say): they
+/// keep their contents.
+///
+/// # Safety
+/// The pages are the caller's, and what is in them is dead.
+pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
+    advise(at, size, libc::MADV_DONTNEED)
+}
+
+/// Whether memory that has been purged can be used at once, and reads as zeros. Where not, it has to be
+/// committed again.
+#[inline(always)]
+pub(crate) const fn purged_is_committed() -> bool {
+    true
+}
+
+/// Asks the kernel not to back the range by huge pages of its own accord.
+pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
+    advise(at, size, libc::MADV_NOHUGEPAGE);
+}
+
+/// Whether huge pages are wanted: they are switched on, and none has been slow lately.
+pub(crate) fn wants_huge_pages() -> bool {
+    HUGE_PAGES.load(Ordering::Relaxed) && now_ns() >= RESUME_NS.load(Ordering::Relaxed)
+}
+
+/// Puts a huge page, zero, behind the aligned room of one, whose contents are dead. Where the
+/// kernel has none to give, a small page comes. If it takes too long, `wants_huge_pages` says no for a
+/// while.
+///
+/// # Safety
+/// The room is the caller's, and what is in it is dead.
+pub(crate) unsafe fn use_huge_page(at: *mut u8) {
+    // Gone altogether, small pages have no table left that would stand in the way.
+    // SAFETY: memory of the caller's, whose contents are dead.
+    if !unsafe { purge(at, HUGE_PAGE) } || !advise(at, HUGE_PAGE, libc::MADV_HUGEPAGE) {
+        return;
+    }
+    let start = now_ns();
+    // SAFETY: as above, and accessible.
+    unsafe { at.write_volatile(0) };
+    let end = now_ns();
+    let slow = end - start > SLOW_NS.load(Ordering::Relaxed);
+    let longer = 2 * PAUSE_NS.load(Ordering::Relaxed).max(end - start);
+    let pause = if slow { longer.min(PAUSE_MAX_NS) } else { 0 };
+    if slow {
+        RESUME_NS.store(end + pause, Ordering::Relaxed);
+    }
+    PAUSE_NS.store(pause, Ordering::Relaxed);
+    // Asked for once: the kernel shall not fill up what is given back later.
+    keep_small_pages(at, HUGE_PAGE);
+}
+
+/// Lets the kernel back the range by huge pages as the program comes to it, if they are wanted;
+/// whether it may. Touches nothing: what is resident is what the program has used.
+pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
+    wants_huge_pages() && advise(at, size, libc::MADV_HUGEPAGE)
+}
+
+/// Unmaps whole pages; false if the kernel refuses (a split over the mapping limit).
+///
+/// # Safety
+/// The range is a mapping of the caller's that nothing refers to any more.
+pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
+    // SAFETY: a mapping of the caller's that nothing refers to.
+    done(|| unsafe { libc::munmap(at.cast(), size) })
+}
+
+/// Resizes a whole mapping, moving its pages (never its bytes) if it must and may; null on failure,
+/// with the old mapping intact.
+///
+/// # Safety
+/// The range is a mapping of the caller's; nothing refers to it by its old address if moved.
+pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) -> *mut u8 {
+    let flags = if moves == Moves::Anywhere { libc::MREMAP_MAYMOVE } else { 0 };
+    // SAFETY: a mapping of the caller's; it says whether it may move.
+    address(|| unsafe { libc::mremap(at.cast(), old, new, flags) })
+}
+
+/// Whether a range looks resident throughout: a few of its pages are.
+pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
+    const PROBES: usize = 4;
+    let page = |i: usize| at.map_addr(|at| (at + size / PROBES * i) & !(page_size() - 1));
+    (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
+}
+
+/// Says of each page from `at` on, a multiple of a page, whether it is resident: 1 or 0 in the lowest
+/// bit. False if one of them is not mapped.
+pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
+    // SAFETY: `pages` has a byte for each page of the range asked about.
+    keeping_errno(|| unsafe {
+        libc::mincore(at.cast(), pages.len() * page_size(), pages.as_mut_ptr())
+    }) == 0
+}
+
+/// Counts the resident bytes among the pages of a range.
+pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
+    let page = page_size();
+    let mut pages = [0u8; 1024];
+    let mut count = 0;
+    for done in (0..size).step_by(pages.len() * page) {
+        let len = (size - done).min(pages.len() * page).div_ceil(page);
+        if let Some(pages) = pages.get_mut(..len)
+            && look(at.wrapping_add(done), pages)
+        {
+            count += pages.iter().filter(|&&p| p & 1 != 0).count();
+        }
+    }
+    count * page
+}
+
+/// Bytes in an OS page.
+pub(crate) fn page_size() -> usize {
+    static CACHED: AtomicUsize = AtomicUsize::new(0);
+    if CACHED.load(Ordering::Relaxed) == 0 {
+        // SAFETY: getauxval has no preconditions.
+        CACHED.store(unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize, Ordering::Relaxed);
+    }
+    CACHED.load(Ordering::Relaxed)
+}
+
+/// The process's limit on address space, in bytes; `usize::MAX` if none.
+pub(crate) fn address_space_limit() -> usize {
+    // If the call fails, this stays: no limit, which is `usize::MAX`.
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    keeping_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) });
+    limit.rlim_cur as usize
+}
+
+/// Milliseconds on a clock that is cheap to read and may lag by a few.
+pub(crate) fn now_ms() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+}
+
+/// Nanoseconds on an exact clock.
+pub(crate) fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is valid for writing.
+    keeping_errno(|| unsafe { libc::clock_gettime(clock, &mut t) });
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// A number that differs from run to run, from the kernel's start-up data: no system call. The C library
+/// makes its canaries of the same.
+pub(crate) fn seed() -> usize {
+    // SAFETY: getauxval has no preconditions.
+    let random = keeping_errno(|| unsafe { libc::getauxval(libc::AT_RANDOM) }) as usize;
+    if random == 0 {
+        return 0;
+    }
+    // SAFETY: AT_RANDOM points at 16 bytes that live as long as the process.
+    let [low, high]: [usize; 2] =
+        unsafe { core::ptr::with_exposed_provenance::<[usize; 2]>(random).read_unaligned() };
+    low ^ high.rotate_left(32)
+}
+
+/// Writes to standard error, as much as it takes.
+pub(crate) fn write_stderr(mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let (at, len) = (bytes.as_ptr(), bytes.len());
+        // By number: the C library's write is a cancellation point.
+        // SAFETY: the slice is valid for reading.
+        let n = keeping_errno(|| unsafe { libc::syscall(libc::SYS_write, 2, at, len) });
+        if n <= 0 {
+            return;
+        }
+        bytes = bytes.get(n as usize..).unwrap_or(&[]);
+    }
+}
+
+/// Ends the process with SIGABRT.
+pub(crate) fn abort() -> ! {
+    // SAFETY: abort has no preconditions.
+    unsafe { libc::abort() }
+}

@@ -1,0 +1,140 @@
+//! Owns: what `os` asks of a system's threads: values of their own, their end, forks, sleeping.
+//! Idea: POSIX threads' keys and fork handlers, and futexes.
+//! Never: keeps state.
+//! Threads: any; holds nothing. The C library may allocate in what makes keys, handlers and threads.
+//! Checked: see `os`; tests/purge_thread.rs and tests/account.rs of the C layer for small threads.
+//! Story: docs/design/tls.md
+
+use super::keeping_errno;
+use crate::sync::AtomicU32;
+use core::ffi::{CStr, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::{null, null_mut};
+
+/// Values under keys below this number are stored without an allocation: they stand in glibc's
+/// descriptor of the thread.
+pub(crate) const STATIC_KEYS: u32 = 32;
+
+/// A key under which each thread has a value, null at first. `end` is called with it when a thread
+/// ends and its value is not null. None if the C library has no key left.
+pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
+    let mut key = 0;
+    // SAFETY: `key` is valid for writing; `end` stays loaded as long as the process.
+    (unsafe { libc::pthread_key_create(&mut key, Some(end)) } == 0).then_some(key)
+}
+
+/// The calling thread's value under a key that has been made.
+pub(crate) fn thread_value(key: u32) -> *mut c_void {
+    // SAFETY: has no preconditions; a key that is none has no value.
+    unsafe { libc::pthread_getspecific(key) }
+}
+
+/// Stores the calling thread's value under a key that has been made; false if there is no memory.
+pub(crate) fn set_thread_value(key: u32, value: *const c_void) -> bool {
+    // SAFETY: has no preconditions; a key that is none is refused.
+    keeping_errno(|| unsafe { libc::pthread_setspecific(key, value) }) == 0
+}
+
+/// What the C library is to call around each fork of the calling thread.
+pub(crate) struct ForkHandlers {
+    /// Before it.
+    pub(crate) prepare: Option<unsafe extern "C" fn()>,
+    /// After it.
+    pub(crate) parent: Option<unsafe extern "C" fn()>,
+    /// After it, in the child.
+    pub(crate) child: Option<unsafe extern "C" fn()>,
+}
+
+/// Registers handlers for forks, which run in the child in the order in which they were registered;
+/// false if there is no memory.
+pub(crate) fn on_fork(handlers: ForkHandlers) -> bool {
+    let ForkHandlers { prepare, parent, child } = handlers;
+    // SAFETY: the handlers stay loaded as long as the process.
+    unsafe { libc::pthread_atfork(prepare, parent, child) == 0 }
+}
+
+/// A number that tells the calling thread from all others; the same in a forked child.
+pub(crate) fn thread_token() -> usize {
+    // SAFETY: has no preconditions; errno's place is each thread's own.
+    unsafe { libc::__errno_location() }.addr()
+}
+
+/// Gives the calling thread a name of at most 15 bytes.
+pub(crate) fn name_thread(name: &CStr) {
+    // SAFETY: a C string.
+    keeping_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
+}
+
+/// The number of the calling process.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getpid() as u32 }
+}
+
+/// Sleeps while `*word == expected`, or returns at once if it is not.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let none: *const libc::timespec = null();
+    // SAFETY: the word outlives the call; the kernel only reads it.
+    keeping_errno(|| unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, none)
+    });
+}
+
+/// Sleeps for so long while `*word == expected`, less where the system wants; false if it does not let
+/// anybody sleep.
+pub(crate) fn wait_for(word: &AtomicU32, expected: u32, ms: usize) -> bool {
+    let time = libc::timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
+    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word and the time outlive the call; the kernel only reads them; errno's location is
+    // the thread's.
+    keeping_errno(|| unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, &raw const time) == 0
+            || [libc::ETIMEDOUT, libc::EAGAIN, libc::EINTR].contains(&*libc::__errno_location())
+    })
+}
+
+/// Wakes one sleeper on `word`.
+pub(crate) fn wake(word: &AtomicU32) {
+    let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the address is only a key.
+    keeping_errno(|| unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, 1) });
+}
+
+/// Starts a thread that runs `body`, with all signals blocked and a stack of `stack_size` bytes, or of the
+/// default size where that does not do. Its `pthread_t`; None if it cannot.
+pub fn start_small_thread(
+    stack_size: usize,
+    body: extern "C" fn(*mut c_void) -> *mut c_void,
+) -> Option<usize> {
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let attributes = attributes.as_mut_ptr();
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+    // SAFETY: every pointer is to a local of the right type, and what is read from one has been
+    // written by the call before it.
+    unsafe {
+        if libc::pthread_attr_init(attributes) != 0 {
+            return None;
+        }
+        // Refused where pages are large: then it is the default.
+        libc::pthread_attr_setstacksize(attributes, stack_size);
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        let mut create = |attributes| {
+            libc::pthread_create(thread.as_mut_ptr(), attributes, body, null_mut()) == 0
+        };
+        // The program's thread storage may not fit into so small a stack.
+        let started = create(attributes.cast_const()) || create(null());
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut());
+        libc::pthread_attr_destroy(attributes);
+        started.then(|| thread.assume_init() as usize)
+    }
+}
+
+/// Waits until a thread that `start_small_thread` has started has ended; nobody else does.
+pub(crate) fn join_thread(thread: usize) {
+    // SAFETY: a thread that has been started, and not been joined.
+    unsafe { libc::pthread_join(thread as libc::pthread_t, null_mut()) };
+}

@@ -1,0 +1,169 @@
+//! Owns: how the reservation is made: its size, its place, and where its metadata stands.
+//! Idea: as large as the system allows, at a random place; a process with a limit on address space
+//!   reserves the metadata alone.
+//! Never: changes what has been made.
+//! Threads: the one that makes it, under the lock of `thread`.
+//! Checked: tests/reservation.rs; tests/limits.rs of the C layer.
+//! Story: docs/design/layout.md
+
+mod grow;
+
+pub(crate) use grow::{commit, commit_heap, metadata_extents};
+
+use crate::address_map::{
+    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
+};
+use crate::size_class::SLICE_SHIFT;
+use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle};
+use crate::{os, policy};
+
+const GIB: usize = 1 << 30;
+/// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
+/// the smaller ones serve small address spaces.
+const LADDER: [usize; 4] = [
+    1024 * GIB,
+    64 * GIB,
+    4 * GIB,
+    in_shuttle(GIB / 4, if cfg!(miri) { GIB / 16 } else { GIB / 4 }),
+];
+/// No reservation is larger.
+pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
+/// Whether the slices are reserved; else they are mapped as they are needed.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+/// Windows begin at a multiple of this: huge pages do.
+const PLACE: usize = 2 << 20;
+/// Metadata begins at a multiple of this, the largest page of any supported machine.
+const PAGE: usize = 64 << 10;
+
+/// Where the parts of the metadata are, counted from its start.
+struct Layout {
+    sections: usize,
+    heaps: usize,
+    heap_limit: usize,
+    bytes: usize,
+}
+
+/// A number of this process's below `below`, the `nth` of several; 0 where the system has none to give.
+fn random(nth: usize, below: usize) -> usize {
+    if os::seed() == 0 {
+        return 0;
+    }
+    // The finalizer of splitmix64: no bit of the kernel's number, which serves others too, can be read
+    // off the result.
+    let mut x =
+        (os::seed() as u64).wrapping_add((nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (x ^ x >> 31) as usize % below
+}
+
+/// How far in front of a reservation's slices the reservation begins.
+const fn front_of(size: usize) -> usize {
+    size / 8
+}
+
+/// Reserves a reservation of `size` bytes and its front, at a multiple of 2 MiB; null on failure.
+fn reserve_at_random(size: usize) -> *mut u8 {
+    let whole = front_of(size) + size;
+    // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
+    let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
+    let place = low + random(0, room / PLACE) * PLACE;
+    let p = os::reserve(core::ptr::without_provenance_mut(place), whole);
+    if p.is_null() || p.addr().is_multiple_of(PLACE) {
+        return p;
+    }
+    // SAFETY: reserved just now.
+    unsafe { os::release(p, whole) };
+    os::reserve_aligned(whole, PLACE)
+}
+
+fn layout_of(size: usize) -> Layout {
+    let slices = size >> SLICE_SHIFT;
+    let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
+    let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
+    let heap_limit = (size >> 20).clamp(256, 65536);
+    Layout { sections, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
+}
+
+/// Where the metadata of a reservation begins whose front is there, counted from it. No heap's address is a
+/// multiple of 2^32: its tag would be `OWNER_NONE`.
+pub(crate) fn place_of(front: usize, size: usize) -> usize {
+    let layout = layout_of(size);
+    let place = random(1, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
+    let heaps = front + place + layout.heaps;
+    let (multiple, end) = (heaps.next_multiple_of(4 * GIB), front + place + layout.bytes);
+    match end.checked_sub(multiple) {
+        None | Some(0) => place,
+        // All of them in front of it, or behind it.
+        Some(beyond) if beyond <= place => place - beyond,
+        Some(_) => place + (multiple + PAGE - heaps),
+    }
+}
+
+/// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
+#[cfg(test)]
+pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
+    let layout = layout_of(size);
+    (metadata + layout.heaps, layout.bytes - layout.heaps)
+}
+
+/// Makes the reservation. False if there is no address space for it.
+pub(crate) fn init() -> bool {
+    // Whether it has been made; None if there is no room for it.
+    let make = |size: usize| {
+        let front = reserve_at_random(size);
+        (!front.is_null()).then(|| install(front, size, true))
+    };
+    if let Some(made) = make(LADDER[0]) {
+        return made;
+    }
+    match os::address_space_limit() {
+        usize::MAX => LADDER.into_iter().skip(1).find_map(make).unwrap_or(false),
+        limit => init_within(limit),
+    }
+}
+
+/// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
+/// room behind it. Slices are mapped as they are needed.
+fn init_within(limit: usize) -> bool {
+    let size = limit.clamp(32 << 20, LADDER[0]).next_power_of_two();
+    let bytes = layout_of(size).bytes;
+    for attempt in 0..8 {
+        let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
+        let place = place_of(front, size);
+        let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
+        if got.addr() == front + place {
+            return install(got.wrapping_sub(place), size, false);
+        }
+        if !got.is_null() {
+            // SAFETY: reserved just now.
+            unsafe { os::release(got, bytes) };
+        }
+    }
+    false
+}
+
+fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
+    let (layout, slices) = (layout_of(size), size >> SLICE_SHIFT);
+    debug_assert!(front.addr().is_multiple_of(PLACE) && size.is_power_of_two());
+    let table = front.wrapping_add(place_of(front.addr(), size));
+    let (from, whole) =
+        if reserved { (front, front_of(size) + size) } else { (table, layout.bytes) };
+    os::keep_small_pages(from, whole);
+    if !os::make_readable(table, layout.sections) {
+        // SAFETY: reserved by the caller, unused.
+        unsafe { os::release(from, whole) };
+        return false;
+    }
+    RESERVED.store(reserved, Ordering::Relaxed);
+    policy::set_link_key(random(10, usize::MAX));
+    address_map::install(&Tables {
+        base: front.wrapping_add(front_of(size)),
+        slices,
+        descriptors: table,
+        sections: table.wrapping_add(layout.sections),
+        heaps: table.wrapping_add(layout.heaps),
+        heap_limit: layout.heap_limit,
+    });
+    true
+}

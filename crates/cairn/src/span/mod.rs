@@ -1,0 +1,433 @@
+//! Owns: one run of slices cut into equal blocks: its lists, its counters, who may touch them.
+//! Idea: free blocks cost nothing (a link in themselves), untouched blocks not even a page.
+//! Never: knows thread-local state or size policy; of the system only how pages are given back.
+//! Threads: the owner of the span alone (see `remote`), or the owner of the lock of the list
+//!   that the span stands in, for the links.
+//! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
+//! Story: docs/design/spans.md
+
+mod holes;
+mod list;
+
+pub(crate) use list::SpanList;
+
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
+use crate::block::{Block, Chain};
+use crate::remote::RemoteWord;
+use crate::size_class::{ClassLayout, SizeClass};
+use crate::sync::touched;
+use crate::{arena, os};
+use core::{marker::PhantomPinned, ptr::null_mut};
+use holes::PIECES;
+
+// The blocks of a span, in address order:
+//
+//     | slack | block 0 | block 1 | ... | carved - 1 | untouched ... | blocks - 1 |
+//               in use, or in `local_free`, or          never linked,
+//               pending in the remote word              perhaps zero
+//
+// Invariants
+//  1. used = until_event + used_after_event; used + length of `local_free` + `hidden` = `carved`. A block in a
+//     heap's allocation list, in a batch under way, or pending in the remote word counts as
+//     used. `used_after_event` > 0 only in a full list: the event comes before the last free then. It is -1
+//     in an active span that is not long, which has no event: a pair of malloc and free empties
+//     it each time.
+//  2. All fields belong to the owner; `next` and `prev` belong to the lock of the list of abandoned spans
+//     while the word says LISTED.
+//  3. `start` and `class` do not change while the span exists.
+//  4. The descriptors of all its slices point here and carry its class, first block and inverse;
+//     their owner is the owner's tag, or ABANDONED while there is none or one is about to take over.
+//  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
+
+/// The owner's metadata of a span.
+#[repr(C, align(64))]
+pub(crate) struct Span {
+    // Written by every free.
+    local_free: *mut Block,
+    /// Local frees until the next event.
+    until_event: u32,
+    // Rarely written.
+    carved: u16,
+    hidden: u16,
+    // Constant.
+    start: *mut u8,
+    // Links in the heap's or the abandoned spans' list.
+    next: *mut Span,
+    prev: *mut Span,
+    /// Sixteenths of the span that have been given back, a bit each.
+    holes: u16,
+    /// Blocks in use when holes were last looked for.
+    used_at_sweep: u16,
+    /// Blocks in use when that event comes.
+    used_after_event: i16,
+    /// Constant, too.
+    class: u8,
+    /// Untouched blocks are zero (1); in its heap's list of full spans (2).
+    flags: u8,
+    /// A owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
+    _read: PhantomPinned,
+}
+
+/// Blocks that no list has held, linked.
+pub(crate) struct Carved {
+    pub(crate) list: Chain,
+    /// They are zero but for their links.
+    pub(crate) zeroed: bool,
+}
+
+impl Carved {
+    /// No blocks.
+    pub(crate) const NONE: Carved = Carved { list: Chain::EMPTY, zeroed: false };
+}
+
+/// What it means if more blocks have come back than were handed out.
+const FREED_TWICE: &str = "more blocks have been freed than were in use";
+
+const ZERO: u8 = 1;
+const FULL: u8 = 2;
+
+const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
+
+impl Span {
+    /// Makes a span of `class` out of the run at `index`, held by the caller, with all its
+    /// blocks untouched. Its descriptors name `owner`.
+    ///
+    /// # Safety
+    /// The run is the caller's, as long as the class wants it; `zero` only if its bytes are zero.
+    pub(crate) unsafe fn create(
+        index: usize,
+        zero: bool,
+        class: SizeClass,
+        owner: u32,
+    ) -> *mut Span {
+        let c = class.layout();
+        let span: *mut Span = address_map::slot(index).cast();
+        // SAFETY: the run is the caller's, and so is its slot.
+        unsafe {
+            span.write(Span {
+                local_free: null_mut(),
+                until_event: 0,
+                carved: 0,
+                hidden: 0,
+                start: address_map::slice_address(index).wrapping_add(c.slack as usize),
+                next: null_mut(),
+                prev: null_mut(),
+                holes: 0,
+                used_at_sweep: 0,
+                used_after_event: 0,
+                class: class.number() as u8,
+                flags: if zero { ZERO } else { 0 },
+                _read: PhantomPinned,
+            });
+        }
+        // SAFETY: the run is the caller's, and no block of it has been handed out.
+        unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
+        span
+    }
+
+    /// Says that no block is in use: all have come back by a way that does not count them.
+    pub(crate) fn empty(&mut self) {
+        self.collect();
+        self.local_free = null_mut();
+        (self.until_event, self.used_after_event) = (0, 0);
+        (self.holes, self.hidden) = (0, 0);
+    }
+
+    /// Gives the run of a span with no block in use back to the arena.
+    pub(crate) fn release(&mut self) {
+        debug_assert_eq!(self.used(), 0);
+        let (index, slices) = (self.index(), self.layout().slices as usize);
+        address_map::set_owner(index, slices, OWNER_NONE);
+        arena::release(index, slices, true);
+    }
+
+    /// Takes back a block. True if an event is due.
+    ///
+    /// # Safety
+    /// The caller holds the span; `block` is one of its blocks, in use, the caller's to free.
+    #[inline(always)]
+    pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
+        // SAFETY: the block is the caller's to free, and so free and this span's from here on.
+        unsafe { Block::set_next(block, self.local_free) };
+        touched(self);
+        self.local_free = block;
+        self.until_event = self.until_event.wrapping_sub(1);
+        self.until_event == 0
+    }
+
+    /// Hands out all blocks that were freed here.
+    #[inline]
+    pub(crate) fn take_local(&mut self) -> Chain {
+        touched(self);
+        let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
+        debug_assert!(self.used_after_event <= 0);
+        self.local_free = null_mut();
+        self.until_event += list.count;
+        list
+    }
+
+    /// Takes back all of a list but its first block, just handed out by this active span, unless
+    /// it has others.
+    ///
+    /// # Safety
+    /// The blocks are of this span, and the caller's.
+    pub(crate) unsafe fn take_rest_back(&mut self, list: &mut Chain) {
+        if self.local_free.is_null() {
+            self.until_event = self.until_event.wrapping_sub(list.count - 1);
+            list.count = 1;
+            // SAFETY: the blocks are free, linked, and the caller's.
+            unsafe {
+                self.local_free = Block::next(list.head);
+                Block::set_next(list.head, null_mut());
+            }
+        }
+    }
+
+    /// Links up to `limit` untouched blocks into a list and hands it out, or those of a hole.
+    pub(crate) fn carve(&mut self, limit: usize) -> Carved {
+        debug_assert!(self.local_free.is_null());
+        if self.holes != 0 {
+            let hole = self.holes.trailing_zeros() as usize;
+            let blocks = self.blocks_of(hole);
+            self.holes &= self.holes - 1;
+            self.hidden -= blocks.len() as u16;
+            let list = self.link(blocks.start, blocks.len());
+            return Carved { list, zeroed: false };
+        }
+        touched(self);
+        let count = limit.min(self.untouched());
+        if count == 0 {
+            return Carved::NONE;
+        }
+        let first = usize::from(self.carved);
+        self.carved += count as u16;
+        Carved { list: self.link(first, count), zeroed: self.flags & ZERO != 0 }
+    }
+
+    /// Hands out `count` blocks that no list holds, in a row from number `first` on.
+    fn link(&mut self, first: usize, count: usize) -> Chain {
+        let size = self.layout().size as usize;
+        let first = self.start.wrapping_add(first * size);
+        let mut at = first;
+        for _ in 1..count {
+            let next = at.wrapping_add(size);
+            // SAFETY: untouched blocks are the owner's.
+            unsafe { Block::set_next(at.cast(), next.cast()) };
+            at = next;
+        }
+        // SAFETY: as above.
+        unsafe { Block::set_next(at.cast(), null_mut()) };
+        self.until_event += count as u32;
+        Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
+    }
+
+    /// Keeps blocks collected from the remote word as if they had been freed here; only while
+    /// nothing else is in `local_free`.
+    pub(crate) fn absorb(&mut self, chain: Chain) {
+        debug_assert!(self.local_free.is_null());
+        self.local_free = chain.head;
+        let used = self.used();
+        if cfg!(debug_assertions) && chain.count > used {
+            os::broken(FREED_TWICE);
+        }
+        self.until_event = used.wrapping_sub(chain.count);
+        self.used_after_event = 0;
+    }
+
+    /// Becomes the owner's by claim: the batch is all that is free.
+    pub(crate) fn claim(&mut self, batch: Chain) {
+        debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
+        self.absorb(batch);
+    }
+
+    /// Takes blocks back one by one from a null-terminated list.
+    ///
+    /// # Safety
+    /// As for `push_local`, for each block of the list.
+    pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) {
+        while !list.is_null() {
+            // SAFETY: each block is the caller's to free; its link is read before it is pushed.
+            unsafe {
+                let next = Block::next(list);
+                self.push_local(list);
+                list = next;
+            }
+        }
+    }
+
+    /// Becomes its heap's active span of its class: no event comes, but to a long one when nothing
+    /// is in use.
+    pub(crate) fn set_active(&mut self) {
+        debug_assert_eq!(self.used_after_event, 0);
+        if !self.class().is_long() {
+            self.until_event += 1;
+            self.used_after_event = -1;
+        }
+    }
+
+    /// Goes into its heap's list of full spans: the next event comes after `frees`, or when
+    /// nothing is in use.
+    pub(crate) fn set_full(&mut self, frees: u32) {
+        let used = self.used();
+        self.until_event = used.min(frees);
+        self.used_after_event = (used - self.until_event) as i16;
+        self.flags |= FULL;
+    }
+
+    /// Comes out of that list, or is not the active span any more.
+    pub(crate) fn clear_event(&mut self) {
+        self.until_event = self.used();
+        self.used_after_event = 0;
+        self.flags &= !FULL;
+    }
+
+    /// Whether it stands in its heap's list of full spans.
+    pub(crate) fn is_full(&self) -> bool {
+        self.flags & FULL != 0
+    }
+
+    /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
+    /// are pending. Those that only its lists knew stay lost.
+    pub(crate) fn forget_lists(&mut self) {
+        self.local_free = null_mut();
+        self.carved = self.layout().blocks;
+        (self.holes, self.hidden) = (0, 0);
+        (self.until_event, self.used_after_event) = (u32::from(self.carved), 0);
+        self.flags &= !FULL;
+    }
+
+    /// The word through which others free.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> &'static RemoteWord {
+        // SAFETY: a span's slices are committed.
+        unsafe { address_map::remote_word(self.index()) }
+    }
+
+    /// What head offsets in the word count from.
+    #[inline(always)]
+    pub(crate) fn base(&self) -> *mut u8 {
+        address_map::slice_address(self.index())
+    }
+
+    /// Takes the blocks that others have freed.
+    #[inline]
+    pub(crate) fn collect(&self) -> Chain {
+        self.word().collect(self.base())
+    }
+
+    /// Says in the descriptors that nobody owns this span. Before the word says so.
+    pub(crate) fn disown(&self) {
+        address_map::set_owner(self.index(), self.layout().slices as usize, OWNER_ABANDONED);
+    }
+
+    /// Writes the owner's tag into the descriptors. After the word says so.
+    pub(crate) fn own(&self, tag: u32) {
+        address_map::set_owner(self.index(), self.layout().slices as usize, tag);
+    }
+
+    /// Index of its first slice: spans are aligned to their size.
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        address_map::span_index(self.start, self.class())
+    }
+
+    /// Its size class.
+    #[inline(always)]
+    pub(crate) fn class(&self) -> SizeClass {
+        // SAFETY: invariant 3: made with a class.
+        unsafe { SizeClass::from_number(u32::from(self.class)) }
+    }
+
+    /// The class of a span whose links are not the reader's.
+    ///
+    /// # Safety
+    /// There is a span.
+    pub(crate) unsafe fn class_at(this: *const Span) -> SizeClass {
+        // SAFETY: invariant 3; nothing else of the span is read.
+        unsafe { SizeClass::from_number(u32::from((*this).class)) }
+    }
+
+    /// How it is cut.
+    #[inline]
+    pub(crate) fn layout(&self) -> &'static ClassLayout {
+        self.class().layout()
+    }
+
+    /// Blocks in use, as the owner sees it.
+    #[inline(always)]
+    pub(crate) fn used(&self) -> u32 {
+        touched(self);
+        self.until_event.wrapping_add_signed(i32::from(self.used_after_event))
+    }
+
+    /// Where the fields are that tools read.
+    pub(crate) const UNTIL_EVENT_OFFSET: usize = core::mem::offset_of!(Span, until_event);
+    pub(crate) const USED_AFTER_EVENT_OFFSET: usize = core::mem::offset_of!(Span, used_after_event);
+    pub(crate) const CARVED_OFFSET: usize = core::mem::offset_of!(Span, carved);
+    pub(crate) const START_OFFSET: usize = core::mem::offset_of!(Span, start);
+
+    /// (used, carved) of a span that somebody else may be changing: for accounts.
+    ///
+    /// # Safety
+    /// `this` is a slot that has held a span.
+    pub(crate) unsafe fn peek(this: *const Span) -> (usize, usize) {
+        // SAFETY: never unmapped. Volatile: the values may change and are checked for sense.
+        unsafe {
+            let until = (&raw const (*this).until_event).read_volatile();
+            let rest = (&raw const (*this).used_after_event).read_volatile();
+            let carved = (&raw const (*this).carved).read_volatile();
+            (until.saturating_add_signed(i32::from(rest)) as usize, usize::from(carved))
+        }
+    }
+
+    /// Blocks in `local_free`.
+    pub(crate) fn free(&self) -> u32 {
+        let (carved, used) = (u32::from(self.carved - self.hidden), self.used());
+        if cfg!(debug_assertions) && used > carved {
+            os::broken(FREED_TWICE);
+        }
+        carved.wrapping_sub(used)
+    }
+
+    /// Blocks that have never been handed out, or whose memory has gone.
+    #[inline]
+    pub(crate) fn untouched(&self) -> usize {
+        usize::from(self.layout().blocks - self.carved + self.hidden)
+    }
+
+    /// Whether it has blocks to hand out.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.has_local_free() || self.untouched() > 0
+    }
+
+    /// Whether blocks wait in `local_free`.
+    #[inline]
+    pub(crate) fn has_local_free(&self) -> bool {
+        !self.local_free.is_null()
+    }
+
+    /// Invariants 1 and 4, for the owner.
+    pub(crate) fn check(&self) {
+        let d = address_map::descriptor_at(self.index());
+        let mut free = 0;
+        let mut at = self.local_free;
+        while !at.is_null() {
+            // SAFETY: this is a span.
+            assert_eq!(unsafe { d.probe(at.cast()) }.1 & self.layout().mask, 0);
+            free += 1;
+            assert!(free <= self.carved);
+            // SAFETY: free blocks are the owner's.
+            at = unsafe { Block::next(at) };
+        }
+        assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
+        assert!(self.carved <= self.layout().blocks);
+        let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
+        let hidden: usize = holes.map(|hole| self.blocks_of(hole).len()).sum();
+        assert_eq!(hidden, usize::from(self.hidden));
+        for i in 0..self.layout().slices as usize {
+            let d = address_map::descriptor_at(self.index() + i);
+            // SAFETY: this is a span.
+            assert_eq!(unsafe { d.probe(self.start) }, (self.class(), 0));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Sampled allocations: exactly those in which the count runs out, whatever is freed meanwhile.
+
+use super::alone::alone;
+use crate::{allocate, check, deallocate, sample_every};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::vec::Vec;
+
+static SAMPLES: AtomicUsize = AtomicUsize::new(0);
+static LAST: AtomicUsize = AtomicUsize::new(0);
+static SIZE: AtomicUsize = AtomicUsize::new(0);
+
+fn told(block: *mut u8, size: usize) {
+    SAMPLES.fetch_add(1, Ordering::Relaxed);
+    LAST.store(block.addr(), Ordering::Relaxed);
+    SIZE.store(size, Ordering::Relaxed);
+}
+
+/// Whether the allocation of `block` was a sample, as the last one told of.
+fn was_sampled(block: *mut u8, before: usize) -> bool {
+    let samples = SAMPLES.load(Ordering::Relaxed) - before;
+    assert!(samples <= 1);
+    assert!(samples == 0 || LAST.load(Ordering::Relaxed) == block.addr());
+    samples == 1
+}
+
+#[test]
+fn each_allocation_is_counted_once() {
+    alone(|| {
+        // A full cache, which nobody has counted.
+        let warm: Vec<_> = (0..200).map(|_| allocate(64)).collect();
+        // SAFETY: live blocks.
+        warm.into_iter().for_each(|block| unsafe { deallocate(block) });
+        sample_every(10_000, told);
+        // 156 blocks of 64 bytes fit; the next one is the sample.
+        for round in 0..5 * 157 {
+            let before = SAMPLES.load(Ordering::Relaxed);
+            let block = allocate(60);
+            assert_eq!(was_sampled(block, before), round % 157 == 156, "allocation {round}");
+            // Some stay: pairs and batches are counted alike.
+            if round % 3 > 0 {
+                // SAFETY: a live block.
+                unsafe { deallocate(block) };
+            }
+        }
+        assert_eq!(SIZE.load(Ordering::Relaxed), 64);
+        check();
+    });
+}
+
+#[test]
+fn classes_share_the_count() {
+    alone(|| {
+        sample_every(100_000, told);
+        let mut bytes = 0;
+        for round in 0..30_000 {
+            let size = [16, 64, 1024, 4096][round % 4];
+            bytes += size;
+            let block = allocate(size);
+            // SAFETY: a live block.
+            unsafe { deallocate(block) };
+        }
+        // What refills have handed out, and a sample that each class still owes.
+        let (samples, exact) = (SAMPLES.load(Ordering::Relaxed), bytes / 100_000);
+        assert!(samples.abs_diff(exact) <= exact / 20 + 4, "{samples} samples, not {exact}");
+        check();
+    });
+}
+
+#[test]
+fn nothing_is_told_after_the_end() {
+    alone(|| {
+        sample_every(64, told);
+        // SAFETY: a live block.
+        let pair = || unsafe { deallocate(allocate(64)) };
+        pair();
+        sample_every(0, told);
+        let before = SAMPLES.load(Ordering::Relaxed);
+        (0..1000).for_each(|_| pair());
+        assert_eq!(SAMPLES.load(Ordering::Relaxed), before);
+        check();
+    });
+}

@@ -1,0 +1,254 @@
+//! A system for models: one reservation of zeroed memory, futexes that loom schedules, and one key with
+//! a destructor. Nobody forks.
+
+use crate::sync::{AtomicU32, touched};
+use core::ptr::null_mut;
+use loom::thread::{Thread, current, park};
+use core::ffi::c_void;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+
+/// The size of the smallest reservation, and what is in front of it.
+const WINDOW: usize = (256 << 20) + (32 << 20);
+const PAGE: usize = 4096;
+
+thread_local! {
+    /// Each of the test's threads has a reservation of its own.
+    static MEMORY: Cell<*mut u8> = const { Cell::new(null_mut()) };
+    static SLEEPERS: RefCell<HashMap<usize, VecDeque<Thread>>> = RefCell::default();
+}
+
+loom::thread_local! {
+    static TOKEN: Box<u64> = Box::new(0);
+}
+
+/// Begins an execution: all memory is zero, and nobody sleeps.
+pub(crate) fn start() {
+    SLEEPERS.with_borrow_mut(HashMap::clear);
+    if MEMORY.get().is_null() {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, with room for an aligned reservation; it stays until the end.
+        let p = unsafe { libc::mmap(null_mut(), 2 * WINDOW, prot, flags, -1, 0) };
+        assert_ne!(p, libc::MAP_FAILED);
+        let p: *mut u8 = p.cast();
+        let reservation = p.wrapping_add(p.addr().wrapping_neg() & (HUGE_PAGE - 1));
+        // SAFETY: inside that mapping.
+        unsafe { libc::madvise(reservation.cast(), WINDOW, libc::MADV_NOHUGEPAGE) };
+        MEMORY.set(reservation);
+    }
+    // SAFETY: the reservation; what the last execution left in it is dead.
+    assert_eq!(unsafe { libc::madvise(MEMORY.get().cast(), WINDOW, libc::MADV_DONTNEED) }, 0);
+}
+
+pub(crate) fn reserve(_: *mut u8, size: usize) -> *mut u8 {
+    if size == WINDOW { MEMORY.get() } else { null_mut() }
+}
+
+/// Watched: whoever uses what stands at `at` must know that it is there.
+pub(crate) fn commit(at: *mut u8, _: usize) -> bool {
+    touched(at);
+    true
+}
+
+pub(crate) fn make_readable(_: *mut u8, _: usize) -> bool {
+    true
+}
+
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+pub(crate) fn purged_is_committed() -> bool {
+    true
+}
+
+/// There is nothing to switch off.
+pub static HUGE_PAGES: () = ();
+
+pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
+
+pub(crate) fn wants_huge_pages() -> bool {
+    true
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn use_huge_page(_: *mut u8) {}
+
+pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
+    false
+}
+
+pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
+    false
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
+    // SAFETY: callers name pages of their own whose contents are dead.
+    unsafe { at.write_bytes(0, size) };
+    true
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn release(_: *mut u8, _: usize) -> bool {
+    unreachable!("the models have no mappings")
+}
+
+pub(crate) fn map(_: usize) -> *mut u8 {
+    null_mut()
+}
+
+pub(crate) fn map_at(_: *mut u8, _: usize) -> bool {
+    false
+}
+
+/// # Safety
+/// As in production.
+pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize, _: super::Moves) -> *mut u8 {
+    null_mut()
+}
+
+pub(crate) fn look(_: *mut u8, pages: &mut [u8]) -> bool {
+    pages.fill(1);
+    true
+}
+
+pub(crate) fn page_size() -> usize {
+    PAGE
+}
+
+pub(crate) fn address_space_limit() -> usize {
+    usize::MAX
+}
+
+pub(crate) fn now_ms() -> u64 {
+    1
+}
+
+pub(crate) fn now_ns() -> u64 {
+    1
+}
+
+pub(crate) fn seed() -> usize {
+    0
+}
+
+/// There is no `errno` to keep.
+pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    call()
+}
+
+/// A number that tells the calling thread from all others.
+pub(crate) fn thread_token() -> usize {
+    TOKEN.with(|token| (&raw const **token).addr())
+}
+
+/// There is one process.
+pub(crate) fn process_id() -> u32 {
+    1
+}
+
+thread_local! {
+    /// One thread of the system's runs all of a model.
+    static END: Cell<Option<extern "C" fn(*mut c_void)>> = const { Cell::new(None) };
+}
+
+loom::thread_local! {
+    static VALUE: Cell<*mut c_void> = Cell::new(null_mut());
+}
+
+pub(crate) const STATIC_KEYS: u32 = 32;
+
+/// There are no threads of the library's own: what they do the models do where they want it.
+pub fn start_small_thread(
+    _stack_size: usize,
+    _body: extern "C" fn(*mut c_void) -> *mut c_void,
+) -> Option<usize> {
+    None
+}
+
+pub(crate) fn join_thread(_: usize) {}
+
+pub(crate) fn name_thread(_: &core::ffi::CStr) {}
+
+pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
+    false
+}
+
+/// There is no group.
+pub(crate) struct Group;
+
+impl Group {
+    pub(crate) fn find() -> Option<Group> {
+        None
+    }
+
+    pub(crate) fn used_and_limit(&self) -> Option<(u64, u64)> {
+        None
+    }
+}
+
+pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
+    END.set(Some(end));
+    Some(0)
+}
+
+pub(crate) fn thread_value(_: u32) -> *mut c_void {
+    VALUE.with(Cell::get)
+}
+
+pub(crate) fn set_thread_value(_: u32, value: *const c_void) -> bool {
+    VALUE.with(|place| place.set(value.cast_mut()));
+    true
+}
+
+/// The calling thread ends.
+pub(crate) fn end_thread() {
+    let value = VALUE.with(|place| place.replace(null_mut()));
+    if let Some(end) = END.get()
+        && !value.is_null()
+    {
+        end(value);
+    }
+}
+
+pub(crate) struct ForkHandlers {
+    pub(crate) prepare: Option<unsafe extern "C" fn()>,
+    pub(crate) parent: Option<unsafe extern "C" fn()>,
+    pub(crate) child: Option<unsafe extern "C" fn()>,
+}
+
+pub(crate) fn on_fork(_: ForkHandlers) -> bool {
+    true
+}
+
+/// Sleeps while `*word == expected`, or returns at once if it is not. Nothing comes between the
+/// look and the sleep: loom switches threads before an operation on a word, never after it.
+pub(crate) fn wait(word: &AtomicU32, expected: u32) {
+    if word.newest() == expected {
+        let key = (&raw const *word).addr();
+        SLEEPERS.with_borrow_mut(|all| all.entry(key).or_default().push_back(current()));
+        park();
+    }
+}
+
+/// Wakes one sleeper on `word`. It looks at the word only to tell loom that the order of this
+/// and a `wait` matters.
+pub(crate) fn wake(word: &AtomicU32) {
+    word.newest();
+    let key = (&raw const *word).addr();
+    let sleeper = SLEEPERS.with_borrow_mut(|all| all.get_mut(&key).and_then(VecDeque::pop_front));
+    if let Some(sleeper) = sleeper {
+        sleeper.unpark();
+    }
+}
+
+pub(crate) fn write_stderr(bytes: &[u8]) {
+    eprint!("{}", String::from_utf8_lossy(bytes));
+}
+
+pub(crate) fn abort() -> ! {
+    panic!("the allocator has ended the process")
+}
