@@ -1,11 +1,11 @@
 //! Which allocators there are: built from their crates, found in Debian's packages, or given
 //! by path. One that cannot be had stays in the tables, with the reason.
 
-use crate::child::{self, Failure, Limits};
 use crate::progress::Progress;
 use crate::result::{Allocator, Form, SUBJECT};
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Line, Results, Settings};
+use programs::process::{Failure, Limits, Process};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -372,8 +372,8 @@ pub fn run_workload(
     if let (Form::Preloaded, Some(library)) = (form, &candidate.library) {
         command.env("LD_PRELOAD", library);
     }
-    let output = child::run(&mut command, limits)?;
-    let line: Line = serde_json::from_str(&output.stdout)
+    let output = Process::alone(command, limits).success()?.text();
+    let line: Line = serde_json::from_str(&output)
         .map_err(|error| Failure::wrong(format!("unreadable result: {error}")))?;
     let from = line.malloc_from.canonicalize().unwrap_or_default();
     match (form, &candidate.library) {

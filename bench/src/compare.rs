@@ -269,9 +269,9 @@ fn print_rows(changes: &[&Change], markdown: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::Failure;
     use crate::evaluate::tests::result;
     use crate::result::SUBJECT;
+    use programs::process::Failure;
 
     fn verdict(own: [f64; 2], peers: [f64; 2]) -> (Verdict, Option<f64>) {
         let side = |own: f64, peer: f64| {

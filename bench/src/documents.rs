@@ -1,9 +1,9 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
+use crate::allocators;
 use crate::evaluate::{self, Entry, Line, Mean, Standing, mean};
 use crate::result::{LabResult, SUBJECT};
 use crate::table::{self, ratio};
-use crate::{allocators, programs};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
 use std::fmt::Write;
@@ -42,7 +42,7 @@ pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, Str
 /// The command that installs everything that can take part.
 pub fn packages() -> String {
     let peers = allocators::packages();
-    let mut all: Vec<&str> = programs::PACKAGES.iter().copied().chain(peers).collect();
+    let mut all: Vec<&str> = programs::packages().chain(peers).collect();
     all.sort_unstable();
     all.dedup();
     let mut text = String::from("```sh\napt-get install");

@@ -3,10 +3,10 @@
 //! A file of JSON lines. The first says what is run, with which files; a journal whose first
 //! line differs belongs to another plan and is replaced.
 
-use crate::child::Failure;
 use crate::result::Form;
 use anyhow::{Context, Result};
 use cairn_workloads::case::Results;
+use programs::process::Failure;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};

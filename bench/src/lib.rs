@@ -3,11 +3,10 @@
 //! ```text
 //! plan         every case there is, and which of them run
 //!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
-//!   programs/         real programs, preloaded
+//!   programs          real programs, preloaded (a crate of its own, and the processes' limits)
 //! allocators   which allocators there are; built, found or missing
 //! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
-//!   child        one process, with a time limit and a memory limit
 //!   progress     how far a run is: a bar, or lines where there is no terminal
 //! result       the file with everything measured
 //! evaluate     rows, ratios, ties, means
@@ -17,18 +16,16 @@
 //!   documents    the generated parts of the project's pages
 //! ```
 //!
-//! To add a workload, see `cairn_workloads`; a program: one file in `programs/` and one line
-//! in [`programs::ALL`]; an allocator: `peers/peers.toml`.
+//! To add a workload, see `cairn_workloads`; a program: `programs/programs.toml`; an allocator:
+//! `peers/peers.toml`.
 
 pub mod allocators;
-pub mod child;
 pub mod compare;
 pub mod documents;
 pub mod evaluate;
 pub mod journal;
 pub mod machine;
 pub mod plan;
-pub mod programs;
 pub mod progress;
 pub mod report;
 pub mod result;

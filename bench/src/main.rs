@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result, ensure};
 use cairn_bench::allocators::{self, Workshop};
-use cairn_bench::child::Limits;
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
 use cairn_bench::plan::{self, Entry};
@@ -10,6 +9,7 @@ use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
 use cairn_bench::{compare, documents, report, table};
 use clap::{Args, Parser, Subcommand};
+use programs::process::Limits;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Every case there is, and which of them run.
 
-use crate::programs::{self, Program};
 use crate::result::Form;
 use cairn_workloads::case::{Case, Interface, Workload};
 use cairn_workloads::cases;
+use programs::lab::{self, Timed};
 
 /// Where the measured code lives.
 #[derive(Clone, Copy)]
@@ -11,7 +11,7 @@ pub enum Run {
     /// In `cairn-workload`, or an engine.
     Workload(&'static Workload),
     /// A program of its own.
-    Program(&'static Program),
+    Program(&'static Timed),
 }
 
 /// A case in one form.
@@ -44,7 +44,7 @@ impl Entry {
 /// All cases, in the order of the tables: by group, and the linked form after the preloaded.
 pub fn all() -> Vec<Entry> {
     let workloads = cases::all().map(Run::Workload);
-    let programs = programs::all().map(Run::Program);
+    let programs = lab::all().iter().map(Run::Program);
     let mut entries = Vec::new();
     for run in workloads.chain(programs) {
         entries.push(Entry { run, form: Form::Preloaded });

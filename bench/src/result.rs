@@ -1,10 +1,10 @@
 //! The file with everything measured: all later steps read this and nothing else.
 
-use crate::child::Failure;
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Case, Curve, Fixed, Table};
 use flate2::read::GzDecoder;
+use programs::process::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Read;

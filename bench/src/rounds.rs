@@ -10,14 +10,14 @@
 //! end is the noise of the row.
 
 use crate::allocators::{Candidate, run_workload};
-use crate::child::{Failure, Limits};
 use crate::journal::{self, Identity, Journal};
 use crate::plan::{Entry, Run};
-use crate::programs::Subject;
 use crate::progress::Progress;
 use crate::result::{CONTROL, CaseResult, Cell, Form, SUBJECT};
 use anyhow::Result;
 use cairn_workloads::case::{Curve, Results, Settings};
+use programs::Stage;
+use programs::process::{Failure, Limits};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -148,13 +148,11 @@ impl<'a> Plan<'a> {
                 let Column { candidate, .. } = column;
                 run_workload(self.workload, candidate, entry.form, &case.name, &settings, &limits)
             }
-            Run::Program(program) => (program.run)(&Subject {
-                preload: column.candidate.library.as_deref(),
-                environment: &column.candidate.environment,
-                scale,
-                limits: &limits,
-                scratch: self.scratch,
-            }),
+            Run::Program(program) => {
+                let Candidate { library, environment, .. } = column.candidate;
+                let library = library.as_deref();
+                program.run(&Stage::of_lab(library, environment, scale, &limits, self.scratch))
+            }
         };
         let seconds = start.elapsed().as_secs_f64();
         let (case, form) = key;

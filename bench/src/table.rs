@@ -113,8 +113,8 @@ pub fn ratio(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::Failure;
     use crate::evaluate::tests::result;
+    use programs::process::Failure;
 
     #[test]
     fn every_kind_of_entry_is_shown() {

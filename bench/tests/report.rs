@@ -1,6 +1,5 @@
 //! The report in a browser: that every chart is drawn, and nothing is asked of the network.
 
-use cairn_bench::child::Failure;
 use cairn_bench::evaluate::{Standing, lines};
 use cairn_bench::machine::Machine;
 use cairn_bench::plan;
@@ -9,6 +8,7 @@ use cairn_bench::result::{
     Allocator, CONTROL, CaseResult, Cell, FORMAT, Form, LabResult, STORED, SUBJECT,
 };
 use cairn_workloads::case::{Case, Curve, Fixed, Group, Plot, Row, Table};
+use programs::process::Failure;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;

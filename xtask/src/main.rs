@@ -7,11 +7,9 @@ mod fuzz;
 mod kernel;
 mod library;
 mod models;
-mod programs;
 mod sanitizers;
 mod soak;
 mod steps;
-mod suites;
 mod targets;
 mod tidy;
 
@@ -31,9 +29,9 @@ enum Command {
     /// Count the instructions of the fast paths in libcairn.so and compare with the golden table.
     FastPath(fast_path::Args),
     /// Run real programs with and without cairn and compare output and exit status.
-    Programs(programs::Args),
+    Programs(programs::proof::Args),
     /// Run test suites that others wrote, with and without cairn, and compare their failures.
-    Suites(suites::Args),
+    Suites(programs::suites::Args),
     /// Run the README's two commands on a new Debian with little in it, as an ordinary user.
     Fresh(fresh::Args),
     /// Build for other machines and run the tests there, on simulators.
@@ -54,8 +52,16 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Tidy(args) => tidy::run(&args),
         Command::FastPath(args) => fast_path::run(&args),
-        Command::Programs(args) => programs::run(&args),
-        Command::Suites(args) => suites::run(&args),
+        Command::Programs(args) => {
+            if let Some(left_out) = programs::proof::run(&args, shared)? {
+                steps::not_run(&left_out);
+            }
+            Ok(())
+        }
+        Command::Suites(args) => {
+            steps::not_run(&programs::suites::run(&args, shared)?);
+            Ok(())
+        }
         Command::Fresh(args) => fresh::run(&args),
         Command::Targets(args) => targets::run_all(&args),
         Command::Sanitizers(args) => sanitizers::run_all(&args),
@@ -68,4 +74,9 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
     }
+}
+
+/// A freshly built libcairn.so.
+fn shared() -> anyhow::Result<std::path::PathBuf> {
+    Ok(library::build()?.shared)
 }

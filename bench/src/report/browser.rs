@@ -1,6 +1,6 @@
 //! A headless Chromium, for what only a browser can do: draw the charts.
 
-use crate::child::{self, Failure, Limits};
+use programs::process::{Failure, Limits, Process};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -37,5 +37,5 @@ pub fn dump_at_width(path: &Path, width: u32) -> Result<String, Failure> {
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("file://{}", path.canonicalize()?.display()));
     let limits = Limits { timeout: Duration::from_secs(180), memory_mib: 8192.0 };
-    Ok(child::run(&mut command, &limits)?.stdout)
+    Ok(Process::alone(command, &limits).success()?.text())
 }

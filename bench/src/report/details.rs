@@ -2,9 +2,9 @@
 
 use super::charts::slug;
 use super::summary::number;
-use crate::child::Failure;
 use crate::result::{Allocator, CaseResult, Cell, LabResult, SUBJECT};
 use crate::stats::Summary;
+use programs::process::Failure;
 use serde::Serialize;
 use std::collections::BTreeSet;
 

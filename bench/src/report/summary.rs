@@ -321,9 +321,9 @@ pub(crate) fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::child::Failure;
     use crate::evaluate::{lines, tests::result};
     use crate::result::CONTROL;
+    use programs::process::Failure;
 
     #[test]
     fn numbers_have_three_digits() {

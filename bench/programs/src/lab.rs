@@ -1,0 +1,267 @@
+//! Times programs from outside, for the lab (`cargo lab`).
+//!
+//! What a program does is said in `programs.toml`; here is how it is measured: the cost of a whole
+//! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
+//! same in every run, on any machine, under any load.
+
+use crate::definitions::{self, Measures, Program, Row as Definition, Step, fill};
+use crate::generate::{Variables, fingerprint, fingerprint_of};
+use crate::process::{Ended, Failure};
+use crate::stage::Stage;
+use crate::{nginx, postgres, redis};
+use anyhow::{Context, Result, bail, ensure};
+use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
+use cairn_workloads::process::parse_kib;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+
+/// A case that starts programs.
+pub struct Timed {
+    /// What the tables know.
+    pub case: Case,
+    program: &'static Program,
+    row: &'static Definition,
+}
+
+/// All cases, in the order of the tables.
+pub fn all() -> &'static [Timed] {
+    static ALL: LazyLock<Vec<Timed>> = LazyLock::new(|| {
+        let rows = definitions::all().iter().flat_map(|it| it.lab.iter().map(move |row| (it, row)));
+        rows.map(|(program, row)| Timed { case: case(row), program, row }).collect()
+    });
+    &ALL
+}
+
+fn case(row: &'static Definition) -> Case {
+    const FAULTS: Row = Row::new(" page faults", Table::Counts, "minor_faults", "faults");
+    const CALLS: Row = Row::new(" system calls", Table::Counts, "system_calls", "calls");
+    /// The resident set says what the peak does, and is exact.
+    const RESIDENT: Row = Row::new("", Table::Memory, "rss_kib", "KiB");
+    const COUNT: Row = Row::new("", Table::Counts, "instructions", "instructions").floor(1.0);
+    // A quick run leaves out what takes long.
+    let (group, quick, rows): (_, _, &'static [Row]) = match row.measures {
+        Measures::Time => (Group::Programs, 0.0, Row::MS_PEAK),
+        Measures::Starts => {
+            (Group::Startup, 0.25, const { &[Row::time("ms"), Row::PEAK, FAULTS, CALLS] })
+        }
+        Measures::StartsResident => {
+            (Group::Startup, 0.25, const { &[Row::time("ms"), RESIDENT, FAULTS, CALLS] })
+        }
+        Measures::Requests => {
+            (Group::Programs, 0.0, const { &[Row::time("us/request"), Row::PEAK] })
+        }
+        Measures::Transactions => {
+            (Group::Programs, 0.0, const { &[Row::time("us/transaction"), Row::PEAK] })
+        }
+        Measures::Instructions => (Group::Instructions, 1.0, const { &[COUNT] }),
+    };
+    let case = Case::new(&row.name, group, &row.about, rows).quick(row.quick.unwrap_or(quick));
+    Case { origin: Fixed(&row.origin), ..case }
+}
+
+impl Timed {
+    /// Runs it once.
+    pub fn run(&self, stage: &Stage) -> Result<Results, Failure> {
+        self.results(stage).map_err(Failure::from)
+    }
+
+    fn results(&self, stage: &Stage) -> Result<Results> {
+        let variables = self.program.variables(stage, Some(self.row))?;
+        let inputs = self.program.inputs.iter().chain(&self.row.inputs);
+        self.program.prepare(stage, inputs, &variables)?;
+        match (self.row.measures, &self.row.step, self.row.name.as_str()) {
+            (Measures::Time, Some(step), _) => self.whole(stage, step, &variables),
+            (Measures::Instructions, _, name) => instructions(stage, name),
+            (_, Some(step), _) => self.starts(stage, step, &variables),
+            (_, None, "redis") => redis::time_benchmark(stage),
+            (_, None, "redis-mixed") => redis::time_mixed(stage),
+            (_, None, "postgresql") => postgres::time(stage),
+            (_, None, "nginx") => nginx::time(stage),
+            (_, None, name) => bail!("nobody knows how {name} is timed"),
+        }
+    }
+
+    /// A program that runs to its end and must say and make the same under every allocator.
+    fn whole(&self, stage: &Stage, step: &Step, variables: &Variables) -> Result<Results> {
+        let once = |stage: &Stage| {
+            let made = || step.compare.iter().map(|file| stage.work.join(fill(file, variables)));
+            made().for_each(|file| drop(fs::remove_file(file)));
+            let (ended, results) = self.measure(stage, step, 1, variables)?;
+            let mut outcome = fingerprint(&ended.stdout);
+            for file in made() {
+                outcome += &fingerprint_of(&file)?;
+            }
+            anyhow::Ok((outcome, results))
+        };
+        let (outcome, results) = once(stage)?;
+        stage.compare(&self.row.name, &outcome, |bare| Ok(once(bare)?.0))?;
+        Ok(results)
+    }
+
+    /// A program that does nearly nothing: what remains is what loading the allocator costs. It is
+    /// started many times; the system calls are the same every time and are counted once.
+    fn starts(&self, stage: &Stage, step: &Step, variables: &Variables) -> Result<Results> {
+        const TIMES: usize = 40;
+        let (times, lines) = (stage.scaled(TIMES), self.row.lines);
+        let (ended, mut results) = self.measure(stage, step, times, variables)?;
+        let found = ended.text().lines().count();
+        ensure!(found == lines * times, "{found} lines in {times} runs of {lines}");
+        if let Some(calls) = self.system_calls(stage, step, variables)? {
+            results.values.insert("system_calls".into(), calls);
+        }
+        if self.row.measures == Measures::StartsResident {
+            let once = self.program.process(stage, step, variables)?.arg("resident");
+            let kib = parse_kib(&once.success()?.text(), "Rss:").context("no Rss line")?;
+            results.values.insert("rss_kib".into(), kib);
+        }
+        Ok(results)
+    }
+
+    /// How many system calls it makes; none where nobody can count them.
+    fn system_calls(
+        &self,
+        stage: &Stage,
+        step: &Step,
+        variables: &Variables,
+    ) -> Result<Option<f64>> {
+        let bare = stage.bare();
+        let Ok(strace) = bare.process("strace") else { return Ok(None) };
+        let text = stage.cached(&format!("system-calls-{}", self.row.name), || {
+            let summary = stage.work.join("strace");
+            let (program, arguments) = step.words(variables)?;
+            let mut strace = strace.line("-f -c -o").arg(&summary);
+            if let Some(library) = &stage.library {
+                strace = strace.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
+            }
+            strace = strace.arg(stage.find(&program)?).args(arguments);
+            // Where tracing is forbidden, all the rest can still be measured.
+            let _ = self.program.set(strace, &bare, step, variables)?.success();
+            Ok(fs::read_to_string(&summary).unwrap_or_default())
+        })?;
+        Ok(total_calls(&text))
+    }
+
+    /// Runs a step under the allocator `times` times and measures it from outside, descendants
+    /// included; of several runs the medians.
+    fn measure(
+        &self,
+        stage: &Stage,
+        step: &Step,
+        times: usize,
+        variables: &Variables,
+    ) -> Result<(Ended, Results)> {
+        let launcher = stage.made("launch", |path| {
+            let gcc = stage.tool("gcc")?.line("-O2 -static -o").arg(path);
+            gcc.arg(fill("{scripts}/launch.c", variables)).success().map(drop)
+        })?;
+        let (report, bare) = (stage.work.join("usage"), stage.bare());
+        let preload = stage.library.as_deref().map_or(OsStr::new(""), Path::as_os_str);
+        let (program, arguments) = step.words(variables)?;
+        let process = bare.process(&launcher.to_string_lossy())?;
+        let process = process.arg(&report).arg(times.to_string()).arg(preload);
+        let process = process.arg(stage.find(&program)?).args(arguments);
+        let ended = self.program.set(process, &bare, step, variables)?.success()?;
+        let text = fs::read_to_string(&report)?;
+        let numbers = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let runs: Vec<Vec<f64>> = text.lines().map(numbers).collect();
+        let readable = runs.len() == times && runs.iter().all(|run| run.len() == 5);
+        ensure!(readable, "unreadable report: {text}");
+        let columns = [
+            ("ms", 1e6),
+            ("user_ms", 1e3),
+            ("system_ms", 1e3),
+            ("minor_faults", 1.0),
+            ("peak_mib", 1024.0),
+        ];
+        let mut results = Results::default();
+        for (at, (name, unit)) in columns.into_iter().enumerate() {
+            let value = median(runs.iter().map(|run| run[at] / unit).collect());
+            results.values.insert(name.into(), value);
+        }
+        Ok((ended, results))
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
+    values[low].midpoint(values[high])
+}
+
+/// The number of calls in the last line of strace's summary.
+fn total_calls(summary: &str) -> Option<f64> {
+    let line = summary.lines().find(|line| line.trim_end().ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// The instructions of one operation. One process does all patterns, each once before it counts;
+/// what the loops themselves cost is counted on functions that do nothing, and subtracted. The
+/// kernel is not counted.
+fn instructions(stage: &Stage, case: &str) -> Result<Results> {
+    /// Operations in each count; the C source has the same number.
+    const OPERATIONS: f64 = 20_000.0;
+    let pattern = case.trim_start_matches("instr-");
+    let counts = stage.cached("instructions", || {
+        let dumps = stage.work.join("instructions-dumps");
+        let _ = fs::remove_dir_all(&dumps);
+        fs::create_dir(&dumps)?;
+        let valgrind = stage.process("valgrind")?.line("--quiet --tool=callgrind");
+        let valgrind = valgrind.arg(format!("--callgrind-out-file={}/dump", dumps.display()));
+        valgrind.arg(stage.input.join("instructions-program")).success()?;
+        Ok(read_dumps(&dumps)?.iter().map(|(name, n)| format!("{name} {n}\n")).collect())
+    })?;
+    let count = |name: &str| {
+        let line = counts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|count| count.parse::<f64>().ok())
+    };
+    let both = count(pattern).zip(count(&format!("{pattern}-loop")));
+    let (all, loops) = both.with_context(|| format!("no count for {pattern}: {counts}"))?;
+    Ok(Results::of([("instructions", (all - loops) / OPERATIONS)]))
+}
+
+/// The totals of all dumps that the program asked for, by the names that it gave them.
+fn read_dumps(dumps: &Path) -> Result<BTreeMap<String, u64>> {
+    let mut counts = BTreeMap::new();
+    for entry in fs::read_dir(dumps)? {
+        let text = fs::read_to_string(entry?.path())?;
+        let after = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
+        let name = after("desc: Trigger: Client Request: ");
+        let total = after("totals: ").and_then(|total| total.trim().parse().ok());
+        counts.extend(name.map(str::to_owned).zip(total));
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_of_a_summary_is_read() {
+        let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
+            ------ ----------- ----------- --------- --------- ----------------\n\
+             50.00    0.000010           1         9           mmap\n\
+            ------ ----------- ----------- --------- --------- ----------------\n\
+            100.00    0.000020           1        11         1 total\n";
+        assert_eq!(total_calls(summary), Some(11.0));
+        assert_eq!(total_calls("strace: ptrace: Operation not permitted"), None);
+    }
+
+    #[test]
+    fn only_named_dumps_are_read() {
+        let dumps = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dumps.path().join(name), text).unwrap();
+        write("dump.1", "desc: Trigger: Client Request: pair-64\nevents: Ir\ntotals: 1234\n");
+        write("dump", "desc: Trigger: Program termination\ntotals: 9\n");
+        let counts = read_dumps(dumps.path()).unwrap();
+        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [("pair-64".to_owned(), 1234)]);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(vec![4.0, 1.0])], [2.0, 2.5]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Finds executables, and brings missing ones by Debian package.
+//!
+//! Only root installs; others are told the line. Services that packages would start stay off.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What processes find on their path: the system's own directories, no one's stand-ins.
+pub(crate) const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The files that a program cannot do without, each with its package as `apt-get install` takes
+/// it. A file is a name to be found on the path, or an absolute path in which `*` stands for
+/// anything within one component.
+pub(crate) type Needs = BTreeMap<String, String>;
+
+/// Where an executable of the system is.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    if name.starts_with('/') {
+        return newest(name);
+    }
+    let directories = SYSTEM_PATH.split(':').chain(["/usr/local/bin"]);
+    directories.map(|directory| Path::new(directory).join(name)).find(|path| path.is_file())
+}
+
+/// The same, and this process's own path after it.
+pub(crate) fn find_anywhere(name: &str) -> Option<PathBuf> {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let system = SYSTEM_PATH.split(':').map(PathBuf::from);
+    let mut directories = system.chain(std::env::split_paths(&own));
+    if name.starts_with('/') {
+        return newest(name);
+    }
+    directories.find_map(|directory| Some(directory.join(name)).filter(|path| path.is_file()))
+}
+
+/// The last of the paths that match, which is the newest where versions are in the names.
+fn newest(pattern: &str) -> Option<PathBuf> {
+    let mut found = vec![PathBuf::from("/")];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let Some((before, after)) = part.split_once('*') else {
+            found =
+                found.into_iter().map(|path| path.join(part)).filter(|it| it.exists()).collect();
+            continue;
+        };
+        let fits = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let rest = name.strip_prefix(before);
+            rest.is_some_and(|rest| rest.ends_with(after))
+        };
+        let entries = found.iter().filter_map(|path| fs::read_dir(path).ok()).flatten().flatten();
+        found = entries.map(|entry| entry.path()).filter(fits).collect();
+    }
+    found.into_iter().max_by_key(|path| {
+        // 15 comes after 9.
+        let path = path.to_string_lossy().into_owned();
+        let numbers = path.split(|c: char| !c.is_ascii_digit());
+        (numbers.filter_map(|number| number.parse().ok()).collect::<Vec<u64>>(), path.clone())
+    })
+}
+
+/// The first of these files that is not there, in words.
+pub(crate) fn lacking(needs: &Needs) -> Option<String> {
+    let (file, package) = needs.iter().find(|(file, _)| find_anywhere(file).is_none())?;
+    Some(format!("needs {file} (package {package})"))
+}
+
+/// Every package that these needs come from.
+pub(crate) fn packages_of<'a>(needs: impl IntoIterator<Item = &'a Needs>) -> BTreeSet<&'a str> {
+    needs.into_iter().flat_map(|needs| needs.values().map(String::as_str)).collect()
+}
+
+/// Installs the packages of what is not there yet if this process may, and says how if it may not.
+pub(crate) fn install_missing<'a>(needs: impl IntoIterator<Item = &'a Needs>) {
+    let all = needs.into_iter().flatten();
+    let missing = all.filter(|(file, _)| find_anywhere(file).is_none());
+    let packages: BTreeSet<&str> = missing.map(|(_, package)| package.as_str()).collect();
+    if packages.is_empty() {
+        return;
+    }
+    let options = ["install", "--yes", "--no-install-recommends"];
+    let names = packages.iter().copied().collect::<Vec<_>>().join(" ");
+    let line = format!("apt-get install --no-install-recommends {names}");
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("some programs are missing; as root, run\n  {line}");
+        return;
+    }
+    eprintln!("{line}");
+    let quiet = QuietServices::begin();
+    apt(&["update"]);
+    if !apt(&options.into_iter().chain(packages.iter().copied()).collect::<Vec<_>>()) {
+        // One unknown name refuses the whole line; the others may still come one by one.
+        for package in packages {
+            apt(&[&options[..], &[package]].concat());
+        }
+    }
+    drop(quiet);
+}
+
+fn apt(args: &[&str]) -> bool {
+    let mut command = Command::new("apt-get");
+    let output = command.args(args).env("DEBIAN_FRONTEND", "noninteractive").output();
+    let said = match &output {
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => format!("cannot start apt-get: {error}\n"),
+    };
+    let good = output.is_ok_and(|output| output.status.success());
+    if !good {
+        eprint!("{said}");
+    }
+    good
+}
+
+/// Forbids packages to start services while it lives, by the file that Debian asks for that.
+struct QuietServices {
+    made: bool,
+}
+
+impl QuietServices {
+    const FILE: &'static str = "/usr/sbin/policy-rc.d";
+
+    fn begin() -> Self {
+        let made = !Path::new(Self::FILE).exists()
+            && fs::write(Self::FILE, "#!/bin/sh\nexit 101\n").is_ok()
+            && fs::set_permissions(Self::FILE, fs::Permissions::from_mode(0o755)).is_ok();
+        Self { made }
+    }
+}
+
+impl Drop for QuietServices {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = fs::remove_file(Self::FILE);
+        }
+    }
+}
+
+/// The version that a command prints: the first word of its output that begins with a digit.
+pub(crate) fn version(command: &str) -> String {
+    let mut words = command.split_whitespace();
+    let path = find_anywhere(words.next().unwrap_or_default());
+    let output = path.and_then(|path| Command::new(path).args(words).output().ok());
+    let text = output.map_or(Vec::new(), |output| [output.stdout, output.stderr].concat());
+    first_version(&String::from_utf8_lossy(&text)).unwrap_or_else(|| "?".to_owned())
+}
+
+fn first_version(text: &str) -> Option<String> {
+    text.split(|c: char| c.is_whitespace() || "=/,()\"".contains(c)).find_map(|word| {
+        let word = word.trim_start_matches(['v', 'g', 'o']);
+        let digits = word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+        digits.then(|| word.split(['-', '+']).next().unwrap_or(word).to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        let of = |text| first_version(text).unwrap();
+        assert_eq!(of("Redis server v=7.0.15 sha=00000000:0"), "7.0.15");
+        assert_eq!(of("nginx version: nginx/1.22.1"), "1.22.1");
+        assert_eq!(of("go version go1.24.1 linux/amd64"), "1.24.1");
+        assert_eq!(of("ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2026"), "5.1.9");
+        assert_eq!(of("This is perl 5, version 36, subversion 0 (v5.36.0) built"), "5.36.0");
+    }
+
+    #[test]
+    fn patterns() {
+        assert_eq!(newest("/pr*c/self/stat"), Some(PathBuf::from("/proc/self/stat")));
+        assert_eq!(newest("/proc/self/no-such-*"), None);
+    }
+}

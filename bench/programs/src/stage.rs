@@ -1,0 +1,355 @@
+//! Where programs run: directories, an environment made from nothing, perhaps a library.
+//!
+//! The proof runs both of its sides in the same directory, emptied in between, so that paths that
+//! find their way into outputs are equal. The lab keeps one directory over all its runs.
+
+use crate::generate::fingerprint;
+use crate::packages::{SYSTEM_PATH, find, find_anywhere};
+use crate::process::{Failure, Limits, Process, kill_all};
+use crate::server::{Account, Server};
+use crate::watch::{Watch, descendants};
+use anyhow::{Result, bail, ensure};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How much work to ask for.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Size {
+    /// A few seconds a side.
+    Quick,
+    /// As long as it takes to be convincing.
+    Full,
+    /// This share of a full run of the lab.
+    Share(f64),
+}
+
+/// Which run of a proof this is.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Side {
+    /// The preparation; nothing is compared.
+    Bare,
+    /// Without the library.
+    Without,
+    /// With the library preloaded.
+    With,
+}
+
+/// The place where programs run.
+#[derive(Clone)]
+pub struct Stage {
+    pub(crate) size: Size,
+    /// What is made once and stays.
+    pub(crate) input: PathBuf,
+    /// Where processes start; in a proof empty at the beginning of each side.
+    pub(crate) work: PathBuf,
+    /// Where outputs are kept; the lab keeps none.
+    logs: Option<PathBuf>,
+    /// The library to preload; none for the C library's own malloc.
+    pub(crate) library: Option<PathBuf>,
+    environment: BTreeMap<String, OsString>,
+    pub(crate) limits: Limits,
+    pub(crate) watch: Option<Watch>,
+    /// Between two looks at the running processes.
+    pub(crate) pause: Duration,
+}
+
+/// How long a process of a proof may take if nothing else is said.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
+
+impl Stage {
+    /// For a case of the lab: `scale` is its share of the full size, `scratch` a directory that is
+    /// kept over all runs.
+    pub fn of_lab(
+        library: Option<&Path>,
+        environment: &BTreeMap<String, String>,
+        scale: f64,
+        limits: &Limits,
+        scratch: &Path,
+    ) -> Stage {
+        let fixed = [("PATH", "/usr/bin:/bin:/usr/local/bin"), ("LC_ALL", "C.UTF-8")];
+        let own = environment.iter().map(|(name, value)| (name.clone(), value.into()));
+        Stage {
+            size: Size::Share(scale),
+            input: scratch.to_owned(),
+            work: scratch.to_owned(),
+            logs: None,
+            library: library.map(Path::to_owned),
+            environment: fixed.map(|(n, v)| (n.into(), v.into())).into_iter().chain(own).collect(),
+            limits: limits.clone(),
+            watch: None,
+            pause: Duration::from_millis(50),
+        }
+    }
+
+    /// For one side of a proof, in `home`.
+    pub(crate) fn open(home: &Path, size: Size, side: Side, library: &Path) -> Result<Stage> {
+        let (input, work, logs) = (home.join("input"), home.join("work"), home.join("logs"));
+        if work.exists() {
+            fs::remove_dir_all(&work)?;
+        }
+        for directory in [&input, &work, &work.join("tmp"), &logs] {
+            fs::create_dir_all(directory)?;
+            fs::set_permissions(directory, Permissions::from_mode(0o755))?;
+        }
+        fs::set_permissions(work.join("tmp"), Permissions::from_mode(0o1777))?;
+        let mut environment = BTreeMap::from([
+            ("PATH".into(), SYSTEM_PATH.into()),
+            ("HOME".into(), work.as_os_str().to_owned()),
+            ("TMPDIR".into(), work.join("tmp").into()),
+            ("LC_ALL".into(), "C.UTF-8".into()),
+            ("TZ".into(), "UTC".into()),
+        ]);
+        if side == Side::With {
+            // The library's own settings are the caller's to choose.
+            let own = std::env::vars_os().map(|(name, value)| (name.into_string(), value));
+            let own = own.filter_map(|(name, value)| Some((name.ok()?, value)));
+            environment.extend(own.filter(|(name, _)| name.starts_with("CAIRN_")));
+        }
+        Ok(Stage {
+            size,
+            input,
+            work,
+            logs: Some(logs),
+            library: (side == Side::With).then(|| library.to_owned()),
+            environment,
+            limits: Limits { timeout: DEFAULT_LIMIT, memory_mib: f64::INFINITY },
+            watch: (side != Side::Bare).then(|| Watch::new(library, side == Side::With)),
+            pause: Duration::from_millis(20),
+        })
+    }
+
+    /// The same place without the library, for what is made and what is compared with.
+    pub(crate) fn bare(&self) -> Stage {
+        Stage { library: None, watch: None, ..self.clone() }
+    }
+
+    pub(crate) fn is_lab(&self) -> bool {
+        matches!(self.size, Size::Share(_))
+    }
+
+    /// One of two values, by size.
+    pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
+        if self.size == Size::Quick { quick } else { full }
+    }
+
+    /// `n` scaled, at least 1.
+    pub(crate) fn scaled(&self, n: usize) -> usize {
+        match self.size {
+            Size::Share(scale) => ((n as f64 * scale) as usize).max(1),
+            _ => n,
+        }
+    }
+
+    /// Where a program is. The lab takes those of the system alone: PATH may hold wrappers.
+    pub(crate) fn find(&self, name: &str) -> Result<PathBuf> {
+        let found = if self.is_lab() { find(name) } else { find_anywhere(name) };
+        let Some(path) = found else {
+            let hint = format!("apt-get install {}", crate::definitions::package_of(name));
+            bail!(Failure::Absent { what: name.into(), hint });
+        };
+        Ok(path)
+    }
+
+    /// A process in this place, not yet started.
+    pub(crate) fn process(&self, program: &str) -> Result<Process<'_>> {
+        let mut command = Command::new(self.find(program)?);
+        command.env_clear().envs(&self.environment).current_dir(&self.work);
+        if let Some(library) = &self.library {
+            command.env("LD_PRELOAD", library);
+        }
+        Ok(self.of_command(command))
+    }
+
+    /// A client of a measured server: in the lab it keeps the system's malloc.
+    pub(crate) fn client(&self, program: &str) -> Result<Process<'_>> {
+        let process = self.process(program)?;
+        Ok(if self.is_lab() { process.without_env("LD_PRELOAD") } else { process })
+    }
+
+    /// A tool that fetches or builds: without the library, in the caller's environment.
+    pub(crate) fn tool(&self, program: &str) -> Result<Process<'_>> {
+        let path = find_anywhere(program).map_or_else(|| self.find(program), Ok)?;
+        let mut command = Command::new(path);
+        command.current_dir(&self.work).env_remove("LD_PRELOAD");
+        Ok(self.of_command(command))
+    }
+
+    fn of_command(&self, command: Command) -> Process<'_> {
+        let process = match self.is_lab() {
+            true => Process::alone(command, &self.limits),
+            false => Process::new(command, &self.limits),
+        };
+        let process = match &self.watch {
+            Some(watch) => process.watched(watch, [Duration::from_millis(2), self.pause]),
+            None => process,
+        };
+        match &self.logs {
+            Some(logs) => process.logs(logs),
+            None => process,
+        }
+    }
+
+    /// Starts a server and waits until it is `ready`.
+    pub(crate) fn serve<'a>(
+        &self,
+        process: Process<'a>,
+        stop: Signal,
+        ready: impl FnMut() -> bool,
+    ) -> Result<Server<'a>> {
+        let mut server = process.serve(stop)?;
+        let limit = self.limits.timeout.min(Duration::from_secs(90));
+        server.wait_until(limit, self.library.as_deref(), ready)?;
+        Ok(server)
+    }
+
+    /// The file or directory of this name among the inputs. At first use `make` makes it, at the
+    /// path that it is given.
+    pub(crate) fn made(
+        &self,
+        name: &str,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        let path = self.input.join(name);
+        if !path.exists() {
+            // What is left half done must not be taken for the whole. The extension stays:
+            // compilers go by it.
+            let part = path.with_file_name(format!("part-{name}"));
+            let _ = fs::remove_dir_all(&part);
+            make(&part)?;
+            fs::rename(&part, &path)?;
+        }
+        Ok(path)
+    }
+
+    /// What `find` found out of this library by this name when it was first asked. For what does
+    /// not change from run to run.
+    pub(crate) fn cached(
+        &self,
+        name: &str,
+        find: impl FnOnce() -> Result<String>,
+    ) -> Result<String> {
+        let library =
+            self.library.as_ref().map_or(String::new(), |path| path.display().to_string());
+        let name = format!("{name}-{}", fingerprint(library.as_bytes()));
+        Ok(fs::read_to_string(self.made(&name, |path| Ok(fs::write(path, find()?)?))?)?)
+    }
+
+    /// Whether `outcome`, of the run called `name`, is what the C library's malloc gives; `run`
+    /// runs it so, when this place has a library.
+    pub(crate) fn compare(
+        &self,
+        name: &str,
+        outcome: &str,
+        run: impl FnOnce(&Stage) -> Result<String>,
+    ) -> Result<()> {
+        let reference = self.made(&format!("{name}.expected"), |path| {
+            let expected = match self.library {
+                None => outcome.to_owned(),
+                Some(_) => run(&self.bare())?,
+            };
+            Ok(fs::write(path, expected)?)
+        })?;
+        let same = fs::read_to_string(reference)? == outcome;
+        ensure!(same, "the output is not what it is on the C library's malloc");
+        Ok(())
+    }
+
+    /// Makes a directory below the working directory that belongs to `account`.
+    pub(crate) fn directory_for(&self, name: &str, account: Option<Account>) -> Result<PathBuf> {
+        let path = self.work.join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
+        fs::create_dir(&path)?;
+        own(&path, account)?;
+        Ok(path)
+    }
+
+    /// Ends a side of a proof: nothing may still run, and the library may have said nothing.
+    pub(crate) fn close(&self) -> Result<()> {
+        kill_all(descendants(std::process::id()));
+        let said = self.watch.as_ref().map_or(Vec::new(), Watch::said);
+        ensure!(said.is_empty(), "the library complained:\n{}", said.join("\n"));
+        Ok(())
+    }
+}
+
+/// Gives a directory to an account alone.
+pub(crate) fn own(path: &Path, account: Option<Account>) -> Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    if let Some(Account { user, group }) = account {
+        chown(path, Some(user), Some(group))?;
+    }
+    Ok(())
+}
+
+/// Makes the temporary directory for a whole proof, readable by every user.
+pub(crate) fn new_root() -> Result<PathBuf> {
+    // Short, because sockets live in it and their paths end at 107 bytes.
+    let root = std::env::temp_dir().join(format!("cairn-programs-{}", std::process::id()));
+    fs::create_dir(&root)?;
+    fs::set_permissions(&root, Permissions::from_mode(0o755))?;
+    Ok(root)
+}
+
+/// Copies the library to where every user can read it and no later build replaces it.
+pub(crate) fn private_copy(library: &Path, directory: &Path) -> Result<PathBuf> {
+    let copy = directory.join(library.file_name().unwrap_or_default());
+    let copied = fs::copy(library, &copy);
+    ensure!(copied.is_ok(), "cannot read {}", library.display());
+    fs::set_permissions(&copy, Permissions::from_mode(0o755))?;
+    Ok(copy.canonicalize()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_stage(test: impl FnOnce(&Stage)) {
+        let scratch = tempfile::tempdir().unwrap();
+        let limits = Limits { timeout: Duration::from_secs(9), memory_mib: 1e3 };
+        let library = Some(Path::new("/lib/one.so"));
+        test(&Stage::of_lab(library, &BTreeMap::new(), 1.0, &limits, scratch.path()));
+    }
+
+    #[test]
+    fn things_are_made_once() {
+        with_stage(|stage| {
+            let write = |text: &'static str| move |path: &Path| Ok(fs::write(path, text)?);
+            let path = stage.made("input.txt", write("first")).unwrap();
+            assert_eq!(path, stage.made("input.txt", write("second")).unwrap());
+            assert_eq!(fs::read_to_string(path).unwrap(), "first");
+            let failed = stage.made("other", |_| bail!("no"));
+            assert!(failed.is_err() && !stage.input.join("other").exists());
+        });
+    }
+
+    #[test]
+    fn counts_are_kept_for_each_library() {
+        with_stage(|stage| {
+            let count =
+                |stage: &Stage, text: &str| stage.cached("count", || Ok(text.to_owned())).unwrap();
+            assert_eq!(count(stage, "1"), "1");
+            assert_eq!(count(stage, "2"), "1");
+            assert_eq!(count(&stage.bare(), "3"), "3");
+        });
+    }
+
+    #[test]
+    fn outcomes_are_held_against_those_without_the_library() {
+        with_stage(|stage| {
+            let right = |bare: &Stage| {
+                assert!(bare.library.is_none());
+                Ok("right".to_owned())
+            };
+            assert!(stage.compare("run", "wrong", right).is_err());
+            assert!(stage.compare("run", "right", |_| unreachable!()).is_ok());
+        });
+    }
+}

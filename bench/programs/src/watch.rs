@@ -1,0 +1,132 @@
+//! Looks at running processes through `/proc`: who descends from whom, and who has the library.
+//!
+//! Everything is read by polling, so a process that lives for less than a tick may go unseen; a
+//! program's work must last longer than that in the executables it names.
+
+use crate::packages::find_anywhere;
+use anyhow::{Result, ensure};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which processes had the library mapped, by executable, and what it wrote.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    library: PathBuf,
+    /// Whether the library is meant to be there.
+    pub(crate) wanted: bool,
+    loaded: RefCell<HashSet<(u32, String)>>,
+    /// Lines of the library itself, which should have nothing to say.
+    messages: RefCell<Vec<String>>,
+}
+
+impl Watch {
+    pub(crate) fn new(library: &Path, wanted: bool) -> Self {
+        let library = library.to_owned();
+        Self { library, wanted, loaded: RefCell::default(), messages: RefCell::default() }
+    }
+
+    /// Looks once at every descendant of this process.
+    pub(crate) fn tick(&self) {
+        for pid in descendants(std::process::id()) {
+            // Gone, or another user's: nothing to learn.
+            let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
+            let name = exe.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let key = (pid, name);
+            if !self.loaded.borrow().contains(&key) && maps(pid, &self.library) {
+                self.loaded.borrow_mut().insert(key);
+            }
+        }
+    }
+
+    /// Remembers what the library said on some output.
+    pub(crate) fn listen(&self, output: &str) {
+        let said = output.lines().filter(|line| line.starts_with("cairn:")).map(str::to_owned);
+        self.messages.borrow_mut().extend(said);
+    }
+
+    /// What the library has said so far; forgotten here, so that it can be expected.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.messages.take()
+    }
+
+    /// How many processes of each executable had the library mapped.
+    pub(crate) fn loaded(&self) -> BTreeMap<String, usize> {
+        let mut count = BTreeMap::new();
+        for (_, name) in self.loaded.borrow().iter() {
+            *count.entry(name.clone()).or_insert(0) += 1;
+        }
+        count
+    }
+
+    /// Says where the library was mapped, or what is wrong about that: each of the executables
+    /// named by their prefix must have had it, and nothing if nobody asked for it.
+    pub(crate) fn check(&self, expected: &[String]) -> Result<String> {
+        let loaded = self.loaded();
+        if !self.wanted {
+            ensure!(loaded.is_empty(), "the library is mapped although nobody asked: {loaded:?}");
+            return Ok(String::new());
+        }
+        let mut found = Vec::new();
+        for name in expected {
+            // What is called by one name may be a link to a file of another.
+            let file = find_anywhere(name).and_then(|path| path.canonicalize().ok());
+            let file = file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+            let is_it = |seen: &str| seen.starts_with(name.as_str()) || Some(seen) == file;
+            let counts = loaded.iter().filter(|(seen, _)| is_it(seen)).map(|(_, count)| count);
+            let count: usize = counts.sum();
+            ensure!(count > 0, "{name} was not seen with the library mapped, only {loaded:?}");
+            found.push(format!("{name} x{count}"));
+        }
+        Ok(found.join(", "))
+    }
+}
+
+fn maps(pid: u32, file: &Path) -> bool {
+    let file = file.to_string_lossy();
+    fs::read_to_string(format!("/proc/{pid}/maps"))
+        .is_ok_and(|maps| maps.lines().any(|line| line.ends_with(file.as_ref())))
+}
+
+/// Every process below `root`, parents before children.
+pub(crate) fn descendants(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        if let Some(parent) = parent(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut unvisited = vec![root];
+    while let Some(pid) = unvisited.pop() {
+        let below = children.remove(&pid).unwrap_or_default();
+        found.extend(&below);
+        unvisited.extend(below);
+    }
+    found
+}
+
+/// The parent as `/proc/PID/stat` has it: the second field after the parenthesised name.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_child_and_what_it_maps() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(descendants(std::process::id()).contains(&child.id()));
+        let own = fs::read_link("/proc/self/exe").unwrap();
+        assert!(maps(std::process::id(), &own));
+        assert!(!maps(std::process::id(), Path::new("/nowhere/libnothing.so")));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

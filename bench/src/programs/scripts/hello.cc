@@ -1,3 +1,0 @@
-#include <iostream>
-
-int main() { std::cout << "hello" << std::endl; }
