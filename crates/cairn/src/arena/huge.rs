@@ -29,6 +29,8 @@ pub(super) fn back_by_huge_page(
     unit: usize,
 ) -> Guard<'static, Arena> {
     arena.remove(unit, HUGE_SLICES);
+    // Clean slices are needed.
+    arena.judge_burst();
     drop(arena);
     // SAFETY: slices that have been free, and that nobody else can take now.
     unsafe { os::use_huge_page(address_map::slice_address(unit)) };

@@ -2,9 +2,11 @@
 
 use super::alone::alone;
 use super::reservation::flags_at;
+use crate::arena::{self, Use};
 use crate::os;
+use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
-use crate::{allocate, deallocate, reallocate};
+use crate::{allocate, deallocate, reallocate, thread};
 
 const MIB: usize = 1 << 20;
 
@@ -175,5 +177,30 @@ fn slow_huge_pages_are_not_asked_for_again_soon() {
         resume.store(0, Ordering::Relaxed);
         assert!(ask(3));
         assert_eq!(pause.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// A purge is regretted, too, if a huge page is put where the purged memory was.
+#[test]
+fn a_huge_page_for_purged_memory_is_a_regret() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    alone(|| {
+        os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
+        assert!(thread::start());
+        let slices = |mib: usize| mib * MIB / SLICE_SIZE;
+        let take = |mib, used| arena::take_run(slices(mib), used).expect("there is memory");
+        take(20, Use::Filled);
+        let later = take(12, Use::Filled);
+        let burst = take(20, Use::Filled);
+        arena::release(burst.index, slices(20), true);
+        let purged = arena::counts().purged;
+        assert!(purged > 0, "much at once goes at once");
+        assert!(take(2, Use::Backed).backed);
+        // More than a quarter of what is in use, but less than is regretted.
+        arena::release(later.index, slices(12), true);
+        assert_eq!(arena::counts().purged, purged);
+        crate::check();
     });
 }
