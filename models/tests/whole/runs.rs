@@ -20,7 +20,7 @@ const EXECUTIONS: usize = 40;
 /// Operations in a run of one thread.
 const OPERATIONS: usize = 3000;
 /// How long each model runs, if nothing else is said: CAIRN_MODEL_SECONDS=600 is the long run.
-const SECONDS: u64 = 2;
+const SECONDS: u64 = 1;
 /// After this a run counts as hung.
 const HUNG_AFTER_SECONDS: u32 = 120;
 /// The depth of the bugs that the scheduler of that name looks for.
