@@ -289,8 +289,8 @@ impl Span {
     /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
     /// are pending. Those that only its lists knew stay lost.
     pub(crate) fn forget_lists(&mut self) {
-        self.local_free = null_mut();
         let blocks = self.layout().blocks;
+        self.local_free = null_mut();
         self.carved = blocks;
         (self.holes, self.hidden) = (0, 0);
         self.set_used(u32::from(blocks), 0);
