@@ -42,7 +42,7 @@ fn simulate(plan: &Plan, library: Option<&Path>) -> Option<(Account, Places)> {
 /// Each turn fetches the line with the other's write, and takes that copy away to write.
 #[test]
 fn two_alternate_writers() {
-    let operations = 400;
+    let operations = 100;
     let plan = plan(Shape::PingPong, 2, operations);
     let Some((account, _)) = simulate(&plan, None) else { return };
     let program = account.traffic[&Cause::Program];
@@ -56,7 +56,7 @@ fn two_alternate_writers() {
 
 #[test]
 fn private_lines_do_not_move() {
-    let Some((account, _)) = simulate(&plan(Shape::Local, 4, 400), None) else { return };
+    let Some((account, _)) = simulate(&plan(Shape::Local, 4, 100), None) else { return };
     assert!(account.traffic.is_empty(), "{:?}", account.traffic);
     assert!(account.figure("instr") > 10.0);
 }
@@ -64,9 +64,9 @@ fn private_lines_do_not_move() {
 #[test]
 fn the_library_hands_blocks_over() {
     let library = build();
-    let Some((local, _)) = simulate(&plan(Shape::Local, 4, 1000), Some(&library)) else { return };
+    let Some((local, _)) = simulate(&plan(Shape::Local, 4, 150), Some(&library)) else { return };
     assert!(local.figure("transfers") < 0.1, "{:?}", local.traffic);
-    let Some((pairs, mut places)) = simulate(&plan(Shape::Pairs, 4, 1000), Some(&library)) else {
+    let Some((pairs, mut places)) = simulate(&plan(Shape::Pairs, 4, 200), Some(&library)) else {
         return;
     };
     assert!(pairs.figure("program") >= 1.0, "each consumer reads its blocks");
