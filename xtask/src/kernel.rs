@@ -14,7 +14,7 @@ pub(crate) fn no_core_files(command: &mut Command) {
 
 /// Has a command, and all that it starts, live with a kernel that refuses reservations of 12 GiB
 /// and more: qemu before 8.0 and memcheck note every page of a mapping in a table, which is
-/// gigabytes of it for each process with the usual window.
+/// gigabytes of it for each process with the usual reservation.
 pub(crate) fn small(command: &mut Command) {
     // SAFETY: between fork and exec only `prctl` is called.
     unsafe { command.pre_exec(install_filter) };

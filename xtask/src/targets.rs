@@ -28,10 +28,10 @@ pub(crate) struct Args {
     /// Only steps with this in their names.
     #[arg(long, value_name = "TEXT", default_value = "")]
     step: String,
-    /// Give the simulated programs the whole window of 1 TiB (qemu before 8.0 keeps a table of
+    /// Give the simulated programs the whole reservation of 1 TiB (qemu before 8.0 keeps a table of
     /// every page of it: 6 GiB of memory for each process). Only the traffic test is run.
     #[arg(long)]
-    full_window: bool,
+    full_reservation: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -82,9 +82,9 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const CASE_LIMIT: Duration = Duration::from_secs(600);
 
 /// Tests of the core that ask for what is not there: huge pages, which qemu 7.2 does not ask the
-/// kernel for, a window of 1 TiB and limits of address space, and a forked child that starts a
+/// kernel for, a reservation of 1 TiB and limits of address space, and a forked child that starts a
 /// thread, which it does not survive.
-const LEFT_OUT: [&str; 3] = ["tests::huge::", "tests::window::", "tests::forks::a_child"];
+const LEFT_OUT: [&str; 3] = ["tests::huge::", "tests::reservation::", "tests::forks::a_child"];
 
 /// The programs of the C layer's tests that make sense on a simulated machine, and their cases
 /// that do not. What memory they take is measured on real machines: here it is the simulator's.
@@ -126,13 +126,13 @@ pub(crate) fn run_all(args: &Args) -> Result<()> {
         };
         target.ensure_present()?;
         target.core(args, &mut steps);
-        if target.c_layer && !args.full_window {
+        if target.c_layer && !args.full_reservation {
             target.c_layer(&mut steps)?;
         }
     }
     steps.finish()?;
-    not_run(match args.only.is_empty() && args.step.is_empty() && !args.full_window {
-        true => "a window of 1 TiB under a simulator (cargo xtask targets --full-window)",
+    not_run(match args.only.is_empty() && args.step.is_empty() && !args.full_reservation {
+        true => "a reservation of 1 TiB under a simulator (cargo xtask targets --full-reservation)",
         false => "the other machines and steps (cargo xtask targets)",
     });
     Ok(())
@@ -172,8 +172,8 @@ impl Target {
 
     /// The core's own tests, with assertions in the code as it ships.
     fn core(&self, args: &Args, steps: &mut Steps) {
-        let groups: &[(&str, &[&str])] = match args.full_window {
-            true => &[("the traffic test in a full window", &["--test", "traffic"])],
+        let groups: &[(&str, &[&str])] = match args.full_reservation {
+            true => &[("the traffic test in a full reservation", &["--test", "traffic"])],
             false => &[("the core's unit tests", &["--lib"]), ("its tests", &["--test", "*"])],
         };
         for (what, selection) in groups {
@@ -181,7 +181,7 @@ impl Target {
             command.args(["-p", "cairn-malloc"]).args(*selection);
             command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
             command.env("CAIRN_STRESS_SECONDS", args.seconds.to_string());
-            if !self.simulator.is_empty() && !args.full_window {
+            if !self.simulator.is_empty() && !args.full_reservation {
                 kernel::small(&mut command);
                 command.arg("--");
                 command.args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]));
