@@ -86,6 +86,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
         (*heap).in_use = false;
         point();
         (*heap).next = pool.free;
+        point();
     }
     pool.free = heap;
     IN_USE.0.fetch_sub(1, Ordering::Relaxed);

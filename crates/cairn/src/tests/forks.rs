@@ -48,7 +48,7 @@ fn a_child_finds_no_run_that_is_on_its_way() {
         let heap = AtomicPtr::new(null_mut::<Heap>());
         let go = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let other = scope.spawn(|| {
                 // A thread without a heap keeps nothing.
                 free(allocate(64));
                 let (first, second) = (allocate(200_000), allocate(200_000));
@@ -77,6 +77,8 @@ fn a_child_finds_no_run_that_is_on_its_way() {
             let gone = kept().is_null();
             drop(held);
             assert!(kept_first && gone, "kept at first: {kept_first}; not any more: {gone}");
+            // The scope's end does not wait for a thread's last words, in which it gives its heap up.
+            other.join().expect("it ends");
         });
         check();
     });
@@ -337,7 +339,7 @@ fn handlers_older_than_ours_may_lock_and_allocate() {
         assert_eq!(asked, 0);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for thread in 0..3 {
+            let start = |thread: usize| {
                 let done = &done;
                 scope.spawn(move || {
                     while !done.load(Relaxed) {
@@ -348,12 +350,16 @@ fn handlers_older_than_ours_may_lock_and_allocate() {
                         drop(inside);
                         blocks(100 << thread, 20).into_iter().for_each(free);
                     }
-                });
-            }
+                })
+            };
+            let others = [0, 1, 2].map(start);
             for _ in 0..200 {
                 assert!(child_does(|| blocks(1000, 10).into_iter().for_each(free)));
             }
             done.store(true, Relaxed);
+            for other in others {
+                other.join().expect("it ends");
+            }
         });
         check();
     });
