@@ -2,7 +2,7 @@
 //! Idea: a constant in ordinary `if`s: both sides always compile, and the default build has no trace of it.
 //! Never: decides at run time.
 //! Threads: any; the key is written once, before there is a block.
-//! Checked: the unit tests run in both builds.
+//! Checked: the unit tests of heaps and spans run in both builds.
 //! Story: docs/design/policy.md
 
 use crate::sync::{AtomicUsize, Ordering};

@@ -73,7 +73,7 @@ pub struct ClassRow {
     pub spans: usize,
     /// Blocks that the program holds.
     pub in_use: usize,
-    /// Blocks in threads' allocation lists.
+    /// Blocks in threads' caches.
     pub cached: usize,
     /// Blocks freed into their spans.
     pub free: usize,
@@ -192,7 +192,7 @@ impl Stats {
         row.untouched += blocks - carved;
     }
 
-    /// Blocks in allocation lists count as used in their spans: moves them over.
+    /// Blocks in caches count as used in their spans: moves them over.
     fn walk_heaps(&mut self, eyes: &mut Eyes, end: usize) {
         for at in (0..self.heaps.1).filter_map(address_map::heap_address) {
             let heap: *const Heap = at.cast();

@@ -61,7 +61,7 @@ impl Arena {
         (front..end).contains(&index)
     }
 
-    /// Where a huge page is to be put before `slices` from `index` on are taken: into frame of one
+    /// Where a huge page is to be put before `slices` from `index` on are taken: into the frame of one
     /// that holds nothing, not even what could be resident, if the heap is large and it gets `dense`.
     #[inline]
     pub(super) fn unit_for_huge_page(

@@ -29,7 +29,7 @@ use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 //  1. A committed slice is in use, free, or being purged. Its bits: free; dirty: free, and may be
 //     resident; written: dirty, and may be other than zero.
 //  2. A chunk is in lane t of the tree exactly if it has a free, aligned run of RUNS[t] slices; in the
-//     others, if it has a dirty slice, if it begins the free and partly dirty room of a huge page, if a
+//     others, if it has a dirty slice, if it begins the free and partly dirty frame of a huge page, if a
 //     large block begins in it. The tree counts chunks from the reservation's first one.
 //  3. `free` and `dirty` are the numbers of set bits;
 //     committed - first = used + free, slices being purged counting as used.
@@ -41,7 +41,7 @@ use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 const RUNS: [usize; 3] = [1, 4, 32];
 /// The lane of chunks with dirty slices.
 const DIRTY: usize = RUNS.len();
-/// The lane of the rooms of huge pages, by their first chunk, that are free and have some.
+/// The lane of the frames of huge pages, by their first chunk, that are free and have some.
 const WHOLE: usize = DIRTY + 1;
 /// The lane of chunks in which large blocks begin.
 const HEADS: usize = WHOLE + 1;
@@ -392,7 +392,7 @@ impl Arena {
                 b.dirty != 0,
             ];
             self.tree.refresh(place, members);
-            // Of both chunks of the room of a huge page.
+            // Of both chunks of the frame of a huge page.
             self.tree.update(WHOLE, place & !1, self.is_whole(chunk));
         }
     }

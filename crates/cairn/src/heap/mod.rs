@@ -39,6 +39,8 @@ use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep_next` is null or a member of `partial[sweep_class]`.
+//  6. `is_careful` says whether it is quiet or sampled. The caches of a sampled heap take in no frees:
+//     each block of them is counted once.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
@@ -144,8 +146,9 @@ impl Heap {
         }
     }
 
-    /// Invariants 1 and 2.
+    /// Invariants 1, 2 and 6.
     pub(crate) fn check(&self) {
+        assert_eq!(self.is_careful, self.quiet > 0 || self.is_sampled());
         for span in self.full.iter() {
             self.check_owned(span);
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));
@@ -167,6 +170,7 @@ impl Heap {
                 (block, len) = (unsafe { Block::next(block) }, len + 1);
             }
             let left = self.caches.left(class);
+            assert!(left <= 0 || !self.is_sampled());
             assert!(left <= 0 || left + len <= class.layout().cache_limit as i32);
         }
     }

@@ -1,7 +1,8 @@
 //! Owns: which allocations take the slow path because somebody wants to see them.
 //! Idea: a heap counts bytes down as its refills hand blocks out. A list in which the count would run
 //!   out is cut before that block: exactly that allocation comes to a refill, and is told of.
-//! Never: costs an instruction while nobody asks; counts an allocation twice, or none.
+//! Never: costs an instruction of a fast path while nobody asks; counts an allocation of a heap twice,
+//!   or leaves one out.
 //! Threads: as `heap`; `set_sampling` any.
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
@@ -12,12 +13,13 @@ use crate::size_class::SizeClass;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
-/// Who is told of a sampled allocation: the block, and its size in bytes. It must not allocate or free.
+/// Who is told of a sampled allocation: the block, and its size in bytes. It must not allocate, free or
+/// panic.
 pub type Told = fn(*mut u8, usize);
 
-/// Bytes from one sample to the next; 0: nobody asks. Relaxed: who sees it late counts from then on.
+/// Bytes from one sample to the next; 0: nobody asks. Who sees it late counts from then on.
 static INTERVAL: AtomicUsize = AtomicUsize::new(0);
-/// A `Told`, or null. Stored before the interval, and read after it.
+/// A `Told`, or null. Relaxed: it is stored before the interval, and read after it.
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
 /// Asks all heaps to sample: see `thread::sample_every`.

@@ -48,7 +48,7 @@ pub(crate) struct ClassLayout {
     /// Unused bytes before the first block. They stand in front so that every address from
     /// the first block to the span's end belongs to a block.
     pub(crate) slack: u32,
-    /// Free blocks that a heap's allocation list takes in: a program that replaces blocks at random
+    /// Free blocks that a heap's cache takes in: a program that replaces blocks at random
     /// would refill for every few.
     pub(crate) cache_limit: u32,
     /// Inverse, modulo 2^64, of the odd part of `size`.

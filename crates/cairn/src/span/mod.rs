@@ -28,15 +28,15 @@ use holes::PIECES;
 //
 // Invariants
 //  1. used = until_event + used_after_event; used + length of `local_free` + `hidden` = `carved`. A block in a
-//     heap's allocation list, in a batch under way, or pending in the remote word counts as
+//     heap's cache, in a batch under way, or pending in the remote word counts as
 //     used. `used_after_event` > 0 only in a full list: the event comes before the last free then. It is
 //     NO_EVENT in an active span that is not long: a pair of malloc and free empties
-//     it each time.
+//     that each time.
 //  2. All fields belong to the owner; `next` and `prev` belong to the lock of the list of abandoned spans
 //     while the word says LISTED.
 //  3. `start` and `class` do not change while the span exists.
 //  4. The descriptors of all its slices point here and carry its class, first block and inverse;
-//     their owner is the owner's tag, or ABANDONED while there is none or one is about to take over.
+//     they name the owner's tag, or ABANDONED while there is none or one is about to take over.
 //  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
 
 /// The owner's metadata of a span.
@@ -64,7 +64,7 @@ pub(crate) struct Span {
     class: u8,
     /// Untouched blocks are zero (1); in its heap's list of full spans (2).
     flags: u8,
-    /// A owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
+    /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
 }
 

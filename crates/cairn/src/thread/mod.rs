@@ -220,7 +220,7 @@ pub(crate) fn trim() {
 /// The calling thread follows at once, others at their next slow tick, and new ones from their first
 /// allocation with a heap of their own on. While it is on, what a thread frees is not kept for its next allocation, so that
 /// none is counted twice or left out. `told` gets the block and its size in bytes; it runs on the thread
-/// that allocates, and must not allocate or free. A profiler is built on this (docs/design/upkeep.md).
+/// that allocates, and must not allocate, free or panic. A profiler is built on this (docs/design/upkeep.md).
 pub fn sample_every(bytes: usize, told: heap::Told) {
     heap::set_sampling(bytes, told);
     let heap = tls::get();

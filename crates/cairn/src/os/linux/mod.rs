@@ -131,12 +131,12 @@ pub(crate) fn wants_huge_pages() -> bool {
     HUGE_PAGES.load(Ordering::Relaxed) && now_ns() >= RESUME_NS.load(Ordering::Relaxed)
 }
 
-/// Puts a huge page, zero, behind the aligned room of one, whose contents are dead. Where the
+/// Puts a huge page, zero, in an aligned frame, whose contents are dead. Where the
 /// kernel has none to give, a small page comes. If it takes too long, `wants_huge_pages` says no for a
 /// while.
 ///
 /// # Safety
-/// The room is the caller's, and what is in it is dead.
+/// The frame is the caller's, and what is in it is dead.
 pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     // Gone altogether, small pages have no table left that would stand in the way.
     // SAFETY: memory of the caller's, whose contents are dead.
