@@ -37,7 +37,9 @@ fn main() {
         if let Some(edit) = &seed {
             apply(edit, &copy);
         }
-        copy_tree(&Path::new("facades").join(model), &copy);
+        for facades in ["common", model] {
+            copy_tree(&Path::new("facades").join(facades), &copy);
+        }
         let root = fs::read_to_string(copy.join("lib.rs")).expect("it was copied");
         fs::write(out.join(format!("{model}.rs")), as_included(&root, &copy))
             .expect("the build directory is writable");

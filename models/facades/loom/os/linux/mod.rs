@@ -1,6 +1,10 @@
 //! A system for models: one reservation of zeroed memory, futexes that loom schedules, and one key with
 //! a destructor. Nobody forks.
 
+mod absent;
+
+pub use absent::*;
+
 use crate::sync::{AtomicU32, touched};
 use core::ptr::null_mut;
 use loom::thread::{Thread, current, park};
@@ -160,35 +164,6 @@ loom::thread_local! {
 }
 
 pub(crate) const STATIC_KEYS: u32 = 32;
-
-/// There are no threads of the library's own: what they do the models do where they want it.
-pub fn start_small_thread(
-    _stack_size: usize,
-    _body: extern "C" fn(*mut c_void) -> *mut c_void,
-) -> Option<usize> {
-    None
-}
-
-pub(crate) fn join_thread(_: usize) {}
-
-pub(crate) fn name_thread(_: &core::ffi::CStr) {}
-
-pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
-    false
-}
-
-/// There is no group.
-pub(crate) struct Group;
-
-impl Group {
-    pub(crate) fn find() -> Option<Group> {
-        None
-    }
-
-    pub(crate) fn used_and_limit(&self) -> Option<(u64, u64)> {
-        None
-    }
-}
 
 pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
     END.set(Some(end));

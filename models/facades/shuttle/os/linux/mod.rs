@@ -7,6 +7,10 @@
 //! Checked: `whole::memory` asserts that each call is legal.
 //! Story: docs/results/verification.md
 
+mod absent;
+
+pub use absent::*;
+
 use crate::sync::AtomicU32;
 use crate::whole::memory;
 use crate::whole::threads::{self, point};
@@ -149,35 +153,6 @@ pub(crate) fn process_id() -> u32 {
 pub(crate) use threads::{ForkHandlers, on_fork, set_thread_value, thread_key, thread_value};
 
 pub(crate) const STATIC_KEYS: u32 = 32;
-
-/// There are no threads of the library's own: what they do the models do where they want it.
-pub fn start_small_thread(
-    _stack_size: usize,
-    _body: extern "C" fn(*mut c_void) -> *mut c_void,
-) -> Option<usize> {
-    None
-}
-
-pub(crate) fn join_thread(_: usize) {}
-
-pub(crate) fn name_thread(_: &core::ffi::CStr) {}
-
-pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
-    false
-}
-
-/// There is no group.
-pub(crate) struct Group;
-
-impl Group {
-    pub(crate) fn find() -> Option<Group> {
-        None
-    }
-
-    pub(crate) fn used_and_limit(&self) -> Option<(u64, u64)> {
-        None
-    }
-}
 
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     threads::wait(word, expected);
