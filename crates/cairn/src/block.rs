@@ -7,7 +7,9 @@
 //! Story: docs/design/remote-frees.md
 
 use crate::policy::veiled;
-use crate::size_class::{CLASS_COUNT, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX, SizeClass};
+use crate::size_class::{
+    CACHE_UNITS, CLASS_COUNT, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX, SizeClass,
+};
 use crate::sync::{Ordering, Plain};
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;
@@ -96,8 +98,10 @@ pub(crate) struct Caches {
     masks: [u64; CLASS_COUNT],
 }
 
-/// How many more freed blocks a cache takes in; none if it is not above 0. One value, and those just
-/// above it, say too that all blocks in the cache are zero but for their links.
+/// How many more freed blocks a cache takes in, in units of which a block has `CACHE_UNITS`. A block that is
+/// taken gives them back. A freed one costs one unit more: a loop in which one block comes and goes uses the
+/// limit up as well, and comes to a refill. One value, and those just above it, say too that all blocks in the cache are zero but for their
+/// links.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Limit(i32);
@@ -105,7 +109,7 @@ pub(crate) struct Limit(i32);
 impl Limit {
     /// What is freed goes home at once.
     pub(crate) const NOTHING: Limit = Limit(0);
-    /// The same, and the cache's blocks are zeroed. Each block that is taken adds one.
+    /// The same, and the cache's blocks are zeroed.
     pub(crate) const ZEROED: Limit = Limit(i32::MIN / 2);
 
     /// Up to the class's limit, what the cache is filled with included.
@@ -147,29 +151,30 @@ impl Caches {
             let block = *first;
             if !block.is_null() {
                 *first = Block::next(block);
-                (*this).left[class.index()].0 += 1;
+                (*this).left[class.index()].0 += CACHE_UNITS;
             }
             block
         }
     }
 
     /// Keeps a freed block for the next allocation: it is warm, and the next refill far. False if
-    /// the cache is full.
+    /// the cache is full, or has been in use for long without a refill.
     ///
     /// # Safety
     /// `block` is a block of `class`, in use, and the caller's to free; the caches are the calling
     /// thread's, and no stand-in's.
+    #[must_use]
     #[inline(always)]
     pub(crate) unsafe fn push(this: *mut Caches, class: SizeClass, block: *mut Block) -> bool {
         // SAFETY: the thread's own, and a block that is the caller's to free.
         unsafe {
             let left = &raw mut (*this).left[class.index()].0;
-            let now = *left - 1;
+            let now = *left - (CACHE_UNITS + 1);
             *left = now;
             if now < 0 {
                 // Without this the compiler takes three instructions more where it is not full.
                 compiler_fence(Ordering::SeqCst);
-                *left += 1;
+                *left += CACHE_UNITS + 1;
                 return false;
             }
             let first = &raw mut (*this).first[class.index()];
@@ -185,7 +190,7 @@ impl Caches {
         number & self.masks[class.index()] == 0
     }
 
-    /// How many more freed blocks the cache of `class` takes in, if above 0.
+    /// How many more freed blocks the cache of `class` takes in, in units as a layout's limit.
     #[inline(always)]
     pub(crate) fn left(&self, class: SizeClass) -> i32 {
         self.left[class.index()].0
@@ -215,7 +220,7 @@ impl Caches {
     ) -> *mut Block {
         // SAFETY: the list is the caller's, and not empty.
         self.first[class.index()] = unsafe { Block::next(list.head) };
-        self.left[class.index()].0 = limit.0 + 1 - list.count as i32;
+        self.left[class.index()].0 = limit.0 - (list.count as i32 - 1) * CACHE_UNITS;
         list.head
     }
 

@@ -62,7 +62,7 @@ static void far_alignments(void)
 
 /* A heap that has shrunk gives back what it does not need, also if all that happens then is a loop over
  * one large block. */
-static void steady_loop(void)
+static void loop_gives_back(size_t size)
 {
     enum { BLOCKS = 200 * 1024 };
     static void *blocks[BLOCKS];
@@ -74,10 +74,20 @@ static void steady_loop(void)
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     do {
-        for (int i = 0; i < 10000; i++) free(hide(malloc(100 * KIB)));
+        for (int i = 0; i < 10000; i++) free(hide(malloc(size)));
         clock_gettime(CLOCK_MONOTONIC, &now);
     } while (now.tv_sec - start.tv_sec < 3);
     CHECK(resident_bytes() <= before + 20 * MIB, "%zu MiB more", (resident_bytes() - before) / MIB);
+}
+
+static void steady_loop(void)
+{
+    loop_gives_back(100 * KIB);
+}
+
+static void steady_small_loop(void)
+{
+    loop_gives_back(64);
 }
 
 /* Says where blocks are, and the metadata. */
@@ -97,6 +107,7 @@ static const struct test_case cases[] = {
     {"untouched_blocks", untouched_blocks},
     {"far_alignments", far_alignments},
     {"steady_loop", steady_loop},
+    {"steady_small_loop", steady_small_loop},
     {"addresses", addresses},
 };
 MAIN(cases)

@@ -18,7 +18,7 @@ use crate::block::Caches;
 use crate::heap::{Heap, pool};
 use crate::large::{self, Freers};
 use crate::os::{self, fatal};
-use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
 use crate::{arena, thread};
@@ -218,12 +218,15 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         return unsafe { deallocate_large(p, call) };
     };
     let (heap, layout, is_abandoned) = (thread::heap(), class.layout(), owner == OWNER_ABANDONED);
-    let least = if is_abandoned { 0 } else { (layout.cache_limit / 2) as i32 };
+    let least =
+        if is_abandoned { 0 } else { layout.cache_limit.midpoint(CACHE_UNITS as u32) as i32 };
     // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
     // which has no room and gathers nothing.
     unsafe {
-        if (is_abandoned || layout.size >= FOREIGN_MIN) && (*heap).caches.left(class) > least {
-            Caches::push(&raw mut (*heap).caches, class, p.cast());
+        if (is_abandoned || layout.size >= FOREIGN_MIN)
+            && (*heap).caches.left(class) > least
+            && Caches::push(&raw mut (*heap).caches, class, p.cast())
+        {
             return;
         }
         let span = address_map::span_index(p, class);

@@ -24,13 +24,13 @@ pub use upkeep::tick;
 use crate::address_map::{self, HEAP_SIZE};
 use crate::block::{Block, Caches, Chain};
 use crate::large::Large;
-use crate::size_class::{CLASS_COUNT, SizeClass};
+use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
-//     fills it from one span, frees add to it: its length + `left`, if that is above 0, is at most
+//     fills it from one span, frees add to it: its length and what is left of it, if anything, are at most
 //     the class's limit. What does not fit goes home, to its span.
 //  2. An owned span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is abandoned, but
@@ -39,8 +39,8 @@ use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep_next` is null or a member of `partial[sweep_class]`.
-//  6. `is_careful` says whether it is quiet or sampled. The caches of a sampled heap take in no frees:
-//     each block of them is counted once.
+//  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `short` is `refilled`, or empty if the heap is careful: quiet or sampled. The caches of a sampled heap
+//     take in no frees: each block of them is counted once.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
@@ -83,6 +83,8 @@ pub(crate) struct Heap {
     remote_frees: u32,
     large_blocks: u32,
     slow_ticks: u32,
+    /// Upkeep is due at a slow tick whose number has none of these bits.
+    upkeep_mask: u32,
     /// How often in a row it was found quiet: with less than one slow tick in a millisecond.
     quiet: u32,
     /// When that was last judged, and the slow ticks up to then.
@@ -92,9 +94,9 @@ pub(crate) struct Heap {
     sweep_class: SizeClass,
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
     refilled: u64,
+    /// Those of them whose refill may be short.
+    short: u64,
     trims_seen: usize,
-    /// It is quiet, or sampled: its refills take care how much they hand out.
-    is_careful: bool,
     sampling: sample::Sampling,
     // The pool's.
     next: *mut Heap,
@@ -113,6 +115,7 @@ impl Heap {
     pub(crate) const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
         full_limit: in_loom(pool::FULL_SLICES, 0),
+        upkeep_mask: upkeep::UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }
@@ -136,7 +139,7 @@ impl Heap {
         unsafe {
             let mut at = Caches::peek(&raw const (*this).caches, class);
             let layout = class.layout();
-            let most = usize::from(layout.blocks) + layout.cache_limit as usize;
+            let most = usize::from(layout.blocks) + layout.cache_blocks() as usize;
             let mut count = 0;
             while count < most && is_block_of(class, at) {
                 count += 1;
@@ -148,7 +151,7 @@ impl Heap {
 
     /// Invariants 1, 2 and 6.
     pub(crate) fn check(&self) {
-        assert_eq!(self.is_careful, self.quiet > 0 || self.is_sampled());
+        assert_eq!(self.short, if self.is_careful() { 0 } else { self.refilled });
         for span in self.full.iter() {
             self.check_owned(span);
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));
@@ -171,7 +174,7 @@ impl Heap {
             }
             let left = self.caches.left(class);
             assert!(left <= 0 || !self.is_sampled());
-            assert!(left <= 0 || left + len <= class.layout().cache_limit as i32);
+            assert!(left <= 0 || left + len * CACHE_UNITS <= class.layout().cache_limit as i32);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::block::{Block, Chain, Limit};
 use crate::size_class::SizeClass;
 use crate::span::{Carved, Span, SpanList};
 use crate::sync::in_shuttle;
-use crate::{abandoned, arena, os};
+use crate::{abandoned, arena};
 use core::ptr::null_mut;
 
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a
@@ -65,9 +65,8 @@ impl Heap {
             let span = (*this).active[class.index()];
             if span.is_null()
                 || !(*span).has_local_free()
-                || (*this).slow_ticks.wrapping_add(1).is_multiple_of(UPKEEP_TICKS)
-                || (*this).refilled & class.bit() == 0
-                || (*this).is_careful
+                || (*this).slow_ticks.wrapping_add(1) & (UPKEEP_TICKS - 1) == 0
+                || (*this).short & class.bit() == 0
             {
                 return null_mut();
             }
@@ -81,15 +80,15 @@ impl Heap {
     #[inline(never)]
     pub(crate) fn refill(&mut self, class: SizeClass) -> *mut Block {
         self.slow_tick();
-        if self.refilled & class.bit() == 0 {
+        if self.short & class.bit() == 0 {
             self.refilled |= class.bit();
-            self.judge_quiet(os::now_ms());
+            self.judge_quiet();
         }
         let found = self.find_blocks(class);
         if found.list.count == 0 {
             return null_mut();
         }
-        if self.is_careful {
+        if self.short & class.bit() == 0 {
             return self.fill_carefully(class, found);
         }
         // SAFETY: the list is this heap's now, and not empty.

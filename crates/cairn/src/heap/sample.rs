@@ -73,16 +73,12 @@ impl Heap {
         if interval != self.sampling.interval && !self.is_shared {
             SizeClass::all().for_each(|class| self.empty_cache(class));
             self.sampling = Sampling { interval, left: interval, due: 0 };
-            self.set_careful();
+            self.set_short();
         }
     }
 
     pub(super) fn is_sampled(&self) -> bool {
         self.sampling.interval > 0
-    }
-
-    pub(super) fn set_careful(&mut self) {
-        self.is_careful = self.quiet > 0 || self.is_sampled();
     }
 
     /// Fills the cache up to the next sample, or with that alone.

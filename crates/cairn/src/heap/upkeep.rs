@@ -14,7 +14,7 @@ use crate::sync::{Ordering, in_shuttle};
 use crate::{arena, large, os};
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
-/// of it leaves batches of remote frees lying.
+/// of it leaves batches of remote frees lying. A power of two.
 pub(super) const UPKEEP_TICKS: u32 = in_shuttle(64, 4);
 /// Large blocks for a slow tick: a loop over one that the heap keeps takes 10 ns, and upkeep 300.
 const LARGE_TICKS: u32 = 16;
@@ -62,8 +62,7 @@ impl Heap {
     #[inline]
     pub(super) fn slow_tick(&mut self) {
         self.slow_ticks = self.slow_ticks.wrapping_add(1);
-        if self.slow_ticks.is_multiple_of(UPKEEP_TICKS)
-            || self.quiet > 0
+        if self.slow_ticks & self.upkeep_mask == 0
             || arena::in_debt()
             || self.trims_seen != os::notices()
         {
@@ -80,16 +79,22 @@ impl Heap {
         }
     }
 
+    /// How many slow ticks there have been.
+    #[cfg(test)]
+    pub(crate) fn slow_ticks(&self) -> u32 {
+        self.slow_ticks
+    }
+
     /// Whether the last slow tick was one with upkeep.
     pub(super) fn is_due(&self) -> bool {
-        self.slow_ticks.is_multiple_of(UPKEEP_TICKS) || arena::in_debt()
+        self.slow_ticks & self.upkeep_mask == 0 || arena::in_debt()
     }
 
     #[cold]
     fn upkeep(&mut self) {
         os::notice_fork();
         self.answer_trim();
-        if self.slow_ticks.is_multiple_of(UPKEEP_TICKS) || self.quiet > 0 {
+        if self.slow_ticks & self.upkeep_mask == 0 {
             self.turn();
         }
         // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
@@ -116,12 +121,11 @@ impl Heap {
         if !self.is_shared {
             self.full_limit = self.full_limit.max(FULL_PROBE);
         }
-        self.judge_quiet(os::now_ms());
+        self.judge_quiet();
         if self.quiet > HOLES_AFTER && !self.is_shared {
             self.sweep();
         }
-        let every = if self.quiet > 0 { 1 } else { UPKEEP_TICKS };
-        let step = (self.slow_ticks / every) as usize * CLASSES_AT_ONCE;
+        let step = (self.slow_ticks / (self.upkeep_mask + 1)) as usize * CLASSES_AT_ONCE;
         for class in step..step + CLASSES_AT_ONCE {
             self.review(SizeClass::in_turn(class));
         }
@@ -129,17 +133,29 @@ impl Heap {
 
     /// Finds out whether the heap is quiet: then each allocation is a slow tick, and has time for
     /// what only the owner of a span can give back.
-    pub(super) fn judge_quiet(&mut self, now_ms: u64) {
+    pub(super) fn judge_quiet(&mut self) {
         let (since, before) = self.judged;
+        let now_ms = os::now_ms();
         let ms = (now_ms as u32).wrapping_sub(since);
         let ticks = self.slow_ticks.wrapping_sub(before);
         let least = QUIET_MS.max(arena::purge_delay_ms() / 16);
         let is_quiet = ms as usize > ticks as usize + least;
         if is_quiet || ticks >= UPKEEP_TICKS / 2 {
             self.quiet = if is_quiet && since > 0 { self.quiet.saturating_add(1) } else { 0 };
+            self.upkeep_mask = if self.quiet > 0 { 0 } else { UPKEEP_TICKS - 1 };
             self.judged = (now_ms as u32, self.slow_ticks);
-            self.set_careful();
         }
+        self.set_short();
+    }
+
+    /// Whether its refills take care how much they hand out: it is quiet, or sampled.
+    pub(super) fn is_careful(&self) -> bool {
+        self.quiet > 0 || self.is_sampled()
+    }
+
+    /// Says which refills may be short.
+    pub(super) fn set_short(&mut self) {
+        self.short = if self.is_careful() { 0 } else { self.refilled };
     }
 
     /// Makes holes in the next few spans of `partial`.
@@ -167,6 +183,7 @@ impl Heap {
     fn review(&mut self, class: SizeClass) {
         let is_cold = self.refilled & class.bit() == 0;
         self.refilled &= !class.bit();
+        self.short &= self.refilled;
         if is_cold {
             self.empty_cache(class);
         }

@@ -30,6 +30,9 @@ pub(crate) const MIN_ALIGN: usize = 16;
 /// (docs/why-not.md has the figures).
 const CACHE_BYTES: usize = 64 << 10;
 const CACHE_BLOCKS: usize = in_shuttle(48, 2);
+/// What a block counts for in `cache_limit`. Each free uses up a unit for good (see `block::Limit`): with half
+/// of them steady programs refill twice as often; twice of them is a longer instruction.
+pub(crate) const CACHE_UNITS: i32 = in_shuttle(64, 4);
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 /// The first class, of blocks over 4 KiB, that has the longest spans.
@@ -48,8 +51,8 @@ pub(crate) struct ClassLayout {
     /// Unused bytes before the first block. They stand in front so that every address from
     /// the first block to the span's end belongs to a block.
     pub(crate) slack: u32,
-    /// Free blocks that a heap's cache takes in: a program that replaces blocks at random
-    /// would refill for every few.
+    /// Free blocks that a heap's cache takes in, in units of which a block has `CACHE_UNITS`: a program that
+    /// replaces blocks at random would refill for every few.
     pub(crate) cache_limit: u32,
     /// Inverse, modulo 2^64, of the odd part of `size`.
     pub(crate) inverse: u64,
@@ -61,6 +64,11 @@ pub(crate) struct ClassLayout {
 }
 
 impl ClassLayout {
+    /// Free blocks that a heap's cache takes in.
+    pub(crate) const fn cache_blocks(&self) -> u32 {
+        self.cache_limit / CACHE_UNITS as u32
+    }
+
     const fn new(size: usize) -> ClassLayout {
         let slices = match size {
             ..=1024 => 1,
@@ -88,7 +96,8 @@ impl ClassLayout {
             blocks: blocks as u16,
             slices: slices as u16,
             slack: (bytes - blocks * size) as u32,
-            cache_limit: cache_limit as u32,
+            // One unit less than a block more: the last block is taken in, too.
+            cache_limit: (cache_limit as i32 * CACHE_UNITS + CACHE_UNITS - 1) as u32,
             inverse,
             mask,
         }
