@@ -59,6 +59,11 @@ fn forks_of_busy_threads() {
 }
 
 #[test]
+fn closed_heaps() {
+    explore("closed_heaps", models::closed_heaps);
+}
+
+#[test]
 fn calls_fail() {
     explore("calls_fail", models::calls_fail);
 }

@@ -73,9 +73,6 @@ pub(crate) fn count(class: SizeClass) -> usize {
 
 /// Takes the fullest of a few spans of `class`, with what was pending; the caller owns it then.
 pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
-    if count(class) == 0 {
-        return None;
-    }
     let abandoned = &ABANDONED[class.index()];
     let mut spans = abandoned.spans.lock();
     let mut best: Option<(u32, *mut Span)> = None;

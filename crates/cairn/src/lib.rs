@@ -19,6 +19,7 @@
 //! | arena | which slices are free, and which of those are dirty: perhaps resident |
 //! | descriptor | what any thread may read about a slice: owner, class, the span's metadata |
 //! | heap | what one thread allocates from |
+//! | closed heap | one whose blocks are its own, for as long as it exists |
 //! | shared heap | the one for threads that need little, under a lock |
 //! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
 //! | refill | how an empty cache gets blocks |
@@ -29,6 +30,8 @@
 //! | event | a count of frees after which a span changes lists |
 //! | local free, remote free | a free by the span's owner, by any other thread |
 //! | remote word | the atomic word of a span through which others free into it |
+//! | generation | which of the spans that come and go in one place a free is meant for |
+//! | destroy | to end a span or a heap, whatever of it is in use |
 //! | batch | remote frees to one span that travel together |
 //! | abandon | to let go of a span: it has no owner then; with free blocks it is listed |
 //! | reclaim | to become the owner of an abandoned span |
@@ -57,7 +60,7 @@
 //! api::deallocate_named                 own span? a block's start? Caches::push
 //!   Span::push_local                    the cache is full: into the span
 //!     Heap::span_event                  the count has run out
-//!   api::deallocate_elsewhere           another's span: into the cache, or
+//!   api::deallocate_elsewhere           a closed heap's: home at once; another's span: into the cache, or
 //!     Heap::batch_push, thread::send    into a batch, which leaves by one CAS
 //!   api::deallocate_large               null; a run into the large cache, or back to the arena;
 //!                                       a mapping; a bad pointer, which ends the process
@@ -78,6 +81,7 @@ mod abandoned;
 mod address_map;
 mod api;
 mod arena;
+mod closed;
 mod heap;
 mod large;
 mod os;
@@ -95,6 +99,8 @@ pub use api::{
     allocate_zeroed_aligned, allocate_zeroed_or, base, check, deallocate, deallocate_named, purge,
     reallocate, reallocate_aligned, usable_size,
 };
+
+pub use closed::{Attached, ClosedHeap};
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use heap::{Told, tick};

@@ -12,6 +12,8 @@ mod arena;
 #[cfg(test)]
 mod cadence;
 #[cfg(test)]
+mod closed;
+#[cfg(test)]
 mod forks;
 #[cfg(test)]
 mod heap;

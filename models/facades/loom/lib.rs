@@ -1,6 +1,7 @@
 //! The core under loom: all of its rooms but the statistics and the view from outside.
 
 mod block;
+mod closed;
 mod policy;
 mod remote;
 mod sync;

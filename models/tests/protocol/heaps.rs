@@ -49,7 +49,7 @@ fn a_thread_ends_while_others_free() {
             assert!(!second.is_null() && slice_of(second.cast()) == index);
             let blocks = [Sent(first), Sent(second)];
             let free = |block: Sent<*mut Block>| {
-                spawn(move || heap::send_without_heap(index, block.get()))
+                spawn(move || heap::send_without_heap(index, block.get(), None))
             };
             let mut threads = vec![free(blocks[0])];
             if size == Size::Full {

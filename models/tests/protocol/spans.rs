@@ -2,7 +2,7 @@
 //! owner's fields, the lists, the arena's state, the words, the locks and the owners in the
 //! descriptors; the arena's hints are numbers here.
 
-use crate::address_map::{self, OWNER_ABANDONED};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;
 use crate::harness::{
     ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, give_up, listable_span, span, spawn,
@@ -10,7 +10,7 @@ use crate::harness::{
 use crate::reservation;
 use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
-use crate::{abandoned, heap};
+use crate::{abandoned, arena, closed, heap};
 use loom::thread::JoinHandle;
 
 /// Blocks of 16 bytes.
@@ -20,7 +20,7 @@ const SPANS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..AL
 /// Frees a block as a thread without a heap does.
 fn free(index: usize, block: Sent<*mut Block>) -> JoinHandle<()> {
     // SAFETY: the block is in use, and freed once.
-    spawn(move || unsafe { heap::send_without_heap(index, block.get()) })
+    spawn(move || unsafe { heap::send_without_heap(index, block.get(), None) })
 }
 
 fn index_of(span: *mut Span) -> usize {
@@ -173,5 +173,35 @@ fn frees_into_a_full_abandoned_span() {
         }
         let owner = address_map::descriptor_at(index).owner.load(crate::sync::Ordering::Relaxed);
         assert_eq!(owner, OWNER_ABANDONED);
+    });
+}
+
+/// A free comes upon a span of a closed heap while its owner destroys it: it arrives before, or not at all. The
+/// next span in that place knows nothing of it.
+#[test]
+fn a_free_against_a_destroyed_span() {
+    const CLOSED: u32 = TAG | OWNER_CLOSED;
+    check(SPANS, |_| {
+        assert!(reservation::init());
+        let (span, blocks) = span(CLASS, 2);
+        let (index, block) = (index_of(span), blocks[0]);
+        // SAFETY: held.
+        unsafe { (*span).own(CLOSED) };
+        let other = spawn(move || {
+            let block = block.get();
+            if let Some(meant) = closed::generation_of(block.cast(), CLASS, CLOSED) {
+                // SAFETY: as far as this thread can tell it is in use.
+                unsafe { heap::send_without_heap(index, block, Some(meant)) };
+            }
+        });
+        // SAFETY: held until then; the run is this thread's again after it.
+        unsafe {
+            (*span).destroy();
+            assert!(arena::take_exactly(index, 1).is_some());
+            Span::create(index, false, CLASS, TAG);
+        }
+        finish([other]);
+        // SAFETY: a committed slice.
+        assert_eq!(unsafe { address_map::remote_word(index) }.pending(), 0);
     });
 }

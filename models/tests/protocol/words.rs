@@ -65,7 +65,7 @@ impl Blocks {
 
     fn push(&self, i: usize) -> Pushed {
         // SAFETY: block i is in use, and this thread's to free.
-        unsafe { self.word().push(self.base(), Chain::one(self.block(i))) }
+        unsafe { self.word().push(self.base(), Chain::one(self.block(i)), None) }
     }
 
     fn push_two(&self, i: usize) -> Pushed {
@@ -74,7 +74,7 @@ impl Blocks {
         unsafe {
             chain.push(self.block(i));
             chain.push(self.block(i + 1));
-            self.word().push(self.base(), chain)
+            self.word().push(self.base(), chain, None)
         }
     }
 

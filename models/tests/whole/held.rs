@@ -77,6 +77,11 @@ impl Held {
         Held::take(crate::allocate(size), size)
     }
 
+    /// Allocates from a closed heap.
+    pub(crate) fn allocate_in(heap: &mut crate::Attached<'_>, size: usize) -> Option<Held> {
+        Held::take(heap.allocate(size, 16), size)
+    }
+
     /// Allocates zeroed memory, and looks if it is.
     pub(crate) fn zeroed(size: usize) -> Option<Held> {
         let block = crate::allocate_zeroed(size);

@@ -154,6 +154,51 @@ pub(crate) fn threads_come_and_go() {
     bag.empty();
 }
 
+/// Threads make closed heaps, others free what is in them, and they go, with what is left in use or without.
+pub(crate) fn closed_heaps() {
+    crew(2, |mut random| {
+        for round in 0..4 {
+            let mut heap = crate::ClosedHeap::new().expect("calls do not fail");
+            let bag = Bag::default();
+            let free = |thread: u64| {
+                let bag = bag.clone();
+                spawn(move || {
+                    let mut random = Random::new(thread);
+                    for _ in 0..12 {
+                        bag.take(&mut random).into_iter().for_each(Held::free);
+                    }
+                })
+            };
+            let mut attached = heap.attach();
+            let mut more = |bag: &Bag, random: &mut Random| {
+                let size = [small, small, small, run, mapping][random.below(5)](random);
+                let count = if size < 4 * KIB { 10 } else { 1 };
+                let new = |_| Held::allocate_in(&mut attached, size);
+                (0..count).filter_map(new).for_each(|held| bag.put(held));
+            };
+            more(&bag, &mut random);
+            let others = [free(round * 2), free(round * 2 + 1)];
+            for _ in 0..5 {
+                more(&bag, &mut random);
+                // Its own frees, and what it has in the meantime of the others' memory.
+                bag.take(&mut random).into_iter().for_each(Held::free);
+                Held::allocate(small(&mut random)).into_iter().for_each(Held::free);
+            }
+            others.into_iter().for_each(|thread| thread.join().expect("it ends well"));
+            if random.below(3) == 0 {
+                drop(attached);
+                drop(heap);
+                bag.empty();
+            } else {
+                std::mem::take(&mut *bag.all()).into_iter().for_each(|held| _ = held.forget());
+                drop(attached);
+                // SAFETY: nobody has a block of it any more.
+                unsafe { heap.destroy() };
+            }
+        }
+    });
+}
+
 /// Runs that fill the reservation.
 fn ballast() -> Vec<*mut u8> {
     let mut runs = Vec::new();

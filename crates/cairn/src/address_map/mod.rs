@@ -46,6 +46,8 @@ pub(crate) const OWNER_NONE: u32 = 0;
 pub(crate) const OWNER_ABANDONED: u32 = 1;
 /// The first slice of a large block.
 pub(crate) const OWNER_LARGE: u32 = 2;
+/// A bit that the owner of a closed heap's spans has beside the heap's tag.
+pub(crate) const OWNER_CLOSED: u32 = 1 << 3;
 /// All tags of heaps are larger: heaps stand at multiples of `HEAP_SIZE`, but not of 2^32.
 pub(crate) const OWNER_HEAP_MIN: u32 = 3;
 
@@ -478,10 +480,10 @@ pub(crate) fn heap_address(index: usize) -> Option<*mut u8> {
         .then(|| MAP.heaps.load(Ordering::Relaxed).wrapping_add(index * HEAP_SIZE))
 }
 
-/// The number of the heap whose tag this is, made or not; None if it is no heap's.
-pub(crate) fn heap_of_tag(tag: u32) -> Option<usize> {
+/// The number of the heap that a descriptor names as owner, made or not; None if it is no heap's.
+pub(crate) fn heap_of_owner(owner: u32) -> Option<usize> {
     let heaps = MAP.heaps.load(Ordering::Relaxed).addr() as u32;
-    let offset = tag.wrapping_sub(heaps) as usize;
+    let offset = (owner & !OWNER_CLOSED).wrapping_sub(heaps) as usize;
     let index = offset / HEAP_SIZE;
     (offset.is_multiple_of(HEAP_SIZE) && heap_address(index).is_some()).then_some(index)
 }

@@ -13,7 +13,7 @@ pub use lookup::{base, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 
-use crate::address_map::{self, OWNER_ABANDONED, OWNER_LARGE};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED, OWNER_LARGE};
 use crate::block::Caches;
 use crate::heap::{Heap, pool};
 use crate::large::{self, Freers};
@@ -21,7 +21,7 @@ use crate::os::{self, fatal};
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{arena, thread};
+use crate::{arena, closed, thread};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -207,6 +207,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
 // What sends a free down here:
 //
 //     an abandoned span  into the cache, as a block of an own span; if that is full, thread::send
+//     a closed heap's    closed::deallocate: home at once
 //     another's span     into the cache up to half its limit; else into a batch, or thread::send
 //     a large block      into the large cache, if that is empty
 //     null               nothing to do
@@ -217,6 +218,14 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
+    if owner & OWNER_CLOSED != 0 {
+        // SAFETY: the block is the caller's to free, and of that heap.
+        let is_home = unsafe { closed::deallocate(p, class, owner) };
+        if !is_home {
+            bad_pointer(call, p);
+        }
+        return;
+    }
     let (heap, layout, is_abandoned) = (thread::heap(), class.layout(), owner == OWNER_ABANDONED);
     let least =
         if is_abandoned { 0 } else { layout.cache_limit.midpoint(CACHE_UNITS as u32) as i32 };

@@ -21,12 +21,12 @@ pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::request_trim;
 pub use upkeep::tick;
 
-use crate::address_map::{self, HEAP_SIZE};
+use crate::address_map::{self, HEAP_SIZE, OWNER_CLOSED};
 use crate::block::{Block, Caches, Chain};
-use crate::large::Large;
+use crate::large::{Large, Owned};
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::{Span, SpanList};
-use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
@@ -34,13 +34,14 @@ use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 //     the class's limit. What does not fit goes home, to its span.
 //  2. An owned span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is abandoned, but
-//     the latest of them go into `full`, as far as that pays and `pool::full_share` allows.
-//     `full_slices` counts those.
+//     the latest of them go into `full`, as far as that pays and `pool::full_share` allows; all of
+//     them in a closed heap. `full_slices` counts those.
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep_next` is null or a member of `partial[sweep_class]`.
-//  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `short` is `refilled`, or empty if the heap is careful: quiet or sampled. The caches of a sampled heap
-//     take in no frees: each block of them is counted once.
+//  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `short` is `refilled`, or empty if the
+//     heap is careful: quiet, sampled, or closed. The caches of a sampled heap take in no frees: each
+//     block of them is counted once.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
@@ -103,6 +104,14 @@ pub(crate) struct Heap {
     pub(crate) in_use: bool,
     /// It is the shared heap.
     pub(crate) is_shared: bool,
+    /// `OWNER_CLOSED` in a closed heap, else 0.
+    closed: u32,
+    /// A closed heap's large blocks.
+    pub(crate) owned: Owned,
+    /// The number of the thread that has a closed heap attached.
+    pub(crate) user: AtomicUsize,
+    /// The number of the thread whose heap it is: no other has it, before or after.
+    pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     epoch: u32,
 }
@@ -121,10 +130,25 @@ impl Heap {
         ..unsafe { core::mem::zeroed() }
     };
 
-    /// What this heap writes into its spans' descriptors.
+    /// What a thread's heap writes into its spans' descriptors.
     #[inline(always)]
     pub(crate) fn tag(this: *const Heap) -> u32 {
         this.addr() as u32
+    }
+
+    /// What any heap writes into its spans' descriptors.
+    fn owner(&self) -> u32 {
+        Heap::tag(self) | self.closed
+    }
+
+    /// A closed heap with nothing in it.
+    pub(crate) fn closed() -> Heap {
+        Heap { in_use: true, closed: OWNER_CLOSED, ..Heap::EMPTY }
+    }
+
+    /// Whether it is a closed heap.
+    fn is_closed(&self) -> bool {
+        self.closed != 0
     }
 
     /// How many blocks the cache of `class` holds, read from outside while its thread may be
@@ -180,7 +204,7 @@ impl Heap {
 
     fn check_owned(&self, span: &Span) {
         let owner = &address_map::descriptor_at(span.index()).owner;
-        assert_eq!(owner.load(Ordering::Relaxed), Heap::tag(self));
+        assert_eq!(owner.load(Ordering::Relaxed), self.owner());
         span.check();
     }
 }

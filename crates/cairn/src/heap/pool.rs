@@ -32,6 +32,11 @@ pub(super) const FULL_SLICES: usize = in_shuttle(256, 16);
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
+/// How many threads have had a heap. Relaxed: a number is all it is.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// How many of them there had been at the last fork, and the number of the one that forked: of all these
+/// only that one is in this process. Relaxed: they change while there is one thread.
+static FORKED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 /// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
 static DEAD: AtomicBool = AtomicBool::new(false);
 
@@ -44,12 +49,14 @@ pub(crate) fn take() -> *mut Heap {
     let heap = take_any(1);
     if !heap.is_null() {
         IN_USE.0.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's, who alone has it.
+        unsafe { (*heap).thread = THREADS.fetch_add(1, Ordering::Relaxed) + 1 };
     }
     heap
 }
 
 /// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
-/// no memory. It does not count as in use: for the shared heap, which get the last place.
+/// no memory. It does not count as in use: for closed heaps, and the shared heap, which gets the last place.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
     let mut heap = pool.free;
@@ -90,6 +97,17 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     }
     pool.free = heap;
     IN_USE.0.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Takes back a closed heap, which holds nothing.
+///
+/// # Safety
+/// The heap came from `take_any`, and the caller does not use it any more.
+pub(crate) unsafe fn put_closed(heap: *mut Heap) {
+    let mut pool = POOL.lock();
+    // SAFETY: as above.
+    unsafe { heap.write(Heap { next: pool.free, ..Heap::EMPTY }) };
+    pool.free = heap;
 }
 
 /// Whether a heap waits for a thread.
@@ -133,15 +151,26 @@ pub(crate) fn counts() -> (usize, usize) {
     (in_use(), POOL.lock().made)
 }
 
-/// Whether the heap belongs to a thread that was left behind by a fork.
+/// Whether the heap belongs to a thread that was left behind by a fork, or was in use by one.
 fn is_dead(heap: *const Heap) -> bool {
-    // SAFETY: a heap that has been made; the two change while nobody looks.
-    unsafe { (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
+    // SAFETY: a heap that has been made; what is read changes while nobody looks.
+    unsafe {
+        match (*heap).is_closed() {
+            true => is_left_behind((*heap).user.load(Ordering::Relaxed)),
+            false => (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed),
+        }
+    }
 }
 
-/// Whether a dead heap has this tag, which stands in a descriptor: a heap with it has been made.
-pub(crate) fn is_dead_tag(tag: u32) -> bool {
-    address_map::heap_of_tag(tag).and_then(heap_at).is_some_and(|heap| is_dead(heap))
+/// Whether the thread of that number was left behind by a fork.
+fn is_left_behind(thread: usize) -> bool {
+    let [before, alive] = [0, 1].map(|of: usize| FORKED[of].load(Ordering::Relaxed));
+    thread <= before && thread != alive
+}
+
+/// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
+pub(crate) fn is_dead_owner(owner: u32) -> bool {
+    address_map::heap_of_owner(owner).and_then(heap_at).is_some_and(|heap| is_dead(heap))
 }
 
 /// Whether there are dead heaps.
@@ -152,6 +181,10 @@ pub(crate) fn has_dead() -> bool {
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
 /// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
+    // SAFETY: this process's only thread's heap, or null.
+    let alive_thread = unsafe { alive[0].as_ref() }.map_or(0, |heap| heap.thread);
+    FORKED[0].store(THREADS.load(Ordering::Relaxed), Ordering::Relaxed);
+    FORKED[1].store(alive_thread, Ordering::Relaxed);
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
     let mut in_use = 0;
@@ -198,6 +231,7 @@ pub(crate) fn bury() {
         // SAFETY: its thread is not in this process; the caller alone buries.
         unsafe {
             large::drop_cached(&(*heap).large_cache);
+            large::set_free(&(*heap).owned);
             let mut pool = POOL.lock();
             heap.write(Heap { next: pool.free, ..Heap::EMPTY });
             pool.free = heap;

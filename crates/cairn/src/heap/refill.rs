@@ -52,6 +52,8 @@ impl Heap {
     //   carve_partial    the same of another span
     //   carve_new        a new span, from the arena
     //   fill_carefully   a quiet heap, or a sampled one: fewer blocks than were found
+    // A closed heap has neither shared nor abandoned spans. Before it takes a new one it looks for others'
+    // frees in its full ones.
 
     /// The first rung, short for blocks of which each pair of malloc and free comes by; null if
     /// it gives nothing, or if upkeep is due.
@@ -83,6 +85,7 @@ impl Heap {
         if self.short & class.bit() == 0 {
             self.refilled |= class.bit();
             self.judge_quiet();
+            self.collect_before_growing(class);
         }
         let found = self.find_blocks(class);
         if found.list.count == 0 {
@@ -123,7 +126,7 @@ impl Heap {
         Found { list: carved.list, limit, freed: false }
     }
 
-    /// Fills the cache of a heap that is sampled, or quiet. A quiet one takes a single block of what has
+    /// Fills the cache of a heap that is sampled, quiet, or closed. A quiet one takes a single block of what has
     /// been freed.
     #[cold]
     #[inline(never)]
@@ -132,7 +135,7 @@ impl Heap {
         if self.is_sampled() {
             return self.fill_cut(class, list, limit);
         }
-        if freed {
+        if freed && self.is_quiet() {
             // SAFETY: the list is of the active span, which this heap owns.
             unsafe { (*self.active[class.index()]).take_rest_back(&mut list) };
             limit = Limit::NOTHING;
@@ -145,7 +148,7 @@ impl Heap {
     /// with: one, two, four; in a crowd twice as many, for its thread has had some before it came.
     fn take_shared(&mut self, class: SizeClass) -> Chain {
         let asked = self.carves[class.index()];
-        if asked >= SHARED_REFILLS || self.is_shared || pool::in_use() <= 1 {
+        if asked >= SHARED_REFILLS || self.is_shared || self.is_closed() || pool::in_use() <= 1 {
             return Chain::EMPTY;
         }
         self.carves[class.index()] += 1;
@@ -204,11 +207,14 @@ impl Heap {
     }
 
     fn reclaim(&mut self, class: SizeClass) -> Chain {
+        if abandoned::count(class) == 0 || self.is_closed() {
+            return Chain::EMPTY;
+        }
         let Some((span, pending)) = abandoned::reclaim(class) else { return Chain::EMPTY };
         self.activate(class, span);
         // SAFETY: this heap owns it now.
         unsafe {
-            (*span).own(Heap::tag(self));
+            (*span).own(self.owner());
             match pending.count {
                 0 => (*span).take_local(),
                 _ => pending,
@@ -244,7 +250,7 @@ impl Heap {
             return Carved::NONE;
         };
         // SAFETY: the run is ours, taken just now in the class's length.
-        let span = unsafe { Span::create(run.index, run.zero, class, Heap::tag(self)) };
+        let span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
         self.activate(class, span);
         self.carve(class)
     }

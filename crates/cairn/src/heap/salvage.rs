@@ -44,7 +44,7 @@ fn some(slices: usize) {
     let end = from.saturating_add(slices);
     for (index, owner, _) in address_map::heads_from(from).take_while(|head| head.0 < end) {
         *next = index + 1;
-        if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_tag(owner) {
+        if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_owner(owner) {
             // SAFETY: the span's owner is not in this process; the lock makes this thread the only one
             // that takes its place.
             unsafe { salvage(address_map::slot(index).cast()) };

@@ -7,7 +7,7 @@
 
 use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, pool};
 use crate::block::{Block, Chain};
-use crate::remote::Pushed;
+use crate::remote::{Generation, Pushed};
 use crate::span::Span;
 use crate::sync::in_shuttle;
 use crate::{abandoned, address_map};
@@ -105,7 +105,21 @@ impl Heap {
 
     pub(super) unsafe fn push(&mut self, index: usize, chain: Chain) {
         // SAFETY: the blocks are of that span, and this heap's to free.
-        let pushed = unsafe { push_to(index, chain) };
+        unsafe { self.push_meant(index, chain, None) };
+    }
+
+    /// The same, if the span is still that of the generation.
+    ///
+    /// # Safety
+    /// As for `RemoteWord::push`.
+    pub(crate) unsafe fn push_meant(
+        &mut self,
+        index: usize,
+        chain: Chain,
+        meant: Option<Generation>,
+    ) {
+        // SAFETY: the blocks are of that span, and this heap's to free.
+        let pushed = unsafe { push_to(index, chain, meant) };
         if let Some(span) = pushed {
             self.take_over(span);
         }
@@ -121,7 +135,7 @@ impl Heap {
             if crowded && abandoned::list(span) {
                 return;
             }
-            (*span).own(Heap::tag(self));
+            (*span).own(self.owner());
             self.park(span);
         }
     }
@@ -133,12 +147,12 @@ impl Heap {
 ///
 /// # Safety
 /// As for `RemoteWord::push`; `index` is the span's first slice.
-unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
+unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Option<*mut Span> {
     let span: *mut Span = address_map::slot(index).cast();
     let base = address_map::slice_address(index);
     // SAFETY: the blocks are in use in that span, and the caller's to free.
-    match unsafe { address_map::remote_word(index).push(base, chain) } {
-        Pushed::Queued => None,
+    match unsafe { address_map::remote_word(index).push(base, chain, meant) } {
+        Pushed::Queued | Pushed::Dropped => None,
         Pushed::Claimed => {
             // The links up to the tail are ours; behind it there was nothing.
             // SAFETY: the claim made us the owner.
@@ -162,11 +176,11 @@ unsafe fn push_to(index: usize, chain: Chain) -> Option<*mut Span> {
 ///
 /// # Safety
 /// As for `Heap::send`.
-pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block) {
+pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block, meant: Option<Generation>) {
     // SAFETY: the block is in use in that span, and the caller's to free; a claimed span is ours
     // until we let it go.
     unsafe {
-        if let Some(span) = push_to(index, Chain::one(block)) {
+        if let Some(span) = push_to(index, Chain::one(block), meant) {
             abandoned::list_or_release(span);
         }
     }

@@ -6,7 +6,7 @@
 //! Story: docs/design/heap.md
 
 use super::refill::WORTHWHILE;
-use super::{Heap, pool};
+use super::{Heap, LOOK, pool};
 use crate::abandoned;
 use crate::os;
 use crate::size_class::SizeClass;
@@ -93,7 +93,7 @@ impl Heap {
         unsafe {
             (*span).disown();
             (*span).word().abandon() || {
-                (*span).own(Heap::tag(self));
+                (*span).own(self.owner());
                 false
             }
         }
@@ -119,7 +119,52 @@ impl Heap {
 
     /// Whether it has more full spans than pay, or than its share.
     pub(super) fn has_too_many_full(&self) -> bool {
-        self.full_slices > self.full_limit.min(pool::full_share())
+        self.full_slices > self.full_limit.min(pool::full_share()) && !self.is_closed()
+    }
+
+    /// Looks for frees of others in full spans of a closed heap, if the next block of `class` would need a new
+    /// span.
+    pub(super) fn collect_before_growing(&mut self, class: SizeClass) {
+        // SAFETY: invariant 2: this heap owns it.
+        let active = unsafe { self.active[class.index()].as_ref() };
+        if self.partial[class.index()].len() == 0 && active.is_none_or(|span| !span.has_blocks()) {
+            self.collect_full(LOOK);
+        }
+    }
+
+    /// Looks for frees of others in some of the full spans of a closed heap, in turn: they stay its own.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn collect_full(&mut self, most: usize) {
+        if !self.is_closed() {
+            return;
+        }
+        for _ in 0..most.min(self.full.len()) {
+            let span = self.full.last();
+            // SAFETY: a member of `full`, which this heap owns.
+            unsafe {
+                self.unlist(span);
+                if !(*span).has_local_free() {
+                    (*span).absorb((*span).collect());
+                }
+            }
+            self.park(span);
+        }
+    }
+
+    /// Destroys all spans of a closed heap. Nothing of it can be used after that.
+    ///
+    /// # Safety
+    /// Nobody uses a block of it any more.
+    pub(crate) unsafe fn destroy_spans(&mut self) {
+        // SAFETY: invariant 2 says where its spans are.
+        unsafe {
+            for class in SizeClass::all() {
+                destroy_from(self.active[class.index()]);
+                destroy_from(self.partial[class.index()].first());
+            }
+            destroy_from(self.full.first());
+        }
     }
 
     /// A local free into `span` was the one before an event.
@@ -211,6 +256,21 @@ impl Heap {
                 self.sweep_next = SpanList::after(span);
             }
             self.partial[class.index()].remove(span);
+        }
+    }
+}
+
+/// Destroys a span and those after it in its list, if it is in one; null is fine.
+///
+/// # Safety
+/// They are the caller's; nobody uses a block of them.
+unsafe fn destroy_from(mut span: *mut Span) {
+    while !span.is_null() {
+        // SAFETY: the caller's; an active span has no next one.
+        unsafe {
+            let next = SpanList::after(span);
+            (*span).destroy();
+            span = next;
         }
     }
 }

@@ -109,6 +109,7 @@ impl Heap {
             self.trims_seen = trims;
             self.follow_sampling();
             self.flush();
+            self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.settle(class, usize::MAX, false));
         }
     }
@@ -142,15 +143,20 @@ impl Heap {
         let is_quiet = ms as usize > ticks as usize + least;
         if is_quiet || ticks >= UPKEEP_TICKS / 2 {
             self.quiet = if is_quiet && since > 0 { self.quiet.saturating_add(1) } else { 0 };
-            self.upkeep_mask = if self.quiet > 0 { 0 } else { UPKEEP_TICKS - 1 };
+            self.upkeep_mask = if self.is_quiet() { 0 } else { UPKEEP_TICKS - 1 };
             self.judged = (now_ms as u32, self.slow_ticks);
         }
         self.set_short();
     }
 
-    /// Whether its refills take care how much they hand out: it is quiet, or sampled.
+    /// Whether it was found quiet when it was last judged.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet > 0
+    }
+
+    /// Whether its refills are not like others: it is quiet, sampled, or closed.
     pub(super) fn is_careful(&self) -> bool {
-        self.quiet > 0 || self.is_sampled()
+        self.is_quiet() || self.is_sampled() || self.is_closed()
     }
 
     /// Says which refills may be short.
@@ -187,7 +193,7 @@ impl Heap {
         if is_cold {
             self.empty_cache(class);
         }
-        self.settle(class, LOOK, is_cold && pool::in_use() > 1);
+        self.settle(class, LOOK, is_cold && pool::in_use() > 1 && !self.is_closed());
     }
 
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
@@ -204,16 +210,17 @@ impl Heap {
         }
     }
 
-    /// Frees a block of the cache into its span.
+    /// Frees a block of the cache into its span. Not inline: an event of a span needs fewer registers then.
     ///
     /// # Safety
     /// The block is this heap's, out of the cache of `class`.
+    #[inline(never)]
     pub(super) unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
         let d = address_map::descriptor(block.cast());
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: the block is this heap's to free; a span that names this heap is its own.
         unsafe {
-            if d.owner.load(Ordering::Relaxed) != Heap::tag(self) {
+            if d.owner.load(Ordering::Relaxed) != self.owner() {
                 let index = address_map::span_index(block.cast(), class);
                 self.push(index, Chain::one(block));
             } else if (*span).push_local(block) {

@@ -6,18 +6,18 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, MOVE_MIN, forget, next_colour};
+use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
 use crate::arena;
 use crate::os::{self, Lock, Moves};
 use crate::sync::{Ordering, point};
-use core::ptr::null_mut;
+use core::ptr::{null, null_mut};
 use core::sync::atomic::fence;
 
 // Invariants, under the lock
 //  1. The table in use is sorted by address; entries do not overlap, but for blocks that a thread was
 //     moving which a fork has left behind.
 //  2. start + usable = address + bytes of the mapping; start - address < an OS page or aligned.
-//  3. The table in use does not change but for an entry's length: what is put in or taken out is so in
+//  3. The table in use does not change but for an entry's length and owner: what is put in or taken out is so in
 //     the other one, and `state` then says at once which it is and how long. A forked child finds the
 //     one or the other.
 
@@ -30,6 +30,8 @@ pub(crate) struct Mapping {
     pub(crate) bytes: usize,
     /// The block, from there to the end.
     pub(crate) start: *mut u8,
+    /// What the block belongs to, or null.
+    owner: *const Owned,
 }
 
 impl Mapping {
@@ -72,7 +74,7 @@ pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
         os::allow_huge_pages(address, bytes);
     }
     let start = address.wrapping_add(colour);
-    let mapping = Mapping { address, bytes, start };
+    let mapping = Mapping { address, bytes, start, owner: null() };
     if !MAPPINGS.lock().insert(mapping) {
         unmap(mapping);
         return Allocated::NONE;
@@ -134,6 +136,27 @@ pub(crate) fn free(p: *mut u8) -> bool {
     true
 }
 
+/// Says what the block at `p` belongs to.
+pub(super) fn set_owner(p: *mut u8, owner: *const Owned) {
+    let mut mappings = MAPPINGS.lock();
+    if let Some((at, _)) = mappings.find(p) {
+        mappings.entry(at).owner = owner;
+    }
+}
+
+/// The blocks that belong to `owner` belong to nobody any more, and `then` gets them.
+pub(super) fn disown(owner: *const Owned, then: impl Fn(*mut u8)) {
+    loop {
+        let mut mappings = MAPPINGS.lock();
+        let is_owned = |mapping: &Mapping| core::ptr::eq(mapping.owner, owner);
+        let Some(at) = mappings.entries().iter().position(is_owned) else { return };
+        mappings.entry(at).owner = null();
+        let start = mappings.entry(at).start;
+        drop(mappings);
+        then(start);
+    }
+}
+
 /// Bytes usable from `p`, the start of a block; None if no mapping's block starts there.
 pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
     base_of(p).filter(|&(start, _)| start.cast_const() == p).map(|(_, usable)| usable)
@@ -161,8 +184,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u
             let tail = mapping.address.wrapping_add(exact);
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {
-                // SAFETY: an entry of the table.
-                unsafe { (*mappings.tables().0.add(at)).bytes = exact };
+                mappings.entry(at).bytes = exact;
             }
         }
         return Some(p);
@@ -177,7 +199,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u
     forget(p);
     mappings.remove(at);
     let start = address.wrapping_add(lead);
-    mappings.insert(Mapping { address, bytes, start });
+    mappings.insert(Mapping { address, bytes, start, ..mapping });
     Some(start)
 }
 
@@ -216,6 +238,12 @@ impl Mappings {
             // SAFETY: that many entries.
             len => unsafe { core::slice::from_raw_parts(self.tables().0, len) },
         }
+    }
+
+    fn entry(&mut self, at: usize) -> &mut Mapping {
+        debug_assert!(at < self.len());
+        // SAFETY: an entry of the table, which is this lock's alone.
+        unsafe { &mut *self.tables().0.add(at) }
     }
 
     /// How many entries begin at or below `p`.

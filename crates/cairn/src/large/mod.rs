@@ -7,11 +7,13 @@
 //! Story: docs/design/large-blocks.md
 
 mod mapping;
+mod owned;
 
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
-    reallocate as reallocate_mapping, settle_in_child, usable_size as mapping_usable_size,
+    reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
+pub(crate) use owned::{Owned, allocate_owned, destroy, set_free};
 
 #[cfg(test)]
 pub(crate) use mapping::hold as hold_mappings;
@@ -58,6 +60,8 @@ pub(crate) struct Large {
     has_grown: AtomicBool,
     /// The kernel may back it by huge pages.
     huge: AtomicBool,
+    /// The closed heap that it belongs to, if any.
+    link: owned::Link,
 }
 
 const _: () = assert!(size_of::<Large>() == size_of::<Slot>());
@@ -194,6 +198,7 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
     large.slices.store(slices, Ordering::Relaxed);
     large.has_grown.store(false, Ordering::Relaxed);
     large.huge.store(huge, Ordering::Relaxed);
+    large.link.clear();
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
@@ -252,9 +257,13 @@ fn end(p: *mut u8, most: usize, freers: Freers) -> Option<&'static Large> {
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
-/// alone fills, for the one there; false if none starts there, or if it has more than `most` slices.
+/// alone fills, for the one there; false if none starts there, if it has more than `most` slices, or
+/// belongs to a closed heap.
 /// To the arena it is in use still, to everybody else nothing.
 pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
+    if at(p).is_none_or(|large| large.link.is_owned()) {
+        return false;
+    }
     let Some(large) = end(p, most, freers) else { return false };
     if !kept.load(Ordering::Relaxed).is_null() {
         drop_cached(kept);
@@ -352,8 +361,13 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
         if !new.is_null() {
-            // SAFETY: both blocks are the caller's, and as long.
-            unsafe { new.copy_from_nonoverlapping(p, usable) };
+            // SAFETY: both blocks are the caller's, and as long. A heap lives as long as its blocks.
+            unsafe {
+                new.copy_from_nonoverlapping(p, usable);
+                if let Some(owned) = large.link.of().as_ref() {
+                    owned::own(owned, new);
+                }
+            }
             free(p);
             grown(usable);
             return Some(new);
@@ -361,6 +375,12 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     }
     grown(usable);
     None
+}
+
+/// In a forked child, before it has a second thread.
+pub(crate) fn settle_in_child() {
+    mapping::settle_in_child();
+    owned::settle_in_child();
 }
 
 /// What grows has been filled, whatever others are.
@@ -386,6 +406,7 @@ impl Large {
     /// Gives what has been a block's to the arena.
     fn give_back(&self) {
         let (start, slices) = self.run();
+        owned::remove(self);
         forget(start);
         let index = address_map::slice_of(start);
         self.no_huge_pages(index, slices);

@@ -144,6 +144,15 @@ impl Span {
         arena::release(index, slices, true);
     }
 
+    /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
+    pub(crate) fn destroy(&mut self) {
+        let (index, slices) = (self.index(), self.layout().slices as usize);
+        // Before the generation: who finds the next one must not find this owner.
+        address_map::set_owner(index, slices, OWNER_NONE);
+        self.word().destroy();
+        arena::release(index, slices, true);
+    }
+
     /// Takes back a block. True if an event is due.
     ///
     /// # Safety

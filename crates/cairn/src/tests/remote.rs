@@ -37,7 +37,7 @@ impl Span {
             for &i in blocks {
                 chain.push(self.block(i));
             }
-            self.word.push(self.base, chain)
+            self.word.push(self.base, chain, None)
         }
     }
 
@@ -150,13 +150,27 @@ fn a_span_whose_blocks_are_all_pending_is_not_listed() {
 #[test]
 fn the_fields_of_the_word_lie_apart() {
     let span = Span::new();
-    assert!(span.word.list(0xffff));
-    span.assert_state(false, 0, Some(0xffff));
-    let all: Vec<usize> = (0..BLOCKS).collect();
+    const MOST: u32 = 2047;
+    assert!(span.word.list(MOST));
+    span.assert_state(false, 0, Some(MOST));
+    // As many as any span has, the farthest of all.
+    const COUNT: usize = 1024;
+    let all: Vec<usize> = (BLOCKS - COUNT..BLOCKS).collect();
     assert_eq!(span.push(&all), Pushed::Queued);
-    span.assert_state(false, BLOCKS as u32, Some(0xffff - BLOCKS as u32));
+    span.assert_state(false, COUNT as u32, Some(MOST - COUNT as u32));
     let chain = span.word.reclaim(span.base).expect("it is listed");
     let mut numbers = span.numbers(chain);
     numbers.reverse();
     assert_eq!(numbers, all);
+    // The generation goes round, and takes nothing else along.
+    let first = span.word.generation();
+    assert_eq!(span.push(&all), Pushed::Queued);
+    span.word.destroy();
+    assert!(span.word.generation() != first);
+    span.assert_state(true, 0, None);
+    if !cfg!(miri) {
+        (1..1 << 24).for_each(|_| span.word.destroy());
+        assert!(span.word.generation() == first);
+        span.assert_state(true, 0, None);
+    }
 }

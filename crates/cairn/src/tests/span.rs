@@ -235,7 +235,7 @@ fn every_span_has_a_word_of_its_own() {
         for span in spans {
             let all = blocks(span.carve(16).list);
             // SAFETY: blocks of that span, in use.
-            let pushed = unsafe { span.word().push(span.base(), chain_of(&all[3..6])) };
+            let pushed = unsafe { span.word().push(span.base(), chain_of(&all[3..6]), None) };
             assert_eq!(pushed, Pushed::Queued);
             given.push((span, all));
         }
@@ -342,14 +342,14 @@ fn the_fullest_abandoned_span_is_reclaimed() {
         // SAFETY: blocks of that span, in use; as below.
         unsafe {
             let (word, base) = ((**span).word(), (**span).base());
-            assert_eq!(word.push(base, chain_of(&all[..5])), Pushed::Queued);
+            assert_eq!(word.push(base, chain_of(&all[..5]), None), Pushed::Queued);
         }
         // The last one goes by a push that frees its only block: it stands before the others.
         let (span, all) = &spans[3];
         // SAFETY: as above; nobody else looks at the list.
         unsafe {
             let (word, base) = ((**span).word(), (**span).base());
-            assert_eq!(word.push(base, chain_of(all)), Pushed::ClaimedEmpty);
+            assert_eq!(word.push(base, chain_of(all), None), Pushed::ClaimedEmpty);
             assert_eq!(SpanList::after(*span), spans[2].0);
             abandoned::remove(*span, class);
             assert!(SpanList::after(*span).is_null());
@@ -371,7 +371,7 @@ fn a_span_is_not_left_if_everything_in_it_is_pending() {
         let all = blocks(span.carve(4).list);
         // SAFETY: blocks of a span that the test holds, in use.
         unsafe {
-            assert_eq!(span.word().push(span.base(), chain_of(&all)), Pushed::Queued);
+            assert_eq!(span.word().push(span.base(), chain_of(&all), None), Pushed::Queued);
             assert!(!abandoned::list(span));
         }
         assert!(span.word().is_owned());

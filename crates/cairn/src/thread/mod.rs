@@ -9,9 +9,10 @@ mod purge;
 mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
-use crate::block::Block;
+use crate::block::{Block, Chain};
 use crate::heap::{self, Heap, pool, salvage, shared};
 use crate::os::Lock;
+use crate::remote::Generation;
 use crate::reservation;
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
@@ -106,9 +107,33 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) 
     // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
-            heap::send_without_heap(span, block);
+            heap::send_without_heap(span, block, None);
         } else {
             (*heap).send(span, size, block, now);
+        }
+    }
+}
+
+/// The calling thread's number, which no other thread has had or will have; None if it has no heap.
+pub(crate) fn number() -> Option<usize> {
+    let heap = own_heap();
+    // SAFETY: null, or the calling thread's own.
+    unsafe { heap.as_ref() }.map(|heap| heap.thread)
+}
+
+/// Gives a block of a closed heap back to its span, if that is still the one of the generation.
+///
+/// # Safety
+/// As for `Heap::push_meant`.
+pub(crate) unsafe fn send_closed(index: usize, block: *mut Block, meant: Generation) {
+    os::notice_fork();
+    let heap = own_heap();
+    // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
+    unsafe {
+        if heap.is_null() {
+            heap::send_without_heap(index, block, Some(meant));
+        } else {
+            (*heap).push_meant(index, Chain::one(block), Some(meant));
         }
     }
 }

@@ -1,0 +1,153 @@
+//! Owns: which large blocks belong to a closed heap.
+//! Idea: runs stand in a list of their heap's, by links in their metadata; the few mappings say whose they are.
+//! Never: looks inside a heap.
+//! Threads: any; one lock, inside which nothing else is taken.
+//! Checked: tests/closed.rs.
+//! Story: docs/design/closed-heaps.md
+
+use super::{Allocated, Large, allocate, free, mapping};
+use crate::address_map::{self, OWNER_LARGE};
+use crate::os::Lock;
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use core::ptr::{from_ref, null_mut};
+
+// Invariants, under the lock
+//  1. A run that belongs to a heap stands in the list of that heap, `owned.of`. All others have none.
+//  2. `mappings` is how many mappings have said that they belong to the heap; fewer may be left.
+
+/// A closed heap's large blocks. It is what they say they belong to, and so does not move.
+pub(crate) struct Owned {
+    first: AtomicPtr<Large>,
+    mappings: AtomicUsize,
+}
+
+/// Where a run stands: in no list unless it belongs to a heap. Relaxed throughout: used under the lock, or
+/// by whoever may use the block.
+pub(super) struct Link {
+    of: AtomicPtr<Owned>,
+    next: AtomicPtr<Large>,
+    prev: AtomicPtr<Large>,
+}
+
+static OWNED: Lock<()> = Lock::new(());
+
+impl Link {
+    /// In no list.
+    pub(super) fn clear(&self) {
+        self.of.store(null_mut(), Ordering::Relaxed);
+    }
+
+    /// What the block belongs to, or null.
+    pub(super) fn of(&self) -> *const Owned {
+        self.of.load(Ordering::Relaxed)
+    }
+
+    /// Whether the block belongs to a heap.
+    pub(super) fn is_owned(&self) -> bool {
+        !self.of().is_null()
+    }
+}
+
+/// Allocates a block of `size` bytes that belongs to a heap, more than a span serves or aligned beyond what
+/// it does.
+pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Allocated {
+    let got = allocate(size, align);
+    own(owned, got.block);
+    got
+}
+
+/// Makes the block at `p`, which belongs to nobody and is nobody else's to use, a heap's; null is fine.
+pub(super) fn own(owned: &Owned, p: *mut u8) {
+    if p.is_null() {
+        return;
+    }
+    if address_map::contains(p) {
+        let _held = OWNED.lock();
+        let large: *mut Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
+        // SAFETY: a live block's slot.
+        insert(owned, unsafe { &*large });
+    } else {
+        owned.mappings.fetch_add(1, Ordering::Relaxed);
+        mapping::set_owner(p, from_ref(owned));
+    }
+}
+
+fn insert(owned: &Owned, large: &Large) {
+    let at = from_ref(large).cast_mut();
+    let next = owned.first.load(Ordering::Relaxed);
+    large.link.of.store(from_ref(owned).cast_mut(), Ordering::Relaxed);
+    large.link.next.store(next, Ordering::Relaxed);
+    large.link.prev.store(null_mut(), Ordering::Relaxed);
+    // SAFETY: a member of the list, or null; slots are never unmapped.
+    if let Some(next) = unsafe { next.as_ref() } {
+        next.link.prev.store(at, Ordering::Relaxed);
+    }
+    owned.first.store(at, Ordering::Relaxed);
+}
+
+/// Takes a block that ends out of its heap's list, if it stands in one.
+pub(super) fn remove(large: &Large) {
+    if !large.link.is_owned() {
+        return;
+    }
+    let _held = OWNED.lock();
+    // SAFETY: a list that is there while a block says so, under the lock; members, or null.
+    unsafe {
+        let Some(owned) = large.link.of().as_ref() else { return };
+        let next = large.link.next.load(Ordering::Relaxed);
+        let prev = large.link.prev.load(Ordering::Relaxed);
+        match prev.as_ref() {
+            Some(prev) => prev.link.next.store(next, Ordering::Relaxed),
+            None => owned.first.store(next, Ordering::Relaxed),
+        }
+        if let Some(next) = next.as_ref() {
+            next.link.prev.store(prev, Ordering::Relaxed);
+        }
+    }
+    large.link.clear();
+}
+
+/// What belongs to a heap belongs to nobody from now on.
+pub(crate) fn set_free(owned: &Owned) {
+    while take_first(owned).is_some() {}
+    if owned.mappings.swap(0, Ordering::Relaxed) > 0 {
+        mapping::disown(from_ref(owned), |_| ());
+    }
+}
+
+/// Frees what belongs to a heap.
+pub(crate) fn destroy(owned: &Owned) {
+    while let Some(start) = take_first(owned) {
+        free(start);
+    }
+    if owned.mappings.swap(0, Ordering::Relaxed) > 0 {
+        mapping::disown(from_ref(owned), |start| _ = mapping::free(start));
+    }
+}
+
+/// Takes a run out of a heap's list: its block.
+fn take_first(owned: &Owned) -> Option<*mut u8> {
+    // SAFETY: a member, or null; slots are never unmapped.
+    let large = unsafe { owned.first.load(Ordering::Relaxed).as_ref() }?;
+    remove(large);
+    Some(large.run().0)
+}
+
+/// In a forked child, before it has a second thread: lists that another thread was changing are made anew.
+pub(super) fn settle_in_child() {
+    if !OWNED.settle_in_child() {
+        return;
+    }
+    let runs = || {
+        let heads = address_map::heads().filter(|&(_, owner, _)| owner == OWNER_LARGE);
+        // SAFETY: a large block's slot.
+        let large = heads.map(|(index, ..)| unsafe { &*address_map::slot(index).cast::<Large>() });
+        large.filter_map(|large| {
+            // SAFETY: the lists that blocks say they belong to are there.
+            let of = unsafe { large.link.of().as_ref() }?;
+            Some((of, large))
+        })
+    };
+    runs().for_each(|(of, _)| of.first.store(null_mut(), Ordering::Relaxed));
+    runs().for_each(|(of, large)| insert(of, large));
+}
