@@ -1,15 +1,14 @@
 //! Runs the subject under ptrace and counts what it executes between its marks.
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use stepper::{FlowControl, Mapping, Step, Stop, Tracee};
 
 /// What one call executed inside the library under test.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub(super) struct Counts {
     /// Instructions of any kind; a `rep` string instruction is one.
     pub(super) instructions: u64,
@@ -22,11 +21,22 @@ pub(super) struct Counts {
     /// Calls.
     pub(super) calls: u64,
     /// Instructions in other libraries on the way: `memset`, the loader's TLS helper.
-    #[serde(skip_deserializing)]
+    #[serde(skip)]
     pub(super) outside: u64,
 }
 
 impl Counts {
+    /// Those that the golden table has, by their names.
+    pub(super) fn named(&self) -> [(&'static str, u64); 5] {
+        [
+            ("instructions", self.instructions),
+            ("loads", self.loads),
+            ("stores", self.stores),
+            ("branches", self.branches),
+            ("calls", self.calls),
+        ]
+    }
+
     fn add(&mut self, step: &Step) {
         use FlowControl::{
             Call, ConditionalBranch, IndirectBranch, IndirectCall, Return, UnconditionalBranch,
@@ -41,16 +51,15 @@ impl Counts {
     }
 }
 
-/// One marked stretch of the subject.
-pub(super) struct Stretch {
-    /// Which of the subject's series it belongs to.
-    pub(super) series: u64,
-    /// What it executed.
-    pub(super) counts: Counts,
+impl Display for Counts {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        let Counts { instructions, loads, stores, branches, calls, outside } = self;
+        write!(text, "{instructions:>3} {loads}/{stores}/{branches}/{calls}")?;
+        if *outside > 0 { write!(text, " +{outside}") } else { Ok(()) }
+    }
 }
 
 /// Whose instructions are counted.
-#[derive(Clone)]
 pub(super) enum Target {
     /// The C library the subject is linked with.
     Glibc,
@@ -64,13 +73,13 @@ const END: u64 = 2;
 /// The exit status of a subject that did not find one of its functions.
 const ABSENT: i32 = 77;
 
-/// Runs `subject` with `arguments` and returns its stretches in order; `None` when the
-/// function called is not the target's own.
-pub(super) fn run(
+/// Runs `subject` with `arguments` and returns what it executed between its marks, in order, for
+/// each of its two series; nothing when the function called is not the target's own.
+pub(super) fn run<'a>(
     subject: &Path,
-    arguments: &[String],
+    arguments: impl Iterator<Item = &'a str>,
     target: &Target,
-) -> Result<Option<Vec<Stretch>>> {
+) -> Result<[Vec<Counts>; 2]> {
     let mut command = Command::new(subject);
     command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
     if let Target::Preload(library) = target {
@@ -78,11 +87,11 @@ pub(super) fn run(
     }
     let mut tracee = Tracee::start(&mut command)?;
     let mut map = None;
-    let mut stretches = Vec::new();
+    let mut counted = [Vec::new(), Vec::new()];
     loop {
         match tracee.resume()? {
-            Stop::Exited(0) => return Ok(Some(stretches)),
-            Stop::Exited(ABSENT) => return Ok(None),
+            Stop::Exited(0) => return Ok(counted),
+            Stop::Exited(ABSENT) => return Ok(Default::default()),
             Stop::Exited(status) => bail!("the traced program exited with status {status}"),
             Stop::Breakpoint => {}
         }
@@ -90,14 +99,14 @@ pub(super) fn run(
         if registers.rax != BEGIN {
             continue;
         }
-        if map.is_none() {
-            map = Some(Map::of(tracee.mappings()?, subject, target)?);
-        }
-        let map = map.as_ref().context("the memory map was just read")?;
+        let map = match &mut map {
+            Some(map) => map,
+            none => none.insert(Map::of(tracee.mappings()?, subject, target)?),
+        };
         if !has(&map.library, registers.rsi) {
-            return Ok(None);
+            return Ok(Default::default());
         }
-        stretches.push(Stretch { series: registers.rdi, counts: count(&mut tracee, map)? });
+        counted[registers.rdi as usize].push(count(&mut tracee, map)?);
     }
 }
 
