@@ -1,8 +1,7 @@
 //! Runs the models of the protocols between threads, and sees whether they find the bugs that
 //! are seeded for them.
 
-use crate::library;
-use crate::library::target_dir;
+use crate::library::workspace;
 use crate::steps::{self, Ended, Steps};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -40,39 +39,39 @@ struct Seed {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    const LARGER: &str = "larger bounds (cargo xtask models --full)";
-    const SEEDED: &str = "the seeded bugs (cargo xtask models --seeded)";
-    const WHOLE: &str = "the models of the whole core for long \
-                         (CAIRN_MODEL_SECONDS=600 cargo test -p cairn-models --test whole)";
     if args.seeded {
         seeded(&args.only)?
     } else {
         models(args.full, &args.only)?
     }
-    let left_out: &[&str] = match (args.seeded, args.full) {
-        (true, _) => &[LARGER, WHOLE],
-        (false, true) => &[SEEDED, WHOLE],
-        (false, false) => &[LARGER, SEEDED, WHOLE],
-    };
-    steps::not_run(&left_out.join(", "));
+    let all = [
+        ("larger bounds (cargo xtask models --full)", args.full),
+        ("the seeded bugs (cargo xtask models --seeded)", args.seeded),
+        (
+            "the whole core for long (CAIRN_MODEL_SECONDS=600 cargo test -p cairn-models --test whole)",
+            false,
+        ),
+    ];
+    let left_out = all.iter().filter(|(_, ran)| !ran).map(|(what, _)| *what);
+    steps::not_run(&left_out.collect::<Vec<_>>().join(", "));
     Ok(())
 }
 
 fn cargo_test(seed: &str, test: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "-p", "cairn-models", "--test", test]);
-    command.env("CAIRN_SEED", seed).current_dir(library::workspace());
+    command.env("CAIRN_SEED", seed).current_dir(workspace());
     command
 }
 
 /// Runs the loom models and prints the table of what they ran.
 fn models(full: bool, only: &[String]) -> Result<()> {
-    let mut steps = Steps::new("models", LIMIT)?;
+    let mut steps = Steps::new("models", LIMIT, "")?;
     let mut rows = Vec::new();
     let mut command = cargo_test("", LOOM);
     command.arg("--").args(only).arg("--nocapture");
     command.env("CAIRN_MODELS", if full { "full" } else { "quick" });
-    steps.run("loom models", &mut command, |ended: &Ended| {
+    steps.run("loom models", command, |ended: &Ended| {
         ended.ensure_success()?;
         rows = ended.output.lines().filter_map(row).collect();
         ensure!(!rows.is_empty(), "no model has run");
@@ -96,15 +95,14 @@ fn row(line: &str) -> Option<String> {
 
 /// Plants one bug after the other.
 fn seeded(only: &[String]) -> Result<()> {
-    let text = std::fs::read_to_string(library::workspace().join("models/seeds.toml"))?;
+    let text = std::fs::read_to_string(workspace().join("models/seeds.toml"))?;
     let seeds: BTreeMap<String, Seed> = toml::from_str(&text).context("models/seeds.toml")?;
-    let mut steps = Steps::new("models", SEED_LIMIT)?;
-    let logs = target_dir("models/logs");
+    let mut steps = Steps::new("models", SEED_LIMIT, "")?;
     for (name, seed) in &seeds {
         let wanted =
             |part: &String| name.contains(part.as_str()) || seed.model.contains(part.as_str());
         if only.is_empty() || only.iter().any(wanted) {
-            let log = logs.join(format!("{name}.log"));
+            let log = steps.log(name);
             steps.step(&format!("{name} ({})", seed.model), |limit| plant(name, seed, &log, limit));
         }
     }
@@ -128,9 +126,9 @@ fn plant(name: &str, seed: &Seed, log: &Path, limit: Duration) -> Result<String>
     // Cargo's last line: "Executable tests/... (path)", seen from the workspace if it is below it.
     let program = built.output.trim_end().rsplit(['(', ')']).nth(1).context("no test was built")?;
     let start = Instant::now();
-    let mut command = Command::new(library::workspace().join(program));
+    let mut command = Command::new(workspace().join(program));
     command.args(["--exact", model, "--nocapture"]);
-    command.current_dir(library::workspace().join("models")).env("RUST_BACKTRACE", "0");
+    command.current_dir(workspace().join("models")).env("RUST_BACKTRACE", "0");
     // The whole core's models search for some seconds; on a busy machine that is a few runs.
     command.env("CAIRN_MODEL_SECONDS", "60");
     let ended = steps::run(&mut command, log, limit)?;
