@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use stepper::{FlowControl, Mapping, Step, Stop, Tracee};
+use stepper::{FlowControl, MapRange, Step, Stop, Tracee, in_object};
 
 /// What one call executed inside the library under test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -103,35 +103,38 @@ pub(super) fn run<'a>(
             Some(map) => map,
             none => none.insert(Map::of(tracee.mappings()?, subject, target)?),
         };
-        if !has(&map.library, registers.rsi) {
+        if !map.in_library(registers.rsi) {
             return Ok(Default::default());
         }
         counted[registers.rdi as usize].push(count(&mut tracee, map)?);
     }
 }
 
-/// The executable mappings that matter.
+/// What is mapped where, and the two files that matter.
 struct Map {
-    library: Vec<Mapping>,
-    subject: Vec<Mapping>,
+    mappings: Vec<MapRange>,
+    library: PathBuf,
+    subject: PathBuf,
 }
 
 impl Map {
-    fn of(mut code: Vec<Mapping>, subject: &Path, target: &Target) -> Result<Self> {
-        code.retain(|mapping| mapping.executable);
-        let (subject, mut library): (Vec<_>, Vec<_>) =
-            code.into_iter().partition(|mapping| mapping.path == subject);
-        library.retain(|mapping| match target {
-            Target::Glibc => mapping.path.ends_with("libc.so.6"),
-            Target::Preload(library) => mapping.path == *library,
-        });
-        ensure!(!library.is_empty(), "the library under test was not loaded");
-        Ok(Self { library, subject })
+    fn of(mappings: Vec<MapRange>, subject: &Path, target: &Target) -> Result<Self> {
+        let is_target = |path: &&Path| match target {
+            Target::Glibc => path.ends_with("libc.so.6"),
+            Target::Preload(library) => path == library,
+        };
+        let library = mappings.iter().filter_map(MapRange::filename).find(is_target);
+        let library = library.context("the library under test was not loaded")?.to_owned();
+        Ok(Self { mappings, library, subject: subject.to_owned() })
     }
-}
 
-fn has(code: &[Mapping], address: u64) -> bool {
-    code.iter().any(|mapping| mapping.range.contains(&address))
+    fn in_library(&self, address: u64) -> bool {
+        in_object(&self.mappings, &self.library, address)
+    }
+
+    fn in_subject(&self, address: u64) -> bool {
+        in_object(&self.mappings, &self.subject, address)
+    }
 }
 
 /// Counts from the present mark to the next.
@@ -142,16 +145,16 @@ fn count(tracee: &mut Tracee, map: &Map) -> Result<Counts> {
     loop {
         let address = registers.rip;
         let step = tracee.decoded(address)?;
-        if step.is_breakpoint() && has(&map.subject, address) {
+        if step.is_breakpoint() && map.in_subject(address) {
             ensure!(registers.rax == END, "a mark inside a counted stretch");
             registers.rip += 1;
             tracee.set_registers(0, registers)?;
             return Ok(counts);
         }
         if !(step.repeated && address == previous) {
-            if has(&map.library, address) {
+            if map.in_library(address) {
                 counts.add(&step);
-            } else if !has(&map.subject, address) {
+            } else if !map.in_subject(address) {
                 counts.outside += 1;
             }
         }

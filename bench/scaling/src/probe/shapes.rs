@@ -1,7 +1,6 @@
 //! What the threads do.
 
-use super::block::{Block, Slot};
-use super::{Apart, Order, Shape, Worker};
+use super::{Apart, Block, Order, Shape, Slot, Worker};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// Blocks that a thread keeps, or a ring has room for.
@@ -11,6 +10,8 @@ const BATCH: usize = 32;
 const LOOKS: usize = 16;
 /// Slots in one cache line.
 const LANE: usize = 8;
+
+type Set = Apart<[[Slot; LANE]; SET / LANE]>;
 
 #[derive(Default)]
 struct Batch {
@@ -23,38 +24,26 @@ const EMPTY: u8 = 0;
 const BUSY: u8 = 1;
 const FULL: u8 = 2;
 
-/// Through what threads hand blocks over; each shape has its own part.
+/// Through what threads hand blocks over; each shape uses a part of it.
 pub(super) struct Exchange {
-    rings: Vec<Apart<[[Slot; LANE]; SET / LANE]>>,
-    lanes: Vec<Apart<[Slot; LANE]>>,
+    sets: Vec<Set>,
     batches: Vec<Batch>,
     slots: Vec<Apart<Slot>>,
-    sets: Vec<Apart<[[Slot; LANE]; SET / LANE]>>,
+    /// Numbers of sets that nobody has.
     boxes: Vec<Apart<AtomicUsize>>,
     turn: Apart<AtomicUsize>,
 }
 
-fn many<T: Default>(wanted: bool, count: usize) -> Vec<T> {
-    std::iter::repeat_with(T::default).take(if wanted { count } else { 0 }).collect()
-}
-
 impl Exchange {
     pub(super) fn new(order: &Order) -> Exchange {
-        let (shape, threads) = (order.shape, order.threads);
-        let larson = shape == Shape::LarsonLike;
-        let exchange = Exchange {
-            rings: many(shape == Shape::Pairs, threads / 2),
-            lanes: many(shape == Shape::OneToAll, threads),
-            batches: many(shape == Shape::AnyConsumer, threads),
-            slots: many(shape == Shape::Swap, 4 * threads),
-            sets: many(larson, 2 * threads),
-            boxes: many(larson, threads),
+        let threads = order.threads;
+        Exchange {
+            sets: (0..2 * threads).map(|_| Set::default()).collect(),
+            batches: (0..threads).map(|_| Batch::default()).collect(),
+            slots: (0..4 * threads).map(|_| Apart::default()).collect(),
+            boxes: (threads..2 * threads).map(|set| Apart(AtomicUsize::new(set))).collect(),
             turn: Apart::default(),
-        };
-        for (at, set) in exchange.boxes.iter().enumerate() {
-            set.0.store(threads + at, Ordering::Relaxed);
         }
-        exchange
     }
 }
 
@@ -62,16 +51,17 @@ impl Exchange {
 pub(super) fn work(worker: &mut Worker, exchange: &Exchange) -> ! {
     let (me, size) = (worker.index, worker.common.order.size);
     let first_half = me % 2 == 0;
+    let ring = &exchange.sets[me / 2].0;
     match worker.common.order.shape {
         Shape::Local => local(worker, size),
-        Shape::Pairs if first_half => produce(worker, &exchange.rings[me / 2].0, size),
-        Shape::Pairs => consume(worker, &exchange.rings[me / 2].0),
+        Shape::Pairs if first_half => produce(worker, ring, size),
+        Shape::Pairs => consume(worker, ring),
         Shape::AnyConsumer if first_half => fill(worker, &exchange.batches, size),
         Shape::AnyConsumer => empty(worker, &exchange.batches),
         Shape::Swap => swap(worker, &exchange.slots, size),
         Shape::LarsonLike => replace(worker, exchange, size),
-        Shape::OneToAll if me == 0 => serve(worker, &exchange.lanes[1..], size),
-        Shape::OneToAll => consume(worker, std::slice::from_ref(&exchange.lanes[me].0)),
+        Shape::OneToAll if me == 0 => serve(worker, &exchange.sets, size),
+        Shape::OneToAll => consume(worker, &exchange.sets[me].0[..1]),
         Shape::PingPong => take_turns(worker, &exchange.turn.0, size),
     }
 }
@@ -180,10 +170,10 @@ fn replace(worker: &mut Worker, exchange: &Exchange, size: usize) -> ! {
     }
 }
 
-fn serve(worker: &mut Worker, lanes: &[Apart<[Slot; LANE]>], size: usize) -> ! {
+fn serve(worker: &mut Worker, sets: &[Set], size: usize) -> ! {
     loop {
-        for lane in lanes {
-            for slot in lane.0.iter().filter(|slot| slot.is_empty()) {
+        for set in &sets[1..worker.common.order.threads] {
+            for slot in set.0[0].iter().filter(|slot| slot.is_empty()) {
                 slot.put(worker.allocate(size));
                 worker.count();
             }
