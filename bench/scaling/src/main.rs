@@ -3,8 +3,8 @@
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod command {
     use anyhow::{Context, Result};
-    use cairn_scaling::probe::{self, Order, Shape};
-    use cairn_scaling::simulation::{self, Figures, Plan};
+    use cairn_scaling::probe::{self, Shape};
+    use cairn_scaling::simulation::{self, Account, Plan};
     use clap::{Parser, Subcommand};
     use std::path::Path;
 
@@ -35,14 +35,17 @@ mod command {
     enum Command {
         /// Be the traced program.
         #[command(hide = true)]
-        Probe(Order),
+        Probe {
+            /// What to run.
+            order: String,
+        },
     }
 
     /// The main function.
     pub(crate) fn main() -> Result<()> {
         let mut cli = Cli::parse();
-        if let Some(Command::Probe(order)) = cli.command {
-            return probe::run(order);
+        if let Some(Command::Probe { order }) = cli.command {
+            return probe::run(&order);
         }
         if cli.library.is_empty() {
             cli.library.push("glibc".to_owned());
@@ -54,9 +57,7 @@ mod command {
             cli.threads =
                 if cli.quick { vec![2, 8, 32] } else { (1..=8).map(|n| 1 << n).collect() };
         }
-        println!(
-            "|library|shape|threads|operations|instructions|locked|own|hottest|blocks|program|"
-        );
+        println!("|library|shape|threads|operations|{}|", Account::COLUMNS.join("|"));
         println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|");
         for &shape in &cli.shapes {
             for &threads in &cli.threads {
@@ -64,9 +65,11 @@ mod command {
                     let (name, path) = library.split_once('=').unzip();
                     let name = name.unwrap_or(library);
                     let plan = plan(&cli, shape, threads)?;
-                    let figures = simulation::run(&plan, path.map(Path::new))
+                    let account = simulation::run(&plan, path.map(Path::new))
                         .with_context(|| format!("{name}, {} of {threads}", shape.name()))?;
-                    println!("|{name}|{}|{threads}|{}|", shape.name(), told(&figures));
+                    let (operations, shape) = (account.operations(), shape.name());
+                    let figures = account.figures().map(number).join("|");
+                    println!("|{name}|{shape}|{threads}|{operations}|{figures}|");
                 }
             }
         }
@@ -79,12 +82,6 @@ mod command {
         let least = if cli.quick { 2048 } else { 4096 };
         let operations = cli.operations.unwrap_or((threads as u64 * 64).max(least));
         Ok(Plan { probe: std::env::current_exe()?, shape, threads, operations })
-    }
-
-    fn told(figures: &Figures) -> String {
-        let Figures { operations, instructions, locked, own, hottest, blocks, program } = *figures;
-        let figures = [instructions, locked, own, hottest, blocks, program].map(number);
-        format!("{operations}|{}", figures.join("|"))
     }
 
     fn number(figure: f64) -> String {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64};
 use std::time::Duration;
 
 /// Who frees what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Shape {
     /// Each thread frees its own, the oldest of 64 first.
     Local,
@@ -52,8 +52,8 @@ impl Shape {
     }
 }
 
-/// What to run; the probe's arguments.
-#[derive(Clone, Debug, clap::Args)]
+/// What to run; the probe's argument, as JSON.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Who frees what.
     pub shape: Shape,
@@ -63,14 +63,6 @@ pub struct Order {
     pub size: usize,
     /// Blocks that each thread handles before it is warm.
     pub warm_up: u64,
-}
-
-impl Order {
-    /// The order as arguments.
-    pub fn words(&self) -> [String; 4] {
-        let Order { shape, threads, size, warm_up } = self;
-        [shape.name(), threads.to_string(), size.to_string(), warm_up.to_string()]
-    }
 }
 
 /// What the tracer has to know.
@@ -134,12 +126,11 @@ impl Block {
 struct Slot(AtomicPtr<usize>);
 
 impl Slot {
-    /// Puts a block in, or nothing, and takes out what was there.
+    /// Puts a block in, and takes out what was there.
     #[inline(always)]
-    fn swap(&self, block: Option<Block>) -> Option<Block> {
-        let block = block.map_or(std::ptr::null_mut(), |block| block.0.as_ptr());
+    fn swap(&self, block: Block) -> Option<Block> {
         // What was there belonged to the slot and now to nobody else: Block's invariant.
-        NonNull::new(self.0.swap(block, AcqRel)).map(Block)
+        NonNull::new(self.0.swap(block.0.as_ptr(), AcqRel)).map(Block)
     }
 
     /// Takes the block out, if there is one. One thread at a time takes from a slot.
@@ -200,11 +191,6 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    #[inline(always)]
-    fn allocate(&self, size: usize) -> Block {
-        Block::new(size)
-    }
-
     /// Reads the block's first word and frees it.
     #[inline(always)]
     fn free(&mut self, block: Block) {
@@ -237,7 +223,8 @@ impl Worker<'_> {
 }
 
 /// Runs the program; it returns only on an error.
-pub fn run(order: Order) -> anyhow::Result<()> {
+pub fn run(order: &str) -> anyhow::Result<()> {
+    let order: Order = serde_json::from_str(order)?;
     let threads = order.threads;
     let common = Common {
         order,

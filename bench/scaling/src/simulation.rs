@@ -34,58 +34,49 @@ pub struct Plan {
     pub operations: u64,
 }
 
-/// What was counted; all but the first per operation, one malloc and one free.
-#[derive(Debug)]
-pub struct Figures {
-    /// Pairs of a malloc and a free.
-    pub operations: u64,
-    /// Instructions inside malloc and free.
-    pub instructions: f64,
-    /// Those with a lock.
-    pub locked: f64,
-    /// The allocator's moves of lines that never held a block.
-    pub own: f64,
-    /// Of the one of them that moves most.
-    pub hottest: f64,
-    /// The allocator's moves of lines of blocks: links and headers.
-    pub blocks: f64,
-    /// The program's moves: its own queues, and what it writes into its blocks.
-    pub program: f64,
-}
-
 /// What is counted in a run.
 #[derive(Default)]
-struct Account {
+pub struct Account {
     calls: u64,
+    /// Instructions inside malloc and free.
     instructions: u64,
+    /// Those with a lock.
     locked: u64,
+    /// Moves by the program: its own queues, and what it writes into its blocks.
     program: u64,
     /// The allocator's moves of each line.
     lines: FxHashMap<Line, u64>,
+    /// Lines that hold or held blocks.
+    blocks: FxHashSet<Line>,
 }
 
 impl Account {
-    fn figures(&self, blocks: &FxHashSet<Line>) -> Figures {
-        let operations = self.calls / 2;
-        let per = |count: u64| count as f64 / operations.max(1) as f64;
+    /// The names of the figures: instructions, and those with a lock; the allocator's moves of lines
+    /// of its own, and of the one that moves most; its moves of lines of blocks, for links and
+    /// headers; the program's moves.
+    pub const COLUMNS: [&str; 6] =
+        ["instructions", "locked", "own", "hottest", "blocks", "program"];
+
+    /// Pairs of a malloc and a free.
+    pub fn operations(&self) -> u64 {
+        self.calls / 2
+    }
+
+    /// The figures per operation, in the order of [`Self::COLUMNS`].
+    pub fn figures(&self) -> [f64; 6] {
         let of = |wanted: bool| {
-            let lines = self.lines.iter().filter(move |(line, _)| blocks.contains(line) == wanted);
+            let is_block = |line: &Line| self.blocks.contains(line);
+            let lines = self.lines.iter().filter(move |(line, _)| is_block(line) == wanted);
             lines.map(|(_, moves)| *moves)
         };
-        Figures {
-            operations,
-            instructions: per(self.instructions),
-            locked: per(self.locked),
-            own: per(of(false).sum()),
-            hottest: per(of(false).max().unwrap_or(0)),
-            blocks: per(of(true).sum()),
-            program: per(self.program),
-        }
+        let (own, hottest) = (of(false).sum(), of(false).max().unwrap_or(0));
+        [self.instructions, self.locked, own, hottest, of(true).sum(), self.program]
+            .map(|count| count as f64 / self.operations().max(1) as f64)
     }
 }
 
 /// Runs a simulation of `library`; without one, of the C library.
-pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Figures> {
+pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Account> {
     let least = if plan.shape == Shape::Local { 1 } else { 2 };
     ensure!((least..=4096).contains(&plan.threads), "{} threads", plan.threads);
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
@@ -111,7 +102,7 @@ fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
     let warm_up = (200_000 / plan.threads as u64).max(4_000);
     let order = Order { shape: plan.shape, threads: plan.threads, size: SIZE, warm_up };
     let mut command = Command::new(&plan.probe);
-    command.arg("probe").args(order.words());
+    command.arg("probe").arg(serde_json::to_string(&order)?);
     command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
     // Two libraries ask how many cores there are; they are told what they would make of one
     // for each thread.
@@ -166,8 +157,6 @@ struct Simulation {
     ready: Ready,
     cores: Vec<Core>,
     directory: Directory,
-    /// Lines that hold or held blocks.
-    blocks: FxHashSet<Line>,
     account: Account,
     round: u64,
 }
@@ -183,13 +172,12 @@ impl Simulation {
             tracee,
             ready,
             directory: Directory::default(),
-            blocks: FxHashSet::default(),
             account: Account::default(),
             round: 0,
         })
     }
 
-    fn run(mut self, plan: &Plan) -> Result<Figures> {
+    fn run(mut self, plan: &Plan) -> Result<Account> {
         let mut random = fastrand::Rng::with_seed(1);
         let start = Instant::now();
         // A thread may have been stopped inside a system call, which then begins again.
@@ -199,8 +187,9 @@ impl Simulation {
         }
         for (operations, part) in [(plan.operations / 3, 0.4), (plan.operations, 1.0)] {
             let end = start + LIMIT.mul_f64(part);
-            self.account = Account::default();
-            while self.account.calls / 2 < operations && Instant::now() < end {
+            let blocks = std::mem::take(&mut self.account.blocks);
+            self.account = Account { blocks, ..Account::default() };
+            while self.account.operations() < operations && Instant::now() < end {
                 for _ in 0..LOOK {
                     self.round(&mut random)?;
                 }
@@ -212,7 +201,7 @@ impl Simulation {
                 }
             }
         }
-        Ok(self.account.figures(&self.blocks))
+        Ok(self.account)
     }
 
     fn round(&mut self, random: &mut fastrand::Rng) -> Result<()> {
@@ -295,7 +284,7 @@ impl Simulation {
             core.call = None;
             self.account.calls += 1;
             if call.malloc {
-                self.blocks.extend(Line::spanning(rax, call.size));
+                self.account.blocks.extend(Line::spanning(rax, call.size));
             }
         }
         let malloc = rip == self.ready.malloc;
@@ -305,7 +294,7 @@ impl Simulation {
                 // The probe's blocks begin with their size.
                 let mut size = [0; 8];
                 self.tracee.read(rdi, &mut size)?;
-                self.blocks.extend(Line::spanning(rdi, u64::from_ne_bytes(size)));
+                self.account.blocks.extend(Line::spanning(rdi, u64::from_ne_bytes(size)));
             }
         }
         Ok(())

@@ -35,13 +35,17 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
+    /// What the order's shape does not use is empty: it would lie between the blocks.
     pub(super) fn new(order: &Order) -> Exchange {
         let threads = order.threads;
+        let of = |used: &[Shape], count| if used.contains(&order.shape) { count } else { 0 };
+        let sets = of(&[Shape::Pairs, Shape::OneToAll, Shape::LarsonLike], 2 * threads);
+        let boxes = threads..threads + of(&[Shape::LarsonLike], threads);
         Exchange {
-            sets: (0..2 * threads).map(|_| Set::default()).collect(),
-            batches: (0..threads).map(|_| Batch::default()).collect(),
-            slots: (0..4 * threads).map(|_| Apart::default()).collect(),
-            boxes: (threads..2 * threads).map(|set| Apart(AtomicUsize::new(set))).collect(),
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            batches: (0..of(&[Shape::AnyConsumer], threads)).map(|_| Batch::default()).collect(),
+            slots: (0..of(&[Shape::Swap], 4 * threads)).map(|_| Apart::default()).collect(),
+            boxes: boxes.map(|set| Apart(AtomicUsize::new(set))).collect(),
             turn: Apart::default(),
         }
     }
@@ -51,11 +55,10 @@ impl Exchange {
 pub(super) fn work(worker: &mut Worker, exchange: &Exchange) -> ! {
     let (me, size) = (worker.index, worker.common.order.size);
     let first_half = me % 2 == 0;
-    let ring = &exchange.sets[me / 2].0;
     match worker.common.order.shape {
         Shape::Local => local(worker, size),
-        Shape::Pairs if first_half => produce(worker, ring, size),
-        Shape::Pairs => consume(worker, ring),
+        Shape::Pairs if first_half => produce(worker, &exchange.sets[me / 2].0, size),
+        Shape::Pairs => consume(worker, &exchange.sets[me / 2].0),
         Shape::AnyConsumer if first_half => fill(worker, &exchange.batches, size),
         Shape::AnyConsumer => empty(worker, &exchange.batches),
         Shape::Swap => swap(worker, &exchange.slots, size),
@@ -70,7 +73,7 @@ fn local(worker: &mut Worker, size: usize) -> ! {
     let mut set: [Option<Block>; SET] = [const { None }; SET];
     loop {
         for slot in &mut set {
-            if let Some(block) = slot.replace(worker.allocate(size)) {
+            if let Some(block) = slot.replace(Block::new(size)) {
                 worker.free(block);
             }
         }
@@ -80,7 +83,7 @@ fn local(worker: &mut Worker, size: usize) -> ! {
 fn produce(worker: &mut Worker, ring: &[[Slot; LANE]], size: usize) -> ! {
     loop {
         for slot in ring.as_flattened() {
-            let block = worker.allocate(size);
+            let block = Block::new(size);
             while !slot.is_empty() {
                 worker.wait();
             }
@@ -123,7 +126,7 @@ fn fill(worker: &mut Worker, batches: &[Batch], size: usize) -> ! {
     loop {
         let batch = claim(worker, batches, EMPTY);
         for slot in &batch.slots.0 {
-            slot.put(worker.allocate(size));
+            slot.put(Block::new(size));
             worker.count();
         }
         batch.state.0.store(FULL, Ordering::Release);
@@ -144,9 +147,9 @@ fn empty(worker: &mut Worker, batches: &[Batch]) -> ! {
 
 fn swap(worker: &mut Worker, slots: &[Apart<Slot>], size: usize) -> ! {
     loop {
-        let block = worker.allocate(size);
+        let block = Block::new(size);
         let slot = &slots[worker.random.usize(..slots.len())].0;
-        if let Some(block) = slot.swap(Some(block)) {
+        if let Some(block) = slot.swap(block) {
             worker.free(block);
         }
     }
@@ -160,7 +163,7 @@ fn replace(worker: &mut Worker, exchange: &Exchange, size: usize) -> ! {
             let slot = &set[worker.random.usize(..SET)];
             let old = slot.take();
             let fresh = worker.random.usize(size / 4..=size * 4);
-            slot.put(worker.allocate(fresh));
+            slot.put(Block::new(fresh));
             if let Some(block) = old {
                 worker.free(block);
             }
@@ -174,7 +177,7 @@ fn serve(worker: &mut Worker, sets: &[Set], size: usize) -> ! {
     loop {
         for set in &sets[1..worker.common.order.threads] {
             for slot in set.0[0].iter().filter(|slot| slot.is_empty()) {
-                slot.put(worker.allocate(size));
+                slot.put(Block::new(size));
                 worker.count();
             }
         }
@@ -189,7 +192,7 @@ fn take_turns(worker: &mut Worker, turn: &AtomicUsize, size: usize) -> ! {
             worker.wait();
         }
         turn.store(next, Ordering::Release);
-        let block = worker.allocate(size);
+        let block = Block::new(size);
         worker.free(block);
     }
 }
