@@ -68,7 +68,7 @@ impl Steps {
     }
 
     /// Where a step of that name may write.
-    pub(crate) fn log(&self, name: &str) -> PathBuf {
+    fn log(&self, name: &str) -> PathBuf {
         let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
         self.logs.join(format!("{name}.log"))
     }
