@@ -10,7 +10,6 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
 
 /// An allocator, and its files as far as they are here.
 #[derive(Clone)]
@@ -93,15 +92,6 @@ pub fn packages() -> impl Iterator<Item = &'static str> {
     PACKAGED.iter().map(|[_, package, ..]| *package).chain(["clang", "cmake", "make"])
 }
 
-/// Where the loader looks, when there is no dpkg to ask.
-const DIRECTORIES: &[&str] = &[
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/lib",
-];
-
 /// One `[[peer]]` of `peers.toml`.
 #[derive(Deserialize)]
 struct Peer {
@@ -155,7 +145,7 @@ impl Workshop {
 
     /// Builds cairn's library and the workloads; the path of the latter.
     pub fn build_own(&self) -> Result<PathBuf> {
-        let mut progress = Progress::uncounted();
+        let mut progress = Progress::of_runs(0);
         for package in ["cairn-c", "cairn-workloads"] {
             progress.step(&format!("building {package}"));
             let output = cargo(&self.bench.with_file_name("Cargo.toml"), &self.target)
@@ -179,7 +169,7 @@ impl Workshop {
         let text = std::fs::read_to_string(self.bench.join("peers/peers.toml"))?;
         let peers: Peers = toml::from_str(&text).context("peers.toml")?;
         let mut all = Vec::new();
-        let mut progress = Progress::uncounted();
+        let mut progress = Progress::of_runs(0);
         if wanted(SUBJECT) {
             progress.step(&format!("building the workloads with {SUBJECT} linked in"));
             let this = Candidate::new(
@@ -199,10 +189,8 @@ impl Workshop {
         for (before, peer) in peers.iter().enumerate() {
             let (number, count) = (before + 1, peers.len());
             progress.step(&format!("building {}, peer {number} of {count}", peer.name));
-            progress.doing(format!("building {} (the first time takes a while)", peer.name));
             all.push(self.peer(peer));
         }
-        progress.finish();
         all.extend(PACKAGED.iter().filter(|p| wanted(p[0])).map(packaged));
         for (name, path) in named {
             let source = path.display().to_string();
@@ -250,7 +238,7 @@ impl Workshop {
         candidate
     }
 
-    /// Builds one peer in one form, unless the last build is newer than all its sources.
+    /// Builds one peer in one form; cargo knows what has changed.
     fn build_peer(
         &self,
         name: &str,
@@ -260,35 +248,22 @@ impl Workshop {
     ) -> Result<PathBuf> {
         let directory = self.target.join("peers").join(name);
         let kept = directory.join(keep);
-        let manifest = self.bench.join("peers/Cargo.toml");
-        let mut sources = vec![self.bench.join("peers"), self.bench.join("workloads")];
-        if name == SUBJECT {
-            sources.push(self.bench.with_file_name("crates").join("cairn/src"));
-        }
-        let newest = sources.iter().filter_map(|path| newest_change(path)).max();
-        let built = kept.metadata().and_then(|m| m.modified()).ok();
-        if built.is_none() || built < newest {
-            // Another environment builds everything anew: not in the place of all others.
-            let target = match needs.is_empty() {
-                true => self.target.join("peers/build"),
-                false => directory.join("build"),
-            };
-            let output = cargo(&manifest, &target)
-                .args(["--locked", "-p", package, "--features", name])
-                .envs(needs)
-                .output()
-                .context("cannot start cargo")?;
-            if !output.status.success() {
-                // The old one is of other sources.
-                let _ = std::fs::remove_file(&kept);
-                anyhow::bail!("does not build: {}", first_error(&output.stderr));
-            }
-            std::fs::create_dir_all(&directory)?;
-            // A new file, not new contents: the old one may be mapped somewhere.
-            let fresh = directory.join("fresh");
-            std::fs::copy(target.join("release").join(made), &fresh)?;
-            std::fs::rename(&fresh, &kept)?;
-        }
+        // Another environment builds everything anew: not in the place of all others.
+        let target = match needs.is_empty() {
+            true => self.target.join("peers/build"),
+            false => directory.join("build"),
+        };
+        let output = cargo(&self.bench.join("peers/Cargo.toml"), &target)
+            .args(["--locked", "-p", package, "--features", name])
+            .envs(needs)
+            .output()
+            .context("cannot start cargo")?;
+        ensure!(output.status.success(), "does not build: {}", first_error(&output.stderr));
+        std::fs::create_dir_all(&directory)?;
+        // A new file, not new contents: the old one may be mapped somewhere.
+        let fresh = directory.join("fresh");
+        std::fs::copy(target.join("release").join(made), &fresh)?;
+        std::fs::rename(&fresh, &kept)?;
         Ok(kept.canonicalize()?)
     }
 }
@@ -298,17 +273,6 @@ fn cargo(manifest: &Path, target: &Path) -> Command {
     command.args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest);
     command.arg("--target-dir").arg(target).current_dir(manifest.parent().expect("a file"));
     command
-}
-
-/// When something below `path` was last changed, build output left out.
-fn newest_change(path: &Path) -> Option<SystemTime> {
-    let metadata = path.metadata().ok()?;
-    if !metadata.is_dir() {
-        return metadata.modified().ok();
-    }
-    let entries = std::fs::read_dir(path).ok()?.flatten();
-    let kept = entries.filter(|entry| entry.file_name() != "target");
-    kept.filter_map(|entry| newest_change(&entry.path())).max()
 }
 
 fn first_error(stderr: &[u8]) -> String {
@@ -325,11 +289,8 @@ fn glibc() -> Candidate {
 }
 
 fn packaged(&[name, package, library, about]: &[&str; 4]) -> Candidate {
-    let listed = dpkg("dpkg", &["-L", package])
-        .and_then(|files| files.lines().map(PathBuf::from).find(|f| f.ends_with(library)));
-    let path = listed.or_else(|| {
-        DIRECTORIES.iter().map(|dir| Path::new(dir).join(library)).find(|f| f.exists())
-    });
+    let path = dpkg("dpkg", &["-L", package])
+        .and_then(|files| files.lines().map(PathBuf::from).find(|file| file.ends_with(library)));
     let version = query_version(package).unwrap_or_else(|| "unknown version".into());
     let source = format!("Debian's {package}");
     let mut candidate = Candidate::new(name, &version, &source, about)

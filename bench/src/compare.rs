@@ -5,13 +5,12 @@
 //! change beyond that, where enough of them are in both results.
 
 use crate::evaluate::{self, Entry, Line, mean};
-use crate::result::LabResult;
-use crate::stats::{Summary, geometric_mean};
-use crate::table::{ratio, title};
+use crate::result::{Allocator, LabResult};
+use crate::stats::{geometric_mean, median};
+use crate::table::{laid_out, ratio, title};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
-use comfy_table::{CellAlignment, presets};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Other allocators that must be in both results, at the same version, to be the control.
 const ENOUGH_PEERS: usize = 3;
@@ -83,16 +82,10 @@ pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comp
     let sides = [side(old, allocator)?, side(new, allocator)?];
     let peers: Vec<[usize; 2]> = peers(old, new, allocator);
     let [before, after] = &sides;
-    let mut changes: Vec<Change> = Vec::new();
-    for (key, line) in &after.lines {
-        let old = before.lines.get(key);
-        changes.push(match old {
-            Some(old) => both(old, line, [before.column, after.column], &peers),
-            None => alone(line, after.column, true),
-        });
-    }
-    let gone = before.lines.iter().filter(|(key, _)| !after.lines.contains_key(*key));
-    changes.extend(gone.map(|(_, line)| alone(line, before.column, false)));
+    let columns = sides.each_ref().map(|side| side.column);
+    let keys: BTreeSet<_> = sides.iter().flat_map(|side| side.lines.keys()).collect();
+    let of = |key| change(sides.each_ref().map(|side| side.lines.get(key)), columns, &peers);
+    let mut changes: Vec<Change> = keys.into_iter().map(of).collect();
     changes.sort_by(|a, b| {
         let order = a.table.cmp(&b.table).then(a.verdict.cmp(&b.verdict));
         order.then(b.size().total_cmp(&a.size())).then(a.label.cmp(&b.label))
@@ -122,8 +115,8 @@ fn side<'a>(result: &'a LabResult, allocator: &str) -> Result<Side<'a>> {
 /// The columns of all others that did not change.
 fn peers(old: &LabResult, new: &LabResult, allocator: &str) -> Vec<[usize; 2]> {
     let others = old.allocators.iter().enumerate().filter(|(_, peer)| peer.name != allocator);
-    let column = |(before, peer): (usize, &crate::result::Allocator)| {
-        let same = |a: &crate::result::Allocator| a.name == peer.name && a.version == peer.version;
+    let column = |(before, peer): (usize, &Allocator)| {
+        let same = |a: &Allocator| a.name == peer.name && a.version == peer.version;
         Some([before, new.allocators.iter().position(same)?])
     };
     others.filter_map(column).collect()
@@ -144,56 +137,39 @@ fn warnings(old: &LabResult, new: &LabResult) -> Vec<String> {
     warnings
 }
 
-/// The median and how far it is to be trusted.
-fn value(line: &Line<'_>, column: usize) -> Option<(f64, f64)> {
-    match line.entries[column] {
-        Entry::Value { median, spread, .. } => Some((median, line.noise.max(spread))),
+/// What became of a row: its lines in the two results, of which one may lack it.
+fn change(sides: [Option<&Line<'_>>; 2], columns: [usize; 2], peers: &[[usize; 2]]) -> Change {
+    let value = |side: usize, column: usize| match sides[side]?.entries[column] {
+        Entry::Value { median, spread, .. } => Some((median, sides[side]?.noise.max(spread))),
         _ => None,
-    }
-}
-
-fn both(old: &Line<'_>, new: &Line<'_>, columns: [usize; 2], peers: &[[usize; 2]]) -> Change {
-    let sides = [value(old, columns[0]), value(new, columns[1])];
-    let [before, after] = sides;
-    let of = |columns: &[usize; 2]| {
-        let (before, _) = value(old, columns[0])?;
-        value(new, columns[1]).map(|(after, _)| after / before)
     };
-    let changes: Vec<f64> = peers.iter().filter_map(of).filter(|c| c.is_finite()).collect();
-    let control = (changes.len() >= ENOUGH_PEERS).then(|| Summary::of(changes));
-    let noise = sides.iter().flatten().map(|(_, noise)| noise).sum();
+    let grown = |columns: &[usize; 2]| {
+        let ((before, _), (after, _)) = (value(0, columns[0])?, value(1, columns[1])?);
+        Some(after / before)
+    };
+    let changes: Vec<f64> = peers.iter().filter_map(grown).filter(|c| c.is_finite()).collect();
+    let values = [value(0, columns[0]), value(1, columns[1])];
+    let line = sides[1].or(sides[0]).expect("a row of either result");
     let mut change = Change {
-        label: new.label.clone(),
-        table: new.table,
+        label: line.label.clone(),
+        table: line.table,
         verdict: Verdict::Same,
-        values: sides.map(|side| side.map(|(median, _)| median)),
-        unit: new.unit,
-        change: before.zip(after).map(|((before, _), (after, _))| after / before),
-        control: control.flatten().map(|summary| summary.median),
-        noise,
+        values: values.map(|value| value.map(|(median, _)| median)),
+        unit: line.unit,
+        change: grown(&columns),
+        control: median(&changes).filter(|_| changes.len() >= ENOUGH_PEERS),
+        noise: values.iter().flatten().map(|(_, noise)| noise).sum(),
     };
-    change.verdict = match (sides, change.net()) {
-        ([Some(_), None], _) => Verdict::Fails,
-        ([None, Some(_)], _) => Verdict::Runs,
-        (_, Some(net)) if net > 1.0 + noise => Verdict::Worse,
-        (_, Some(net)) if net < 1.0 / (1.0 + noise) => Verdict::Improved,
+    change.verdict = match (sides, values, change.net()) {
+        ([None, _], ..) => Verdict::New,
+        ([_, None], ..) => Verdict::Gone,
+        (_, [Some(_), None], _) => Verdict::Fails,
+        (_, [None, Some(_)], _) => Verdict::Runs,
+        (.., Some(net)) if net > 1.0 + change.noise => Verdict::Worse,
+        (.., Some(net)) if net < 1.0 / (1.0 + change.noise) => Verdict::Improved,
         _ => Verdict::Same,
     };
     change
-}
-
-fn alone(line: &Line<'_>, column: usize, new: bool) -> Change {
-    let value = value(line, column).map(|(median, _)| median);
-    Change {
-        label: line.label.clone(),
-        table: line.table,
-        verdict: if new { Verdict::New } else { Verdict::Gone },
-        values: if new { [None, value] } else { [value, None] },
-        unit: line.unit,
-        change: None,
-        control: None,
-        noise: line.noise,
-    }
 }
 
 impl Comparison {
@@ -237,19 +213,14 @@ impl Comparison {
 }
 
 fn print_rows(changes: &[&Change], markdown: bool) -> String {
-    let mut printed = comfy_table::Table::new();
-    printed.load_preset(if markdown {
-        presets::ASCII_MARKDOWN
-    } else {
-        presets::UTF8_FULL_CONDENSED
-    });
-    printed.set_header(["", "verdict", "before", "after", "change", "others", "net", "noise"]);
+    let header = ["", "verdict", "before", "after", "change", "others", "net", "noise"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
     for change in changes {
         let value = |value: Option<f64>| {
             value.map_or("-".into(), |value| format!("{} {}", ratio(value), change.unit))
         };
         let factor = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.3}"));
-        printed.add_row([
+        rows.push(vec![
             change.label.clone(),
             format!("{:?}", change.verdict).to_lowercase(),
             value(change.values[0]),
@@ -260,10 +231,7 @@ fn print_rows(changes: &[&Change], markdown: bool) -> String {
             format!("{:.0}%", change.noise * 100.0),
         ]);
     }
-    for column in printed.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    printed.to_string()
+    laid_out(rows, 2, markdown)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::allocators;
 use crate::evaluate::{self, Entry, Line, Mean, Standing, mean};
 use crate::result::{LabResult, SUBJECT};
-use crate::table::{self, ratio};
+use crate::table::{self, bounded, ratio};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
 use std::fmt::Write;
@@ -68,7 +68,8 @@ pub fn headline(result: &LabResult) -> String {
     let mut text = String::from("| allocator | time | memory |\n| --- | ---: | ---: |\n");
     for (column, allocator) in result.allocators.iter().enumerate() {
         if named(&allocator.name) {
-            let mean = |table| shown(means(&lines, table, column).as_ref());
+            let mean =
+                |table| means(&lines, table, column).as_ref().map_or("-".to_owned(), bounded);
             let _ = writeln!(
                 text,
                 "| {} {} | {} | {} |",
@@ -105,15 +106,15 @@ pub fn standings(result: &LabResult) -> String {
     for (column, allocator) in result.allocators.iter().enumerate() {
         let means: Vec<_> = tables.iter().map(|&table| means(&lines, table, column)).collect();
         let failed: usize = means.iter().flatten().map(|mean| mean.failed).sum();
-        let means: Vec<String> = means.iter().map(|mean| shown(mean.as_ref())).collect();
+        let means: Vec<String> =
+            means.iter().map(|mean| mean.as_ref().map_or("-".to_owned(), bounded)).collect();
         let (name, version) = (&allocator.name, number(&allocator.version));
         let _ = writeln!(text, "|{name}|{version}|{}|{failed}|", means.join("|"));
     }
     text.push('\n');
     for table in tables {
         let of_table = || lines.iter().filter(move |line| line.table == table);
-        let count = |standing| of_table().filter(|line| line.standing() == standing).count();
-        let [wins, ties, loses] = [Standing::Wins, Standing::Ties, Standing::Loses].map(count);
+        let [wins, ties, loses, _] = evaluate::standings(of_table());
         let _ = write!(
             text,
             "- {}: first in {wins}, level with the best in {ties}, behind in {loses}.",
@@ -148,9 +149,11 @@ pub fn rows(result: &LabResult) -> String {
                 Entry::Value { median, .. } => format!("{} {}", ratio(*median), line.unit),
                 _ => "-".to_owned(),
             };
-            let (which, best) = match first_other(result, line) {
-                Some((which, median)) => (which, ratio(median)),
-                None => ("-", "-".to_owned()),
+            let (which, best) = match line.best_other.map(|other| (other, &line.entries[other])) {
+                Some((other, Entry::Value { median, .. })) => {
+                    (&*result.allocators[other].name, ratio(*median))
+                }
+                _ => ("-", "-".to_owned()),
             };
             let over = line.subject.map_or("-".to_owned(), ratio);
             let _ = writeln!(text, "|{}|{own}|{best}|{which}|{over}{level}|", line.label);
@@ -183,25 +186,8 @@ pub fn scaling(result: &LabResult) -> String {
     text
 }
 
-/// The allocator other than the subject with the least median of a row, and that median.
-fn first_other<'a>(result: &'a LabResult, line: &Line<'_>) -> Option<(&'a str, f64)> {
-    let others = result.allocators.iter().zip(&line.entries).filter(|(a, _)| a.name != SUBJECT);
-    let medians = others.filter_map(|(allocator, entry)| match entry {
-        Entry::Value { median, .. } => Some((&*allocator.name, *median)),
-        _ => None,
-    });
-    medians.min_by(|a, b| a.1.total_cmp(&b.1))
-}
-
 fn means(lines: &[Line<'_>], table: Table, column: usize) -> Option<Mean> {
     mean(lines.iter().filter(|line| line.table == table), column)
-}
-
-/// A mean, with a mark if it is a bound.
-fn shown(mean: Option<&Mean>) -> String {
-    mean.map_or("-".to_owned(), |mean| {
-        format!("{}{}", if mean.bounds > 0 { "≥" } else { "" }, ratio(mean.ratio))
-    })
 }
 
 /// A version without the project's name before it: "3.3.2" of "mimalloc 3.3.2".

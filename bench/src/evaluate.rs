@@ -1,8 +1,8 @@
 //! From a result to rows: medians, ratios to the best, ties, means.
 
 use crate::result::{Allocator, CONTROL, CaseResult, Cell, LabResult, SUBJECT};
-use crate::stats::{Summary, geometric_mean};
-use cairn_workloads::case::{Group, Row, Table};
+use crate::stats::{Summary, geometric_mean, median};
+use cairn_workloads::case::{Row, Table};
 use programs::process::Failure;
 
 /// Differences below this are never called differences.
@@ -24,7 +24,9 @@ pub struct Line<'a> {
     pub noise: f64,
     /// One entry per allocator, in the result's order.
     pub entries: Vec<Entry>,
-    /// The row's frontier: the best of all but the subject, to the best of the row.
+    /// Whose median is the least but the subject's: its column.
+    pub best_other: Option<usize>,
+    /// The row's frontier: that median, to the best of the row.
     pub frontier: Option<f64>,
     /// The subject over the frontier; below 1 it is ahead of all others.
     pub subject: Option<f64>,
@@ -84,6 +86,17 @@ pub enum Standing {
     Unknown,
 }
 
+impl Standing {
+    /// All of them, in the order of [`standings`].
+    pub const ALL: [Standing; 4] =
+        [Standing::Wins, Standing::Ties, Standing::Loses, Standing::Unknown];
+}
+
+/// In how many rows the subject is ahead, level, behind, and without a figure.
+pub fn standings<'a>(lines: impl Iterator<Item = &'a Line<'a>> + Clone) -> [usize; 4] {
+    Standing::ALL.map(|standing| lines.clone().filter(|line| line.standing() == standing).count())
+}
+
 impl Line<'_> {
     /// How the subject did.
     pub fn standing(&self) -> Standing {
@@ -93,11 +106,6 @@ impl Line<'_> {
             Some(ratio) if ratio < 1.0 / (1.0 + self.margin) => Standing::Wins,
             Some(_) => Standing::Ties,
         }
-    }
-
-    /// Where it stands in the report.
-    pub fn group(&self) -> Group {
-        self.result.case.group
     }
 }
 
@@ -154,8 +162,9 @@ fn crossed(subject: &Summary, others: &[&Summary]) -> Option<f64> {
     let others: Vec<&Summary> =
         others.iter().copied().filter(|other| other.samples.len() == rounds).collect();
     let rest = |summary: &Summary, round: usize| {
-        let samples = summary.samples.iter().enumerate().filter(|&(at, _)| at != round);
-        Summary::of(samples.map(|(_, &sample)| sample).collect()).map(|summary| summary.median)
+        let mut samples = summary.samples.clone();
+        samples.remove(round);
+        median(&samples)
     };
     let ratio = |round: usize| {
         let medians = others.iter().filter_map(|other| Some((rest(other, round)?, other)));
@@ -190,29 +199,28 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row)
         entry(cell, summary.as_ref().zip(best), noise, bound)
     };
     let entries: Vec<Entry> = allocators.iter().zip(&summaries).map(entry).collect();
-    // (ratio, spread) of the better of those that are, or are not, the subject.
-    let value = |subject: bool| {
-        let chosen =
-            allocators.iter().zip(&entries).filter(move |(a, _)| (a.name == SUBJECT) == subject);
-        let values = chosen.filter_map(|(_, entry)| match entry {
-            Entry::Value { ratio, spread, .. } => Some((*ratio, *spread)),
-            _ => None,
-        });
-        values.min_by(|a, b| a.0.total_cmp(&b.0))
+    let own = allocators.iter().position(|allocator| allocator.name == SUBJECT);
+    let value = |column: usize| match entries[column] {
+        Entry::Value { ratio, spread, .. } => Some((ratio, spread)),
+        _ => None,
     };
-    let both = value(true).zip(value(false));
-    let own = summary(SUBJECT);
-    let others = allocators.iter().zip(&summaries).filter(|(a, _)| a.name != SUBJECT);
-    let others: Vec<&Summary> = others.filter_map(|(_, summary)| summary.as_ref()).collect();
+    let others = (0..entries.len()).filter(|column| Some(*column) != own);
+    let ratios = others.clone().filter_map(|column| Some((column, value(column)?.0)));
+    let best_other = ratios.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(column, _)| column);
+    let frontier = best_other.and_then(value);
+    let both = own.and_then(value).zip(frontier);
+    let samples = |column: usize| summaries[column].as_ref();
+    let all_others: Vec<&Summary> = others.filter_map(samples).collect();
     Line {
-        crossed: own.and_then(|own| crossed(&own, &others)),
+        crossed: own.and_then(samples).and_then(|own| crossed(own, &all_others)),
         label: format!("{}{}", result.label(), &*row.suffix),
         result,
         table: row.table,
         unit: row.unit.0,
         best: best.map(|best| best.median),
         noise,
-        frontier: value(false).map(|(ratio, _)| ratio),
+        best_other,
+        frontier: frontier.map(|(ratio, _)| ratio),
         subject: both.map(|(subject, frontier)| subject.0 / frontier.0),
         margin: both.map_or(noise, |(subject, frontier)| noise.max(subject.1 + frontier.1)),
         entries,
@@ -223,12 +231,12 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row)
 fn entry(cell: &Cell, both: Option<(&Summary, &Summary)>, noise: f64, bound: Option<f64>) -> Entry {
     if let Some((summary, best)) = both {
         let ratio = summary.median / best.median;
-        let margin = noise.max(summary.relative_mad() + best.relative_mad());
+        let margin = noise.max(summary.spread + best.spread);
         return Entry::Value {
             median: summary.median,
             ratio,
             tie: !std::ptr::eq(summary, best) && ratio - 1.0 <= margin,
-            spread: summary.relative_mad(),
+            spread: summary.spread,
             flaky: !cell.failures.is_empty(),
         };
     }
@@ -275,7 +283,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::result::{FORMAT, Form};
-    use cairn_workloads::case::Case;
+    use cairn_workloads::case::{Case, Group};
     use std::collections::BTreeMap;
 
     /// A result of one case with one time row, from (name, samples, failures).

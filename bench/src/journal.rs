@@ -8,21 +8,11 @@ use anyhow::{Context, Result};
 use cairn_workloads::case::Results;
 use programs::process::Failure;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-
-/// What makes two runs of the lab the same.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// Labels of the cases.
-    pub cases: Vec<String>,
-    /// Columns: names of the allocators, each with a hash of its files.
-    pub columns: Vec<(String, u64)>,
-    /// Sizes, threads, limits, pinning.
-    pub settings: String,
-}
 
 /// One run.
 #[derive(Serialize, Deserialize)]
@@ -52,12 +42,12 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal at `path`, going on with it if it is of the same plan and `fresh` is
     /// not asked for.
-    pub fn open(path: &Path, identity: &Identity, fresh: bool) -> Result<Journal> {
+    pub fn open(path: &Path, identity: &Value, fresh: bool) -> Result<Journal> {
         let done = if fresh { None } else { read(path, identity) };
         let context = || format!("cannot write {}", path.display());
         // Rewritten rather than appended to: the last line may be half of one.
         let mut file = File::create(path).with_context(context)?;
-        writeln!(file, "{}", serde_json::to_string(identity)?)?;
+        writeln!(file, "{identity}")?;
         let mut journal = Journal { file, path: path.to_owned(), done: Vec::new() };
         for entry in done.into_iter().flatten() {
             journal.add(&entry)?;
@@ -78,10 +68,10 @@ impl Journal {
     }
 }
 
-fn read(path: &Path, identity: &Identity) -> Option<Vec<Entry>> {
+fn read(path: &Path, identity: &Value) -> Option<Vec<Entry>> {
     let mut lines = BufReader::new(File::open(path).ok()?).lines().map_while(Result::ok);
-    let found: Identity = serde_json::from_str(&lines.next()?).ok()?;
-    (found == *identity).then(|| lines.map_while(|l| serde_json::from_str(&l).ok()).collect())
+    let found: Value = serde_json::from_str(&lines.next()?).ok()?;
+    (found == *identity).then(|| lines.map_while(|line| serde_json::from_str(&line).ok()).collect())
 }
 
 /// A hash of the contents of these files, so that a rebuilt library is another one.
@@ -96,10 +86,7 @@ pub fn hash<'a>(files: impl Iterator<Item = &'a PathBuf>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn identity(hash: u64) -> Identity {
-        Identity { cases: vec![], columns: vec![("a".into(), hash)], settings: String::new() }
-    }
+    use serde_json::json;
 
     fn entry(round: usize) -> Entry {
         Entry {
@@ -116,22 +103,22 @@ mod tests {
     fn goes_on_after_half_a_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        let mut journal = Journal::open(&path, &identity(1), false).unwrap();
+        let mut journal = Journal::open(&path, &json!(1), false).unwrap();
         journal.add(&entry(0)).unwrap();
         journal.add(&entry(1)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - 10]).unwrap();
-        let journal = Journal::open(&path, &identity(1), false).unwrap();
+        let journal = Journal::open(&path, &json!(1), false).unwrap();
         assert_eq!(journal.done.iter().map(|e| e.round).collect::<Vec<_>>(), [0]);
-        assert_eq!(Journal::open(&path, &identity(1), false).unwrap().done.len(), 1);
-        assert_eq!(Journal::open(&path, &identity(2), false).unwrap().done.len(), 0);
+        assert_eq!(Journal::open(&path, &json!(1), false).unwrap().done.len(), 1);
+        assert_eq!(Journal::open(&path, &json!(2), false).unwrap().done.len(), 0);
     }
 
     #[test]
     fn fresh_starts_over() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        Journal::open(&path, &identity(1), false).unwrap().add(&entry(0)).unwrap();
-        assert!(Journal::open(&path, &identity(1), true).unwrap().done.is_empty());
+        Journal::open(&path, &json!(1), false).unwrap().add(&entry(0)).unwrap();
+        assert!(Journal::open(&path, &json!(1), true).unwrap().done.is_empty());
     }
 }

@@ -7,11 +7,11 @@
 //! allocators   which allocators there are; built, found or missing
 //! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
-//!   progress     how far a run is: a bar, or lines where there is no terminal
+//!   progress     how far a run is
 //! result       the file with everything measured
 //! evaluate     rows, ratios, ties, means
 //!   table        for the terminal, and as Markdown
-//!   report/      the HTML page and its charts
+//!   report/      the HTML page, its charts, and these as pictures
 //!   compare      two results
 //!   documents    the generated parts of the project's pages
 //! ```

@@ -24,8 +24,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure, print the tables, write the result and its report (the default).
-    Run(RunArgs),
     /// Print the tables of a result.
     Table {
         /// A result.
@@ -127,8 +125,8 @@ fn named(argument: &str) -> Result<(String, PathBuf), String> {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    match cli.command.unwrap_or(Command::Run(cli.run)) {
-        Command::Run(arguments) => run(&arguments),
+    let Some(command) = cli.command else { return run(&cli.run) };
+    match command {
         Command::Table { result, markdown, only } => {
             let mut result = LabResult::read(&result)?;
             result.cases.retain(|case| is_named(&case.case.name, &only));

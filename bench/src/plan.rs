@@ -1,6 +1,6 @@
 //! Every case there is, and which of them run.
 
-use crate::result::Form;
+use crate::result::{Form, label};
 use cairn_workloads::case::{Case, Interface, Workload};
 use cairn_workloads::cases;
 use programs::lab::{self, Timed};
@@ -34,10 +34,7 @@ impl Entry {
 
     /// Name of the case, and the form where it is not the usual one.
     pub fn label(&self) -> String {
-        match self.form {
-            Form::Preloaded => self.case().name.to_string(),
-            Form::Linked => format!("{} linked", &*self.case().name),
-        }
+        label(self.case(), self.form)
     }
 }
 

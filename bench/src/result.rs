@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use anyhow::{Context, Result, ensure};
-use cairn_workloads::case::{Case, Curve, Fixed, Table};
+use cairn_workloads::case::{Case, Curve, Table};
 use flate2::read::GzDecoder;
 use programs::process::Failure;
 use serde::{Deserialize, Serialize};
@@ -99,15 +99,6 @@ pub struct Cell {
     pub failures: Vec<Failure>,
 }
 
-/// Cases that recorded results have under other names: they are written after a program, and are
-/// not that program.
-const RENAMED: [(&str, &str); 4] = [
-    ("barnes", "barnes-like"),
-    ("cfrac", "cfrac-like"),
-    ("espresso", "espresso-like"),
-    ("lean", "lean-like"),
-];
-
 impl LabResult {
     /// Reads a result from a file, compressed by gzip or not.
     pub fn read(path: &Path) -> Result<LabResult> {
@@ -118,14 +109,9 @@ impl LabResult {
             GzDecoder::new(&bytes[..]).read_to_end(&mut text).with_context(name)?;
             bytes = text;
         }
-        let mut result: LabResult = serde_json::from_slice(&bytes)
+        let result: LabResult = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is not a result of this lab", name()))?;
         ensure!(result.format == FORMAT, "{} has format {}", name(), result.format);
-        for case in &mut result.cases {
-            if let Some((_, name)) = RENAMED.iter().find(|(old, _)| *case.case.name == **old) {
-                case.case.name = Fixed(name);
-            }
-        }
         Ok(result)
     }
 
@@ -139,13 +125,18 @@ impl LabResult {
     }
 }
 
+/// Name of a case, and the form where it is not the usual one.
+pub fn label(case: &Case, form: Form) -> String {
+    match form {
+        Form::Preloaded => case.name.to_string(),
+        Form::Linked => format!("{} linked", &*case.name),
+    }
+}
+
 impl CaseResult {
     /// Name of the case, and the form where it is not the usual one.
     pub fn label(&self) -> String {
-        match self.form {
-            Form::Preloaded => self.case.name.to_string(),
-            Form::Linked => format!("{} linked", &*self.case.name),
-        }
+        label(&self.case, self.form)
     }
 }
 

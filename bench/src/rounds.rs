@@ -10,7 +10,7 @@
 //! end is the noise of the row.
 
 use crate::allocators::{Candidate, run_workload};
-use crate::journal::{self, Identity, Journal};
+use crate::journal::{self, Journal};
 use crate::plan::{Entry, Run};
 use crate::progress::Progress;
 use crate::result::{CONTROL, CaseResult, Cell, Form, SUBJECT};
@@ -19,7 +19,7 @@ use cairn_workloads::case::{Curve, Results, Settings};
 use programs::Stage;
 use programs::process::{Failure, Limits};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How to run.
@@ -63,18 +63,18 @@ impl<'a> Plan<'a> {
         columns.chain(control.map(|candidate| Column { name: CONTROL, candidate })).collect()
     }
 
-    /// What a journal must be of to be gone on with.
-    pub fn identity(&self) -> Identity {
+    /// What a journal must be of to be gone on with: the cases, the columns with a hash of their
+    /// files, sizes and limits.
+    pub fn identity(&self) -> serde_json::Value {
         let hashed = |column: &Column<'_>| {
-            let files: [&Option<PathBuf>; 2] =
-                [&column.candidate.library, &column.candidate.engine];
-            (column.name.to_owned(), journal::hash(files.into_iter().flatten()))
+            let Candidate { library, engine, .. } = column.candidate;
+            (column.name.to_owned(), journal::hash(library.iter().chain(engine)))
         };
-        Identity {
-            cases: self.entries.iter().map(Entry::label).collect(),
-            columns: self.columns().iter().map(hashed).collect(),
-            settings: format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
-        }
+        serde_json::json!({
+            "cases": self.entries.iter().map(Entry::label).collect::<Vec<_>>(),
+            "columns": self.columns().iter().map(hashed).collect::<Vec<_>>(),
+            "settings": format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
+        })
     }
 
     /// Runs what the journal does not have yet; the results of all.
@@ -85,40 +85,30 @@ impl<'a> Plan<'a> {
         }
         let mut columns = self.columns();
         let mut order = fastrand::Rng::with_seed(1);
-        let counted = self
-            .entries
-            .iter()
-            .map(|entry| columns.iter().filter(|column| column.candidate.runs(entry.form)).count());
-        let total = self.rounds * counted.sum::<usize>() + self.entries.len();
+        let runs = |entry: &Entry| columns.iter().filter(|c| c.candidate.runs(entry.form)).count();
+        let total = self.rounds * self.entries.iter().map(runs).sum::<usize>() + self.entries.len();
         let mut progress = Progress::of_runs(total);
         for round in 0..=self.rounds {
             for entry in &self.entries {
-                progress.step(&self.step(round, entry));
+                let group = entry.case().group.title();
+                progress.step(&match round {
+                    0 => format!("warming up: {group}"),
+                    _ => format!("round {round} of {}: {group}", self.rounds),
+                });
                 // The same when a run is gone on with.
                 order.shuffle(&mut columns);
                 let most = if round == 0 { 1 } else { columns.len() };
                 let runs = |column: &&Column<'_>| column.candidate.runs(entry.form);
                 for column in columns.iter().filter(runs).take(most) {
-                    progress.doing(format!("{} {}", entry.label(), column.name));
+                    progress.run(&format!("{} {}", entry.label(), column.name));
                     if let Some(done) = self.once(&state, round, entry, column) {
                         journal.add(&done)?;
                         state.add(done);
                     }
-                    progress.done();
                 }
             }
         }
-        progress.finish();
         Ok(self.entries.iter().map(|entry| state.case(entry)).collect())
-    }
-
-    /// The part of the run that this entry belongs to: its round and the group of its case.
-    fn step(&self, round: usize, entry: &Entry) -> String {
-        let group = entry.case().group.title();
-        match round {
-            0 => format!("warming up: {group}"),
-            _ => format!("round {round} of {}: {group}", self.rounds),
-        }
     }
 
     /// One run of one case, unless it is done or hopeless.
@@ -131,7 +121,7 @@ impl<'a> Plan<'a> {
     ) -> Option<journal::Entry> {
         let case = entry.case();
         let key = (case.name.to_string(), entry.form);
-        let known = state.cells.get(&(key.clone(), column.name.to_owned()));
+        let known = state.cells.get(&key).and_then(|cells| cells.get(column.name));
         if known.is_some_and(|known| known.rounds > round || known.hopeless()) {
             return None;
         }
@@ -155,15 +145,8 @@ impl<'a> Plan<'a> {
             }
         };
         let seconds = start.elapsed().as_secs_f64();
-        let (case, form) = key;
-        Some(journal::Entry {
-            round,
-            case,
-            form,
-            allocator: column.name.to_owned(),
-            seconds,
-            outcome,
-        })
+        let ((case, form), allocator) = (key, column.name.to_owned());
+        Some(journal::Entry { round, case, form, allocator, seconds, outcome })
     }
 }
 
@@ -180,12 +163,13 @@ fn warm_memory_up() {
     memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
 }
 
+/// A case and its form.
 type Key = (String, Form);
 
 /// What the runs so far have given.
 #[derive(Default)]
 struct State {
-    cells: BTreeMap<(Key, String), Known>,
+    cells: BTreeMap<Key, BTreeMap<String, Known>>,
     fastest: BTreeMap<Key, f64>,
 }
 
@@ -207,7 +191,8 @@ impl Known {
 impl State {
     fn add(&mut self, entry: journal::Entry) {
         let key = (entry.case, entry.form);
-        let known = self.cells.entry((key.clone(), entry.allocator)).or_default();
+        let cells = self.cells.entry(key.clone()).or_default();
+        let known = cells.entry(entry.allocator).or_default();
         known.rounds = known.rounds.max(entry.round + 1);
         match entry.outcome {
             Ok(results) => {
@@ -221,11 +206,10 @@ impl State {
         }
     }
 
-    fn case(&self, entry: &Entry) -> CaseResult {
-        let key = (entry.case().name.to_string(), entry.form);
-        let of_case = self.cells.iter().filter(|((of, _), _)| *of == key);
-        let cells = of_case.map(|((_, name), known)| (name.clone(), known.cell.clone())).collect();
-        CaseResult { case: *entry.case(), form: entry.form, cells }
+    fn case(&mut self, entry: &Entry) -> CaseResult {
+        let cells = self.cells.remove(&(entry.case().name.to_string(), entry.form));
+        let cells = cells.unwrap_or_default().into_iter().map(|(name, known)| (name, known.cell));
+        CaseResult { case: *entry.case(), form: entry.form, cells: cells.collect() }
     }
 }
 

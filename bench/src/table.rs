@@ -1,6 +1,6 @@
 //! The tables, for the terminal and as Markdown.
 
-use crate::evaluate::{self, Entry, Line, mean};
+use crate::evaluate::{self, Entry, Line, Mean, mean};
 use crate::result::{LabResult, SUBJECT};
 use cairn_workloads::case::Table;
 use comfy_table::{CellAlignment, presets};
@@ -51,35 +51,44 @@ pub fn title(table: Table) -> &'static str {
 }
 
 fn one(result: &LabResult, lines: &[&Line<'_>], markdown: bool) -> String {
-    let mut printed = comfy_table::Table::new();
-    printed.load_preset(if markdown {
-        presets::ASCII_MARKDOWN
-    } else {
-        presets::UTF8_FULL_CONDENSED
-    });
-    let names = || result.allocators.iter().map(|allocator| allocator.name.clone());
-    let fixed = ["", "best", "noise"].map(str::to_owned).into_iter();
-    printed.set_header(fixed.chain(names()).chain(["frontier".to_owned()]));
+    let names = result.allocators.iter().map(|allocator| allocator.name.clone());
+    let header = ["", "best", "noise"].map(str::to_owned).into_iter().chain(names);
+    let mut rows = vec![header.chain(["frontier".to_owned()]).collect()];
     for line in lines {
         let best = line.best.map_or("-".into(), |best| format!("{} {}", ratio(best), line.unit));
         let fixed = [line.label.clone(), best, format!("{:.0}%", line.noise * 100.0)];
         let subject = line.subject.map_or("-".into(), ratio);
-        printed.add_row(fixed.into_iter().chain(line.entries.iter().map(show)).chain([subject]));
+        rows.push(
+            fixed.into_iter().chain(line.entries.iter().map(show)).chain([subject]).collect(),
+        );
     }
     let means = (0..result.allocators.len()).map(|column| {
-        mean(lines.iter().copied(), column).map_or("-".into(), |mean| {
-            let open = if mean.bounds > 0 { "≥" } else { "" };
-            let rows =
-                if mean.rows == lines.len() { String::new() } else { format!(" of {}", mean.rows) };
-            format!("{open}{}{rows}", ratio(mean.ratio))
+        mean(lines.iter().copied(), column).map_or("-".into(), |mean| match mean.rows {
+            rows if rows == lines.len() => bounded(&mean),
+            rows => format!("{} of {rows}", bounded(&mean)),
         })
     });
     let label = format!("geometric mean of {}", lines.len());
-    printed.add_row([label, String::new(), String::new()].into_iter().chain(means));
-    for column in printed.column_iter_mut().skip(1) {
+    rows.push([label, String::new(), String::new()].into_iter().chain(means).collect());
+    laid_out(rows, 1, markdown)
+}
+
+/// Rows as text, or as Markdown; the first is the header. So many columns are words, the others
+/// numbers.
+pub fn laid_out(rows: Vec<Vec<String>>, words: usize, markdown: bool) -> String {
+    let preset = if markdown { presets::ASCII_MARKDOWN } else { presets::UTF8_FULL_CONDENSED };
+    let mut rows = rows.into_iter();
+    let mut printed = comfy_table::Table::new();
+    printed.load_preset(preset).set_header(rows.next().unwrap_or_default()).add_rows(rows);
+    for column in printed.column_iter_mut().skip(words) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     printed.to_string()
+}
+
+/// A mean, marked if it is a bound.
+pub fn bounded(mean: &Mean) -> String {
+    format!("{}{}", if mean.bounds > 0 { "≥" } else { "" }, ratio(mean.ratio))
 }
 
 /// An entry in a few characters.

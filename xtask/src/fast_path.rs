@@ -23,22 +23,17 @@ pub(crate) struct Args {
     /// Count this library too, in a further column; `glibc` is the C library itself.
     #[arg(long, value_name = "PATH")]
     library: Vec<PathBuf>,
-    /// Count only the libraries named, not cairn; nothing is compared.
-    #[arg(long)]
-    peers_only: bool,
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs the command.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-    return report::run(args);
-    #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-    {
-        let _ = args;
-        println!("fast-path: not applicable, it counts x86-64 instructions on Linux");
-        Ok(())
-    }
+    report::run(args)
+}
+
+/// Runs the command.
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+pub(crate) fn run(_: &Args) -> anyhow::Result<()> {
+    println!("fast-path: not applicable, it counts x86-64 instructions on Linux");
+    Ok(())
 }

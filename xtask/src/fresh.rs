@@ -4,14 +4,14 @@
 //! The system is made from packages below the target directory. What is mounted in it, and every
 //! process started in it, belongs to namespaces of one command each and ends with it.
 
-use crate::library;
-use crate::library::target_dir;
-use crate::steps::{Ended, Steps, not_run, passed};
+use crate::library::{shell, target_dir, workspace};
+use crate::steps::{Ended, Steps, not_run};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
+use xshell::{Shell, cmd};
 
 /// Options.
 #[derive(clap::Args)]
@@ -26,14 +26,8 @@ pub(crate) struct Args {
 
 /// What a newcomer has beside a Rust toolchain.
 const PACKAGES: &str = "git,gcc,g++,libc6-dev,ca-certificates";
-/// What this command is made of: a program and its Debian package.
-const NEEDS: [(&str, &str); 5] = [
-    ("mmdebstrap", "mmdebstrap"),
-    ("apt-config", "apt"),
-    ("setpriv", "util-linux"),
-    ("chroot", "coreutils"),
-    ("git", "git"),
-];
+/// Debian's packages that this command is made of.
+const NEEDS: &str = "mmdebstrap apt util-linux coreutils git";
 /// What is tried where little but the surroundings differs: programs that preload the library, and
 /// the command. Where all is built anew, the first alone: the README's command is the command.
 const SOME_TESTS: &str = "cargo test -p cairn-c -p cairn-cli --test environment --test run";
@@ -85,9 +79,12 @@ const USUAL: Inside = Inside { folder: CLONE, home: Some(HOME) };
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    ensure_possible()?;
-    let mut steps = Steps::new("fresh", LIMIT)?.only(&args.step);
-    let fresh = Fresh::new(&mut steps)?;
+    let is_root = rustix::process::geteuid().is_root();
+    ensure!(is_root, "only root can make a system of its own: run `cargo xtask fresh` as root");
+    let shell = shell()?;
+    let mut steps = Steps::new("fresh", LIMIT, &args.step)?;
+    let fresh = Fresh::new(&shell, &mut steps)
+        .with_context(|| format!("the packages {NEEDS} are needed, if one is missing"))?;
     let readme = fs::read_to_string(fresh.inside(CLONE).join("README.md"))?;
     let commands = shell_blocks(&readme);
     let [first, second, ..] = &commands[..] else { bail!("README.md lacks its two commands") };
@@ -110,41 +107,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn ensure_possible() -> Result<()> {
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "only root can make a system of its own: run `cargo xtask fresh` as root"
-    );
-    for (program, package) in NEEDS {
-        let there = Command::new(program).arg("--version").output().is_ok();
-        ensure!(there, "{program} is missing: apt-get install {package}");
-    }
-    Ok(())
-}
-
 impl Fresh {
-    fn new(steps: &mut Steps) -> Result<Fresh> {
-        let toolchain = PathBuf::from(said(Command::new("rustc").args(["--print", "sysroot"]))?);
+    fn new(shell: &Shell, steps: &mut Steps) -> Result<Fresh> {
+        let toolchain = PathBuf::from(cmd!(shell, "rustc --print sysroot").quiet().read()?);
         ensure!(
             toolchain != Path::new("/usr"),
             "a Rust toolchain in a folder of its own is needed, as rustup installs it"
         );
         let fresh = Fresh { root: target_dir("fresh/root"), toolchain };
         fresh.remove()?;
-        let mut debian = Command::new("mmdebstrap");
-        debian.args(["--mode=root", "--variant=essential", "--include", PACKAGES]);
-        for option in apt_options()? {
-            debian.arg(format!("--aptopt={option}"));
-        }
-        let release = release()?;
-        debian.arg(&release).arg(&fresh.root).args(apt_sources(&release)?);
-        steps.build("a new Debian", &mut debian)?;
-        fresh.furnish(steps)?;
+        let (root, release) = (&fresh.root, release()?);
+        let sources = apt_sources(&release)?;
+        let apt = cmd!(shell, "apt-config dump").quiet().read()?;
+        let options = apt.lines().filter(|line| is_way_to_packages(line));
+        let debian = cmd!(shell, "mmdebstrap --mode=root --variant=essential --include {PACKAGES}")
+            .args(options.map(|option| format!("--aptopt={option}")));
+        steps.build("a new Debian", debian.arg(&release).arg(root).args(sources))?;
+        fresh.furnish(shell, steps)?;
         Ok(fresh)
     }
 
     /// The user, cargo's settings, the crates, the clones.
-    fn furnish(&self, steps: &mut Steps) -> Result<()> {
+    fn furnish(&self, shell: &Shell, steps: &mut Steps) -> Result<()> {
         for folder in [TOOLCHAIN, CRATES, "/home/newcomer/.cargo", "/home/read-only/.cargo"] {
             fs::create_dir_all(self.inside(folder))?;
         }
@@ -152,12 +136,9 @@ impl Fresh {
         let line = format!("newcomer:x:{USER}:{USER}::{HOME}:/bin/sh\n");
         fs::write(&users, fs::read_to_string(&users)? + &line)?;
 
-        let mut vendor = Command::new(env!("CARGO"));
-        vendor.args(["vendor", "--quiet", "--locked", "--versioned-dirs"]);
-        steps.build(
-            "the crates",
-            vendor.arg(self.inside(CRATES)).current_dir(library::workspace()),
-        )?;
+        let crates = self.inside(CRATES);
+        let vendor = cmd!(shell, "cargo vendor --quiet --locked --versioned-dirs {crates}");
+        steps.build("the crates", vendor)?;
         let settings = format!(
             "[source.crates-io]\nreplace-with = \"folder\"\n\n[source.folder]\ndirectory = \"{CRATES}\"\n"
         );
@@ -165,12 +146,12 @@ impl Fresh {
             fs::write(self.inside(home).join(".cargo/config.toml"), &settings)?;
         }
         for folder in [CLONE, SPACED] {
-            let mut clone = Command::new("git");
-            clone.args(["clone", "--quiet", "--no-hardlinks"]).arg(library::workspace());
-            steps.build("the clone", clone.arg(self.inside(folder)))?;
+            let (from, to) = (workspace(), self.inside(folder));
+            steps
+                .build("the clone", cmd!(shell, "git clone --quiet --no-hardlinks {from} {to}"))?;
         }
-        said(Command::new("chown").args(["-R", "1000:1000"]).arg(self.inside(HOME)))?;
-        Ok(())
+        let home = self.inside(HOME);
+        steps.build("the newcomer's own", cmd!(shell, "chown -R 1000:1000 {home}"))
     }
 
     /// A place of the new system, seen from outside.
@@ -196,7 +177,7 @@ impl Fresh {
         command.args(inside.home.map(|home| format!("HOME={home}")));
         command.args([format!("PATH={PATH}"), "CARGO_NET_OFFLINE=true".to_owned()]);
         command.args(["sh", "-c", &format!("cd '{}' && {line}", inside.folder)]);
-        steps.run(name, &mut command, |ended| {
+        steps.run(name, command, |ended| {
             ended.ensure_success().with_context(|| last_lines(&ended.output))?;
             judge(ended)
         });
@@ -213,14 +194,6 @@ impl Fresh {
         }
         Ok(())
     }
-}
-
-/// What a command said; an error unless it ended well.
-fn said(command: &mut Command) -> Result<String> {
-    let Output { status, stdout, stderr } =
-        command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    ensure!(status.success(), "{command:?}: {status}\n{}", String::from_utf8_lossy(&stderr));
-    Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned())
 }
 
 /// The name of this machine's Debian.
@@ -249,12 +222,8 @@ fn names(text: &str, release: &str) -> bool {
     lines.flat_map(str::split_whitespace).any(|word| word == release)
 }
 
-/// How this machine's apt reaches its sources: proxies, certificates, what it does not check.
-fn apt_options() -> Result<Vec<String>> {
-    let all = said(Command::new("apt-config").arg("dump"))?;
-    Ok(all.lines().filter(|line| is_way_to_packages(line)).map(str::to_owned).collect())
-}
-
+/// Whether a line of apt's settings says how this machine reaches its sources: proxies, certificates,
+/// what is not checked.
 fn is_way_to_packages(line: &str) -> bool {
     const PREFIXES: [&str; 4] =
         ["Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::Retries"];
@@ -275,7 +244,7 @@ fn accounted(ended: &Ended) -> Result<String> {
 
 /// Tests ran; how many, and what was skipped.
 fn tested(ended: &Ended) -> Result<String> {
-    let tests = passed(&ended.output);
+    let tests = ended.passed()?;
     ensure!(tests > 0, "no test has run");
     let skipped = ended.output.lines().filter(|line| line.contains("skipped ")).count();
     Ok(format!("{tests} tests passed, {skipped} skipped with a line"))

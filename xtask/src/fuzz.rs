@@ -1,13 +1,13 @@
 //! Runs programs of operations against the oracle: guided by coverage, or random ones by the
 //! thousand million. Both run the machine in crates/cairn/tests/operations.
 
-use crate::library::{self, target_dir};
-use crate::steps::not_run;
-use anyhow::{Context, Result, ensure};
+use crate::library::{self, shell, target_dir};
+use crate::steps::{Ended, Steps, not_run};
+use anyhow::{Context, Result};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::time::Duration;
+use xshell::{Shell, cmd};
 
 /// Options.
 #[derive(clap::Args)]
@@ -30,15 +30,18 @@ const BUILDS: [(&str, &str); 2] = [("debug", "--debug-assertions"), ("fast", "--
 const CORPUS: &str = "fuzz/corpus.txt";
 /// Longer programs find nothing that shorter ones do not, and run slower.
 const LONGEST: &str = "-max_len=1024";
+/// A day: these runs know themselves when to end.
+const LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let results = match args.campaign {
-        Some(operations) => campaign(operations)?,
-        None if args.minimize => return minimize(),
-        None => guided(args.seconds)?,
-    };
-    println!("{}", results.join("\n"));
+    let (shell, mut steps) = (shell()?, Steps::new("fuzz", LIMIT, "")?);
+    match args.campaign {
+        Some(operations) => campaign(operations, &shell, &mut steps),
+        None if args.minimize => return minimize(&shell, &mut steps),
+        None => guided(args.seconds, &shell, &mut steps)?,
+    }
+    steps.finish()?;
     not_run(match args.campaign {
         Some(_) => "runs guided by coverage (cargo xtask fuzz --seconds 150)",
         None => "a campaign of random operations (cargo xtask fuzz --campaign 500000000)",
@@ -47,56 +50,57 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Random programs on stable Rust, with debug assertions and without.
-fn campaign(operations: u64) -> Result<Vec<String>> {
-    let mut results = Vec::new();
-    for assertions in [true, false] {
-        let mut command = Command::new(env!("CARGO"));
-        command
-            .args(["test", "--quiet", "--release", "-p", "cairn-malloc", "--test", "operations"])
-            .args(["--config", &format!("profile.release.debug-assertions={assertions}")])
-            .arg("--target-dir")
-            .arg(target_dir("fuzz"))
-            .args(["--", "--nocapture"])
-            .env("CAIRN_FUZZ_OPERATIONS", (operations / 2).to_string());
-        results.extend(told(&mut command, |line| line.starts_with("operations: "))?);
+fn campaign(operations: u64, shell: &Shell, steps: &mut Steps) {
+    for assertions in ["true", "false"] {
+        let config = format!("profile.release.debug-assertions={assertions}");
+        let target = target_dir("fuzz");
+        let command = cmd!(
+            shell,
+            "cargo test --quiet --release -p cairn-malloc --test operations --config {config}
+                --target-dir {target} -- --nocapture"
+        );
+        let command = command.env("CAIRN_FUZZ_OPERATIONS", (operations / 2).to_string());
+        steps.run(&format!("campaign, debug assertions {assertions}"), command, told);
     }
-    Ok(results)
 }
 
 /// libFuzzer, on each target in each build.
-fn guided(seconds: u64) -> Result<Vec<String>> {
-    let mut results = Vec::new();
+fn guided(seconds: u64, shell: &Shell, steps: &mut Steps) -> Result<()> {
     for target in TARGETS {
-        let committed = unpacked(target)?;
+        // New programs go to the first folder only.
+        let (found, committed) = (found_corpus(target)?, unpacked(target)?);
         for (name, option) in BUILDS {
-            let mut command = cargo_fuzz("run", target, option);
-            // New programs go to the first folder only.
-            command.arg(found_corpus(target)?).arg(&committed);
-            command.args(["--", LONGEST, "-len_control=0", "-timeout=120", "-rss_limit_mb=8192"]);
-            command.args(["-print_final_stats=1", &format!("-max_total_time={seconds}")]);
-            let is_result = |line: &str| {
-                line.starts_with("operations: ")
-                    || line.starts_with("stat::number_of_executed_units")
-                    || line.contains("DONE")
-            };
-            let lines = told(&mut command, is_result)?;
-            results.push(format!("{target}, {name}, {seconds} s: {}", lines.join("; ")));
+            let time = format!("-max_total_time={seconds}");
+            let command = cargo_fuzz(shell, target, option).args([&found, &committed]);
+            let command = command.args(["--", LONGEST, "-len_control=0", "-timeout=120", &time]);
+            let command = command.args(["-rss_limit_mb=8192", "-print_final_stats=1"]);
+            steps.run(&format!("{target}, {name}, {seconds} s"), command, told);
         }
     }
-    Ok(results)
+    Ok(())
+}
+
+/// What a run says of itself.
+fn told(ended: &Ended) -> Result<String> {
+    ended.ensure_success()?;
+    let is_result = |line: &&str| {
+        line.starts_with("operations: ")
+            || line.starts_with("stat::number_of_executed_units")
+            || line.contains("DONE")
+    };
+    Ok(ended.output.lines().filter(is_result).collect::<Vec<_>>().join("; "))
 }
 
 /// Keeps as few of the programs found as reach what all of them reach.
-fn minimize() -> Result<()> {
+fn minimize(shell: &Shell, steps: &mut Steps) -> Result<()> {
     let mut lines = Vec::new();
     for target in TARGETS {
-        let committed = unpacked(target)?;
-        let mut command = cargo_fuzz("run", target, BUILDS[1].1);
+        let (found, committed) = (found_corpus(target)?, unpacked(target)?);
         // Merging takes what the first folder lacks; by edges, without how often each is taken:
         // that makes a tenth of the files.
-        command.arg(&committed).arg(found_corpus(target)?);
-        command.args(["--", "-merge=1", "-use_counters=0", LONGEST]);
-        told(&mut command, |_| false)?;
+        let command = cargo_fuzz(shell, target, BUILDS[1].1).args([&committed, &found]);
+        let command = command.args(["--", "-merge=1", "-use_counters=0", LONGEST]);
+        steps.build(&format!("minimize {target}"), command)?;
         for program in committed.read_dir()? {
             let bytes = fs::read(program?.path())?;
             let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -125,37 +129,15 @@ fn unpacked(target: &str) -> Result<PathBuf> {
 /// Where the runs collect the programs that reach something new.
 fn found_corpus(target: &str) -> Result<PathBuf> {
     let folder = target_dir("fuzz").join("corpus").join(target);
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
 }
 
 /// cargo-fuzz, without a sanitizer: they do not see into an allocator's own memory.
-fn cargo_fuzz(verb: &str, target: &str, option: &str) -> Command {
-    let mut command = Command::new("rustup");
-    command.args(["run", "nightly", "cargo", "fuzz", verb, "--sanitizer", "none", option]);
-    command.arg("--target-dir").arg(target_dir("fuzz")).arg(target);
-    command
-}
-
-/// Runs a command, shows what it says, and returns the lines that are results.
-fn told(command: &mut Command, is_result: impl Fn(&str) -> bool) -> Result<Vec<String>> {
-    let (reader, writer) = std::io::pipe()?;
-    command.stdout(writer.try_clone()?).stderr(writer).stdin(Stdio::null());
-    let mut child = command
-        .current_dir(library::workspace())
-        .spawn()
-        .with_context(|| format!("cannot start {:?}", command.get_program()))?;
-    // The pipe ends when the last copy of its other end is gone.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut results = Vec::new();
-    for line in BufReader::new(reader).lines() {
-        let line = line?;
-        eprintln!("{line}");
-        if is_result(&line) {
-            results.push(line);
-        }
-    }
-    ensure!(child.wait()?.success(), "a program fails: see above");
-    Ok(results)
+fn cargo_fuzz<'a>(shell: &'a Shell, target: &str, option: &str) -> xshell::Cmd<'a> {
+    let folder = target_dir("fuzz");
+    cmd!(
+        shell,
+        "rustup run nightly cargo fuzz run --sanitizer none {option} --target-dir {folder} {target}"
+    )
 }

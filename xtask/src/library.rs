@@ -1,8 +1,8 @@
-//! Builds the release libraries once and says where they are.
+//! Where things are, and the release libraries.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use xshell::{Shell, cmd};
 
 /// The built artifacts of `cairn-c`.
 pub(crate) struct Library {
@@ -17,6 +17,13 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives inside the workspace")
 }
 
+/// What runs commands there.
+pub(crate) fn shell() -> Result<Shell> {
+    let shell = Shell::new().context("there is no present folder")?;
+    shell.change_dir(workspace());
+    Ok(shell)
+}
+
 /// A folder in the one where cargo puts what it builds: of a profile, or for what is not to
 /// displace other builds.
 pub(crate) fn target_dir(name: &str) -> PathBuf {
@@ -26,12 +33,8 @@ pub(crate) fn target_dir(name: &str) -> PathBuf {
 
 /// Builds `cairn-c` in release mode.
 pub(crate) fn build() -> Result<Library> {
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "-p", "cairn-c"])
-        .current_dir(workspace())
-        .status()
-        .context("cannot start cargo")?;
-    ensure!(status.success(), "cargo build -p cairn-c failed");
+    let shell = shell()?;
+    cmd!(shell, "cargo build --quiet --release -p cairn-c").quiet().run()?;
     let out = target_dir("release");
     Ok(Library { shared: out.join("libcairn.so"), archive: out.join("libcairn.a") })
 }

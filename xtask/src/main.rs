@@ -69,8 +69,8 @@ fn main() -> anyhow::Result<()> {
         Command::Models(args) => models::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Library => {
-            let built = library::build()?;
-            println!("{}\n{}", built.shared.display(), built.archive.display());
+            let library::Library { shared, archive } = library::build()?;
+            println!("{}\n{}", shared.display(), archive.display());
             Ok(())
         }
     }

@@ -4,16 +4,16 @@
 //! Two questions are asked. Is cairn itself free of what the tool looks for? And does the tool
 //! still find the mistakes of a program that runs on cairn? docs/guide/platforms.md has the answers.
 
-use crate::c_programs::{self, Loading, Workshop};
+use crate::c_programs::{self, Loading, Workshop, is_only_memory, run_cases};
 use crate::kernel;
-use crate::library;
-use crate::library::target_dir;
-use crate::steps::{Ended, Steps, not_run, passed, run};
-use anyhow::{Result, bail, ensure};
+use crate::library::{shell, target_dir};
+use crate::steps::{Ended, Steps, not_run};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use xshell::{Shell, cmd};
 
 /// Options.
 #[derive(clap::Args)]
@@ -43,6 +43,10 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const FOUND: i32 = 99;
 /// Has valgrind leave cairn's functions in place: cairn itself runs under the tool.
 const CAIRN_RUNS: &str = "--soname-synonyms=somalloc=nouserintercepts";
+
+/// Programs of our own, seen from the folder of the C layer's tests.
+const FAULTY: &str = "../../../../xtask/src/sanitizers/faulty.c";
+const THREADS: &str = "../../../../xtask/src/sanitizers/threads.c";
 
 /// A mistake, and what memcheck says of it.
 const MISTAKES: [(&str, &str); 6] = [
@@ -97,16 +101,16 @@ print(len(json.dumps([{i: str(i)} for i in range(9999)])))'",
 
 /// Runs the command.
 pub(crate) fn run_all(args: &Args) -> Result<()> {
-    let mut steps = Steps::new("sanitizers", LIMIT)?.only(&args.step);
+    let (shell, mut steps) = (shell()?, Steps::new("sanitizers", LIMIT, &args.step)?);
     for &tool in Tool::value_variants() {
         if !args.only.is_empty() && !args.only.contains(&tool) {
             continue;
         }
         match tool {
-            Tool::Address => compiled("address", args.seconds, &mut steps),
-            Tool::Thread => compiled("thread", args.seconds, &mut steps),
-            Tool::Valgrind => memcheck(&mut steps)?,
-            Tool::Helgrind => helgrind(&mut steps)?,
+            Tool::Address => compiled("address", args.seconds, &shell, &mut steps),
+            Tool::Thread => compiled("thread", args.seconds, &shell, &mut steps),
+            Tool::Valgrind => memcheck(&workshop(&shell, &mut steps)?, &mut steps),
+            Tool::Helgrind => helgrind(&workshop(&shell, &mut steps)?, &mut steps)?,
         }
     }
     steps.finish()?;
@@ -122,40 +126,31 @@ const BY_DESIGN: &str =
     concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/thread-sanitizer.txt");
 
 /// The core's tests, and the standard library with them, built with a sanitizer of the compiler.
-fn compiled(sanitizer: &str, seconds: u32, steps: &mut Steps) {
-    for (what, selection) in
-        [("the core's unit tests", &["--lib"][..]), ("its tests", &["--test", "*"][..])]
-    {
+fn compiled(sanitizer: &str, seconds: u32, shell: &Shell, steps: &mut Steps) {
+    let groups = [("the core's unit tests", vec!["--lib"]), ("its tests", vec!["--test", "*"])];
+    for (what, selection) in groups {
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let mut command = Command::new("rustup");
-        command
-            .args(["run", "nightly", "cargo", "test", "-Zbuild-std", "--target", &triple])
+        let test = cmd!(shell, "rustup run nightly cargo test -Zbuild-std --target {triple}")
             .args(["-p", "cairn-malloc"])
             .args(selection)
-            .current_dir(library::workspace())
             .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
             // Debug assertions stay; without optimisation a sanitizer crawls.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
             .env("CARGO_TARGET_DIR", target_dir("sanitizers").join(sanitizer))
             .env("CAIRN_STRESS_SECONDS", seconds.to_string())
             .env("TSAN_OPTIONS", format!("halt_on_error=1 die_after_fork=0 {BY_DESIGN}"));
-        steps.run(&format!("{sanitizer} sanitizer, {what}"), &mut command, |ended| {
-            ended.ensure_success()?;
-            Ok(format!("{} tests passed, nothing found", passed(&ended.output)))
+        steps.run(&format!("{sanitizer} sanitizer, {what}"), test, |ended| {
+            Ok(format!("{} tests passed, nothing found", ended.passed()?))
         });
     }
 }
 
 /// Builds the library for the runs under valgrind.
-fn workshop(steps: &mut Steps) -> Result<Workshop> {
-    let mut command = Command::new(env!("CARGO"));
-    command.args(["build", "--release", "-p", "cairn-c"]).current_dir(library::workspace());
-    steps.build("libcairn.so and libcairn.a", &mut command)?;
-    Ok(Workshop {
-        prefix: "",
-        libraries: target_dir("release"),
-        out: target_dir("sanitizers/programs"),
-    })
+fn workshop(shell: &Shell, steps: &mut Steps) -> Result<Workshop> {
+    let build = cmd!(shell, "cargo build --release -p cairn-c");
+    steps.build("libcairn.so and libcairn.a", build)?;
+    let (libraries, out) = (target_dir("release"), target_dir("sanitizers/programs"));
+    Ok(Workshop { prefix: "", libraries, out })
 }
 
 /// One of valgrind's tools, about to run a program.
@@ -168,60 +163,46 @@ fn valgrind(tool: &str, options: &[&str], preload: Option<&Path>) -> Command {
     command
 }
 
-fn memcheck(steps: &mut Steps) -> Result<()> {
-    let workshop = workshop(steps)?;
-    let library = workshop.libraries.join("libcairn.so");
+fn memcheck(workshop: &Workshop, steps: &mut Steps) {
+    let library = workshop.library();
     // In static programs memcheck knows no allocator's blocks, its own replacement is preloaded;
     // and glibc's start of them makes it report errors of its own.
     for loading in [Loading::Preloaded, Loading::Linked, Loading::Archive] {
         let preload = (loading == Loading::Preloaded).then_some(library.as_path());
-        steps.step(&format!("memcheck, mistakes of a program, {}", loading.name()), |limit| {
-            mistakes_are_found(&workshop, loading, preload, limit)
-        });
+        let name = format!("memcheck, mistakes of a program, {}", loading.name());
+        steps.step(&name, |limit| mistakes_are_found(workshop, loading, preload, limit));
     }
     for (source, left_out) in PROGRAMS {
         for loading in [Loading::Preloaded, Loading::Archive] {
             let name = format!("memcheck, cairn itself, {source}, {}", loading.name());
+            let preload = (loading == Loading::Preloaded).then_some(library.as_path());
             steps.step(&name, |limit| {
                 let program = workshop.build(source, loading)?;
-                let preload = (loading == Loading::Preloaded).then_some(library.as_path());
-                let mut cases = c_programs::cases(source)?;
-                cases.retain(|case| !left_out.contains(&case.as_str()));
-                for case in &cases {
+                let cases = c_programs::cases(source, left_out)?;
+                let command = |case: &str| {
                     let mut command = valgrind("memcheck", &[CAIRN_RUNS], preload);
-                    command.arg(&program).arg(case).env("TEST_EXPECTS_CAIRN", "1");
+                    let fewer = (case == "fork_from_busy").then_some("20");
+                    command.arg(&program).arg(case).args(fewer).env("TEST_EXPECTS_CAIRN", "1");
                     kernel::small(&mut command);
-                    if case == "fork_from_busy" {
-                        command.arg("20");
-                    }
-                    let log = log_of(&workshop, source, case);
-                    clean(&run(&mut command, &log, limit)?, &log)?;
-                }
-                Ok(format!("{} cases, no errors", cases.len()))
+                    command
+                };
+                run_cases(&program, &cases, limit, command, |_, ended| clean(ended))
             });
         }
     }
     for (name, line) in REAL {
-        let mut command = valgrind(
-            "memcheck",
-            &[CAIRN_RUNS, "--trace-children=yes", "--trace-children-skip=*/md5sum,*/seq,*/rev"],
-            None,
-        );
+        let skipped = "--trace-children-skip=*/md5sum,*/seq,*/rev";
+        let options = [CAIRN_RUNS, "--trace-children=yes", skipped];
         // The shell itself is no part of it, the programs that it starts are.
-        command.args(["/bin/sh", "-c", line]).env("LD_PRELOAD", &library);
-        command.env("PATH", "/usr/bin:/bin");
+        let mut command = valgrind("memcheck", &options, Some(&library));
+        command.args(["/bin/sh", "-c", line]).env("PATH", "/usr/bin:/bin");
         kernel::small(&mut command);
-        steps.run(&format!("memcheck, cairn itself, {name}"), &mut command, |ended| {
+        steps.run(&format!("memcheck, cairn itself, {name}"), command, |ended| {
             ensure!(!ended.output.contains("libcairn"), "errors in cairn");
-            clean(ended, Path::new("the log"))?;
+            clean(ended)?;
             Ok("no errors".to_owned())
         });
     }
-    Ok(())
-}
-
-fn log_of(workshop: &Workshop, source: &str, case: &str) -> PathBuf {
-    workshop.out.join(format!("{}-{case}.log", source.replace('.', "-")))
 }
 
 /// Valgrind's own heap takes cairn's place, and knows every block.
@@ -231,53 +212,47 @@ fn mistakes_are_found(
     preload: Option<&Path>,
     limit: Duration,
 ) -> Result<String> {
-    let source = library::workspace().join("xtask/src/sanitizers/faulty.c");
-    let program = workshop.build_from(&source, loading)?;
-    let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite"];
-    for (mistake, words) in [("none", "ERROR SUMMARY: 0 errors")].iter().chain(&MISTAKES) {
+    let program = workshop.build(FAULTY, loading)?;
+    let words = |mistake: &str| MISTAKES.iter().find(|(name, _)| *name == mistake);
+    let command = |mistake: &str| {
+        let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite"];
         let mut command = valgrind("memcheck", &leaks, preload);
         command.arg(&program).arg(mistake);
-        let log = log_of(workshop, "faulty.c", mistake);
-        let ended = run(&mut command, &log, limit)?;
+        command
+    };
+    let judge = |mistake: &str, ended: &Ended| {
+        let Some((_, words)) = words(mistake) else { return clean(ended) };
         let code = ended.status.and_then(|status| status.code());
-        let expected = if *mistake == "none" { 0 } else { FOUND };
-        ensure!(code == Some(expected), "{mistake}: {:?}, see {}", ended.status, log.display());
-        ensure!(ended.output.contains(words), "{mistake}: not named in {}", log.display());
-    }
+        ensure!(code == Some(FOUND) && ended.output.contains(words), "not found, or not named");
+        Ok(())
+    };
+    let cases = ["none"].into_iter().chain(MISTAKES.map(|(name, _)| name)).map(str::to_owned);
+    run_cases(&program, &cases.collect::<Vec<_>>(), limit, command, judge)?;
     Ok(format!("{} of {} found", MISTAKES.len(), MISTAKES.len()))
 }
 
 /// An error unless the tool has found nothing and the program has ended well.
-fn clean(ended: &Ended, log: &Path) -> Result<()> {
-    let lines = || ended.output.lines().filter(|line| line.contains("ERROR SUMMARY:"));
-    let all_zero = lines().all(|line| line.contains("ERROR SUMMARY: 0 errors"));
-    if lines().count() == 0 || !all_zero {
-        bail!("errors in {}", log.display());
-    }
-    // A case that ends with a look at the process's memory sees the tool's.
-    if ended.output.contains("resident_kib() <") {
-        return Ok(());
-    }
-    ended.ensure_success()
+fn clean(ended: &Ended) -> Result<()> {
+    let mut summaries = ended.output.lines().filter(|line| line.contains("ERROR SUMMARY:"));
+    let all_zero = |line: &str| line.contains("ERROR SUMMARY: 0 errors");
+    ensure!(summaries.next().is_some_and(all_zero) && summaries.all(all_zero), "errors");
+    if is_only_memory(ended) { Ok(()) } else { ended.ensure_success() }
 }
 
 /// A program with threads: valgrind's heap in place of cairn, so that what is reported is the
 /// program's. Cairn itself is not for these tools: they know locks, not atomic words.
-fn helgrind(steps: &mut Steps) -> Result<()> {
-    let workshop = workshop(steps)?;
-    let library = workshop.libraries.join("libcairn.so");
-    let source = library::workspace().join("xtask/src/sanitizers/threads.c");
-    let program = workshop.build_from(&source, Loading::Preloaded)?;
+fn helgrind(workshop: &Workshop, steps: &mut Steps) -> Result<()> {
+    let program = workshop.build(THREADS, Loading::Preloaded)?;
     for (tool, words) in [("helgrind", "Possible data race"), ("drd", "Conflicting")] {
         for case in ["clean", "race"] {
-            let mut command = valgrind(tool, &[], Some(&library));
+            let mut command = valgrind(tool, &[], Some(&workshop.library()));
             command.arg(&program).arg(case);
-            steps.run(&format!("{tool}, threads.c, {case}"), &mut command, |ended| {
+            steps.run(&format!("{tool}, threads.c, {case}"), command, |ended| {
                 if case == "race" {
                     ensure!(ended.output.contains(words), "the race is not found");
                     return Ok("the race is found".to_owned());
                 }
-                clean(ended, Path::new("the log"))?;
+                clean(ended)?;
                 Ok("no errors".to_owned())
             });
         }

@@ -1,10 +1,10 @@
 //! Runs the soak test of the core for long: optimised, with debug assertions.
 
-use crate::library::{self, target_dir};
+use crate::library::{shell, target_dir, workspace};
 use crate::steps::not_run;
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use std::path::PathBuf;
-use std::process::Command;
+use xshell::cmd;
 
 /// Options.
 #[derive(clap::Args)]
@@ -22,18 +22,16 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let status = Command::new(env!("CARGO"))
-        .args(["test", "--quiet", "--release", "-p", "cairn-malloc", "--test", "soak"])
-        .args(["--config", "profile.release.debug-assertions=true", "--target-dir"])
-        .arg(target_dir("soak"))
+    let (shell, target) = (shell()?, target_dir("soak"));
+    let options = ["--config", "profile.release.debug-assertions=true"];
+    cmd!(shell, "cargo test --quiet --release -p cairn-malloc --test soak {options...}")
+        .arg("--target-dir")
+        .arg(target)
         .args(["--", "--nocapture"])
         .env("CAIRN_SOAK_SECONDS", (args.minutes * 60).to_string())
         .env("CAIRN_SOAK_THREADS", args.threads.to_string())
-        .env("CAIRN_SOAK_CSV", library::workspace().join(&args.csv))
-        .current_dir(library::workspace())
-        .status()
-        .context("cannot start cargo")?;
-    ensure!(status.success(), "the soak test failed");
+        .env("CAIRN_SOAK_CSV", workspace().join(&args.csv))
+        .run()?;
     println!("curve: {}", args.csv.display());
     not_run("a soak of hours (--minutes), or of other numbers of threads (--threads)");
     Ok(())

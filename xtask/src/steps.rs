@@ -2,7 +2,7 @@
 //! tells in a table what became of them.
 
 use crate::library::target_dir;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -19,13 +19,8 @@ pub(crate) struct Steps {
     limit: Duration,
     /// Only steps with this in their names are run.
     only: String,
-    rows: Vec<Row>,
-}
-
-struct Row {
-    name: String,
-    result: Result<String>,
-    took: Duration,
+    rows: Vec<String>,
+    failed: usize,
 }
 
 /// A command that has ended.
@@ -39,38 +34,41 @@ pub(crate) struct Ended {
 impl Ended {
     /// An error unless the command ended well.
     pub(crate) fn ensure_success(&self) -> Result<()> {
-        match self.status {
-            Some(status) if status.success() => Ok(()),
-            Some(status) => bail!("{status}"),
-            None => bail!("it takes too long"),
-        }
+        let status = self.status.context("it takes too long")?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+
+    /// How many tests a run of `cargo test` says have passed; an error if it failed.
+    pub(crate) fn passed(&self) -> Result<usize> {
+        self.ensure_success()?;
+        let counts = self.output.lines().filter_map(|line| {
+            let (_, rest) = line.split_once("test result: ok. ")?;
+            rest.split_once(" passed")?.0.parse::<usize>().ok()
+        });
+        Ok(counts.sum())
     }
 }
 
 impl Steps {
-    /// Logs go to a folder of that name in the target directory; each step may take `limit`.
-    pub(crate) fn new(name: &str, limit: Duration) -> Result<Steps> {
+    /// Logs go to a folder of that name in the target directory. Each step may take `limit`, and
+    /// those without `only` in their names are left out.
+    pub(crate) fn new(name: &str, limit: Duration, only: &str) -> Result<Steps> {
         let logs = target_dir(name).join("logs");
         fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-        Ok(Steps { logs, limit, only: String::new(), rows: Vec::new() })
-    }
-
-    /// Leaves out the steps without `text` in their names.
-    pub(crate) fn only(mut self, text: &str) -> Steps {
-        self.only = text.to_owned();
-        self
+        Ok(Steps { logs, limit, only: only.to_owned(), rows: Vec::new(), failed: 0 })
     }
 
     /// Runs a command that makes what the next steps need.
-    pub(crate) fn build(&mut self, name: &str, command: &mut Command) -> Result<()> {
-        let log = self.log_of(name);
+    pub(crate) fn build(&mut self, name: &str, command: impl Into<Command>) -> Result<()> {
         eprintln!("{name} ...");
-        let ended = run(command, &log, self.limit)?;
-        let built = ended.ensure_success();
-        built.with_context(|| format!("{}\n  see {}", shell(command), log.display()))
+        let (mut command, log) = (command.into(), self.log(name));
+        let built = run(&mut command, &log, self.limit)?.ensure_success();
+        built.with_context(|| format!("{command:?}\n  see {}", log.display()))
     }
 
-    fn log_of(&self, name: &str) -> PathBuf {
+    /// Where a step of that name may write.
+    fn log(&self, name: &str) -> PathBuf {
         let name = name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
         self.logs.join(format!("{name}.log"))
     }
@@ -80,13 +78,13 @@ impl Steps {
     pub(crate) fn run(
         &mut self,
         name: &str,
-        command: &mut Command,
+        command: impl Into<Command>,
         judge: impl FnOnce(&Ended) -> Result<String>,
     ) {
-        let log = self.log_of(name);
+        let (mut command, log) = (command.into(), self.log(name));
         self.step(name, |limit| {
-            let ended = run(command, &log, limit)?;
-            judge(&ended).with_context(|| format!("{}\n  see {}", shell(command), log.display()))
+            let ended = run(&mut command, &log, limit)?;
+            judge(&ended).with_context(|| format!("{command:?}\n  see {}", log.display()))
         });
     }
 
@@ -97,33 +95,23 @@ impl Steps {
         }
         eprintln!("{name} ...");
         let start = Instant::now();
-        let result = work(self.limit);
-        let row = Row { name: name.to_owned(), result, took: start.elapsed() };
-        eprintln!("{}", row.line());
+        let result = work(self.limit).unwrap_or_else(|error| {
+            self.failed += 1;
+            format!("FAILED: {error:#}")
+        });
+        let row = format!("| {name} | {result} | {:.0} |", start.elapsed().as_secs_f64());
+        eprintln!("{row}");
         self.rows.push(row);
     }
 
     /// Prints the table; an error if a step has failed.
     pub(crate) fn finish(self) -> Result<()> {
         println!("| what ran | result | seconds |\n| --- | --- | ---: |");
-        for row in &self.rows {
-            println!("{}", row.line());
-        }
-        let failed = self.rows.iter().filter(|row| row.result.is_err()).count();
-        if failed > 0 {
-            bail!("{failed} of {} steps failed", self.rows.len());
+        self.rows.iter().for_each(|row| println!("{row}"));
+        if self.failed > 0 {
+            bail!("{} of {} steps failed", self.failed, self.rows.len());
         }
         Ok(())
-    }
-}
-
-impl Row {
-    fn line(&self) -> String {
-        let result = match &self.result {
-            Ok(text) => text.clone(),
-            Err(error) => format!("FAILED: {error:#}"),
-        };
-        format!("| {} | {result} | {:.0} |", self.name, self.took.as_secs_f64())
     }
 }
 
@@ -131,13 +119,8 @@ impl Row {
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> {
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let start = Instant::now();
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot start {}", shell(command)))?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
     let status = loop {
         match child.try_wait()? {
             Some(status) => break Some(status),
@@ -154,28 +137,7 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
     Ok(Ended { status, output })
 }
 
-/// A command as a shell would take it, its own settings in front.
-fn shell(command: &Command) -> String {
-    let mut words = Vec::new();
-    for (name, value) in command.get_envs() {
-        let value = value.unwrap_or_default().to_string_lossy();
-        words.push(format!("{}='{value}'", name.to_string_lossy()));
-    }
-    words.push(command.get_program().to_string_lossy().into_owned());
-    words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
-    words.join(" ")
-}
-
 /// A command's last line: what it has left out, and the command that runs it.
 pub(crate) fn not_run(what: &str) {
     println!("not run here: {what}");
-}
-
-/// How many tests a run of `cargo test` says have passed.
-pub(crate) fn passed(output: &str) -> usize {
-    let counts = output.lines().filter_map(|line| {
-        let (_, rest) = line.split_once("test result: ok. ")?;
-        rest.split_once(" passed")?.0.parse::<usize>().ok()
-    });
-    counts.sum()
 }

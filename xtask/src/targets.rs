@@ -4,17 +4,17 @@
 //! The simulators are qemu's for user programs. What such a run can prove, and what it cannot, is
 //! in docs/guide/platforms.md.
 
-use crate::c_programs::{self, Loading, Workshop};
+use crate::c_programs::{self, Loading, Workshop, is_only_memory, run_cases};
 use crate::kernel;
-use crate::library;
-use crate::library::target_dir;
-use crate::steps::{Steps, not_run, passed, run};
-use anyhow::{Result, bail, ensure};
+use crate::library::{shell, target_dir};
+use crate::steps::{Ended, Steps, not_run};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use xshell::{Cmd, Shell, cmd};
 
 /// Options.
 #[derive(clap::Args)]
@@ -28,10 +28,6 @@ pub(crate) struct Args {
     /// Only steps with this in their names.
     #[arg(long, value_name = "TEXT", default_value = "")]
     step: String,
-    /// Give the simulated programs the whole reservation of 1 TiB (qemu before 8.0 keeps a table of
-    /// every page of it: 6 GiB of memory for each process). Only the traffic test is run.
-    #[arg(long)]
-    full_reservation: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,7 +110,7 @@ const PROGRAMS: [(&str, &[&str]); 8] = [
 
 /// Runs the command.
 pub(crate) fn run_all(args: &Args) -> Result<()> {
-    let mut steps = Steps::new("targets", LIMIT)?.only(&args.step);
+    let (shell, mut steps) = (shell()?, Steps::new("targets", LIMIT, &args.step)?);
     for &machine in Machine::value_variants() {
         if !args.only.is_empty() && !args.only.contains(&machine) {
             continue;
@@ -124,86 +120,77 @@ pub(crate) fn run_all(args: &Args) -> Result<()> {
             Machine::S390x => S390X,
             Machine::Musl => MUSL,
         };
-        target.ensure_present()?;
-        target.core(args, &mut steps);
-        if target.c_layer && !args.full_reservation {
-            target.c_layer(&mut steps)?;
+        target.ensure_present(&shell)?;
+        target.core(&shell, args.seconds, &mut steps);
+        if target.c_layer {
+            target.c_layer(&shell, &mut steps)?;
         }
     }
     steps.finish()?;
-    not_run(match args.only.is_empty() && args.step.is_empty() && !args.full_reservation {
-        true => "a reservation of 1 TiB under a simulator (cargo xtask targets --full-reservation)",
+    not_run(match args.only.is_empty() && args.step.is_empty() {
+        true => "a reservation of 1 TiB, for which simulators take too much memory",
         false => "the other machines and steps (cargo xtask targets)",
     });
     Ok(())
 }
 
 impl Target {
-    fn ensure_present(&self) -> Result<()> {
-        let mut needs = vec![format!("{}gcc", self.prefix)];
-        needs.extend(self.simulator.split(' ').next().map(str::to_owned));
-        for need in needs.iter().filter(|need| !need.is_empty()) {
-            let there = Command::new(need).arg("--version").output().is_ok();
+    fn ensure_present(&self, shell: &Shell) -> Result<()> {
+        let gcc = format!("{}gcc", self.prefix);
+        for need in [gcc.as_str(), self.simulator.split(' ').next().unwrap_or_default()] {
+            let there = need.is_empty() || cmd!(shell, "{need} --version").quiet().read().is_ok();
             ensure!(there, "{need} is missing: apt-get install {}", self.packages);
         }
-        let found = Command::new("rustc")
-            .args(["--print", "target-libdir", "--target", self.triple])
-            .current_dir(library::workspace())
-            .output()?;
-        let folder = String::from_utf8_lossy(&found.stdout).trim().to_owned();
-        let there = !folder.is_empty() && Path::new(&folder).exists();
-        ensure!(there, "its standard library is missing: rustup target add {}", self.triple);
+        let triple = self.triple;
+        let folder = cmd!(shell, "rustc --print target-libdir --target {triple}").quiet().read();
+        let there = folder.is_ok_and(|folder| Path::new(&folder).exists());
+        ensure!(there, "its standard library is missing: rustup target add {triple}");
         Ok(())
     }
 
     /// Cargo, set up for this machine.
-    fn cargo(&self, subcommand: &str) -> Command {
-        let key = self.triple.replace('-', "_").to_uppercase();
-        let mut command = Command::new(env!("CARGO"));
-        command.args([subcommand, "--release", "--target", self.triple]);
-        command.current_dir(library::workspace());
-        if !self.simulator.is_empty() {
-            command.env(format!("CARGO_TARGET_{key}_LINKER"), format!("{}gcc", self.prefix));
-            command.env(format!("CARGO_TARGET_{key}_RUNNER"), self.simulator);
-            command.env("CAIRN_TEST_SIMULATOR", self.simulator);
+    fn cargo<'a>(&self, shell: &'a Shell, subcommand: &str) -> Cmd<'a> {
+        let (triple, simulator) = (self.triple, self.simulator);
+        let command = cmd!(shell, "cargo {subcommand} --release --target {triple}");
+        if simulator.is_empty() {
+            return command;
         }
+        let key = triple.replace('-', "_").to_uppercase();
         command
+            .env(format!("CARGO_TARGET_{key}_LINKER"), format!("{}gcc", self.prefix))
+            .env(format!("CARGO_TARGET_{key}_RUNNER"), simulator)
+            .env("CAIRN_TEST_SIMULATOR", simulator)
     }
 
     /// The core's own tests, with assertions in the code as it ships.
-    fn core(&self, args: &Args, steps: &mut Steps) {
-        let groups: &[(&str, &[&str])] = match args.full_reservation {
-            true => &[("the traffic test in a full reservation", &["--test", "traffic"])],
-            false => &[("the core's unit tests", &["--lib"]), ("its tests", &["--test", "*"])],
-        };
+    fn core(&self, shell: &Shell, seconds: u32, steps: &mut Steps) {
+        let groups = [("the core's unit tests", vec!["--lib"]), ("its tests", vec!["--test", "*"])];
         for (what, selection) in groups {
-            let mut command = self.cargo("test");
-            command.args(["-p", "cairn-malloc"]).args(*selection);
-            command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-            command.env("CAIRN_STRESS_SECONDS", args.seconds.to_string());
-            if !self.simulator.is_empty() && !args.full_reservation {
+            let command = self.cargo(shell, "test").args(["-p", "cairn-malloc"]).args(selection);
+            let command = command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+            let command = command.env("CAIRN_STRESS_SECONDS", seconds.to_string());
+            let mut command = Command::from(command);
+            if !self.simulator.is_empty() {
                 kernel::small(&mut command);
-                command.arg("--");
-                command.args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]));
+                command.arg("--").args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]));
             }
-            steps.run(&format!("{}, {what}", self.triple), &mut command, |ended| {
-                ended.ensure_success()?;
-                Ok(format!("{} tests passed", passed(&ended.output)))
+            steps.run(&format!("{}, {what}", self.triple), command, |ended| {
+                Ok(format!("{} tests passed", ended.passed()?))
             });
         }
     }
 
     /// Programs in C and C++, preloaded, linked and static.
-    fn c_layer(&self, steps: &mut Steps) -> Result<()> {
+    fn c_layer(&self, shell: &Shell, steps: &mut Steps) -> Result<()> {
         let name = format!("{}, libcairn.so and libcairn.a", self.triple);
-        steps.build(&name, self.cargo("build").args(["-p", "cairn-c"]))?;
+        steps.build(&name, self.cargo(shell, "build").args(["-p", "cairn-c"]))?;
         let workshop = Workshop {
             prefix: self.prefix,
             libraries: target_dir(self.triple).join("release"),
             out: target_dir("targets").join(self.triple),
         };
         for (source, left_out) in PROGRAMS {
-            for loading in Loading::USUAL {
+            for loading in [Loading::Preloaded, Loading::Linked, Loading::Static] {
                 // Our own calls need the library at link time; a static program cannot have an
                 // operator of its own and ours.
                 let fits = match source {
@@ -219,11 +206,14 @@ impl Target {
         }
         steps.step(&format!("{}, loader.c", self.triple), |_| {
             let program = workshop.build("loader.c", Loading::Preloaded)?;
-            let library = workshop.libraries.join("libcairn.so");
-            let library = library.to_str().unwrap_or_default();
-            each(&program, &c_programs::cases("loader.c")?, |case| {
-                self.simulated(&program, &[case, library], None)
-            })
+            let library = workshop.library();
+            let command = |case: &str| {
+                let mut command = self.simulated(&program, None);
+                command.arg(case).arg(&library);
+                command
+            };
+            let cases = c_programs::cases("loader.c", &[])?;
+            run_cases(&program, &cases, CASE_LIMIT, command, |_, ended| ended.ensure_success())
         });
         Ok(())
     }
@@ -237,31 +227,36 @@ impl Target {
         left_out: &[&str],
     ) -> Result<String> {
         let program = workshop.build(source, loading)?;
-        let library = workshop.libraries.join("libcairn.so");
+        let library = workshop.library();
         let preload = (loading == Loading::Preloaded).then_some(library.as_path());
-        let mut cases = c_programs::cases(source)?;
-        cases.retain(|case| !left_out.contains(&case.as_str()));
+        let mut cases = c_programs::cases(source, left_out)?;
         if source == "cxx.cpp" && loading == Loading::Static {
             // A documented limit of static programs.
             cases.retain(|case| case != "handler_may_throw_in_nothrow_forms");
         }
-        each(&program, &cases, |case| {
+        let command = |case: &str| {
+            let mut command = self.simulated(&program, preload);
             // Each fork of a simulated process is slow.
-            let more: &[&str] = if case == "fork_from_busy" { &[case, "200"] } else { &[case] };
-            let mut command = self.simulated(&program, more, preload);
-            command.env("TEST_EXPECTS_CAIRN", "1");
+            let fewer = (case == "fork_from_busy").then_some("200");
+            command.arg(case).args(fewer).env("TEST_EXPECTS_CAIRN", "1");
             command
-        })
+        };
+        let judge = |case: &str, ended: &Ended| match source {
+            "misuse.c" => is_told(case, ended),
+            _ if is_only_memory(ended) => Ok(()),
+            _ => ended.ensure_success(),
+        };
+        run_cases(&program, &cases, CASE_LIMIT, command, judge)
     }
 
-    fn simulated(&self, program: &Path, args: &[&str], preload: Option<&Path>) -> Command {
+    fn simulated(&self, program: &Path, preload: Option<&Path>) -> Command {
         let mut words = self.simulator.split(' ');
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words);
         if let Some(library) = preload {
             command.args(["-E", &format!("LD_PRELOAD={}", library.display())]);
         }
-        command.arg(program).args(args);
+        command.arg(program);
         // The simulator writes core files of its own making.
         kernel::no_core_files(&mut command);
         kernel::small(&mut command);
@@ -269,37 +264,12 @@ impl Target {
     }
 }
 
-/// Runs each case; those that fail are named with what they said.
-fn each(program: &Path, cases: &[String], command: impl Fn(&str) -> Command) -> Result<String> {
-    let is_misuse = program.to_string_lossy().contains("misuse-c");
-    let (mut failed, mut measured) = (Vec::new(), 0);
-    for case in cases {
-        let log: PathBuf = program.with_extension(format!("{case}.log"));
-        let ended = run(&mut command(case), &log, CASE_LIMIT)?;
-        let good = match (is_misuse, ended.status) {
-            (false, Some(status)) => status.success(),
-            // The handler of the one ends the process in its own way.
-            (true, Some(status)) => {
-                let by_handler = case == "handler_allocates";
-                let signal = if by_handler { libc::SIGKILL } else { libc::SIGABRT };
-                status.signal() == Some(signal) && ended.output.contains("cairn: ")
-            }
-            (_, None) => false,
-        };
-        let last = ended.output.lines().last().unwrap_or_default().to_owned();
-        if !good && last.contains("resident_kib() <") {
-            // All that it does was right; then it looks at the memory of the process.
-            measured += 1;
-        } else if !good {
-            failed.push(format!("{case} ({:?}: {last})", ended.status));
-        }
-    }
-    if !failed.is_empty() {
-        bail!("{} of {} cases: {}", failed.len(), cases.len(), failed.join("; "));
-    }
-    let passed = cases.len() - measured;
-    Ok(match measured {
-        0 => format!("{passed} cases passed"),
-        _ => format!("{passed} cases passed, {measured} up to their measure of memory"),
-    })
+/// A misuse ends the process, with a message.
+fn is_told(case: &str, ended: &Ended) -> Result<()> {
+    // The handler of the one ends the process in its own way.
+    let signal = if case == "handler_allocates" { libc::SIGKILL } else { libc::SIGABRT };
+    let ended_by = ended.status.and_then(|status| status.signal());
+    let told = ended_by == Some(signal) && ended.output.contains("cairn: ");
+    ensure!(told, "signal {ended_by:?}, or no message");
+    Ok(())
 }

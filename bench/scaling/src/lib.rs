@@ -2,11 +2,10 @@
 //!
 //! ```text
 //! main         the command line
-//! probe/       the traced program: N threads that allocate and hand blocks over
+//! probe        the traced program: N threads that allocate and hand blocks over
+//!   shapes     what they do
 //! coherence    which core holds which cache line
 //! simulation   one core per thread, in turns: each step's accesses go to the directory
-//! account      counts by cause, by code address and by line
-//! places       addresses as functions and source lines
 //! ```
 //!
 //! Threads are stopped and stepped by the crate `stepper`. The story is in
@@ -14,8 +13,6 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-pub mod account;
 pub mod coherence;
-pub mod places;
 pub mod probe;
 pub mod simulation;

@@ -1,7 +1,99 @@
 //! The command line.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod command;
+mod command {
+    use anyhow::{Context, Result};
+    use cairn_scaling::probe::{self, Shape};
+    use cairn_scaling::simulation::{self, Account, Plan};
+    use clap::{Parser, Subcommand};
+    use std::path::Path;
+
+    /// Count locked instructions and cache-line transfers of allocators, by simulation.
+    #[derive(Parser)]
+    struct Cli {
+        /// A library to preload; a name alone is the C library, which stands for all if none is
+        /// given.
+        #[arg(long, value_name = "NAME=PATH")]
+        library: Vec<String>,
+        /// Only these shapes (comma-separated) [default: all but ping-pong]
+        #[arg(long, value_enum, value_delimiter = ',')]
+        shapes: Vec<Shape>,
+        /// These numbers of threads [default: powers of two from 2 to 256]
+        #[arg(long, value_name = "N", value_delimiter = ',')]
+        threads: Vec<usize>,
+        /// 2, 8 and 32 threads, and fewer operations.
+        #[arg(long)]
+        quick: bool,
+        /// Operations that are counted in each run [default: by the number of threads]
+        #[arg(long, value_name = "N")]
+        operations: Option<u64>,
+        #[command(subcommand)]
+        command: Option<Command>,
+    }
+
+    #[derive(Subcommand)]
+    enum Command {
+        /// Be the traced program.
+        #[command(hide = true)]
+        Probe {
+            /// What to run.
+            order: String,
+        },
+    }
+
+    /// The main function.
+    pub(crate) fn main() -> Result<()> {
+        let mut cli = Cli::parse();
+        if let Some(Command::Probe { order }) = cli.command {
+            return probe::run(&order);
+        }
+        if cli.library.is_empty() {
+            cli.library.push("glibc".to_owned());
+        }
+        if cli.shapes.is_empty() {
+            cli.shapes = Shape::ALL.to_vec();
+        }
+        if cli.threads.is_empty() {
+            cli.threads =
+                if cli.quick { vec![2, 8, 32] } else { (1..=8).map(|n| 1 << n).collect() };
+        }
+        println!("|library|shape|threads|operations|{}|", Account::COLUMNS.join("|"));
+        println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|");
+        for &shape in &cli.shapes {
+            for &threads in &cli.threads {
+                for library in &cli.library {
+                    let (name, path) = library.split_once('=').unzip();
+                    let name = name.unwrap_or(library);
+                    let plan = plan(&cli, shape, threads)?;
+                    let account = simulation::run(&plan, path.map(Path::new))
+                        .with_context(|| format!("{name}, {} of {threads}", shape.name()))?;
+                    let (operations, shape) = (account.operations(), shape.name());
+                    let figures = account.figures().map(number).join("|");
+                    println!("|{name}|{shape}|{threads}|{operations}|{figures}|");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Few operations for each of many threads: they were stopped at random points of what
+    /// they repeat, so that together they show all of it.
+    fn plan(cli: &Cli, shape: Shape, threads: usize) -> Result<Plan> {
+        let least = if cli.quick { 2048 } else { 4096 };
+        let operations = cli.operations.unwrap_or((threads as u64 * 64).max(least));
+        Ok(Plan { probe: std::env::current_exe()?, shape, threads, operations })
+    }
+
+    fn number(figure: f64) -> String {
+        match figure {
+            0.0 => "0".to_owned(),
+            figure if figure < 0.0005 => "<0.001".to_owned(),
+            figure if figure < 0.0995 => format!("{figure:.3}"),
+            figure if figure < 9.95 => format!("{figure:.2}"),
+            figure => format!("{figure:.0}"),
+        }
+    }
+}
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn main() -> anyhow::Result<()> {

@@ -1,25 +1,26 @@
 //! One core per thread, each executing an instruction or a few in its turn.
 
-use crate::account::{self, Account, Cause};
-use crate::coherence::{Directory, Line, Outcome};
-use crate::places::Places;
-use crate::probe::{Order, Ready, Shape, Users};
+use crate::coherence::{Directory, Line};
+use crate::probe::{Order, Ready, Shape};
 use anyhow::{Context, Result, ensure};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use stepper::{Registers, Step, Tracee};
+use stepper::{Registers, Step, Tracee, in_object};
 
+/// Bytes in a block.
+const SIZE: usize = 64;
 /// Instructions in a turn, at most.
 const QUANTUM: u64 = 4;
-/// Turns that a pause in the allocator lasts.
-const PAUSE: u64 = 16;
-/// Turns that a waiting program sleeps at most, if nobody writes what it waits for.
-const PATIENCE: u64 = 1000;
-/// Turns between two looks at threads asleep in the kernel, and at the clock.
+/// Turns that a pause lasts: a spinning allocator looks again soon, a waiting program has nothing
+/// to do until another core has gone on.
+const PAUSE: [u64; 2] = [200, 16];
+/// Turns between two looks at threads in the kernel, and at the clock.
 const LOOK: u64 = 16;
+/// When to stop in any case.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What to simulate, and how long.
 pub struct Plan {
@@ -29,21 +30,53 @@ pub struct Plan {
     pub shape: Shape,
     /// How many threads.
     pub threads: usize,
-    /// Bytes in a block.
-    pub size: usize,
-    /// Pairs of malloc and free before the count.
-    pub settle: u64,
-    /// Pairs that are counted.
+    /// Pairs of malloc and free that are counted; a third as many run before.
     pub operations: u64,
-    /// When to stop in any case.
-    pub limit: Duration,
-    /// Seed of the turns' lengths.
-    pub seed: u64,
 }
 
-/// Runs a simulation of `library`; without one, of the C library. The counts, and where the
-/// addresses in them are.
-pub fn run(plan: &Plan, library: Option<&Path>) -> Result<(Account, Places)> {
+/// What is counted in a run.
+#[derive(Default)]
+pub struct Account {
+    calls: u64,
+    /// Instructions inside malloc and free.
+    instructions: u64,
+    /// Those with a lock.
+    locked: u64,
+    /// Moves by the program: its own queues, and what it writes into its blocks.
+    program: u64,
+    /// The allocator's moves of each line.
+    lines: FxHashMap<Line, u64>,
+    /// Lines that hold or held blocks.
+    blocks: FxHashSet<Line>,
+}
+
+impl Account {
+    /// The names of the figures: instructions, and those with a lock; the allocator's moves of lines
+    /// of its own, and of the one that moves most; its moves of lines of blocks, for links and
+    /// headers; the program's moves.
+    pub const COLUMNS: [&str; 6] =
+        ["instructions", "locked", "own", "hottest", "blocks", "program"];
+
+    /// Pairs of a malloc and a free.
+    pub fn operations(&self) -> u64 {
+        self.calls / 2
+    }
+
+    /// The figures per operation, in the order of [`Self::COLUMNS`].
+    pub fn figures(&self) -> [f64; 6] {
+        let of = |wanted: bool| {
+            let is_block = |line: &Line| self.blocks.contains(line);
+            let lines = self.lines.iter().filter(move |(line, _)| is_block(line) == wanted);
+            lines.map(|(_, moves)| *moves)
+        };
+        let (own, hottest) = (of(false).sum(), of(false).max().unwrap_or(0));
+        [self.instructions, self.locked, own, hottest, of(true).sum(), self.program]
+            .map(|count| count as f64 / self.operations().max(1) as f64)
+    }
+}
+
+/// Runs a simulation of `library`; without one, of the C library.
+pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Account> {
     let least = if plan.shape == Shape::Local { 1 } else { 2 };
     ensure!((least..=4096).contains(&plan.threads), "{} threads", plan.threads);
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
@@ -58,18 +91,18 @@ pub fn run(plan: &Plan, library: Option<&Path>) -> Result<(Account, Places)> {
         }
     };
     let tracee = Tracee::attach(child, &ready.threads)?;
-    tracee.write(ready.noting, &[0])?;
-    let places = Places::new(tracee.mappings()?);
-    let is_its_own = |library| places.object(ready.malloc) == Some(library);
+    tracee.write(ready.traced, &[1])?;
+    let code = tracee.mappings()?;
+    let is_its_own = |library| in_object(&code, library, ready.malloc);
     ensure!(library.as_deref().is_none_or(is_its_own), "malloc is another object's");
-    Ok((Simulation::new(tracee, ready, plan)?.run(plan)?, places))
+    Simulation::new(tracee, ready, plan)?.run(plan)
 }
 
 fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
     let warm_up = (200_000 / plan.threads as u64).max(4_000);
-    let order = Order { shape: plan.shape, threads: plan.threads, size: plan.size, warm_up };
+    let order = Order { shape: plan.shape, threads: plan.threads, size: SIZE, warm_up };
     let mut command = Command::new(&plan.probe);
-    command.arg("probe").args(order.words());
+    command.arg("probe").arg(serde_json::to_string(&order)?);
     command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
     // Two libraries ask how many cores there are; they are told what they would make of one
     // for each thread.
@@ -104,8 +137,8 @@ struct Call {
 #[derive(Clone, Copy, PartialEq)]
 enum State {
     Running,
-    /// Until a round, or until another core writes the line.
-    Asleep(u64, Option<Line>),
+    /// Until a round.
+    Asleep(u64),
     /// In the kernel.
     Blocked,
 }
@@ -115,8 +148,8 @@ struct Core {
     registers: Registers,
     call: Option<Call>,
     state: State,
-    /// The last instruction, and the line it read or wrote.
-    last: (u64, Option<Line>),
+    /// The address of the last instruction.
+    last: u64,
 }
 
 struct Simulation {
@@ -124,8 +157,6 @@ struct Simulation {
     ready: Ready,
     cores: Vec<Core>,
     directory: Directory,
-    /// Lines that hold or held blocks.
-    blocks: FxHashSet<Line>,
     account: Account,
     round: u64,
 }
@@ -134,35 +165,40 @@ impl Simulation {
     fn new(tracee: Tracee, ready: Ready, plan: &Plan) -> Result<Simulation> {
         let core = |at| {
             let registers = tracee.registers(at)?;
-            Ok(Core { registers, call: None, state: State::Running, last: (0, None) })
+            Ok(Core { registers, call: None, state: State::Running, last: 0 })
         };
         Ok(Simulation {
             cores: (0..plan.threads).map(core).collect::<Result<_>>()?,
             tracee,
             ready,
             directory: Directory::default(),
-            blocks: FxHashSet::default(),
             account: Account::default(),
             round: 0,
         })
     }
 
     fn run(mut self, plan: &Plan) -> Result<Account> {
-        let mut random = fastrand::Rng::with_seed(plan.seed);
+        let mut random = fastrand::Rng::with_seed(1);
         let start = Instant::now();
         // A thread may have been stopped inside a system call, which then begins again.
         for at in 0..self.cores.len() {
             let stepped = self.tracee.step(at, true)?;
             self.cores[at].arrive(stepped);
         }
-        for (goal, part) in [(plan.settle, 0.4), (plan.operations, 1.0)] {
-            let end = start + plan.limit.mul_f64(part);
-            self.account = Account::default();
-            while self.account.operations() < goal && Instant::now() < end {
+        for (operations, part) in [(plan.operations / 3, 0.4), (plan.operations, 1.0)] {
+            let end = start + LIMIT.mul_f64(part);
+            let blocks = std::mem::take(&mut self.account.blocks);
+            self.account = Account { blocks, ..Account::default() };
+            while self.account.operations() < operations && Instant::now() < end {
                 for _ in 0..LOOK {
                     self.round(&mut random)?;
                 }
-                self.look_at_blocked()?;
+                for at in 0..self.cores.len() {
+                    if self.cores[at].state == State::Blocked {
+                        let polled = self.tracee.poll(at)?;
+                        self.cores[at].arrive(polled);
+                    }
+                }
             }
         }
         Ok(self.account)
@@ -172,9 +208,7 @@ impl Simulation {
         self.round += 1;
         let mut idle = true;
         for at in 0..self.cores.len() {
-            if let State::Asleep(until, _) = self.cores[at].state
-                && until <= self.round
-            {
+            if matches!(self.cores[at].state, State::Asleep(until) if until <= self.round) {
                 self.cores[at].state = State::Running;
             }
             for _ in 0..random.u64(1..=QUANTUM) {
@@ -193,7 +227,7 @@ impl Simulation {
 
     fn skip_idle_rounds(&mut self) {
         let ends = self.cores.iter().filter_map(|core| match core.state {
-            State::Asleep(until, _) => Some(until),
+            State::Asleep(until) => Some(until),
             State::Running | State::Blocked => None,
         });
         match ends.min() {
@@ -202,117 +236,77 @@ impl Simulation {
         }
     }
 
-    fn look_at_blocked(&mut self) -> Result<()> {
-        for (at, core) in self.cores.iter_mut().enumerate() {
-            if core.state == State::Blocked {
-                core.arrive(self.tracee.poll(at)?);
-            }
-        }
-        Ok(())
-    }
-
     /// One instruction of one core.
     fn step(&mut self, at: usize) -> Result<()> {
-        self.follow_calls(at);
+        self.follow_calls(at)?;
         let core = &self.cores[at];
         let (code, inside) = (core.registers.rip, core.call.is_some());
         let step = self.tracee.decoded(code)?;
         if inside {
             // Each turn of a repeated string instruction is a step, all of them are one.
-            self.account.instructions += u64::from(core.last.0 != code);
+            self.account.instructions += u64::from(core.last != code);
             self.account.locked += u64::from(step.locked);
-            self.account.system_calls += u64::from(step.is_system_call());
         }
-        self.access_memory(at, code, &step);
+        self.access_memory(at, &step);
         let stepped = self.tracee.step(at, step.is_system_call())?;
         let core = &mut self.cores[at];
         core.arrive(stepped);
-        core.last.0 = code;
-        if core.state == State::Blocked {
-            self.account.blocked += u64::from(inside);
-        } else if step.is_pause() {
-            self.pause(at, inside);
+        core.last = code;
+        if step.is_pause() {
+            core.state = State::Asleep(self.round + PAUSE[usize::from(inside)]);
         }
         Ok(())
     }
 
-    fn access_memory(&mut self, at: usize, code: u64, step: &Step) {
-        let registers = self.cores[at].registers;
-        let inside = self.cores[at].call.is_some();
-        for access in step.accesses(&registers) {
+    fn access_memory(&mut self, at: usize, step: &Step) {
+        let core = &self.cores[at];
+        for access in step.accesses(&core.registers) {
             for line in Line::spanning(access.address, access.size) {
-                let outcome = self.directory.access(at, line, access.write, |line| {
-                    let mut entry = [0; 2];
-                    let address = self.ready.users + Users::offset(line);
-                    let read = self.tracee.read(address, &mut entry).ok()?;
-                    let user = Users::user(entry).filter(|_| read == entry.len())?;
-                    self.blocks.insert(line);
-                    Some(user)
-                });
-                let cause = match inside {
-                    false => Cause::Program,
-                    true if self.blocks.contains(&line) => Cause::Block,
-                    true => Cause::Metadata,
-                };
-                let word = (access.address.max(line.address()) - line.address()) as usize / 8;
-                let access = account::Access { core: at, code, line, word };
-                self.account.access(access, cause, outcome);
-                self.cores[at].last.1 = Some(line);
-                if let Outcome::Write { .. } = outcome {
-                    self.wake(line);
+                if !self.directory.access(at, line, access.write) {
+                    continue;
+                }
+                if core.call.is_some() {
+                    *self.account.lines.entry(line).or_default() += 1;
+                } else {
+                    self.account.program += 1;
                 }
             }
         }
     }
 
     /// Notes that a call begins or has ended before the next instruction.
-    fn follow_calls(&mut self, at: usize) {
+    fn follow_calls(&mut self, at: usize) -> Result<()> {
         let core = &mut self.cores[at];
         let Registers { rip, rsp, rdi, rax, .. } = core.registers;
         if let Some(call) = core.call
             && rsp > call.stack
         {
             core.call = None;
+            self.account.calls += 1;
             if call.malloc {
-                self.account.mallocs += 1;
-                self.blocks.extend(Line::spanning(rax, call.size));
-            } else {
-                self.account.frees += 1;
+                self.account.blocks.extend(Line::spanning(rax, call.size));
             }
         }
         let malloc = rip == self.ready.malloc;
         if core.call.is_none() && (malloc || rip == self.ready.free) {
             core.call = Some(Call { malloc, size: rdi, stack: rsp });
-        }
-    }
-
-    /// A spinning allocator looks again soon. A waiting program has nothing to look at
-    /// until another core writes the line that it read; only its steps are saved.
-    fn pause(&mut self, at: usize, inside: bool) {
-        let line = self.cores[at].last.1.filter(|&line| self.directory.holds(at, line));
-        self.cores[at].state = match line {
-            Some(line) if !inside => State::Asleep(self.round + PATIENCE, Some(line)),
-            _ => State::Asleep(self.round + PAUSE, None),
-        };
-    }
-
-    fn wake(&mut self, line: Line) {
-        for core in &mut self.cores {
-            if matches!(core.state, State::Asleep(_, Some(watched)) if watched == line) {
-                core.state = State::Running;
+            if !malloc {
+                // The probe's blocks begin with their size.
+                let mut size = [0; 8];
+                self.tracee.read(rdi, &mut size)?;
+                self.account.blocks.extend(Line::spanning(rdi, u64::from_ne_bytes(size)));
             }
         }
+        Ok(())
     }
 }
 
 impl Core {
     fn arrive(&mut self, stepped: Option<Registers>) {
-        match stepped {
-            Some(registers) => {
-                self.registers = registers;
-                self.state = State::Running;
-            }
-            None => self.state = State::Blocked,
-        }
+        self.state = match stepped {
+            Some(_) => State::Running,
+            None => State::Blocked,
+        };
+        self.registers = stepped.unwrap_or(self.registers);
     }
 }

@@ -6,23 +6,18 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Names under which it is installed.
-const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// The browser, if there is one.
 pub fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let files = NAMES.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    files.into_iter().find(|file| file.is_file())
+    let mut files = std::env::split_paths(&path).flat_map(|at| NAMES.map(|name| at.join(name)));
+    files.find(|file| file.is_file())
 }
 
-/// The HTML of the page at `path` after its scripts have run.
-pub fn dump(path: &Path) -> Result<String, Failure> {
-    dump_at_width(path, 1280)
-}
-
-/// The same in a window of this many pixels; the browser has none below 500.
-pub fn dump_at_width(path: &Path, width: u32) -> Result<String, Failure> {
+/// The HTML of the page at `path` after its scripts have run, in a window of so many pixels; the
+/// browser has none below 500.
+pub fn dump(path: &Path, width: u32) -> Result<String, Failure> {
     let browser = find().ok_or_else(|| Failure::Absent {
         what: "chromium".into(),
         hint: "apt-get install chromium".into(),

@@ -1,181 +1,160 @@
-//! Charts as options of Apache ECharts, and those of the overview.
-//!
-//! A string that begins with `@` names a function of `assets/options.js`. What all charts
-//! share, such as the colours of text and axes in light and dark, is in the theme there.
+//! Charts as options of Apache ECharts.
 
-use super::colours::Colours;
-use crate::evaluate::Mean;
-use crate::result::SUBJECT;
+use crate::evaluate::{Line, Mean, mean};
+use crate::result::{CaseResult, LabResult, SUBJECT};
+use cairn_workloads::case::{Plot, Table};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Ratios above this look the same: as bars they are cut off, as cells they are the darkest.
-pub(super) const CLIP: f64 = 4.0;
-
-/// Values that an axis of ratios may mark.
-const MARKS: [f64; 17] =
-    [0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0];
+/// The subject's is its alone; the others' are told apart with any colour vision as far as so many
+/// can be.
+const OWN: &str = "#1f6feb";
+const OTHERS: [&str; 9] = [
+    "#80808a", "#e69f00", "#009e73", "#d54a1e", "#b05aa8", "#8c6d46", "#3fb4c8", "#a8a01c",
+    "#e377a6",
+];
+/// For lines: where the colours end, they begin anew with another of these.
+const DASHES: [&str; 3] = ["solid", "dashed", "dotted"];
+/// Curves with fewer points than this show them.
+const FEW_POINTS: usize = 12;
 
 /// A chart and its place in the page.
 #[derive(Serialize)]
-pub(crate) struct Chart {
+pub(super) struct Chart {
     /// Unique in the page; also the name of its picture.
-    pub(crate) id: String,
-    /// What it shows.
-    pub(crate) title: String,
-    /// In small print below the title.
-    pub(crate) note: String,
-    /// In pixels.
-    pub(crate) height: usize,
-    /// Width of a picture of its own.
-    pub(crate) width: usize,
+    pub(super) id: String,
     /// What ECharts is given.
     #[serde(skip)]
-    pub(crate) option: Value,
+    pub(super) option: Value,
 }
 
-/// An allocator's two means.
-pub(crate) struct Both<'a> {
-    /// Its name.
-    pub(crate) name: &'a str,
-    /// Over time.
-    pub(crate) time: &'a Mean,
-    /// Over memory.
-    pub(crate) memory: &'a Mean,
+impl Chart {
+    fn new(id: String, title: &str, note: &str, mut option: Value) -> Chart {
+        option["title"] = json!({
+            "text": title, "subtext": note, "itemGap": 4,
+            "textStyle": {"fontSize": 15},
+            "subtextStyle": {"width": 560, "overflow": "break", "lineHeight": 15},
+        });
+        Chart { id, option }
+    }
+}
+
+/// Time against memory, and every curve.
+pub(super) fn all(result: &LabResult, lines: &[Line<'_>]) -> Vec<Chart> {
+    let curves = result
+        .cases
+        .iter()
+        .flat_map(|case| case.case.plots.iter().filter_map(|plot| curves(case, plot, result)));
+    scatter(result, lines).into_iter().chain(curves).collect()
 }
 
 /// Mean time over mean memory, a labelled point per allocator.
-pub(crate) fn scatter(points: &[Both<'_>], colours: &Colours) -> Chart {
-    let incomplete = |mean: &Mean| mean.failed + mean.bounds > 0;
-    let data: Vec<Value> = points
-        .iter()
-        .map(|Both { name, time, memory }| {
-            let colour = colours.of(name);
-            let own = *name == SUBJECT;
-            let hollow = incomplete(time) || incomplete(memory);
-            let inside = if hollow { "transparent" } else { &*colour };
-            json!({
-                "name": name,
-                "value": [rounded(time.ratio), rounded(memory.ratio)],
-                "symbolSize": if own { 20 } else { 12 },
-                "itemStyle": {
-                    "color": inside, "borderColor": colour, "borderWidth": 2.5, "opacity": 1,
-                },
-                "label": if own {
-                    json!({"fontWeight": "bold", "fontSize": 15, "color": colour})
-                } else {
-                    json!({"color": "@ink"})
-                },
-            })
-        })
-        .collect();
-    let x = axis(
-        "time, × the frontier (less is better)",
-        points.iter().map(|p| p.time.ratio).collect(),
-        32,
-    );
-    let y = axis(
-        "memory, × the frontier (less is better)",
-        points.iter().map(|p| p.memory.ratio).collect(),
-        52,
-    );
-    Chart {
-        id: "time-memory".into(),
-        title: "Time and memory at once".into(),
-        note: "Geometric means of all rows over the frontier, the best of all other allocators in \
-               each row: nearer to the lower left is better. Hollow: it failed in some rows, or \
-               was stopped at a limit."
-            .into(),
-        height: 520,
-        width: 900,
-        option: json!({
-            "grid": {"left": 76, "right": 96, "top": 24, "bottom": 56},
-            "tooltip": {"formatter": "@point"},
-            "xAxis": x,
-            "yAxis": y,
-            "series": [{
-                "type": "scatter", "data": data,
-                "label": {"show": true, "position": "right", "formatter": "{b}"},
-                "labelLayout": "@apart",
-                "markLine": {
-                    "silent": true, "symbol": "none", "label": {"show": false},
-                    "data": [{"xAxis": 1}, {"yAxis": 1}],
-                },
-            }],
-        }),
-    }
-}
-
-fn axis(name: &str, values: Vec<f64>, gap: u32) -> Value {
-    let (low, high) = around(&values);
-    let marks: Vec<f64> = MARKS.into_iter().filter(|mark| (low..=high).contains(mark)).collect();
-    json!({
-        "type": "log", "min": low, "max": high, "name": name, "nameGap": gap,
-        "axisLabel": {"customValues": marks, "formatter": "@times"},
-        "axisTick": {"customValues": marks}, "splitLine": {"show": true},
-    })
-}
-
-/// How the rows of each table went, stacked.
-pub(crate) fn standings(tables: &[(&str, [usize; 4])]) -> Chart {
-    const KINDS: [(&str, &str, &str); 4] = [
-        ("ahead", "#2b6cb0", "#fff"),
-        ("tied", "#9cc4e4", "#1f2328"),
-        ("behind", "#e59140", "#1f2328"),
-        ("no figure", "#8b929b", "#fff"),
-    ];
-    let series = KINDS.iter().enumerate().map(|(kind, (name, colour, ink))| {
-        let counts = tables.iter().map(|(_, counts)| match counts[kind] {
-            0 => Value::Null,
-            count => json!(count),
-        });
+fn scatter(result: &LabResult, lines: &[Line<'_>]) -> Option<Chart> {
+    let of =
+        |table: Table, column: usize| mean(lines.iter().filter(|line| line.table == table), column);
+    let both = |column: usize| Some((column, of(Table::Time, column)?, of(Table::Memory, column)?));
+    let points: Vec<(usize, Mean, Mean)> = (0..result.allocators.len()).filter_map(both).collect();
+    let point = |(column, time, memory): &(usize, Mean, Mean)| {
+        let name = &*result.allocators[*column].name;
+        let own = name == SUBJECT;
+        let incomplete = |mean: &Mean| mean.failed + mean.bounds > 0;
+        // A label stands where no other point is.
+        let beside = |other: &(usize, Mean, Mean)| {
+            let (right, above) = (other.1.ratio / time.ratio, other.2.ratio / memory.ratio);
+            other.0 != *column && (1.0..1.25).contains(&right) && (0.95..1.05).contains(&above)
+        };
         json!({
-            "type": "bar", "name": name, "stack": "all", "data": counts.collect::<Vec<_>>(),
-            "barWidth": 22, "color": colour, "label": {"show": true, "color": ink},
-        })
-    });
-    Chart {
-        id: "standings".into(),
-        title: format!("Rows by how {SUBJECT} stands against the best of all others"),
-        note: String::new(),
-        height: 34 * tables.len() + 34,
-        width: 900,
-        option: json!({
-            "grid": {"left": 96, "right": 16, "top": 30, "bottom": 2},
-            "legend": {"left": 0, "top": 0, "itemWidth": 14, "itemHeight": 12},
-            "tooltip": {"trigger": "axis", "axisPointer": {"type": "shadow"}},
-            "xAxis": {"type": "value", "max": "dataMax", "show": false},
-            "yAxis": {
-                "type": "category", "inverse": true,
-                "data": tables.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-                "axisTick": {"show": false}, "axisLine": {"show": false},
-                "axisLabel": {"fontSize": 13},
+            "name": name, "value": [rounded(time.ratio), rounded(memory.ratio)],
+            "symbol": if incomplete(time) || incomplete(memory) { "emptyCircle" } else { "circle" },
+            "symbolSize": if own { 18 } else { 11 },
+            "itemStyle": {"color": colour(name, *column), "borderWidth": 2, "opacity": 1},
+            "label": {
+                "fontWeight": if own { "bold" } else { "normal" },
+                "position": if points.iter().any(beside) { "left" } else { "right" },
             },
-            "series": series.collect::<Vec<_>>(),
-        }),
+        })
+    };
+    let data: Vec<Value> = points.iter().map(point).collect();
+    let axis = |what: &str, ratios: Vec<f64>| {
+        let low = ratios.iter().copied().fold(1.0, f64::min);
+        let high = ratios.iter().copied().fold(1.0, f64::max);
+        json!({
+            "type": "log", "logBase": 2, "min": rounded(low / 1.1), "max": rounded(high * 1.1),
+            "name": format!("{what}, × the frontier"), "nameLocation": "middle", "nameGap": 30,
+            "axisLabel": {"customValues": MARKS}, "axisTick": {"customValues": MARKS},
+        })
+    };
+    let note = "Geometric means over the frontier: nearer to the lower left is better. Hollow: it \
+                failed in some rows, or was stopped at a limit.";
+    let option = json!({
+        "grid": {"left": 60, "right": 110, "top": 80, "bottom": 50},
+        "tooltip": {},
+        "xAxis": axis("time", points.iter().map(|(_, time, _)| time.ratio).collect()),
+        "yAxis": axis("memory", points.iter().map(|(.., memory)| memory.ratio).collect()),
+        "series": [{
+            "type": "scatter", "data": data,
+            "label": {"show": true, "formatter": "{b}"},
+        }],
+    });
+    let title = "Time and memory at once";
+    (!data.is_empty()).then(|| Chart::new("time-memory".into(), title, note, option))
+}
+
+/// Values that an axis of ratios may mark.
+const MARKS: [f64; 15] =
+    [0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 7.0, 10.0];
+
+/// A case's curves, a line per allocator; none if nobody has one.
+fn curves(case: &CaseResult, plot: &Plot, result: &LabResult) -> Option<Chart> {
+    let mut series = Vec::new();
+    for (column, allocator) in result.allocators.iter().enumerate() {
+        let curve = case.cells.get(&allocator.name).and_then(|cell| cell.curves.get(&*plot.key));
+        // What has a place on the axes.
+        let fits = |log: bool, value: f64| value.is_finite() && (!log || value > 0.0);
+        let points: Vec<&[f64; 2]> = curve
+            .into_iter()
+            .flatten()
+            .filter(|[x, y]| fits(plot.log.0, *x) && fits(plot.log.1, *y))
+            .collect();
+        if points.is_empty() {
+            continue;
+        }
+        let own = allocator.name == SUBJECT;
+        series.push(json!({
+            "type": "line", "name": allocator.name, "data": points, "z": if own { 4 } else { 2 },
+            "symbol": if points.len() < FEW_POINTS { "circle" } else { "none" },
+            "color": colour(&allocator.name, column), "emphasis": {"focus": "series"},
+            "lineStyle": {
+                "type": DASHES[column / OTHERS.len() % DASHES.len()],
+                "width": if own { 3.5 } else { 1.5 },
+            },
+        }));
     }
+    let axis = |name: &str, log: bool| {
+        json!({
+            "type": if log { "log" } else { "value" }, "name": name, "nameLocation": "middle",
+            "nameGap": if name == &*plot.x { 28 } else { 46 }, "axisLabel": {"hideOverlap": true},
+        })
+    };
+    let option = json!({
+        "grid": {"left": 68, "right": 180, "top": 80, "bottom": 46},
+        "legend": {"type": "scroll", "orient": "vertical", "right": 0, "top": 70, "bottom": 10},
+        "tooltip": {"trigger": "axis", "order": "valueAsc", "confine": true},
+        "xAxis": axis(&plot.x, plot.log.0),
+        "yAxis": axis(&plot.y, plot.log.1),
+        "series": series,
+    });
+    let id = format!("{}-{}", &*plot.key, case.label().replace(' ', "-"));
+    let title = format!("{}: {} by {}", case.label(), &*plot.y, &*plot.x);
+    (!series.is_empty()).then(|| Chart::new(id, &title, &case.case.about, option))
 }
 
-/// A little room on both sides of the values and of 1.
-fn around(values: &[f64]) -> (f64, f64) {
-    let low = values.iter().copied().fold(1.0, f64::min);
-    let high = values.iter().copied().fold(1.0, f64::max);
-    let room = (high / low).powf(0.06).max(1.03);
-    (rounded(low / room), rounded(high * room))
-}
-
-pub(super) fn weight(name: &str) -> &'static str {
-    if name == SUBJECT { "bold" } else { "normal" }
+/// The same in every chart of a page.
+fn colour(name: &str, column: usize) -> &'static str {
+    if name == SUBJECT { OWN } else { OTHERS[column % OTHERS.len()] }
 }
 
 /// Four digits are more than a chart shows.
-pub(super) fn rounded(value: f64) -> f64 {
+fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().expect("a number")
-}
-
-/// Lower case, digits and dashes.
-pub(crate) fn slug(text: &str) -> String {
-    let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let text: String = text.chars().map(word).collect();
-    text.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }

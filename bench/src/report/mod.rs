@@ -1,120 +1,136 @@
 //! The HTML page: everything that a result holds, in one file that needs no network.
 //!
 //! ```text
-//! summary    words, means, and every row that is not won
-//! charts     options of charts; assets/options.js has the functions that they name
-//!   bars, heat, curves
-//!   colours    one colour per allocator
-//! details    cases and allocators in text and raw numbers
-//! browser    a headless Chromium
-//! pictures   single charts as SVG
+//! charts     options of Apache ECharts: time against memory, and curves
+//! browser    a headless Chromium, for the charts as pictures
 //! ```
 //!
 //! The page itself is `assets/report.html`, with `report.css` and `report.js` beside it.
 
-mod bars;
 pub mod browser;
 mod charts;
-mod colours;
-mod curves;
-mod details;
-mod heat;
-mod pictures;
-mod summary;
 
-pub use pictures::pictures;
-
-use crate::evaluate::{self, Entry, Line, mean};
-use crate::result::{LabResult, SUBJECT};
-use crate::table::title;
+use crate::evaluate::{self, Entry, Line, Standing, mean};
+use crate::result::{Allocator, CaseResult, LabResult, SUBJECT};
+use crate::table::{bounded, ratio, show, title};
 use anyhow::{Context, Result};
-use bars::Bar;
-use cairn_workloads::case::{Group, Plot, Table};
-use charts::{Both, Chart, slug};
-use colours::Colours;
-use details::{AllocatorDetails, CaseDetails};
-use heat::HeatRow;
+use cairn_workloads::case::{Group, Table};
+use charts::Chart;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
-use serde_json::{Map, Value};
-use std::path::Path;
-use summary::Summary;
+use std::path::{Path, PathBuf};
 
 const TEMPLATE: &str = include_str!("../../assets/report.html");
-const STYLE: &str = include_str!("../../assets/report.css");
-const ECHARTS: &str = include_str!("../../assets/echarts/echarts.min.js");
-const OPTIONS: &str = include_str!("../../assets/options.js");
-const SCRIPT: &str = include_str!("../../assets/report.js");
 
-/// Charts below one heading.
-#[derive(Serialize)]
-struct Section {
-    id: String,
-    title: String,
-    charts: Vec<Chart>,
-}
-
-impl Section {
-    fn new(id: String, title: &str, charts: Vec<Chart>) -> Option<Section> {
-        (!charts.is_empty()).then(|| Section { id, title: title.to_owned(), charts })
-    }
-}
+/// Ratios above this have the same colour.
+const DARKEST: f64 = 4.0;
 
 /// Everything that the template shows.
 #[derive(Serialize)]
 struct Page<'a> {
     facts: Vec<(&'static str, String)>,
-    date: &'a str,
-    summary: Summary,
-    standings: Chart,
-    means: Vec<Chart>,
-    scatter: Option<Chart>,
-    groups: Vec<Chart>,
-    heat: Vec<Section>,
-    bars: Vec<Section>,
-    curves: Vec<Section>,
-    cases: Vec<CaseDetails>,
-    allocators: Vec<AllocatorDetails>,
+    sentences: Vec<String>,
+    /// Titles of the tables that have rows.
+    titles: Vec<&'static str>,
+    means: Vec<MeanRow<'a>>,
+    tables: Vec<AllRows>,
+    charts: &'a [Chart],
+    /// What each case does.
+    cases: Vec<(String, &'a CaseResult)>,
+    allocators: &'a [Allocator],
     failures: Vec<String>,
-    rounds: usize,
+    /// The result, and the options of all charts, as JSON.
+    result: String,
+    options: String,
     style: &'static str,
     echarts: &'static str,
-    options: &'static str,
     script: &'static str,
-    /// The options of all charts.
-    data: String,
+}
+
+/// An allocator's means.
+#[derive(Serialize)]
+struct MeanRow<'a> {
+    name: &'a str,
+    /// In the order of the tables: the mean, of how many rows, and how many failed.
+    cells: Vec<(String, usize, usize)>,
+}
+
+/// A table with all its rows.
+#[derive(Serialize)]
+struct AllRows {
+    title: &'static str,
+    groups: Vec<GroupRows>,
+}
+
+/// The rows of one group of cases, and above them the means over these.
+#[derive(Serialize)]
+struct GroupRows {
+    title: &'static str,
+    means: Vec<Cell>,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    label: String,
+    /// How the subject stands: a word, and its value over the frontier.
+    standing: &'static str,
+    ratio: String,
+    noise: String,
+    unit: &'static str,
+    cells: Vec<Cell>,
+}
+
+#[derive(Serialize)]
+struct Cell {
+    text: String,
+    /// The figure itself.
+    median: String,
+    /// From 0 for the best to 100; none without a ratio.
+    heat: Option<u32>,
+}
+
+impl Cell {
+    fn new(text: String, median: Option<f64>, ratio_to_best: Option<f64>) -> Cell {
+        let heat = |ratio: f64| (100.0 * ratio.clamp(1.0, DARKEST).log(DARKEST)) as u32;
+        Cell { text, median: median.map_or(String::new(), ratio), heat: ratio_to_best.map(heat) }
+    }
+
+    fn of(entry: &Entry) -> Cell {
+        let median = match entry {
+            Entry::Value { median, .. } => Some(*median),
+            _ => None,
+        };
+        Cell::new(show(entry), median, entry.ratio())
+    }
 }
 
 /// The page of a result.
 pub fn page(result: &LabResult) -> Result<String> {
     let lines = evaluate::lines(result);
-    let colours = Colours::new(&result.allocators);
-    let names: Vec<&str> = result.allocators.iter().map(|a| &*a.name).collect();
-    let summary = summary::summary(result, &lines);
-    let mut page = Page {
+    let charts = charts::all(result, &lines);
+    let has_rows = |table: &Table| lines.iter().any(|line| line.table == *table);
+    let tables: Vec<Table> = Table::ALL.into_iter().filter(has_rows).collect();
+    let options: serde_json::Map<_, _> =
+        charts.iter().map(|chart| (chart.id.clone(), chart.option.clone())).collect();
+    let page = Page {
         facts: facts(result),
-        date: &result.date,
-        standings: charts::standings(&summary.standings),
-        summary,
-        means: means(&lines, &names, &colours),
-        scatter: scatter(&lines, &names, &colours),
-        groups: groups(&lines, &names),
-        heat: heat(&lines, &names),
-        bars: bars(&lines, &names, &colours),
-        curves: curves(result, &colours),
-        cases: result.cases.iter().map(|case| details::case(result, case)).collect(),
-        allocators: allocators(result, &colours),
+        sentences: sentences(result, &lines),
+        titles: tables.iter().map(|table| title(*table)).collect(),
+        means: means(result, &lines, &tables),
+        tables: tables.iter().map(|table| all_rows(result, &lines, *table)).collect(),
+        charts: &charts,
+        cases: result.cases.iter().map(|case| (case.label(), case)).collect(),
+        allocators: &result.allocators,
         failures: evaluate::failures(result),
-        rounds: result.rounds,
-        style: STYLE,
-        echarts: ECHARTS,
-        options: OPTIONS,
-        script: SCRIPT,
-        data: String::new(),
+        result: embedded(result)?,
+        options: embedded(&options)?,
+        style: include_str!("../../assets/report.css"),
+        echarts: include_str!("../../assets/echarts/echarts.min.js"),
+        script: include_str!("../../assets/report.js"),
     };
-    page.data = page.options();
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -128,19 +144,28 @@ pub fn write(result: &LabResult, path: &Path) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-impl Page<'_> {
-    fn charts(&self) -> impl Iterator<Item = &Chart> {
-        let sections = self.heat.iter().chain(&self.bars).chain(&self.curves);
-        let single = self.means.iter().chain(&self.scatter).chain(&self.groups);
-        single.chain([&self.standings]).chain(sections.flat_map(|section| &section.charts))
-    }
+/// Has a browser draw the page, and writes each of its charts into a file below `directory`.
+pub fn pictures(result: &LabResult, directory: &Path) -> Result<Vec<PathBuf>> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("report.html");
+    write(result, &path)?;
+    let html = browser::dump(&path, 1280)?;
+    std::fs::create_dir_all(directory)?;
+    let write = |part: &str| {
+        let (id, _) = part.split_once('"')?;
+        let (_, picture) = part.split_once("<svg")?;
+        let (picture, _) = picture.split_once("</svg>")?;
+        // The one name that HTML has and XML has not.
+        let picture = format!("<svg{picture}</svg>\n").replace("&nbsp;", "\u{a0}");
+        let path = directory.join(format!("{id}.svg"));
+        Some(std::fs::write(&path, picture).map(|()| path).context("cannot write a picture"))
+    };
+    html.split("data-chart=\"").skip(1).map(|part| write(part).context("no picture")?).collect()
+}
 
-    /// As JSON that may stand inside a script element.
-    fn options(&self) -> String {
-        let options: Map<String, Value> =
-            self.charts().map(|chart| (chart.id.clone(), chart.option.clone())).collect();
-        Value::Object(options).to_string().replace('<', "\\u003c")
-    }
+/// JSON that may stand inside a script element.
+fn embedded(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string(value)?.replace('<', "\\u003c"))
 }
 
 fn facts(result: &LabResult) -> Vec<(&'static str, String)> {
@@ -148,145 +173,89 @@ fn facts(result: &LabResult) -> Vec<(&'static str, String)> {
     vec![
         ("Processor", format!("{}, {} cores", machine.cpu, machine.cores)),
         ("Kernel", format!("Linux {}", machine.kernel)),
-        (
-            "Memory",
-            format!(
-                "{:.1} GiB, transparent huge pages {}, overcommit {}",
-                machine.memory_mib as f64 / 1024.0,
-                machine.thp,
-                machine.overcommit
-            ),
-        ),
+        ("Memory", format!("{} MiB, overcommit {}", machine.memory_mib, machine.overcommit)),
+        ("Transparent huge pages", machine.thp.clone()),
         ("Load before the run", machine.load.clone()),
         ("Command", result.command.clone()),
-        ("Date", result.date.clone()),
+        ("Date, rounds", format!("{}, {}", result.date, result.rounds)),
     ]
 }
 
-fn of<'a>(lines: &'a [Line<'a>], table: Table) -> impl Iterator<Item = &'a Line<'a>> {
-    lines.iter().filter(move |line| line.table == table)
+fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
+    let [ahead, tied, behind, unknown] = evaluate::standings(lines.iter());
+    let columns = (0..).zip(&result.allocators).filter(|(_, a)| a.name != SUBJECT);
+    let ran = |column: usize| lines.iter().any(|line| line.entries[column].ratio().is_some());
+    let (others, missing): (Vec<_>, Vec<_>) = columns.partition(|(column, _)| ran(*column));
+    let missing: Vec<&str> = missing.into_iter().map(|(_, a)| &*a.name).collect();
+    let mut told = vec![format!(
+        "{SUBJECT} beside {} other allocators in {} cases with {} rows, each a median of rounds.",
+        others.len(),
+        result.cases.len(),
+        lines.len(),
+    )];
+    if !missing.is_empty() {
+        told.push(format!("Without any value, and not counted: {}.", missing.join(", ")));
+    }
+    if result.quick {
+        told.push("It was a quick run: small sizes, so more noise.".into());
+    }
+    told.push(format!(
+        "{SUBJECT} is ahead of all others in {ahead} rows, ties with the best of them in {tied}, \
+         is behind in {behind}, and has no figure in {unknown}."
+    ));
+    told
 }
 
-/// A chart of means per table, time and memory first.
-fn means(lines: &[Line<'_>], names: &[&str], colours: &Colours) -> Vec<Chart> {
-    let chart = |table: Table| {
-        let all = of(lines, table).count();
-        let bar = |column: usize| {
-            let mean = mean(of(lines, table), column)?;
-            let rows =
-                if mean.rows == all { String::new() } else { format!(" ({} rows)", mean.rows) };
-            let text = format!("{}{rows}", summary::bounded(&mean));
-            Some(Bar { name: names[column], value: Some(mean.ratio), text, spread: 0.0 })
-        };
-        let bars: Vec<Bar<'_>> = (0..names.len()).filter_map(bar).collect();
-        let note = format!("Geometric mean of {all} rows, or of as many as it has a value for.");
-        let id = format!("means-{}", slug(title(table)));
-        (!bars.is_empty()).then(|| {
-            bars::chart(id, format!("{} over the frontier", title(table)), note, bars, colours)
-        })
-    };
-    Table::ALL.into_iter().filter_map(chart).collect()
-}
-
-fn scatter(lines: &[Line<'_>], names: &[&str], colours: &Colours) -> Option<Chart> {
-    let both = |column: usize| {
-        Some((mean(of(lines, Table::Time), column)?, mean(of(lines, Table::Memory), column)?))
-    };
-    let means: Vec<(&str, _)> =
-        (0..).zip(names).filter_map(|(column, name)| Some((*name, both(column)?))).collect();
-    let points: Vec<Both<'_>> =
-        means.iter().map(|(name, (time, memory))| Both { name, time, memory }).collect();
-    (!points.is_empty()).then(|| charts::scatter(&points, colours))
-}
-
-/// The means of every group, as one heat map.
-fn groups(lines: &[Line<'_>], names: &[&str]) -> Vec<Chart> {
-    let mut rows = Vec::new();
-    for table in Table::ALL {
-        for group in Group::ALL {
-            let inside = || of(lines, table).filter(|line| line.group() == group);
-            let count = inside().count();
-            let cell = |column: usize| match mean(inside(), column) {
-                Some(mean) => Some((Some(mean.ratio), summary::bounded(&mean))),
-                None => {
-                    let failed = |line: &Line<'_>| matches!(line.entries[column], Entry::Failed(_));
-                    inside().any(failed).then(|| (None, "failed".to_owned()))
-                }
-            };
-            if count > 0 {
-                let label = format!(
-                    "{}: {}\t{count} {}",
-                    title(table),
-                    group.title(),
-                    if count == 1 { "row" } else { "rows" }
-                );
-                rows.push(HeatRow { label, cells: (0..names.len()).map(cell).collect() });
+/// One row per allocator, the least mean of the first table first.
+fn means<'a>(result: &'a LabResult, lines: &[Line<'_>], tables: &[Table]) -> Vec<MeanRow<'a>> {
+    let of = |table: Table| lines.iter().filter(move |line| line.table == table);
+    let row = |(column, allocator): (usize, &'a Allocator)| {
+        let cell = |table: &Table| match mean(of(*table), column) {
+            Some(mean) => (bounded(&mean), mean.rows, mean.failed),
+            None => {
+                let failed = |line: &&Line<'_>| matches!(line.entries[column], Entry::Failed(_));
+                ("-".to_owned(), 0, of(*table).filter(failed).count())
             }
-        }
-    }
-    let mut charts = heat::charts("groups", "Means by group", &rows, names);
-    if let Some(last) = charts.last_mut() {
-        last.show_scale();
-    }
-    charts
-}
-
-fn heat(lines: &[Line<'_>], names: &[&str]) -> Vec<Section> {
-    let section = |table: Table| {
-        let part = |group: Group| {
-            let rows: Vec<HeatRow> =
-                of(lines, table).filter(|line| line.group() == group).map(HeatRow::of).collect();
-            let id = slug(&format!("heat {} {}", title(table), group.title()));
-            let heading = format!("{}: {}", title(table), group.title().to_lowercase());
-            heat::charts(&id, &heading, &rows, names)
         };
-        let charts = Group::ALL.into_iter().flat_map(part).collect();
-        Section::new(format!("heat-{}", slug(title(table))), title(table), charts)
+        let first = tables.first().and_then(|table| mean(of(*table), column));
+        let cells = tables.iter().map(cell).collect();
+        (first.map_or(f64::INFINITY, |mean| mean.ratio), MeanRow { name: &allocator.name, cells })
     };
-    Table::ALL.into_iter().filter_map(section).collect()
+    let mut rows: Vec<_> = result.allocators.iter().enumerate().map(row).collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn bars(lines: &[Line<'_>], names: &[&str], colours: &Colours) -> Vec<Section> {
-    let section = |group: Group| {
-        let inside = lines.iter().enumerate().filter(|(_, line)| line.group() == group);
-        let charts =
-            inside.map(|(number, line)| bars::row(format!("row-{number}"), line, names, colours));
-        let id = format!("bars-{}", slug(group.title()));
-        Section::new(id, group.title(), charts.collect())
+fn all_rows(result: &LabResult, lines: &[Line<'_>], table: Table) -> AllRows {
+    let group = |group: Group| {
+        let inside: Vec<&Line<'_>> = lines
+            .iter()
+            .filter(|line| line.table == table && line.result.case.group == group)
+            .collect();
+        let cell = |column: usize| match mean(inside.iter().copied(), column) {
+            Some(mean) => Cell::new(bounded(&mean), None, Some(mean.ratio)),
+            None => Cell::new("-".into(), None, None),
+        };
+        let means = (0..result.allocators.len()).map(cell).collect();
+        let rows = inside.iter().map(|line| row(line)).collect();
+        GroupRows { title: group.title(), means, rows }
     };
-    Group::ALL.into_iter().filter_map(section).collect()
+    let groups = Group::ALL.into_iter().map(group).filter(|group| !group.rows.is_empty());
+    AllRows { title: title(table), groups: groups.collect() }
 }
 
-/// Sections by what is drawn: those that every result has first, then any others.
-fn curves(result: &LabResult, colours: &Colours) -> Vec<Section> {
-    let known = [
-        (Plot::SCALING, "Throughput by threads"),
-        (Plot::RSS, "Resident memory over time"),
-        (Plot::MALLOC_LATENCY, "Latency of malloc"),
-        (Plot::FREE_LATENCY, "Latency of free"),
-    ];
-    let mut kinds = known.map(|(plot, title)| (plot.key.to_string(), title.to_owned())).to_vec();
-    for plot in result.cases.iter().flat_map(|case| case.case.plots.iter()) {
-        if !kinds.iter().any(|(key, _)| **key == *plot.key) {
-            kinds.push((plot.key.to_string(), format!("{} by {}", &*plot.y, &*plot.x)));
-        }
+fn row(line: &Line<'_>) -> Row {
+    Row {
+        label: line.label.clone(),
+        standing: match line.standing() {
+            Standing::Wins => "ahead",
+            Standing::Ties => "tied",
+            Standing::Loses => "behind",
+            Standing::Unknown => "unknown",
+        },
+        ratio: line.subject.map_or("-".into(), ratio),
+        noise: format!("{:.0}%", line.noise * 100.0),
+        unit: line.unit,
+        cells: line.entries.iter().map(Cell::of).collect(),
     }
-    let section = |(key, title): &(String, String)| {
-        let charts = result.cases.iter().filter_map(|case| {
-            let plot = case.case.plots.iter().find(|plot| *plot.key == **key)?;
-            curves::chart(case, plot, result, colours)
-        });
-        Section::new(format!("curves-{}", slug(key)), title, charts.collect())
-    };
-    kinds.iter().filter_map(section).collect()
-}
-
-fn allocators(result: &LabResult, colours: &Colours) -> Vec<AllocatorDetails> {
-    let all = result.allocators.iter().map(|allocator| AllocatorDetails {
-        told: allocator.clone(),
-        colour: colours.of(&allocator.name),
-        dash: colours.dash(&allocator.name),
-        own: allocator.name == SUBJECT,
-    });
-    all.collect()
 }

@@ -155,18 +155,20 @@ mod tests {
 
     #[test]
     fn instructions_are_classified() {
-        let kind = |bytes: &[u8]| {
-            let step = step(bytes);
-            (step.reads(), step.writes(), step.flow)
-        };
         use FlowControl::{Call, ConditionalBranch, IndirectBranch, IndirectCall, Next, Return};
-        assert_eq!(kind(&[0x48, 0xff, 0x07]), (true, true, Next), "inc [rdi]");
-        assert_eq!(kind(&[0x5b]), (true, false, Next), "pop rbx");
-        assert_eq!(kind(&[0xe8, 0, 0, 0, 0]), (false, true, Call), "call");
-        assert_eq!(kind(&[0xff, 0x17]), (true, true, IndirectCall), "call [rdi]");
-        assert_eq!(kind(&[0xc3]), (true, false, Return), "ret");
-        assert_eq!(kind(&[0x74, 0x00]), (false, false, ConditionalBranch), "je");
-        assert_eq!(kind(&[0xff, 0x27]), (true, false, IndirectBranch), "jmp [rdi]");
+        let table: [(&str, &[u8], bool, bool, FlowControl); 7] = [
+            ("inc [rdi]", &[0x48, 0xff, 0x07], true, true, Next),
+            ("pop rbx", &[0x5b], true, false, Next),
+            ("call", &[0xe8, 0, 0, 0, 0], false, true, Call),
+            ("call [rdi]", &[0xff, 0x17], true, true, IndirectCall),
+            ("ret", &[0xc3], true, false, Return),
+            ("je", &[0x74, 0x00], false, false, ConditionalBranch),
+            ("jmp [rdi]", &[0xff, 0x27], true, false, IndirectBranch),
+        ];
+        for (name, bytes, reads, writes, flow) in table {
+            let step = step(bytes);
+            assert_eq!((step.reads(), step.writes(), step.flow), (reads, writes, flow), "{name}");
+        }
         let exchange = [0xf0, 0x48, 0x0f, 0xb1, 0x0f];
         assert!(step(&exchange).locked, "lock cmpxchg [rdi], rcx");
         assert_eq!(accesses(&exchange), [(0x5000, 8, true)]);

@@ -4,14 +4,24 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+use std::path::Path;
+
 mod decode;
-mod maps;
 mod tracee;
 
 pub use decode::{Access, Step};
 pub use iced_x86::FlowControl;
-pub use maps::Mapping;
+pub use proc_maps::MapRange;
 pub use tracee::{Stop, Tracee};
 
 /// The registers of a stopped thread.
 pub type Registers = libc::user_regs_struct;
+
+/// Whether an address lies in a mapping of this file.
+pub fn in_object(mappings: &[MapRange], file: &Path, address: u64) -> bool {
+    let inside = |map: &MapRange| {
+        let offset = (address as usize).checked_sub(map.start());
+        map.filename() == Some(file) && offset.is_some_and(|offset| offset < map.size())
+    };
+    mappings.iter().any(inside)
+}

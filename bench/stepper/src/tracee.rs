@@ -1,7 +1,7 @@
 //! A process under ptrace.
 
 use crate::decode::LONGEST;
-use crate::{Mapping, Registers, Step};
+use crate::{Registers, Step};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::InstructionInfoFactory;
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
@@ -10,8 +10,9 @@ use nix::sys::ptrace;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use proc_maps::MapRange;
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
@@ -110,27 +111,15 @@ impl Tracee {
         ptrace::setregs(self.threads[at], registers).context("cannot set the registers")
     }
 
-    /// Executes one instruction of a thread and returns its registers then; only one that
-    /// `may_block` is waited for no longer than until it sleeps, and there are none.
+    /// Executes one instruction of a thread and returns its registers then. One that `may_block` is
+    /// not waited for: there may be none, and [`Tracee::poll`] has them later.
     pub fn step(&mut self, at: usize, may_block: bool) -> Result<Option<Registers>> {
         ptrace::step(self.threads[at], None).context("cannot step")?;
-        if !may_block {
-            let status = self.wait(at, None)?;
-            return self.stopped(at, status);
+        if may_block {
+            return self.poll(at);
         }
-        let thread = self.threads[at];
-        let stat = format!("/proc/{}/task/{thread}/stat", self.child.id());
-        loop {
-            if let Some(registers) = self.poll(at)? {
-                return Ok(Some(registers));
-            }
-            // The state stands behind the name, which is in parentheses.
-            let stat = fs::read_to_string(&stat)?;
-            if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')) {
-                return Ok(None);
-            }
-            std::thread::yield_now();
-        }
+        let status = self.wait(at, None)?;
+        self.stopped(at, status)
     }
 
     /// Looks whether a thread that sleeps in a system call goes on.
@@ -189,9 +178,8 @@ impl Tracee {
     }
 
     /// What is mapped now.
-    pub fn mappings(&self) -> Result<Vec<Mapping>> {
-        let text = fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
-        Ok(text.lines().filter_map(Mapping::parse).collect())
+    pub fn mappings(&self) -> Result<Vec<MapRange>> {
+        Ok(proc_maps::get_process_maps(i32::try_from(self.child.id())?)?)
     }
 }
 

@@ -1,178 +1,76 @@
 //! What is measured, and how it is told.
 
 use super::Args;
-use super::golden::{self, Golden};
-use super::trace::{self, Counts, Stretch, Target};
+use super::golden::{Table, round};
+use super::trace::{self, Counts, Target};
 use crate::library;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One counted call: `symbol(first, second)`. The block that `maker(maker_size)` returns
-/// takes the place of `first`; `dropper` gets the result.
-struct Row {
-    name: &'static str,
-    symbol: &'static str,
-    maker: &'static str,
-    maker_size: usize,
-    first: usize,
-    second: usize,
-    dropper: &'static str,
-}
-
-const NOBODY: &str = "-";
-
-const fn malloc(name: &'static str, size: usize) -> Row {
-    Row {
-        name,
-        symbol: "malloc",
-        maker: NOBODY,
-        maker_size: 0,
-        first: size,
-        second: 0,
-        dropper: "free",
-    }
-}
-
-const ROWS: [Row; 13] = [
-    malloc("malloc(16)", 16),
-    malloc("malloc(64)", 64),
-    malloc("malloc(1024)", 1024),
-    malloc("malloc(4096)", 4096),
-    malloc("malloc(32768)", 32768),
-    Row {
-        symbol: "free",
-        maker: "malloc",
-        maker_size: 64,
-        dropper: NOBODY,
-        ..malloc("free(64)", 0)
-    },
-    Row { symbol: "calloc", second: 64, ..malloc("calloc(1, 64)", 1) },
-    Row {
-        symbol: "realloc",
-        maker: "malloc",
-        maker_size: 60,
-        second: 64,
-        ..malloc("realloc(60 -> 64)", 0)
-    },
+/// Each counted call, and what subject.c is told for it: the function, who makes its block and of
+/// what size, its two arguments, and who gets the result.
+pub(super) const CALLS: [(&str, &str); 13] = [
+    ("malloc(16)", "malloc - 0 16 0 free"),
+    ("malloc(64)", "malloc - 0 64 0 free"),
+    ("malloc(1024)", "malloc - 0 1024 0 free"),
+    ("malloc(4096)", "malloc - 0 4096 0 free"),
+    ("malloc(32768)", "malloc - 0 32768 0 free"),
+    ("free(64)", "free malloc 64 0 0 -"),
+    ("calloc(1, 64)", "calloc - 0 1 64 free"),
+    ("realloc(60 -> 64)", "realloc malloc 60 0 64 free"),
     // Its blocks stay in use.
-    Row {
-        symbol: "malloc_usable_size",
-        maker: "malloc",
-        maker_size: 64,
-        dropper: NOBODY,
-        ..malloc("malloc_usable_size(64)", 0)
-    },
-    Row { symbol: "_Znwm", dropper: "_ZdlPv", ..malloc("new(64)", 64) },
-    Row {
-        symbol: "_ZdlPv",
-        maker: "_Znwm",
-        maker_size: 64,
-        dropper: NOBODY,
-        ..malloc("delete(64)", 0)
-    },
-    Row {
-        symbol: "_ZdlPvm",
-        maker: "_Znwm",
-        maker_size: 64,
-        second: 64,
-        dropper: NOBODY,
-        ..malloc("sized delete(64)", 0)
-    },
-    Row {
-        symbol: "_ZnwmSt11align_val_t",
-        second: 64,
-        dropper: "_ZdlPvSt11align_val_t",
-        ..malloc("aligned new(64, 64)", 64)
-    },
+    ("malloc_usable_size(64)", "malloc_usable_size malloc 64 0 0 -"),
+    ("new(64)", "_Znwm - 0 64 0 _ZdlPv"),
+    ("delete(64)", "_ZdlPv _Znwm 64 0 0 -"),
+    ("sized delete(64)", "_ZdlPvm _Znwm 64 0 64 -"),
+    ("aligned new(64, 64)", "_ZnwmSt11align_val_t - 0 64 64 _ZdlPvSt11align_val_t"),
 ];
 
 /// The two halves of a batch, in the order of the subject's series.
-const BATCHES: [&str; 2] = ["malloc(64)", "free(64)"];
+pub(super) const BATCHES: [&str; 2] = ["malloc(64)", "free(64)"];
 const BATCH: f64 = 1000.0;
 
 /// A row whose calls agree less often than this gets a warning.
 const AGREEMENT_PERCENT: usize = 80;
 
-/// All figures of one library; `None` where it does not define the function.
-pub(super) struct Column {
-    /// The library.
-    pub(super) name: String,
-    /// Single calls.
-    pub(super) calls: Vec<(&'static str, Option<Counts>)>,
-    /// Instructions per call in batches.
-    pub(super) batches: Vec<(&'static str, Option<f64>)>,
-}
-
-impl Column {
-    /// The figures of the single call `name`.
-    pub(super) fn call(&self, name: &str) -> Option<Counts> {
-        self.measured_calls().find(|call| call.0 == name).map(|call| call.1)
-    }
-
-    /// The amortised figure of `name`.
-    pub(super) fn amortised(&self, name: &str) -> Option<f64> {
-        self.measured_batches().find(|batch| batch.0 == name).map(|batch| batch.1)
-    }
-
-    /// The single calls that exist.
-    pub(super) fn measured_calls(&self) -> impl Iterator<Item = (&'static str, Counts)> {
-        self.calls.iter().filter_map(|(name, counts)| counts.map(|counts| (*name, counts)))
-    }
-
-    /// The amortised figures that exist.
-    pub(super) fn measured_batches(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        self.batches.iter().filter_map(|(name, figure)| figure.map(|figure| (*name, figure)))
-    }
-}
-
 /// Measures, prints, and compares cairn's column with the golden table.
 pub(super) fn run(args: &Args) -> Result<()> {
-    ensure!(!(args.update && args.peers_only), "--update needs cairn's own figures");
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let subject = compile_subject(&folder.path().canonicalize()?)?;
-    let mut columns = Vec::new();
-    if !args.peers_only {
-        columns.push(measure(&subject, "cairn", &preload(&library::build()?.shared)?)?);
-    }
+    let cairn = Target::Preload(library::build()?.shared.canonicalize()?);
+    let mut columns = vec![("cairn".to_owned(), measure(&subject, "cairn", &cairn)?)];
     for peer in &args.library {
         let (name, target) = resolve(peer)?;
-        columns.push(measure(&subject, &name, &target)?);
+        let table = measure(&subject, &name, &target)?;
+        columns.push((name, table));
     }
-    ensure!(!columns.is_empty(), "--peers-only without a --library measures nothing");
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&json(&columns))?);
-    } else {
-        print_table(&columns);
-    }
-    if args.peers_only { Ok(()) } else { judge(&columns[0], args.update) }
+    print(&columns);
+    judge(&columns[0].1, args.update)
 }
 
-fn judge(cairn: &Column, update: bool) -> Result<()> {
+fn judge(cairn: &Table, update: bool) -> Result<()> {
     let path = library::workspace().join("docs/results/fast-path-golden.toml");
-    let over = golden::over_the_yardstick(cairn);
-    for line in &over {
-        eprintln!("over the yardstick: {line}");
-    }
+    let over = cairn.over_the_yardstick();
+    over.iter().for_each(|line| eprintln!("over the yardstick: {line}"));
     if update {
-        std::fs::write(&path, golden::render(cairn)?).context("cannot write the golden table")?;
-        eprintln!("wrote docs/results/fast-path-golden.toml");
+        std::fs::write(&path, cairn.render()).context("cannot write the golden table")?;
+        eprintln!("wrote {}", path.display());
         ensure!(over.is_empty(), "the new table breaks the yardstick");
         return Ok(());
     }
-    let found = Golden::read(&path)?.compare(cairn);
-    for line in &found.worse {
-        eprintln!("worse than golden: {line}");
-    }
-    for line in &found.better {
-        eprintln!("better than golden: {line}");
-    }
-    if !found.better.is_empty() {
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("no {}; write it with --update", path.display()))?;
+    let golden: Table = toml::from_str(&text).context(path.display().to_string())?;
+    let (worse, better) = golden.compare(cairn);
+    worse.iter().for_each(|line| eprintln!("worse than golden: {line}"));
+    better.iter().for_each(|line| eprintln!("better than golden: {line}"));
+    if !better.is_empty() {
         eprintln!("`cargo xtask fast-path --update` keeps what was gained");
     }
-    if !over.is_empty() || !found.worse.is_empty() {
-        bail!("{} counts are too high", over.len() + found.worse.len());
+    if !over.is_empty() || !worse.is_empty() {
+        bail!("{} counts are too high", over.len() + worse.len());
     }
     Ok(())
 }
@@ -190,127 +88,82 @@ fn compile_subject(folder: &Path) -> Result<PathBuf> {
     Ok(subject)
 }
 
-fn preload(path: &Path) -> Result<Target> {
-    let absolute = path.canonicalize().with_context(|| format!("no {}", path.display()))?;
-    Ok(Target::Preload(absolute))
-}
-
 /// The column name and target that a `--library` names.
 fn resolve(peer: &Path) -> Result<(String, Target)> {
     if peer == Path::new("glibc") {
         return Ok(("glibc".into(), Target::Glibc));
     }
+    let path = peer.canonicalize().with_context(|| format!("no {}", peer.display()))?;
     let name = peer.file_name().context("a library is a file")?.to_string_lossy();
     let name = name.split(".so").next().unwrap_or(&name).trim_start_matches("lib").to_owned();
-    Ok((name, preload(peer)?))
+    Ok((name, Target::Preload(path)))
 }
 
-fn measure(subject: &Path, name: &str, target: &Target) -> Result<Column> {
-    let mut calls = Vec::new();
-    for row in &ROWS {
-        let arguments = [
-            "call".into(),
-            row.symbol.into(),
-            row.maker.into(),
-            row.maker_size.to_string(),
-            row.first.to_string(),
-            row.second.to_string(),
-            row.dropper.into(),
-        ];
-        let stretches = trace::run(subject, &arguments, target)
-            .with_context(|| format!("{name}: cannot trace {}", row.name))?;
-        let counts = stretches.as_deref().and_then(|stretches| {
-            let (mode, agreeing) = mode(stretches)?;
-            if agreeing * 100 < stretches.len() * AGREEMENT_PERCENT {
-                let all = stretches.len();
-                eprintln!("warning: {name}: {}: only {agreeing} of {all} calls agree", row.name);
-            }
-            Some(mode)
-        });
-        calls.push((row.name, counts));
+fn measure(subject: &Path, name: &str, target: &Target) -> Result<Table> {
+    let trace = |what: &str, arguments: &str| {
+        let counts = trace::run(subject, arguments.split(' '), target);
+        counts.with_context(|| format!("{name}: cannot trace {what}"))
+    };
+    let mut table = Table::default();
+    for (call, arguments) in CALLS {
+        let [counts, _] = trace(call, &format!("call {arguments}"))?;
+        let Some((mode, agreeing)) = mode(&counts) else { continue };
+        if agreeing * 100 < counts.len() * AGREEMENT_PERCENT {
+            eprintln!("warning: {name}: {call}: only {agreeing} of {} calls agree", counts.len());
+        }
+        table.calls.insert(call.to_owned(), mode);
     }
-    let stretches = trace::run(subject, &["batch".into()], target)
-        .with_context(|| format!("{name}: cannot trace the batches"))?;
-    let batches = BATCHES.iter().zip(0..).map(|(name, series)| {
-        (*name, stretches.as_deref().and_then(|stretches| median_per_call(stretches, series)))
-    });
-    Ok(Column { name: name.into(), calls, batches: batches.collect() })
+    for (batch, counts) in BATCHES.iter().zip(trace("the batches", "batch")?) {
+        table.amortised.extend(median_per_call(&counts).map(|figure| (batch.to_string(), figure)));
+    }
+    Ok(table)
 }
 
 /// The most frequent outcome and how often it came; of two as frequent the cheaper.
-fn mode(stretches: &[Stretch]) -> Option<(Counts, usize)> {
+fn mode(counts: &[Counts]) -> Option<(Counts, usize)> {
     let mut seen: HashMap<Counts, usize> = HashMap::new();
-    for stretch in stretches {
-        *seen.entry(stretch.counts).or_default() += 1;
+    for counts in counts {
+        *seen.entry(*counts).or_default() += 1;
     }
     seen.into_iter().max_by_key(|&(counts, times)| (times, std::cmp::Reverse(counts)))
 }
 
-fn median_per_call(stretches: &[Stretch], series: u64) -> Option<f64> {
-    let of_series = stretches.iter().filter(|stretch| stretch.series == series);
-    let mut totals: Vec<u64> = of_series.map(|stretch| stretch.counts.instructions).collect();
+fn median_per_call(batches: &[Counts]) -> Option<f64> {
+    let mut totals: Vec<u64> = batches.iter().map(|counts| counts.instructions).collect();
     totals.sort_unstable();
     let median = *totals.get(totals.len() / 2)?;
-    Some(golden::round(median as f64 / BATCH))
+    Some(round(median as f64 / BATCH))
 }
 
-fn print_table(columns: &[Column]) {
+fn print(columns: &[(String, Table)]) {
     println!("instructions loads/stores/branches/calls (+ instructions in other libraries)\n");
-    let width = columns.iter().map(|column| column.name.len()).max().unwrap_or(0).max(18) + 2;
-    let line = |first: &str, cells: Vec<String>| {
-        let cells: String = cells.iter().map(|cell| format!("{cell:<width$}")).collect();
+    let width = columns.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(18) + 2;
+    let line = |first: &str, cell: &dyn Fn(&(String, Table)) -> Option<String>| {
+        let cells = columns.iter().map(|column| cell(column).unwrap_or_else(|| "-".to_owned()));
+        let cells: String = cells.map(|cell| format!("{cell:<width$}")).collect();
         println!("{}", format!("{first:<30}{cells}").trim_end());
     };
-    line("", columns.iter().map(|column| column.name.clone()).collect());
-    for (name, _) in &columns[0].calls {
-        line(name, columns.iter().map(|column| cell(column.call(name))).collect());
+    line("", &|(name, _)| Some(name.clone()));
+    for (name, _) in CALLS {
+        line(name, &|(_, table)| table.calls.get(name).map(Counts::to_string));
     }
-    for (name, _) in &columns[0].batches {
-        let figure = |column: &Column| match column.amortised(name) {
-            Some(figure) => format!("{figure:.2}"),
-            None => NOBODY.into(),
-        };
-        line(&format!("amortised {name}"), columns.iter().map(figure).collect());
+    for name in BATCHES {
+        let figure = |table: &Table| Some(format!("{:.2}", table.amortised.get(name)?));
+        line(&format!("amortised {name}"), &|(_, table)| figure(table));
     }
-}
-
-fn cell(counts: Option<Counts>) -> String {
-    let Some(counts) = counts else { return NOBODY.into() };
-    let Counts { instructions, loads, stores, branches, calls, outside } = counts;
-    let elsewhere = if outside == 0 { String::new() } else { format!(" +{outside}") };
-    format!("{instructions:>3} {loads}/{stores}/{branches}/{calls}{elsewhere}")
-}
-
-fn json(columns: &[Column]) -> serde_json::Value {
-    let column = |column: &Column| {
-        let calls: HashMap<_, _> = column.calls.iter().copied().collect();
-        let amortised: HashMap<_, _> = column.batches.iter().copied().collect();
-        serde_json::json!({ "library": column.name, "calls": calls, "amortised": amortised })
-    };
-    columns.iter().map(column).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stretch(series: u64, instructions: u64) -> Stretch {
-        Stretch { series, counts: Counts { instructions, ..Counts::default() } }
-    }
-
     #[test]
-    fn the_most_frequent_outcome_wins_and_the_cheaper_of_two() {
-        let three = [stretch(0, 12), stretch(0, 90), stretch(0, 12)];
-        assert_eq!(mode(&three).map(|(counts, times)| (counts.instructions, times)), Some((12, 2)));
-        let two = [stretch(0, 90), stretch(0, 12)];
-        assert_eq!(mode(&two).map(|(counts, times)| (counts.instructions, times)), Some((12, 1)));
-        assert!(mode(&[]).is_none());
-    }
-
-    #[test]
-    fn batches_report_the_median_of_their_own_series() {
-        let all = [stretch(0, 19_500), stretch(1, 1), stretch(0, 50_000), stretch(0, 19_000)];
-        assert_eq!(median_per_call(&all, 0), Some(19.5));
-        assert_eq!(median_per_call(&all, 2), None);
+    fn the_most_frequent_outcome_wins_and_batches_report_their_median() {
+        let counts = |instructions| Counts { instructions, ..Counts::default() };
+        assert_eq!(mode(&[12, 90, 12].map(counts)), Some((counts(12), 2)));
+        assert_eq!(mode(&[90, 12].map(counts)), Some((counts(12), 1)));
+        assert_eq!(mode(&[]), None);
+        assert_eq!(median_per_call(&[19_500, 50_000, 19_000].map(counts)), Some(19.5));
+        assert_eq!(median_per_call(&[]), None);
     }
 }

@@ -1,15 +1,14 @@
 //! Runs the subject under ptrace and counts what it executes between its marks.
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use stepper::{FlowControl, Mapping, Step, Stop, Tracee};
+use stepper::{FlowControl, MapRange, Step, Stop, Tracee, in_object};
 
 /// What one call executed inside the library under test.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 pub(super) struct Counts {
     /// Instructions of any kind; a `rep` string instruction is one.
     pub(super) instructions: u64,
@@ -22,11 +21,22 @@ pub(super) struct Counts {
     /// Calls.
     pub(super) calls: u64,
     /// Instructions in other libraries on the way: `memset`, the loader's TLS helper.
-    #[serde(skip_deserializing)]
+    #[serde(skip)]
     pub(super) outside: u64,
 }
 
 impl Counts {
+    /// Those that the golden table has, by their names.
+    pub(super) fn named(&self) -> [(&'static str, u64); 5] {
+        [
+            ("instructions", self.instructions),
+            ("loads", self.loads),
+            ("stores", self.stores),
+            ("branches", self.branches),
+            ("calls", self.calls),
+        ]
+    }
+
     fn add(&mut self, step: &Step) {
         use FlowControl::{
             Call, ConditionalBranch, IndirectBranch, IndirectCall, Return, UnconditionalBranch,
@@ -41,16 +51,15 @@ impl Counts {
     }
 }
 
-/// One marked stretch of the subject.
-pub(super) struct Stretch {
-    /// Which of the subject's series it belongs to.
-    pub(super) series: u64,
-    /// What it executed.
-    pub(super) counts: Counts,
+impl Display for Counts {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        let Counts { instructions, loads, stores, branches, calls, outside } = self;
+        write!(text, "{instructions:>3} {loads}/{stores}/{branches}/{calls}")?;
+        if *outside > 0 { write!(text, " +{outside}") } else { Ok(()) }
+    }
 }
 
 /// Whose instructions are counted.
-#[derive(Clone)]
 pub(super) enum Target {
     /// The C library the subject is linked with.
     Glibc,
@@ -64,13 +73,13 @@ const END: u64 = 2;
 /// The exit status of a subject that did not find one of its functions.
 const ABSENT: i32 = 77;
 
-/// Runs `subject` with `arguments` and returns its stretches in order; `None` when the
-/// function called is not the target's own.
-pub(super) fn run(
+/// Runs `subject` with `arguments` and returns what it executed between its marks, in order, for
+/// each of its two series; nothing when the function called is not the target's own.
+pub(super) fn run<'a>(
     subject: &Path,
-    arguments: &[String],
+    arguments: impl Iterator<Item = &'a str>,
     target: &Target,
-) -> Result<Option<Vec<Stretch>>> {
+) -> Result<[Vec<Counts>; 2]> {
     let mut command = Command::new(subject);
     command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
     if let Target::Preload(library) = target {
@@ -78,11 +87,11 @@ pub(super) fn run(
     }
     let mut tracee = Tracee::start(&mut command)?;
     let mut map = None;
-    let mut stretches = Vec::new();
+    let mut counted = [Vec::new(), Vec::new()];
     loop {
         match tracee.resume()? {
-            Stop::Exited(0) => return Ok(Some(stretches)),
-            Stop::Exited(ABSENT) => return Ok(None),
+            Stop::Exited(0) => return Ok(counted),
+            Stop::Exited(ABSENT) => return Ok(Default::default()),
             Stop::Exited(status) => bail!("the traced program exited with status {status}"),
             Stop::Breakpoint => {}
         }
@@ -90,39 +99,42 @@ pub(super) fn run(
         if registers.rax != BEGIN {
             continue;
         }
-        if map.is_none() {
-            map = Some(Map::of(tracee.mappings()?, subject, target)?);
+        let map = match &mut map {
+            Some(map) => map,
+            none => none.insert(Map::of(tracee.mappings()?, subject, target)?),
+        };
+        if !map.in_library(registers.rsi) {
+            return Ok(Default::default());
         }
-        let map = map.as_ref().context("the memory map was just read")?;
-        if !has(&map.library, registers.rsi) {
-            return Ok(None);
-        }
-        stretches.push(Stretch { series: registers.rdi, counts: count(&mut tracee, map)? });
+        counted[registers.rdi as usize].push(count(&mut tracee, map)?);
     }
 }
 
-/// The executable mappings that matter.
+/// What is mapped where, and the two files that matter.
 struct Map {
-    library: Vec<Mapping>,
-    subject: Vec<Mapping>,
+    mappings: Vec<MapRange>,
+    library: PathBuf,
+    subject: PathBuf,
 }
 
 impl Map {
-    fn of(mut code: Vec<Mapping>, subject: &Path, target: &Target) -> Result<Self> {
-        code.retain(|mapping| mapping.executable);
-        let (subject, mut library): (Vec<_>, Vec<_>) =
-            code.into_iter().partition(|mapping| mapping.path == subject);
-        library.retain(|mapping| match target {
-            Target::Glibc => mapping.path.ends_with("libc.so.6"),
-            Target::Preload(library) => mapping.path == *library,
-        });
-        ensure!(!library.is_empty(), "the library under test was not loaded");
-        Ok(Self { library, subject })
+    fn of(mappings: Vec<MapRange>, subject: &Path, target: &Target) -> Result<Self> {
+        let is_target = |path: &&Path| match target {
+            Target::Glibc => path.ends_with("libc.so.6"),
+            Target::Preload(library) => path == library,
+        };
+        let library = mappings.iter().filter_map(MapRange::filename).find(is_target);
+        let library = library.context("the library under test was not loaded")?.to_owned();
+        Ok(Self { mappings, library, subject: subject.to_owned() })
     }
-}
 
-fn has(code: &[Mapping], address: u64) -> bool {
-    code.iter().any(|mapping| mapping.range.contains(&address))
+    fn in_library(&self, address: u64) -> bool {
+        in_object(&self.mappings, &self.library, address)
+    }
+
+    fn in_subject(&self, address: u64) -> bool {
+        in_object(&self.mappings, &self.subject, address)
+    }
 }
 
 /// Counts from the present mark to the next.
@@ -133,16 +145,16 @@ fn count(tracee: &mut Tracee, map: &Map) -> Result<Counts> {
     loop {
         let address = registers.rip;
         let step = tracee.decoded(address)?;
-        if step.is_breakpoint() && has(&map.subject, address) {
+        if step.is_breakpoint() && map.in_subject(address) {
             ensure!(registers.rax == END, "a mark inside a counted stretch");
             registers.rip += 1;
             tracee.set_registers(0, registers)?;
             return Ok(counts);
         }
         if !(step.repeated && address == previous) {
-            if has(&map.library, address) {
+            if map.in_library(address) {
                 counts.add(&step);
-            } else if !has(&map.subject, address) {
+            } else if !map.in_subject(address) {
                 counts.outside += 1;
             }
         }

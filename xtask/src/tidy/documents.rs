@@ -1,20 +1,17 @@
 //! The rules of the documents: links that lead somewhere, no words that do not belong.
 
-use super::{Report, files_below, files_in};
+use super::Report;
 use anyhow::{Context, Result};
-use std::path::Path;
+use pulldown_cmark::{Event, Parser, Tag};
+use std::path::{Path, PathBuf};
 
-pub(super) fn check(root: &Path, report: &mut Report) -> Result<()> {
-    let mut documents = files_in(root, "md")?;
-    if root.join("docs").exists() {
-        documents.extend(files_below(&root.join("docs"), "md")?);
-    }
+pub(super) fn check(root: &Path, documents: &[PathBuf], report: &mut Report) -> Result<()> {
     for path in documents {
         let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path)?;
+        let text = std::fs::read_to_string(path)?;
         let folder = path.parent().context("a document stands in a folder")?;
         for (number, target) in links(&text) {
-            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
             let to = if file.is_empty() { path.clone() } else { folder.join(file) };
             if !to.exists() {
                 report.fail(&name, number, "link", format!("{target} does not exist"));
@@ -30,31 +27,17 @@ pub(super) fn check(root: &Path, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The targets of links to files and headings, each with its line; code apart.
-fn links(text: &str) -> Vec<(usize, &str)> {
-    let mut found = Vec::new();
-    let mut fenced = false;
-    for (number, line) in (1..).zip(text.lines()) {
-        if line.trim_start().starts_with("```") {
-            fenced = !fenced;
-        }
-        if fenced {
-            continue;
-        }
-        let definition = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
-        let mut targets: Vec<&str> = definition.iter().map(|(_, target)| target.trim()).collect();
-        for (at, _) in line.match_indices("](") {
-            let in_code = line[..at].matches('`').count() % 2 == 1 && line[at..].contains('`');
-            let target = line[at + 2..].split([')', ' ']).next().unwrap_or("");
-            // A link's text may itself be code; then the backquotes before it are paired.
-            if !in_code {
-                targets.push(target);
-            }
-        }
-        let local = |target: &&str| !target.contains("://") && !target.starts_with("mailto:");
-        found.extend(targets.into_iter().filter(local).map(|target| (number, target)));
-    }
-    found
+/// The targets of links to files and headings, each with its line.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let target = |event| match event {
+        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => Some(dest_url),
+        _ => None,
+    };
+    let all = Parser::new(text).into_offset_iter().filter_map(|(event, at)| {
+        let line = text[..at.start].matches('\n').count() + 1;
+        Some((line, target(event)?.into_string()))
+    });
+    all.filter(|(_, to)| !to.contains("://") && !to.starts_with("mailto:")).collect()
 }
 
 /// The anchor of a heading line.
@@ -70,8 +53,10 @@ mod tests {
 
     #[test]
     fn documents_are_searched_for_links() {
-        let text = "[a](b.md) `[c](d)` [e](https://f) [`g`](h.md#i)\n```\n[j](k)\n```\n[l]: m.md";
-        assert_eq!(links(text), [(1, "b.md"), (1, "h.md#i"), (5, "m.md")]);
+        let text = "[a](b.md) `[c](d)` [e](https://f) [`g`](h.md#i)\n```\n[j](k)\n```\n[l] ![m](n)\n\n[l]: o.md";
+        let found = links(text);
+        let found: Vec<(usize, &str)> = found.iter().map(|(line, to)| (*line, &**to)).collect();
+        assert_eq!(found, [(1, "b.md"), (1, "h.md#i"), (5, "o.md"), (5, "n")]);
         assert_eq!(slug("## Why not: `calloc`?").as_deref(), Some("why-not-calloc"));
     }
 }

@@ -8,10 +8,12 @@
 mod documents;
 mod source;
 
-use crate::library;
-use anyhow::{Context, Result, bail};
+use crate::library::{shell, workspace};
+use anyhow::{Result, bail};
 use source::Source;
 use std::path::{Path, PathBuf};
+use toml::Value;
+use xshell::cmd;
 
 /// Options.
 #[derive(clap::Args)]
@@ -53,10 +55,10 @@ const DENIED_WORDS: [&str; 12] = [
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let root = library::workspace();
+    let root = workspace();
     let mut report = Report::default();
     let mut core = Vec::new();
-    for path in files_below(&root.join("crates"), "rs")? {
+    for path in files(&[":(glob)crates/**/*.rs", ":(exclude,glob)crates/**/tests/**"])? {
         let source = Source::read(root, &path)?;
         report.budget(&source.path, source.lines, FILE_LINES);
         report.check_words(&source.path, &source.text);
@@ -71,8 +73,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         check_reach(source, &mut report);
     }
     let manifest = std::fs::read_to_string(root.join("crates/cairn/Cargo.toml"))?;
-    check_manifest(&manifest, &mut report);
-    documents::check(root, &mut report)?;
+    check_manifest(&manifest, &mut report)?;
+    let documents = files(&[":(glob)*.md", ":(glob)docs/**/*.md"])?;
+    documents::check(root, &documents, &mut report)?;
     let lines = |source: &&Source| source.code.len();
     let code: usize = core.iter().map(|source| lines(&source)).sum();
     let is_hot = |source: &&Source| HOT.contains(&source.room());
@@ -209,46 +212,33 @@ fn check_reach(source: &Source, report: &mut Report) {
 }
 
 /// The core depends on libc alone.
-fn check_manifest(manifest: &str, report: &mut Report) {
-    let mut section = "";
-    for (number, line) in (1..).zip(manifest.lines()) {
-        if line.starts_with('[') {
-            section = line;
-        }
-        let is_ours = section.ends_with("dependencies]") && !section.contains("dev-dependencies");
-        let key = line.split_once('=').map(|(key, _)| key.trim());
-        let strange = is_ours && key.is_some_and(|key| key != "libc" && !section.starts_with(key));
-        if strange {
-            let reason = format!("`{line}`: the core depends on libc alone");
-            report.fail("crates/cairn/Cargo.toml", number, "dependencies", reason);
+fn check_manifest(manifest: &str, report: &mut Report) -> Result<()> {
+    let manifest: toml::Table = manifest.parse()?;
+    let targets = manifest.get("target").and_then(Value::as_table);
+    let tables =
+        targets.into_iter().flat_map(|targets| targets.values().filter_map(Value::as_table));
+    for table in tables.chain([&manifest]) {
+        for kind in ["dependencies", "build-dependencies"] {
+            let dependencies = table.get(kind).and_then(Value::as_table);
+            for name in dependencies.into_iter().flat_map(toml::Table::keys) {
+                if name != "libc" {
+                    let reason = format!("`{name}`: the core depends on libc alone");
+                    report.fail("crates/cairn/Cargo.toml", 1, "dependencies", reason);
+                }
+            }
         }
     }
+    Ok(())
 }
 
-/// The files of `folder` itself that end in `extension`, in order.
-fn files_in(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in folder.read_dir().with_context(|| format!("no {}", folder.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|end| end == extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// The same with every folder below it; `tests` and `target` folders apart.
-fn files_below(folder: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let mut found = files_in(folder, extension)?;
-    for entry in folder.read_dir()? {
-        let path = entry?.path();
-        let apart = path.ends_with("tests") || path.ends_with("target");
-        if path.is_dir() && !apart {
-            found.extend(files_below(&path, extension)?);
-        }
-    }
-    Ok(found)
+/// The files of the workspace that git knows, or would take, and that match one of these patterns.
+fn files(patterns: &[&str]) -> Result<Vec<PathBuf>> {
+    let shell = shell()?;
+    let list = cmd!(shell, "git ls-files --cached --others --exclude-standard --deduplicate");
+    let list = list.args(["--"]).args(patterns).quiet().read()?;
+    // What was removed may still be known.
+    let paths = list.lines().map(|path| workspace().join(path));
+    Ok(paths.filter(|path| path.exists()).collect())
 }
 
 /// Whether `word` stands in `line`, and not as part of a longer one.
@@ -311,6 +301,6 @@ mod tests {
     fn the_core_may_depend_on_libc() {
         let manifest = "[dependencies]\nlibc = \"0\"\nrand = \"0\"\n[dev-dependencies]\nx = \"0\"\n\
                         [target.'cfg(unix)'.dependencies]\nlibc = \"0\"\nloom = \"0\"\n";
-        assert_eq!(failures(|report| check_manifest(manifest, report)), 2);
+        assert_eq!(failures(|report| check_manifest(manifest, report).unwrap()), 2);
     }
 }

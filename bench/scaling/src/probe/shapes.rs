@@ -1,7 +1,6 @@
 //! What the threads do.
 
-use super::block::{Block, Slot};
-use super::{Apart, Order, Shape, Worker};
+use super::{Apart, Block, Order, Shape, Slot, Worker};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// Blocks that a thread keeps, or a ring has room for.
@@ -11,6 +10,8 @@ const BATCH: usize = 32;
 const LOOKS: usize = 16;
 /// Slots in one cache line.
 const LANE: usize = 8;
+
+type Set = Apart<[[Slot; LANE]; SET / LANE]>;
 
 #[derive(Default)]
 struct Batch {
@@ -23,38 +24,30 @@ const EMPTY: u8 = 0;
 const BUSY: u8 = 1;
 const FULL: u8 = 2;
 
-/// Through what threads hand blocks over; each shape has its own part.
+/// Through what threads hand blocks over; each shape uses a part of it.
 pub(super) struct Exchange {
-    rings: Vec<Apart<[[Slot; LANE]; SET / LANE]>>,
-    lanes: Vec<Apart<[Slot; LANE]>>,
+    sets: Vec<Set>,
     batches: Vec<Batch>,
     slots: Vec<Apart<Slot>>,
-    sets: Vec<Apart<[[Slot; LANE]; SET / LANE]>>,
+    /// Numbers of sets that nobody has.
     boxes: Vec<Apart<AtomicUsize>>,
     turn: Apart<AtomicUsize>,
 }
 
-fn many<T: Default>(wanted: bool, count: usize) -> Vec<T> {
-    std::iter::repeat_with(T::default).take(if wanted { count } else { 0 }).collect()
-}
-
 impl Exchange {
+    /// What the order's shape does not use is empty: it would lie between the blocks.
     pub(super) fn new(order: &Order) -> Exchange {
-        let (shape, threads) = (order.shape, order.threads);
-        let larson = shape == Shape::LarsonLike;
-        let exchange = Exchange {
-            rings: many(shape == Shape::Pairs, threads / 2),
-            lanes: many(shape == Shape::OneToAll, threads),
-            batches: many(shape == Shape::AnyConsumer, threads),
-            slots: many(shape == Shape::Swap, 4 * threads),
-            sets: many(larson, 2 * threads),
-            boxes: many(larson, threads),
+        let threads = order.threads;
+        let of = |used: &[Shape], count| if used.contains(&order.shape) { count } else { 0 };
+        let sets = of(&[Shape::Pairs, Shape::OneToAll, Shape::LarsonLike], 2 * threads);
+        let boxes = threads..threads + of(&[Shape::LarsonLike], threads);
+        Exchange {
+            sets: (0..sets).map(|_| Set::default()).collect(),
+            batches: (0..of(&[Shape::AnyConsumer], threads)).map(|_| Batch::default()).collect(),
+            slots: (0..of(&[Shape::Swap], 4 * threads)).map(|_| Apart::default()).collect(),
+            boxes: boxes.map(|set| Apart(AtomicUsize::new(set))).collect(),
             turn: Apart::default(),
-        };
-        for (at, set) in exchange.boxes.iter().enumerate() {
-            set.0.store(threads + at, Ordering::Relaxed);
         }
-        exchange
     }
 }
 
@@ -64,14 +57,14 @@ pub(super) fn work(worker: &mut Worker, exchange: &Exchange) -> ! {
     let first_half = me % 2 == 0;
     match worker.common.order.shape {
         Shape::Local => local(worker, size),
-        Shape::Pairs if first_half => produce(worker, &exchange.rings[me / 2].0, size),
-        Shape::Pairs => consume(worker, &exchange.rings[me / 2].0),
+        Shape::Pairs if first_half => produce(worker, &exchange.sets[me / 2].0, size),
+        Shape::Pairs => consume(worker, &exchange.sets[me / 2].0),
         Shape::AnyConsumer if first_half => fill(worker, &exchange.batches, size),
         Shape::AnyConsumer => empty(worker, &exchange.batches),
         Shape::Swap => swap(worker, &exchange.slots, size),
         Shape::LarsonLike => replace(worker, exchange, size),
-        Shape::OneToAll if me == 0 => serve(worker, &exchange.lanes[1..], size),
-        Shape::OneToAll => consume(worker, std::slice::from_ref(&exchange.lanes[me].0)),
+        Shape::OneToAll if me == 0 => serve(worker, &exchange.sets, size),
+        Shape::OneToAll => consume(worker, &exchange.sets[me].0[..1]),
         Shape::PingPong => take_turns(worker, &exchange.turn.0, size),
     }
 }
@@ -80,7 +73,7 @@ fn local(worker: &mut Worker, size: usize) -> ! {
     let mut set: [Option<Block>; SET] = [const { None }; SET];
     loop {
         for slot in &mut set {
-            if let Some(block) = slot.replace(worker.allocate(size)) {
+            if let Some(block) = slot.replace(Block::new(size)) {
                 worker.free(block);
             }
         }
@@ -90,7 +83,7 @@ fn local(worker: &mut Worker, size: usize) -> ! {
 fn produce(worker: &mut Worker, ring: &[[Slot; LANE]], size: usize) -> ! {
     loop {
         for slot in ring.as_flattened() {
-            let block = worker.allocate(size);
+            let block = Block::new(size);
             while !slot.is_empty() {
                 worker.wait();
             }
@@ -133,7 +126,7 @@ fn fill(worker: &mut Worker, batches: &[Batch], size: usize) -> ! {
     loop {
         let batch = claim(worker, batches, EMPTY);
         for slot in &batch.slots.0 {
-            slot.put(worker.allocate(size));
+            slot.put(Block::new(size));
             worker.count();
         }
         batch.state.0.store(FULL, Ordering::Release);
@@ -154,9 +147,9 @@ fn empty(worker: &mut Worker, batches: &[Batch]) -> ! {
 
 fn swap(worker: &mut Worker, slots: &[Apart<Slot>], size: usize) -> ! {
     loop {
-        let block = worker.allocate(size);
+        let block = Block::new(size);
         let slot = &slots[worker.random.usize(..slots.len())].0;
-        if let Some(block) = slot.swap(Some(block)) {
+        if let Some(block) = slot.swap(block) {
             worker.free(block);
         }
     }
@@ -170,7 +163,7 @@ fn replace(worker: &mut Worker, exchange: &Exchange, size: usize) -> ! {
             let slot = &set[worker.random.usize(..SET)];
             let old = slot.take();
             let fresh = worker.random.usize(size / 4..=size * 4);
-            slot.put(worker.allocate(fresh));
+            slot.put(Block::new(fresh));
             if let Some(block) = old {
                 worker.free(block);
             }
@@ -180,11 +173,11 @@ fn replace(worker: &mut Worker, exchange: &Exchange, size: usize) -> ! {
     }
 }
 
-fn serve(worker: &mut Worker, lanes: &[Apart<[Slot; LANE]>], size: usize) -> ! {
+fn serve(worker: &mut Worker, sets: &[Set], size: usize) -> ! {
     loop {
-        for lane in lanes {
-            for slot in lane.0.iter().filter(|slot| slot.is_empty()) {
-                slot.put(worker.allocate(size));
+        for set in &sets[1..worker.common.order.threads] {
+            for slot in set.0[0].iter().filter(|slot| slot.is_empty()) {
+                slot.put(Block::new(size));
                 worker.count();
             }
         }
@@ -199,7 +192,7 @@ fn take_turns(worker: &mut Worker, turn: &AtomicUsize, size: usize) -> ! {
             worker.wait();
         }
         turn.store(next, Ordering::Release);
-        let block = worker.allocate(size);
+        let block = Block::new(size);
         worker.free(block);
     }
 }

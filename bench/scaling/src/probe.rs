@@ -3,21 +3,19 @@
 //! It runs at full speed until every thread has done its share of warming up, writes one
 //! line of JSON ([`Ready`]), and goes on until it is killed or its input ends.
 
-mod block;
 mod shapes;
-mod users;
 
-pub use users::Users;
-
-use block::Block;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use std::hint::black_box;
 use std::io::Read;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64};
 use std::time::Duration;
 
 /// Who frees what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Shape {
     /// Each thread frees its own, the oldest of 64 first.
     Local,
@@ -54,8 +52,8 @@ impl Shape {
     }
 }
 
-/// What to run; the probe's arguments.
-#[derive(Clone, Debug, clap::Args)]
+/// What to run; the probe's argument, as JSON.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Who frees what.
     pub shape: Shape,
@@ -67,14 +65,6 @@ pub struct Order {
     pub warm_up: u64,
 }
 
-impl Order {
-    /// The order as arguments.
-    pub fn words(&self) -> [String; 4] {
-        let Order { shape, threads, size, warm_up } = self;
-        [shape.name(), threads.to_string(), size.to_string(), warm_up.to_string()]
-    }
-}
-
 /// What the tracer has to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ready {
@@ -82,12 +72,86 @@ pub struct Ready {
     pub malloc: u64,
     /// The address of free.
     pub free: u64,
-    /// The address of a byte: 1 while the users of blocks are noted.
-    pub noting: u64,
-    /// The address of the table of users.
-    pub users: u64,
+    /// The address of a byte that is to be 1 while the program is traced.
+    pub traced: u64,
     /// The threads, in order.
     pub threads: Vec<i32>,
+}
+
+/// The least that a block has room for: its size.
+const LEAST: usize = 8;
+
+/// A block that carries its size in its first eight bytes.
+///
+/// Invariant 1: a live block from malloc that belongs to this value alone, of at least
+/// 8 bytes, the first eight of which are its size.
+struct Block(NonNull<usize>);
+
+impl Block {
+    /// Allocates; writes the first word and the last byte.
+    #[inline(always)]
+    fn new(size: usize) -> Block {
+        let size = size.max(LEAST);
+        // SAFETY: malloc takes any size.
+        let raw = black_box(unsafe { libc::malloc(size) });
+        let block = NonNull::new(raw.cast::<usize>()).expect("memory for a block");
+        if size > LEAST {
+            // SAFETY: the last byte of a fresh block.
+            unsafe { block.cast::<u8>().add(size - 1).write_volatile(1) };
+        }
+        // SAFETY: a fresh block of at least 8 bytes; malloc aligns those to 8 or more.
+        unsafe { block.write_volatile(size) };
+        Block(block)
+    }
+
+    /// Frees.
+    #[inline(always)]
+    fn free(self) {
+        // SAFETY: invariant 1; `self` is consumed, so it is freed once.
+        unsafe { libc::free(black_box(self.0.as_ptr()).cast()) };
+    }
+
+    /// Its size, which is read from the block.
+    #[inline(always)]
+    fn size(&self) -> usize {
+        // SAFETY: invariant 1.
+        unsafe { self.0.read_volatile() }
+    }
+}
+
+/// A place for one block that threads share.
+///
+/// Invariant 1: null, or a block that belongs to the slot.
+#[derive(Default)]
+struct Slot(AtomicPtr<usize>);
+
+impl Slot {
+    /// Puts a block in, and takes out what was there.
+    #[inline(always)]
+    fn swap(&self, block: Block) -> Option<Block> {
+        // What was there belonged to the slot and now to nobody else: Block's invariant.
+        NonNull::new(self.0.swap(block.0.as_ptr(), AcqRel)).map(Block)
+    }
+
+    /// Takes the block out, if there is one. One thread at a time takes from a slot.
+    #[inline(always)]
+    fn take(&self) -> Option<Block> {
+        let block = NonNull::new(self.0.load(Acquire))?;
+        self.0.store(std::ptr::null_mut(), Release);
+        Some(Block(block))
+    }
+
+    /// Puts a block into an empty slot. One thread at a time puts into a slot.
+    #[inline(always)]
+    fn put(&self, block: Block) {
+        self.0.store(block.0.as_ptr(), Release);
+    }
+
+    /// Whether there is nothing in it.
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        self.0.load(Acquire).is_null()
+    }
 }
 
 /// On lines of its own.
@@ -98,24 +162,12 @@ struct Apart<T>(T);
 /// What all threads know.
 struct Common {
     order: Order,
-    users: Users,
-    noting: Apart<AtomicBool>,
+    traced: Apart<AtomicBool>,
     progress: Vec<Apart<AtomicU64>>,
     threads: Vec<AtomicI32>,
 }
 
 impl Common {
-    fn new(order: Order) -> std::io::Result<Common> {
-        let threads = order.threads;
-        Ok(Common {
-            order,
-            users: Users::new()?,
-            noting: Apart(AtomicBool::new(true)),
-            progress: std::iter::repeat_with(Apart::default).take(threads).collect(),
-            threads: std::iter::repeat_with(AtomicI32::default).take(threads).collect(),
-        })
-    }
-
     fn is_warm(&self) -> bool {
         self.progress.iter().all(|done| done.0.load(Relaxed) >= self.order.warm_up)
     }
@@ -124,8 +176,7 @@ impl Common {
         Ready {
             malloc: (libc::malloc as *const ()).addr() as u64,
             free: (libc::free as *const ()).addr() as u64,
-            noting: self.noting.0.as_ptr().addr() as u64,
-            users: self.users.address(),
+            traced: self.traced.0.as_ptr().addr() as u64,
             threads: self.threads.iter().map(|thread| thread.load(Relaxed)).collect(),
         }
     }
@@ -140,22 +191,10 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    #[inline(always)]
-    fn allocate(&self, size: usize) -> Block {
-        let block = Block::new(size);
-        if self.common.noting.0.load(Relaxed) {
-            self.common.users.note(block.address(), size, self.index);
-        }
-        block
-    }
-
     /// Reads the block's first word and frees it.
     #[inline(always)]
     fn free(&mut self, block: Block) {
-        let size = block.size();
-        if self.common.noting.0.load(Relaxed) {
-            self.common.users.note(block.address(), size, self.index);
-        }
+        black_box(block.size());
         block.free();
         self.count();
     }
@@ -177,15 +216,22 @@ impl Worker<'_> {
     /// Other threads may need this core, but for a traced thread, which has one to itself.
     #[inline(always)]
     fn give_way(&self) {
-        if self.common.noting.0.load(Relaxed) {
+        if !self.common.traced.0.load(Relaxed) {
             std::thread::yield_now();
         }
     }
 }
 
 /// Runs the program; it returns only on an error.
-pub fn run(order: Order) -> anyhow::Result<()> {
-    let common = Common::new(order)?;
+pub fn run(order: &str) -> anyhow::Result<()> {
+    let order: Order = serde_json::from_str(order)?;
+    let threads = order.threads;
+    let common = Common {
+        order,
+        traced: Apart::default(),
+        progress: (0..threads).map(|_| Apart::default()).collect(),
+        threads: (0..threads).map(|_| AtomicI32::default()).collect(),
+    };
     let exchange = shapes::Exchange::new(&common.order);
     std::thread::scope(|scope| {
         for index in 0..common.order.threads {
