@@ -17,7 +17,7 @@ const MOST: usize = 400;
 /// account. The first and the last point are exact; those between are the kernel's
 /// counters, because the exact figure costs milliseconds on a big heap and holds up every
 /// mmap and munmap of the process meanwhile.
-pub struct Sampler {
+pub(crate) struct Sampler {
     shared: &'static Shared,
     thread: libc::pthread_t,
     /// MiB, exact, when the sampler was up.
@@ -46,7 +46,7 @@ impl Shared {
 impl Sampler {
     /// Starts sampling every `every`. Start it after the workload's own lists are there and
     /// touched, and before the first block.
-    pub fn start(every: Duration) -> Sampler {
+    pub(crate) fn start(every: Duration) -> Sampler {
         let mut curve: Curve = vec![[1.0; 2]; MOST + 1];
         curve.clear();
         let state = Mutex::new(State { curve, stop: false });
@@ -68,7 +68,7 @@ impl Sampler {
     }
 
     /// Ends with a last point.
-    pub fn finish(self) -> Curve {
+    fn finish(self) -> Curve {
         self.shared.lock().stop = true;
         self.shared.changed.notify_all();
         // SAFETY: the thread was created in `start` and is joined once, `self` being consumed.
@@ -78,7 +78,7 @@ impl Sampler {
 
     /// Ends, and adds to the results the curve as `rss` and what the process took beyond its
     /// state at the start: `after_mib` now, `mean_mib` over time, `heap_mib` at the peak.
-    pub fn report(self, mut results: Results) -> Results {
+    pub(crate) fn report(self, mut results: Results) -> Results {
         let before = self.before;
         let curve = self.finish();
         for (key, mib) in [
@@ -93,7 +93,7 @@ impl Sampler {
 }
 
 /// The mean of y over x: every stretch counts by its length.
-pub fn mean(curve: &[[f64; 2]]) -> f64 {
+fn mean(curve: &[[f64; 2]]) -> f64 {
     let stretches = || curve.iter().zip(curve.iter().skip(1));
     let area: f64 = stretches().map(|(a, b)| (b[0] - a[0]) * (a[1] + b[1]) / 2.0).sum();
     let length: f64 = stretches().map(|(a, b)| b[0] - a[0]).sum();
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn a_block_that_comes_and_goes_is_seen() {
         let sampler = Sampler::start(Duration::from_millis(1));
-        let block = crate::malloc::Block::paged(64 << 20, 1);
+        let block = crate::malloc::Block::paged(64 << 20);
         std::thread::sleep(Duration::from_millis(30));
-        block.free(1);
+        drop(block);
         std::thread::sleep(Duration::from_millis(30));
         let results = sampler.report(Results::default());
         let curve = &results.curves["rss"];
