@@ -9,15 +9,16 @@ const LONGEST: u64 = 1_000_000_000_000;
 
 /// The latencies of one thread's operations, in ticks, to three digits.
 ///
-/// Memory is reserved up front: recording allocates nothing.
-pub(crate) struct Latencies {
+/// Memory is reserved up front: recording allocates nothing. With `TIMED` false, the operations
+/// are done and not measured.
+pub(crate) struct Latencies<const TIMED: bool = true> {
     mallocs: Histogram<u64>,
     frees: Histogram<u64>,
 }
 
-impl Latencies {
+impl<const TIMED: bool> Latencies<TIMED> {
     /// No operations yet.
-    pub(crate) fn new() -> Latencies {
+    pub(crate) fn new() -> Self {
         let empty = || Histogram::new_with_bounds(1, LONGEST, 3).expect("valid bounds");
         Latencies { mallocs: empty(), frees: empty() }
     }
@@ -37,6 +38,9 @@ impl Latencies {
     /// wherever it falls.
     #[inline(always)]
     pub(crate) fn make(&mut self, size: usize) -> Block {
+        if !TIMED {
+            return Block::new(size);
+        }
         let start = ticks();
         let block = Block::new(size);
         self.mallocs.saturating_record(ticks_since(start));
@@ -46,6 +50,9 @@ impl Latencies {
     /// Frees, with the first word in the cache, as after the block's last use.
     #[inline(always)]
     pub(crate) fn free(&mut self, block: Block) {
+        if !TIMED {
+            return;
+        }
         block.check();
         let start = ticks();
         drop(block);
@@ -54,21 +61,18 @@ impl Latencies {
 
     /// Adds the percentiles of all threads' operations: p50 to the maximum as `malloc_p50` ...
     /// `free_max`, the means as `malloc_mean` and `free_mean`, and the curves `malloc` and
-    /// `free`, whose x is 1/(1 - quantile). `overhead_ns` and `resolution_ns` are the counter's.
-    pub(crate) fn report(threads: &[Latencies], results: &mut Results) {
+    /// `free`, whose x is 1/(1 - quantile). `overhead_ns` is the counter's.
+    pub(crate) fn report(threads: &[Self], results: &mut Results) {
         let ns_per_tick = ns_per_tick();
-        let mut all = Latencies::new();
+        let mut all = Self::new();
         for thread in threads {
             all.mallocs.add(&thread.mallocs).expect("equal bounds");
             all.frees.add(&thread.frees).expect("equal bounds");
         }
         percentiles("malloc", &all.mallocs, ns_per_tick, results);
         percentiles("free", &all.frees, ns_per_tick, results);
-        for (key, ticks) in
-            [("overhead_ns", overhead_ticks()), ("resolution_ns", resolution_ticks())]
-        {
-            results.values.insert(key.to_owned(), ticks as f64 * ns_per_tick);
-        }
+        let overhead_ns = overhead_ticks() as f64 * ns_per_tick;
+        results.values.insert("overhead_ns".to_owned(), overhead_ns);
     }
 }
 
@@ -130,24 +134,13 @@ fn overhead_ticks() -> u64 {
     samples[500]
 }
 
-/// The counter's smallest step: below it latencies cannot be told apart. Any two readings are
-/// a multiple of it apart.
-fn resolution_ticks() -> u64 {
-    let first = ticks();
-    (0..10_000).fold(0, |step, _| gcd(ticks_since(first), step))
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn percentiles_are_those_of_the_samples() {
-        let mut all = Latencies::new();
+        let mut all = Latencies::<true>::new();
         (1..=1000).for_each(|ticks| all.mallocs.saturating_record(ticks));
         let mut results = Results::default();
         percentiles("malloc", &all.mallocs, 2.0, &mut results);

@@ -7,7 +7,7 @@
 //! 4-64 KiB and rarely one of 1 MiB; some blocks are freed by the next thread.
 //!
 //! Reading the counter is contained in every latency: `overhead_ns`; latencies are multiples
-//! of its steps: `resolution_ns`, some 10 ns on some processors, which the means average out.
+//! of its steps, some 10 ns on some processors, which the means average out.
 //! `ns_plain` is the same mix without any measuring, `ns` with it. On a machine with fewer
 //! free cores than threads the maximum is a turn of the scheduler.
 
@@ -78,9 +78,9 @@ const fn case(name: &'static str, about: &'static str, run: fn(&Settings) -> Res
 
 fn run(settings: &Settings, threads: usize, requests: usize) -> Results {
     let requests = settings.scaled(requests).div_ceil(threads);
-    let (plain, operations, _) = pass(threads, requests, |_| Untimed);
+    let (plain, operations, _) = pass::<false>(threads, requests);
     let ns_plain = plain.as_nanos() as f64 / operations as f64;
-    let (time, operations, latencies) = pass(threads, requests, |_| Latencies::new());
+    let (time, operations, latencies) = pass::<true>(threads, requests);
     assert_eq!(latencies.iter().map(Latencies::count).sum::<u64>(), operations as u64);
     let mut results = Results::ns(time, operations);
     results.values.insert("ns_plain".to_owned(), ns_plain);
@@ -89,143 +89,112 @@ fn run(settings: &Settings, threads: usize, requests: usize) -> Results {
 }
 
 /// All threads serve `requests` requests each, after a quarter as many to warm up: the
-/// time, the number of operations, and what the meters show.
-fn pass<M: Meter + Send>(
+/// time, the number of operations, and their latencies.
+fn pass<const TIMED: bool>(
     threads: usize,
     requests: usize,
-    meter: impl Fn(usize) -> M,
-) -> (Duration, usize, Vec<M>) {
+) -> (Duration, usize, Vec<Latencies<TIMED>>) {
     let mail = Mail::ring(threads, 1, QUEUE).into_iter().enumerate();
     let (time, servers) = team::timed(
-        mail.map(|(at, mail)| (Server::new(at, threads, mail), meter(at))),
-        |(mut server, meter)| {
-            server.work(&mut Untimed, requests / 4);
+        mail.map(|(at, mail)| Server::new(at, threads, mail)),
+        |mut server| {
+            server.work(requests / 4);
             server.operations = 0;
-            (server, meter)
+            server.latencies.clear();
+            server
         },
-        |(server, meter)| server.work(meter, requests),
-        |(mut server, meter)| {
+        |server| server.work(requests),
+        |mut server| {
             server.mail.close(drop);
-            (server.operations, meter)
+            (server.operations, server.latencies)
         },
     );
-    let (operations, meters): (Vec<usize>, Vec<M>) = servers.into_iter().unzip();
-    (time, operations.iter().sum(), meters)
-}
-
-/// How a block is made and freed.
-trait Meter {
-    fn make(&mut self, size: usize) -> Block;
-    fn free(&mut self, block: Block);
-}
-
-struct Untimed;
-
-impl Meter for Untimed {
-    #[inline(always)]
-    fn make(&mut self, size: usize) -> Block {
-        Block::new(size)
-    }
-
-    #[inline(always)]
-    fn free(&mut self, block: Block) {
-        drop(block);
-    }
-}
-
-impl Meter for Latencies {
-    #[inline(always)]
-    fn make(&mut self, size: usize) -> Block {
-        self.make(size)
-    }
-
-    #[inline(always)]
-    fn free(&mut self, block: Block) {
-        self.free(block);
-    }
+    let (operations, latencies): (Vec<usize>, Vec<_>) = servers.into_iter().unzip();
+    (time, operations.iter().sum(), latencies)
 }
 
 /// One thread's blocks.
-struct Server {
+struct Server<const TIMED: bool> {
     rng: fastrand::Rng,
     objects: Vec<Block>,
     /// The request's blocks; empty between requests.
     burst: Vec<Block>,
     mail: Mail<Block>,
     operations: usize,
+    latencies: Latencies<TIMED>,
 }
 
-impl Server {
-    fn new(at: usize, threads: usize, mail: Mail<Block>) -> Server {
+impl<const TIMED: bool> Server<TIMED> {
+    fn new(at: usize, threads: usize, mail: Mail<Block>) -> Self {
         Server {
             rng: fastrand::Rng::with_seed(at as u64),
             objects: Vec::with_capacity(OBJECTS / threads),
             burst: Vec::with_capacity(BURST.end() + 2),
             mail,
             operations: 0,
+            latencies: Latencies::new(),
         }
     }
 
-    fn work(&mut self, meter: &mut impl Meter, requests: usize) {
+    fn work(&mut self, requests: usize) {
         while self.objects.len() < self.objects.capacity() {
             let size = self.rng.usize(OBJECT);
-            let object = self.make(meter, size);
+            let object = self.make(size);
             self.objects.push(object);
         }
         for _ in 0..requests {
-            self.request(meter);
+            self.request();
         }
     }
 
-    fn request(&mut self, meter: &mut impl Meter) {
+    fn request(&mut self) {
         for _ in 0..self.rng.usize(BURST) {
             // As many in each octave as in the next.
             let most = 32 << self.rng.u32(0..=5);
             let size = self.rng.usize(most / 2..=most);
-            let block = self.make(meter, size);
+            let block = self.make(size);
             self.burst.push(block);
         }
         let small = self.burst.len();
         if self.rng.u32(0..BUFFER_ONE_IN) == 0 {
             let size = self.rng.usize(BUFFER);
-            let buffer = self.make(meter, size);
+            let buffer = self.make(size);
             self.burst.push(buffer);
         }
         if self.rng.u32(0..LARGE_ONE_IN) == 0 {
-            let large = self.make(meter, LARGE);
+            let large = self.make(LARGE);
             self.burst.push(large);
         }
         for _ in 0..2 {
             let (size, at) = (self.rng.usize(OBJECT), self.rng.usize(0..self.objects.len()));
-            let fresh = self.make(meter, size);
+            let fresh = self.make(size);
             let old = std::mem::replace(&mut self.objects[at], fresh);
-            self.free(meter, old);
+            self.free(old);
         }
         while let Some(block) = self.burst.pop() {
             let hand_over = self.burst.len() < small && self.rng.u32(0..HANDED_OVER_ONE_IN) == 0;
             if !hand_over {
-                self.free(meter, block);
+                self.free(block);
             } else if let Err(block) = self.mail.send(0, block) {
-                self.free(meter, block);
+                self.free(block);
             }
         }
-        let operations = &mut self.operations;
         self.mail.receive(|block| {
-            meter.free(block);
-            *operations += 1;
+            self.latencies.free(block);
+            self.operations += 1;
         });
     }
 
     #[inline(always)]
-    fn make(&mut self, meter: &mut impl Meter, size: usize) -> Block {
+    fn make(&mut self, size: usize) -> Block {
         self.operations += 1;
-        meter.make(size)
+        self.latencies.make(size)
     }
 
     #[inline(always)]
-    fn free(&mut self, meter: &mut impl Meter, block: Block) {
+    fn free(&mut self, block: Block) {
         self.operations += 1;
-        meter.free(block);
+        self.latencies.free(block);
     }
 }
 
@@ -237,7 +206,7 @@ mod tests {
     fn every_operation_is_in_the_percentiles() {
         for threads in [1, 3] {
             let requests = 400 / threads;
-            let (_, operations, _) = pass(threads, requests, |_| Untimed);
+            let (_, operations, _) = pass::<false>(threads, requests);
             // Some 34 operations of either kind per request.
             let expected = (2 * 34 * threads * requests) as f64;
             assert!(

@@ -57,40 +57,52 @@ fn run(settings: &Settings) -> Results {
     sampler.report(results)
 }
 
+/// Blocks of one kind of lifetime.
+struct Store {
+    blocks: VecDeque<Held>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Store {
+    /// With room for blocks of the smallest mean, and some to spare.
+    fn new(limit: usize) -> Store {
+        Store { blocks: touched(limit / 28 + 1000).into(), bytes: 0, limit }
+    }
+
+    fn put(&mut self, block: Held) {
+        self.bytes += block.size();
+        self.blocks.push_back(block);
+    }
+
+    /// The block at `at`, whose place the oldest takes.
+    fn take(&mut self, at: usize) -> Held {
+        let block = self.blocks.swap_remove_front(at).expect("a place in use");
+        self.bytes -= block.size();
+        block
+    }
+}
+
 /// One thread's blocks.
 struct Server {
     rng: fastrand::Rng,
-    temporary: VecDeque<Held>,
-    cached: Vec<Held>,
-    long_lived: VecDeque<Held>,
+    temporary: Store,
+    cached: Store,
+    long_lived: Store,
     mail: Mail<Held>,
-    /// Bytes of the three kinds, and the limits of the latter two.
-    temporary_bytes: usize,
-    cached_bytes: usize,
-    cached_limit: usize,
-    long_lived_bytes: usize,
-    long_lived_limit: usize,
     most_live: usize,
     made: usize,
 }
 
 impl Server {
     fn new(seed: u64, share: f64, mail: Mail<Held>) -> Server {
-        let cached_limit = (CACHED as f64 * share) as usize;
-        let long_lived_limit = (LONG_LIVED as f64 * share) as usize;
-        // At the smallest mean, with some to spare.
-        let room = |limit: usize| limit / 28 + 1000;
+        let store = |limit: usize| Store::new((limit as f64 * share) as usize);
         Server {
             rng: fastrand::Rng::with_seed(seed),
-            temporary: touched(TEMPORARY + 1).into(),
-            cached: touched(room(cached_limit)),
-            long_lived: touched(room(long_lived_limit)).into(),
+            temporary: Store::new(0),
+            cached: store(CACHED),
+            long_lived: store(LONG_LIVED),
             mail,
-            temporary_bytes: 0,
-            cached_bytes: 0,
-            cached_limit,
-            long_lived_bytes: 0,
-            long_lived_limit,
             most_live: 0,
             made: 0,
         }
@@ -98,48 +110,40 @@ impl Server {
 
     /// From 32 B up to 2 KiB and back.
     fn work(&mut self) {
-        let total = TURNS * self.cached_limit as f64;
+        let total = TURNS * self.cached.limit as f64;
         let mut allocated = 0;
         while (allocated as f64) < total {
             let mean = mean_size(allocated as f64 / total);
             for _ in 0..64 {
-                self.temporary(mean);
-                allocated += self.lasting(mean);
+                allocated += self.step(mean);
             }
             self.mail.receive(drop);
-            let live = self.temporary_bytes + self.cached_bytes + self.long_lived_bytes;
+            let live = self.temporary.bytes + self.cached.bytes + self.long_lived.bytes;
             self.most_live = self.most_live.max(live);
         }
         self.mail.close(drop);
     }
 
-    /// A temporary block; the oldest ends.
-    fn temporary(&mut self, mean: usize) {
+    /// A temporary block, and a cached or long-lived one, in place of others; the latter's
+    /// size.
+    fn step(&mut self, mean: usize) -> usize {
         let block = self.make(mean);
-        self.temporary_bytes += block.size();
-        self.temporary.push_back(block);
-        if self.temporary.len() > TEMPORARY {
-            self.temporary_bytes -= self.temporary.pop_front().map_or(0, |old| old.size());
+        self.temporary.put(block);
+        if self.temporary.blocks.len() > TEMPORARY {
+            self.temporary.take(0);
         }
-    }
-
-    /// A cached or long-lived block in place of others; its size.
-    fn lasting(&mut self, mean: usize) -> usize {
         let block = self.make(mean);
         let size = block.size();
         if self.rng.u32(0..LONG_LIVED_ONE_IN) == 0 {
-            self.long_lived_bytes += size;
-            self.long_lived.push_back(block);
-            while self.long_lived_bytes > self.long_lived_limit {
-                self.long_lived_bytes -= self.long_lived.pop_front().map_or(0, |old| old.size());
+            self.long_lived.put(block);
+            while self.long_lived.bytes > self.long_lived.limit {
+                self.long_lived.take(0);
             }
             return size;
         }
-        self.cached_bytes += size;
-        self.cached.push(block);
-        while self.cached_bytes > self.cached_limit {
-            let old = self.cached.swap_remove(self.rng.usize(0..self.cached.len()));
-            self.cached_bytes -= old.size();
+        self.cached.put(block);
+        while self.cached.bytes > self.cached.limit {
+            let old = self.cached.take(self.rng.usize(0..self.cached.blocks.len()));
             if self.rng.u32(0..HANDED_OVER_ONE_IN) == 0 {
                 // Freed here after all if there is no room.
                 drop(self.mail.send(0, old));

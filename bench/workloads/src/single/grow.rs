@@ -150,17 +150,3 @@ impl Desk {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[should_panic = "chunk 2"]
-    fn a_wrong_byte_is_found() {
-        let pattern: Vec<u8> = (0..2 * PERIOD).map(|at| (at % PERIOD) as u8).collect();
-        let mut vector = pattern.repeat(2);
-        vector[600] ^= 1;
-        check(&[vector], &pattern, 4 * PERIOD);
-    }
-}

@@ -137,107 +137,76 @@ fn some<T: Serialize>(rng: &mut Rng, most: u32, item: impl Fn(&mut Rng) -> T) ->
     json!(items)
 }
 
+/// An object with fields of each kind: short texts, addresses, numbers, flags, nulls.
+fn record(rng: &mut Rng, [texts, addresses, numbers, flags, nulls]: [usize; 5]) -> Value {
+    let mut fields = serde_json::Map::new();
+    let mut add = |kind: &str, at, value| fields.insert(format!("{kind}_field_{at}"), value);
+    for at in 0..texts {
+        add("text", at, json!(words(rng, 4)));
+    }
+    for at in 0..addresses {
+        let address = format!("http://pbs.example.org/profile_images/{}.png", rng.u32(..));
+        add("address", at, json!(address));
+    }
+    for at in 0..numbers {
+        add("number", at, json!(rng.u32(0..400_000_000)));
+    }
+    for at in 0..flags {
+        add("flag", at, json!(rng.bool()));
+    }
+    for at in 0..nulls {
+        add("empty", at, Value::Null);
+    }
+    fields.into()
+}
+
 /// Messages of a social network: strings, many of them not ASCII or with escapes.
 fn messages(count: u32) -> String {
     let mut rng = Rng::with_seed(7);
-    let messages = list((0..count).map(|id| message(&mut rng, id, true)));
+    let messages = list((0..count).map(|_| message(&mut rng, true)));
     let metadata = json!({ "completed_in": 0.087, "query": "%E4%B8%80", "count": count });
     format!(r#"{{"statuses":[{messages}],"search_metadata":{metadata}}}"#)
 }
 
-fn message(rng: &mut Rng, id: u32, may_repeat: bool) -> Value {
+fn message(rng: &mut Rng, may_repeat: bool) -> Value {
     let entity = |rng: &mut Rng| json!({ "text": words(rng, 2), "indices": [rng.u32(0..70), rng.u32(70..140)] });
-    let mut message = json!({
-        "metadata": { "result_type": "recent", "iso_language_code": "ja" },
-        "created_at": "Sun Aug 31 00:29:15 +0000 2014",
-        "id_str": format!("5058748{:010}", id * 37),
-        "text": words(rng, 20),
-        "source": "<a href=\"http://example.org/\" rel=\"nofollow\">web</a>",
-        "truncated": false,
-        "in_reply_to_status_id": null, "in_reply_to_user_id": null, "geo": null,
-        "coordinates": null, "place": null,
-        "user": user(rng),
-        "retweet_count": rng.u32(0..500),
-        "favorite_count": rng.u32(0..500),
-        "entities": {
-            "hashtags": some(rng, 2, entity), "symbols": [], "urls": some(rng, 1, entity),
-            "mentions": some(rng, 3, entity),
-        },
-        "lang": "ja",
+    let mut message = record(rng, [4, 1, 2, 1, 5]);
+    message["text"] = json!(words(rng, 20));
+    message["metadata"] = record(rng, [2, 0, 0, 0, 0]);
+    message["user"] = record(rng, [10, 3, 7, 7, 1]);
+    message["user"]["description"] = json!(words(rng, 25));
+    message["entities"] = json!({
+        "hashtags": some(rng, 2, entity), "symbols": [], "urls": some(rng, 1, entity),
+        "mentions": some(rng, 3, entity),
     });
     if may_repeat && rng.bool() {
-        message["retweeted_status"] = self::message(rng, id + 1_000_000, false);
+        message["retweeted_status"] = self::message(rng, false);
     }
     message
 }
 
-fn user(rng: &mut Rng) -> Value {
-    let id = rng.u32(1_000_000..);
-    let mut user = json!({
-        "id": id, "id_str": id.to_string(), "name": words(rng, 3),
-        "screen_name": format!("user_{id}"), "location": words(rng, 2),
-        "description": words(rng, 25), "url": null, "utc_offset": 32_400,
-    });
-    for kind in ["followers", "friends", "listed", "favourites", "statuses"] {
-        user[format!("{kind}_count")] = json!(rng.u32(0..20_000));
-    }
-    for flag in ["protected", "geo_enabled", "verified", "is_translator", "default_profile"] {
-        user[flag] = json!(rng.bool());
-    }
-    for kind in ["background_image_url", "background_image_url_https", "image_url"] {
-        let address = format!("http://pbs.example.org/profile_images/{id}/{kind}.png");
-        user[format!("profile_{kind}")] = json!(address);
-    }
-    for kind in ["background", "link", "sidebar_border", "sidebar_fill", "text"] {
-        user[format!("profile_{kind}_color")] = json!(format!("{:06X}", rng.u32(..1 << 24)));
-    }
-    user
-}
-
 /// The programme of some theatres: small objects, which refer to one another by number.
 fn catalog(events: u32) -> String {
-    const FIRST: u32 = 138_586_341;
     let mut rng = Rng::with_seed(8);
-    let mut names = serde_json::Map::new();
-    for kind in ["areaNames", "audienceSubCategoryNames", "seatCategoryNames"] {
-        let name = |at: u32| ((FIRST + at * 11).to_string(), json!(words(&mut rng, 3)));
-        names.insert(kind.to_owned(), (0..20).map(name).collect());
-    }
-    let names = json!(names).to_string();
-    let ids = || (0..events).map(|at| FIRST + at * 30);
-    let topic = |rng: &mut Rng| 324_846_098 + rng.u32(0..20);
-    let events: Vec<String> = ids()
-        .map(|id| {
-            let event = json!({
-                "description": null, "id": id, "logo": null, "name": words(&mut rng, 6),
-                "subTopicIds": some(&mut rng, 5, topic), "topicIds": some(&mut rng, 5, topic),
-                "subjectCode": null, "subtitle": null,
-            });
-            format!(r#""{id}":{event}"#)
-        })
-        .collect();
-    let performances = list(ids().map(|id| performance(&mut rng, id)));
-    let (names, events) = (&names[1..names.len() - 1], events.join(","));
-    format!(r#"{{{names},"events":{{{events}}},"performances":[{performances}]}}"#)
-}
-
-fn performance(rng: &mut Rng, event: u32) -> Value {
-    let price = |rng: &mut Rng| {
-        json!({
-            "amount": rng.u32(10..200) * 500, "audienceSubCategoryId": 337_100_890,
-            "seatCategoryId": 338_937_235 + rng.u32(0..50),
-        })
+    let number = |rng: &mut Rng| 100_000_000 + rng.u32(0..400_000_000);
+    let area = |rng: &mut Rng| json!({ "areaId": number(rng), "blockIds": [] });
+    let seats =
+        |rng: &mut Rng| json!({ "areas": some(rng, 12, area), "seatCategoryId": number(rng) });
+    let names = json!([(); 3].map(|()| record(&mut rng, [20, 0, 0, 0, 0])));
+    let mut event = |at| {
+        let mut event = record(&mut rng, [1, 0, 1, 0, 4]);
+        event["subTopicIds"] = some(&mut rng, 5, number);
+        event["topicIds"] = some(&mut rng, 5, number);
+        format!(r#""{}":{event}"#, 138_586_341 + at * 30)
     };
-    let area = |rng: &mut Rng| json!({ "areaId": 205_705_993 + rng.u32(0..20), "blockIds": [] });
-    let seats = |rng: &mut Rng| {
-        let id = 338_937_235 + rng.u32(0..50);
-        json!({ "areas": some(rng, 12, area), "seatCategoryId": id })
-    };
-    json!({
-        "eventId": event, "id": event + 1, "logo": null, "prices": some(rng, 5, price),
-        "seatCategories": some(rng, 5, seats),
-        "start": rng.u32(1_372_701_600..1_400_000_000), "venueCode": "PLEYEL_PLEYEL",
-    })
+    let listed = (0..events).map(&mut event).collect::<Vec<_>>().join(",");
+    let performances = list((0..events).map(|_| {
+        let mut performance = record(&mut rng, [1, 0, 3, 0, 1]);
+        performance["prices"] = some(&mut rng, 5, |rng| record(rng, [0, 0, 3, 0, 0]));
+        performance["seatCategories"] = some(&mut rng, 5, seats);
+        performance
+    }));
+    format!(r#"{{"names":{names},"events":{{{listed}}},"performances":[{performances}]}}"#)
 }
 
 /// The outline of a country: pairs of numbers with many digits.

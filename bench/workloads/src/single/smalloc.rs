@@ -18,37 +18,49 @@ pub(crate) const ALONE: &[Workload] = &[
         Group::Single,
         "600,000 blocks, mostly tiny, are allocated and written, twice; freeing is off the \
          clock: building up a program's data.",
-    )
-    .rust(|s| alone(s, Mix::Alloc)),
+        |s| alone(s, Mix::Alloc),
+    ),
     case(
         "smalloc-ad",
         Group::Single,
         "Allocate or free, by the toss of a coin, among some 20,000 blocks, mostly tiny.",
-    )
-    .rust(|s| alone(s, Mix::AllocFree)),
+        |s| alone(s, Mix::AllocFree),
+    ),
     case(
         "smalloc-adr",
         Group::Single,
         "Allocate, free or reallocate to any other size, with equal chances, among some 20,000 \
          blocks, mostly tiny.",
-    )
-    .rust(|s| alone(s, Mix::AllocFreeResize)),
+        |s| alone(s, Mix::AllocFreeResize),
+    ),
     case(
         "smalloc-grow",
         Group::Single,
         "Seven in eight operations double a block by realloc, from a few bytes to 64 KiB at \
          most: vectors that were not given a capacity.",
-    )
-    .rust(|s| alone(s, Mix::Grow)),
+        |s| alone(s, Mix::Grow),
+    ),
 ];
 
 pub(crate) const TOGETHER: &[Workload] = &[
-    case("smalloc-alloc-n", Group::Threads, "smalloc-alloc in every thread: all build up data.")
-        .rust(|s| together(s, Mix::Alloc)),
-    case("smalloc-ad-n", Group::Threads, "smalloc-ad in every thread, each with its own blocks.")
-        .rust(|s| together(s, Mix::AllocFree)),
-    case("smalloc-adr-n", Group::Threads, "smalloc-adr in every thread, each with its own blocks.")
-        .rust(|s| together(s, Mix::AllocFreeResize)),
+    case(
+        "smalloc-alloc-n",
+        Group::Threads,
+        "smalloc-alloc in every thread: all build up data.",
+        |s| together(s, Mix::Alloc),
+    ),
+    case(
+        "smalloc-ad-n",
+        Group::Threads,
+        "smalloc-ad in every thread, each with its own blocks.",
+        |s| together(s, Mix::AllocFree),
+    ),
+    case(
+        "smalloc-adr-n",
+        Group::Threads,
+        "smalloc-adr in every thread, each with its own blocks.",
+        |s| together(s, Mix::AllocFreeResize),
+    ),
     Case::new(
         "hotspot",
         Group::Threads,
@@ -64,18 +76,23 @@ pub(crate) const TOGETHER: &[Workload] = &[
         Group::Threads,
         "One thread allocates 100,000 blocks of 32 B, all threads free them at once, each \
          every n-th block. Frees that meet in the same places.",
-    )
-    .rust(free_hotspot),
+        free_hotspot,
+    ),
 ];
 
 const ORIGIN: &str = "smalloc's bench: Zooko Wilcox-O'Hearn";
 
-const fn case(name: &'static str, group: Group, about: &'static str) -> Case {
-    Case::new(name, group, about, Row::NS_PEAK).from(ORIGIN).quick(0.2)
+const fn case(
+    name: &'static str,
+    group: Group,
+    about: &'static str,
+    run: fn(&Settings) -> Results,
+) -> Workload {
+    Case::new(name, group, about, Row::NS_PEAK).from(ORIGIN).quick(0.2).rust(run)
 }
 
 /// Which operations.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Mix {
     /// Allocations and writes only.
     Alloc,
@@ -88,54 +105,43 @@ enum Mix {
 }
 
 impl Mix {
-    /// Operations at scale 1, of one thread.
-    fn steps(self) -> usize {
+    /// Operations of one thread at scale 1, blocks that are there before, and how many times
+    /// the whole is done, each time from the start.
+    fn size(self) -> (usize, usize, u64) {
         match self {
-            Mix::Alloc => 600_000,
-            Mix::AllocFree => 6_000_000,
-            Mix::AllocFreeResize => 4_000_000,
-            Mix::Grow => 1_500_000,
+            Mix::Alloc => (600_000, 0, 2),
+            Mix::AllocFree => (6_000_000, 20_000, 1),
+            Mix::AllocFreeResize => (4_000_000, 20_000, 1),
+            Mix::Grow => (1_500_000, 500, 1),
         }
-    }
-
-    /// Blocks there before the first operation.
-    fn start(self) -> usize {
-        match self {
-            Mix::Alloc => 0,
-            Mix::AllocFree | Mix::AllocFreeResize => 20_000,
-            Mix::Grow => 500,
-        }
-    }
-
-    /// How many times the whole is done, each time from the start.
-    fn rounds(self) -> usize {
-        if self == Mix::Alloc { 2 } else { 1 }
     }
 }
 
 fn alone(settings: &Settings, mix: Mix) -> Results {
-    let steps = settings.scaled(mix.steps());
+    let (steps, start, rounds) = mix.size();
+    let steps = settings.scaled(steps);
     let mut time = Duration::ZERO;
-    for seed in 0..mix.rounds() {
-        let mut holder = Holder::new(mix, seed as u64, steps);
+    for seed in 0..rounds {
+        let mut holder = Holder::new(mix, seed, start, steps);
         let start = Instant::now();
         holder.work(steps);
         time += start.elapsed();
     }
-    Results::ns(time, steps * mix.rounds())
+    Results::ns(time, steps * rounds as usize)
 }
 
 fn together(settings: &Settings, mix: Mix) -> Results {
     let threads = settings.threads();
+    let (steps, start, rounds) = mix.size();
     // Half as many as the form with one thread has.
-    let steps = settings.scaled(mix.steps() / 2);
+    let steps = settings.scaled(steps / 2);
     let mut time = Duration::ZERO;
-    for round in 0..mix.rounds() {
-        let seeds = (round * threads) as u64..((round + 1) * threads) as u64;
-        let prepare = |seed| Holder::new(mix, seed, steps);
+    for round in 0..rounds {
+        let prepare = |seed| Holder::new(mix, seed, start, steps);
+        let seeds = (0..threads as u64).map(|thread| round << 32 | thread);
         time += team::timed(seeds, prepare, |holder| holder.work(steps), drop).0;
     }
-    Results::ns(time, threads * steps * mix.rounds())
+    Results::ns(time, threads * steps * rounds as usize)
 }
 
 /// The largest block that still grows.
@@ -150,14 +156,14 @@ struct Holder {
 }
 
 impl Holder {
-    /// With the blocks that are there at the start, and room for the pointers to all others.
-    fn new(mix: Mix, seed: u64, steps: usize) -> Holder {
+    /// With `start` blocks, and room for the pointers to all others: the coin's walk stays far
+    /// below twice the start.
+    fn new(mix: Mix, seed: u64, start: usize, steps: usize) -> Holder {
         let mut rng = fastrand::Rng::with_seed(seed);
         let sizes = (0..4096).map(|_| size(&mut rng) as u32).collect();
-        // The coin's walk stays far below twice the start.
-        let room = if mix == Mix::Alloc { steps } else { 2 * mix.start() };
+        let room = if start == 0 { steps } else { 2 * start };
         let mut holder = Holder { mix, rng, sizes, blocks: Vec::with_capacity(room) };
-        (0..mix.start()).for_each(|_| holder.allocate());
+        (0..start).for_each(|_| holder.allocate());
         holder
     }
 

@@ -75,20 +75,3 @@ fn replace(threads: usize, operations: usize) -> (Duration, usize) {
     let each = operations.div_ceil(threads);
     (team::timed(0..threads, Shop::new, |shop| shop.replace(each), drop).0, threads * each)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::WORKLOADS;
-    use crate::case::Settings;
-
-    #[test]
-    fn curves_have_a_point_for_each_count() {
-        let settings = Settings { threads: Some(2), scale: 0.001, no_alloc: false };
-        for (workload, least) in WORKLOADS.iter().zip([1, 1, 2]) {
-            let results = (workload.run)(&settings);
-            let threads: Vec<f64> = results.curves["scaling"].iter().map(|p| p[0]).collect();
-            let expected: Vec<f64> = [1.0, 2.0, 4.0, 8.0].into_iter().skip(least - 1).collect();
-            assert_eq!(threads, expected, "{}", &*workload.case.name);
-        }
-    }
-}
