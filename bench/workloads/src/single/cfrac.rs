@@ -77,8 +77,8 @@ impl Natural {
         U256::from_le_bytes(bytes)
     }
 
-    /// The value of a number of one or two words, as most are: the processor's own division is
-    /// many times as fast.
+    /// The value of a number of one or two words, as most are: the narrower the division, the
+    /// faster it is, by far.
     fn small(&self) -> Option<u64> {
         match (<[u8; 4]>::try_from(&*self.0), <[u8; 8]>::try_from(&*self.0)) {
             (Ok(word), _) => Some(u32::from_le_bytes(word).into()),
@@ -93,7 +93,10 @@ impl Natural {
             return ((value / by).into(), (value % by).into());
         }
         let (value, by) = (self.value(), by.value());
-        let quotient = value / by;
+        let quotient = match (u128::try_from(value), u128::try_from(by)) {
+            (Ok(value), Ok(by)) => U256::from(value / by),
+            _ => value / by,
+        };
         (Natural::new(quotient), Natural::new(value - quotient * by))
     }
 
