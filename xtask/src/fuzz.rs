@@ -4,7 +4,9 @@
 use crate::library::{self, shell, target_dir};
 use crate::steps::{Ended, Steps, not_run};
 use anyhow::{Context, Result};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use xshell::{Shell, cmd};
@@ -26,8 +28,8 @@ pub(crate) struct Args {
 const TARGETS: [&str; 2] = ["single", "threads"];
 /// With debug assertions and without: the name, and cargo-fuzz's option.
 const BUILDS: [(&str, &str); 2] = [("debug", "--debug-assertions"), ("fast", "--release")];
-/// The committed programs: on each line a target's name, and the bytes in hexadecimal.
-const CORPUS: &str = "fuzz/corpus.txt";
+/// The committed programs, compressed: on each line a target's name, and the bytes in hexadecimal.
+const CORPUS: &str = "fuzz/corpus.gz";
 /// Longer programs find nothing that shorter ones do not, and run slower.
 const LONGEST: &str = "-max_len=1024";
 /// A day: these runs know themselves when to end.
@@ -108,7 +110,11 @@ fn minimize(shell: &Shell, steps: &mut Steps) -> Result<()> {
         }
     }
     lines.sort();
-    fs::write(library::workspace().join(CORPUS), lines.concat()).context("cannot write the corpus")
+    let file = fs::File::create(library::workspace().join(CORPUS))?;
+    let mut packed = GzEncoder::new(file, Compression::best());
+    packed.write_all(lines.concat().as_bytes()).context("cannot write the corpus")?;
+    packed.finish()?;
+    Ok(())
 }
 
 /// A new folder with the committed programs of a target, each in a file.
@@ -116,7 +122,8 @@ fn unpacked(target: &str) -> Result<PathBuf> {
     let folder = target_dir("fuzz").join("committed").join(target);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
-    let text = fs::read_to_string(library::workspace().join(CORPUS))?;
+    let packed = GzDecoder::new(fs::File::open(library::workspace().join(CORPUS))?);
+    let text = std::io::read_to_string(packed)?;
     let programs = text.lines().filter_map(|line| line.strip_prefix(target)?.strip_prefix(' '));
     for (number, digits) in programs.enumerate() {
         let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).context(CORPUS);

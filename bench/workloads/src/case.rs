@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::time::Duration;
 
 /// A constant of the source. Read back from a result it is leaked: a process reads a few
 /// results and ends.
@@ -60,6 +61,16 @@ impl Results {
     pub fn of<const N: usize>(values: [(&str, f64); N]) -> Results {
         let values = values.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         Results { values, curves: BTreeMap::new() }
+    }
+
+    /// The one number `ns`: time per operation.
+    pub fn ns(time: Duration, operations: usize) -> Results {
+        Results::of([("ns", time.as_nanos() as f64 / operations as f64)])
+    }
+
+    /// The one number `ms`: time of the whole.
+    pub fn ms(time: Duration) -> Results {
+        Results::of([("ms", time.as_secs_f64() * 1e3)])
     }
 
     /// The same with one more curve.
@@ -276,6 +287,10 @@ impl Settings {
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(move |&n| n <= most)
     }
 }
+
+/// For tests.
+#[cfg(test)]
+pub(crate) const TINY: Settings = Settings { threads: Some(3), scale: 0.01, no_alloc: false };
 
 /// Through which functions a workload allocates.
 #[derive(Clone, Copy, PartialEq, Eq)]

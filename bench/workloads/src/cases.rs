@@ -5,19 +5,19 @@ use crate::{footprint, latency, single, threads};
 
 /// All workloads, in the order of the tables.
 pub static ALL: &[&[Workload]] = &[
-    single::pair::WORKLOADS,
-    single::batch::WORKLOADS,
-    single::random_small::WORKLOADS,
-    single::realloc::WORKLOADS,
-    single::alloc_test::WORKLOADS,
-    single::sh6bench::WORKLOADS,
-    single::glibc_simple::WORKLOADS,
+    single::small::PAIR,
+    single::small::BATCH,
+    single::small::RANDOM,
+    single::functions::REALLOC,
+    single::alloc_test::ALONE,
+    single::sh6bench::ALONE,
+    single::small::GLIBC_SIMPLE,
     single::large::WORKLOADS,
     single::mostly::WORKLOADS,
     single::grow::WORKLOADS,
-    single::zeroed::WORKLOADS,
-    single::aligned::WORKLOADS,
-    single::smalloc::WORKLOADS,
+    single::functions::CALLOC,
+    single::functions::ALIGNED,
+    single::smalloc::ALONE,
     single::cfrac::WORKLOADS,
     single::espresso::WORKLOADS,
     single::barnes::WORKLOADS,
@@ -26,9 +26,9 @@ pub static ALL: &[&[Workload]] = &[
     single::containers::WORKLOADS,
     threads::prodcons::WORKLOADS,
     threads::larson::WORKLOADS,
-    threads::alloc_test::WORKLOADS,
-    threads::sh8bench::WORKLOADS,
-    threads::smalloc::WORKLOADS,
+    single::alloc_test::TOGETHER,
+    single::sh6bench::TOGETHER,
+    single::smalloc::TOGETHER,
     threads::xmalloc::WORKLOADS,
     threads::swap::WORKLOADS,
     threads::mstress::WORKLOADS,
@@ -44,7 +44,7 @@ pub static ALL: &[&[Workload]] = &[
     footprint::free_only::WORKLOADS,
     footprint::large_return::WORKLOADS,
     footprint::drift::WORKLOADS,
-    latency::server::WORKLOADS,
+    latency::WORKLOADS,
 ];
 
 /// All workloads, flat.
@@ -55,6 +55,7 @@ pub fn all() -> impl Iterator<Item = &'static Workload> {
 #[cfg(test)]
 mod tests {
     use super::all;
+    use crate::case::{Plot, Settings, TINY, Table};
     use std::collections::HashSet;
 
     #[test]
@@ -65,6 +66,30 @@ mod tests {
             assert!(names.insert(&*case.name), "{} twice", &*case.name);
             assert!(case.about.len() > 20, "{}: what does it stand for?", &*case.name);
             assert!(!case.rows.is_empty(), "{} has no rows", &*case.name);
+        }
+    }
+
+    /// Every workload checks its own answer.
+    #[test]
+    fn every_case_runs_and_fills_its_rows_and_plots() {
+        for workload in all() {
+            let case = &workload.case;
+            // It starts its executable again, which is not the workloads' here.
+            if case.name.starts_with("idle-") {
+                continue;
+            }
+            for threads in [1, 3] {
+                let settings = Settings { threads: Some(threads), ..TINY };
+                let mut results = (workload.run)(&settings);
+                crate::process::add_facts(&mut results.values);
+                for row in case.rows.iter() {
+                    let found = results.values.get(&*row.key).copied().unwrap_or(f64::NAN);
+                    let plausible = found > 0.0 || row.table != Table::Time && found.is_finite();
+                    assert!(plausible, "{} {} {found}", &*case.name, &*row.key);
+                }
+                let drawn = |plot: &Plot| !results.curves[&*plot.key].is_empty();
+                assert!(case.plots.iter().all(drawn), "{}", &*case.name);
+            }
         }
     }
 }

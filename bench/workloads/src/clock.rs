@@ -1,6 +1,6 @@
 //! Timing inside the workloads. `Instant` is CLOCK_MONOTONIC here.
 
-use crate::case::Settings;
+use crate::case::{Results, Settings};
 use std::time::{Duration, Instant};
 
 /// Length of one slice: shorter than a turn of the scheduler, so that on a busy machine
@@ -11,19 +11,13 @@ const SLICES: usize = 600;
 /// Warm-up before the first slice.
 const WARM_UP: Duration = Duration::from_millis(20);
 
-/// Time per operation.
-pub struct PerOp {
-    /// Median of the slices: what an operation costs as a rule. Leaves out work that is
-    /// done once in a while, along with the interruptions.
-    pub ns: f64,
-    /// CPU time of all slices: what operations cost on the whole, rare work included.
-    pub cpu_ns: f64,
-}
-
-/// Nanoseconds per operation of `batch`, which performs `ops` operations per call.
+/// Nanoseconds per operation of `batch`, which performs `ops` operations per call. `ns` is the
+/// median of the slices: what an operation costs as a rule, without work that is done once in
+/// a while, and without the interruptions. `cpu_ns` is the CPU time of all slices: what
+/// operations cost on the whole.
 ///
-/// Repeats it until the time budget is used; nothing is allocated or printed here.
-pub fn per_op(settings: &Settings, ops: u64, mut batch: impl FnMut()) -> PerOp {
+/// Repeats it until the time budget is used; nothing is allocated or printed meanwhile.
+pub(crate) fn per_op(settings: &Settings, ops: usize, mut batch: impl FnMut()) -> Results {
     let start = Instant::now();
     let mut once = Duration::MAX;
     while start.elapsed() < WARM_UP || once == Duration::MAX {
@@ -31,7 +25,7 @@ pub fn per_op(settings: &Settings, ops: u64, mut batch: impl FnMut()) -> PerOp {
         batch();
         once = once.min(start.elapsed());
     }
-    let repeats = (SLICE.as_nanos() / once.as_nanos().max(1)).max(1) as u64;
+    let repeats = (SLICE.as_nanos() / once.as_nanos().max(1)).max(1) as usize;
     // A batch longer than a slice makes slices longer, not the measurement.
     let stretch = (once.as_secs_f64() / SLICE.as_secs_f64()).max(1.0);
     let count = (settings.scale.min(1.0) * SLICES as f64 / stretch).max(5.0) as usize;
@@ -48,11 +42,12 @@ pub fn per_op(settings: &Settings, ops: u64, mut batch: impl FnMut()) -> PerOp {
     }
     let cpu = (cpu_time() - cpu).as_nanos() as f64;
     slices.sort_by(f64::total_cmp);
-    PerOp { ns: slices[count / 2], cpu_ns: cpu / (count as u64 * repeats * ops) as f64 }
+    let cpu_ns = cpu / (count * repeats * ops) as f64;
+    Results::of([("ns", slices[count / 2]), ("cpu_ns", cpu_ns)])
 }
 
 /// Milliseconds since `start`.
-pub fn ms_since(start: Instant) -> f64 {
+pub(crate) fn ms_since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 

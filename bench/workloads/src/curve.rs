@@ -4,11 +4,14 @@ use crate::case::{Curve, Results};
 use crate::process::{peak_kib, resident_about_kib, resident_kib};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Points kept at most; beyond that every second one is dropped and the pace halved.
+/// Points of a curve at most; of more, only each n-th is kept.
 const MOST: usize = 400;
+/// Points there is room for: a minute at the usual pace.
+const ROOM: usize = 15_000;
 
 /// A thread that looks at the resident set every few milliseconds.
 ///
@@ -17,41 +20,37 @@ const MOST: usize = 400;
 /// account. The first and the last point are exact; those between are the kernel's
 /// counters, because the exact figure costs milliseconds on a big heap and holds up every
 /// mmap and munmap of the process meanwhile.
-pub struct Sampler {
+pub(crate) struct Sampler {
     shared: &'static Shared,
     thread: libc::pthread_t,
-    /// MiB, exact, when the sampler was up.
-    before: f64,
 }
 
 /// What the two threads share. Leaked, so that the sampler may outlive a panic.
 struct Shared {
+    start: Instant,
     every: Duration,
-    state: Mutex<State>,
-    /// Told at the first point and at the end.
-    changed: Condvar,
-}
-
-struct State {
-    curve: Curve,
-    stop: bool,
+    stop: AtomicBool,
+    curve: Mutex<Curve>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("the holder does not panic")
+    fn add(&self, kib: f64) {
+        let mut curve = self.curve.lock().expect("the holder does not panic");
+        // Without room the last point moves on.
+        curve.truncate(ROOM - 1);
+        curve.push([self.start.elapsed().as_secs_f64(), kib / 1024.0]);
     }
 }
 
 impl Sampler {
     /// Starts sampling every `every`. Start it after the workload's own lists are there and
     /// touched, and before the first block.
-    pub fn start(every: Duration) -> Sampler {
-        let mut curve: Curve = vec![[1.0; 2]; MOST + 1];
+    pub(crate) fn start(every: Duration) -> Sampler {
+        let mut curve: Curve = vec![[1.0; 2]; ROOM];
         curve.clear();
-        let state = Mutex::new(State { curve, stop: false });
+        let (stop, curve) = (AtomicBool::new(false), Mutex::new(curve));
         let shared: &'static Shared =
-            Box::leak(Box::new(Shared { every, state, changed: Condvar::new() }));
+            Box::leak(Box::new(Shared { start: Instant::now(), every, stop, curve }));
         let mut thread = 0;
         // SAFETY: `shared` lives for ever; `sample` only reads it as what it is.
         let failed = unsafe {
@@ -59,30 +58,31 @@ impl Sampler {
             libc::pthread_create(&mut thread, null_mut(), sample, argument)
         };
         assert_eq!(failed, 0, "pthread_create");
-        let mut state = shared.lock();
-        while state.curve.is_empty() {
-            state = shared.changed.wait(state).expect("the sampler does not panic");
+        // The thread's own stack belongs to the state at the start.
+        while shared.curve.lock().expect("the holder does not panic").is_empty() {
+            std::thread::yield_now();
         }
-        drop(state);
-        Sampler { shared, thread, before: resident_kib() / 1024.0 }
+        Sampler { shared, thread }
     }
 
     /// Ends with a last point.
-    pub fn finish(self) -> Curve {
-        self.shared.lock().stop = true;
-        self.shared.changed.notify_all();
+    fn finish(self) -> Curve {
+        self.shared.stop.store(true, Relaxed);
         // SAFETY: the thread was created in `start` and is joined once, `self` being consumed.
         unsafe { libc::pthread_join(self.thread, null_mut()) };
-        std::mem::take(&mut self.shared.lock().curve)
+        let all = std::mem::take(&mut *self.shared.curve.lock().expect("it has ended"));
+        let last = all.len() - 1;
+        let kept = (0..last).step_by(last.div_ceil(MOST).max(1)).chain([last]);
+        kept.map(|at| all[at]).collect()
     }
 
     /// Ends, and adds to the results the curve as `rss` and what the process took beyond its
     /// state at the start: `after_mib` now, `mean_mib` over time, `heap_mib` at the peak.
-    pub fn report(self, mut results: Results) -> Results {
-        let before = self.before;
+    pub(crate) fn report(self, mut results: Results) -> Results {
         let curve = self.finish();
+        let before = curve[0][1];
         for (key, mib) in [
-            ("after_mib", curve.last().map_or(before, |point| point[1])),
+            ("after_mib", curve[curve.len() - 1][1]),
             ("mean_mib", mean(&curve)),
             ("heap_mib", peak_kib(None) / 1024.0),
         ] {
@@ -93,7 +93,7 @@ impl Sampler {
 }
 
 /// The mean of y over x: every stretch counts by its length.
-pub fn mean(curve: &[[f64; 2]]) -> f64 {
+fn mean(curve: &[[f64; 2]]) -> f64 {
     let stretches = || curve.iter().zip(curve.iter().skip(1));
     let area: f64 = stretches().map(|(a, b)| (b[0] - a[0]) * (a[1] + b[1]) / 2.0).sum();
     let length: f64 = stretches().map(|(a, b)| b[0] - a[0]).sum();
@@ -104,29 +104,12 @@ pub fn mean(curve: &[[f64; 2]]) -> f64 {
 extern "C" fn sample(shared: *mut c_void) -> *mut c_void {
     // SAFETY: the argument is the leaked `Shared` that `start` passed, only read here.
     let shared = unsafe { &*shared.cast::<Shared>() };
-    let (start, mut every) = (Instant::now(), shared.every);
-    let mut state = shared.lock();
-    state.curve.push([0.0, resident_kib() / 1024.0]);
-    shared.changed.notify_all();
-    let mut due = Instant::now() + every;
-    while !state.stop {
-        let wait = due.saturating_duration_since(Instant::now());
-        if !wait.is_zero() {
-            state = shared.changed.wait_timeout(state, wait).expect("nobody panics").0;
-            continue;
-        }
-        state.curve.push([start.elapsed().as_secs_f64(), resident_about_kib() / 1024.0]);
-        if state.curve.len() == MOST {
-            let mut at = 0;
-            state.curve.retain(|_| {
-                at += 1;
-                at % 2 == 1
-            });
-            every *= 2;
-        }
-        due = Instant::now() + every;
+    shared.add(resident_kib());
+    while !shared.stop.load(Relaxed) {
+        std::thread::sleep(shared.every);
+        shared.add(resident_about_kib());
     }
-    state.curve.push([start.elapsed().as_secs_f64(), resident_kib() / 1024.0]);
+    shared.add(resident_kib());
     null_mut()
 }
 
@@ -144,9 +127,9 @@ mod tests {
     #[test]
     fn a_block_that_comes_and_goes_is_seen() {
         let sampler = Sampler::start(Duration::from_millis(1));
-        let block = crate::malloc::Block::paged(64 << 20, 1);
+        let block = crate::malloc::Block::paged(64 << 20);
         std::thread::sleep(Duration::from_millis(30));
-        block.free(1);
+        drop(block);
         std::thread::sleep(Duration::from_millis(30));
         let results = sampler.report(Results::default());
         let curve = &results.curves["rss"];
@@ -161,6 +144,6 @@ mod tests {
         let sampler = Sampler::start(Duration::from_micros(50));
         std::thread::sleep(Duration::from_millis(300));
         let curve = sampler.finish();
-        assert!((MOST / 2..=MOST).contains(&curve.len()), "{} points", curve.len());
+        assert!((MOST / 2..=MOST + 1).contains(&curve.len()), "{} points", curve.len());
     }
 }

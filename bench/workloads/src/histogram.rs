@@ -1,64 +1,94 @@
 //! Latency of single operations, by the processor's time-stamp counter.
 
 use crate::case::{Curve, Results};
+use crate::malloc::Block;
 use hdrhistogram::Histogram;
 
-/// Nanoseconds of single operations, to three digits.
-///
-/// Memory is reserved up front: recording allocates nothing.
-pub struct Latencies {
-    histogram: Histogram<u64>,
-    ns_per_tick: f64,
-}
-
-/// Longest latency that is told apart from longer ones: 100 s, in ticks of up to 10 GHz.
+/// What is told apart from longer latencies: 100 s, in ticks of up to 10 GHz.
 const LONGEST: u64 = 1_000_000_000_000;
 
-impl Latencies {
-    /// No latencies yet; `ns_per_tick` from [`ns_per_tick`].
-    pub fn new(ns_per_tick: f64) -> Latencies {
-        let histogram = Histogram::new_with_bounds(1, LONGEST, 3).expect("valid bounds");
-        Latencies { histogram, ns_per_tick }
+/// The latencies of one thread's operations, in ticks, to three digits.
+///
+/// Memory is reserved up front: recording allocates nothing. With `TIMED` false, the operations
+/// are done and not measured.
+pub(crate) struct Latencies<const TIMED: bool = true> {
+    mallocs: Histogram<u64>,
+    frees: Histogram<u64>,
+}
+
+impl<const TIMED: bool> Latencies<TIMED> {
+    /// No operations yet.
+    pub(crate) fn new() -> Self {
+        let empty = || Histogram::new_with_bounds(1, LONGEST, 3).expect("valid bounds");
+        Latencies { mallocs: empty(), frees: empty() }
     }
 
-    /// Adds one operation of so many ticks.
-    #[inline]
-    pub fn record(&mut self, ticks: u64) {
-        self.histogram.saturating_record(ticks.max(1));
+    /// Forgets all operations.
+    pub(crate) fn clear(&mut self) {
+        self.mallocs.clear();
+        self.frees.clear();
     }
 
-    /// Number of operations recorded.
-    pub fn count(&self) -> u64 {
-        self.histogram.len()
+    /// The number of operations.
+    pub(crate) fn count(&self) -> u64 {
+        self.mallocs.len() + self.frees.len()
     }
 
-    /// Adds another thread's.
-    pub fn add(&mut self, other: &Latencies) {
-        self.histogram.add(&other.histogram).expect("equal bounds");
-    }
-
-    /// Writes p50 to the maximum as `NAME_p50` ... `NAME_max`, the mean as `NAME_mean`, and
-    /// the curve `NAME`, whose x is 1/(1 - quantile).
-    pub fn report(&self, name: &str, results: &mut Results) {
-        let ns = |ticks: u64| ticks as f64 * self.ns_per_tick;
-        for (label, quantile) in
-            [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)]
-        {
-            let value = ns(self.histogram.value_at_quantile(quantile));
-            results.values.insert(format!("{name}_{label}"), value);
+    /// Allocates. The write of the first word counts, so that a page fault counts the same
+    /// wherever it falls.
+    #[inline(always)]
+    pub(crate) fn make(&mut self, size: usize) -> Block {
+        if !TIMED {
+            return Block::new(size);
         }
-        let mean = self.histogram.mean() * self.ns_per_tick;
-        results.values.insert(format!("{name}_mean"), mean);
-        let count = self.histogram.len() as f64;
-        let mut curve = Curve::new();
-        let mut one_in = 1.0;
-        while one_in < count {
-            curve.push([one_in, ns(self.histogram.value_at_quantile(1.0 - 1.0 / one_in))]);
-            one_in *= 1.5;
-        }
-        curve.push([count.max(1.0), ns(self.histogram.max())]);
-        results.curves.insert(name.to_owned(), curve);
+        let start = ticks();
+        let block = Block::new(size);
+        self.mallocs.saturating_record(ticks_since(start));
+        block
     }
+
+    /// Frees, with the first word in the cache, as after the block's last use.
+    #[inline(always)]
+    pub(crate) fn free(&mut self, block: Block) {
+        if !TIMED {
+            return;
+        }
+        block.check();
+        let start = ticks();
+        drop(block);
+        self.frees.saturating_record(ticks_since(start));
+    }
+
+    /// Adds the percentiles of all threads' operations: p50 to the maximum as `malloc_p50` ...
+    /// `free_max`, the means as `malloc_mean` and `free_mean`, and the curves `malloc` and
+    /// `free`, whose x is 1/(1 - quantile). `overhead_ns` is the counter's.
+    pub(crate) fn report(threads: &[Self], results: &mut Results) {
+        let ns_per_tick = ns_per_tick();
+        let mut all = Self::new();
+        for thread in threads {
+            all.mallocs.add(&thread.mallocs).expect("equal bounds");
+            all.frees.add(&thread.frees).expect("equal bounds");
+        }
+        percentiles("malloc", &all.mallocs, ns_per_tick, results);
+        percentiles("free", &all.frees, ns_per_tick, results);
+        let overhead_ns = overhead_ticks() as f64 * ns_per_tick;
+        results.values.insert("overhead_ns".to_owned(), overhead_ns);
+    }
+}
+
+fn percentiles(name: &str, ticks: &Histogram<u64>, ns_per_tick: f64, results: &mut Results) {
+    let at = |quantile| ticks.value_at_quantile(quantile) as f64 * ns_per_tick;
+    for (label, quantile) in
+        [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)]
+    {
+        results.values.insert(format!("{name}_{label}"), at(quantile));
+    }
+    results.values.insert(format!("{name}_mean"), ticks.mean() * ns_per_tick);
+    let count = ticks.len() as f64;
+    let one_in = std::iter::successors(Some(1.0), |n| Some(n * 1.5)).take_while(|&n| n < count);
+    let mut curve: Curve = one_in.map(|n| [n, at(1.0 - 1.0 / n)]).collect();
+    curve.push([count.max(1.0), at(1.0)]);
+    results.curves.insert(name.to_owned(), curve);
 }
 
 /// The time-stamp counter: read after all earlier instructions and before all later ones.
@@ -66,7 +96,7 @@ impl Latencies {
 /// rdtscp alone only waits for the earlier ones; without the fence the processor may start
 /// on the operation to be measured before it reads the counter.
 #[inline(always)]
-pub fn ticks() -> u64 {
+fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: rdtscp exists on every x86-64 of the last fifteen years, lfence on all of them;
     // neither touches memory.
@@ -85,43 +115,23 @@ pub fn ticks() -> u64 {
 
 /// Ticks since `first`; 0 where another processor's counter is a little behind.
 #[inline(always)]
-pub fn ticks_since(first: u64) -> u64 {
+fn ticks_since(first: u64) -> u64 {
     ticks().saturating_sub(first)
 }
 
 /// Nanoseconds of one tick, measured over 20 ms.
-pub fn ns_per_tick() -> f64 {
+fn ns_per_tick() -> f64 {
     let (start, first) = (std::time::Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(20));
-    start.elapsed().as_nanos() as f64 / (ticks() - first) as f64
+    start.elapsed().as_nanos() as f64 / ticks_since(first) as f64
 }
 
 /// Ticks that reading the counter twice in a row takes, as a rule: the cost of measuring,
 /// contained in every latency.
-pub fn overhead_ticks() -> u64 {
-    let mut samples = [0; 1001];
-    for sample in &mut samples {
-        let first = ticks();
-        *sample = ticks_since(first);
-    }
+fn overhead_ticks() -> u64 {
+    let mut samples = [0; 1001].map(|_| ticks_since(ticks()));
     samples.sort_unstable();
     samples[500]
-}
-
-/// The counter's smallest step: below it latencies cannot be told apart.
-pub fn resolution_ticks() -> u64 {
-    let (mut step, mut before) = (0, ticks());
-    for _ in 0..10_000 {
-        let now = ticks();
-        // Any two readings are a multiple of it apart.
-        step = gcd(now.saturating_sub(before), step);
-        before = now;
-    }
-    step
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
@@ -130,21 +140,12 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_samples() {
-        let (mut all, mut half) = (Latencies::new(2.0), Latencies::new(2.0));
-        for ticks in 1..=500 {
-            all.record(ticks);
-            half.record(ticks + 500);
-        }
-        all.add(&half);
+        let mut all = Latencies::<true>::new();
+        (1..=1000).for_each(|ticks| all.mallocs.saturating_record(ticks));
         let mut results = Results::default();
-        all.report("malloc", &mut results);
-        for (key, ns) in [
-            ("p50", 1000.0),
-            ("p99", 1980.0),
-            ("p99.9", 1998.0),
-            ("p99.99", 2000.0),
-            ("max", 2000.0),
-        ] {
+        percentiles("malloc", &all.mallocs, 2.0, &mut results);
+        let expected = [1000.0, 1980.0, 1998.0, 2000.0, 2000.0];
+        for (key, ns) in ["p50", "p99", "p99.9", "p99.99", "max"].into_iter().zip(expected) {
             assert_eq!(results.values[&format!("malloc_{key}")], ns, "{key}");
         }
         let curve = &results.curves["malloc"];

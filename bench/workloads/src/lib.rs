@@ -6,11 +6,12 @@
 //!   single/     one thread
 //!   threads/    many, and blocks that one allocates and another frees
 //!   footprint/  resident memory, at the peak and over time
-//!   latency/    the slowest single operations
+//!   latency     the slowest single operations
 //! case        what the tables have to know about a case: rows, plots, sources
 //! malloc      the C functions under test; blocks that check their contents
 //! words       the same for blocks that know their length: zeroed, aligned, large
 //! rust_block  blocks from Rust's global allocator, by layout
+//! team        threads that start together, and the queues between them
 //! clock, process, curve, histogram: the instruments
 //! ```
 //!
@@ -19,16 +20,16 @@
 
 pub mod case;
 pub mod cases;
-pub mod clock;
+mod clock;
 pub mod command;
-pub mod curve;
-pub mod footprint;
-pub mod histogram;
-pub mod latency;
-pub mod malloc;
+mod curve;
+mod footprint;
+mod histogram;
+mod latency;
+mod malloc;
 pub mod process;
-pub mod random;
-pub mod rust_block;
-pub mod single;
-pub mod threads;
-pub mod words;
+mod rust_block;
+mod single;
+mod team;
+mod threads;
+mod words;

@@ -1,4 +1,4 @@
-//! The C functions under test, so that LD_PRELOAD decides whose they are.
+//! Blocks from the C functions under test, so that LD_PRELOAD decides whose they are.
 //!
 //! The compiler knows `malloc` and may delete a pair whose block it can see to the end.
 //! Every pointer therefore passes through `black_box`, and every touch is volatile.
@@ -9,13 +9,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
-/// A block from `malloc` that carries a tag in its first eight bytes.
+/// The smallest and largest request of the many workloads with "small" blocks.
+pub(crate) const SMALL: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// A block from `malloc` whose first eight bytes are a tag, made of its address.
 ///
-/// Two blocks that overlap, or a block that loses its contents, end the run when the
-/// tag is checked.
+/// The tag is checked, then wiped, when the block is freed. So these end the run: two blocks
+/// that overlap, a block that loses its contents, a block that was given to two owners.
 ///
 /// Invariant 1: the pointer is a live block of at least 8 bytes, aligned to 8.
-pub struct Block(NonNull<u64>);
+pub(crate) struct Block(NonNull<u64>);
 
 // SAFETY: a block belongs to whoever holds it; malloc and free work from any thread.
 unsafe impl Send for Block {}
@@ -23,20 +26,21 @@ unsafe impl Send for Block {}
 impl Block {
     /// Allocates and touches the first word only.
     #[inline(always)]
-    pub fn new(size: usize, tag: u64) -> Block {
+    pub(crate) fn new(size: usize) -> Block {
         let size = size.max(8);
         // SAFETY: malloc takes any size.
         let raw = black_box(unsafe { libc::malloc(size) });
-        let Some(block) = NonNull::new(raw.cast::<u64>()) else { out_of_memory(size) };
+        let Some(start) = NonNull::new(raw.cast::<u64>()) else { out_of_memory(size) };
+        let block = Block(start);
         // SAFETY: a fresh block of at least 8 bytes; malloc aligns those to 8 or more.
-        unsafe { block.write_volatile(tag) };
-        Block(block)
+        unsafe { block.0.write_volatile(block.tag()) };
+        block
     }
 
     /// Allocates and touches the first word and the last byte.
     #[inline(always)]
-    pub fn with_ends(size: usize, tag: u64) -> Block {
-        let block = Block::new(size, tag);
+    pub(crate) fn with_ends(size: usize) -> Block {
+        let block = Block::new(size);
         if size > 8 {
             // SAFETY: `size - 1` is inside the block, which is ours alone.
             unsafe { block.0.cast::<u8>().add(size - 1).write_volatile(0xa5) };
@@ -44,162 +48,83 @@ impl Block {
         block
     }
 
-    /// Allocates and fills every byte after the tag.
-    pub fn filled(size: usize, tag: u64) -> Block {
-        let block = Block::new(size, tag);
-        for at in 8..size {
-            // SAFETY: `at` is inside the block, which is ours alone.
-            unsafe { block.0.cast::<u8>().add(at).write_volatile(0xa5) };
-        }
-        block
-    }
-
     /// Allocates and writes every byte, as one `memset`; then the tag.
     #[inline(always)]
-    pub fn written(size: usize, tag: u64) -> Block {
-        let block = Block::new(size, tag);
-        // SAFETY: the block has at least `size` bytes and is ours alone.
-        unsafe { block.0.cast::<u8>().write_bytes(0xa5, size) };
-        // SAFETY: invariant 1.
-        unsafe { block.0.write_volatile(tag) };
+    pub(crate) fn written(size: usize) -> Block {
+        let block = Block::new(size);
+        // SAFETY: invariant 1; the block has at least `size` bytes and is ours alone.
+        unsafe {
+            block.0.cast::<u8>().write_bytes(0xa5, size);
+            block.0.write_volatile(block.tag());
+        }
         block
     }
 
     /// Allocates and touches the first word, every page and the last byte.
     #[inline]
-    pub fn paged(size: usize, tag: u64) -> Block {
-        let block = Block::with_ends(size, tag);
-        for at in (4096..size).step_by(4096) {
-            // SAFETY: `at` is inside the block, which is ours alone.
-            unsafe { block.0.cast::<u8>().add(at).write_volatile(0xa5) };
-        }
+    pub(crate) fn paged(size: usize) -> Block {
+        let mut block = Block::with_ends(size);
+        // SAFETY: it was allocated with this size.
+        unsafe { block.touch_pages(size) };
         block
     }
 
-    /// The address of its first byte.
-    pub fn address(&self) -> usize {
-        self.0.addr().get()
-    }
-
-    /// Ends the run unless the tag is this one; brings the first word into the cache.
-    #[inline(always)]
-    pub fn check(&self, tag: u64) {
-        // SAFETY: invariant 1.
-        let found = unsafe { self.0.read_volatile() };
-        if found != tag {
-            wrong_contents(tag, found);
-        }
-    }
-
-    /// Touches every page and the last byte of a block that was allocated with `size`.
+    /// Touches every page but the first.
     ///
     /// # Safety
     ///
-    /// It was allocated with at least this size.
+    /// The block was allocated with at least this size.
     #[inline]
-    pub unsafe fn touch_pages(&mut self, size: usize) {
-        for at in (4096..size).step_by(4096).chain((size > 8).then(|| size - 1)) {
+    pub(crate) unsafe fn touch_pages(&mut self, size: usize) {
+        for at in (4096..size).step_by(4096) {
             // SAFETY: `at` is inside the block, which is ours alone.
             unsafe { self.0.cast::<u8>().add(at).write_volatile(0xa5) };
         }
     }
 
-    /// Adds 1 to the tag, in memory.
-    #[inline(always)]
-    pub fn bump(&mut self) {
-        // SAFETY: invariant 1.
-        unsafe { self.0.write_volatile(self.0.read_volatile().wrapping_add(1)) };
+    /// The address of its first byte.
+    pub(crate) fn address(&self) -> usize {
+        self.0.addr().get()
     }
 
-    /// The bare pointer; the block lives on.
+    /// Ends the run unless the tag is there; brings the first word into the cache.
     #[inline(always)]
-    pub fn into_raw(self) -> NonNull<u64> {
-        self.0
-    }
-
-    /// The block again.
-    ///
-    /// # Safety
-    ///
-    /// `raw` came from [`Block::into_raw`] and was not made a block since.
-    #[inline(always)]
-    pub unsafe fn from_raw(raw: NonNull<u64>) -> Block {
-        Block(raw)
-    }
-
-    /// Checks the tag and frees.
-    #[inline(always)]
-    pub fn free(self, tag: u64) {
+    pub(crate) fn check(&self) {
         // SAFETY: invariant 1.
         let found = unsafe { self.0.read_volatile() };
-        if found != tag {
-            wrong_contents(tag, found);
-        }
-        // SAFETY: invariant 1; `self` is consumed, so it is freed once.
-        unsafe { libc::free(black_box(self.0.as_ptr()).cast()) };
-    }
-}
-
-/// A block that only grows, by `realloc`.
-///
-/// Invariant 1: `start` is null or a live block of `size` bytes.
-pub struct Growing {
-    start: *mut u8,
-    size: usize,
-}
-
-impl Growing {
-    /// No block yet.
-    pub fn new() -> Growing {
-        Growing { start: std::ptr::null_mut(), size: 0 }
-    }
-
-    /// Grows to `size`; the new part is not touched.
-    #[inline]
-    pub fn grow(&mut self, size: usize) {
-        assert!(size >= self.size);
-        // SAFETY: invariant 1, and realloc of null allocates.
-        let start = black_box(unsafe { libc::realloc(self.start.cast(), size) });
-        if start.is_null() {
-            out_of_memory(size);
-        }
-        (self.start, self.size) = (start.cast(), size);
-    }
-
-    /// Writes the byte at `at`.
-    #[inline]
-    pub fn set(&mut self, at: usize, value: u8) {
-        assert!(at < self.size);
-        // SAFETY: invariant 1 and the bounds check.
-        unsafe { self.start.add(at).write_volatile(value) };
-    }
-
-    /// Ends the run unless the byte at `at` is `value`.
-    pub fn check(&self, at: usize, value: u8) {
-        assert!(at < self.size);
-        // SAFETY: invariant 1, the bounds check, and the caller wrote there before.
-        let found = unsafe { self.start.add(at).read_volatile() };
-        if found != value {
-            wrong_contents(value.into(), found.into());
+        if found != self.tag() {
+            wrong_contents(self.tag(), found);
         }
     }
-}
 
-impl Default for Growing {
-    fn default() -> Self {
-        Growing::new()
+    /// Adds to the tag, in memory. Whoever does has to take it off again.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, delta: u64) {
+        // SAFETY: invariant 1.
+        unsafe { self.0.write_volatile(self.0.read_volatile().wrapping_add(delta)) };
+    }
+
+    /// Not a link that an allocator would leave in a free block.
+    #[inline(always)]
+    fn tag(&self) -> u64 {
+        !(self.address() as u64)
     }
 }
 
-impl Drop for Growing {
+impl Drop for Block {
+    #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: invariant 1; free takes null.
-        unsafe { libc::free(black_box(self.start).cast()) };
+        self.check();
+        // SAFETY: invariant 1; this is the end of the block's one owner.
+        unsafe {
+            self.0.write_volatile(0);
+            libc::free(black_box(self.0.as_ptr()).cast());
+        }
     }
 }
 
 /// The object file that provides `malloc` in this process.
-pub fn provider() -> PathBuf {
+pub(crate) fn provider() -> PathBuf {
     // SAFETY: the name is a C string; `info` is only read when dladdr says it filled it, and
     // its file name then belongs to the loader for as long as the object stays loaded.
     let name = unsafe {
@@ -215,12 +140,33 @@ pub fn provider() -> PathBuf {
 
 #[cold]
 #[inline(never)]
-fn wrong_contents(expected: u64, found: u64) -> ! {
+pub(crate) fn wrong_contents(expected: u64, found: u64) -> ! {
     panic!("wrong contents: expected {expected:#x}, found {found:#x}");
 }
 
 #[cold]
 #[inline(never)]
-fn out_of_memory(size: usize) -> ! {
+pub(crate) fn out_of_memory(size: usize) -> ! {
     panic!("no memory for {size} bytes");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Block;
+
+    #[test]
+    fn every_kind_keeps_its_tag() {
+        for size in [0, 8, 9, 100, 100_000] {
+            let kinds = [Block::new, Block::with_ends, Block::written, Block::paged];
+            kinds.map(|make| make(size)).iter().for_each(Block::check);
+        }
+    }
+
+    #[test]
+    fn a_changed_word_is_found() {
+        let mut block = Block::new(16);
+        block.add(1);
+        assert!(std::panic::catch_unwind(|| block.check()).is_err());
+        block.add(1u64.wrapping_neg());
+    }
 }

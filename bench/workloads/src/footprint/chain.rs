@@ -4,18 +4,17 @@
 //! The live set never exceeds two blocks more than 100 MiB; what the idle threads got back
 //! and keep to themselves is the blow-up (after Berger et al., Hoard, ASPLOS 2000).
 
+use super::steps::{MIB, mib};
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::clock::ms_since;
-use crate::malloc::Block;
-use crate::random::SMALL;
+use crate::malloc::{Block, SMALL};
 use std::sync::Barrier;
 use std::time::Instant;
 
 const THREADS: usize = 200;
-const LIVE_BYTES: usize = 100 << 20;
+const LIVE_BYTES: usize = 100 * MIB;
 
-/// The case.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "chain-200",
     Group::Footprint,
     "200 threads, each frees what the one before allocated; the live set is constant.",
@@ -36,19 +35,21 @@ fn run(settings: &Settings) -> Results {
         sizes.push(size as u16);
         live += size;
     }
-    let mut slots: Vec<Block> = Vec::with_capacity(sizes.len());
+    let mut slots: Vec<Option<Block>> = sizes.iter().map(|_| None).collect();
     live += sizes.len() * (size_of::<u16>() + size_of::<Block>());
 
     let parked = Barrier::new(threads + 1);
     let start = Instant::now();
     let mut ms = 0.0;
     std::thread::scope(|scope| {
-        for thread in 0..threads {
+        for _ in 0..threads {
             let (done, finished) = std::sync::mpsc::channel();
             let mut taken = std::mem::take(&mut slots);
             let (sizes, parked) = (&sizes, &parked);
             scope.spawn(move || {
-                pass(thread, sizes, &mut taken);
+                for (slot, &size) in taken.iter_mut().zip(sizes) {
+                    *slot = Some(Block::with_ends(size.into()));
+                }
                 done.send(taken).expect("the main thread waits");
                 parked.wait();
             });
@@ -57,23 +58,5 @@ fn run(settings: &Settings) -> Results {
         ms = ms_since(start);
         parked.wait();
     });
-    for (at, block) in slots.into_iter().enumerate() {
-        block.free(tag(threads - 1, at));
-    }
-    Results::of([("ms", ms), ("live_mib", live as f64 / (1 << 20) as f64)])
-}
-
-/// Replaces every block by one of this thread's; the first thread fills the slots.
-fn pass(thread: usize, sizes: &[u16], slots: &mut Vec<Block>) {
-    for (at, &size) in sizes.iter().enumerate() {
-        let fresh = Block::with_ends(size.into(), tag(thread, at));
-        match slots.get_mut(at) {
-            Some(slot) => std::mem::replace(slot, fresh).free(tag(thread - 1, at)),
-            None => slots.push(fresh),
-        }
-    }
-}
-
-fn tag(thread: usize, at: usize) -> u64 {
-    (thread as u64) << 32 | at as u64
+    Results::of([("ms", ms), ("live_mib", mib(live))])
 }

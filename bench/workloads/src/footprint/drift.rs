@@ -9,11 +9,10 @@
 //! later), cached (replaced at random) or long-lived (replaced first in, first out, a third
 //! of the run later); one cached block in eight is freed by the next thread.
 
-use super::steps::{Held, MIB, mib, touched, watch};
+use super::steps::{HEAP, Held, MIB, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
-use rtrb::{Consumer, Producer, PushError, RingBuffer};
+use crate::team::{self, Mail};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 /// Cached and long-lived bytes of all threads.
 const CACHED: usize = 64 * MIB;
@@ -32,19 +31,12 @@ const HANDED_OVER_ONE_IN: u32 = 8;
 /// Blocks that wait for the thread that is to free them, at most.
 const QUEUE: usize = 256;
 
-/// The case.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "drift",
     Group::Footprint,
     "A server with a working set of 72 MiB whose mean block size drifts from 32 B to 2 KiB \
      and back; temporary, cached and long-lived blocks. Does fragmentation pile up?",
-    const {
-        &[
-            Row::time("ns"),
-            Row::new("", Table::Memory, "heap_mib", "MiB").per("live_mib", "x live"),
-            Row::new(" mean", Table::Memory, "mean_mib", "MiB"),
-        ]
-    },
+    const { &[Row::time("ns"), HEAP, Row::new(" mean", Table::Memory, "mean_mib", "MiB")] },
 )
 .plots(&[Plot::RSS])
 .quick(0.08)
@@ -52,134 +44,109 @@ pub const WORKLOADS: &[Workload] = &[Case::new(
 
 fn run(settings: &Settings) -> Results {
     let threads = settings.threads();
-    let (senders, mut receivers): (Vec<_>, Vec<_>) =
-        (0..threads).map(|_| RingBuffer::new(QUEUE)).unzip();
-    // What a thread hands over goes to the next one.
-    receivers.rotate_right(1);
     let share = settings.scale / threads as f64;
-    let mut servers: Vec<Server> =
-        (0..threads).map(|thread| Server::new(thread as u64, share)).collect();
-
+    let mail = Mail::ring(threads, 1, QUEUE).into_iter().enumerate();
+    let servers: Vec<Server> =
+        mail.map(|(thread, mail)| Server::new(thread as u64, share, mail)).collect();
     let sampler = watch();
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for ((server, sender), receiver) in servers.iter_mut().zip(senders).zip(receivers) {
-            scope.spawn(move || server.work(sender, receiver));
-        }
-    });
-    let ns = start.elapsed().as_nanos() as f64;
-    let made: u64 = servers.iter().map(|server| server.made).sum();
+    let (time, servers) = team::timed(servers, |server| server, Server::work, |server| server);
+    let made: usize = servers.iter().map(|server| server.made).sum();
     let live: usize = servers.iter().map(|server| server.most_live).sum();
-    let results = sampler.report(Results::of([("ns", ns / made as f64), ("live_mib", mib(live))]));
-    servers.iter_mut().for_each(Server::free_all);
-    let freed: u64 = servers.iter().map(|server| server.freed).sum();
-    assert_eq!(made, freed, "blocks made and freed");
-    results
+    let mut results = Results::ns(time, made);
+    results.values.insert("live_mib".to_owned(), mib(live));
+    sampler.report(results)
+}
+
+/// Blocks of one kind of lifetime.
+struct Store {
+    blocks: VecDeque<Held>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Store {
+    /// With room for blocks of the smallest mean, and some to spare.
+    fn new(limit: usize) -> Store {
+        Store { blocks: touched(limit / 28 + 1000).into(), bytes: 0, limit }
+    }
+
+    fn put(&mut self, block: Held) {
+        self.bytes += block.size();
+        self.blocks.push_back(block);
+    }
+
+    /// The block at `at`, whose place the oldest takes.
+    fn take(&mut self, at: usize) -> Held {
+        let block = self.blocks.swap_remove_front(at).expect("a place in use");
+        self.bytes -= block.size();
+        block
+    }
 }
 
 /// One thread's blocks.
 struct Server {
     rng: fastrand::Rng,
-    temporary: VecDeque<Held>,
-    cached: Vec<Held>,
-    long_lived: VecDeque<Held>,
-    /// Bytes of the three kinds, and the limits of the latter two.
-    temporary_bytes: usize,
-    cached_bytes: usize,
-    cached_limit: usize,
-    long_lived_bytes: usize,
-    long_lived_limit: usize,
+    temporary: Store,
+    cached: Store,
+    long_lived: Store,
+    mail: Mail<Held>,
     most_live: usize,
-    made: u64,
-    freed: u64,
+    made: usize,
 }
 
 impl Server {
-    fn new(seed: u64, share: f64) -> Server {
-        let cached_limit = (CACHED as f64 * share) as usize;
-        let long_lived_limit = (LONG_LIVED as f64 * share) as usize;
-        // At the smallest mean, with some to spare.
-        let room = |limit: usize| limit / 28 + 1000;
+    fn new(seed: u64, share: f64, mail: Mail<Held>) -> Server {
+        let store = |limit: usize| Store::new((limit as f64 * share) as usize);
         Server {
             rng: fastrand::Rng::with_seed(seed),
-            temporary: touched(TEMPORARY + 1).into(),
-            cached: touched(room(cached_limit)),
-            long_lived: touched(room(long_lived_limit)).into(),
-            temporary_bytes: 0,
-            cached_bytes: 0,
-            cached_limit,
-            long_lived_bytes: 0,
-            long_lived_limit,
+            temporary: Store::new(0),
+            cached: store(CACHED),
+            long_lived: store(LONG_LIVED),
+            mail,
             most_live: 0,
             made: 0,
-            freed: 0,
         }
     }
 
     /// From 32 B up to 2 KiB and back.
-    fn work(&mut self, mut next: Producer<Held>, mut handed: Consumer<Held>) {
-        let total = TURNS * self.cached_limit as f64;
+    fn work(&mut self) {
+        let total = TURNS * self.cached.limit as f64;
         let mut allocated = 0;
         while (allocated as f64) < total {
             let mean = mean_size(allocated as f64 / total);
             for _ in 0..64 {
-                self.temporary(mean);
-                allocated += self.lasting(mean, &mut next);
+                allocated += self.step(mean);
             }
-            while let Ok(block) = handed.pop() {
-                self.free(block);
-            }
-            let live = self.temporary_bytes + self.cached_bytes + self.long_lived_bytes;
+            self.mail.receive(drop);
+            let live = self.temporary.bytes + self.cached.bytes + self.long_lived.bytes;
             self.most_live = self.most_live.max(live);
         }
-        drop(next);
-        loop {
-            let last = handed.is_abandoned();
-            while let Ok(block) = handed.pop() {
-                self.free(block);
-            }
-            if last {
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
+        self.mail.close(drop);
     }
 
-    /// A temporary block; the oldest ends.
-    fn temporary(&mut self, mean: usize) {
+    /// A temporary block, and a cached or long-lived one, in place of others; the latter's
+    /// size.
+    fn step(&mut self, mean: usize) -> usize {
         let block = self.make(mean);
-        self.temporary_bytes += block.size as usize;
-        self.temporary.push_back(block);
-        if self.temporary.len() > TEMPORARY {
-            let old = self.temporary.pop_front().expect("more than none");
-            self.temporary_bytes -= old.size as usize;
-            self.free(old);
+        self.temporary.put(block);
+        if self.temporary.blocks.len() > TEMPORARY {
+            self.temporary.take(0);
         }
-    }
-
-    /// A cached or long-lived block in place of others; its size.
-    fn lasting(&mut self, mean: usize, next: &mut Producer<Held>) -> usize {
         let block = self.make(mean);
-        let size = block.size as usize;
+        let size = block.size();
         if self.rng.u32(0..LONG_LIVED_ONE_IN) == 0 {
-            self.long_lived_bytes += size;
-            self.long_lived.push_back(block);
-            while self.long_lived_bytes > self.long_lived_limit {
-                let old = self.long_lived.pop_front().expect("it has bytes");
-                self.long_lived_bytes -= old.size as usize;
-                self.free(old);
+            self.long_lived.put(block);
+            while self.long_lived.bytes > self.long_lived.limit {
+                self.long_lived.take(0);
             }
             return size;
         }
-        self.cached_bytes += size;
-        self.cached.push(block);
-        while self.cached_bytes > self.cached_limit {
-            let old = self.cached.swap_remove(self.rng.usize(0..self.cached.len()));
-            self.cached_bytes -= old.size as usize;
-            if self.rng.u32(0..HANDED_OVER_ONE_IN) != 0 {
-                self.free(old);
-            } else if let Err(PushError::Full(old)) = next.push(old) {
-                self.free(old);
+        self.cached.put(block);
+        while self.cached.bytes > self.cached.limit {
+            let old = self.cached.take(self.rng.usize(0..self.cached.blocks.len()));
+            if self.rng.u32(0..HANDED_OVER_ONE_IN) == 0 {
+                // Freed here after all if there is no room.
+                drop(self.mail.send(0, old));
             }
         }
         size
@@ -187,19 +154,7 @@ impl Server {
 
     fn make(&mut self, mean: usize) -> Held {
         self.made += 1;
-        Held::new(self.rng.usize(mean / 2..=mean + mean / 2), self.made as u32)
-    }
-
-    fn free(&mut self, block: Held) {
-        block.free();
-        self.freed += 1;
-    }
-
-    fn free_all(&mut self) {
-        self.freed += (self.temporary.len() + self.cached.len() + self.long_lived.len()) as u64;
-        self.temporary.drain(..).for_each(Held::free);
-        self.cached.drain(..).for_each(Held::free);
-        self.long_lived.drain(..).for_each(Held::free);
+        Held::new(self.rng.usize(mean / 2..=mean + mean / 2))
     }
 }
 
@@ -211,23 +166,17 @@ fn mean_size(at: f64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::steps::TINY;
     use super::*;
+    use crate::case::TINY;
 
     #[test]
     fn the_working_set_is_as_large_as_said() {
-        let live = run(&TINY).values["live_mib"] / TINY.scale;
-        // The temporary blocks are not scaled: up to a MiB of them.
-        assert!((71.0..180.0).contains(&live), "{live}");
-    }
-
-    #[test]
-    fn one_thread_frees_its_own() {
-        run(&Settings { threads: Some(1), ..TINY });
-    }
-
-    #[test]
-    fn the_mean_goes_up_and_down() {
+        for threads in [1, 2] {
+            let settings = Settings { threads: Some(threads), ..TINY };
+            let live = run(&settings).values["live_mib"] / TINY.scale;
+            // The temporary blocks are not scaled: up to a MiB of them.
+            assert!((71.0..180.0).contains(&live), "{live}");
+        }
         assert_eq!([0.0, 0.25, 0.5, 1.0].map(mean_size), [32, 256, 2048, 32]);
     }
 }

@@ -4,7 +4,7 @@
 //! Stands for image and array processing, and for buffers of a database: few blocks, each
 //! worth a system call of its own. What is kept of them for next time is the question.
 
-use super::steps::{Held, MIB, light_activity, mib, scaled_time, watch};
+use super::steps::{AFTER, HEAP, Held, MIB, light_activity, mib, scaled_time, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
 use crate::clock::ms_since;
 use std::time::Instant;
@@ -13,20 +13,12 @@ const LIMIT: usize = 192 * MIB;
 /// Bytes allocated in all.
 const TOTAL: usize = 640 * MIB;
 
-/// The case.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "large-return",
     Group::Footprint,
     "Blocks of 1-64 MiB come and go, 192 MiB at most; then all are freed and a second of light \
      activity follows. Images, arrays, big buffers: time and faults against memory kept.",
-    const {
-        &[
-            Row::time("ms"),
-            Row::new("", Table::Memory, "heap_mib", "MiB").per("live_mib", "x live"),
-            Row::new(" after", Table::Memory, "after_mib", "MiB").floor(1.0),
-            Row::new("", Table::Counts, "minor_faults", "faults"),
-        ]
-    },
+    const { &[Row::time("ms"), HEAP, AFTER, Row::new("", Table::Counts, "minor_faults", "faults")] },
 )
 .plots(&[Plot::RSS])
 .quick(0.15)
@@ -41,42 +33,18 @@ fn run(settings: &Settings) -> Results {
     let start = Instant::now();
     let (mut live, mut most_live, mut allocated) = (0, 0, 0);
     while allocated < total {
-        let size = size(&mut rng);
+        // From 1 to 64 MiB, as many in each octave as in the next.
+        let size = (MIB as f64 * (rng.f64() * 6.0).exp2()) as usize;
         while live + size > limit {
-            let old = held.swap_remove(rng.usize(0..held.len()));
-            live -= old.size as usize;
-            old.free();
+            live -= held.swap_remove(rng.usize(0..held.len())).size();
         }
         live += size;
         most_live = most_live.max(live);
-        held.push(Held::new(size, allocated as u32));
+        held.push(Held::new(size));
         allocated += size;
     }
-    held.drain(..).for_each(Held::free);
+    held.clear();
     let ms = ms_since(start);
     light_activity(scaled_time(settings, 0.8));
     sampler.report(Results::of([("ms", ms), ("live_mib", mib(most_live))]))
-}
-
-/// From 1 to 64 MiB, as many in each octave as in the next.
-fn size(rng: &mut fastrand::Rng) -> usize {
-    (MIB as f64 * (rng.f64() * 6.0).exp2()) as usize
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::steps::TINY;
-    use super::*;
-
-    #[test]
-    fn the_limit_holds() {
-        let live = run(&TINY).values["live_mib"];
-        assert!((1.0..=64.0).contains(&live), "{live}");
-    }
-
-    #[test]
-    fn sizes_are_in_their_range() {
-        let mut rng = fastrand::Rng::with_seed(1);
-        assert!((0..1000).all(|_| (MIB..64 * MIB).contains(&size(&mut rng))));
-    }
 }

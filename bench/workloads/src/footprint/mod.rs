@@ -1,11 +1,11 @@
 //! Resident memory, at the peak and over time.
 
-pub mod chain;
-pub mod drift;
-pub mod free_only;
-pub mod idle;
-pub mod large_return;
-pub mod phase_change;
-pub mod sawtooth;
-pub mod steps;
-pub mod survive;
+pub(crate) mod chain;
+pub(crate) mod drift;
+pub(crate) mod free_only;
+pub(crate) mod idle;
+pub(crate) mod large_return;
+pub(crate) mod phase_change;
+pub(crate) mod sawtooth;
+mod steps;
+pub(crate) mod survive;

@@ -8,85 +8,82 @@
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;
+use crate::team;
 use std::time::Instant;
 
-/// Slots at scale 1, of which half are full.
-const SLOTS: usize = 1 << 20;
-/// Operations at scale 1.
-const STEPS: usize = 2_000_000;
 /// How many distinct quantiles of the sizes there are.
 const QUANTILES: usize = 4096;
 /// The smallest and largest size; the mean is near 105 bytes.
 const SIZES: (f64, f64) = (24.0, 8192.0);
 
-/// The case.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const ALONE: &[Workload] = &[Case::new(
     "alloc-test-1",
     Group::Single,
     "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
      every byte written: a server's heap of some 60 MiB.",
     Row::NS_PEAK,
 )
-.from("alloc-test: OLogN Technologies (ITHare), 2018")
+.from(ORIGIN)
 .quick(0.15)
-.c(run)];
+.c(alone)];
 
-fn run(settings: &Settings) -> Results {
-    let mut heap = Heap::new(1, settings.scaled(SLOTS));
-    let steps = settings.scaled(STEPS);
-    heap.churn(steps / 20);
+/// With a heap of its own in every thread.
+pub(crate) const TOGETHER: &[Workload] = &[Case::new(
+    "alloc-test-n",
+    Group::Threads,
+    "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
+     Pareto distribution, every byte written. Threads that share nothing but the allocator.",
+    Row::NS_PEAK,
+)
+.from(ORIGIN)
+.quick(0.1)
+.c(together)];
+
+const ORIGIN: &str = "alloc-test: OLogN Technologies (ITHare), 2018";
+
+fn alone(settings: &Settings) -> Results {
+    let steps = settings.scaled(2_000_000);
+    let mut heap = Heap::new(1, settings.scaled(1 << 20), steps / 20);
     let start = Instant::now();
     heap.churn(steps);
-    let ns = start.elapsed().as_nanos() as f64;
-    heap.finish();
-    Results::of([("ns", ns / steps as f64)])
+    Results::ns(start.elapsed(), steps)
+}
+
+fn together(settings: &Settings) -> Results {
+    let threads = settings.threads();
+    let (slots, steps) = (settings.scaled(1 << 18), settings.scaled(1_500_000));
+    let prepare = |seed| Heap::new(seed, slots, steps / 20);
+    let (time, _) = team::timed(0..threads as u64, prepare, |heap| heap.churn(steps), drop);
+    Results::ns(time, threads * steps)
 }
 
 /// The array of slots of one thread.
-pub struct Heap {
+struct Heap {
     rng: fastrand::Rng,
     sizes: Vec<u16>,
     slots: Vec<Option<Block>>,
-    full: usize,
 }
 
 impl Heap {
-    /// With every other slot full.
-    pub fn new(seed: u64, slots: usize) -> Heap {
+    /// With every other slot full, and then some steps.
+    fn new(seed: u64, slots: usize, steps: usize) -> Heap {
         let mut rng = fastrand::Rng::with_seed(seed);
         let sizes: Vec<u16> = (0..QUANTILES).map(pareto).collect();
-        let mut fill = |at| (at % 2 == 0).then(|| block(&mut rng, &sizes, at));
+        let mut fill = |at| (at % 2 == 0).then(|| block(&mut rng, &sizes));
         let slots: Vec<_> = (0..slots).map(&mut fill).collect();
-        Heap { full: slots.len().div_ceil(2), rng, sizes, slots }
+        let mut heap = Heap { rng, sizes, slots };
+        heap.churn(steps);
+        heap
     }
 
     /// Fills or empties a slot, so many times.
-    pub fn churn(&mut self, steps: usize) {
+    fn churn(&mut self, steps: usize) {
         for _ in 0..steps {
             let at = self.pick();
-            match self.slots[at].take() {
-                Some(old) => {
-                    old.free(at as u64);
-                    self.full -= 1;
-                }
-                None => {
-                    self.slots[at] = Some(block(&mut self.rng, &self.sizes, at));
-                    self.full += 1;
-                }
+            if self.slots[at].take().is_none() {
+                self.slots[at] = Some(block(&mut self.rng, &self.sizes));
             }
         }
-    }
-
-    /// Frees everything; as many blocks must be left as were counted.
-    pub fn finish(self) {
-        let mut left = 0;
-        for (at, slot) in self.slots.into_iter().enumerate() {
-            if let Some(block) = slot {
-                block.free(at as u64);
-                left += 1;
-            }
-        }
-        assert_eq!(left, self.full, "blocks left");
     }
 
     /// A slot, by the 80/20 rule three levels deep.
@@ -106,8 +103,8 @@ impl Heap {
 }
 
 #[inline]
-fn block(rng: &mut fastrand::Rng, sizes: &[u16], tag: usize) -> Block {
-    Block::written(sizes[rng.usize(0..QUANTILES)].into(), tag as u64)
+fn block(rng: &mut fastrand::Rng, sizes: &[u16]) -> Block {
+    Block::written(sizes[rng.usize(0..QUANTILES)].into())
 }
 
 /// The size at one of [`QUANTILES`], by Pareto's distribution with the shape of the 80/20
@@ -131,13 +128,5 @@ mod tests {
         assert!(sizes.iter().filter(|&&size| size < 64).count() > QUANTILES / 2);
         let mean = sizes.iter().sum::<usize>() / QUANTILES;
         assert!((95..115).contains(&mean), "{mean}");
-    }
-
-    #[test]
-    fn about_half_the_slots_stay_full() {
-        let mut heap = Heap::new(5, 1000);
-        heap.churn(20_000);
-        assert!((400..600).contains(&heap.full), "{}", heap.full);
-        heap.finish();
     }
 }

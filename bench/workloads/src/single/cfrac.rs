@@ -11,14 +11,13 @@
 //! dead a few steps later.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
-use crate::clock::ms_since;
-use natural::Natural;
+use ethnum::U256;
+use std::hint::black_box;
+use std::ops::{Add, Mul, Sub};
 use std::time::Instant;
 
-mod natural;
-
-/// The case. Its heap is tiny: no row for the memory.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+/// Its heap is tiny: no row for the memory.
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "cfrac-like",
     Group::Single,
     "Factors numbers of 30 digits by continued fractions. Programs that make a fresh object of a \
@@ -42,7 +41,7 @@ const BASE: usize = 200;
 /// After this many of them a Q must have shrunk, or it is given up.
 const EARLY: usize = 40;
 /// By how much.
-const SHRUNK: u32 = 1 << 15;
+const SHRUNK: u64 = 1 << 15;
 
 fn run(settings: &Settings) -> Results {
     check([1_000_003, 1_000_033], 40);
@@ -50,7 +49,7 @@ fn run(settings: &Settings) -> Results {
     for &primes in PRIMES.iter().cycle().take(settings.scaled(PRIMES.len())) {
         check(primes, BASE);
     }
-    Results::of([("ms", ms_since(start))])
+    Results::ms(start.elapsed())
 }
 
 /// Factors the product of two primes.
@@ -58,6 +57,82 @@ fn check(primes: [u64; 2], base: usize) {
     let [p, q] = primes.map(Natural::from);
     let found = factor(&(&p * &q), base);
     assert!(found == p || found == q, "{found:?} does not divide {p:?} * {q:?}");
+}
+
+/// A natural number below 2^256, every one a block of its own on the heap: its bytes, least
+/// first, as many as it needs but in fours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Natural(Box<[u8]>);
+
+impl Natural {
+    fn new(value: U256) -> Natural {
+        let words = (256 - value.leading_zeros() as usize).div_ceil(32).max(1);
+        // Not a block that the compiler may do without.
+        Natural(black_box(value.to_le_bytes()[..4 * words].into()))
+    }
+
+    fn value(&self) -> U256 {
+        let mut bytes = [0; 32];
+        bytes[..self.0.len()].copy_from_slice(&self.0);
+        U256::from_le_bytes(bytes)
+    }
+
+    /// The value of a number of one or two words, as most are: the narrower the division, the
+    /// faster it is, by far.
+    fn small(&self) -> Option<u64> {
+        match (<[u8; 4]>::try_from(&*self.0), <[u8; 8]>::try_from(&*self.0)) {
+            (Ok(word), _) => Some(u32::from_le_bytes(word).into()),
+            (_, Ok(words)) => Some(u64::from_le_bytes(words)),
+            _ => None,
+        }
+    }
+
+    /// Quotient and remainder.
+    fn div_rem(&self, by: &Natural) -> (Natural, Natural) {
+        if let (Some(value), Some(by)) = (self.small(), by.small()) {
+            return ((value / by).into(), (value % by).into());
+        }
+        let (value, by) = (self.value(), by.value());
+        let quotient = match (u128::try_from(value), u128::try_from(by)) {
+            (Ok(value), Ok(by)) => U256::from(value / by),
+            _ => value / by,
+        };
+        (Natural::new(quotient), Natural::new(value - quotient * by))
+    }
+
+    fn rem(&self, by: &Natural) -> Natural {
+        self.div_rem(by).1
+    }
+}
+
+impl From<u64> for Natural {
+    fn from(value: u64) -> Natural {
+        Natural(black_box(match u32::try_from(value) {
+            Ok(word) => Box::new(word.to_le_bytes()),
+            Err(_) => Box::new(value.to_le_bytes()),
+        }))
+    }
+}
+
+impl Add for &Natural {
+    type Output = Natural;
+    fn add(self, other: &Natural) -> Natural {
+        Natural::new(self.value() + other.value())
+    }
+}
+
+impl Sub for &Natural {
+    type Output = Natural;
+    fn sub(self, other: &Natural) -> Natural {
+        Natural::new(self.value() - other.value())
+    }
+}
+
+impl Mul for &Natural {
+    type Output = Natural;
+    fn mul(self, other: &Natural) -> Natural {
+        Natural::new(self.value() * other.value())
+    }
 }
 
 /// A^2 is congruent to Q, or to -Q, modulo N.
@@ -74,15 +149,15 @@ struct Relation {
 fn factor(n: &Natural, base: usize) -> Natural {
     let base = factor_base(n, base);
     let mut relations = Vec::new();
-    let mut matrix = Matrix { pivots: (0..=base.len()).map(|_| None).collect() };
+    let mut pivots: Vec<Option<Product>> = (0..=base.len()).map(|_| None).collect();
     let mut fraction = Fraction::new(n);
     loop {
         fraction.step(n);
         let Some(primes) = smooth(&fraction.q, &base) else { continue };
         relations.push(Relation { a: fraction.a.clone(), negative: fraction.odd, primes });
-        if let Some(subset) = matrix.add(&relations) {
-            let found = divisor(n, &base, subset.iter().map(|&at| &relations[at as usize]));
-            if !found.is_one() && found != *n {
+        if let Some(square) = reduced(&mut pivots, &relations) {
+            let found = divisor(n, &base, square.of.iter().map(|&at| &relations[at as usize]));
+            if found.small() != Some(1) && found != *n {
                 return found;
             }
         }
@@ -90,17 +165,19 @@ fn factor(n: &Natural, base: usize) -> Natural {
 }
 
 /// The first primes modulo which `n` is a square: no others divide a Q.
-fn factor_base(n: &Natural, size: usize) -> Vec<u32> {
-    let is_prime = |p: &u32| (2..).take_while(|d| d * d <= *p).all(|d| !p.is_multiple_of(d));
-    let is_square = |p: &u32| *p == 2 || power(n.div_rem_small(*p).1, (p - 1) / 2, *p) <= 1;
+fn factor_base(n: &Natural, size: usize) -> Vec<u64> {
+    let is_prime = |p: &u64| (2..).take_while(|d| d * d <= *p).all(|d| !p.is_multiple_of(d));
+    let is_square =
+        |p: &u64| *p == 2 || power((n.value() % U256::from(*p)).as_u64(), (p - 1) / 2, *p) <= 1;
     (2..).filter(is_prime).filter(is_square).take(size).collect()
 }
 
 /// `base` to the power of `exponent`, modulo `p`.
-fn power(base: u32, exponent: u32, p: u32) -> u32 {
-    let times = |a: u32, b: u32| (u64::from(a) * u64::from(b) % u64::from(p)) as u32;
-    let bits = (0..32).rev().map(|bit| exponent >> bit & 1);
-    bits.fold(1, |square, bit| times(times(square, square), if bit == 1 { base } else { 1 }))
+fn power(base: u64, exponent: u64, p: u64) -> u64 {
+    (0..32).rev().map(|bit| exponent >> bit & 1).fold(1, |root, bit| {
+        let square = root * root % p;
+        if bit == 1 { square * base % p } else { square }
+    })
 }
 
 /// The expansion of the square root of N, at one step.
@@ -118,9 +195,9 @@ struct Fraction {
 
 impl Fraction {
     fn new(n: &Natural) -> Fraction {
-        let root = n.sqrt();
+        let root = Natural::new(n.value().as_u128().isqrt().into());
         let q = n - &(&root * &root);
-        Fraction { p: root.clone(), q, a: root.clone(), before: 1u32.into(), root, odd: true }
+        Fraction { p: root.clone(), q, a: root.clone(), before: 1.into(), root, odd: true }
     }
 
     fn step(&mut self, n: &Natural) {
@@ -134,77 +211,66 @@ impl Fraction {
 }
 
 /// The primes of `q`, if all of them are in the base.
-fn smooth(q: &Natural, base: &[u32]) -> Option<Vec<u16>> {
+fn smooth(q: &Natural, base: &[u64]) -> Option<Vec<u16>> {
     let mut rest = q.clone();
     let mut primes = Vec::new();
     for (at, &prime) in base.iter().enumerate() {
-        if at == EARLY && &rest * &Natural::from(SHRUNK) > *q {
+        if at == EARLY && (&rest * &Natural::from(SHRUNK)).value() > q.value() {
             return None;
         }
         loop {
             let (quotient, remainder) = rest.div_rem(&Natural::from(prime));
-            if !remainder.is_zero() {
+            if remainder.small() != Some(0) {
                 break;
             }
             primes.push(at as u16);
             rest = quotient;
         }
-        if rest.is_one() {
+        if rest.small() == Some(1) {
             return Some(primes);
         }
     }
     None
 }
 
-/// A product of relations: which primes divide it an odd number of times.
+/// A product of relations.
 struct Product {
-    /// Bits: the sign, then the primes of the base.
-    odd: Vec<u64>,
+    /// Which primes divide it an odd number of times. Bits: the sign, then the primes.
+    odd: [U256; 2],
     /// The relations that were multiplied.
     of: Vec<u32>,
 }
 
-/// Relations, reduced by one another modulo 2.
-struct Matrix {
-    /// By column: the row whose first odd column this is.
-    pivots: Vec<Option<Product>>,
-}
-
-impl Matrix {
-    /// Adds the last relation. Relations whose product is a square, if there now are some.
-    fn add(&mut self, relations: &[Relation]) -> Option<Vec<u32>> {
-        let last = relations.len() - 1;
-        let mut odd = vec![0u64; self.pivots.len().div_ceil(64)];
-        odd[0] = relations[last].negative.into();
-        for prime in &relations[last].primes {
-            let column = usize::from(*prime) + 1;
-            odd[column / 64] ^= 1 << (column % 64);
-        }
-        let mut row = Product { odd, of: vec![last as u32] };
-        loop {
-            let Some(word) = row.odd.iter().position(|&word| word != 0) else {
-                return Some(row.of);
-            };
-            let column = word * 64 + row.odd[word].trailing_zeros() as usize;
-            let Some(pivot) = &self.pivots[column] else {
-                self.pivots[column] = Some(row);
-                return None;
-            };
-            row = row.times(pivot);
-        }
+/// The last relation, times those of `pivots` that make it a square; if there are none, it
+/// becomes one of them. In the place of each column stands a product whose first odd column
+/// it is.
+fn reduced(pivots: &mut [Option<Product>], relations: &[Relation]) -> Option<Product> {
+    let last = relations.len() - 1;
+    let mut odd = [U256::from(u8::from(relations[last].negative)), U256::ZERO];
+    for prime in &relations[last].primes {
+        let column = usize::from(*prime) + 1;
+        odd[column / 256] ^= U256::ONE << (column % 256);
     }
+    let mut row = Product { odd, of: vec![last as u32] };
+    while let Some(word) = row.odd.iter().position(|&word| word != 0) {
+        let column = word * 256 + row.odd[word].trailing_zeros() as usize;
+        let Some(pivot) = &pivots[column] else {
+            pivots[column] = Some(row);
+            return None;
+        };
+        row = row.times(pivot);
+    }
+    Some(row)
 }
 
 impl Product {
     /// The product. A relation that is in both is a square and falls out.
     fn times(&self, other: &Product) -> Product {
-        let odd = self.odd.iter().zip(&other.odd).map(|(a, b)| a ^ b).collect();
+        let odd = std::array::from_fn(|at| self.odd[at] ^ other.odd[at]);
         let only = |a: &Product, b: &Product| -> Vec<u32> {
             a.of.iter().copied().filter(|at| !b.of.contains(at)).collect()
         };
-        let mut of = only(self, other);
-        of.append(&mut only(other, self));
-        Product { odd, of }
+        Product { odd, of: [only(self, other), only(other, self)].concat() }
     }
 }
 
@@ -212,23 +278,29 @@ impl Product {
 /// product of the Q.
 fn divisor<'a>(
     n: &Natural,
-    base: &[u32],
+    base: &[u64],
     relations: impl Iterator<Item = &'a Relation>,
 ) -> Natural {
-    let mut x = Natural::from(1u32);
+    let mut x = Natural::from(1);
     let mut times = vec![0; base.len()];
     for relation in relations {
         x = (&x * &relation.a).rem(n);
         relation.primes.iter().for_each(|&prime| times[usize::from(prime)] += 1);
     }
-    let mut y = Natural::from(1u32);
+    let mut y = Natural::from(1);
     for (&prime, times) in base.iter().zip(times) {
         for _ in 0..times / 2 {
             y = (&y * &Natural::from(prime)).rem(n);
         }
     }
     assert_eq!((&x * &x).rem(n), (&y * &y).rem(n), "the squares differ");
-    x.distance(&y).gcd(n.clone())
+    // Euclid's method, on the difference modulo n.
+    let (mut a, mut b) = (n.clone(), (&(&x + n) - &y).rem(n));
+    while b.small() != Some(0) {
+        let rest = a.rem(&b);
+        (a, b) = (b, rest);
+    }
+    a
 }
 
 #[cfg(test)]

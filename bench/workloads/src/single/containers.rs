@@ -5,8 +5,7 @@ use crate::case::{Case, Group, Row, Workload};
 mod cxx;
 mod rust;
 
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     Case::new(
         "containers-rust",
         Group::Single,
@@ -26,23 +25,3 @@ pub const WORKLOADS: &[Workload] = &[
     .quick(0.2)
     .c(cxx::run),
 ];
-
-/// A hash of bytes (Fowler, Noll and Vo), the same with every version of Rust.
-struct Checksum(u64);
-
-impl Default for Checksum {
-    fn default() -> Checksum {
-        Checksum(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Checksum {
-    fn add(&mut self, bytes: &[u8]) {
-        let mix = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        self.0 = bytes.iter().fold(self.0, mix);
-    }
-
-    fn value(&self) -> u64 {
-        self.0
-    }
-}

@@ -4,16 +4,16 @@
 //!
 //! Stands for programs that recurse over many short lists of small objects: a cube is a block
 //! of a few bytes, and each step of the recursion makes a new list of new cubes.
+//!
+//! A cube has a bit for each of the two values of each input. It stands for all choices of one
+//! of its values for every input; a cover stands for the union of its cubes.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
-use crate::clock::ms_since;
-use cubes::{Cover, Cube, Space};
+use std::hint::black_box;
 use std::time::Instant;
 
-mod cubes;
-
-/// The case. Its heap is tiny: no row for the memory.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+/// Its heap is tiny: no row for the memory.
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "espresso-like",
     Group::Single,
     "Minimises two-level logic; every step makes short lists of cubes of a few bytes each. \
@@ -25,135 +25,192 @@ pub const WORKLOADS: &[Workload] = &[Case::new(
 .rust(run)];
 
 /// Functions minimised at scale 1.
-const FUNCTIONS: usize = 10;
-const SPACE: Space = Space { inputs: 11, outputs: 6 };
-/// Cubes of each function, and those where its value does not matter.
-const CUBES: [usize; 2] = [100, 16];
+const FUNCTIONS: usize = 17;
+const INPUTS: u32 = 15;
+/// Cubes of each function.
+const CUBES: usize = 80;
+
+/// The cube of everything.
+const FULL: u32 = (1 << (2 * INPUTS)) - 1;
+/// The bits of the first value of each input; those of the second are above them.
+const FIRST: u32 = FULL & 0x5555_5555;
+
+/// Bits.
+type Cube = Box<u32>;
+/// A union of cubes.
+type Cover = Vec<Cube>;
 
 fn run(settings: &Settings) -> Results {
-    let small = Function::random(Space { inputs: 5, outputs: 2 }, [8, 2], 0);
-    small.check(&small.minimised());
     let count = settings.scaled(FUNCTIONS) as u64;
-    let functions: Vec<_> = (1..=count).map(|seed| Function::random(SPACE, CUBES, seed)).collect();
+    let functions: Vec<Cover> = (1..=count).map(random).collect();
     let start = Instant::now();
-    let covers: Vec<Cover> = functions.iter().map(Function::minimised).collect();
-    let ms = ms_since(start);
-    for (function, cover) in functions.iter().zip(&covers) {
-        function.check(cover);
-    }
-    Results::of([("ms", ms)])
+    let covers: Vec<Cover> = functions.iter().map(|function| minimised(function)).collect();
+    let time = start.elapsed();
+    functions.iter().zip(&covers).for_each(|(function, cover)| check(function, cover));
+    Results::ms(time)
 }
 
-/// Several functions of the same inputs.
-struct Function {
-    space: Space,
-    /// Where they are 1.
-    on: Cover,
-    /// Where their values do not matter.
-    any: Cover,
+/// Random cubes: each input is 0, 1 or either.
+fn random(seed: u64) -> Cover {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut value = || [0b01, 0b10, 0b11, 0b11][rng.usize(0..4)];
+    (0..CUBES).map(|_| cube((0..INPUTS).fold(0, |bits, _| bits << 2 | value()))).collect()
 }
 
-impl Function {
-    /// Random cubes: each input is 0, 1 or either, and one or two outputs are meant.
-    fn random(space: Space, cubes: [usize; 2], seed: u64) -> Function {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        let mut cube = |_| {
-            let mut cube = space.none();
-            for input in 0..space.inputs {
-                let values = match rng.u32(0..4) {
-                    0 => 0..1,
-                    1 => 1..2,
-                    _ => 0..2,
-                };
-                for value in values {
-                    cube = cubes::with(&cube, 2 * input + value);
-                }
-            }
-            for _ in 0..rng.usize(1..=2) {
-                let output = 2 * space.inputs + rng.usize(0..space.outputs);
-                cube = cubes::with(&cube, output);
-            }
-            cube
-        };
-        let [on, any] = cubes.map(|count| (0..count).map(&mut cube).collect());
-        Function { space, on, any }
-    }
-
-    /// A small cover of the same functions.
-    fn minimised(&self) -> Cover {
-        let space = self.space;
-        let off = space.complement(&[&self.on[..], &self.any[..]].concat());
-        let mut best = irredundant(space, expand(space, self.on.clone(), &off), &self.any);
-        loop {
-            let reduced = reduce(space, best.clone(), &self.any);
-            let next = irredundant(space, expand(space, reduced, &off), &self.any);
-            if cost(&next) >= cost(&best) {
-                return best;
-            }
-            best = next;
+/// A small cover of the same function.
+fn minimised(function: &[Cube]) -> Cover {
+    let off = complement(function);
+    let mut best = irredundant(expand(function.to_vec(), &off));
+    loop {
+        let next = irredundant(expand(reduce(best.clone()), &off));
+        if cost(&next) >= cost(&best) {
+            return best;
         }
+        best = next;
     }
+}
 
-    /// Ends the run unless `cover` is 1 wherever the function is, and nowhere else but where
-    /// its value does not matter.
-    fn check(&self, cover: &Cover) {
-        assert!(cover.len() <= self.on.len(), "the cover grew");
-        let Space { inputs, outputs } = self.space;
-        for point in 0..1usize << inputs {
-            let at = (0..inputs).fold(self.space.none(), |cube, input| {
-                cubes::with(&cube, 2 * input + (point >> input & 1))
-            });
-            for output in 0..outputs {
-                let at = cubes::with(&at, 2 * inputs + output);
-                let holds = |cover: &Cover| cover.iter().any(|cube| cubes::within(&at, cube));
-                let free = holds(&self.any);
-                assert!(free || holds(cover) == holds(&self.on), "wrong at {point}, {output}");
-            }
-        }
+/// Ends the run unless the cover has the same points as the function.
+fn check(function: &[Cube], cover: &[Cube]) {
+    assert!(cover.len() <= function.len(), "the cover grew");
+    for point in 0..1u32 << INPUTS {
+        let bits = (0..INPUTS).fold(0, |bits, at| bits | 1 << (2 * at + (point >> at & 1)));
+        let holds = |cover: &[Cube]| cover.iter().any(|cube| within(bits, **cube));
+        assert_eq!(holds(function), holds(cover), "wrong at {point}");
     }
+}
+
+/// A block that the compiler may not do without.
+fn cube(bits: u32) -> Cube {
+    black_box(Box::new(bits))
+}
+
+/// Whether the second has all bits of the first.
+fn within(a: u32, b: u32) -> bool {
+    a & !b == 0
+}
+
+/// Whether the two have a value of every input in common.
+fn meet(a: u32, b: u32) -> bool {
+    let both = a & b;
+    (both | both >> 1) & FIRST == FIRST
+}
+
+/// Where an input has this value and not the other.
+fn only(value: u32) -> u32 {
+    FULL & !if value & FIRST == 0 { value >> 1 } else { value << 1 }
+}
+
+fn size(cube: &Cube) -> u32 {
+    cube.count_ones()
 }
 
 /// The number of cubes, then the number of literals.
-fn cost(cover: &Cover) -> (usize, usize) {
-    let bits: u32 = cover.iter().map(cubes::size).sum();
-    (cover.len(), usize::MAX - bits as usize)
+fn cost(cover: &Cover) -> (usize, u32) {
+    (cover.len(), u32::MAX - cover.iter().map(size).sum::<u32>())
+}
+
+/// The bits of any of them.
+fn union(cover: &[Cube]) -> u32 {
+    cover.iter().fold(0, |all, cube| all | **cube)
+}
+
+/// Leaves out every cube that lies within another of the cover.
+fn without_contained(mut cover: Cover) -> Cover {
+    cover.sort_by_key(|cube| std::cmp::Reverse(size(cube)));
+    let mut kept = Cover::with_capacity(cover.len());
+    for cube in cover {
+        if !kept.iter().any(|other| within(*cube, **other)) {
+            kept.push(cube);
+        }
+    }
+    kept
+}
+
+/// The cover as seen from inside `from`: what that fixes no longer matters.
+fn cofactor(cover: &[Cube], from: u32) -> Cover {
+    let met = cover.iter().filter(|other| meet(***other, from));
+    met.map(|other| cube(**other | FULL & !from)).collect()
+}
+
+/// For the two values of the input that the most cubes depend on: the half space, and the
+/// cover as seen from there. Inputs that occur with both values come first.
+fn split(cover: &[Cube]) -> [(u32, Cover); 2] {
+    let lacking = |bit: u32| cover.iter().filter(|cube| ***cube & bit == 0).count();
+    let inputs = (0..INPUTS).map(|input| [1 << (2 * input), 2 << (2 * input)]);
+    let most = inputs.max_by_key(|values| {
+        let [a, b] = values.map(lacking);
+        (a.min(b) > 0, a + b)
+    });
+    most.expect("there are inputs").map(|value| (only(value), cofactor(cover, only(value))))
+}
+
+/// Whether the cover is everything.
+fn is_tautology(cover: &[Cube]) -> bool {
+    cover.iter().any(|cube| **cube == FULL)
+        || union(cover) == FULL && split(cover).iter().all(|(_, seen)| is_tautology(seen))
+}
+
+/// Everything that is not in the cover.
+fn complement(cover: &[Cube]) -> Cover {
+    match cover {
+        [] => return vec![cube(FULL)],
+        _ if cover.iter().any(|cube| **cube == FULL) => return Cover::new(),
+        [single] => {
+            // One cube for each value that the cube lacks.
+            let lacking = (0..2 * INPUTS).map(|at| 1 << at).filter(|value| **single & value == 0);
+            return lacking.map(|value| cube(only(value))).collect();
+        }
+        _ => {}
+    }
+    let mut result = Cover::new();
+    let halves = split(cover);
+    let both = halves[0].0 & halves[1].0;
+    for (half, seen) in halves {
+        for part in complement(&without_contained(seen)) {
+            let part = cube(*part & half);
+            // The same cube in both halves is one cube.
+            let apart = |whole: &Cube| cube(**whole & both);
+            let joined = |other: &Cube| apart(other) == apart(&part);
+            match result.iter().position(joined) {
+                Some(at) => result[at] = cube(*result[at] | *part),
+                None => result.push(part),
+            }
+        }
+    }
+    result
 }
 
 /// Grows each cube as far as it does not meet the cover `off`, and drops those that are
 /// swallowed. Small cubes come first: they are the most likely to be swallowed whole.
-fn expand(space: Space, mut cover: Cover, off: &[Cube]) -> Cover {
-    let column = |bit| cover.iter().filter(|cube| cubes::has(cube, bit)).count();
-    let mut bits: Vec<(usize, usize)> = (0..space.bits()).map(|bit| (column(bit), bit)).collect();
-    bits.sort_unstable_by(|a, b| b.cmp(a));
-    cover.sort_by_key(cubes::size);
+fn expand(mut cover: Cover, off: &[Cube]) -> Cover {
+    cover.sort_by_key(size);
     let mut primes = Cover::new();
-    for mut cube in cover {
-        if primes.iter().any(|prime| cubes::within(&cube, prime)) {
+    for mut prime in cover {
+        if primes.iter().any(|other| within(*prime, **other)) {
             continue;
         }
-        for &(_, bit) in &bits {
-            if !cubes::has(&cube, bit) {
-                let wider = cubes::with(&cube, bit);
-                if !off.iter().any(|other| space.meet(&wider, other)) {
-                    cube = wider;
+        for bit in (0..2 * INPUTS).map(|at| 1 << at) {
+            if *prime & bit == 0 {
+                let wider = cube(*prime | bit);
+                if !off.iter().any(|other| meet(*wider, **other)) {
+                    prime = wider;
                 }
             }
         }
-        primes.push(cube);
+        primes.push(prime);
     }
-    cubes::without_contained(primes)
+    without_contained(primes)
 }
 
 /// Drops cubes that the others cover together.
-fn irredundant(space: Space, mut cover: Cover, any: &[Cube]) -> Cover {
-    cover.sort_by_key(cubes::size);
+fn irredundant(mut cover: Cover) -> Cover {
+    cover.sort_by_key(size);
     let mut at = 0;
     while at < cover.len() {
-        let cube = cover.swap_remove(at);
-        if !space.is_tautology(&seen_by_others(space, &cover, any, &cube)) {
-            cover.push(cube);
-            let last = cover.len() - 1;
-            cover.swap(at, last);
+        let cube = cover.remove(at);
+        if !is_tautology(&cofactor(&cover, *cube)) {
+            cover.insert(at, cube);
             at += 1;
         }
     }
@@ -161,52 +218,35 @@ fn irredundant(space: Space, mut cover: Cover, any: &[Cube]) -> Cover {
 }
 
 /// Shrinks each cube to what only it covers, so that it can grow elsewhere.
-fn reduce(space: Space, mut cover: Cover, any: &[Cube]) -> Cover {
-    cover.sort_by_key(|cube| std::cmp::Reverse(cubes::size(cube)));
+fn reduce(mut cover: Cover) -> Cover {
+    cover.sort_by_key(|cube| std::cmp::Reverse(size(cube)));
     for at in 0..cover.len() {
-        let cube = std::mem::replace(&mut cover[at], space.none());
-        let alone = space.complement(&seen_by_others(space, &cover, any, &cube));
-        let around = alone.iter().fold(space.none(), |all, part| cubes::or(&all, part));
-        cover[at] = cubes::and(&cube, &around);
+        let whole = std::mem::replace(&mut cover[at], cube(0));
+        let alone = complement(&cofactor(&cover, *whole));
+        cover[at] = cube(*whole & union(&alone));
     }
     cover
 }
 
-/// The rest of the cover as seen from inside `cube`.
-fn seen_by_others(space: Space, others: &[Cube], any: &[Cube], cube: &Cube) -> Cover {
-    let mut seen = space.cofactor(others, cube);
-    seen.append(&mut space.cofactor(any, cube));
-    seen
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Function, Space};
-
-    #[test]
-    fn covers_stay_equivalent_and_shrink() {
-        let space = Space { inputs: 6, outputs: 3 };
-        for seed in 0..20 {
-            let function = Function::random(space, [20, 4], seed);
-            let cover = function.minimised();
-            function.check(&cover);
-            assert!(cover.len() < 20, "{}", cover.len());
-        }
-    }
+    use super::*;
 
     #[test]
     fn parity_cannot_shrink_and_everything_is_one_cube() {
-        let space = Space { inputs: 4, outputs: 1 };
-        let points = |wanted: fn(u32) -> bool| {
-            let points = (0..16u32).filter(|&point| wanted(point));
-            let cube = |point: u32| {
-                let inputs = (0..4).map(|at| 2 * at + (point as usize >> at & 1));
-                inputs.chain([8]).fold(space.none(), |cube, bit| super::cubes::with(&cube, bit))
+        // Of the lowest four inputs.
+        let minimised = |wanted: fn(u32) -> bool| {
+            let bits = |point: u32| {
+                (0..4).fold(FULL, |bits, at| bits & !(1 << (2 * at + (!point >> at & 1))))
             };
-            Function { space, on: points.map(cube).collect(), any: Vec::new() }
+            let points = (0..16).filter(|&point| wanted(point));
+            let function: Cover = points.map(|point| cube(bits(point))).collect();
+            let cover = minimised(&function);
+            check(&function, &cover);
+            cover
         };
-        assert_eq!(points(|point| point.count_ones() % 2 == 1).minimised().len(), 8);
-        assert_eq!(points(|_| true).minimised(), [space.full()]);
-        assert_eq!(points(|point| point & 1 == 1).minimised().len(), 1);
+        assert_eq!(minimised(|point| point.count_ones() % 2 == 1).len(), 8);
+        assert_eq!(minimised(|_| true), [cube(FULL)]);
+        assert_eq!(minimised(|point| point & 1 == 1).len(), 1);
     }
 }

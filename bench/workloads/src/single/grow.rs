@@ -26,8 +26,7 @@ const APPENDS: usize = 3_000_000;
 /// Length at which a string is complete.
 const COMPLETE: std::ops::Range<usize> = 8..400;
 
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     Case::new(
         "vectors-grow",
         Group::Single,
@@ -95,9 +94,9 @@ fn strings(settings: &Settings) -> Results {
     desk.append(STRINGS * 20);
     let start = Instant::now();
     desk.append(appends);
-    let ns = start.elapsed().as_nanos() as f64;
-    desk.finish();
-    Results::of([("ns", ns / appends as f64)])
+    let time = start.elapsed();
+    desk.check();
+    Results::ns(time, appends)
 }
 
 const TEXT: &str = "a string that is read from somewhere, a few characters at a time; ";
@@ -140,7 +139,7 @@ impl Desk {
         }
     }
 
-    fn finish(self) {
+    fn check(&self) {
         let growing: usize = self.growing.iter().map(|(string, _)| string.len()).sum();
         assert_eq!(growing + self.completed, self.appended, "characters");
         let growing = self.growing.iter().enumerate().map(|(at, (string, _))| (&**string, at));
@@ -149,26 +148,5 @@ impl Desk {
             let expected = self.text.bytes().cycle().skip(from % TEXT.len());
             assert!(string.bytes().eq(expected.take(string.len())), "a string of slot {from}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contents_are_checked_at_small_scale() {
-        let settings = Settings { threads: None, scale: 0.01, no_alloc: false };
-        assert!(vectors(&settings).values["ms"] > 0.0);
-        assert!(strings(&settings).values["ns"] > 0.0);
-    }
-
-    #[test]
-    #[should_panic = "chunk 2"]
-    fn a_wrong_byte_is_found() {
-        let pattern: Vec<u8> = (0..2 * PERIOD).map(|at| (at % PERIOD) as u8).collect();
-        let mut vector = pattern.repeat(2);
-        vector[600] ^= 1;
-        check(&[vector], &pattern, 4 * PERIOD);
     }
 }

@@ -7,31 +7,29 @@
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::clock::ms_since;
-use document::{Document, Tally};
-use simd_json::{Buffers, StaticNode, borrowed, owned};
+use fastrand::Rng;
+use serde::Serialize;
+use serde_json::{Value, json};
+use simd_json::Buffers;
 use std::hint::black_box;
 use std::time::Instant;
 
-mod document;
-mod fixtures;
-
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case(
         "json-borrowed",
         "Parses three JSON documents of 0.8 MiB in all; strings borrow from the text. Services \
          that take requests apart: bursts of small blocks, freed together.",
-        |s| run(s, &mut Borrowed),
+        |s| run(s, borrowed),
     ),
     case(
         "json-buffers",
         "The same, while the parser keeps its large buffers from one document to the next.",
-        |s| run(s, &mut Buffered(Buffers::new(LARGEST))),
+        |s| run(s, buffered(Buffers::new(LARGEST))),
     ),
     case(
         "json-owned",
         "The same with the buffers made afresh and every string a block of its own.",
-        |s| run(s, &mut Owned),
+        |s| run(s, owned),
     ),
 ];
 
@@ -49,126 +47,199 @@ const WARM_UP: usize = 5;
 /// No document is larger.
 const LARGEST: usize = 512 << 10;
 
-/// A way to parse.
-trait Parser {
-    /// Parses, says something about the result, and frees it.
-    fn parse<T>(&mut self, text: &mut [u8], look: impl FnOnce(&dyn Tree) -> T) -> T;
+/// How often each byte occurs in a text. That does not depend on the order of fields, which
+/// parsed objects do not keep.
+type Bytes = [usize; 256];
+
+fn borrowed(text: &mut [u8], look: Option<&mut Bytes>) {
+    look_at(&simd_json::to_borrowed_value(text).expect("valid"), look);
 }
 
-/// A parsed document.
-trait Tree {
-    /// Adds up what is in it.
-    fn add_to(&self, tally: &mut Tally);
-}
-
-struct Borrowed;
-struct Buffered(Buffers);
-struct Owned;
-
-impl Parser for Borrowed {
-    fn parse<T>(&mut self, text: &mut [u8], look: impl FnOnce(&dyn Tree) -> T) -> T {
-        look(&simd_json::to_borrowed_value(text).expect("valid"))
+fn buffered(mut buffers: Buffers) -> impl FnMut(&mut [u8], Option<&mut Bytes>) {
+    move |text, look| {
+        let value = simd_json::to_borrowed_value_with_buffers(text, &mut buffers);
+        look_at(&value.expect("valid"), look);
     }
 }
 
-impl Parser for Buffered {
-    fn parse<T>(&mut self, text: &mut [u8], look: impl FnOnce(&dyn Tree) -> T) -> T {
-        let parsed = simd_json::to_borrowed_value_with_buffers(text, &mut self.0);
-        look(&parsed.expect("valid"))
-    }
+fn owned(text: &mut [u8], look: Option<&mut Bytes>) {
+    look_at(&simd_json::to_owned_value(text).expect("valid"), look);
 }
 
-impl Parser for Owned {
-    fn parse<T>(&mut self, text: &mut [u8], look: impl FnOnce(&dyn Tree) -> T) -> T {
-        look(&simd_json::to_owned_value(text).expect("valid"))
+/// Counts the bytes of a parsed document when it is written again.
+fn look_at(value: &impl Serialize, look: Option<&mut Bytes>) {
+    if let Some(bytes) = look {
+        *bytes = bytes_of(serde_json::to_string(black_box(value)).expect("it came from text"));
     }
+    black_box(value);
 }
 
-fn run(settings: &Settings, parser: &mut impl Parser) -> Results {
-    let documents = [fixtures::messages(110), fixtures::catalog(250), fixtures::outline(7_000)];
-    check(&documents, parser);
-    // The parser overwrites its input.
+fn bytes_of(text: impl AsRef<str>) -> Bytes {
+    let mut bytes = [0; 256];
+    text.as_ref().bytes().for_each(|byte| bytes[usize::from(byte)] += 1);
+    bytes
+}
+
+/// `parse` parses a text, which it overwrites, looks at the result if that is wanted, and
+/// frees it.
+fn run(settings: &Settings, mut parse: impl FnMut(&mut [u8], Option<&mut Bytes>)) -> Results {
+    let documents = [messages(110), catalog(250), outline(7_000)];
+    check(&documents, &mut parse);
     let mut input = Vec::with_capacity(LARGEST);
     let mut round = || {
         let start = Instant::now();
         for document in &documents {
             input.clear();
-            input.extend_from_slice(document.text.as_bytes());
-            parser.parse(&mut input, |tree| {
-                black_box(tree);
-            });
+            input.extend_from_slice(document.as_bytes());
+            parse(&mut input, None);
         }
         ms_since(start)
     };
-    (0..WARM_UP).for_each(|_| {
+    for _ in 0..WARM_UP {
         round();
-    });
+    }
     let mut times: Vec<f64> = (0..settings.scaled(ROUNDS)).map(|_| round()).collect();
     times.sort_by(f64::total_cmp);
-    check(&documents, parser);
+    check(&documents, &mut parse);
     Results::of([("ms", times[times.len() / 2])])
 }
 
 /// Ends the run unless what was written is what is read.
-fn check(documents: &[Document], parser: &mut impl Parser) {
-    for Document { text, tally } in documents {
-        assert!(text.len() <= LARGEST, "{} bytes", text.len());
-        let mut found = Tally::default();
-        parser.parse(&mut text.clone().into_bytes(), |tree| tree.add_to(&mut found));
-        assert_eq!(*tally, found);
+fn check(documents: &[String], mut parse: impl FnMut(&mut [u8], Option<&mut Bytes>)) {
+    for document in documents {
+        assert!(document.len() <= LARGEST, "{} bytes", document.len());
+        let mut found = [0; 256];
+        parse(&mut document.clone().into_bytes(), Some(&mut found));
+        assert!(bytes_of(document) == found, "wrong contents");
     }
 }
 
-fn add_literal(node: &StaticNode, tally: &mut Tally) {
-    match *node {
-        StaticNode::I64(value) => tally.number(value as f64),
-        StaticNode::U64(value) => tally.number(value as f64),
-        StaticNode::F64(value) => tally.number(value),
-        StaticNode::Bool(_) | StaticNode::Null => tally.literals += 1,
-    }
+// Documents of the three usual kinds, after those that parsers have been compared with since
+// nativejson-benchmark: one full of strings, one full of objects, one full of numbers.
+
+const WORDS: &str = "heap arena 今日は page\nfault ページ bin \"quoted\" größe cache メモリ slab chunk \
+                     https://example.org/a/b?c=d zone\u{2028} \u{1f980} free";
+
+fn words(rng: &mut Rng, most: usize) -> String {
+    let all: Vec<&str> = WORDS.split(' ').collect();
+    let words: Vec<&str> = (0..rng.usize(0..=most)).map(|_| all[rng.usize(..16)]).collect();
+    words.join(" ")
 }
 
-/// The two types of trees differ in their strings only.
-macro_rules! tree {
-    ($module:ident, $tree:ty) => {
-        impl Tree for $tree {
-            fn add_to(&self, tally: &mut Tally) {
-                use $module::Value;
-                match self {
-                    Value::Static(node) => add_literal(node, tally),
-                    Value::String(text) => tally.string(text),
-                    Value::Array(items) => {
-                        tally.arrays += 1;
-                        items.iter().for_each(|item| item.add_to(tally));
-                    }
-                    Value::Object(fields) => {
-                        tally.objects += 1;
-                        for (key, value) in fields.iter() {
-                            tally.string(key);
-                            value.add_to(tally);
-                        }
-                    }
-                }
-            }
-        }
+/// Items with commas in between, each made of a value that goes at once.
+fn list(items: impl Iterator<Item = Value>) -> String {
+    items.map(|item| item.to_string()).collect::<Vec<_>>().join(",")
+}
+
+/// A list of up to `most` items.
+fn some<T: Serialize>(rng: &mut Rng, most: u32, item: impl Fn(&mut Rng) -> T) -> Value {
+    let items: Vec<T> = (0..rng.u32(0..=most)).map(|_| item(rng)).collect();
+    json!(items)
+}
+
+/// An object with fields of each kind: short texts, addresses, numbers, flags, nulls.
+fn record(rng: &mut Rng, [texts, addresses, numbers, flags, nulls]: [usize; 5]) -> Value {
+    let mut fields = serde_json::Map::new();
+    let mut add = |kind: &str, at, value| fields.insert(format!("{kind}_field_{at}"), value);
+    for at in 0..texts {
+        add("text", at, json!(words(rng, 4)));
+    }
+    for at in 0..addresses {
+        let address = format!("http://pbs.example.org/profile_images/{}.png", rng.u32(..));
+        add("address", at, json!(address));
+    }
+    for at in 0..numbers {
+        add("number", at, json!(rng.u32(0..400_000_000)));
+    }
+    for at in 0..flags {
+        add("flag", at, json!(rng.bool()));
+    }
+    for at in 0..nulls {
+        add("empty", at, Value::Null);
+    }
+    fields.into()
+}
+
+/// Messages of a social network: strings, many of them not ASCII or with escapes.
+fn messages(count: u32) -> String {
+    let mut rng = Rng::with_seed(7);
+    let messages = list((0..count).map(|_| message(&mut rng, true)));
+    let metadata = json!({ "completed_in": 0.087, "query": "%E4%B8%80", "count": count });
+    format!(r#"{{"statuses":[{messages}],"search_metadata":{metadata}}}"#)
+}
+
+fn message(rng: &mut Rng, may_repeat: bool) -> Value {
+    let entity = |rng: &mut Rng| json!({ "text": words(rng, 2), "indices": [rng.u32(0..70), rng.u32(70..140)] });
+    let mut message = record(rng, [4, 1, 2, 1, 5]);
+    message["text"] = json!(words(rng, 20));
+    message["metadata"] = record(rng, [2, 0, 0, 0, 0]);
+    message["user"] = record(rng, [10, 3, 7, 7, 1]);
+    message["user"]["description"] = json!(words(rng, 25));
+    message["entities"] = json!({
+        "hashtags": some(rng, 2, entity), "symbols": [], "urls": some(rng, 1, entity),
+        "mentions": some(rng, 3, entity),
+    });
+    if may_repeat && rng.bool() {
+        message["retweeted_status"] = self::message(rng, false);
+    }
+    message
+}
+
+/// The programme of some theatres: small objects, which refer to one another by number.
+fn catalog(events: u32) -> String {
+    let mut rng = Rng::with_seed(8);
+    let number = |rng: &mut Rng| 100_000_000 + rng.u32(0..400_000_000);
+    let area = |rng: &mut Rng| json!({ "areaId": number(rng), "blockIds": [] });
+    let seats =
+        |rng: &mut Rng| json!({ "areas": some(rng, 12, area), "seatCategoryId": number(rng) });
+    let names = json!([(); 3].map(|()| record(&mut rng, [20, 0, 0, 0, 0])));
+    let mut event = |at| {
+        let mut event = record(&mut rng, [1, 0, 1, 0, 4]);
+        event["subTopicIds"] = some(&mut rng, 5, number);
+        event["topicIds"] = some(&mut rng, 5, number);
+        format!(r#""{}":{event}"#, 138_586_341 + at * 30)
     };
+    let listed = (0..events).map(&mut event).collect::<Vec<_>>().join(",");
+    let performances = list((0..events).map(|_| {
+        let mut performance = record(&mut rng, [1, 0, 3, 0, 1]);
+        performance["prices"] = some(&mut rng, 5, |rng| record(rng, [0, 0, 3, 0, 0]));
+        performance["seatCategories"] = some(&mut rng, 5, seats);
+        performance
+    }));
+    format!(r#"{{"names":{names},"events":{{{listed}}},"performances":[{performances}]}}"#)
 }
-tree!(borrowed, borrowed::Value<'_>);
-tree!(owned, owned::Value);
+
+/// The outline of a country: pairs of numbers with many digits.
+fn outline(points: u32) -> String {
+    const LINE: u32 = 200;
+    let mut rng = Rng::with_seed(9);
+    let (mut longitude, mut latitude) = (-65.613_616_999_999_98, 43.420_273_000_000_01);
+    let mut point = |_| {
+        longitude += rng.f64() * 0.02 - 0.01;
+        latitude += rng.f64() * 0.02 - 0.01;
+        [longitude, latitude]
+    };
+    let lines = list((0..points / LINE).map(|_| (0..LINE).map(&mut point).collect()));
+    let geometry = format!(r#"{{"type":"Polygon","coordinates":[{lines}]}}"#);
+    let feature = format!(r#"{{"properties":{{"name":"Somewhere"}},"geometry":{geometry}}}"#);
+    format!(r#"{{"type":"FeatureCollection","features":[{feature}]}}"#)
+}
 
 #[cfg(test)]
 mod tests {
-    use super::{Borrowed, Buffered, Buffers, Owned, check, fixtures};
+    use super::*;
 
     #[test]
     fn reads_what_was_written() {
-        let documents = [fixtures::messages(5), fixtures::catalog(5), fixtures::outline(400)];
-        let [messages, catalog, outline] = &documents;
-        assert!(messages.tally.strings > 5 * messages.tally.numbers);
-        assert!(catalog.tally.objects > 100);
-        assert!(outline.tally.numbers == 800);
-        check(&documents, &mut Borrowed);
-        check(&documents, &mut Buffered(Buffers::default()));
-        check(&documents, &mut Owned);
+        let documents = [messages(5), catalog(5), outline(400)];
+        check(&documents, borrowed);
+        check(&documents, buffered(Buffers::default()));
+        check(&documents, owned);
+    }
+
+    #[test]
+    #[should_panic = "wrong contents"]
+    fn a_different_value_is_found() {
+        check(&["[1,2]".to_owned()], |_, look| borrowed(&mut b"[1,3]".to_vec(), look));
     }
 }

@@ -1,21 +1,16 @@
-//! One thread.
+//! One thread. Some files have a form with many threads beside it.
 
-pub mod aligned;
-pub mod alloc_test;
-pub mod barnes;
-pub mod batch;
-pub mod cfrac;
-pub mod containers;
-pub mod espresso;
-pub mod glibc_simple;
-pub mod grow;
-pub mod json;
-pub mod large;
-pub mod lean;
-pub mod mostly;
-pub mod pair;
-pub mod random_small;
-pub mod realloc;
-pub mod sh6bench;
-pub mod smalloc;
-pub mod zeroed;
+pub(crate) mod alloc_test;
+pub(crate) mod barnes;
+pub(crate) mod cfrac;
+pub(crate) mod containers;
+pub(crate) mod espresso;
+pub(crate) mod functions;
+pub(crate) mod grow;
+pub(crate) mod json;
+pub(crate) mod large;
+pub(crate) mod lean;
+pub(crate) mod mostly;
+pub(crate) mod sh6bench;
+pub(crate) mod small;
+pub(crate) mod smalloc;

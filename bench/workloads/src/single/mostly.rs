@@ -13,8 +13,7 @@ use std::time::Instant;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case(
         "calloc-sparse",
         "A block of 20 MiB is filled; then 100 of 20 MiB come from calloc, a word written in each: tables \
@@ -59,51 +58,42 @@ fn sparse(settings: &Settings) -> Results {
     let blocks: Vec<Words> = (0..settings.scaled(100))
         .map(|nth| {
             let mut block = Words::zeroed(SIZE);
-            block.expect(block.len() / 3, 0);
-            block.set(block.len() / 3, nth as u64 + 1);
+            block.expect(block.last() / 3, 0);
+            block.set(block.last() / 3, nth as u64 + 1);
             block
         })
         .collect();
-    let ms = ms_since(start);
+    let time = start.elapsed();
     for (nth, block) in blocks.iter().enumerate() {
-        block.expect(block.len() / 3, nth as u64 + 1);
+        block.expect(block.last() / 3, nth as u64 + 1);
     }
-    drop(first);
-    Results::of([("ms", ms)])
+    Results::ms(time)
 }
 
 fn holes(settings: &Settings) -> Results {
     const OPERATIONS: usize = 2000;
     let count = settings.scaled(2048 * MIB / (80 * KIB)).max(2 * OPERATIONS + 2);
-    let mut old: Vec<Option<Block>> =
-        (0..count).map(|nth| Some(Block::new(80_000, nth as u64))).collect();
-    old.iter_mut().enumerate().step_by(2).for_each(|(nth, block)| free(block, nth));
+    let mut old: Vec<Option<Block>> = (0..count).map(|_| Some(Block::new(80_000))).collect();
+    old.iter_mut().step_by(2).for_each(|block| *block = None);
     let mut new = Vec::with_capacity(OPERATIONS);
     let start = Instant::now();
     for nth in 0..OPERATIONS {
-        new.push(Block::new(120_000, nth as u64));
-        free(&mut old[2 * nth + 1], 2 * nth + 1);
+        new.push(Block::new(120_000));
+        old[2 * nth + 1] = None;
     }
-    let ns = start.elapsed().as_nanos() as f64;
-    Results::of([("ns", ns / (2 * OPERATIONS) as f64)])
-}
-
-fn free(block: &mut Option<Block>, tag: usize) {
-    block.take().into_iter().for_each(|block| block.free(tag as u64));
+    Results::ns(start.elapsed(), 2 * OPERATIONS)
 }
 
 fn account(settings: &Settings) -> Results {
     const TIMES: usize = 10;
     let count = settings.scaled(256 * MIB / 512);
-    let blocks: Vec<Block> = (0..count).map(|nth| Block::new(512, nth as u64)).collect();
+    let _blocks: Vec<Block> = (0..count).map(|_| Block::new(512)).collect();
     let start = Instant::now();
     for _ in 0..TIMES {
         // SAFETY: has no preconditions.
         std::hint::black_box(unsafe { libc::mallinfo2() });
     }
-    let us = ms_since(start) * 1000.0;
-    blocks.into_iter().zip(0..).for_each(|(block, tag)| block.free(tag));
-    Results::of([("us", us / TIMES as f64)])
+    Results::of([("us", ms_since(start) * 1000.0 / TIMES as f64)])
 }
 
 fn forks(settings: &Settings) -> Results {
@@ -116,11 +106,9 @@ fn forks(settings: &Settings) -> Results {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                let blocks: Vec<Block> =
-                    (0..count).map(|nth| Block::new(1000, nth as u64)).collect();
+                let _blocks: Vec<Block> = (0..count).map(|_| Block::new(1000)).collect();
                 ready.wait();
                 done.wait();
-                blocks.into_iter().zip(0..).for_each(|(block, tag)| block.free(tag));
             });
         }
         ready.wait();
@@ -141,20 +129,4 @@ fn forks(settings: &Settings) -> Results {
         done.wait();
     });
     Results::of([("ms", ms)])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn they_run() {
-        let settings = Settings { threads: None, scale: 0.02, no_alloc: false };
-        for (run, key) in
-            [(sparse as fn(&Settings) -> Results, "ms"), (account, "us"), (forks, "ms")]
-        {
-            assert!(run(&settings).values[key] > 0.0);
-        }
-        assert!(holes(&settings).values["ns"] > 0.0);
-    }
 }

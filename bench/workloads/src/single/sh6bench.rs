@@ -1,158 +1,149 @@
 //! Batches of small blocks: most are freed again at once, one in four is retained for many
-//! batches. Sizes are 1 to 1000 bytes, biased to small.
+//! batches, or freed by another thread. Sizes are 1 to 1000 bytes, biased to small.
 //!
 //! `lifo` frees every set last in, first out, as a stack of temporaries does; `reverse` frees
 //! it the other way, from the first to the last, as a queue does. The retained blocks leave
-//! holes between them, which the next batches have to fill.
+//! holes between them, which the next batches have to fill. `sh8bench` does both in turn in
+//! every thread, and its fourth blocks go to the next thread of the ring.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;
-use std::time::Instant;
+use crate::team::{self, Mail};
+use std::time::{Duration, Instant};
 
 /// Blocks of a batch.
-pub const BATCH: usize = 4096;
-/// One block in so many of a batch is retained.
-pub const RETAIN: usize = 4;
+const BATCH: usize = 4096;
+/// One block in so many of a batch is retained, or handed over.
+const RETAIN: usize = 4;
 /// For how many batches.
 const SETS: usize = 64;
 /// Batches at scale 1.
 const ROUNDS: usize = 1200;
+/// Batches of all threads together at scale 1.
+const ROUNDS_TOGETHER: usize = 1500;
+/// Blocks under way from one thread to the next at most: 16 batches' worth.
+const UNDER_WAY: usize = 16 * BATCH / RETAIN;
 /// Distinct sizes; a power of two.
 const SIZES: usize = 1024;
 
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const ALONE: &[Workload] = &[
     case(
         "sh6bench-lifo",
+        Group::Single,
         "Batches of 1-1000 B, mostly small, freed last in, first out; every fourth block is \
          retained for 64 batches. Temporaries between longer-lived objects.",
     )
-    .c(|s| run(s, Order::Lifo)),
-    case("sh6bench-reverse", "The same, but every batch is freed from its first block on.")
-        .c(|s| run(s, Order::Reverse)),
+    .from("sh6bench: MicroQuill, SmartHeap")
+    .c(|s| retaining(s, Order::Lifo)),
+    case(
+        "sh6bench-reverse",
+        Group::Single,
+        "The same, but every batch is freed from its first block on.",
+    )
+    .from("sh6bench: MicroQuill, SmartHeap")
+    .c(|s| retaining(s, Order::Reverse)),
 ];
 
-const fn case(name: &'static str, about: &'static str) -> Case {
-    Case::new(name, Group::Single, about, Row::NS_PEAK)
-        .from("sh6bench: MicroQuill, SmartHeap")
-        .quick(0.2)
+pub(crate) const TOGETHER: &[Workload] = &[case(
+    "sh8bench",
+    Group::Threads,
+    "Every thread frees batches of 1-1000 B, mostly small, in both orders; every fourth block \
+     is freed by the next thread. Temporaries, and objects that move on.",
+)
+.from("sh8bench: MicroQuill, SmartHeap")
+.c(together)];
+
+const fn case(name: &'static str, group: Group, about: &'static str) -> Case {
+    Case::new(name, group, about, Row::NS_PEAK).quick(0.2)
 }
 
 /// In which order a set of blocks is freed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+#[derive(Clone, Copy)]
+enum Order {
     /// The last block first.
     Lifo,
     /// The first block first.
     Reverse,
 }
 
-fn run(settings: &Settings, order: Order) -> Results {
+fn retaining(settings: &Settings, order: Order) -> Results {
     let rounds = settings.scaled(ROUNDS);
-    let mut batches = Batches::new(order, 6);
-    batches.rounds(SETS);
-    let start = Instant::now();
-    batches.rounds(rounds);
-    let ns = start.elapsed().as_nanos() as f64;
-    batches.finish();
-    Results::of([("ns", ns / (rounds * BATCH) as f64)])
+    let mut retained: Vec<Vec<Block>> =
+        (0..SETS).map(|_| Vec::with_capacity(BATCH / RETAIN)).collect();
+    let mut batches = Batches::new(6);
+    let mut start = Instant::now();
+    for round in 0..SETS + rounds {
+        if round == SETS {
+            // Every set is full by now.
+            start = Instant::now();
+        }
+        let set = &mut retained[round % SETS];
+        free_all(set, order);
+        batches.batch(order, |block| set.push(block));
+    }
+    let time = start.elapsed();
+    assert!(retained.iter().all(|set| set.len() == BATCH / RETAIN), "blocks left");
+    retained.iter_mut().for_each(|set| free_all(set, order));
+    Results::ns(time, rounds * BATCH)
 }
 
-/// The retained sets and the batch in work; its memory is reserved.
+fn together(settings: &Settings) -> Results {
+    let threads = settings.threads();
+    let rounds = settings.scaled(ROUNDS_TOGETHER).div_ceil(threads);
+    pass(threads, 32);
+    Results::ns(pass(threads, rounds), threads * rounds * BATCH)
+}
+
+/// Every thread works off `rounds` batches.
+fn pass(threads: usize, rounds: usize) -> Duration {
+    let (time, received) = team::timed(
+        Mail::ring(threads, 1, UNDER_WAY).into_iter().zip(0..),
+        |(mail, me)| (mail, Batches::new(me), 0),
+        |(mail, batches, received)| {
+            for round in 0..rounds {
+                let order = if round % 2 == 0 { Order::Lifo } else { Order::Reverse };
+                batches.batch(order, |block| mail.deliver(0, block, |_| *received += 1));
+                mail.receive(|_| *received += 1);
+            }
+            mail.close(|_| *received += 1);
+        },
+        |(_, _, received)| received,
+    );
+    let handed = threads * rounds * BATCH / RETAIN;
+    assert_eq!(received.iter().sum::<usize>(), handed, "blocks handed over");
+    time
+}
+
+/// Makes batches; their list and the table of sizes are reserved.
 struct Batches {
-    order: Order,
-    sizes: Sizes,
-    round: usize,
-    batch: Vec<Tagged>,
-    retained: Vec<Vec<Tagged>>,
+    rng: fastrand::Rng,
+    sizes: Vec<u16>,
+    batch: Vec<Block>,
 }
 
 impl Batches {
-    fn new(order: Order, seed: u64) -> Batches {
-        let retained = (0..SETS).map(|_| Vec::with_capacity(BATCH / RETAIN)).collect();
-        let batch = Vec::with_capacity(BATCH);
-        Batches { order, sizes: Sizes::new(seed), round: 0, batch, retained }
-    }
-
-    fn rounds(&mut self, rounds: usize) {
-        for _ in 0..rounds {
-            let set = &mut self.retained[self.round % SETS];
-            free_all(set, self.order);
-            let first = (self.round * BATCH) as u64;
-            for tag in first..first + BATCH as u64 {
-                let block = Tagged::new(self.sizes.next(), tag);
-                if tag.is_multiple_of(RETAIN as u64) {
-                    set.push(block)
-                } else {
-                    self.batch.push(block)
-                }
-            }
-            free_all(&mut self.batch, self.order);
-            self.round += 1;
-        }
-    }
-
-    /// Frees everything; as many blocks must be left as the last rounds retained.
-    fn finish(mut self) {
-        let left: usize = self.retained.iter().map(Vec::len).sum();
-        assert_eq!(left, self.round.min(SETS) * BATCH / RETAIN, "blocks left");
-        for set in &mut self.retained {
-            free_all(set, self.order);
-        }
-    }
-}
-
-/// A block and its tag.
-pub struct Tagged {
-    block: Block,
-    tag: u64,
-}
-
-impl Tagged {
-    /// Allocates; touches both ends.
-    #[inline]
-    pub fn new(size: usize, tag: u64) -> Tagged {
-        Tagged { block: Block::with_ends(size, tag), tag }
-    }
-
-    /// Checks the tag and frees.
-    #[inline]
-    pub fn free(self) {
-        self.block.free(self.tag);
-    }
-}
-
-/// Frees a set and leaves its vector empty.
-pub fn free_all(set: &mut Vec<Tagged>, order: Order) {
-    match order {
-        Order::Lifo => {
-            while let Some(block) = set.pop() {
-                block.free();
-            }
-        }
-        Order::Reverse => set.drain(..).for_each(Tagged::free),
-    }
-}
-
-/// Sizes of 1 to 1000 bytes, their logarithm evenly spread.
-pub struct Sizes {
-    rng: fastrand::Rng,
-    table: Vec<u16>,
-}
-
-impl Sizes {
-    /// The same sequence for the same seed.
-    pub fn new(seed: u64) -> Sizes {
+    fn new(seed: u64) -> Batches {
+        let rng = fastrand::Rng::with_seed(seed);
+        // Their logarithm is evenly spread.
         let size = |n| 1000f64.powf((n as f64 + 0.5) / SIZES as f64) as u16;
-        let table = (0..SIZES).map(size).collect();
-        Sizes { rng: fastrand::Rng::with_seed(seed), table }
+        let batch = Vec::with_capacity(BATCH);
+        Batches { rng, sizes: (0..SIZES).map(size).collect(), batch }
     }
 
-    /// The next size.
-    #[inline]
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> usize {
-        self.table[self.rng.usize(0..SIZES)].into()
+    /// Allocates a batch, gives away every fourth block, and frees the others.
+    fn batch(&mut self, order: Order, mut give: impl FnMut(Block)) {
+        for at in 0..BATCH {
+            let block = Block::with_ends(self.sizes[self.rng.usize(0..SIZES)].into());
+            if at % RETAIN == 0 { give(block) } else { self.batch.push(block) }
+        }
+        free_all(&mut self.batch, order);
+    }
+}
+
+fn free_all(set: &mut Vec<Block>, order: Order) {
+    match order {
+        Order::Lifo => while set.pop().is_some() {},
+        Order::Reverse => set.clear(),
     }
 }
 
@@ -162,19 +153,8 @@ mod tests {
 
     #[test]
     fn sizes_are_biased_to_small() {
-        let mut sizes = Sizes::new(1);
-        let sample: Vec<usize> = (0..10_000).map(|_| sizes.next()).collect();
-        assert!(sample.iter().all(|size| (1..=1000).contains(size)));
-        assert!(sample.iter().filter(|&&size| size <= 32).count() > 4500);
-        assert!(sample.iter().any(|&size| size > 900));
-    }
-
-    #[test]
-    fn retained_sets_are_kept_as_long_as_said() {
-        for order in [Order::Lifo, Order::Reverse] {
-            let mut batches = Batches::new(order, 1);
-            batches.rounds(SETS + 3);
-            batches.finish();
-        }
+        let sizes = Batches::new(1).sizes;
+        assert_eq!((sizes[0], sizes[SIZES - 1]), (1, 996));
+        assert!(sizes[SIZES / 2] <= 32);
     }
 }

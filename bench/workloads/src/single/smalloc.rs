@@ -1,50 +1,99 @@
 //! The operation mixes of smalloc's own benchmark: allocations and writes; allocations and
-//! frees by the toss of a coin; reallocations besides; and blocks that mostly grow.
+//! frees by the toss of a coin; reallocations besides; and blocks that mostly grow. And its
+//! worst cases: every thread at the same size, and many threads that free what one has
+//! allocated.
 //!
 //! Sizes are those of Rust programs as that project sees them: most are tiny, a few are some
 //! KiB, very few are large. A block is freed or resized at random or, as often, the newest.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::rust_block::RustBlock;
-use std::time::Instant;
+use crate::team;
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
 
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const ALONE: &[Workload] = &[
     case(
         "smalloc-alloc",
+        Group::Single,
         "600,000 blocks, mostly tiny, are allocated and written, twice; freeing is off the \
          clock: building up a program's data.",
-    )
-    .rust(|s| run(s, Mix::Alloc)),
+        |s| alone(s, Mix::Alloc),
+    ),
     case(
         "smalloc-ad",
+        Group::Single,
         "Allocate or free, by the toss of a coin, among some 20,000 blocks, mostly tiny.",
-    )
-    .rust(|s| run(s, Mix::AllocFree)),
+        |s| alone(s, Mix::AllocFree),
+    ),
     case(
         "smalloc-adr",
+        Group::Single,
         "Allocate, free or reallocate to any other size, with equal chances, among some 20,000 \
          blocks, mostly tiny.",
-    )
-    .rust(|s| run(s, Mix::AllocFreeResize)),
+        |s| alone(s, Mix::AllocFreeResize),
+    ),
     case(
         "smalloc-grow",
+        Group::Single,
         "Seven in eight operations double a block by realloc, from a few bytes to 64 KiB at \
          most: vectors that were not given a capacity.",
-    )
-    .rust(|s| run(s, Mix::Grow)),
+        |s| alone(s, Mix::Grow),
+    ),
 ];
 
-const fn case(name: &'static str, about: &'static str) -> Case {
-    Case::new(name, Group::Single, about, Row::NS_PEAK).from(ORIGIN).quick(0.2)
+pub(crate) const TOGETHER: &[Workload] = &[
+    case(
+        "smalloc-alloc-n",
+        Group::Threads,
+        "smalloc-alloc in every thread: all build up data.",
+        |s| together(s, Mix::Alloc),
+    ),
+    case(
+        "smalloc-ad-n",
+        Group::Threads,
+        "smalloc-ad in every thread, each with its own blocks.",
+        |s| together(s, Mix::AllocFree),
+    ),
+    case(
+        "smalloc-adr-n",
+        Group::Threads,
+        "smalloc-adr in every thread, each with its own blocks.",
+        |s| together(s, Mix::AllocFreeResize),
+    ),
+    Case::new(
+        "hotspot",
+        Group::Threads,
+        "Every thread allocates 64 blocks of 32 B and frees them, over and over: contention \
+         for one size.",
+        const { &[Row::time("ns")] },
+    )
+    .from(ORIGIN)
+    .quick(0.2)
+    .rust(hotspot),
+    case(
+        "free-hotspot",
+        Group::Threads,
+        "One thread allocates 100,000 blocks of 32 B, all threads free them at once, each \
+         every n-th block. Frees that meet in the same places.",
+        free_hotspot,
+    ),
+];
+
+const ORIGIN: &str = "smalloc's bench: Zooko Wilcox-O'Hearn";
+
+const fn case(
+    name: &'static str,
+    group: Group,
+    about: &'static str,
+    run: fn(&Settings) -> Results,
+) -> Workload {
+    Case::new(name, group, about, Row::NS_PEAK).from(ORIGIN).quick(0.2).rust(run)
 }
 
-/// Where the mixes were described.
-pub const ORIGIN: &str = "smalloc's bench: Zooko Wilcox-O'Hearn";
-
 /// Which operations.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Mix {
+#[derive(Clone, Copy)]
+enum Mix {
     /// Allocations and writes only.
     Alloc,
     /// Allocations and frees.
@@ -56,111 +105,95 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// Operations at scale 1, of one thread.
-    pub fn steps(self) -> usize {
+    /// Operations of one thread at scale 1, blocks that are there before, and how many times
+    /// the whole is done, each time from the start.
+    fn size(self) -> (usize, usize, u64) {
         match self {
-            Mix::Alloc => 600_000,
-            Mix::AllocFree => 6_000_000,
-            Mix::AllocFreeResize => 4_000_000,
-            Mix::Grow => 1_500_000,
+            Mix::Alloc => (600_000, 0, 2),
+            Mix::AllocFree => (6_000_000, 20_000, 1),
+            Mix::AllocFreeResize => (4_000_000, 20_000, 1),
+            Mix::Grow => (1_500_000, 500, 1),
         }
-    }
-
-    /// Blocks there before the first operation.
-    fn start(self) -> usize {
-        match self {
-            Mix::Alloc => 0,
-            Mix::AllocFree | Mix::AllocFreeResize => 20_000,
-            Mix::Grow => 500,
-        }
-    }
-
-    /// How many times the whole is done, each time from the start.
-    pub fn rounds(self) -> usize {
-        if self == Mix::Alloc { 2 } else { 1 }
     }
 }
 
-fn run(settings: &Settings, mix: Mix) -> Results {
-    let steps = settings.scaled(mix.steps());
-    let mut ns = 0.0;
-    for seed in 0..mix.rounds() {
-        let mut holder = Holder::new(mix, seed as u64, steps);
+fn alone(settings: &Settings, mix: Mix) -> Results {
+    let (steps, start, rounds) = mix.size();
+    let steps = settings.scaled(steps);
+    let mut time = Duration::ZERO;
+    for seed in 0..rounds {
+        let mut holder = Holder::new(mix, seed, start, steps);
         let start = Instant::now();
         holder.work(steps);
-        ns += start.elapsed().as_nanos() as f64;
-        holder.finish();
+        time += start.elapsed();
     }
-    Results::of([("ns", ns / (steps * mix.rounds()) as f64)])
+    Results::ns(time, steps * rounds as usize)
+}
+
+fn together(settings: &Settings, mix: Mix) -> Results {
+    let threads = settings.threads();
+    let (steps, start, rounds) = mix.size();
+    // Half as many as the form with one thread has.
+    let steps = settings.scaled(steps / 2);
+    let mut time = Duration::ZERO;
+    for round in 0..rounds {
+        let prepare = |seed| Holder::new(mix, seed, start, steps);
+        let seeds = (0..threads as u64).map(|thread| round << 32 | thread);
+        time += team::timed(seeds, prepare, |holder| holder.work(steps), drop).0;
+    }
+    Results::ns(time, threads * steps * rounds as usize)
 }
 
 /// The largest block that still grows.
 const GROWN: usize = 64 << 10;
 
 /// One thread's blocks.
-pub struct Holder {
+struct Holder {
     mix: Mix,
     rng: fastrand::Rng,
     sizes: Vec<u32>,
     blocks: Vec<RustBlock>,
-    allocated: usize,
-    freed: usize,
 }
 
 impl Holder {
-    /// With the blocks that are there at the start, and room for the pointers to all others.
-    pub fn new(mix: Mix, seed: u64, steps: usize) -> Holder {
+    /// With `start` blocks, and room for the pointers to all others: the coin's walk stays far
+    /// below twice the start.
+    fn new(mix: Mix, seed: u64, start: usize, steps: usize) -> Holder {
         let mut rng = fastrand::Rng::with_seed(seed);
         let sizes = (0..4096).map(|_| size(&mut rng) as u32).collect();
-        // The coin's walk stays far below twice the start.
-        let room = if mix == Mix::Alloc { steps } else { 2 * mix.start() };
-        let blocks = Vec::with_capacity(room);
-        let mut holder = Holder { mix, rng, sizes, blocks, allocated: 0, freed: 0 };
-        for _ in 0..mix.start() {
-            holder.allocate();
-        }
+        let room = if start == 0 { steps } else { 2 * start };
+        let mut holder = Holder { mix, rng, sizes, blocks: Vec::with_capacity(room) };
+        (0..start).for_each(|_| holder.allocate());
         holder
     }
 
     /// So many operations.
-    pub fn work(&mut self, steps: usize) {
-        match self.mix {
-            Mix::Alloc => (0..steps).for_each(|_| self.allocate()),
-            Mix::AllocFree => {
-                for _ in 0..steps {
-                    if self.rng.bool() { self.allocate() } else { self.free() }
-                }
+    fn work(&mut self, steps: usize) {
+        for _ in 0..steps {
+            match self.mix {
+                Mix::Alloc => self.allocate(),
+                Mix::AllocFree if self.rng.bool() => self.allocate(),
+                Mix::AllocFree => self.free(),
+                Mix::AllocFreeResize => match self.rng.u32(0..3) {
+                    0 => self.allocate(),
+                    1 => self.free(),
+                    _ => self.resize(),
+                },
+                Mix::Grow => self.grow(),
             }
-            Mix::AllocFreeResize => {
-                for _ in 0..steps {
-                    match self.rng.u32(0..3) {
-                        0 => self.allocate(),
-                        1 => self.free(),
-                        _ => self.resize(),
-                    }
-                }
-            }
-            Mix::Grow => (0..steps).for_each(|_| self.grow()),
         }
-    }
-
-    /// Frees everything; as many blocks must be left as were counted.
-    pub fn finish(self) {
-        assert_eq!(self.blocks.len(), self.allocated - self.freed, "blocks left");
     }
 
     #[inline]
     fn allocate(&mut self) {
         let size = self.size();
-        self.blocks.push(RustBlock::new(size, self.allocated as u8));
-        self.allocated += 1;
+        self.blocks.push(RustBlock::new(size));
     }
 
     #[inline]
     fn free(&mut self) {
         if let Some(at) = self.pick() {
-            drop(self.blocks.swap_remove(at));
-            self.freed += 1;
+            self.blocks.swap_remove(at);
         }
     }
 
@@ -179,9 +212,7 @@ impl Holder {
         let at = self.rng.usize(0..self.blocks.len());
         let size = self.blocks[at].size();
         if size >= GROWN || self.rng.u8(0..8) == 0 {
-            let size = self.rng.usize(4..64);
-            self.blocks[at] = RustBlock::new(size, self.allocated as u8);
-            (self.allocated, self.freed) = (self.allocated + 1, self.freed + 1);
+            self.blocks[at] = RustBlock::new(self.size());
         } else {
             self.blocks[at].resize((2 * size).min(GROWN));
         }
@@ -215,18 +246,67 @@ fn size(rng: &mut fastrand::Rng) -> usize {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Size of all blocks of the two hotspots.
+const SIZE: usize = 32;
 
-    #[test]
-    fn every_mix_counts_its_blocks() {
-        for mix in [Mix::Alloc, Mix::AllocFree, Mix::AllocFreeResize, Mix::Grow] {
-            let mut holder = Holder::new(mix, 3, 2000);
-            holder.work(2000);
-            assert!(holder.allocated > holder.freed);
-            assert_eq!(holder.freed == 0, mix == Mix::Alloc);
-            holder.finish();
+fn hotspot(settings: &Settings) -> Results {
+    /// Blocks that a thread holds at a time.
+    const HELD: usize = 64;
+    let threads = settings.threads();
+    let batches = settings.scaled(15_000_000 / HELD).div_ceil(threads);
+    let work = |held: &mut Vec<RustBlock>, batches| {
+        for _ in 0..batches {
+            held.extend((0..HELD).map(|_| RustBlock::new(SIZE)));
+            held.clear();
         }
-    }
+    };
+    let prepare = |_| {
+        let mut held = Vec::with_capacity(HELD);
+        work(&mut held, 1000);
+        held
+    };
+    let (time, _) = team::timed(0..threads, prepare, |held| work(held, batches), drop);
+    Results::ns(time, threads * batches * HELD)
+}
+
+fn free_hotspot(settings: &Settings) -> Results {
+    /// Blocks that one thread hands out at a time.
+    const HANDED: usize = 100_000;
+    let threads = settings.threads();
+    let rounds = settings.scaled(50);
+    let room = HANDED.div_ceil(threads);
+    let shares: Vec<_> = (0..threads).map(|_| Mutex::new(Vec::with_capacity(room))).collect();
+    let (ready, done) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    let (mut all, mut freeing) = (Duration::ZERO, Duration::ZERO);
+    std::thread::scope(|scope| {
+        for share in &shares {
+            let (ready, done) = (&ready, &done);
+            scope.spawn(move || {
+                for _ in 0..=rounds {
+                    ready.wait();
+                    share.lock().expect("nobody panicked").clear();
+                    done.wait();
+                }
+            });
+        }
+        for round in 0..=rounds {
+            let start = Instant::now();
+            {
+                let mut shares: Vec<_> =
+                    shares.iter().map(|share| share.lock().expect("nobody panicked")).collect();
+                (0..HANDED).for_each(|at| shares[at % threads].push(RustBlock::new(SIZE)));
+            }
+            let full = Instant::now();
+            ready.wait();
+            done.wait();
+            // The first round warms up.
+            if round > 0 {
+                all += start.elapsed();
+                freeing += full.elapsed();
+            }
+        }
+    });
+    let blocks = (rounds * HANDED) as f64;
+    let ns = |time: Duration| time.as_nanos() as f64 / blocks;
+    Results::of([("ns", ns(all)), ("free_ns", ns(freeing))])
 }

@@ -8,10 +8,9 @@
 //! eight objects and writes to the newest: with a single one it would hang on luck whether
 //! two threads meet in a line.
 
-use super::team;
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;
-use std::sync::Mutex;
+use crate::team;
 use std::time::Duration;
 
 const SIZE: usize = 8;
@@ -22,8 +21,8 @@ const OBJECTS: usize = 6000;
 /// Times that an object is written.
 const WRITES: u64 = 100_000;
 
-/// The cases. The work is fixed, so two threads should take half as long as one.
-pub const WORKLOADS: &[Workload] = &[
+/// The work is fixed, so two threads should take half as long as one.
+pub(crate) const WORKLOADS: &[Workload] = &[
     case("cache-scratch-1", "one thread frees the main thread's object and writes to its own")
         .c(|s| run(s, 1, true)),
     case("cache-scratch-n", "the same work spread over all cores: passive false sharing")
@@ -42,58 +41,29 @@ const fn case(name: &'static str, about: &'static str) -> Case {
 fn run(settings: &Settings, threads: usize, passive: bool) -> Results {
     let objects = settings.scaled(OBJECTS).div_ceil(threads);
     write(threads, objects.div_ceil(50), passive);
-    Results::of([("ms", write(threads, objects, passive).as_secs_f64() * 1e3)])
+    Results::ms(write(threads, objects, passive))
 }
 
 /// How long every thread takes to write to so many objects.
 fn write(threads: usize, objects: usize, passive: bool) -> Duration {
     let mut given: Vec<Vec<Block>> = (0..threads).map(|_| Vec::with_capacity(HELD)).collect();
     // In turn: the objects of different threads are neighbours in most allocators.
-    for tag in 0..if passive { HELD } else { 0 } {
-        for blocks in &mut given {
-            blocks.push(Block::new(SIZE, tag as u64));
+    for _ in 0..if passive { HELD } else { 0 } {
+        given.iter_mut().for_each(|blocks| blocks.push(Block::new(SIZE)));
+    }
+    let work = |given: &mut Vec<Block>| {
+        given.clear();
+        let mut held = [const { None::<Block> }; HELD];
+        for object in 0..objects {
+            let place = &mut held[object % HELD];
+            *place = None;
+            let block = place.insert(Block::new(SIZE));
+            for _ in 0..WRITES {
+                block.add(1);
+            }
+            // The block finds out at its end whether a write was lost, or a stranger's.
+            block.add(WRITES.wrapping_neg());
         }
-    }
-    let given: Vec<_> = given.into_iter().map(Mutex::new).collect();
-    let take = |me: usize| std::mem::take(&mut *given[me].lock().expect("nobody panicked"));
-    let (time, _) = team::timed(
-        threads,
-        take,
-        |me, given| {
-            for (tag, block) in given.drain(..).enumerate() {
-                block.free(tag as u64);
-            }
-            let mut held = [const { None::<(Block, u64)> }; HELD];
-            for object in 0..objects {
-                let place = &mut held[object % HELD];
-                free(place.take());
-                let tag = (me << 32 | object) as u64;
-                let (block, tag) = place.insert((Block::new(SIZE, tag), tag + WRITES));
-                for _ in 0..WRITES {
-                    block.bump();
-                }
-                block.check(*tag);
-            }
-            held.into_iter().for_each(free);
-        },
-        |_, _| {},
-    );
-    time
-}
-
-/// Frees a block whose tag counts the writes.
-fn free(held: Option<(Block, u64)>) {
-    if let Some((block, tag)) = held {
-        block.free(tag);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn no_write_is_lost() {
-        // The tags say so: a write lost or a stranger's ends the run.
-        super::write(2, 3, true);
-        super::write(2, 3, false);
-    }
+    };
+    team::timed(given, |given| given, work, drop).0
 }

@@ -2,8 +2,7 @@
 //! among its 1,000, then hands them all to a fresh thread and ends.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
-use crate::malloc::Block;
-use crate::random::SMALL;
+use crate::malloc::{Block, SMALL};
 use std::thread::Scope;
 use std::time::Instant;
 
@@ -13,8 +12,7 @@ const PER_THREAD: usize = 50_000;
 /// Replacements in all at scale 1.
 const TOTAL: usize = 40_000_000;
 
-/// The cases.
-pub const WORKLOADS: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case("larson-2", "server of 2 threads, 16-1024 B, handing over to fresh threads")
         .quick(0.2)
         .c(|s| run(s, 2)),
@@ -35,53 +33,45 @@ fn run(settings: &Settings, threads: usize) -> Results {
     serve(threads, (32 / threads).clamp(1, 2));
     let start = Instant::now();
     serve(threads, generations);
-    let ns = start.elapsed().as_nanos() as f64;
-    Results::of([("ns", ns / (threads * generations * PER_THREAD) as f64)])
+    Results::ns(start.elapsed(), threads * generations * PER_THREAD)
 }
 
 /// Runs `threads` lines of `generations` threads each.
 fn serve(threads: usize, generations: usize) {
     std::thread::scope(|scope| {
         for line in 0..threads {
-            let mut rng = fastrand::Rng::with_seed(line as u64);
-            let slots = fill(&mut rng);
-            scope.spawn(move || generation(scope, slots, rng, generations));
+            let shop = Shop::new(line);
+            scope.spawn(move || generation(scope, shop, generations));
         }
     });
 }
 
 /// One thread's life: work, then a successor or the end.
-fn generation<'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    mut slots: Vec<Block>,
-    mut rng: fastrand::Rng,
-    left: usize,
-) {
-    replace(&mut slots, &mut rng, PER_THREAD);
+fn generation<'scope>(scope: &'scope Scope<'scope, '_>, mut shop: Shop, left: usize) {
+    shop.replace(PER_THREAD);
     if left > 1 {
-        scope.spawn(move || generation(scope, slots, rng, left - 1));
-    } else {
-        empty(slots);
+        scope.spawn(move || generation(scope, shop, left - 1));
     }
 }
 
-/// A thread's blocks, each tagged with its place.
-pub(super) fn fill(rng: &mut fastrand::Rng) -> Vec<Block> {
-    (0..SLOTS).map(|at| Block::with_ends(rng.usize(SMALL), at as u64)).collect()
+/// A thread's blocks.
+pub(super) struct Shop {
+    rng: fastrand::Rng,
+    slots: Vec<Block>,
 }
 
-/// Replaces random ones of [`fill`]'s blocks.
-pub(super) fn replace(slots: &mut [Block], rng: &mut fastrand::Rng, times: usize) {
-    for _ in 0..times {
-        let at = rng.usize(0..SLOTS);
-        let fresh = Block::with_ends(rng.usize(SMALL), at as u64);
-        std::mem::replace(&mut slots[at], fresh).free(at as u64);
+impl Shop {
+    pub(super) fn new(seed: usize) -> Shop {
+        let mut rng = fastrand::Rng::with_seed(seed as u64);
+        let slots = (0..SLOTS).map(|_| Block::with_ends(rng.usize(SMALL))).collect();
+        Shop { rng, slots }
     }
-}
 
-/// Frees [`fill`]'s blocks.
-pub(super) fn empty(slots: Vec<Block>) {
-    for (at, block) in slots.into_iter().enumerate() {
-        block.free(at as u64);
+    /// Replaces random blocks.
+    pub(super) fn replace(&mut self, times: usize) {
+        for _ in 0..times {
+            let at = self.rng.usize(0..SLOTS);
+            self.slots[at] = Block::with_ends(self.rng.usize(SMALL));
+        }
     }
 }

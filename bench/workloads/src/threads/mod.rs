@@ -1,17 +1,11 @@
 //! Many threads.
 
-pub mod alloc_test;
-pub mod cache;
-pub mod larson;
-pub mod mstress;
-mod post;
-pub mod prodcons;
-pub mod rptest;
-pub mod scaling;
-pub mod sh8bench;
-mod slot;
-pub mod smalloc;
-pub mod superserver;
-pub mod swap;
-mod team;
-pub mod xmalloc;
+pub(crate) mod cache;
+pub(crate) mod larson;
+pub(crate) mod mstress;
+pub(crate) mod prodcons;
+pub(crate) mod rptest;
+pub(crate) mod scaling;
+pub(crate) mod superserver;
+pub(crate) mod swap;
+pub(crate) mod xmalloc;

@@ -2,14 +2,13 @@
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Blocks in flight at most.
 const QUEUE: usize = 4096;
 const WARM_UP: usize = 200_000;
 
-/// The case.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "prodcons",
     Group::Threads,
     "One producer, one consumer, 64 B blocks through a bounded queue.",
@@ -22,47 +21,34 @@ pub const WORKLOADS: &[Workload] = &[Case::new(
 fn run(settings: &Settings) -> Results {
     let blocks = settings.scaled(20_000_000);
     pass(WARM_UP);
-    Results::of([("ns", pass(blocks) / blocks as f64)])
+    Results::ns(pass(blocks), blocks)
 }
 
-/// Hands `blocks` blocks over; nanoseconds in all.
-fn pass(blocks: usize) -> f64 {
+/// Hands `blocks` blocks over.
+fn pass(blocks: usize) -> Duration {
     let (mut sender, mut receiver) = rtrb::RingBuffer::new(QUEUE);
     let start = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            for tag in 0..blocks as u64 {
-                let mut block = Block::new(64, tag);
-                let mut wait = Wait::default();
-                while let Err(rtrb::PushError::Full(back)) = sender.push(block) {
-                    block = back;
-                    wait.a_little();
-                }
+            for _ in 0..blocks {
+                let mut unsent = Some(Block::new(64));
+                until(|| {
+                    let block = unsent.take().expect("it came back");
+                    unsent = sender.push(block).err().map(|rtrb::PushError::Full(block)| block);
+                    unsent.is_none()
+                });
             }
         });
-        scope.spawn(move || {
-            for tag in 0..blocks as u64 {
-                let mut wait = Wait::default();
-                let block = loop {
-                    match receiver.pop() {
-                        Ok(block) => break block,
-                        Err(rtrb::PopError::Empty) => wait.a_little(),
-                    }
-                };
-                block.free(tag);
-            }
-        });
+        scope.spawn(move || (0..blocks).for_each(|_| until(|| receiver.pop().is_ok())));
     });
-    start.elapsed().as_nanos() as f64
+    start.elapsed()
 }
 
 /// Spins a while, then lets others run: the machine may have fewer free cores than threads.
-#[derive(Default)]
-struct Wait(u32);
-
-impl Wait {
-    fn a_little(&mut self) {
-        self.0 += 1;
-        if self.0 < 200 { std::hint::spin_loop() } else { std::thread::yield_now() }
+fn until(mut done: impl FnMut() -> bool) {
+    let mut turns = 0;
+    while !done() {
+        turns += 1;
+        if turns < 200 { std::hint::spin_loop() } else { std::thread::yield_now() }
     }
 }

@@ -2,19 +2,18 @@
 //! shared places; it frees what it gets. All threads allocate and all free what others
 //! allocated, in equal parts: producer and consumer in one.
 
-use super::slot::Slot;
-use super::team;
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
-use crate::malloc::Block;
-use crate::random::SMALL;
+use crate::malloc::{Block, SMALL};
+use crate::team;
+use crossbeam_utils::atomic::AtomicCell;
+use std::time::Duration;
 
 const PLACES: usize = 4096;
 /// Exchanges of all threads at scale 1.
 const TOTAL: usize = 8_000_000;
 const WARM_UP: usize = 200_000;
 
-/// The case.
-pub const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     "swap",
     Group::Threads,
     "All threads allocate 16-1024 B and exchange blocks through shared slots, freeing what they \
@@ -24,36 +23,41 @@ pub const WORKLOADS: &[Workload] = &[Case::new(
 .quick(0.2)
 .c(run)];
 
+/// A place where threads exchange blocks, by one atomic swap.
+pub(super) type Place = AtomicCell<Option<Block>>;
+
+/// So many empty places.
+pub(super) fn places(count: usize) -> Vec<Place> {
+    const { assert!(Place::is_lock_free()) };
+    (0..count).map(|_| Place::default()).collect()
+}
+
 fn run(settings: &Settings) -> Results {
     let threads = settings.threads();
     exchange(threads, WARM_UP.div_ceil(threads));
     let each = settings.scaled(TOTAL).div_ceil(threads);
-    let (ns, _) = exchange(threads, each);
-    Results::of([("ns", ns / (each * threads) as f64)])
+    let (time, _) = exchange(threads, each);
+    Results::ns(time, each * threads)
 }
 
-/// Nanoseconds of `each` exchanges per thread, and the blocks that were left at the end.
-fn exchange(threads: usize, each: usize) -> (f64, usize) {
-    let places = Slot::several(PLACES);
+/// The time of `each` exchanges per thread, and the number of blocks that were left at the end.
+fn exchange(threads: usize, each: usize) -> (Duration, usize) {
+    let places = places(PLACES);
     let (time, freed) = team::timed(
-        threads,
+        0..threads,
         |me| (fastrand::Rng::with_seed(me as u64), 0),
-        |_, (rng, freed)| {
+        |(rng, freed)| {
             for _ in 0..each {
-                let tag = rng.u16(..);
-                let block = Block::with_ends(rng.usize(SMALL), tag.into());
-                if let Some((other, tag)) = places[rng.usize(0..PLACES)].swap(Some((block, tag))) {
-                    other.free(tag.into());
-                    *freed += 1;
-                }
+                let block = Block::with_ends(rng.usize(SMALL));
+                let found = places[rng.usize(0..PLACES)].swap(Some(block));
+                *freed += usize::from(found.is_some());
             }
         },
-        |_, (_, freed)| freed,
+        |(_, freed)| freed,
     );
-    let left = places.iter().filter_map(|place| place.swap(None));
-    let left = left.map(|(block, tag)| block.free(tag.into())).count();
+    let left = places.iter().filter_map(AtomicCell::take).count();
     assert_eq!(freed.iter().sum::<usize>() + left, each * threads, "blocks were lost");
-    (time.as_nanos() as f64, left)
+    (time, left)
 }
 
 #[cfg(test)]

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use supervisor::{Goal, Supervisor};
 
-/// The fuzzers' programs: on each line a kind's name, and the bytes in hexadecimal.
-const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus.txt");
+/// The fuzzers' programs, compressed: on each line a kind's name, and the bytes in hexadecimal.
+const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus.gz");
 /// The fuzz targets' names, which are also the folders' in which their programs lie.
 const KINDS: [(Kind, &str); 2] = [(Kind::Single, "single"), (Kind::Threads, "threads")];
 /// How often a program is replayed: what it meets differs with what ran before, and with time.
@@ -119,7 +119,8 @@ fn folder_of(kind: Kind) -> &'static str {
 
 /// The committed programs.
 fn corpus() -> Vec<(Kind, Vec<u8>)> {
-    let text = std::fs::read_to_string(CORPUS).unwrap_or_default();
+    let Ok(file) = std::fs::File::open(CORPUS) else { return Vec::new() };
+    let text = std::io::read_to_string(flate2::read::GzDecoder::new(file)).expect("gzip's text");
     let program = |line: &str| {
         let (name, digits) = line.split_once(' ')?;
         let (kind, _) = KINDS.into_iter().find(|&(_, listed)| listed == name)?;

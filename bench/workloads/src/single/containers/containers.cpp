@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -13,37 +14,16 @@
 
 namespace {
 
-/// Marsaglia's xorshift: the same numbers with every standard library.
-class Random {
-public:
-    explicit Random(std::uint64_t seed) : state_(seed * 2 + 1) {}
+/// The same numbers with every standard library.
+using Random = std::minstd_rand;
 
-    std::uint32_t below(std::uint32_t bound) {
-        state_ ^= state_ << 13;
-        state_ ^= state_ >> 7;
-        state_ ^= state_ << 17;
-        return static_cast<std::uint32_t>((state_ >> 20) % bound);
-    }
+std::uint32_t below(Random& random, std::uint32_t bound) {
+    return static_cast<std::uint32_t>((random() >> 8) % bound);
+}
 
-private:
-    std::uint64_t state_;
-};
+using Checksum = std::uint64_t;
 
-class Checksum {
-public:
-    void add(std::uint64_t value) { value_ = (value_ ^ value) * 0x100000001b3u; }
-
-    void add(const std::string& text) {
-        for (unsigned char c : text) {
-            add(c);
-        }
-    }
-
-    std::uint64_t value() const { return value_; }
-
-private:
-    std::uint64_t value_ = 0xcbf29ce484222325u;
-};
+void add(Checksum& sum, std::uint64_t value) { sum = (sum ^ value) * 0x100000001b3u; }
 
 /// Short ones fit into the string object itself, long ones do not.
 std::string word(std::uint32_t number) {
@@ -58,15 +38,15 @@ std::string word(std::uint32_t number) {
 void index_words(Random& random, Checksum& checksum) {
     std::map<std::string, std::vector<std::uint32_t>> index;
     for (std::uint32_t place = 0; place < 30000; ++place) {
-        index[word(random.below(6000))].push_back(place);
+        index[word(below(random, 6000))].push_back(place);
         if (place % 4 == 0) {
-            index.erase(word(random.below(6000)));
+            index.erase(word(below(random, 6000)));
         }
     }
     for (const auto& [text, places] : index) {
-        checksum.add(text);
-        checksum.add(places.size());
-        checksum.add(places.back());
+        add(checksum, text.size());
+        add(checksum, places.size());
+        add(checksum, places.back());
     }
 }
 
@@ -104,9 +84,9 @@ private:
 void use_cache(Random& random, Checksum& checksum) {
     Cache cache(2000);
     for (int i = 0; i < 30000; ++i) {
-        checksum.add(cache.get(word(random.below(1 + random.below(8000)))).size());
+        add(checksum, cache.get(word(below(random, 1 + below(random, 8000)))).size());
     }
-    checksum.add(cache.misses());
+    add(checksum, cache.misses());
 }
 
 class Shape {
@@ -122,7 +102,8 @@ public:
 
 class Box final : public Shape {
 public:
-    explicit Box(Random& random) : sides_{random.below(100), random.below(100), random.below(9)} {}
+    explicit Box(Random& random)
+        : sides_{below(random, 100), below(random, 100), below(random, 9)} {}
     std::uint64_t size() const override { return sides_[0] * sides_[1] + sides_[2]; }
 
 private:
@@ -132,8 +113,8 @@ private:
 class Path final : public Shape {
 public:
     explicit Path(Random& random) {
-        for (std::uint32_t left = random.below(40); left > 0; --left) {
-            steps_.push_back(random.below(1000));
+        for (std::uint32_t left = below(random, 40); left > 0; --left) {
+            steps_.push_back(below(random, 1000));
         }
     }
     std::uint64_t size() const override { return steps_.size(); }
@@ -143,7 +124,7 @@ private:
 };
 
 std::shared_ptr<Shape> random_shape(Random& random) {
-    switch (random.below(3)) {
+    switch (below(random, 3)) {
         case 0: return std::make_shared<Point>();
         case 1: return std::shared_ptr<Shape>(new Box(random));
         default: return std::shared_ptr<Shape>(new Path(random));
@@ -155,10 +136,10 @@ void draw_scenes(Random& random, Checksum& checksum) {
     std::vector<std::vector<std::shared_ptr<Shape>>> scenes(200);
     std::vector<std::weak_ptr<Shape>> seen;
     for (int i = 0; i < 40000; ++i) {
-        auto& scene = scenes[random.below(200)];
-        const auto& other = scenes[random.below(200)];
-        if (!other.empty() && random.below(3) == 0) {
-            auto shared = other[random.below(static_cast<std::uint32_t>(other.size()))];
+        auto& scene = scenes[below(random, 200)];
+        const auto& other = scenes[below(random, 200)];
+        if (!other.empty() && below(random, 3) == 0) {
+            auto shared = other[below(random, static_cast<std::uint32_t>(other.size()))];
             scene.push_back(std::move(shared));
         } else {
             scene.push_back(random_shape(random));
@@ -172,11 +153,11 @@ void draw_scenes(Random& random, Checksum& checksum) {
     }
     for (const auto& shape : seen) {
         auto alive = shape.lock();
-        checksum.add(alive ? alive->size() : 0);
+        add(checksum, alive ? alive->size() : 0);
     }
     for (const auto& scene : scenes) {
         for (const auto& shape : scene) {
-            checksum.add(shape->size());
+            add(checksum, shape->size());
         }
     }
 }
@@ -185,10 +166,10 @@ void draw_scenes(Random& random, Checksum& checksum) {
 
 /// One round of all of it; returns a checksum that depends on the seed only.
 extern "C" std::uint64_t cairn_containers_round(std::uint64_t seed) {
-    Random random(seed);
-    Checksum checksum;
+    Random random(static_cast<Random::result_type>(seed));
+    Checksum checksum = 0xcbf29ce484222325u;
     index_words(random, checksum);
     use_cache(random, checksum);
     draw_scenes(random, checksum);
-    return checksum.value();
+    return checksum;
 }

@@ -1,3 +1,0 @@
-//! The slowest single operations.
-
-pub mod server;

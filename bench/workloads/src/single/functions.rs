@@ -1,0 +1,167 @@
+//! The functions beside malloc and free: realloc, calloc, posix_memalign and aligned_alloc.
+//!
+//! What each promises is checked: contents that move with the block, zeros, and the alignment
+//! of every address.
+
+use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::words::{PAGE, Words};
+use std::time::Instant;
+
+const MIB: usize = 1 << 20;
+
+/// An allocator that copies at each step of 4 KiB moves hundreds of GiB; the driver's time
+/// limit is the answer to that.
+pub(crate) const REALLOC: &[Workload] = &[
+    growing("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
+    growing("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
+        .quick(0.25)
+        .c(|s| step(s, 64 * MIB)),
+    growing("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
+        .quick(0.0)
+        .c(|s| step(s, 256 * MIB)),
+];
+
+pub(crate) const CALLOC: &[Workload] = &[Case::new(
+    "calloc-heavy",
+    Group::Single,
+    "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
+     random order: tables and structures that are born clear.",
+    Row::NS_PEAK,
+)
+.quick(0.15)
+.c(|s| replace(s, 5000, 200_000, dirtied))];
+
+pub(crate) const ALIGNED: &[Workload] = &[Case::new(
+    "aligned-heavy",
+    Group::Single,
+    "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
+     16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
+    Row::NS_PEAK,
+)
+.quick(0.15)
+.c(|s| replace(s, 10_000, 1_000_000, aligned))];
+
+const fn growing(name: &'static str, about: &'static str) -> Case {
+    Case::new(name, Group::Single, about, Row::MS_PEAK)
+}
+
+fn double(settings: &Settings) -> Results {
+    let limit = settings.scaled(256 * MIB);
+    let start = Instant::now();
+    let mut block = Words::malloc(16);
+    block.mark_pages(0, 0);
+    let mut size = 16;
+    while 2 * size <= limit {
+        block.grow(2 * size);
+        block.mark_pages(0, size);
+        size *= 2;
+    }
+    let time = start.elapsed();
+    block.check_pages(0);
+    Results::ms(time)
+}
+
+fn step(settings: &Settings, limit: usize) -> Results {
+    let steps = settings.scaled(limit / PAGE);
+    let start = Instant::now();
+    let mut block = Words::malloc(PAGE);
+    for step in 1..=steps {
+        block.grow(step * PAGE);
+        block.set(block.last(), step as u64);
+    }
+    let time = start.elapsed();
+    (1..=steps).for_each(|step| block.expect(step * (PAGE / 8) - 1, step as u64));
+    Results::ms(time)
+}
+
+/// Replaces a random one of the `live` blocks at a time. `fresh` makes one whose first and
+/// last word are the tag it is given.
+fn replace(
+    settings: &Settings,
+    live: usize,
+    times: usize,
+    fresh: fn(&mut fastrand::Rng, u64) -> Words,
+) -> Results {
+    let check = |block: &Words, at: usize| {
+        block.expect(0, at as u64);
+        block.expect(block.last(), at as u64);
+    };
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut blocks: Vec<Words> = (0..live).map(|at| fresh(&mut rng, at as u64)).collect();
+    let times = settings.scaled(times);
+    let start = Instant::now();
+    for _ in 0..times {
+        let at = rng.usize(0..live);
+        check(&blocks[at], at);
+        blocks[at] = fresh(&mut rng, at as u64);
+    }
+    let time = start.elapsed();
+    let mut blocks: Vec<_> = blocks.into_iter().enumerate().collect();
+    rng.shuffle(&mut blocks);
+    blocks.into_iter().for_each(|(at, block)| check(&block, at));
+    Results::ns(time, times)
+}
+
+/// A block that was zero and no longer is: whether an allocator clears memory that is known to
+/// be clear, and whether it forgets to clear what is not.
+fn dirtied(rng: &mut fastrand::Rng, tag: u64) -> Words {
+    // Nine in ten up to 1 KiB, nearly all others up to 32 KiB, one in 200 up to 1 MiB.
+    let size = match rng.u32(0..200) {
+        0 => rng.usize(32 << 10..=1 << 20),
+        1..20 => rng.usize(1 << 10..32 << 10),
+        _ => rng.usize(16..1 << 10),
+    };
+    let mut block = Words::zeroed(size);
+    check_zero(&block);
+    block.fill(0xd1);
+    block.set(block.last(), tag);
+    block.set(0, tag);
+    block
+}
+
+/// Small blocks are checked whole, others at both ends and in strides: five words in each
+/// page, at different places.
+fn check_zero(block: &Words) {
+    let stride = if block.last() < 128 { 1 } else { 97 };
+    (0..=block.last()).step_by(stride).for_each(|at| block.expect(at, 0));
+    block.expect(block.last(), 0);
+}
+
+/// A block by one or the other function. The alignment of vector registers and cache lines is
+/// common, a page's is not rare, and one in a hundred wants 32 KiB (not more: some allocators
+/// refuse that).
+fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
+    let align = match rng.u32(0..100) {
+        0 => 32 << 10,
+        1..6 => 4096,
+        _ => 16 << rng.u8(..).trailing_ones(),
+    };
+    // Mostly small: 15 in 16 up to 1 KiB.
+    let size =
+        if rng.u8(0..16) == 0 { rng.usize(1 << 10..=16 << 10) } else { rng.usize(16..1 << 10) };
+    let mut block =
+        if rng.bool() { Words::aligned(align, size) } else { Words::aligned_c11(align, size) };
+    block.set(block.last(), tag);
+    block.set(0, tag);
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirtied_blocks_are_dirty_throughout() {
+        let block = dirtied(&mut fastrand::Rng::with_seed(1), 5);
+        block.expect(0, 5);
+        (1..block.last()).for_each(|at| block.expect(at, 0xd1d1_d1d1_d1d1_d1d1));
+    }
+
+    #[test]
+    #[should_panic = "wrong contents"]
+    fn a_word_that_is_not_zero_is_found() {
+        let mut block = Words::zeroed(8000);
+        block.set(block.last(), 1);
+        check_zero(&block);
+    }
+}
