@@ -1,10 +1,10 @@
 //! The programs, as `programs.toml` defines them.
 //!
-//! A program is proven (`cargo xtask programs`), timed (`cargo lab`), or both. Most need no code:
-//! their inputs are templates, their work is a list of steps. Command lines are split as a shell
-//! splits them; `{name}` stands for a variable, `{*name}` for its words.
+//! A program is proven (`cargo xtask programs`), timed (`cargo lab`), or both. None needs code: its
+//! inputs are templates, its work is a script or a command line. `{name}` stands for a variable;
+//! in a command line, which is split as a shell splits it, `{*name}` stands for its words.
 
-use crate::generate::{Numbers, Variables, render};
+use crate::generate::{Variables, render};
 use crate::packages::Needs;
 use crate::process::Process;
 use crate::stage::Stage;
@@ -14,9 +14,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
-
-/// Scripts that programs run, and templates.
-pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
 
 static TABLE: LazyLock<Table> =
     LazyLock::new(|| parsed("programs.toml", include_str!("../programs.toml")));
@@ -35,6 +32,9 @@ struct Table {
     program: Vec<Program>,
 }
 
+/// Variables of a quick and of a full run.
+pub(crate) type Sizes = BTreeMap<String, [toml::Value; 2]>;
+
 /// A real program.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,9 +42,8 @@ pub(crate) struct Program {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) needs: Needs,
-    /// The command whose output says the version.
-    #[serde(default)]
-    pub(crate) version: String,
+    /// The command whose output says the version, where it is not the program with `--version`.
+    pub(crate) version: Option<String>,
     /// For all its processes.
     #[serde(default)]
     env: Variables,
@@ -71,20 +70,16 @@ pub(crate) struct Proof {
     /// The executables (by prefix) that must be seen with the library mapped; only those that live
     /// long enough to be seen for certain.
     pub(crate) loaded: Vec<String>,
-    /// Variables of a quick and of a full run.
+    /// What the lab can do without.
     #[serde(default)]
-    vars: BTreeMap<String, [toml::Value; 2]>,
+    pub(crate) needs: Needs,
+    #[serde(default)]
+    vars: Sizes,
     #[serde(default)]
     pub(crate) inputs: Vec<Input>,
-    /// Directories in which steps leave their outputs.
-    #[serde(default)]
-    pub(crate) folders: Vec<String>,
-    /// None where there is code for it.
-    #[serde(default)]
-    pub(crate) steps: Vec<Step>,
-    /// A few words for the table.
-    #[serde(default)]
-    pub(crate) summary: String,
+    /// A shell's. It ends with the first command that fails, and what it prints must be the same on
+    /// both sides.
+    pub(crate) script: String,
 }
 
 /// A case of the lab.
@@ -105,11 +100,40 @@ pub(crate) struct Row {
     scaled: BTreeMap<String, usize>,
     #[serde(default)]
     pub(crate) inputs: Vec<Input>,
-    /// What is timed; none where there is code for it.
-    pub(crate) step: Option<Step>,
+    /// The command that is timed, or the server whose answers are. None for a count.
+    #[serde(default)]
+    pub(crate) run: String,
+    #[serde(default)]
+    env: Variables,
+    directory: Option<String>,
+    /// Files that it makes, which must be the same under every allocator.
+    #[serde(default)]
+    pub(crate) compare: Vec<String>,
     /// It starts many times in a row and prints so many lines each time.
     #[serde(default)]
     pub(crate) lines: usize,
+    pub(crate) serves: Option<Serves>,
+}
+
+/// What is asked of a server. Scripts run without the allocator.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Serves {
+    /// Before it starts.
+    #[serde(default)]
+    pub(crate) setup: String,
+    /// Succeeds once it answers.
+    pub(crate) ready: String,
+    /// Its load; or the file of requests that are sent to its socket in batches.
+    #[serde(default)]
+    pub(crate) load: String,
+    pub(crate) batches: Option<String>,
+    /// Reads answers per second from what the load prints; of several the geometric mean.
+    #[serde(default)]
+    pub(crate) rate: String,
+    /// After the load.
+    #[serde(default)]
+    pub(crate) check: String,
 }
 
 /// What a case of the lab measures.
@@ -141,41 +165,9 @@ pub(crate) struct Input {
     /// Its template, as it is, or by its name in `templates.toml` or among the scripts.
     text: Option<String>,
     template: Option<String>,
-    /// So many MiB that no compressor can shrink.
-    noise: Option<String>,
-    /// A directory of so many files of text, and of noise.
-    files: Option<String>,
-    /// Commands that make it, at `{file}`.
+    /// Or the script that makes it, at `{file}`.
     #[serde(default)]
-    make: Vec<Step>,
-}
-
-/// A process that runs to its end.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Step {
-    pub(crate) run: String,
-    stdin: Option<String>,
-    stdout: Option<String>,
-    #[serde(default)]
-    env: Variables,
-    directory: Option<String>,
-    limit: Option<u64>,
-    /// It runs once for every combination of these.
-    #[serde(default)]
-    pub(crate) each: BTreeMap<String, Vec<String>>,
-    /// What must be the same: `stdout`, `stderr`, or a file or directory.
-    #[serde(default)]
-    pub(crate) compare: Vec<String>,
-    /// These two files or directories must be the same.
-    pub(crate) equal: Option<[String; 2]>,
-    /// The last line of its output.
-    pub(crate) ends: Option<String>,
-    /// What its output may not contain.
-    pub(crate) lacks: Option<String>,
-    /// Its output has so many bytes.
-    #[serde(default)]
-    pub(crate) least: usize,
+    make: String,
 }
 
 /// Every program, in the order of the tables.
@@ -188,79 +180,62 @@ pub fn packages() -> impl Iterator<Item = &'static str> {
     TABLE.lab_packages.iter().map(String::as_str)
 }
 
-/// The package that a program comes from.
-pub(crate) fn package_of(program: &str) -> String {
-    let path = Path::new(program);
-    let is_it = |file: &Path| {
-        // Beside another file of the same package, if it has a directory.
-        file.ends_with(path) || (path.is_absolute() && file.parent() == path.parent())
-    };
-    let mut needs = TABLE.program.iter().flat_map(|program| &program.needs);
-    let found = needs.find(|(file, _)| is_it(Path::new(file)));
-    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    found.map_or_else(name, |(_, package)| package.clone())
+/// What scripts and command lines on a stage can name.
+pub(crate) fn variables(stage: &Stage, shell: &Variables, sizes: &Sizes) -> Result<Variables> {
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts").to_owned();
+    let [input, work] = [&stage.input, &stage.work].map(|path| path.display().to_string());
+    let places = [("scripts", scripts), ("input", input), ("work", work)];
+    let mut variables = Variables::from(places.map(|(name, value)| (name.to_owned(), value)));
+    for (name, [quick, full]) in sizes {
+        let value = stage.pick(quick, full);
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        variables.insert(name.clone(), text);
+    }
+    for (name, script) in shell {
+        let answer = stage.tool("sh")?.script(script, &variables).success()?.text();
+        variables.insert(name.clone(), answer.trim().to_owned());
+    }
+    Ok(variables)
 }
 
 impl Program {
-    /// The variables of a proof, or of a case of the lab.
-    pub(crate) fn variables(&self, stage: &Stage, row: Option<&Row>) -> Result<Variables> {
-        let mut variables = Variables::from([
-            ("scripts".to_owned(), SCRIPTS.to_owned()),
-            ("input".to_owned(), stage.input.display().to_string()),
-            ("work".to_owned(), stage.work.display().to_string()),
-        ]);
-        for (name, command) in &self.shell {
-            let answer = stage.bare().tool("sh")?.arg("-c").arg(command).success()?.text();
-            variables.insert(name.clone(), answer.trim().to_owned());
-        }
-        if let Some(row) = row {
-            let scaled = row.scaled.iter().map(|(name, n)| (name.clone(), stage.scaled(*n)));
-            variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
-        } else if let Some(proof) = &self.proof {
-            for (name, [quick, full]) in &proof.vars {
-                let value = stage.pick(quick, full);
-                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                variables.insert(name.clone(), text);
-            }
-        }
+    /// The variables of a proof.
+    pub(crate) fn of_proof(&self, proof: &Proof, stage: &Stage) -> Result<Variables> {
+        variables(stage, &self.shell, &proof.vars)
+    }
+
+    /// The variables of a case of the lab.
+    pub(crate) fn of_row(&self, row: &Row, stage: &Stage) -> Result<Variables> {
+        let mut variables = variables(stage, &self.shell, &Sizes::new())?;
+        let scaled = row.scaled.iter().map(|(name, n)| (name.clone(), stage.scaled(*n)));
+        variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
         Ok(variables)
     }
 
-    /// The process of a step.
-    pub(crate) fn process<'a>(
-        &self,
-        stage: &'a Stage,
-        step: &Step,
-        variables: &Variables,
-    ) -> Result<Process<'a>> {
-        let (program, arguments) = step.words(variables)?;
-        self.set(stage.process(&program)?.args(arguments), stage, step, variables)
+    /// Gives a process the program's environment.
+    pub(crate) fn set<'a>(&self, process: Process<'a>, variables: &Variables) -> Process<'a> {
+        let set = |process: Process<'a>, (name, value): (&String, &String)| {
+            process.env(name, fill(value, variables))
+        };
+        self.env.iter().fold(process, set)
     }
 
-    /// Gives a process what a step says beside its command line.
-    pub(crate) fn set<'a>(
+    /// Gives a process what a case says beside its command line.
+    pub(crate) fn set_row<'a>(
         &self,
-        mut process: Process<'a>,
+        row: &Row,
+        process: Process<'a>,
         stage: &Stage,
-        step: &Step,
         variables: &Variables,
-    ) -> Result<Process<'a>> {
-        for (name, value) in self.env.iter().chain(&step.env) {
+    ) -> Process<'a> {
+        let mut process = self.set(process, variables);
+        for (name, value) in &row.env {
             process = process.env(name, fill(value, variables));
         }
-        if let Some(path) = &step.stdin {
-            process = process.stdin(stage.work.join(fill(path, variables)))?;
-        }
-        if let Some(path) = &step.stdout {
-            process = process.stdout(stage.work.join(fill(path, variables)));
-        }
-        if let Some(path) = &step.directory {
-            process = process.directory(stage.work.join(fill(path, variables)));
-        }
-        Ok(match step.limit {
-            Some(seconds) => process.limit(seconds),
+        match &row.directory {
+            Some(path) => process.directory(stage.work.join(path)),
             None => process,
-        })
+        }
     }
 
     /// Makes the inputs that are not there yet.
@@ -278,42 +253,20 @@ impl Program {
     }
 
     fn make(&self, stage: &Stage, input: &Input, path: &Path, variables: &Variables) -> Result<()> {
-        let mut numbers = Numbers::new(input.seed);
-        if let Some(template) = &input.text {
-            fs::write(path, render(template, input.seed, variables)?)?;
-        } else if let Some(name) = &input.template {
-            let template = match TEMPLATES.get(name) {
+        let template = match (&input.text, &input.template) {
+            (Some(text), _) => text.clone(),
+            (_, Some(name)) => match TEMPLATES.get(name) {
                 Some(template) => template.clone(),
-                None => fs::read_to_string(Path::new(SCRIPTS).join(name)).context("no template")?,
-            };
-            fs::write(path, render(&template, input.seed, variables)?)?;
-        } else if let Some(mib) = &input.noise {
-            fs::write(path, numbers.noise(fill(mib, variables).parse::<usize>()? << 20))?;
-        } else if let Some(count) = &input.files {
-            fs::create_dir(path)?;
-            for file in 0..fill(count, variables).parse::<usize>()? {
-                fs::write(path.join(format!("text{file}")), numbers.text(1 << (10 + file % 10)))?;
-                fs::write(path.join(format!("noise{file}")), numbers.noise(1 << (8 + file % 10)))?;
+                None => fs::read_to_string(Path::new(&variables["scripts"]).join(name))?,
+            },
+            (None, None) => {
+                let mut variables = variables.clone();
+                variables.insert("file".to_owned(), path.display().to_string());
+                let shell = stage.tool("sh")?.script(&input.make, &variables);
+                return self.set(shell, &variables).success().map(drop);
             }
-        }
-        let mut variables = variables.clone();
-        variables.insert("file".to_owned(), path.display().to_string());
-        let bare = stage.bare();
-        for step in &input.make {
-            let (program, arguments) = step.words(&variables)?;
-            let process = bare.tool(&program)?.args(arguments);
-            self.set(process, &bare, step, &variables)?.success()?;
-        }
-        Ok(())
-    }
-}
-
-impl Step {
-    /// The program and its arguments.
-    pub(crate) fn words(&self, variables: &Variables) -> Result<(String, Vec<String>)> {
-        let mut words = words(&self.run, variables)?;
-        let program = words.remove(0);
-        Ok((program, words))
+        };
+        Ok(fs::write(path, render(&template, input.seed, variables)?)?)
     }
 }
 
@@ -356,35 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn every_proof_compares_something_and_says_so() {
-        for proof in all().iter().filter_map(|program| program.proof.as_ref()) {
-            let compares = proof.steps.iter().any(|step| !step.compare.is_empty());
-            let coded = proof.steps.is_empty() && proof.summary.is_empty();
-            assert!(coded || (compares && !proof.summary.is_empty()), "{}", proof.what);
-        }
-    }
-
-    #[test]
     fn packages_are_in_order() {
         assert!(packages().is_sorted());
     }
 
     #[test]
-    fn programs_have_packages() {
-        let of = |program| package_of(program);
-        assert_eq!(of("redis-cli"), "redis-tools");
-        assert_eq!(of("/usr/lib/postgresql/*/bin/initdb"), "postgresql");
-        assert_eq!(of("/home/bin/rustfmt"), "rustfmt");
-    }
-
-    #[test]
     fn variables_are_replaced() {
         let variables = Variables::from([("a".to_owned(), "1 2".to_owned())]);
-        let step: Step = toml::from_str("run = \"x {a} {*a} '{b} ${c}'\"").unwrap();
-        let (program, arguments) = step.words(&variables).unwrap();
-        assert_eq!(
-            (program.as_str(), arguments),
-            ("x", ["1 2", "1", "2", "{b} ${c}"].map(String::from).to_vec())
-        );
+        let filled = words("x {a} {*a} '{b} ${c}'", &variables).unwrap();
+        assert_eq!(filled, ["x", "1 2", "1", "2", "{b} ${c}"]);
     }
 }

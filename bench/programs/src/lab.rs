@@ -4,19 +4,22 @@
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{self, Measures, Program, Row as Definition, Step, fill};
-use crate::generate::{Variables, fingerprint, fingerprint_of};
+use crate::definitions::{self, Measures, Program, Row as Definition, Serves, fill, words};
+use crate::generate::{Variables, fingerprint};
+use crate::packages::lacking;
 use crate::process::{Ended, Failure};
-use crate::stage::Stage;
-use crate::{nginx, postgres, redis};
+use crate::server::exchange;
+use crate::stage::{Stage, private_copy};
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
 use cairn_workloads::process::parse_kib;
+use regex_lite::Regex;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// A case that starts programs.
 pub struct Timed {
@@ -69,30 +72,85 @@ impl Timed {
     }
 
     fn results(&self, stage: &Stage) -> Result<Results> {
-        let variables = self.program.variables(stage, Some(self.row))?;
+        if let Some(absent) = lacking([&self.program.needs]) {
+            bail!(absent);
+        }
+        let variables = self.program.of_row(self.row, stage)?;
         let inputs = self.program.inputs.iter().chain(&self.row.inputs);
         self.program.prepare(stage, inputs, &variables)?;
-        match (self.row.measures, &self.row.step, self.row.name.as_str()) {
-            (Measures::Time, Some(step), _) => self.whole(stage, step, &variables),
-            (Measures::Instructions, _, name) => instructions(stage, name),
-            (_, Some(step), _) => self.starts(stage, step, &variables),
-            (_, None, "redis") => redis::time_benchmark(stage),
-            (_, None, "redis-mixed") => redis::time_mixed(stage),
-            (_, None, "postgresql") => postgres::time(stage),
-            (_, None, "nginx") => nginx::time(stage),
-            (_, None, name) => bail!("nobody knows how {name} is timed"),
+        match (self.row.measures, &self.row.serves) {
+            (_, Some(serves)) => self.served(stage, serves, &variables),
+            (Measures::Instructions, _) => instructions(stage, &self.row.name),
+            (Measures::Time, _) => self.whole(stage, &variables),
+            _ => self.starts(stage, &variables),
         }
     }
 
+    /// A server under a load that is not its own.
+    fn served(&self, stage: &Stage, serves: &Serves, variables: &Variables) -> Result<Results> {
+        let (outcome, rates, peak_mib) = self.serve(stage, serves, variables)?;
+        if let Some(outcome) = outcome {
+            let bare = |bare: &Stage| {
+                let (expected, ..) = self.serve(bare, serves, variables)?;
+                expected.context("the same load")
+            };
+            stage.compare(&self.row.name, &outcome, bare)?;
+        }
+        ensure!(!rates.is_empty(), "no rate");
+        let us = rates.iter().map(|rate| (1e6 / rate).ln()).sum::<f64>() / rates.len() as f64;
+        let unit = match self.row.measures {
+            Measures::Transactions => "us/transaction",
+            _ => "us/request",
+        };
+        Ok(Results::of([(unit, us.exp()), ("peak_mib", peak_mib)]))
+    }
+
+    /// A fingerprint of the answers if they are known, answers per second, memory.
+    fn serve(
+        &self,
+        stage: &Stage,
+        serves: &Serves,
+        variables: &Variables,
+    ) -> Result<(Option<String>, Vec<f64>, f64)> {
+        let bare = stage.bare();
+        let script = |text: &str| {
+            let shell = self.program.set(bare.process("sh")?, variables);
+            anyhow::Ok(shell.script(text, variables).success()?.text())
+        };
+        script(&serves.setup)?;
+        let line = words(&self.row.run, variables)?;
+        let process = bare.process(&line[0])?.args(&line[1..]);
+        let mut process = self.program.set_row(self.row, process, &bare, variables);
+        // The server's account may not be able to read where the library is.
+        let library = stage.library.as_deref().map(|it| readable(stage, it)).transpose()?;
+        if let Some(library) = &library {
+            process = process.env("LD_PRELOAD", library);
+        }
+        let mut server = process.serve()?;
+        let limit = stage.limits.timeout.min(Duration::from_secs(90));
+        server.wait_until(limit, library.as_deref(), || script(&serves.ready).is_ok())?;
+        if let Some(file) = &serves.batches {
+            let (requests, socket) = (fs::read(stage.input.join(file))?, stage.work.join("socket"));
+            let load = || exchange(&socket, &requests, stage.limits.timeout);
+            let ((answers, rate), peak_mib) = server.under(load)?;
+            return Ok((Some(fingerprint(&answers)), vec![rate], peak_mib));
+        }
+        let (report, peak_mib) = server.under(|| script(&serves.load))?;
+        script(&serves.check)?;
+        let rate = Regex::new(&format!("(?m){}", serves.rate)).context("a pattern")?;
+        let rates = rate.captures_iter(&report).map(|found| Ok(found[1].parse()?));
+        Ok((None, rates.collect::<Result<_>>()?, peak_mib))
+    }
+
     /// A program that runs to its end and must say and make the same under every allocator.
-    fn whole(&self, stage: &Stage, step: &Step, variables: &Variables) -> Result<Results> {
+    fn whole(&self, stage: &Stage, variables: &Variables) -> Result<Results> {
         let once = |stage: &Stage| {
-            let made = || step.compare.iter().map(|file| stage.work.join(fill(file, variables)));
+            let made = || self.row.compare.iter().map(|file| stage.work.join(file));
             made().for_each(|file| drop(fs::remove_file(file)));
-            let (ended, results) = self.measure(stage, step, 1, variables)?;
+            let (ended, results) = self.measure(stage, 1, variables)?;
             let mut outcome = fingerprint(&ended.stdout);
             for file in made() {
-                outcome += &fingerprint_of(&file)?;
+                outcome += &fingerprint(&fs::read(file)?);
             }
             anyhow::Ok((outcome, results))
         };
@@ -103,53 +161,49 @@ impl Timed {
 
     /// A program that does nearly nothing: what remains is what loading the allocator costs. It is
     /// started many times; the system calls are the same every time and are counted once.
-    fn starts(&self, stage: &Stage, step: &Step, variables: &Variables) -> Result<Results> {
+    fn starts(&self, stage: &Stage, variables: &Variables) -> Result<Results> {
         const TIMES: usize = 40;
         let (times, lines) = (stage.scaled(TIMES), self.row.lines);
-        let (ended, mut results) = self.measure(stage, step, times, variables)?;
+        let (ended, mut results) = self.measure(stage, times, variables)?;
         let found = ended.text().lines().count();
         ensure!(found == lines * times, "{found} lines in {times} runs of {lines}");
-        if let Some(calls) = self.system_calls(stage, step, variables)? {
+        if let Some(calls) = self.system_calls(stage, variables)? {
             results.values.insert("system_calls".into(), calls);
         }
         if self.row.measures == Measures::StartsResident {
-            let once = self.program.process(stage, step, variables)?.arg("resident");
-            let kib = parse_kib(&once.success()?.text(), "Rss:").context("no Rss line")?;
+            let line = words(&self.row.run, variables)?;
+            let once = stage.process(&line[0])?.args(&line[1..]).arg("resident");
+            let once = self.program.set_row(self.row, once, stage, variables).success()?;
+            let kib = parse_kib(&once.text(), "Rss:").context("no Rss line")?;
             results.values.insert("rss_kib".into(), kib);
         }
         Ok(results)
     }
 
     /// How many system calls it makes; none where nobody can count them.
-    fn system_calls(
-        &self,
-        stage: &Stage,
-        step: &Step,
-        variables: &Variables,
-    ) -> Result<Option<f64>> {
+    fn system_calls(&self, stage: &Stage, variables: &Variables) -> Result<Option<f64>> {
         let bare = stage.bare();
         let Ok(strace) = bare.process("strace") else { return Ok(None) };
         let text = stage.cached(&format!("system-calls-{}", self.row.name), || {
             let summary = stage.work.join("strace");
-            let (program, arguments) = step.words(variables)?;
+            let line = words(&self.row.run, variables)?;
             let mut strace = strace.line("-f -c -o").arg(&summary);
             if let Some(library) = &stage.library {
                 strace = strace.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
             }
-            strace = strace.arg(stage.find(&program)?).args(arguments);
+            strace = strace.arg(stage.find(&line[0])?).args(&line[1..]);
             // Where tracing is forbidden, all the rest can still be measured.
-            let _ = self.program.set(strace, &bare, step, variables)?.success();
+            let _ = self.program.set_row(self.row, strace, &bare, variables).success();
             Ok(fs::read_to_string(&summary).unwrap_or_default())
         })?;
         Ok(total_calls(&text))
     }
 
-    /// Runs a step under the allocator `times` times and measures it from outside, descendants
+    /// Runs the command under the allocator `times` times and measures it from outside, descendants
     /// included; of several runs the medians.
     fn measure(
         &self,
         stage: &Stage,
-        step: &Step,
         times: usize,
         variables: &Variables,
     ) -> Result<(Ended, Results)> {
@@ -159,11 +213,11 @@ impl Timed {
         })?;
         let (report, bare) = (stage.work.join("usage"), stage.bare());
         let preload = stage.library.as_deref().map_or(OsStr::new(""), Path::as_os_str);
-        let (program, arguments) = step.words(variables)?;
+        let line = words(&self.row.run, variables)?;
         let process = bare.process(&launcher.to_string_lossy())?;
         let process = process.arg(&report).arg(times.to_string()).arg(preload);
-        let process = process.arg(stage.find(&program)?).args(arguments);
-        let ended = self.program.set(process, &bare, step, variables)?.success()?;
+        let process = process.arg(stage.find(&line[0])?).args(&line[1..]);
+        let ended = self.program.set_row(self.row, process, &bare, variables).success()?;
         let text = fs::read_to_string(&report)?;
         let numbers = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let runs: Vec<Vec<f64>> = text.lines().map(numbers).collect();
@@ -183,6 +237,17 @@ impl Timed {
         }
         Ok((ended, results))
     }
+}
+
+/// A copy of the library that every account can read.
+fn readable(stage: &Stage, library: &Path) -> Result<PathBuf> {
+    let path = stage.cached("readable", || {
+        let unique = fingerprint(library.as_os_str().as_encoded_bytes());
+        let directory = stage.input.join(format!("copy-{unique}"));
+        fs::create_dir_all(&directory)?;
+        Ok(private_copy(library, &directory)?.display().to_string())
+    })?;
+    Ok(path.into())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

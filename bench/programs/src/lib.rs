@@ -4,14 +4,13 @@
 //! proof        `cargo xtask programs`: with and without the library, everything the same
 //! suites       `cargo xtask suites`: other people's tests, with and without the library
 //! lab          `cargo lab`: what a program costs under an allocator
-//!   definitions  programs.toml: inputs, command lines, what is compared and timed
-//!   redis, postgres, mariadb, nginx, python   what needs more than command lines
+//!   definitions  programs.toml: inputs, scripts, what is compared and timed
 //!     stage      a place to run: directories, environment, library
-//!       server     start, wait, measure, stop
+//!       server     wait, load, measure, stop
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
-//!     generate   inputs from templates, fingerprints of outputs
+//!     generate   inputs from templates
 //! tables       Markdown
 //! ```
 //!
@@ -20,14 +19,9 @@
 mod definitions;
 mod generate;
 pub mod lab;
-mod mariadb;
-mod nginx;
 mod packages;
-mod postgres;
 pub mod process;
 pub mod proof;
-mod python;
-mod redis;
 mod server;
 mod stage;
 pub mod suites;

@@ -2,6 +2,7 @@
 //!
 //! Only root installs; others are told the line. Services that packages would start stay off.
 
+use crate::process::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,18 +19,16 @@ pub(crate) type Needs = BTreeMap<String, String>;
 
 /// Where an executable of the system is.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    if name.starts_with('/') {
-        return newest(name);
-    }
-    let directories = SYSTEM_PATH.split(':').chain(["/usr/local/bin"]);
-    directories.map(|directory| Path::new(directory).join(name)).find(|path| path.is_file())
+    find_in(name, SYSTEM_PATH.split(':').chain(["/usr/local/bin"]).map(PathBuf::from))
 }
 
 /// The same, and this process's own path after it.
 pub(crate) fn find_anywhere(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("PATH").unwrap_or_default();
-    let system = SYSTEM_PATH.split(':').map(PathBuf::from);
-    let mut directories = system.chain(std::env::split_paths(&own));
+    find_in(name, SYSTEM_PATH.split(':').map(PathBuf::from).chain(std::env::split_paths(&own)))
+}
+
+fn find_in(name: &str, mut directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     if name.starts_with('/') {
         return newest(name);
     }
@@ -38,22 +37,7 @@ pub(crate) fn find_anywhere(name: &str) -> Option<PathBuf> {
 
 /// The last of the paths that match, which is the newest where versions are in the names.
 fn newest(pattern: &str) -> Option<PathBuf> {
-    let mut found = vec![PathBuf::from("/")];
-    for part in pattern.split('/').filter(|part| !part.is_empty()) {
-        let Some((before, after)) = part.split_once('*') else {
-            found =
-                found.into_iter().map(|path| path.join(part)).filter(|it| it.exists()).collect();
-            continue;
-        };
-        let fits = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let rest = name.strip_prefix(before);
-            rest.is_some_and(|rest| rest.ends_with(after))
-        };
-        let entries = found.iter().filter_map(|path| fs::read_dir(path).ok()).flatten().flatten();
-        found = entries.map(|entry| entry.path()).filter(fits).collect();
-    }
-    found.into_iter().max_by_key(|path| {
+    glob::glob(pattern).ok()?.flatten().max_by_key(|path| {
         // 15 comes after 9.
         let path = path.to_string_lossy().into_owned();
         let numbers = path.split(|c: char| !c.is_ascii_digit());
@@ -61,15 +45,11 @@ fn newest(pattern: &str) -> Option<PathBuf> {
     })
 }
 
-/// The first of these files that is not there, in words.
-pub(crate) fn lacking(needs: &Needs) -> Option<String> {
-    let (file, package) = needs.iter().find(|(file, _)| find_anywhere(file).is_none())?;
-    Some(format!("needs {file} (package {package})"))
-}
-
-/// Every package that these needs come from.
-pub(crate) fn packages_of<'a>(needs: impl IntoIterator<Item = &'a Needs>) -> BTreeSet<&'a str> {
-    needs.into_iter().flat_map(|needs| needs.values().map(String::as_str)).collect()
+/// The first of these files that is not there.
+pub(crate) fn lacking<'a>(needs: impl IntoIterator<Item = &'a Needs>) -> Option<Failure> {
+    let mut files = needs.into_iter().flatten();
+    let (file, package) = files.find(|(file, _)| find_anywhere(file).is_none())?;
+    Some(Failure::Absent { what: file.clone(), hint: format!("apt-get install {package}") })
 }
 
 /// Installs the packages of what is not there yet if this process may, and says how if it may not.
