@@ -4,22 +4,127 @@
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{self, Measures, Program, Row as Definition, Serves, fill, words};
+use crate::definitions::{Input, Sizes, fill, parsed, prepare, set, variables, words};
 use crate::generate::{Variables, fingerprint};
-use crate::packages::lacking;
-use crate::process::{Ended, Failure};
+use crate::packages::{Needs, lacking};
+use crate::process::{Ended, Failure, Process};
 use crate::server::exchange;
 use crate::stage::{Stage, private_copy};
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
 use cairn_workloads::process::parse_kib;
 use regex_lite::Regex;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
+
+static TABLE: LazyLock<Defined> = LazyLock::new(|| parsed("lab.toml", include_str!("../lab.toml")));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Defined {
+    packages: Vec<String>,
+    program: Vec<Program>,
+}
+
+/// A program, or some that need the same.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Program {
+    needs: Needs,
+    /// For all its processes.
+    #[serde(default)]
+    env: Variables,
+    /// Variables that a shell finds out.
+    #[serde(default)]
+    shell: Variables,
+    /// What all its cases need.
+    #[serde(default)]
+    inputs: Vec<Input>,
+    row: Vec<Definition>,
+}
+
+/// A case of the lab.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Definition {
+    name: String,
+    about: String,
+    #[serde(default)]
+    origin: String,
+    /// Share of the full size in a quick run, where it is not what its kind usually has.
+    quick: Option<f64>,
+    /// The rows of the tables that it fills.
+    #[serde(default)]
+    measures: Measures,
+    /// Variables of a full run, scaled.
+    #[serde(default)]
+    scaled: BTreeMap<String, usize>,
+    #[serde(default)]
+    inputs: Vec<Input>,
+    /// The command that is timed, or the server whose answers are. None for a count.
+    #[serde(default)]
+    run: String,
+    #[serde(default)]
+    env: Variables,
+    directory: Option<String>,
+    /// Files that it makes, which must be the same under every allocator.
+    #[serde(default)]
+    compare: Vec<String>,
+    /// It starts many times in a row and prints so many lines each time.
+    #[serde(default)]
+    lines: usize,
+    serves: Option<Serves>,
+}
+
+/// What is asked of a server. Scripts run without the allocator.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Serves {
+    /// Before it starts.
+    #[serde(default)]
+    setup: String,
+    /// Succeeds once it answers.
+    ready: String,
+    /// Its load; or the file of requests that are sent to its socket in batches.
+    #[serde(default)]
+    load: String,
+    batches: Option<String>,
+    /// Reads answers per second from what the load prints; of several the geometric mean.
+    #[serde(default)]
+    rate: String,
+    /// After the load.
+    #[serde(default)]
+    check: String,
+}
+
+/// What a case of the lab measures.
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+enum Measures {
+    #[default]
+    #[serde(rename = "ms")]
+    Time,
+    #[serde(rename = "starts")]
+    Starts,
+    /// Starts, of a program that knows its own resident set.
+    #[serde(rename = "starts resident")]
+    StartsResident,
+    #[serde(rename = "us/request")]
+    Requests,
+    #[serde(rename = "us/transaction")]
+    Transactions,
+    #[serde(rename = "instructions")]
+    Instructions,
+}
+
+/// The Debian packages that the programs, and the tools that measure them, come from.
+pub fn packages() -> impl Iterator<Item = &'static str> {
+    TABLE.packages.iter().map(String::as_str)
+}
 
 /// A case that starts programs.
 pub struct Timed {
@@ -32,7 +137,7 @@ pub struct Timed {
 /// All cases, in the order of the tables.
 pub fn all() -> &'static [Timed] {
     static ALL: LazyLock<Vec<Timed>> = LazyLock::new(|| {
-        let rows = definitions::all().iter().flat_map(|it| it.lab.iter().map(move |row| (it, row)));
+        let rows = TABLE.program.iter().flat_map(|it| it.row.iter().map(move |row| (it, row)));
         rows.map(|(program, row)| Timed { case: case(row), program, row }).collect()
     });
     &ALL
@@ -75,14 +180,26 @@ impl Timed {
         if let Some(absent) = lacking([&self.program.needs]) {
             bail!(absent);
         }
-        let variables = self.program.of_row(self.row, stage)?;
+        let mut variables = variables(stage, &self.program.shell, &Sizes::new())?;
+        let scaled = self.row.scaled.iter().map(|(name, n)| (name.clone(), stage.scaled(*n)));
+        variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
         let inputs = self.program.inputs.iter().chain(&self.row.inputs);
-        self.program.prepare(stage, inputs, &variables)?;
+        prepare(stage, inputs, &self.program.env, &variables)?;
         match (self.row.measures, &self.row.serves) {
             (_, Some(serves)) => self.served(stage, serves, &variables),
             (Measures::Instructions, _) => instructions(stage, &self.row.name),
             (Measures::Time, _) => self.whole(stage, &variables),
             _ => self.starts(stage, &variables),
+        }
+    }
+
+    /// Gives a process what the table says beside its command line.
+    fn set<'b>(&self, process: Process<'b>, stage: &Stage, variables: &Variables) -> Process<'b> {
+        let process = set(process, &self.program.env, variables);
+        let process = set(process, &self.row.env, variables);
+        match &self.row.directory {
+            Some(path) => process.directory(stage.work.join(path)),
+            None => process,
         }
     }
 
@@ -114,13 +231,13 @@ impl Timed {
     ) -> Result<(Option<String>, Vec<f64>, f64)> {
         let bare = stage.bare();
         let script = |text: &str| {
-            let shell = self.program.set(bare.process("sh")?, variables);
-            anyhow::Ok(shell.script(text, variables).success()?.text())
+            let shell = self.set(bare.process("sh")?, stage, variables);
+            anyhow::Ok(shell.without_env("LD_PRELOAD").script(text, variables).success()?.text())
         };
         script(&serves.setup)?;
         let line = words(&self.row.run, variables)?;
         let process = bare.process(&line[0])?.args(&line[1..]);
-        let mut process = self.program.set_row(self.row, process, &bare, variables);
+        let mut process = self.set(process, stage, variables);
         // The server's account may not be able to read where the library is.
         let library = stage.library.as_deref().map(|it| readable(stage, it)).transpose()?;
         if let Some(library) = &library {
@@ -173,7 +290,7 @@ impl Timed {
         if self.row.measures == Measures::StartsResident {
             let line = words(&self.row.run, variables)?;
             let once = stage.process(&line[0])?.args(&line[1..]).arg("resident");
-            let once = self.program.set_row(self.row, once, stage, variables).success()?;
+            let once = self.set(once, stage, variables).success()?;
             let kib = parse_kib(&once.text(), "Rss:").context("no Rss line")?;
             results.values.insert("rss_kib".into(), kib);
         }
@@ -193,7 +310,7 @@ impl Timed {
             }
             strace = strace.arg(stage.find(&line[0])?).args(&line[1..]);
             // Where tracing is forbidden, all the rest can still be measured.
-            let _ = self.program.set_row(self.row, strace, &bare, variables).success();
+            let _ = self.set(strace, stage, variables).success();
             Ok(fs::read_to_string(&summary).unwrap_or_default())
         })?;
         Ok(total_calls(&text))
@@ -217,7 +334,7 @@ impl Timed {
         let process = bare.process(&launcher.to_string_lossy())?;
         let process = process.arg(&report).arg(times.to_string()).arg(preload);
         let process = process.arg(stage.find(&line[0])?).args(&line[1..]);
-        let ended = self.program.set_row(self.row, process, &bare, variables).success()?;
+        let ended = self.set(process, stage, variables).success()?;
         let text = fs::read_to_string(&report)?;
         let numbers = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let runs: Vec<Vec<f64>> = text.lines().map(numbers).collect();
@@ -303,6 +420,14 @@ fn read_dumps(dumps: &Path) -> Result<BTreeMap<String, u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_unique_and_packages_in_order() {
+        let mut names: Vec<&str> = all().iter().map(|timed| &*timed.row.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(packages().is_sorted());
+    }
 
     #[test]
     fn the_last_line_of_a_summary_is_read() {

@@ -14,6 +14,8 @@ pub(super) struct Tally {
     pub(super) tests: usize,
     /// The tests that failed, and a line about each.
     pub(super) failed: BTreeMap<String, String>,
+    /// What it printed.
+    pub(super) output: String,
 }
 
 /// What a kind of output looks like.
@@ -31,7 +33,7 @@ pub(super) struct Reader {
 }
 
 /// Reads what a process left behind; without a reader it is one test.
-pub(super) fn read(reader: Option<&Reader>, skips: &[i32], ended: &Ended) -> Result<Tally> {
+pub(super) fn read(reader: Option<&Reader>, skips: &[i32], ended: Ended) -> Result<Tally> {
     let output = ended.text() + &ended.stderr;
     let code = ended.code();
     let mut tally = match reader {
@@ -43,6 +45,7 @@ pub(super) fn read(reader: Option<&Reader>, skips: &[i32], ended: &Ended) -> Res
         let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
         tally.failed.insert(String::new(), format!("{}: {last}", ended.how()));
     }
+    tally.output = ended.text();
     Ok(tally)
 }
 
@@ -69,7 +72,7 @@ impl Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TABLE;
+    use super::super::READERS;
     use super::*;
     use crate::process::{Limits, Process};
     use std::process::Command;
@@ -79,9 +82,9 @@ mod tests {
     fn every_reader_reads_its_sample() {
         let samples: BTreeMap<String, (String, usize, Vec<String>)> =
             toml::from_str(include_str!("samples.toml")).unwrap();
-        assert!(samples.keys().eq(TABLE.reader.keys()));
+        assert!(samples.keys().eq(READERS.keys()));
         for (name, (output, tests, failed)) in samples {
-            let tally = TABLE.reader[&name].read(&output).unwrap();
+            let tally = READERS[&name].read(&output).unwrap();
             assert_eq!(tally.tests, tests, "{name}");
             assert!(tally.failed.keys().eq(&failed), "{name}: {:?}", tally.failed);
         }
@@ -92,7 +95,7 @@ mod tests {
         let of = |script: &str| {
             let limits = Limits { timeout: Duration::from_secs(9), memory_mib: 1e3 };
             let shell = Process::alone(Command::new("sh"), &limits).arg("-c").arg(script);
-            let tally = read(None, &[77], &shell.run().unwrap()).unwrap();
+            let tally = read(None, &[77], shell.run().unwrap()).unwrap();
             (tally.tests, tally.failed.into_values().collect::<Vec<_>>())
         };
         assert_eq!(of("true"), (1, vec![]));

@@ -1,12 +1,12 @@
 //! What became of the suites: kept as JSON from run to run, so that hours of tests can be run in
 //! parts, and made into one table.
 
-use super::Suite;
+use super::{Kind, Suite};
 use crate::tables;
 use anyhow::{Context, Result};
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,11 +39,13 @@ pub(super) struct Row {
     pub(super) without: Outcome,
     pub(super) with: Outcome,
     pub(super) suspects: Vec<Suspect>,
+    /// The processes that were seen with the library mapped.
+    pub(super) loaded: BTreeMap<String, usize>,
 }
 
 /// What is known of a suspect.
 #[derive(PartialEq)]
-enum Kind {
+enum Known {
     /// It failed without the library as well when it ran again.
     Unsteady,
     /// By this entry of the suite.
@@ -52,14 +54,14 @@ enum Kind {
 }
 
 impl Suspect {
-    fn kind(&self, suite: &Suite) -> Kind {
+    fn kind(&self, suite: &Suite) -> Known {
         let fits = |[pattern, _]: &[String; 2]| {
             Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(&self.test))
         };
         match suite.explained.iter().position(fits) {
-            _ if self.without > 0 => Kind::Unsteady,
-            Some(nth) => Kind::Explained(nth),
-            None => Kind::Unexplained,
+            _ if self.without > 0 => Known::Unsteady,
+            Some(nth) => Known::Explained(nth),
+            None => Known::Unexplained,
         }
     }
 }
@@ -88,7 +90,7 @@ impl Row {
 
     /// Something is here that nobody has explained.
     pub(super) fn fails(&self, suite: &Suite) -> bool {
-        let bad = |suspect: &Suspect| suspect.kind(suite) == Kind::Unexplained;
+        let bad = |suspect: &Suspect| suspect.kind(suite) == Known::Unexplained;
         self.problem.is_some() || self.suspects.iter().any(bad)
     }
 
@@ -97,12 +99,13 @@ impl Row {
         if let Some(problem) = &self.problem {
             return format!("  NOT RUN: {problem}\n");
         }
-        let mut text = String::new();
+        let [without, with] = [&self.without, &self.with].map(|outcome| outcome.seconds);
+        let mut text = format!("  {without:.1} s and {with:.1} s; library in {:?}\n", self.loaded);
         for suspect in &self.suspects {
             let kind = match suspect.kind(suite) {
-                Kind::Unsteady => "unsteady",
-                Kind::Explained(_) => "explained",
-                Kind::Unexplained => "ONLY WITH THE LIBRARY",
+                Known::Unsteady => "unsteady",
+                Known::Explained(_) => "explained",
+                Known::Unexplained => "ONLY WITH THE LIBRARY",
             };
             let Suspect { test, without, with, message } = suspect;
             let runs = format!("{without} of 3 runs without, {with} of 3 with");
@@ -111,22 +114,34 @@ impl Row {
         text
     }
 
-    fn cells(&self, suite: &Suite) -> [String; 7] {
+    /// The tests that only failed with the library.
+    fn only(&self, suite: &Suite) -> String {
+        let of = |kind: fn(&Known) -> bool| {
+            self.suspects.iter().filter(move |suspect| kind(&suspect.kind(suite)))
+        };
+        let unexplained = of(|kind| *kind == Known::Unexplained);
+        let mut only: Vec<String> = unexplained.map(|it| format!("**{}**", it.test)).collect();
+        match of(|kind| matches!(kind, Known::Explained(_))).count() {
+            0 if only.is_empty() => only.push("none".to_owned()),
+            0 => {}
+            explained => only.push(format!("{explained}, below")),
+        }
+        only.join(", ")
+    }
+
+    fn of_program(&self, suite: &Suite) -> [String; 6] {
+        [
+            suite.name.clone(),
+            self.version.clone(),
+            suite.what.clone(),
+            self.loaded.values().sum::<usize>().to_string(),
+            format!("{:.1}", self.without.seconds),
+            format!("{:.1}", self.with.seconds),
+        ]
+    }
+
+    fn of_suite(&self, suite: &Suite) -> [String; 7] {
         let (without, with) = (&self.without, &self.with);
-        let (mut explained, mut only) = (0, Vec::new());
-        for suspect in &self.suspects {
-            match suspect.kind(suite) {
-                Kind::Unsteady => {}
-                Kind::Explained(_) => explained += 1,
-                Kind::Unexplained => only.push(format!("**{}**", suspect.test)),
-            }
-        }
-        if explained > 0 {
-            only.push(format!("{explained}, below"));
-        }
-        if only.is_empty() {
-            only.push("none".to_owned());
-        }
         let tests = match without.tests == with.tests {
             true => with.tests.to_string(),
             false => format!("{} / {}", without.tests, with.tests),
@@ -138,15 +153,15 @@ impl Row {
             tests,
             without.failed.len().to_string(),
             with.failed.len().to_string(),
-            only.join(", "),
+            self.only(suite),
         ]
     }
 }
 
-/// The whole table, with the machine it comes from, what has no result, and why some tests fail.
-pub(super) fn table(suites: &[Suite], scratch: &Path) -> Result<String> {
+/// The whole table, with the machine it comes from, and what has no result.
+pub(super) fn table(kind: Kind, scratch: &Path) -> Result<String> {
     let (mut rows, mut missing) = (Vec::new(), Vec::new());
-    for suite in suites {
+    for suite in kind.all() {
         match Row::load(suite, scratch)? {
             Row { problem: Some(_), .. } => missing.push(suite.name.as_str()),
             row => rows.push((suite, row)),
@@ -154,24 +169,53 @@ pub(super) fn table(suites: &[Suite], scratch: &Path) -> Result<String> {
     }
     let seconds = rows.iter().map(|(_, row)| row.without.seconds + row.with.seconds).sum::<f64>();
     let (machine, count, minutes) = (tables::machine(), rows.len(), seconds / 60.0);
-    let mut text = format!("{machine}: {count} suites in {minutes:.0} minutes.\n\n");
-    let columns =
-        ["suite", "version", "what was run", "tests", "fail without", "with", "only with cairn"];
-    let cells = rows.iter().map(|(suite, row)| row.cells(suite));
-    text += &tables::markdown(columns, &[3, 4, 5], cells);
+    let name = kind.name();
+    let mut text = format!("{machine}: {count} {name} in {minutes:.0} minutes.\n\n");
+    text += &match kind {
+        Kind::Programs => {
+            let columns =
+                ["program", "version", "what it ran", "processes on cairn", "s", "s with cairn"];
+            tables::markdown(columns, &[3, 4, 5], rows.iter().map(|(it, row)| row.of_program(it)))
+        }
+        Kind::Suites => {
+            let columns = [
+                "suite",
+                "version",
+                "what was run",
+                "tests",
+                "fail without",
+                "with",
+                "only with cairn",
+            ];
+            tables::markdown(columns, &[3, 4, 5], rows.iter().map(|(it, row)| row.of_suite(it)))
+        }
+    };
     if !missing.is_empty() {
         let _ = writeln!(text, "\nWithout a result: {}.", missing.join(", "));
     }
-    let known = |(suite, row): &(&Suite, Row)| {
+    let differ = rows.iter().filter(|(it, row)| row.fails(it)).map(|(it, _)| it.name.as_str());
+    let differ = differ.collect::<Vec<_>>().join(", ");
+    match (kind, differ.is_empty()) {
+        (Kind::Programs, true) => text += "\nEach printed the same on both sides.\n",
+        (Kind::Programs, false) => {
+            let _ = writeln!(text, "\n**Not the same on both sides: {differ}.**");
+        }
+        (Kind::Suites, _) => text += &explanations(&rows),
+    }
+    Ok(text)
+}
+
+/// Why some tests fail only with the library.
+fn explanations(rows: &[(&Suite, Row)]) -> String {
+    let of = |(suite, row): &(&Suite, Row)| {
         let why = suite.explained.iter().enumerate().filter_map(|(nth, [_, why])| {
-            let is_it = |suspect: &&Suspect| suspect.kind(suite) == Kind::Explained(nth);
+            let is_it = |suspect: &&Suspect| suspect.kind(suite) == Known::Explained(nth);
             let tests = row.suspects.iter().filter(is_it).map(|it| format!("`{}`", it.test));
             let tests = tests.collect::<Vec<_>>().join(", ");
             (!tests.is_empty()).then(|| [format!("{} {tests}", suite.name), why.clone()])
         });
         why.collect::<Vec<_>>()
     };
-    text += "\n## What fails only with cairn\n\n";
-    text += &tables::markdown(["test", "why"], &[], rows.iter().flat_map(known));
-    Ok(text)
+    let table = tables::markdown(["test", "why"], &[], rows.iter().flat_map(of));
+    format!("\n## What fails only with cairn\n\n{table}")
 }
