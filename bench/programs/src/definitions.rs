@@ -26,7 +26,7 @@ pub(crate) fn parsed<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> 
 pub(crate) type Sizes = BTreeMap<String, [toml::Value; 2]>;
 
 /// Scripts, programs that they run, and large templates.
-const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
 
 /// A file that is made once, before anything is compared or timed.
 #[derive(Deserialize)]

@@ -2,11 +2,10 @@
 //!
 //! Only root installs; others are told the line. Services that packages would start stay off.
 
+use crate::definitions::SCRIPTS;
 use crate::process::Failure;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What processes find on their path: the system's own directories, no one's stand-ins.
@@ -60,61 +59,15 @@ pub(crate) fn install_missing<'a>(needs: impl IntoIterator<Item = &'a Needs>) {
     if packages.is_empty() {
         return;
     }
-    let options = ["install", "--yes", "--no-install-recommends"];
-    let names = packages.iter().copied().collect::<Vec<_>>().join(" ");
-    let line = format!("apt-get install --no-install-recommends {names}");
+    let packages = packages.into_iter().collect::<Vec<_>>();
+    let line = format!("apt-get install --no-install-recommends {}", packages.join(" "));
     if !rustix::process::geteuid().is_root() {
         eprintln!("some programs are missing; as root, run\n  {line}");
         return;
     }
     eprintln!("{line}");
-    let quiet = QuietServices::begin();
-    apt(&["update"]);
-    if !apt(&options.into_iter().chain(packages.iter().copied()).collect::<Vec<_>>()) {
-        // One unknown name refuses the whole line; the others may still come one by one.
-        for package in packages {
-            apt(&[&options[..], &[package]].concat());
-        }
-    }
-    drop(quiet);
-}
-
-fn apt(args: &[&str]) -> bool {
-    let mut command = Command::new("apt-get");
-    let output = command.args(args).env("DEBIAN_FRONTEND", "noninteractive").output();
-    let said = match &output {
-        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-        Err(error) => format!("cannot start apt-get: {error}\n"),
-    };
-    let good = output.is_ok_and(|output| output.status.success());
-    if !good {
-        eprint!("{said}");
-    }
-    good
-}
-
-/// Forbids packages to start services while it lives, by the file that Debian asks for that.
-struct QuietServices {
-    made: bool,
-}
-
-impl QuietServices {
-    const FILE: &'static str = "/usr/sbin/policy-rc.d";
-
-    fn begin() -> Self {
-        let made = !Path::new(Self::FILE).exists()
-            && fs::write(Self::FILE, "#!/bin/sh\nexit 101\n").is_ok()
-            && fs::set_permissions(Self::FILE, fs::Permissions::from_mode(0o755)).is_ok();
-        Self { made }
-    }
-}
-
-impl Drop for QuietServices {
-    fn drop(&mut self) {
-        if self.made {
-            let _ = fs::remove_file(Self::FILE);
-        }
-    }
+    // What is still missing afterwards, its suite says.
+    let _ = Command::new("sh").arg(format!("{SCRIPTS}/install.sh")).args(packages).status();
 }
 
 /// The version that a command prints: the first word of its output that begins with a digit.

@@ -244,8 +244,8 @@ impl Ended {
     /// How it ended, in words.
     pub(crate) fn how(&self) -> String {
         match &self.end {
-            Ok(status) => status.to_string(),
-            Err(_) => "the time limit".into(),
+            Ok(status) => how(*status),
+            Err(failure) => failure.to_string(),
         }
     }
 

@@ -11,7 +11,7 @@ mod report;
 use crate::definitions::{self, Input, Sizes, fill, set};
 use crate::generate::Variables;
 use crate::packages::{self, Needs, install_missing, lacking};
-use crate::process::Process;
+use crate::process::{Process, tail};
 use crate::stage::{Side, Size, Stage, private_copy};
 use crate::tables;
 use anyhow::{Context, Result, bail, ensure};
@@ -537,7 +537,11 @@ impl Bench<'_> {
             Some(name) => Some(READERS.get(name).context("no such reader")?),
             None => None,
         };
+        let log = tail(&ended.stderr);
         let mut tally = readers::read(reader, &group.skips, ended)?;
+        if self.suite.script.is_some() && !tally.failed.is_empty() {
+            eprint!("{log}");
+        }
         // What a suite provokes is told, and no failure.
         for line in stage.said() {
             eprintln!("  it said: {line}");

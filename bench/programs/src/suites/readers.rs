@@ -100,6 +100,6 @@ mod tests {
         };
         assert_eq!(of("true"), (1, vec![]));
         assert_eq!(of("exit 77"), (0, vec![]));
-        assert_eq!(of("echo a; echo b; echo; false"), (1, vec!["exit status: 1: b".to_owned()]));
+        assert_eq!(of("echo a; echo b; echo; false"), (1, vec!["exit status 1: b".to_owned()]));
     }
 }
