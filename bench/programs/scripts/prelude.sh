@@ -36,3 +36,26 @@ ended() {
     server=
     cat server.log >&2
 }
+
+# under LIBRARY COMMAND...: runs a load, and says the most KiB that $server had by then: its own peak,
+# which the kernel knows exactly, or what it had with its children, shared pages counted once. The
+# loader goes on without a library that it cannot load, so that is looked at.
+under() {
+    grep -q "$1" "/proc/$server/maps"
+    shift
+    children=$(cat "/proc/$server/task/$server/children")
+    if [ -z "$children" ]; then
+        "$@"
+        sed -n 's/^VmHWM:/peak_kib/p' "/proc/$server/status"
+        return
+    fi
+    "$@" &
+    load=$!
+    while kill -0 $load 2>/dev/null; do
+        sleep 0.1
+        for process in $server $(cat "/proc/$server/task/$server/children"); do
+            cat "/proc/$process/smaps_rollup" 2>/dev/null || true
+        done | awk '/^Pss:/ { sum += $2 } END { print "peak_kib", sum }'
+    done
+    wait $load
+}

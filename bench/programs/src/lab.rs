@@ -8,19 +8,16 @@ use crate::definitions::{Input, Sizes, fill, parsed, prepare, set, variables, wo
 use crate::generate::{Variables, fingerprint};
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
-use crate::server::exchange;
 use crate::stage::{Stage, private_copy};
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
 use cairn_workloads::process::parse_kib;
-use regex_lite::Regex;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::LazyLock;
-use std::time::Duration;
 
 static TABLE: LazyLock<Defined> = LazyLock::new(|| parsed("lab.toml", include_str!("../lab.toml")));
 
@@ -42,6 +39,9 @@ struct Program {
     /// Variables that a shell finds out.
     #[serde(default)]
     shell: Variables,
+    /// Variables that are parts of scripts.
+    #[serde(default)]
+    parts: Variables,
     /// What all its cases need.
     #[serde(default)]
     inputs: Vec<Input>,
@@ -66,7 +66,7 @@ struct Definition {
     scaled: BTreeMap<String, usize>,
     #[serde(default)]
     inputs: Vec<Input>,
-    /// The command that is timed, or the server whose answers are. None for a count.
+    /// The command that is timed.
     #[serde(default)]
     run: String,
     #[serde(default)]
@@ -78,28 +78,10 @@ struct Definition {
     /// It starts many times in a row and prints so many lines each time.
     #[serde(default)]
     lines: usize,
-    serves: Option<Serves>,
-}
-
-/// What is asked of a server. Scripts run without the allocator.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Serves {
-    /// Before it starts.
-    #[serde(default)]
-    setup: String,
-    /// Succeeds once it answers.
-    ready: String,
-    /// Its load; or the file of requests that are sent to its socket in batches.
-    #[serde(default)]
-    load: String,
-    batches: Option<String>,
-    /// Reads answers per second from what the load prints; of several the geometric mean.
-    #[serde(default)]
-    rate: String,
-    /// After the load.
-    #[serde(default)]
-    check: String,
+    /// Or a script that starts a server and a load, without the allocator itself: `{library}` is for
+    /// the server. It prints `rate` and answers per second, of several the geometric mean, and
+    /// `peak_kib`; what else it prints must be the same under every allocator.
+    serves: Option<String>,
 }
 
 /// What a case of the lab measures.
@@ -204,59 +186,46 @@ impl Timed {
     }
 
     /// A server under a load that is not its own.
-    fn served(&self, stage: &Stage, serves: &Serves, variables: &Variables) -> Result<Results> {
-        let (outcome, rates, peak_mib) = self.serve(stage, serves, variables)?;
-        if let Some(outcome) = outcome {
-            let bare = |bare: &Stage| {
-                let (expected, ..) = self.serve(bare, serves, variables)?;
-                expected.context("the same load")
-            };
-            stage.compare(&self.row.name, &outcome, bare)?;
-        }
-        ensure!(!rates.is_empty(), "no rate");
+    fn served(&self, stage: &Stage, script: &str, variables: &Variables) -> Result<Results> {
+        let once = |stage: &Stage| {
+            let mut variables = variables.clone();
+            // The server's account may not be able to read where the library is.
+            let library = stage.library.as_deref().map_or(Ok(String::new()), |library| {
+                stage.cached("readable", || {
+                    let unique = fingerprint(library.as_os_str().as_encoded_bytes());
+                    let directory = stage.input.join(format!("copy-{unique}"));
+                    fs::create_dir_all(&directory)?;
+                    Ok(private_copy(library, &directory)?.display().to_string())
+                })
+            })?;
+            variables.insert("library".to_owned(), library);
+            let parts = self.program.parts.iter();
+            variables.extend(
+                parts
+                    .map(|(name, part)| (name.clone(), fill(part, &variables)))
+                    .collect::<Vec<_>>(),
+            );
+            let script = format!(". {{scripts}}/prelude.sh\n{script}");
+            let shell = stage.bare();
+            let shell = self.set(shell.process("sh")?, stage, &variables);
+            anyhow::Ok(shell.script(&script, &variables).success()?.text())
+        };
+        let others = |said: &str| {
+            let is_other =
+                |line: &&str| number(line, "rate").or(number(line, "peak_kib")).is_none();
+            said.lines().filter(is_other).collect::<String>()
+        };
+        let said = once(stage)?;
+        stage.compare(&self.row.name, &others(&said), |bare| Ok(others(&once(bare)?)))?;
+        let rates: Vec<f64> = said.lines().filter_map(|line| number(line, "rate")).collect();
+        ensure!(!rates.is_empty(), "no rate in {said}");
         let us = rates.iter().map(|rate| (1e6 / rate).ln()).sum::<f64>() / rates.len() as f64;
+        let peak_kib = said.lines().filter_map(|line| number(line, "peak_kib")).fold(0.0, f64::max);
         let unit = match self.row.measures {
             Measures::Transactions => "us/transaction",
             _ => "us/request",
         };
-        Ok(Results::of([(unit, us.exp()), ("peak_mib", peak_mib)]))
-    }
-
-    /// A fingerprint of the answers if they are known, answers per second, memory.
-    fn serve(
-        &self,
-        stage: &Stage,
-        serves: &Serves,
-        variables: &Variables,
-    ) -> Result<(Option<String>, Vec<f64>, f64)> {
-        let bare = stage.bare();
-        let script = |text: &str| {
-            let shell = self.set(bare.process("sh")?, stage, variables);
-            anyhow::Ok(shell.without_env("LD_PRELOAD").script(text, variables).success()?.text())
-        };
-        script(&serves.setup)?;
-        let line = words(&self.row.run, variables)?;
-        let process = bare.process(&line[0])?.args(&line[1..]);
-        let mut process = self.set(process, stage, variables);
-        // The server's account may not be able to read where the library is.
-        let library = stage.library.as_deref().map(|it| readable(stage, it)).transpose()?;
-        if let Some(library) = &library {
-            process = process.env("LD_PRELOAD", library);
-        }
-        let mut server = process.serve()?;
-        let limit = stage.limits.timeout.min(Duration::from_secs(90));
-        server.wait_until(limit, library.as_deref(), || script(&serves.ready).is_ok())?;
-        if let Some(file) = &serves.batches {
-            let (requests, socket) = (fs::read(stage.input.join(file))?, stage.work.join("socket"));
-            let load = || exchange(&socket, &requests, stage.limits.timeout);
-            let ((answers, rate), peak_mib) = server.under(load)?;
-            return Ok((Some(fingerprint(&answers)), vec![rate], peak_mib));
-        }
-        let (report, peak_mib) = server.under(|| script(&serves.load))?;
-        script(&serves.check)?;
-        let rate = Regex::new(&format!("(?m){}", serves.rate)).context("a pattern")?;
-        let rates = rate.captures_iter(&report).map(|found| Ok(found[1].parse()?));
-        Ok((None, rates.collect::<Result<_>>()?, peak_mib))
+        Ok(Results::of([(unit, us.exp()), ("peak_mib", peak_kib / 1024.0)]))
     }
 
     /// A program that runs to its end and must say and make the same under every allocator.
@@ -356,15 +325,9 @@ impl Timed {
     }
 }
 
-/// A copy of the library that every account can read.
-fn readable(stage: &Stage, library: &Path) -> Result<PathBuf> {
-    let path = stage.cached("readable", || {
-        let unique = fingerprint(library.as_os_str().as_encoded_bytes());
-        let directory = stage.input.join(format!("copy-{unique}"));
-        fs::create_dir_all(&directory)?;
-        Ok(private_copy(library, &directory)?.display().to_string())
-    })?;
-    Ok(path.into())
+/// The number of a line that begins with this word.
+fn number(line: &str, word: &str) -> Option<f64> {
+    line.strip_prefix(word)?.split_whitespace().next()?.parse().ok()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

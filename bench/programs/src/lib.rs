@@ -7,7 +7,6 @@
 //! lab          `cargo lab`: what a program costs under an allocator
 //!   definitions  variables, inputs, command lines
 //!     stage      a place to run: directories, environment, library
-//!       server     wait, load, measure, stop
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
@@ -23,7 +22,6 @@ mod generate;
 pub mod lab;
 mod packages;
 pub mod process;
-mod server;
 mod stage;
 pub mod suites;
 mod tables;

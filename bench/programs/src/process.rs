@@ -5,10 +5,9 @@
 
 use crate::definitions::fill;
 use crate::generate::Variables;
-use crate::server::Server;
 use crate::watch::{Watch, descendants};
 use anyhow::{Context, Result, bail};
-use cairn_workloads::process::parse_kib;
+use cairn_workloads::process::field_kib;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -201,23 +200,13 @@ impl<'a> Process<'a> {
     pub fn run(mut self) -> Result<Ended> {
         let (stdout, stderr) = (self.output("out")?, self.output("err")?);
         self.command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-        let mut child = self.spawn()?;
+        let child = self.command.spawn();
+        let mut child = child.with_context(|| format!("cannot start {}", self.name))?;
         let end = wait(&mut child, &self.limits, self.watch)?;
         let stdout = from_start(&stdout)?;
         let stderr = String::from_utf8_lossy(&from_start(&stderr)?).into_owned();
         self.watch.inspect(|watch| watch.listen(&stderr));
         Ok(Ended { name: self.name, stdout, stderr, end })
-    }
-
-    /// Starts a server. What it writes goes to its log.
-    pub(crate) fn serve(mut self) -> Result<Server> {
-        let log = self.output("log")?;
-        self.command.stdout(log.try_clone()?).stderr(log.try_clone()?);
-        Ok(Server { child: self.spawn()?, name: self.name, log })
-    }
-
-    fn spawn(&mut self) -> Result<Child> {
-        self.command.spawn().with_context(|| format!("cannot start {}", self.name))
     }
 
     fn output(&self, kind: &str) -> Result<File> {
@@ -281,7 +270,7 @@ fn wait(
         if !late && limits.memory_mib.is_infinite() {
             continue;
         }
-        let mib = kib_of_family(child.id(), 3, "status", "VmRSS:") / 1024.0;
+        let mib = kib_of_family(child.id(), 3) / 1024.0;
         if late || mib > limits.memory_mib {
             end(child);
             let seconds = limits.timeout.as_secs_f64();
@@ -291,21 +280,20 @@ fn wait(
     }
 }
 
-/// One line of a table of the kernel's, summed over a process and so many generations below it.
-pub(crate) fn kib_of_family(process: u32, generations: usize, table: &str, line: &str) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{process}/{table}"));
-    let own = text.ok().and_then(|text| parse_kib(&text, line)).unwrap_or(0.0);
+/// The resident set of a process and so many generations below it.
+fn kib_of_family(process: u32, generations: usize) -> f64 {
+    let own = field_kib(format!("/proc/{process}/status"), "VmRSS:").unwrap_or(0.0);
     if generations == 0 {
         return own;
     }
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
     let children = children.unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
-    own + children.map(|child| kib_of_family(child, generations - 1, table, line)).sum::<f64>()
+    own + children.map(|child| kib_of_family(child, generations - 1)).sum::<f64>()
 }
 
 /// Kills a child, its group if it leads one, and everything below it.
-pub(crate) fn end(child: &mut Child) {
+fn end(child: &mut Child) {
     let below = descendants(child.id());
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let _ = child.kill();
@@ -322,7 +310,7 @@ pub(crate) fn kill_all(pids: Vec<u32>) {
 }
 
 /// All of a file that a process may still write: opened anew, for its place is shared.
-pub(crate) fn from_start(file: &File) -> Result<Vec<u8>> {
+fn from_start(file: &File) -> Result<Vec<u8>> {
     Ok(fs::read(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
 }
 
