@@ -268,21 +268,19 @@ impl Timed {
 
     /// How many system calls it makes; none where nobody can count them.
     fn system_calls(&self, stage: &Stage, variables: &Variables) -> Result<Option<f64>> {
-        let bare = stage.bare();
-        let Ok(strace) = bare.process("strace") else { return Ok(None) };
-        let text = stage.cached(&format!("system-calls-{}", self.row.name), || {
-            let summary = stage.work.join("strace");
-            let line = words(&self.row.run, variables)?;
-            let mut strace = strace.line("-f -c -o").arg(&summary);
-            if let Some(library) = &stage.library {
-                strace = strace.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
-            }
-            strace = strace.arg(stage.find(&line[0])?).args(&line[1..]);
+        let calls = stage.cached(&format!("system-calls-{}", self.row.name), || {
+            let bare = stage.bare();
+            let library = stage.library.as_deref().unwrap_or(Path::new(""));
+            let script = format!(
+                "strace -f -c -o calls -E LD_PRELOAD={} {} >said && awk '$NF == \"total\" {{ print $4 }}' calls",
+                library.display(),
+                self.row.run
+            );
+            let shell = self.set(bare.process("sh")?.script(&script, variables), &bare, variables);
             // Where tracing is forbidden, all the rest can still be measured.
-            let _ = self.set(strace, stage, variables).success();
-            Ok(fs::read_to_string(&summary).unwrap_or_default())
+            Ok(shell.success().map_or_else(|_| String::new(), |ended| ended.text()))
         })?;
-        Ok(total_calls(&text))
+        Ok(calls.trim().parse().ok())
     }
 
     /// Runs the command under the allocator `times` times and measures it from outside, descendants
@@ -336,12 +334,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[low].midpoint(values[high])
 }
 
-/// The number of calls in the last line of strace's summary.
-fn total_calls(summary: &str) -> Option<f64> {
-    let line = summary.lines().find(|line| line.trim_end().ends_with(" total"))?;
-    line.split_whitespace().nth(3)?.parse().ok()
-}
-
 /// The instructions of one operation. One process does all patterns, each once before it counts;
 /// what the loops themselves cost is counted on functions that do nothing, and subtracted. The
 /// kernel is not counted.
@@ -350,13 +342,18 @@ fn instructions(stage: &Stage, case: &str) -> Result<Results> {
     const OPERATIONS: f64 = 20_000.0;
     let pattern = case.trim_start_matches("instr-");
     let counts = stage.cached("instructions", || {
-        let dumps = stage.work.join("instructions-dumps");
-        let _ = fs::remove_dir_all(&dumps);
-        fs::create_dir(&dumps)?;
-        let valgrind = stage.process("valgrind")?.line("--quiet --tool=callgrind");
-        let valgrind = valgrind.arg(format!("--callgrind-out-file={}/dump", dumps.display()));
-        valgrind.arg(stage.input.join("instructions-program")).success()?;
-        Ok(read_dumps(&dumps)?.iter().map(|(name, n)| format!("{name} {n}\n")).collect())
+        // Each dump tells its name and, below, its total; the one at the end has no name.
+        const SCRIPT: &str = "
+rm -rf dumps
+mkdir dumps
+LD_PRELOAD={library} valgrind --quiet --tool=callgrind --callgrind-out-file=dumps/dump {program}
+awk '/^desc: Trigger: Client Request: / { name = $NF } /^totals: / && name { print name, $2; name = \"\" }' \\
+    dumps/*";
+        let library = stage.library.as_deref().map_or(String::new(), |it| it.display().to_string());
+        let program = stage.input.join("instructions-program").display().to_string();
+        let variables = [("library".to_owned(), library), ("program".to_owned(), program)].into();
+        let bare = stage.bare();
+        Ok(bare.process("sh")?.script(SCRIPT, &variables).success()?.text())
     })?;
     let count = |name: &str| {
         let line = counts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -365,19 +362,6 @@ fn instructions(stage: &Stage, case: &str) -> Result<Results> {
     let both = count(pattern).zip(count(&format!("{pattern}-loop")));
     let (all, loops) = both.with_context(|| format!("no count for {pattern}: {counts}"))?;
     Ok(Results::of([("instructions", (all - loops) / OPERATIONS)]))
-}
-
-/// The totals of all dumps that the program asked for, by the names that it gave them.
-fn read_dumps(dumps: &Path) -> Result<BTreeMap<String, u64>> {
-    let mut counts = BTreeMap::new();
-    for entry in fs::read_dir(dumps)? {
-        let text = fs::read_to_string(entry?.path())?;
-        let after = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
-        let name = after("desc: Trigger: Client Request: ");
-        let total = after("totals: ").and_then(|total| total.trim().parse().ok());
-        counts.extend(name.map(str::to_owned).zip(total));
-    }
-    Ok(counts)
 }
 
 #[cfg(test)]
@@ -390,27 +374,6 @@ mod tests {
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(packages().is_sorted());
-    }
-
-    #[test]
-    fn the_last_line_of_a_summary_is_read() {
-        let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
-            ------ ----------- ----------- --------- --------- ----------------\n\
-             50.00    0.000010           1         9           mmap\n\
-            ------ ----------- ----------- --------- --------- ----------------\n\
-            100.00    0.000020           1        11         1 total\n";
-        assert_eq!(total_calls(summary), Some(11.0));
-        assert_eq!(total_calls("strace: ptrace: Operation not permitted"), None);
-    }
-
-    #[test]
-    fn only_named_dumps_are_read() {
-        let dumps = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(dumps.path().join(name), text).unwrap();
-        write("dump.1", "desc: Trigger: Client Request: pair-64\nevents: Ir\ntotals: 1234\n");
-        write("dump", "desc: Trigger: Program termination\ntotals: 9\n");
-        let counts = read_dumps(dumps.path()).unwrap();
-        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [("pair-64".to_owned(), 1234)]);
     }
 
     #[test]

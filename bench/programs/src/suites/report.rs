@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// One side of a suite.
 #[derive(Default, Serialize, Deserialize)]
@@ -169,8 +170,9 @@ pub(super) fn table(kind: Kind, scratch: &Path) -> Result<String> {
     }
     let seconds = rows.iter().map(|(_, row)| row.without.seconds + row.with.seconds).sum::<f64>();
     let (machine, count, minutes) = (tables::machine(), rows.len(), seconds / 60.0);
-    let name = kind.name();
-    let mut text = format!("{machine}: {count} {name} in {minutes:.0} minutes.\n\n");
+    let (name, date) = (kind.name(), Command::new("date").arg("+%F").output()?.stdout);
+    let date = String::from_utf8_lossy(&date).trim().to_owned();
+    let mut text = format!("{machine}; {count} {name} in {minutes:.0} minutes, {date}.\n\n");
     text += &match kind {
         Kind::Programs => {
             let columns =
