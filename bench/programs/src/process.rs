@@ -205,7 +205,6 @@ impl<'a> Process<'a> {
         let end = wait(&mut child, &self.limits, self.watch)?;
         let stdout = from_start(&stdout)?;
         let stderr = String::from_utf8_lossy(&from_start(&stderr)?).into_owned();
-        self.watch.inspect(|watch| watch.listen(&stderr));
         Ok(Ended { name: self.name, stdout, stderr, end })
     }
 

@@ -231,11 +231,6 @@ impl Stage {
         Ok(())
     }
 
-    /// What the library said so far.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.watch.as_ref().map_or_else(Vec::new, Watch::said)
-    }
-
     /// Ends a side of a proof: nothing may still run. Gives how many processes of each executable
     /// had the library mapped.
     pub(crate) fn close(&self) -> Result<BTreeMap<String, usize>> {

@@ -537,17 +537,17 @@ impl Bench<'_> {
             Some(name) => Some(READERS.get(name).context("no such reader")?),
             None => None,
         };
-        let log = tail(&ended.stderr);
+        let (log, is_program) = (ended.stderr.clone(), self.suite.script.is_some());
         let mut tally = readers::read(reader, &group.skips, ended)?;
-        if self.suite.script.is_some() && !tally.failed.is_empty() {
-            eprint!("{log}");
-        }
         // What a suite provokes is told, and no failure.
-        for line in stage.said() {
+        for line in log.lines().filter(|line| line.starts_with("cairn:")) {
             eprintln!("  it said: {line}");
-            if self.suite.script.is_some() {
-                tally.failed.insert(line, "the library complained".to_owned());
+            if is_program {
+                tally.failed.insert(line.to_owned(), "the library complained".to_owned());
             }
+        }
+        if is_program && !tally.failed.is_empty() {
+            eprint!("{}", tail(&log));
         }
         for (name, count) in stage.close()? {
             *loaded.entry(name).or_default() += count;

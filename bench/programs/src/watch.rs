@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Which processes had the library mapped, by executable, and what it wrote.
+/// Which processes had the library mapped, by executable.
 #[derive(Clone)]
 pub(crate) struct Watch {
     library: PathBuf,
@@ -19,14 +19,12 @@ pub(crate) struct Watch {
     /// Between two looks.
     pub(crate) pause: Duration,
     loaded: RefCell<HashSet<(u32, String)>>,
-    /// Lines of the library itself, which should have nothing to say.
-    messages: RefCell<Vec<String>>,
 }
 
 impl Watch {
     pub(crate) fn new(library: &Path, wanted: bool, pause: Duration) -> Self {
         let (library, loaded) = (library.to_owned(), RefCell::default());
-        Self { library, wanted, pause, loaded, messages: RefCell::default() }
+        Self { library, wanted, pause, loaded }
     }
 
     /// Looks once at every descendant of this process.
@@ -40,17 +38,6 @@ impl Watch {
                 self.loaded.borrow_mut().insert(key);
             }
         }
-    }
-
-    /// Remembers what the library said on some output.
-    pub(crate) fn listen(&self, output: &str) {
-        let said = output.lines().filter(|line| line.starts_with("cairn:")).map(str::to_owned);
-        self.messages.borrow_mut().extend(said);
-    }
-
-    /// What the library has said so far; forgotten here, so that it can be expected.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.messages.take()
     }
 
     /// How many processes of each executable had the library mapped, which none may have if nobody
