@@ -14,6 +14,7 @@ mod targets;
 mod tidy;
 
 use clap::{Parser, Subcommand};
+use programs::suites::Kind;
 
 #[derive(Parser)]
 #[command(about = "cairn's own checks and reports")]
@@ -29,7 +30,7 @@ enum Command {
     /// Count the instructions of the fast paths in libcairn.so and compare with the golden table.
     FastPath(fast_path::Args),
     /// Run real programs with and without cairn and compare output and exit status.
-    Programs(programs::proof::Args),
+    Programs(programs::suites::Args),
     /// Run test suites that others wrote, with and without cairn, and compare their failures.
     Suites(programs::suites::Args),
     /// Run the README's two commands on a new Debian with little in it, as an ordinary user.
@@ -53,13 +54,11 @@ fn main() -> anyhow::Result<()> {
         Command::Tidy(args) => tidy::run(&args),
         Command::FastPath(args) => fast_path::run(&args),
         Command::Programs(args) => {
-            if let Some(left_out) = programs::proof::run(&args, shared)? {
-                steps::not_run(&left_out);
-            }
+            steps::not_run(&programs::suites::run(Kind::Programs, &args, shared)?);
             Ok(())
         }
         Command::Suites(args) => {
-            steps::not_run(&programs::suites::run(&args, shared)?);
+            steps::not_run(&programs::suites::run(Kind::Suites, &args, shared)?);
             Ok(())
         }
         Command::Fresh(args) => fresh::run(&args),

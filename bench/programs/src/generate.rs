@@ -5,9 +5,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Rest;
 use minijinja::{Environment, Value};
 use std::collections::BTreeMap;
-use std::fs;
 use std::hash::{DefaultHasher, Hasher};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// Numbers without end from one seed (SplitMix64).
@@ -60,11 +58,6 @@ impl Numbers {
             text.push('\n');
         }
         text
-    }
-
-    /// Bytes that no compressor can shrink.
-    pub(crate) fn noise(&mut self, bytes: usize) -> Vec<u8> {
-        std::iter::repeat_with(|| self.next().to_le_bytes()).flatten().take(bytes).collect()
     }
 }
 
@@ -128,35 +121,6 @@ pub(crate) fn fingerprint(content: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     hasher.write(content);
     format!("{:016x}", hasher.finish())
-}
-
-/// The fingerprint of a file, or of a directory: names and contents of all files below it.
-pub(crate) fn fingerprint_of(path: &Path) -> Result<String> {
-    if !path.is_dir() {
-        let content = fs::read(path).with_context(|| format!("no output {}", path.display()))?;
-        return Ok(fingerprint(&content));
-    }
-    let mut lines = String::new();
-    for file in files_below(path)? {
-        let name = file.strip_prefix(path)?.to_string_lossy();
-        lines.push_str(&format!("{name} {}\n", fingerprint_of(&file)?));
-    }
-    Ok(fingerprint(lines.as_bytes()))
-}
-
-/// Every file below a directory, in order.
-pub(crate) fn files_below(root: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(root)? {
-        let path = entry?.path();
-        if path.is_dir() && !path.is_symlink() {
-            files.extend(files_below(&path)?);
-        } else {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// A history for `git fast-import`: files that grow and change by a few lines at a time.

@@ -4,19 +4,109 @@
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{self, Measures, Program, Row as Definition, Step, fill};
-use crate::generate::{Variables, fingerprint, fingerprint_of};
-use crate::process::{Ended, Failure};
-use crate::stage::Stage;
-use crate::{nginx, postgres, redis};
+use crate::definitions::{Input, Sizes, fill, parsed, prepare, set, variables, words};
+use crate::generate::{Variables, fingerprint};
+use crate::packages::{Needs, lacking};
+use crate::process::{Ended, Failure, Process};
+use crate::stage::{Stage, private_copy};
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
 use cairn_workloads::process::parse_kib;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
+
+static TABLE: LazyLock<Defined> = LazyLock::new(|| parsed("lab.toml", include_str!("../lab.toml")));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Defined {
+    packages: Vec<String>,
+    program: Vec<Program>,
+}
+
+/// A program, or some that need the same.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Program {
+    needs: Needs,
+    /// For all its processes.
+    #[serde(default)]
+    env: Variables,
+    /// Variables that a shell finds out.
+    #[serde(default)]
+    shell: Variables,
+    /// Variables that are parts of scripts.
+    #[serde(default)]
+    parts: Variables,
+    /// What all its cases need.
+    #[serde(default)]
+    inputs: Vec<Input>,
+    row: Vec<Definition>,
+}
+
+/// A case of the lab.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Definition {
+    name: String,
+    about: String,
+    #[serde(default)]
+    origin: String,
+    /// Share of the full size in a quick run, where it is not what its kind usually has.
+    quick: Option<f64>,
+    /// The rows of the tables that it fills.
+    #[serde(default)]
+    measures: Measures,
+    /// Variables of a full run, scaled.
+    #[serde(default)]
+    scaled: BTreeMap<String, usize>,
+    #[serde(default)]
+    inputs: Vec<Input>,
+    /// The command that is timed.
+    #[serde(default)]
+    run: String,
+    #[serde(default)]
+    env: Variables,
+    directory: Option<String>,
+    /// Files that it makes, which must be the same under every allocator.
+    #[serde(default)]
+    compare: Vec<String>,
+    /// It starts many times in a row and prints so many lines each time.
+    #[serde(default)]
+    lines: usize,
+    /// Or a script that starts a server and a load, without the allocator itself: `{library}` is for
+    /// the server. It prints `rate` and answers per second, of several the geometric mean, and
+    /// `peak_kib`; what else it prints must be the same under every allocator.
+    serves: Option<String>,
+}
+
+/// What a case of the lab measures.
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+enum Measures {
+    #[default]
+    #[serde(rename = "ms")]
+    Time,
+    #[serde(rename = "starts")]
+    Starts,
+    /// Starts, of a program that knows its own resident set.
+    #[serde(rename = "starts resident")]
+    StartsResident,
+    #[serde(rename = "us/request")]
+    Requests,
+    #[serde(rename = "us/transaction")]
+    Transactions,
+    #[serde(rename = "instructions")]
+    Instructions,
+}
+
+/// The Debian packages that the programs, and the tools that measure them, come from.
+pub fn packages() -> impl Iterator<Item = &'static str> {
+    TABLE.packages.iter().map(String::as_str)
+}
 
 /// A case that starts programs.
 pub struct Timed {
@@ -29,7 +119,7 @@ pub struct Timed {
 /// All cases, in the order of the tables.
 pub fn all() -> &'static [Timed] {
     static ALL: LazyLock<Vec<Timed>> = LazyLock::new(|| {
-        let rows = definitions::all().iter().flat_map(|it| it.lab.iter().map(move |row| (it, row)));
+        let rows = TABLE.program.iter().flat_map(|it| it.row.iter().map(move |row| (it, row)));
         rows.map(|(program, row)| Timed { case: case(row), program, row }).collect()
     });
     &ALL
@@ -69,30 +159,84 @@ impl Timed {
     }
 
     fn results(&self, stage: &Stage) -> Result<Results> {
-        let variables = self.program.variables(stage, Some(self.row))?;
+        if let Some(absent) = lacking([&self.program.needs]) {
+            bail!(absent);
+        }
+        let mut variables = variables(stage, &self.program.shell, &Sizes::new())?;
+        let scaled = self.row.scaled.iter().map(|(name, n)| (name.clone(), stage.scaled(*n)));
+        variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
         let inputs = self.program.inputs.iter().chain(&self.row.inputs);
-        self.program.prepare(stage, inputs, &variables)?;
-        match (self.row.measures, &self.row.step, self.row.name.as_str()) {
-            (Measures::Time, Some(step), _) => self.whole(stage, step, &variables),
-            (Measures::Instructions, _, name) => instructions(stage, name),
-            (_, Some(step), _) => self.starts(stage, step, &variables),
-            (_, None, "redis") => redis::time_benchmark(stage),
-            (_, None, "redis-mixed") => redis::time_mixed(stage),
-            (_, None, "postgresql") => postgres::time(stage),
-            (_, None, "nginx") => nginx::time(stage),
-            (_, None, name) => bail!("nobody knows how {name} is timed"),
+        prepare(stage, inputs, &self.program.env, &variables)?;
+        match (self.row.measures, &self.row.serves) {
+            (_, Some(serves)) => self.served(stage, serves, &variables),
+            (Measures::Instructions, _) => instructions(stage, &self.row.name),
+            (Measures::Time, _) => self.whole(stage, &variables),
+            _ => self.starts(stage, &variables),
         }
     }
 
-    /// A program that runs to its end and must say and make the same under every allocator.
-    fn whole(&self, stage: &Stage, step: &Step, variables: &Variables) -> Result<Results> {
+    /// Gives a process what the table says beside its command line.
+    fn set<'b>(&self, process: Process<'b>, stage: &Stage, variables: &Variables) -> Process<'b> {
+        let process = set(process, &self.program.env, variables);
+        let process = set(process, &self.row.env, variables);
+        match &self.row.directory {
+            Some(path) => process.directory(stage.work.join(path)),
+            None => process,
+        }
+    }
+
+    /// A server under a load that is not its own.
+    fn served(&self, stage: &Stage, script: &str, variables: &Variables) -> Result<Results> {
         let once = |stage: &Stage| {
-            let made = || step.compare.iter().map(|file| stage.work.join(fill(file, variables)));
+            let mut variables = variables.clone();
+            // The server's account may not be able to read where the library is.
+            let library = stage.library.as_deref().map_or(Ok(String::new()), |library| {
+                stage.cached("readable", || {
+                    let unique = fingerprint(library.as_os_str().as_encoded_bytes());
+                    let directory = stage.input.join(format!("copy-{unique}"));
+                    fs::create_dir_all(&directory)?;
+                    Ok(private_copy(library, &directory)?.display().to_string())
+                })
+            })?;
+            variables.insert("library".to_owned(), library);
+            let parts = self.program.parts.iter();
+            variables.extend(
+                parts
+                    .map(|(name, part)| (name.clone(), fill(part, &variables)))
+                    .collect::<Vec<_>>(),
+            );
+            let script = format!(". {{scripts}}/prelude.sh\n{script}");
+            let shell = stage.bare();
+            let shell = self.set(shell.process("sh")?, stage, &variables);
+            anyhow::Ok(shell.script(&script, &variables).success()?.text())
+        };
+        let others = |said: &str| {
+            let is_other =
+                |line: &&str| number(line, "rate").or(number(line, "peak_kib")).is_none();
+            said.lines().filter(is_other).collect::<String>()
+        };
+        let said = once(stage)?;
+        stage.compare(&self.row.name, &others(&said), |bare| Ok(others(&once(bare)?)))?;
+        let rates: Vec<f64> = said.lines().filter_map(|line| number(line, "rate")).collect();
+        ensure!(!rates.is_empty(), "no rate in {said}");
+        let us = rates.iter().map(|rate| (1e6 / rate).ln()).sum::<f64>() / rates.len() as f64;
+        let peak_kib = said.lines().filter_map(|line| number(line, "peak_kib")).fold(0.0, f64::max);
+        let unit = match self.row.measures {
+            Measures::Transactions => "us/transaction",
+            _ => "us/request",
+        };
+        Ok(Results::of([(unit, us.exp()), ("peak_mib", peak_kib / 1024.0)]))
+    }
+
+    /// A program that runs to its end and must say and make the same under every allocator.
+    fn whole(&self, stage: &Stage, variables: &Variables) -> Result<Results> {
+        let once = |stage: &Stage| {
+            let made = || self.row.compare.iter().map(|file| stage.work.join(file));
             made().for_each(|file| drop(fs::remove_file(file)));
-            let (ended, results) = self.measure(stage, step, 1, variables)?;
+            let (ended, results) = self.measure(stage, 1, variables)?;
             let mut outcome = fingerprint(&ended.stdout);
             for file in made() {
-                outcome += &fingerprint_of(&file)?;
+                outcome += &fingerprint(&fs::read(file)?);
             }
             anyhow::Ok((outcome, results))
         };
@@ -103,53 +247,47 @@ impl Timed {
 
     /// A program that does nearly nothing: what remains is what loading the allocator costs. It is
     /// started many times; the system calls are the same every time and are counted once.
-    fn starts(&self, stage: &Stage, step: &Step, variables: &Variables) -> Result<Results> {
+    fn starts(&self, stage: &Stage, variables: &Variables) -> Result<Results> {
         const TIMES: usize = 40;
         let (times, lines) = (stage.scaled(TIMES), self.row.lines);
-        let (ended, mut results) = self.measure(stage, step, times, variables)?;
+        let (ended, mut results) = self.measure(stage, times, variables)?;
         let found = ended.text().lines().count();
         ensure!(found == lines * times, "{found} lines in {times} runs of {lines}");
-        if let Some(calls) = self.system_calls(stage, step, variables)? {
+        if let Some(calls) = self.system_calls(stage, variables)? {
             results.values.insert("system_calls".into(), calls);
         }
         if self.row.measures == Measures::StartsResident {
-            let once = self.program.process(stage, step, variables)?.arg("resident");
-            let kib = parse_kib(&once.success()?.text(), "Rss:").context("no Rss line")?;
+            let line = words(&self.row.run, variables)?;
+            let once = stage.process(&line[0])?.args(&line[1..]).arg("resident");
+            let once = self.set(once, stage, variables).success()?;
+            let kib = parse_kib(&once.text(), "Rss:").context("no Rss line")?;
             results.values.insert("rss_kib".into(), kib);
         }
         Ok(results)
     }
 
     /// How many system calls it makes; none where nobody can count them.
-    fn system_calls(
-        &self,
-        stage: &Stage,
-        step: &Step,
-        variables: &Variables,
-    ) -> Result<Option<f64>> {
-        let bare = stage.bare();
-        let Ok(strace) = bare.process("strace") else { return Ok(None) };
-        let text = stage.cached(&format!("system-calls-{}", self.row.name), || {
-            let summary = stage.work.join("strace");
-            let (program, arguments) = step.words(variables)?;
-            let mut strace = strace.line("-f -c -o").arg(&summary);
-            if let Some(library) = &stage.library {
-                strace = strace.arg("-E").arg(format!("LD_PRELOAD={}", library.display()));
-            }
-            strace = strace.arg(stage.find(&program)?).args(arguments);
+    fn system_calls(&self, stage: &Stage, variables: &Variables) -> Result<Option<f64>> {
+        let calls = stage.cached(&format!("system-calls-{}", self.row.name), || {
+            let bare = stage.bare();
+            let library = stage.library.as_deref().unwrap_or(Path::new(""));
+            let script = format!(
+                "strace -f -c -o calls -E LD_PRELOAD={} {} >said && awk '$NF == \"total\" {{ print $4 }}' calls",
+                library.display(),
+                self.row.run
+            );
+            let shell = self.set(bare.process("sh")?.script(&script, variables), &bare, variables);
             // Where tracing is forbidden, all the rest can still be measured.
-            let _ = self.program.set(strace, &bare, step, variables)?.success();
-            Ok(fs::read_to_string(&summary).unwrap_or_default())
+            Ok(shell.success().map_or_else(|_| String::new(), |ended| ended.text()))
         })?;
-        Ok(total_calls(&text))
+        Ok(calls.trim().parse().ok())
     }
 
-    /// Runs a step under the allocator `times` times and measures it from outside, descendants
+    /// Runs the command under the allocator `times` times and measures it from outside, descendants
     /// included; of several runs the medians.
     fn measure(
         &self,
         stage: &Stage,
-        step: &Step,
         times: usize,
         variables: &Variables,
     ) -> Result<(Ended, Results)> {
@@ -159,11 +297,11 @@ impl Timed {
         })?;
         let (report, bare) = (stage.work.join("usage"), stage.bare());
         let preload = stage.library.as_deref().map_or(OsStr::new(""), Path::as_os_str);
-        let (program, arguments) = step.words(variables)?;
+        let line = words(&self.row.run, variables)?;
         let process = bare.process(&launcher.to_string_lossy())?;
         let process = process.arg(&report).arg(times.to_string()).arg(preload);
-        let process = process.arg(stage.find(&program)?).args(arguments);
-        let ended = self.program.set(process, &bare, step, variables)?.success()?;
+        let process = process.arg(stage.find(&line[0])?).args(&line[1..]);
+        let ended = self.set(process, stage, variables).success()?;
         let text = fs::read_to_string(&report)?;
         let numbers = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let runs: Vec<Vec<f64>> = text.lines().map(numbers).collect();
@@ -185,16 +323,15 @@ impl Timed {
     }
 }
 
+/// The number of a line that begins with this word.
+fn number(line: &str, word: &str) -> Option<f64> {
+    line.strip_prefix(word)?.split_whitespace().next()?.parse().ok()
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
     values[low].midpoint(values[high])
-}
-
-/// The number of calls in the last line of strace's summary.
-fn total_calls(summary: &str) -> Option<f64> {
-    let line = summary.lines().find(|line| line.trim_end().ends_with(" total"))?;
-    line.split_whitespace().nth(3)?.parse().ok()
 }
 
 /// The instructions of one operation. One process does all patterns, each once before it counts;
@@ -205,13 +342,18 @@ fn instructions(stage: &Stage, case: &str) -> Result<Results> {
     const OPERATIONS: f64 = 20_000.0;
     let pattern = case.trim_start_matches("instr-");
     let counts = stage.cached("instructions", || {
-        let dumps = stage.work.join("instructions-dumps");
-        let _ = fs::remove_dir_all(&dumps);
-        fs::create_dir(&dumps)?;
-        let valgrind = stage.process("valgrind")?.line("--quiet --tool=callgrind");
-        let valgrind = valgrind.arg(format!("--callgrind-out-file={}/dump", dumps.display()));
-        valgrind.arg(stage.input.join("instructions-program")).success()?;
-        Ok(read_dumps(&dumps)?.iter().map(|(name, n)| format!("{name} {n}\n")).collect())
+        // Each dump tells its name and, below, its total; the one at the end has no name.
+        const SCRIPT: &str = "
+rm -rf dumps
+mkdir dumps
+LD_PRELOAD={library} valgrind --quiet --tool=callgrind --callgrind-out-file=dumps/dump {program}
+awk '/^desc: Trigger: Client Request: / { name = $NF } /^totals: / && name { print name, $2; name = \"\" }' \\
+    dumps/*";
+        let library = stage.library.as_deref().map_or(String::new(), |it| it.display().to_string());
+        let program = stage.input.join("instructions-program").display().to_string();
+        let variables = [("library".to_owned(), library), ("program".to_owned(), program)].into();
+        let bare = stage.bare();
+        Ok(bare.process("sh")?.script(SCRIPT, &variables).success()?.text())
     })?;
     let count = |name: &str| {
         let line = counts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -222,42 +364,16 @@ fn instructions(stage: &Stage, case: &str) -> Result<Results> {
     Ok(Results::of([("instructions", (all - loops) / OPERATIONS)]))
 }
 
-/// The totals of all dumps that the program asked for, by the names that it gave them.
-fn read_dumps(dumps: &Path) -> Result<BTreeMap<String, u64>> {
-    let mut counts = BTreeMap::new();
-    for entry in fs::read_dir(dumps)? {
-        let text = fs::read_to_string(entry?.path())?;
-        let after = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
-        let name = after("desc: Trigger: Client Request: ");
-        let total = after("totals: ").and_then(|total| total.trim().parse().ok());
-        counts.extend(name.map(str::to_owned).zip(total));
-    }
-    Ok(counts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_of_a_summary_is_read() {
-        let summary = "% time     seconds  usecs/call     calls    errors syscall\n\
-            ------ ----------- ----------- --------- --------- ----------------\n\
-             50.00    0.000010           1         9           mmap\n\
-            ------ ----------- ----------- --------- --------- ----------------\n\
-            100.00    0.000020           1        11         1 total\n";
-        assert_eq!(total_calls(summary), Some(11.0));
-        assert_eq!(total_calls("strace: ptrace: Operation not permitted"), None);
-    }
-
-    #[test]
-    fn only_named_dumps_are_read() {
-        let dumps = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(dumps.path().join(name), text).unwrap();
-        write("dump.1", "desc: Trigger: Client Request: pair-64\nevents: Ir\ntotals: 1234\n");
-        write("dump", "desc: Trigger: Program termination\ntotals: 9\n");
-        let counts = read_dumps(dumps.path()).unwrap();
-        assert_eq!(counts.into_iter().collect::<Vec<_>>(), [("pair-64".to_owned(), 1234)]);
+    fn names_are_unique_and_packages_in_order() {
+        let mut names: Vec<&str> = all().iter().map(|timed| &*timed.row.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+        assert!(packages().is_sorted());
     }
 
     #[test]

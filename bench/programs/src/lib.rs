@@ -1,38 +1,31 @@
 //! Real programs and other people's test suites, in one place for the two that run them.
 //!
 //! ```text
-//! proof        `cargo xtask programs`: with and without the library, everything the same
-//! suites       `cargo xtask suites`: other people's tests, with and without the library
+//! suites       `cargo xtask programs`, `cargo xtask suites`: with and without the library, the same
+//!   readers      what an output tells of tests
+//!   report       results from run to run, the tables of the documents
 //! lab          `cargo lab`: what a program costs under an allocator
-//!   definitions  programs.toml: inputs, command lines, what is compared and timed
-//!   redis, postgres, mariadb, nginx, python   what needs more than command lines
+//!   definitions  variables, inputs, command lines
 //!     stage      a place to run: directories, environment, library
-//!       server     start, wait, measure, stop
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
-//!     generate   inputs from templates, fingerprints of outputs
+//!     generate   inputs from templates
 //! tables       Markdown
 //! ```
 //!
-//! To add a program: an entry in `programs.toml`; a suite: one in `suites.toml`.
+//! To add a program: an entry in `programs.toml`, or in `lab.toml` to time it; a
+//! suite: one in `suites.toml`.
 
 mod definitions;
 mod generate;
 pub mod lab;
-mod mariadb;
-mod nginx;
 mod packages;
-mod postgres;
 pub mod process;
-pub mod proof;
-mod python;
-mod redis;
-mod server;
 mod stage;
 pub mod suites;
 mod tables;
 mod watch;
 
-pub use definitions::packages;
+pub use lab::packages;
 pub use stage::Stage;

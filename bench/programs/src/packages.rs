@@ -2,10 +2,10 @@
 //!
 //! Only root installs; others are told the line. Services that packages would start stay off.
 
+use crate::definitions::SCRIPTS;
+use crate::process::Failure;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What processes find on their path: the system's own directories, no one's stand-ins.
@@ -18,18 +18,16 @@ pub(crate) type Needs = BTreeMap<String, String>;
 
 /// Where an executable of the system is.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    if name.starts_with('/') {
-        return newest(name);
-    }
-    let directories = SYSTEM_PATH.split(':').chain(["/usr/local/bin"]);
-    directories.map(|directory| Path::new(directory).join(name)).find(|path| path.is_file())
+    find_in(name, SYSTEM_PATH.split(':').chain(["/usr/local/bin"]).map(PathBuf::from))
 }
 
 /// The same, and this process's own path after it.
 pub(crate) fn find_anywhere(name: &str) -> Option<PathBuf> {
     let own = std::env::var_os("PATH").unwrap_or_default();
-    let system = SYSTEM_PATH.split(':').map(PathBuf::from);
-    let mut directories = system.chain(std::env::split_paths(&own));
+    find_in(name, SYSTEM_PATH.split(':').map(PathBuf::from).chain(std::env::split_paths(&own)))
+}
+
+fn find_in(name: &str, mut directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
     if name.starts_with('/') {
         return newest(name);
     }
@@ -38,22 +36,7 @@ pub(crate) fn find_anywhere(name: &str) -> Option<PathBuf> {
 
 /// The last of the paths that match, which is the newest where versions are in the names.
 fn newest(pattern: &str) -> Option<PathBuf> {
-    let mut found = vec![PathBuf::from("/")];
-    for part in pattern.split('/').filter(|part| !part.is_empty()) {
-        let Some((before, after)) = part.split_once('*') else {
-            found =
-                found.into_iter().map(|path| path.join(part)).filter(|it| it.exists()).collect();
-            continue;
-        };
-        let fits = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let rest = name.strip_prefix(before);
-            rest.is_some_and(|rest| rest.ends_with(after))
-        };
-        let entries = found.iter().filter_map(|path| fs::read_dir(path).ok()).flatten().flatten();
-        found = entries.map(|entry| entry.path()).filter(fits).collect();
-    }
-    found.into_iter().max_by_key(|path| {
+    glob::glob(pattern).ok()?.flatten().max_by_key(|path| {
         // 15 comes after 9.
         let path = path.to_string_lossy().into_owned();
         let numbers = path.split(|c: char| !c.is_ascii_digit());
@@ -61,15 +44,11 @@ fn newest(pattern: &str) -> Option<PathBuf> {
     })
 }
 
-/// The first of these files that is not there, in words.
-pub(crate) fn lacking(needs: &Needs) -> Option<String> {
-    let (file, package) = needs.iter().find(|(file, _)| find_anywhere(file).is_none())?;
-    Some(format!("needs {file} (package {package})"))
-}
-
-/// Every package that these needs come from.
-pub(crate) fn packages_of<'a>(needs: impl IntoIterator<Item = &'a Needs>) -> BTreeSet<&'a str> {
-    needs.into_iter().flat_map(|needs| needs.values().map(String::as_str)).collect()
+/// The first of these files that is not there.
+pub(crate) fn lacking<'a>(needs: impl IntoIterator<Item = &'a Needs>) -> Option<Failure> {
+    let mut files = needs.into_iter().flatten();
+    let (file, package) = files.find(|(file, _)| find_anywhere(file).is_none())?;
+    Some(Failure::Absent { what: file.clone(), hint: format!("apt-get install {package}") })
 }
 
 /// Installs the packages of what is not there yet if this process may, and says how if it may not.
@@ -80,61 +59,15 @@ pub(crate) fn install_missing<'a>(needs: impl IntoIterator<Item = &'a Needs>) {
     if packages.is_empty() {
         return;
     }
-    let options = ["install", "--yes", "--no-install-recommends"];
-    let names = packages.iter().copied().collect::<Vec<_>>().join(" ");
-    let line = format!("apt-get install --no-install-recommends {names}");
+    let packages = packages.into_iter().collect::<Vec<_>>();
+    let line = format!("apt-get install --no-install-recommends {}", packages.join(" "));
     if !rustix::process::geteuid().is_root() {
         eprintln!("some programs are missing; as root, run\n  {line}");
         return;
     }
     eprintln!("{line}");
-    let quiet = QuietServices::begin();
-    apt(&["update"]);
-    if !apt(&options.into_iter().chain(packages.iter().copied()).collect::<Vec<_>>()) {
-        // One unknown name refuses the whole line; the others may still come one by one.
-        for package in packages {
-            apt(&[&options[..], &[package]].concat());
-        }
-    }
-    drop(quiet);
-}
-
-fn apt(args: &[&str]) -> bool {
-    let mut command = Command::new("apt-get");
-    let output = command.args(args).env("DEBIAN_FRONTEND", "noninteractive").output();
-    let said = match &output {
-        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-        Err(error) => format!("cannot start apt-get: {error}\n"),
-    };
-    let good = output.is_ok_and(|output| output.status.success());
-    if !good {
-        eprint!("{said}");
-    }
-    good
-}
-
-/// Forbids packages to start services while it lives, by the file that Debian asks for that.
-struct QuietServices {
-    made: bool,
-}
-
-impl QuietServices {
-    const FILE: &'static str = "/usr/sbin/policy-rc.d";
-
-    fn begin() -> Self {
-        let made = !Path::new(Self::FILE).exists()
-            && fs::write(Self::FILE, "#!/bin/sh\nexit 101\n").is_ok()
-            && fs::set_permissions(Self::FILE, fs::Permissions::from_mode(0o755)).is_ok();
-        Self { made }
-    }
-}
-
-impl Drop for QuietServices {
-    fn drop(&mut self) {
-        if self.made {
-            let _ = fs::remove_file(Self::FILE);
-        }
-    }
+    // What is still missing afterwards, its suite says.
+    let _ = Command::new("sh").arg(format!("{SCRIPTS}/install.sh")).args(packages).status();
 }
 
 /// The version that a command prints: the first word of its output that begins with a digit.

@@ -3,10 +3,11 @@
 //! Outputs go to files, never through pipes: nothing can block on a full one, and the loop that
 //! waits is free to look at the running processes.
 
-use crate::server::{Account, Server};
+use crate::definitions::fill;
+use crate::generate::Variables;
 use crate::watch::{Watch, descendants};
 use anyhow::{Context, Result, bail};
-use cairn_workloads::process::parse_kib;
+use cairn_workloads::process::field_kib;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -94,12 +95,9 @@ pub struct Process<'a> {
     command: Command,
     name: String,
     limits: Limits,
-    /// The pause before the second look at the running processes, and the longest one.
-    pauses: [Duration; 2],
     watch: Option<&'a Watch>,
     /// Where outputs are kept; nowhere if there is no such directory.
     logs: Option<&'a Path>,
-    stdout: Option<PathBuf>,
 }
 
 /// A process that has ended.
@@ -130,20 +128,13 @@ impl<'a> Process<'a> {
             name: name.to_string_lossy().into_owned(),
             command,
             limits: limits.clone(),
-            pauses: [WATCH_EVERY; 2],
             watch: None,
             logs: None,
-            stdout: None,
         }
     }
 
-    pub(crate) fn watched(mut self, watch: &'a Watch, pauses: [Duration; 2]) -> Self {
-        (self.watch, self.pauses) = (Some(watch), pauses);
-        self
-    }
-
-    pub(crate) fn logs(mut self, directory: &'a Path) -> Self {
-        self.logs = Some(directory);
+    pub(crate) fn observed(mut self, watch: Option<&'a Watch>, logs: Option<&'a Path>) -> Self {
+        (self.watch, self.logs) = (watch, logs);
         self
     }
 
@@ -177,29 +168,14 @@ impl<'a> Process<'a> {
         self
     }
 
-    pub(crate) fn stdin(mut self, path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-        self.command.stdin(file);
-        Ok(self)
-    }
-
-    /// Sends standard output to a file, for outputs that are another program's input.
-    pub(crate) fn stdout(mut self, path: impl Into<PathBuf>) -> Self {
-        self.stdout = Some(path.into());
-        self
-    }
-
     pub(crate) fn limit(mut self, seconds: u64) -> Self {
         self.limits.timeout = Duration::from_secs(seconds);
         self
     }
 
-    pub(crate) fn account(mut self, account: Option<Account>) -> Self {
-        if let Some(Account { user, group }) = account {
-            self.command.uid(user).gid(group);
-        }
-        self
+    /// Makes a shell run a script up to the first command that fails.
+    pub(crate) fn script(self, text: &str, variables: &Variables) -> Self {
+        self.arg("-ec").arg(fill(text, variables))
     }
 
     /// Runs to the end and insists on exit status zero.
@@ -224,38 +200,19 @@ impl<'a> Process<'a> {
     pub fn run(mut self) -> Result<Ended> {
         let (stdout, stderr) = (self.output("out")?, self.output("err")?);
         self.command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-        let mut child = self.spawn()?;
-        let end = wait(&mut child, &self.limits, self.pauses, self.watch)?;
+        let child = self.command.spawn();
+        let mut child = child.with_context(|| format!("cannot start {}", self.name))?;
+        let end = wait(&mut child, &self.limits, self.watch)?;
         let stdout = from_start(&stdout)?;
         let stderr = String::from_utf8_lossy(&from_start(&stderr)?).into_owned();
-        self.watch.inspect(|watch| watch.listen(&stderr));
         Ok(Ended { name: self.name, stdout, stderr, end })
-    }
-
-    /// Starts a server; `stop` is the signal that ends it and whatever it started. What it writes
-    /// goes to its log.
-    pub(crate) fn serve(mut self, stop: Signal) -> Result<Server<'a>> {
-        let log = self.output("log")?;
-        self.command.stdout(log.try_clone()?).stderr(log.try_clone()?);
-        let child = self.spawn()?;
-        let Process { name, watch, .. } = self;
-        Ok(Server { child, name, stop, log, watch })
-    }
-
-    fn spawn(&mut self) -> Result<Child> {
-        self.command.spawn().with_context(|| format!("cannot start {}", self.name))
     }
 
     fn output(&self, kind: &str) -> Result<File> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let path = match (kind, &self.stdout, self.logs) {
-            ("out", Some(path), _) => path.clone(),
-            (_, _, Some(logs)) => {
-                let number = NEXT.fetch_add(1, Ordering::Relaxed);
-                logs.join(format!("{number:04}-{}.{kind}", self.name))
-            }
-            _ => return Ok(tempfile::tempfile()?),
-        };
+        let Some(logs) = self.logs else { return Ok(tempfile::tempfile()?) };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = logs.join(format!("{number:04}-{}.{kind}", self.name));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         file.with_context(|| format!("cannot write {}", path.display()))
     }
@@ -275,8 +232,8 @@ impl Ended {
     /// How it ended, in words.
     pub(crate) fn how(&self) -> String {
         match &self.end {
-            Ok(status) => status.to_string(),
-            Err(_) => "the time limit".into(),
+            Ok(status) => how(*status),
+            Err(failure) => failure.to_string(),
         }
     }
 
@@ -292,29 +249,27 @@ impl Ended {
 }
 
 /// Waits for `child`; kills it at a limit.
-pub(crate) fn wait(
+fn wait(
     child: &mut Child,
     limits: &Limits,
-    [mut pause, longest]: [Duration; 2],
     watch: Option<&Watch>,
 ) -> Result<Result<ExitStatus, Failure>> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let pause = watch.map_or(WATCH_EVERY, |watch| watch.pause);
+    let tick = Timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as i64 };
     let start = Instant::now();
     loop {
         watch.inspect(|watch| watch.tick());
-        let tick = Timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as i64 };
         // Ready when the child has ended; an interrupted poll is only a short tick.
         let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&tick));
         if let Some(status) = child.try_wait()? {
             return Ok(Ok(status));
         }
-        // Short programs are caught by early looks, long ones are not slowed down by many.
-        pause = (pause * 5 / 4).min(longest);
         let late = start.elapsed() > limits.timeout;
         if !late && limits.memory_mib.is_infinite() {
             continue;
         }
-        let mib = kib_of_family(child.id(), 3, "status", "VmRSS:") / 1024.0;
+        let mib = kib_of_family(child.id(), 3) / 1024.0;
         if late || mib > limits.memory_mib {
             end(child);
             let seconds = limits.timeout.as_secs_f64();
@@ -324,21 +279,20 @@ pub(crate) fn wait(
     }
 }
 
-/// One line of a table of the kernel's, summed over a process and so many generations below it.
-pub(crate) fn kib_of_family(process: u32, generations: usize, table: &str, line: &str) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{process}/{table}"));
-    let own = text.ok().and_then(|text| parse_kib(&text, line)).unwrap_or(0.0);
+/// The resident set of a process and so many generations below it.
+fn kib_of_family(process: u32, generations: usize) -> f64 {
+    let own = field_kib(format!("/proc/{process}/status"), "VmRSS:").unwrap_or(0.0);
     if generations == 0 {
         return own;
     }
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
     let children = children.unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
-    own + children.map(|child| kib_of_family(child, generations - 1, table, line)).sum::<f64>()
+    own + children.map(|child| kib_of_family(child, generations - 1)).sum::<f64>()
 }
 
 /// Kills a child, its group if it leads one, and everything below it.
-pub(crate) fn end(child: &mut Child) {
+fn end(child: &mut Child) {
     let below = descendants(child.id());
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     let _ = child.kill();
@@ -355,7 +309,7 @@ pub(crate) fn kill_all(pids: Vec<u32>) {
 }
 
 /// All of a file that a process may still write: opened anew, for its place is shared.
-pub(crate) fn from_start(file: &File) -> Result<Vec<u8>> {
+fn from_start(file: &File) -> Result<Vec<u8>> {
     Ok(fs::read(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
 }
 

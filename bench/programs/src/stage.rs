@@ -6,14 +6,12 @@
 use crate::generate::fingerprint;
 use crate::packages::{SYSTEM_PATH, find, find_anywhere};
 use crate::process::{Failure, Limits, Process, kill_all};
-use crate::server::{Account, Server};
 use crate::watch::{Watch, descendants};
 use anyhow::{Result, bail, ensure};
-use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -43,7 +41,7 @@ pub(crate) enum Side {
 /// The place where programs run.
 #[derive(Clone)]
 pub struct Stage {
-    pub(crate) size: Size,
+    size: Size,
     /// What is made once and stays.
     pub(crate) input: PathBuf,
     /// Where processes start; in a proof empty at the beginning of each side.
@@ -54,13 +52,8 @@ pub struct Stage {
     pub(crate) library: Option<PathBuf>,
     environment: BTreeMap<String, OsString>,
     pub(crate) limits: Limits,
-    pub(crate) watch: Option<Watch>,
-    /// Between two looks at the running processes.
-    pub(crate) pause: Duration,
+    watch: Option<Watch>,
 }
-
-/// How long a process of a proof may take if nothing else is said.
-const DEFAULT_LIMIT: Duration = Duration::from_secs(300);
 
 impl Stage {
     /// For a case of the lab: `scale` is its share of the full size, `scratch` a directory that is
@@ -83,12 +76,17 @@ impl Stage {
             environment: fixed.map(|(n, v)| (n.into(), v.into())).into_iter().chain(own).collect(),
             limits: limits.clone(),
             watch: None,
-            pause: Duration::from_millis(50),
         }
     }
 
-    /// For one side of a proof, in `home`.
-    pub(crate) fn open(home: &Path, size: Size, side: Side, library: &Path) -> Result<Stage> {
+    /// For one side of a proof, in `home`. The running processes are looked at after each `pause`.
+    pub(crate) fn open(
+        home: &Path,
+        size: Size,
+        side: Side,
+        library: &Path,
+        pause: Duration,
+    ) -> Result<Stage> {
         let (input, work, logs) = (home.join("input"), home.join("work"), home.join("logs"));
         if work.exists() {
             fs::remove_dir_all(&work)?;
@@ -111,16 +109,18 @@ impl Stage {
             let own = own.filter_map(|(name, value)| Some((name.ok()?, value)));
             environment.extend(own.filter(|(name, _)| name.starts_with("CAIRN_")));
         }
+        let minutes = if size == Size::Quick { 10 } else { 40 };
+        let timeout = Duration::from_secs(60 * minutes);
+        let wanted = side == Side::With;
         Ok(Stage {
             size,
             input,
             work,
             logs: Some(logs),
-            library: (side == Side::With).then(|| library.to_owned()),
+            library: wanted.then(|| library.to_owned()),
             environment,
-            limits: Limits { timeout: DEFAULT_LIMIT, memory_mib: f64::INFINITY },
-            watch: (side != Side::Bare).then(|| Watch::new(library, side == Side::With)),
-            pause: Duration::from_millis(20),
+            limits: Limits { timeout, memory_mib: f64::INFINITY },
+            watch: (side != Side::Bare).then(|| Watch::new(library, wanted, pause)),
         })
     }
 
@@ -129,7 +129,7 @@ impl Stage {
         Stage { library: None, watch: None, ..self.clone() }
     }
 
-    pub(crate) fn is_lab(&self) -> bool {
+    fn is_lab(&self) -> bool {
         matches!(self.size, Size::Share(_))
     }
 
@@ -149,10 +149,7 @@ impl Stage {
     /// Where a program is. The lab takes those of the system alone: PATH may hold wrappers.
     pub(crate) fn find(&self, name: &str) -> Result<PathBuf> {
         let found = if self.is_lab() { find(name) } else { find_anywhere(name) };
-        let Some(path) = found else {
-            let hint = format!("apt-get install {}", crate::definitions::package_of(name));
-            bail!(Failure::Absent { what: name.into(), hint });
-        };
+        let Some(path) = found else { bail!(Failure::wrong(format!("there is no {name}"))) };
         Ok(path)
     }
 
@@ -164,12 +161,6 @@ impl Stage {
             command.env("LD_PRELOAD", library);
         }
         Ok(self.of_command(command))
-    }
-
-    /// A client of a measured server: in the lab it keeps the system's malloc.
-    pub(crate) fn client(&self, program: &str) -> Result<Process<'_>> {
-        let process = self.process(program)?;
-        Ok(if self.is_lab() { process.without_env("LD_PRELOAD") } else { process })
     }
 
     /// A tool that fetches or builds: without the library, in the caller's environment.
@@ -185,27 +176,7 @@ impl Stage {
             true => Process::alone(command, &self.limits),
             false => Process::new(command, &self.limits),
         };
-        let process = match &self.watch {
-            Some(watch) => process.watched(watch, [Duration::from_millis(2), self.pause]),
-            None => process,
-        };
-        match &self.logs {
-            Some(logs) => process.logs(logs),
-            None => process,
-        }
-    }
-
-    /// Starts a server and waits until it is `ready`.
-    pub(crate) fn serve<'a>(
-        &self,
-        process: Process<'a>,
-        stop: Signal,
-        ready: impl FnMut() -> bool,
-    ) -> Result<Server<'a>> {
-        let mut server = process.serve(stop)?;
-        let limit = self.limits.timeout.min(Duration::from_secs(90));
-        server.wait_until(limit, self.library.as_deref(), ready)?;
-        Ok(server)
+        process.observed(self.watch.as_ref(), self.logs.as_deref())
     }
 
     /// The file or directory of this name among the inputs. At first use `make` makes it, at the
@@ -260,46 +231,17 @@ impl Stage {
         Ok(())
     }
 
-    /// Makes a directory below the working directory that belongs to `account`.
-    pub(crate) fn directory_for(&self, name: &str, account: Option<Account>) -> Result<PathBuf> {
-        let path = self.work.join(name);
-        if path.exists() {
-            fs::remove_dir_all(&path)?;
-        }
-        fs::create_dir(&path)?;
-        own(&path, account)?;
-        Ok(path)
-    }
-
-    /// Ends a side of a proof: nothing may still run, and the library may have said nothing.
-    pub(crate) fn close(&self) -> Result<()> {
+    /// Ends a side of a proof: nothing may still run. Gives how many processes of each executable
+    /// had the library mapped.
+    pub(crate) fn close(&self) -> Result<BTreeMap<String, usize>> {
         kill_all(descendants(std::process::id()));
-        let said = self.watch.as_ref().map_or(Vec::new(), Watch::said);
-        ensure!(said.is_empty(), "the library complained:\n{}", said.join("\n"));
-        Ok(())
+        self.watch.as_ref().map_or_else(|| Ok(BTreeMap::new()), Watch::loaded)
     }
-}
-
-/// Gives a directory to an account alone.
-pub(crate) fn own(path: &Path, account: Option<Account>) -> Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    if let Some(Account { user, group }) = account {
-        chown(path, Some(user), Some(group))?;
-    }
-    Ok(())
-}
-
-/// Makes the temporary directory for a whole proof, readable by every user.
-pub(crate) fn new_root() -> Result<PathBuf> {
-    // Short, because sockets live in it and their paths end at 107 bytes.
-    let root = std::env::temp_dir().join(format!("cairn-programs-{}", std::process::id()));
-    fs::create_dir(&root)?;
-    fs::set_permissions(&root, Permissions::from_mode(0o755))?;
-    Ok(root)
 }
 
 /// Copies the library to where every user can read it and no later build replaces it.
 pub(crate) fn private_copy(library: &Path, directory: &Path) -> Result<PathBuf> {
+    fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     let copy = directory.join(library.file_name().unwrap_or_default());
     let copied = fs::copy(library, &copy);
     ensure!(copied.is_ok(), "cannot read {}", library.display());

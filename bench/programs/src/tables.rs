@@ -31,7 +31,7 @@ pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
-        "{} ({cores} cores), {}, Linux {}",
+        "{}, {cores} cores, {}, Linux {}",
         value("/proc/cpuinfo", "model name", ':'),
         value("/etc/os-release", "PRETTY_NAME", '='),
         kernel.split('-').next().unwrap_or_default().trim()

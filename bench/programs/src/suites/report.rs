@@ -1,9 +1,10 @@
 //! What became of the suites: kept as JSON from run to run, so that hours of tests can be run in
 //! parts, and made into one table.
 
-use super::Suite;
+use super::{Kind, Suite};
 use crate::tables;
 use anyhow::{Context, Result};
+use glob::Pattern;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,230 +32,192 @@ pub(super) struct Suspect {
 /// One line of the table.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Row {
-    suite: String,
-    what: String,
     pub(super) version: String,
     /// Only a part of the suite was run.
     pub(super) quick: bool,
-    date: String,
     /// Why it could not be run at all.
     pub(super) problem: Option<String>,
-    pub(super) units: usize,
     pub(super) without: Outcome,
     pub(super) with: Outcome,
     pub(super) suspects: Vec<Suspect>,
-    /// Units that counted another number of tests on each side.
-    pub(super) counts: Vec<String>,
-    pub(super) notes: Vec<String>,
-    /// Lines that the library wrote.
-    pub(super) said: Vec<String>,
     /// The processes that were seen with the library mapped.
     pub(super) loaded: BTreeMap<String, usize>,
 }
 
 /// What is known of a suspect.
-enum Kind<'a> {
+#[derive(PartialEq)]
+enum Known {
     /// It failed without the library as well when it ran again.
     Unsteady,
-    Explained(&'a str),
+    /// By this entry of the suite.
+    Explained(usize),
     Unexplained,
 }
 
 impl Suspect {
-    fn kind<'a>(&self, explained: &'a [[String; 2]]) -> Kind<'a> {
-        let known = explained.iter().find(|[pattern, _]| fits(pattern, &self.test));
-        match known {
-            _ if self.without > 0 => Kind::Unsteady,
-            Some([_, why]) => Kind::Explained(why),
-            None => Kind::Unexplained,
+    fn kind(&self, suite: &Suite) -> Known {
+        let fits = |[pattern, _]: &[String; 2]| {
+            Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(&self.test))
+        };
+        match suite.explained.iter().position(fits) {
+            _ if self.without > 0 => Known::Unsteady,
+            Some(nth) => Known::Explained(nth),
+            None => Known::Unexplained,
         }
     }
 }
 
 impl Row {
-    pub(super) fn new(suite: &Suite, quick: bool) -> Self {
-        let date = Command::new("date").arg("+%F").output().map(|it| it.stdout).unwrap_or_default();
-        Self {
-            suite: suite.name.clone(),
-            what: suite.what.clone(),
-            quick,
-            date: String::from_utf8_lossy(&date).trim().to_owned(),
-            ..Self::default()
-        }
+    fn file(suite: &Suite, scratch: &Path) -> PathBuf {
+        scratch.join("results").join(format!("{}.json", suite.name))
     }
 
-    fn file(suite: &str, scratch: &Path) -> PathBuf {
-        scratch.join("results").join(format!("{suite}.json"))
-    }
-
-    pub(super) fn save(&self, scratch: &Path) -> Result<()> {
-        let file = Self::file(&self.suite, scratch);
+    pub(super) fn save(&self, suite: &Suite, scratch: &Path) -> Result<()> {
+        let file = Self::file(suite, scratch);
         fs::write(&file, serde_json::to_string_pretty(self)?)
             .with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// The result that is kept; without one a row that says so.
     fn load(suite: &Suite, scratch: &Path) -> Result<Self> {
-        let file = Self::file(&suite.name, scratch);
+        let file = Self::file(suite, scratch);
         if !file.exists() {
             let problem = Some("there is no result yet".to_owned());
-            return Ok(Self { problem, date: String::new(), ..Self::new(suite, false) });
+            return Ok(Self { problem, ..Self::default() });
         }
         serde_json::from_str(&fs::read_to_string(&file)?)
             .with_context(|| format!("{} is of another version", file.display()))
     }
 
     /// Something is here that nobody has explained.
-    pub(super) fn fails(&self, explained: &[[String; 2]]) -> bool {
-        let bad = |suspect: &Suspect| matches!(suspect.kind(explained), Kind::Unexplained);
+    pub(super) fn fails(&self, suite: &Suite) -> bool {
+        let bad = |suspect: &Suspect| suspect.kind(suite) == Known::Unexplained;
         self.problem.is_some() || self.suspects.iter().any(bad)
     }
 
     /// The lines for whoever watches.
-    pub(super) fn detail(&self, explained: &[[String; 2]]) -> String {
+    pub(super) fn detail(&self, suite: &Suite) -> String {
         if let Some(problem) = &self.problem {
             return format!("  NOT RUN: {problem}\n");
         }
-        let (without, with) = (&self.without, &self.with);
-        let mut text = format!(
-            "  {} units; {} and {} tests, {} and {} failures, {:.0} s and {:.0} s; library in {:?}\n",
-            self.units,
-            without.tests,
-            with.tests,
-            without.failed.len(),
-            with.failed.len(),
-            without.seconds,
-            with.seconds,
-            self.loaded
-        );
+        let [without, with] = [&self.without, &self.with].map(|outcome| outcome.seconds);
+        let mut text = format!("  {without:.1} s and {with:.1} s; library in {:?}\n", self.loaded);
         for suspect in &self.suspects {
-            let kind = match suspect.kind(explained) {
-                Kind::Unsteady => "unsteady",
-                Kind::Explained(_) => "explained",
-                Kind::Unexplained => "ONLY WITH THE LIBRARY",
+            let kind = match suspect.kind(suite) {
+                Known::Unsteady => "unsteady",
+                Known::Explained(_) => "explained",
+                Known::Unexplained => "ONLY WITH THE LIBRARY",
             };
             let Suspect { test, without, with, message } = suspect;
             let runs = format!("{without} of 3 runs without, {with} of 3 with");
             let _ = writeln!(text, "  {kind}: {test} ({runs}): {message}");
         }
-        for line in &self.said {
-            let _ = writeln!(text, "  it said: {line}");
-        }
         text
     }
 
-    fn cells(&self, explained: &[[String; 2]]) -> [String; 9] {
-        let mut cells: [String; 9] = Default::default();
-        cells[0].clone_from(&self.suite);
-        cells[8].clone_from(&self.date);
-        if let Some(problem) = &self.problem {
-            cells[2].clone_from(&self.what);
-            cells[6] = format!("not run: {}", problem.lines().next().unwrap_or_default());
-            return cells;
+    /// The tests that only failed with the library.
+    fn only(&self, suite: &Suite) -> String {
+        let of = |kind: fn(&Known) -> bool| {
+            self.suspects.iter().filter(move |suspect| kind(&suspect.kind(suite)))
+        };
+        let unexplained = of(|kind| *kind == Known::Unexplained);
+        let mut only: Vec<String> = unexplained.map(|it| format!("**{}**", it.test)).collect();
+        match of(|kind| matches!(kind, Known::Explained(_))).count() {
+            0 if only.is_empty() => only.push("none".to_owned()),
+            0 => {}
+            explained => only.push(format!("{explained}, below")),
         }
+        only.join(", ")
+    }
+
+    fn of_program(&self, suite: &Suite) -> [String; 6] {
+        [
+            suite.name.clone(),
+            self.version.clone(),
+            suite.what.clone(),
+            self.loaded.values().sum::<usize>().to_string(),
+            format!("{:.1}", self.without.seconds),
+            format!("{:.1}", self.with.seconds),
+        ]
+    }
+
+    fn of_suite(&self, suite: &Suite) -> [String; 7] {
         let (without, with) = (&self.without, &self.with);
-        let (mut only, mut unsteady) = (Vec::new(), 0);
-        for suspect in &self.suspects {
-            match suspect.kind(explained) {
-                Kind::Unsteady => unsteady += 1,
-                Kind::Explained(_) => only.push(suspect.test.clone()),
-                Kind::Unexplained => only.push(format!("**{}**", suspect.test)),
-            }
-        }
-        if only.is_empty() {
-            only.push("none".to_owned());
-        }
-        if unsteady > 0 {
-            only.push(format!("({unsteady} unsteady)"));
-        }
-        cells[1].clone_from(&self.version);
-        cells[2] = format!("{}{}", self.what, if self.quick { " (a part)" } else { "" });
-        cells[3] = match without.tests == with.tests {
+        let tests = match without.tests == with.tests {
             true => with.tests.to_string(),
             false => format!("{} / {}", without.tests, with.tests),
         };
-        cells[4] = without.failed.len().to_string();
-        cells[5] = with.failed.len().to_string();
-        cells[6] = only.join(", ");
-        cells[7] = format!("{:.1} + {:.1}", without.seconds / 60.0, with.seconds / 60.0);
-        cells
-    }
-
-    /// What the table has no room for.
-    fn remarks(&self, explained: &[[String; 2]]) -> Vec<String> {
-        let remark = |suspect: &Suspect| {
-            let Suspect { test, without, with, message } = suspect;
-            match suspect.kind(explained) {
-                Kind::Unsteady => format!(
-                    "`{test}` is unsteady: it failed in {without} of 3 runs without and {with} of 3 with"
-                ),
-                Kind::Explained(why) => format!("`{test}`: {why}"),
-                Kind::Unexplained => format!("`{test}` ({with} of 3 runs): {message}"),
-            }
-        };
-        let mut remarks: Vec<String> = self.suspects.iter().map(remark).collect();
-        if !self.counts.is_empty() {
-            let counts = self.counts.join("; ");
-            remarks.push(format!("numbers of tests that differ, without and with: {counts}"));
-        }
-        remarks.extend(self.notes.iter().cloned());
-        remarks
+        [
+            suite.name.clone(),
+            self.version.clone(),
+            format!("{}{}", suite.what, if self.quick { ", a part" } else { "" }),
+            tests,
+            without.failed.len().to_string(),
+            with.failed.len().to_string(),
+            self.only(suite),
+        ]
     }
 }
 
-/// The whole table, with the machine it comes from, and the remarks below it.
-pub(super) fn table(suites: &[Suite], scratch: &Path) -> Result<String> {
-    let rows: Vec<Row> =
-        suites.iter().map(|suite| Row::load(suite, scratch)).collect::<Result<_>>()?;
-    let minutes = rows.iter().map(|row| row.without.seconds + row.with.seconds).sum::<f64>() / 60.0;
-    let count = rows.iter().filter(|row| row.problem.is_none()).count();
-    let columns = [
-        "suite",
-        "version",
-        "what was run",
-        "tests",
-        "failures without cairn",
-        "with cairn",
-        "only with cairn",
-        "minutes without + with",
-        "date",
-    ];
-    let machine = tables::machine();
-    let all = || rows.iter().zip(suites.iter().map(|suite| &suite.explained));
-    let cells = all().map(|(row, explained)| row.cells(explained));
-    let mut text = format!("On {machine}; {count} suites in {minutes:.0} minutes.\n\n")
-        + &tables::markdown(columns, &[3, 4, 5, 7], cells);
-    for (row, explained) in all() {
-        let remarks = row.remarks(explained);
-        if !remarks.is_empty() {
-            let _ = writeln!(text, "\n**{}**\n", row.suite);
+/// The whole table, with the machine it comes from, and what has no result.
+pub(super) fn table(kind: Kind, scratch: &Path) -> Result<String> {
+    let (mut rows, mut missing) = (Vec::new(), Vec::new());
+    for suite in kind.all() {
+        match Row::load(suite, scratch)? {
+            Row { problem: Some(_), .. } => missing.push(suite.name.as_str()),
+            row => rows.push((suite, row)),
         }
-        for remark in remarks {
-            let _ = writeln!(text, "- {remark}");
+    }
+    let seconds = rows.iter().map(|(_, row)| row.without.seconds + row.with.seconds).sum::<f64>();
+    let (machine, count, minutes) = (tables::machine(), rows.len(), seconds / 60.0);
+    let (name, date) = (kind.name(), Command::new("date").arg("+%F").output()?.stdout);
+    let date = String::from_utf8_lossy(&date).trim().to_owned();
+    let mut text = format!("{machine}; {count} {name} in {minutes:.0} minutes, {date}.\n\n");
+    text += &match kind {
+        Kind::Programs => {
+            let columns =
+                ["program", "version", "what it ran", "processes on cairn", "s", "s with cairn"];
+            tables::markdown(columns, &[3, 4, 5], rows.iter().map(|(it, row)| row.of_program(it)))
         }
+        Kind::Suites => {
+            let columns = [
+                "suite",
+                "version",
+                "what was run",
+                "tests",
+                "fail without",
+                "with",
+                "only with cairn",
+            ];
+            tables::markdown(columns, &[3, 4, 5], rows.iter().map(|(it, row)| row.of_suite(it)))
+        }
+    };
+    if !missing.is_empty() {
+        let _ = writeln!(text, "\nWithout a result: {}.", missing.join(", "));
+    }
+    let differ = rows.iter().filter(|(it, row)| row.fails(it)).map(|(it, _)| it.name.as_str());
+    let differ = differ.collect::<Vec<_>>().join(", ");
+    match (kind, differ.is_empty()) {
+        (Kind::Programs, true) => text += "\nEach printed the same on both sides.\n",
+        (Kind::Programs, false) => {
+            let _ = writeln!(text, "\n**Not the same on both sides: {differ}.**");
+        }
+        (Kind::Suites, _) => text += &explanations(&rows),
     }
     Ok(text)
 }
 
-/// Whether a name is as the pattern says, in which `*` stands for anything.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            let mut ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-            ends.any(|at| fits(rest, &name[at..]))
-        }),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns() {
-        assert!(fits("tst-a", "tst-a") && !fits("tst-a", "tst-ab"));
-        assert!(fits("tst-a*", "tst-ab: x") && !fits("tst-a*", "tst-b"));
-        assert!(fits("*fork*", "a/tst-fork2") && fits("s*8", "stress 8") && !fits("s*8", "s 88x"));
-    }
+/// Why some tests fail only with the library.
+fn explanations(rows: &[(&Suite, Row)]) -> String {
+    let of = |(suite, row): &(&Suite, Row)| {
+        let why = suite.explained.iter().enumerate().filter_map(|(nth, [_, why])| {
+            let is_it = |suspect: &&Suspect| suspect.kind(suite) == Known::Explained(nth);
+            let tests = row.suspects.iter().filter(is_it).map(|it| format!("`{}`", it.test));
+            let tests = tests.collect::<Vec<_>>().join(", ");
+            (!tests.is_empty()).then(|| [format!("{} {tests}", suite.name), why.clone()])
+        });
+        why.collect::<Vec<_>>()
+    };
+    let table = tables::markdown(["test", "why"], &[], rows.iter().flat_map(of));
+    format!("\n## What fails only with cairn\n\n{table}")
 }

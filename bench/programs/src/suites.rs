@@ -1,0 +1,629 @@
+//! Runs real programs, and test suites that others wrote, with and without the library.
+//!
+//! `programs.toml` and `suites.toml` have one format. They say what a suite needs, how its sources
+//! come and are built, and into which units it falls: processes whose status or output is turned
+//! into a tally. A program is a suite of one unit, a script whose output must be the same on both
+//! sides. The story for readers: docs/results/programs.md, docs/results/suites.md.
+
+mod readers;
+mod report;
+
+use crate::definitions::{self, Input, Sizes, fill, set};
+use crate::generate::Variables;
+use crate::packages::{self, Needs, install_missing, lacking};
+use crate::process::{Process, tail};
+use crate::stage::{Side, Size, Stage, private_copy};
+use crate::tables;
+use anyhow::{Context, Result, bail, ensure};
+use glob::Pattern;
+use readers::{Reader, Tally};
+use report::{Outcome, Row, Suspect};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+/// Which of the two tables.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// Real programs.
+    Programs,
+    /// Test suites of others.
+    Suites,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        if self == Kind::Programs { "programs" } else { "suites" }
+    }
+
+    fn all(self) -> &'static [Suite] {
+        static ALL: LazyLock<[Table; 2]> = LazyLock::new(|| {
+            let programs = include_str!("../programs.toml");
+            let suites = include_str!("../suites.toml");
+            [("programs.toml", programs), ("suites.toml", suites)]
+                .map(|(name, text)| definitions::parsed(name, text))
+        });
+        &ALL[usize::from(self == Kind::Suites)].suite
+    }
+}
+
+/// Options.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A part: fewer programs and smaller inputs, some units of each suite.
+    #[arg(long)]
+    quick: bool,
+    /// Only these, separated by commas.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only units whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    unit: Option<String>,
+    /// A malloc library to try instead of a freshly built libcairn.so.
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Where sources, builds and results are kept from run to run. Without it those of programs go,
+    /// and those of suites are in target/suites.
+    #[arg(long, value_name = "PATH")]
+    scratch: Option<PathBuf>,
+    /// Install nothing; what lacks something is skipped.
+    #[arg(long)]
+    no_install: bool,
+    /// Print the Debian packages that are needed, and stop.
+    #[arg(long)]
+    packages: bool,
+    /// Run nothing; make the table of the results that are kept.
+    #[arg(long)]
+    table: bool,
+    /// Write the table to this file, between its markers if it has them.
+    #[arg(long, value_name = "OUT")]
+    markdown: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    suite: Vec<Suite>,
+}
+
+/// How the outputs of suites tell of tests.
+static READERS: LazyLock<BTreeMap<String, Reader>> =
+    LazyLock::new(|| definitions::parsed("readers.toml", include_str!("../readers.toml")));
+
+/// A test suite, or a program.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Suite {
+    name: String,
+    /// Without any, a program of that name from a package of that name.
+    #[serde(default)]
+    needs: Needs,
+    /// What is run, for the table.
+    what: String,
+    /// No part of a quick run.
+    #[serde(default)]
+    full_only: bool,
+    /// What scripts/sources.sh has to bring.
+    source: Option<String>,
+    /// The command whose output says the version of what is installed, if it is not the program of
+    /// that name with `--version`.
+    version: Option<String>,
+    #[serde(default)]
+    vars: Sizes,
+    /// Variables that a shell finds out.
+    #[serde(default)]
+    shell: Variables,
+    #[serde(default)]
+    inputs: Vec<Input>,
+    /// Done once, in the sources, by a shell.
+    build: Option<String>,
+    /// For all its processes, over what its groups say.
+    #[serde(default)]
+    env: Variables,
+    /// Of a program: what a shell runs, up to the first command that fails. What it prints must be
+    /// the same on both sides.
+    script: Option<String>,
+    /// The executables (by prefix) of a program that must be seen with the library mapped; only
+    /// those that live long enough to be seen for certain. Without any, the one of its name.
+    #[serde(default)]
+    loaded: Vec<String>,
+    #[serde(default)]
+    group: Vec<Group>,
+    /// The suite whose groups are this one's, too.
+    groups_of: Option<String>,
+    /// Failures with the library alone that are understood: the test (a `*` stands for anything)
+    /// and why.
+    #[serde(default)]
+    explained: Vec<[String; 2]>,
+}
+
+/// Units of one kind. Their command lines know `{unit}`, its words `{1}` to `{4}`, all but the first
+/// as `{rest}`, and `{stem}`, the name of a file without its folder and its end.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    #[serde(default)]
+    units: Vec<String>,
+    /// Lists the units, a line each, by a shell in the sources.
+    list: Option<String>,
+    /// Those of a quick and of a full run, by their names or first words, if they are not all; a `*`
+    /// stands for anything.
+    quick: Option<String>,
+    full: Option<String>,
+    /// Of a unit, for the tables.
+    #[serde(default = "unit_itself")]
+    name: String,
+    /// Makes `{program}` for a unit, once. Those that it makes none for are left out.
+    compile: Option<String>,
+    run: String,
+    /// Another command for the side with the library, which has it linked in.
+    run_with: Option<String>,
+    directory: Option<String>,
+    #[serde(default)]
+    env: Variables,
+    limit: Option<u64>,
+    /// How its output tells of tests; without, the whole process is one test.
+    reads: Option<String>,
+    /// Statuses that say that a test does not apply.
+    #[serde(default = "automake_skips")]
+    skips: Vec<i32>,
+}
+
+fn unit_itself() -> String {
+    "{unit}".to_owned()
+}
+
+fn automake_skips() -> Vec<i32> {
+    vec![77]
+}
+
+/// A part of a suite that runs in one process, on both sides.
+struct Unit {
+    name: String,
+    /// None of a program.
+    group: Option<&'static Group>,
+    variables: Variables,
+}
+
+/// How often a test that failed only with the library is run again, on both sides.
+const AGAIN: usize = 2;
+
+/// How long one step of a build may take.
+const STEP_SECONDS: u64 = 3600;
+
+/// Runs the command; `build` makes the library. Gives what it did not run.
+pub fn run(kind: Kind, args: &Args, build: impl FnOnce() -> Result<PathBuf>) -> Result<String> {
+    let chosen = choose(kind, args)?;
+    let needs: Vec<Needs> = chosen.iter().map(|suite| suite.needs()).collect();
+    if args.packages {
+        let packages: BTreeSet<&String> = needs.iter().flat_map(Needs::values).collect();
+        packages.iter().for_each(|package| println!("{package}"));
+        return Ok("anything".to_owned());
+    }
+    // Sockets live in it, whose paths end at 107 bytes, and every user has to get there.
+    let short = std::env::temp_dir().join(format!("cairn-programs-{}", std::process::id()));
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let default = if kind == Kind::Programs { short } else { workspace.join("target/suites") };
+    let scratch = args.scratch.clone().unwrap_or(default);
+    fs::create_dir_all(scratch.join("results"))?;
+    let scratch = scratch.canonicalize()?;
+    fs::set_permissions(&scratch, Permissions::from_mode(0o755))?;
+    let mut bad = Vec::new();
+    if !args.table {
+        if !args.no_install {
+            install_missing(&needs);
+        }
+        // Of this run alone: another must not write into a library that is mapped.
+        let copy = tempfile::tempdir_in(&scratch)?;
+        let library = private_copy(&args.library.clone().map_or_else(build, Ok)?, copy.path())?;
+        for suite in &chosen {
+            eprintln!("{}: {}", suite.name, suite.what);
+            let row = judge(kind, suite, args, &library, &scratch)?;
+            eprint!("{}", row.detail(suite));
+            if args.unit.is_none() {
+                row.save(suite, &scratch)?;
+            }
+            if row.fails(suite) && !(args.no_install && row.version.is_empty()) {
+                bad.push(suite.name.as_str());
+            }
+        }
+    }
+    let table = report::table(kind, &scratch)?;
+    println!("{table}");
+    if let Some(out) = &args.markdown {
+        tables::write(out, kind.name(), &table)?;
+    }
+    if !bad.is_empty() {
+        bail!("look into {}; logs are in {}", bad.join(", "), scratch.display());
+    }
+    if kind == Kind::Programs && args.scratch.is_none() {
+        fs::remove_dir_all(&scratch).context("cannot remove the temporary files")?;
+    }
+    let others = kind.all().len() - chosen.len();
+    let (this, other) = match kind {
+        Kind::Programs => (kind.name(), "test suites of others (cargo xtask suites)"),
+        Kind::Suites => (kind.name(), "real programs (cargo xtask programs)"),
+    };
+    let rest = if args.quick { "full sizes (without --quick), " } else { "" };
+    Ok(format!("{others} more {this}, {rest}{other}"))
+}
+
+fn choose(kind: Kind, args: &Args) -> Result<Vec<&'static Suite>> {
+    let names: Vec<&str> = kind.all().iter().map(|suite| suite.name.as_str()).collect();
+    for name in &args.only {
+        let all = names.join(", ");
+        ensure!(names.contains(&name.as_str()), "nothing is called {name}; there are {all}");
+    }
+    let wanted = |suite: &&Suite| match args.only.is_empty() {
+        true => !(suite.full_only && args.quick),
+        false => args.only.contains(&suite.name),
+    };
+    Ok(kind.all().iter().filter(wanted).collect())
+}
+
+/// Prepares and runs one suite. What cannot be prepared is a row too: it says why.
+fn judge(
+    kind: Kind,
+    suite: &'static Suite,
+    args: &Args,
+    library: &Path,
+    scratch: &Path,
+) -> Result<Row> {
+    let size = if args.quick { Size::Quick } else { Size::Full };
+    let mut row = Row { quick: args.quick && suite.varies(), ..Row::default() };
+    if let Some(lacking) = lacking([&suite.needs()]) {
+        row.problem = Some(lacking.to_string());
+        return Ok(row);
+    }
+    // Looking at `/proc` costs time that busy tests want.
+    let pause = Duration::from_millis(if kind == Kind::Programs { 5 } else { 250 });
+    let bench = Bench { suite, size, library, pause, home: scratch.join(&suite.name) };
+    let bare = bench.stage(Side::Bare)?;
+    let prepared = suite.prepare(&bare, scratch);
+    bare.close()?;
+    match prepared {
+        Ok((version, mut units)) => {
+            row.version = version;
+            units.retain(|unit| args.unit.as_ref().is_none_or(|part| unit.name.contains(part)));
+            ensure!(!units.is_empty(), "{} has nothing to run", suite.name);
+            for unit in &units {
+                bench.run(unit, &mut row)?;
+            }
+        }
+        Err(error) => row.problem = Some(format!("{error:#}")),
+    }
+    if suite.script.is_some() && row.problem.is_none() {
+        row.problem = suite.unproven(&row);
+    }
+    Ok(row)
+}
+
+impl Suite {
+    fn needs(&self) -> Needs {
+        match self.needs.is_empty() {
+            true => Needs::from([(self.name.clone(), self.name.clone())]),
+            false => self.needs.clone(),
+        }
+    }
+
+    /// Why the run of a program proves nothing.
+    fn unproven(&self, row: &Row) -> Option<String> {
+        if let Some(failed) = row.without.failed.first() {
+            return Some(format!("without the library, too: {failed}"));
+        }
+        let own = [self.name.clone()];
+        let expected = if self.loaded.is_empty() { &own[..] } else { &self.loaded };
+        let seen = |name: &&String| {
+            // What is called by one name may be a link to a file of another.
+            let file = packages::find_anywhere(name).and_then(|path| path.canonicalize().ok());
+            let file = file.and_then(|path| Some(path.file_name()?.to_str()?.to_owned()));
+            row.loaded.keys().any(|it| it.starts_with(*name) || Some(it) == file.as_ref())
+        };
+        let unseen = expected.iter().find(|name| !seen(name))?;
+        Some(format!("{unseen} was not seen with the library mapped, only {:?}", row.loaded))
+    }
+
+    /// Whether a quick run is another one than a full run.
+    fn varies(&self) -> bool {
+        let parted = |group: &Group| group.quick.is_some();
+        !self.vars.is_empty() || self.groups().iter().any(parted)
+    }
+
+    fn groups(&self) -> &[Group] {
+        let of = |name: &String| Kind::Suites.all().iter().find(|suite| suite.name == *name);
+        self.groups_of.as_ref().and_then(of).map_or(&self.group, |suite| &suite.group)
+    }
+
+    /// Brings the sources, builds without the library, and says what there is to run.
+    fn prepare(&'static self, stage: &Stage, scratch: &Path) -> Result<(String, Vec<Unit>)> {
+        let (bin, shared) = (stage.input.join("bin"), scratch.join("shared"));
+        fs::create_dir_all(&bin)?;
+        fs::create_dir_all(&shared)?;
+        let mut variables = definitions::variables(stage, &self.shell, &self.vars)?;
+        for (name, path) in [("bin", bin), ("shared", shared)] {
+            variables.insert(name.to_owned(), path.display().to_string());
+        }
+        variables.insert("source".to_owned(), variables["work"].clone());
+        let version = match &self.source {
+            None => {
+                let default = format!("{} --version", self.name);
+                packages::version(self.version.as_ref().unwrap_or(&default))
+            }
+            Some(source) => {
+                let script = format!("sh {{scripts}}/sources.sh {{shared}} {source}");
+                let told = self.shell(stage, &script, &variables)?.success()?.text();
+                let last = told.lines().last().and_then(|line| line.split_once(' '));
+                let (directory, version) = last.context("no sources")?;
+                variables.insert("source".to_owned(), directory.to_owned());
+                version.to_owned()
+            }
+        };
+        definitions::prepare(stage, &self.inputs, &self.env, &variables)?;
+        if let Some(build) = &self.build {
+            stage.made("built", |path| {
+                self.shell(stage, build, &variables)?.success()?;
+                Ok(fs::write(path, "")?)
+            })?;
+        }
+        if self.script.is_some() {
+            return Ok((version, vec![Unit { name: self.name.clone(), group: None, variables }]));
+        }
+        let mut units = Vec::new();
+        for group in self.groups() {
+            units.extend(self.units(group, stage, &variables)?);
+        }
+        Ok((version, units))
+    }
+
+    /// A shell in the sources.
+    fn shell<'a>(
+        &self,
+        stage: &'a Stage,
+        script: &str,
+        variables: &Variables,
+    ) -> Result<Process<'a>> {
+        let shell = stage.tool("sh")?.limit(STEP_SECONDS).directory(&variables["source"]);
+        Ok(set(shell.script(script, variables), &self.env, variables))
+    }
+
+    /// The units of a group that there are programs for.
+    fn units(
+        &self,
+        group: &'static Group,
+        stage: &Stage,
+        variables: &Variables,
+    ) -> Result<Vec<Unit>> {
+        let mut names = group.units.clone();
+        if let Some(list) = &group.list {
+            let listed = self.shell(stage, list, variables)?.success()?.text();
+            let listed = listed.lines().map(str::trim).filter(|it| !it.is_empty());
+            names.extend(listed.map(str::to_owned));
+        }
+        if let Some(wanted) = stage.pick(&group.quick, &group.full) {
+            let patterns: Vec<_> =
+                wanted.split_whitespace().map(Pattern::new).collect::<Result<_, _>>()?;
+            let first = |name: &str| name.split(' ').next().map(str::to_owned).unwrap_or_default();
+            names.retain(|name| {
+                patterns.iter().any(|it| it.matches(name) || it.matches(&first(name)))
+            });
+        }
+        let (mut units, mut left_out) = (Vec::new(), Vec::new());
+        for name in names {
+            let mut variables = variables.clone();
+            let (first, rest) = name.split_once(' ').unwrap_or((&name, ""));
+            let stem = Path::new(first).file_stem().unwrap_or_default().to_string_lossy();
+            let program = first.strip_suffix(".c").unwrap_or(first).replace('/', "-");
+            let program = format!("{}/{program}", variables["bin"]);
+            let own = [("unit", &*name), ("rest", rest), ("stem", &*stem), ("program", &*program)];
+            variables.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+            let words = (1..).zip(name.split(' '));
+            variables.extend(words.map(|(nth, word): (u32, _)| (nth.to_string(), word.to_owned())));
+            let unit = Unit { name: fill(&group.name, &variables), group: Some(group), variables };
+            match self.compiled(group, &unit, stage)? {
+                true => units.push(unit),
+                false => left_out.push(unit.name),
+            }
+        }
+        if !left_out.is_empty() {
+            eprintln!("  {} do not build: {}", left_out.len(), left_out.join(", "));
+        }
+        Ok(units)
+    }
+
+    /// Builds the program of a unit, once, and says whether it is there. Both are remembered.
+    fn compiled(&self, group: &Group, unit: &Unit, stage: &Stage) -> Result<bool> {
+        let Some(compile) = &group.compile else { return Ok(true) };
+        let program = Path::new(&unit.variables["program"]);
+        let failed = program.with_extension("failed");
+        if !program.exists() && !failed.exists() {
+            let ended = self.shell(stage, compile, &unit.variables)?.run()?;
+            if ended.code() != Some(0) {
+                fs::write(failed, ended.stderr)?;
+            }
+        }
+        Ok(program.exists())
+    }
+}
+
+/// Where the two sides of a suite run, one after the other: what finds its way into outputs from
+/// the names of directories is equal.
+struct Bench<'a> {
+    suite: &'static Suite,
+    size: Size,
+    library: &'a Path,
+    pause: Duration,
+    home: PathBuf,
+}
+
+impl Bench<'_> {
+    fn stage(&self, side: Side) -> Result<Stage> {
+        Stage::open(&self.home, self.size, side, self.library, self.pause)
+    }
+
+    /// Runs one unit on both sides, one right after the other, so that both meet the same weather.
+    fn run(&self, unit: &Unit, row: &mut Row) -> Result<()> {
+        let without = self.side(unit, Side::Without, &mut row.without, &mut row.loaded)?;
+        let with = self.side(unit, Side::With, &mut row.with, &mut row.loaded)?;
+        let only = self.only_with(&without, with);
+        eprintln!(
+            "  {}: {} and {} tests, {} failures, {} only with the library",
+            unit.name,
+            row.without.tests,
+            row.with.tests,
+            without.failed.len(),
+            only.len()
+        );
+        // Once more alone: a test that minds a busy machine fails on either side, sooner or later.
+        let mut counts: BTreeMap<&String, (usize, usize)> =
+            only.keys().map(|name| (name, (0, 1))).collect();
+        for _ in 0..if only.is_empty() { 0 } else { AGAIN } {
+            let mut ignored = Outcome::default();
+            let without = self.side(unit, Side::Without, &mut ignored, &mut row.loaded)?;
+            let with = self.side(unit, Side::With, &mut ignored, &mut row.loaded)?;
+            let only = self.only_with(&without, with);
+            for (name, (before, after)) in &mut counts {
+                *before += usize::from(without.failed.contains_key(*name));
+                *after += usize::from(only.contains_key(*name));
+            }
+        }
+        row.suspects.extend(counts.into_iter().map(|(name, (before, after))| Suspect {
+            test: unit.full_name(name),
+            without: before,
+            with: after,
+            message: only[name].clone(),
+        }));
+        Ok(())
+    }
+
+    /// The tests that failed with the library and not without, and why.
+    fn only_with(&self, without: &Tally, with: Tally) -> BTreeMap<String, String> {
+        let same = self.suite.script.is_none() || with.output == without.output;
+        let wrong = match same {
+            false => difference(&without.output, &with.output),
+            true if with.tests == 0 && without.tests > 0 => Some("no test was seen".to_owned()),
+            true => None,
+        };
+        let mut failed = with.failed;
+        if failed.is_empty() {
+            failed.extend(wrong.map(|wrong| (String::new(), wrong)));
+        }
+        failed.retain(|name, _| !without.failed.contains_key(name));
+        failed
+    }
+
+    /// Runs one unit on one side.
+    fn side(
+        &self,
+        unit: &Unit,
+        side: Side,
+        outcome: &mut Outcome,
+        loaded: &mut BTreeMap<String, usize>,
+    ) -> Result<Tally> {
+        let start = Instant::now();
+        let stage = self.stage(side)?;
+        let (process, limit) = self.process(unit, &stage)?;
+        let process = set(process, &self.suite.env, &unit.variables);
+        let ended = match limit {
+            Some(seconds) => process.limit(seconds).run()?,
+            None => process.run()?,
+        };
+        let default = Group::default();
+        let group = unit.group.unwrap_or(&default);
+        let reader = match &group.reads {
+            Some(name) => Some(READERS.get(name).context("no such reader")?),
+            None => None,
+        };
+        let (log, is_program) = (ended.stderr.clone(), self.suite.script.is_some());
+        let mut tally = readers::read(reader, &group.skips, ended)?;
+        // What a suite provokes is told, and no failure.
+        for line in log.lines().filter(|line| line.starts_with("cairn:")) {
+            eprintln!("  it said: {line}");
+            if is_program {
+                tally.failed.insert(line.to_owned(), "the library complained".to_owned());
+            }
+        }
+        if is_program && !tally.failed.is_empty() {
+            eprint!("{}", tail(&log));
+        }
+        for (name, count) in stage.close()? {
+            *loaded.entry(name).or_default() += count;
+        }
+        outcome.seconds += start.elapsed().as_secs_f64();
+        outcome.tests += tally.tests;
+        outcome.failed.extend(tally.failed.keys().map(|name| unit.full_name(name)));
+        Ok(tally)
+    }
+
+    /// The process of a unit, and how long it may take if that is not as usual.
+    fn process<'a>(&self, unit: &Unit, stage: &'a Stage) -> Result<(Process<'a>, Option<u64>)> {
+        let variables = &unit.variables;
+        let Some(group) = unit.group else {
+            // Each command stands in the log, and at the end of it the one that failed.
+            let script = self.suite.script.as_deref().unwrap_or_default();
+            let script = format!(". {{scripts}}/prelude.sh\nset -x\n{script}");
+            return Ok((stage.process("sh")?.script(&script, variables), None));
+        };
+        let linked = group.run_with.as_ref().filter(|_| stage.library.is_some());
+        let words = definitions::words(linked.unwrap_or(&group.run), variables)?;
+        let mut process = set(stage.process(&words[0])?.args(&words[1..]), &group.env, variables);
+        if linked.is_some() {
+            process = process.without_env("LD_PRELOAD");
+        }
+        if let Some(directory) = &group.directory {
+            process = process.directory(fill(directory, variables));
+        }
+        Ok((process, group.limit))
+    }
+}
+
+/// Where two outputs differ.
+fn difference(without: &str, with: &str) -> Option<String> {
+    let (mut without, mut with) = (without.lines(), with.lines());
+    for line in 1.. {
+        match (without.next(), with.next()) {
+            (None, None) => break,
+            (before, after) if before == after => {}
+            (before, after) => {
+                let [before, after] = [before, after].map(|text| text.unwrap_or("nothing"));
+                return Some(format!("line {line} was `{before}` and is `{after}`"));
+            }
+        }
+    }
+    None
+}
+
+impl Unit {
+    fn full_name(&self, test: &str) -> String {
+        if test.is_empty() { self.name.clone() } else { format!("{}: {test}", self.name) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_have_names_of_their_own_and_readers_that_exist() {
+        for kind in [Kind::Programs, Kind::Suites] {
+            let names: BTreeSet<&str> =
+                kind.all().iter().map(|suite| suite.name.as_str()).collect();
+            assert_eq!(names.len(), kind.all().len());
+        }
+        for group in Kind::Suites.all().iter().flat_map(Suite::groups) {
+            let known = group.reads.as_ref().is_none_or(|name| READERS.contains_key(name));
+            assert!(known, "{:?}", group.reads);
+        }
+    }
+
+    #[test]
+    fn the_first_difference_is_shown() {
+        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
+        let of = |with| difference("a\nb\n", with).unwrap();
+        assert_eq!(of("a\nc\n"), "line 2 was `b` and is `c`");
+        assert_eq!(of("a\nb\nd\n"), "line 3 was `nothing` and is `d`");
+    }
+}
