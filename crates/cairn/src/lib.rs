@@ -50,7 +50,6 @@
 //! ```text
 //! api::allocate_or                      class by table, Caches::pop
 //!   api::allocate_slow                  the cache is empty
-//!     Heap::refill_short                what was freed in the active span
 //!     thread::refill                    first call of a thread; in a crowd, the shared heap
 //!       Heap::refill                    own frees, others' frees, abandoned spans, untouched blocks
 //!         arena::take_span              a new span

@@ -12,7 +12,11 @@ mod arena;
 #[cfg(test)]
 mod cadence;
 #[cfg(test)]
+mod choices;
+#[cfg(test)]
 mod closed;
+#[cfg(test)]
+mod exits;
 #[cfg(test)]
 mod forks;
 #[cfg(test)]
@@ -24,13 +28,22 @@ mod holes;
 #[cfg(test)]
 mod huge;
 #[cfg(test)]
+mod interface;
+#[cfg(test)]
 mod large;
 #[cfg(test)]
 mod lock;
 #[cfg(test)]
+mod mappings;
+#[cfg(test)]
+mod misuse;
+#[cfg(test)]
+mod purges;
+#[cfg(test)]
 mod remote;
 #[cfg(test)]
 mod reservation;
+#[cfg(test)]
 mod sample;
 #[cfg(test)]
 mod scenarios;

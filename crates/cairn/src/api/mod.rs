@@ -98,11 +98,7 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
 #[cold]
 #[inline(never)]
 fn allocate_slow<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
-    // SAFETY: the calling thread's heap, or a stand-in, which has no active span.
-    let mut block = unsafe { Heap::refill_short(thread::heap(), class) };
-    if block.is_null() {
-        block = thread::refill(class);
-    }
+    let block = thread::refill(class);
     if block.is_null() { F::answer(size, align) } else { block.cast() }
 }
 

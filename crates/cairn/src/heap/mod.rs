@@ -39,7 +39,7 @@ use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep_next` is null or a member of `partial[sweep_class]`.
-//  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `short` is `refilled`, or empty if the
+//  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `ordinary` is `refilled`, or empty if the
 //     heap is careful: quiet, sampled, or closed. The caches of a sampled heap take in no frees: each
 //     block of them is counted once.
 
@@ -95,8 +95,8 @@ pub(crate) struct Heap {
     sweep_class: SizeClass,
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
     refilled: u64,
-    /// Those of them whose refill may be short.
-    short: u64,
+    /// Those of them whose refill is an ordinary one.
+    ordinary: u64,
     trims_seen: usize,
     sampling: sample::Sampling,
     // The pool's.
@@ -175,7 +175,7 @@ impl Heap {
 
     /// Invariants 1, 2 and 6.
     pub(crate) fn check(&self) {
-        assert_eq!(self.short, if self.is_careful() { 0 } else { self.refilled });
+        assert_eq!(self.ordinary, if self.is_careful() { 0 } else { self.refilled });
         for span in self.full.iter() {
             self.check_owned(span);
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));

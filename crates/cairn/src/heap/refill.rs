@@ -5,7 +5,6 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::upkeep::UPKEEP_TICKS;
 use super::{Heap, LOOK, pool, shared};
 use crate::block::{Block, Chain, Limit};
 use crate::size_class::SizeClass;
@@ -42,7 +41,6 @@ struct Found {
 impl Heap {
     // The ladder of a refill. Each rung is tried if the one before gave nothing.
     //
-    // refill_short       what was freed in the active span here
     // refill             with a slow tick:
     //   take_shared      a class this thread hardly uses: a few blocks of shared spans
     //   active_frees     what was freed in the active span, by others too
@@ -55,34 +53,12 @@ impl Heap {
     // A closed heap has neither shared nor abandoned spans. Before it takes a new one it looks for others'
     // frees in its full ones.
 
-    /// The first rung, short for blocks of which each pair of malloc and free comes by; null if
-    /// it gives nothing, or if upkeep is due.
-    ///
-    /// # Safety
-    /// The caller is the heap's thread, or the heap is a stand-in.
-    #[inline(always)]
-    pub(crate) unsafe fn refill_short(this: *mut Heap, class: SizeClass) -> *mut Block {
-        // SAFETY: the thread's own heap; a stand-in has no active span. An active span is owned.
-        unsafe {
-            let span = (*this).active[class.index()];
-            if span.is_null()
-                || !(*span).has_local_free()
-                || (*this).slow_ticks.wrapping_add(1) & (UPKEEP_TICKS - 1) == 0
-                || (*this).short & class.bit() == 0
-            {
-                return null_mut();
-            }
-            (*this).slow_ticks += 1;
-            (*this).caches.fill(class, (*span).take_local(), Limit::of(class))
-        }
-    }
-
     /// Fills the cache of `class` and pops a block; null if there is no more memory.
     #[cold]
     #[inline(never)]
     pub(crate) fn refill(&mut self, class: SizeClass) -> *mut Block {
         self.slow_tick();
-        if self.short & class.bit() == 0 {
+        if self.ordinary & class.bit() == 0 {
             self.refilled |= class.bit();
             self.judge_quiet();
             self.collect_before_growing(class);
@@ -91,7 +67,7 @@ impl Heap {
         if found.list.count == 0 {
             return null_mut();
         }
-        if self.short & class.bit() == 0 {
+        if self.ordinary & class.bit() == 0 {
             return self.fill_carefully(class, found);
         }
         // SAFETY: the list is this heap's now, and not empty.

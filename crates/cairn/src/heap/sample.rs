@@ -73,7 +73,7 @@ impl Heap {
         if interval != self.sampling.interval && !self.is_shared {
             SizeClass::all().for_each(|class| self.empty_cache(class));
             self.sampling = Sampling { interval, left: interval, due: 0 };
-            self.set_short();
+            self.set_ordinary();
         }
     }
 

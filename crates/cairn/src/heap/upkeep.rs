@@ -146,7 +146,7 @@ impl Heap {
             self.upkeep_mask = if self.is_quiet() { 0 } else { UPKEEP_TICKS - 1 };
             self.judged = (now_ms as u32, self.slow_ticks);
         }
-        self.set_short();
+        self.set_ordinary();
     }
 
     /// Whether it was found quiet when it was last judged.
@@ -159,9 +159,9 @@ impl Heap {
         self.is_quiet() || self.is_sampled() || self.is_closed()
     }
 
-    /// Says which refills may be short.
-    pub(super) fn set_short(&mut self) {
-        self.short = if self.is_careful() { 0 } else { self.refilled };
+    /// Says which refills are ordinary ones.
+    pub(super) fn set_ordinary(&mut self) {
+        self.ordinary = if self.is_careful() { 0 } else { self.refilled };
     }
 
     /// Makes holes in the next few spans of `partial`.
@@ -189,7 +189,7 @@ impl Heap {
     fn review(&mut self, class: SizeClass) {
         let is_cold = self.refilled & class.bit() == 0;
         self.refilled &= !class.bit();
-        self.short &= self.refilled;
+        self.ordinary &= self.refilled;
         if is_cold {
             self.empty_cache(class);
         }

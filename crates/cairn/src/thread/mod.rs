@@ -58,12 +58,20 @@ fn is_stand_in(heap: *mut Heap) -> bool {
 
 /// The calling thread's heap, made if need be; null if it is new or has given it back, or if there is
 /// none.
+#[inline(always)]
 fn own_heap() -> *mut Heap {
     match tls::get() {
         heap if !is_stand_in(heap) => heap,
-        heap if core::ptr::eq(heap, &raw const GONE.heap) => null_mut(),
-        _ if is_new() => null_mut(),
-        _ => arrive(),
+        heap => heap_instead_of(heap),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
+    match core::ptr::eq(stand_in, &raw const GONE.heap) || is_new() {
+        true => null_mut(),
+        false => arrive(),
     }
 }
 
@@ -83,16 +91,22 @@ fn is_new() -> bool {
 }
 
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
-#[cold]
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn refill(class: SizeClass) -> *mut Block {
     let heap = own_heap();
     if heap.is_null() {
-        // New, or on its way out, or one thread more than there are heaps; or out of memory.
-        return if start() { shared::take(class, 1).head } else { null_mut() };
+        return take_without_heap(class);
     }
     // SAFETY: the calling thread's own.
     unsafe { (*heap).refill(class) }
+}
+
+/// A block for a thread that is new, or on its way out, or one more than there are heaps; null if there is no
+/// memory.
+#[cold]
+#[inline(never)]
+fn take_without_heap(class: SizeClass) -> *mut Block {
+    if start() { shared::take(class, 1).head } else { null_mut() }
 }
 
 /// Gives `block` back to the span at slice `span`, which the calling thread does not hold.

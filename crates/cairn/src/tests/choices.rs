@@ -1,0 +1,162 @@
+//! Which spans a refill takes, and how many full ones a heap holds.
+
+use super::alone::alone;
+use super::heaps::{IN_SPAN, Other, blocks, free, my_tag, owner, row};
+use crate::{allocate, check};
+use std::vec::Vec;
+
+/// Frees one block after the other out of spans that `gone` has left, so many of each; they are
+/// this thread's then, with as many free blocks.
+fn take_in(spans: &[&[*mut u8]], counts: &[usize]) {
+    for (span, &count) in spans.iter().zip(counts) {
+        span[..count].iter().copied().for_each(free);
+        assert_eq!(owner(span[0]), my_tag());
+    }
+}
+
+/// The index of the span, one of `spans`, that a block is in.
+fn span_of(spans: &[&[*mut u8]], block: *mut u8) -> Option<usize> {
+    spans.iter().position(|span| span[0].addr() >> 14 == block.addr() >> 14)
+}
+
+/// Of a heap's own spans the fullest comes first, of those with eight free blocks; then the
+/// others, the emptiest first.
+#[test]
+fn the_fullest_of_its_own_spans_is_taken() {
+    alone(|| {
+        let gone = Other::new();
+        let held = gone.allocates(1024, 3 + 12 * IN_SPAN);
+        gone.leaves();
+        // This thread's heap has none of the class, and keeps no block for the next one.
+        free(allocate(64));
+        let spans: Vec<_> = held[3..].chunks(IN_SPAN).collect();
+        let free_blocks = [3, 12, 8, 5, 10, 9, 1, 2];
+        take_in(&spans, &free_blocks);
+        for at in [2, 5, 4, 1, 3, 0, 7, 6] {
+            for _ in 0..free_blocks[at] {
+                assert_eq!(span_of(&spans, allocate(1024)), Some(at));
+            }
+            check();
+        }
+        assert_eq!(span_of(&spans[..8], allocate(1024)), None);
+    });
+}
+
+/// Only the first eight are looked at.
+#[test]
+fn a_few_of_its_own_spans_are_looked_at() {
+    alone(|| {
+        let gone = Other::new();
+        let held = gone.allocates(1024, 3 + 12 * IN_SPAN);
+        gone.leaves();
+        free(allocate(64));
+        let spans: Vec<_> = held[3..].chunks(IN_SPAN).collect();
+        // The last to be taken in stands first.
+        take_in(&spans, &[8, 9, 10, 10, 10, 10, 10, 10, 10]);
+        assert_eq!(span_of(&spans, allocate(1024)), Some(1));
+        check();
+    });
+}
+
+#[test]
+fn what_others_free_in_the_active_span_comes_first() {
+    alone(|| {
+        let held = blocks(1024, IN_SPAN);
+        let other = Other::new();
+        other.frees(&held[3..6]);
+        let again = blocks(1024, 3);
+        assert!(again.iter().all(|block| held[3..6].contains(block)));
+        assert_eq!((row(1024).spans, owner(again[0])), (1, my_tag()));
+        other.leaves();
+        check();
+    });
+}
+
+/// Blocks that were never used are there for later in a span that had to make way.
+#[test]
+fn untouched_blocks_of_a_span_put_aside_are_used_later() {
+    alone(|| {
+        let mine = blocks(1024, 4);
+        let gone = Other::new();
+        let left = gone.allocates(1024, 3 + 4);
+        gone.leaves();
+        let spans = row(1024).spans;
+        // The abandoned span comes before what is untouched, and is used up first.
+        let next = blocks(1024, 2 * 12);
+        let last = left.last().expect("some").addr() >> 14;
+        assert!(next[..12].iter().all(|block| block.addr() >> 14 == last));
+        assert!(next[12..].iter().all(|block| block.addr() >> 14 == mine[0].addr() >> 14));
+        assert_eq!(row(1024).spans, spans);
+        check();
+        allocate(1024);
+        assert_eq!(row(1024).spans, spans + 1);
+    });
+}
+
+/// Runs upkeep so many times.
+fn upkeep(times: usize) {
+    // A refill for each round, an upkeep for each 64.
+    for _ in 0..times * 64 {
+        blocks(16, 100).into_iter().for_each(free);
+    }
+}
+
+/// A heap whose full spans others free into holds on to fewer; one that uses them again, to more.
+#[test]
+fn how_many_full_spans_are_held_depends_on_who_frees() {
+    alone(|| {
+        let other = Other::new();
+        other.allocates(64, 1);
+        let mut held = blocks(1024, 3 + 140 * IN_SPAN);
+        let mine = |held: &[*mut u8]| -> Vec<usize> {
+            let spans = held[3..].chunks(IN_SPAN).enumerate();
+            spans.filter(|(_, span)| owner(span[0]) == my_tag()).map(|(at, _)| at).collect()
+        };
+        // Half of the room, and the active one.
+        assert_eq!(mine(&held).len(), 128 + 1);
+        let oldest = 3 + mine(&held)[0] * IN_SPAN;
+        other.frees(&held[oldest..=oldest]);
+        // The next one pushes it out, which is noticed.
+        held.extend(blocks(1024, 1));
+        upkeep(20);
+        let now = mine(&held);
+        assert!((64..=66).contains(&now.len()), "a quarter of 256: {}", now.len());
+        // Ten of them become usable again, by frees of their own.
+        for &at in now.iter().skip(10).take(10) {
+            held[3 + at * IN_SPAN..][..8].iter().copied().for_each(free);
+        }
+        let more = blocks(1024, 10 * 8 + 20 * IN_SPAN);
+        assert!(more.iter().filter(|&&block| owner(block) == my_tag()).count() >= 10 * 8);
+        upkeep(3);
+        let heads: std::collections::HashSet<_> = held
+            .iter()
+            .chain(&more)
+            .copied()
+            .filter(|&block| owner(block) == my_tag())
+            .map(|block| block.addr() >> 14)
+            .collect();
+        assert!((74..=76).contains(&heads.len()), "ten more: {}", heads.len());
+        other.leaves();
+        check();
+    });
+}
+
+/// A class that is needed now and then keeps its spans, whoever there is.
+#[test]
+fn spans_of_a_class_in_use_stay() {
+    alone(|| {
+        let other = Other::new();
+        other.allocates(64, 1);
+        let held = blocks(1024, 3 + 40 * IN_SPAN);
+        let spans: Vec<_> = held[3..].chunks(IN_SPAN).collect();
+        spans.iter().for_each(|span| span[..8].iter().copied().for_each(free));
+        for _ in 0..6 {
+            upkeep(7);
+            // Half of a round later: those of another span.
+            blocks(1024, 8);
+        }
+        assert!(spans.iter().all(|span| owner(span[15]) == my_tag()));
+        other.leaves();
+        check();
+    });
+}

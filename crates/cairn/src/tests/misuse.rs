@@ -1,0 +1,149 @@
+//! What a process says of wrong pointers, and what Rust asks of its allocator.
+
+use super::alone::alone;
+use super::forks::{child_does, in_use};
+use super::heaps::{Other, blocks, free};
+use crate::{Cairn, Stats, address_map, allocate, check, deallocate_named, purge};
+use core::alloc::{GlobalAlloc, Layout};
+use std::string::String;
+use std::sync::atomic::Ordering::Relaxed;
+
+#[test]
+fn as_a_global_allocator_it_keeps_layouts() {
+    alone(|| {
+        for align in [1, 8, 16, 32, 64, 4096, 1 << 20] {
+            let layout = |size| Layout::from_size_align(size, align).expect("a layout");
+            // SAFETY: layouts of sizes above 0; each block is freed as it was allocated.
+            unsafe {
+                let block = Cairn.alloc(layout(300));
+                block.write_bytes(0x55, 300);
+                Cairn.dealloc(block, layout(300));
+                let block = Cairn.alloc_zeroed(layout(300));
+                assert!(block.addr().is_multiple_of(align));
+                assert!((0..300).all(|at| block.add(at).read() == 0));
+                block.add(299).write(7);
+                let block = Cairn.realloc(block, layout(300), 9000);
+                assert!(block.addr().is_multiple_of(align) && block.add(299).read() == 7);
+                block.add(99).write(8);
+                let block = Cairn.realloc(block, layout(9000), 100);
+                assert!(block.addr().is_multiple_of(align) && block.add(99).read() == 8);
+                let huge = isize::MAX as usize - (2 << 20);
+                assert!(Cairn.realloc(block, layout(100), huge).is_null());
+                assert_eq!(block.add(99).read(), 8);
+                Cairn.dealloc(block, layout(100));
+                assert!(Cairn.alloc_zeroed(layout(huge)).is_null());
+            }
+        }
+        assert_eq!(Stats::take().allocated(), 0);
+        assert!(!allocate(1).is_null());
+    });
+}
+
+/// Each of these ends the process.
+#[test]
+fn misuse_ends_the_process() {
+    alone(|| {
+        let held = blocks(1024, 20);
+        let large = allocate(100 << 10);
+        let mapping = allocate(33 << 20);
+        let gone = Other::new();
+        let nobodys = gone.allocates(1024, 40)[20];
+        gone.leaves();
+        let released = allocate(5000);
+        free(released);
+        purge();
+        // Its heap keeps this one.
+        let kept = allocate(200 << 10);
+        free(kept);
+        let stack = core::ptr::from_ref(&held).cast_mut().cast();
+        let resize = |p: *mut u8| {
+            // SAFETY: none: that is what is tried.
+            unsafe { crate::reallocate(p, 5000) };
+        };
+        let usable = |p: *mut u8| {
+            // SAFETY: none: that is what is tried.
+            unsafe { crate::usable_size(p) };
+        };
+        for p in [
+            held[0].wrapping_add(8),
+            nobodys.wrapping_add(16),
+            large.wrapping_add(16),
+            large.wrapping_add(40_000),
+            mapping.wrapping_add(16),
+            released,
+            kept,
+            stack,
+        ] {
+            assert!(!child_does(|| free(p)), "{p:p} can be freed");
+            assert!(!child_does(|| resize(p)), "{p:p} can be resized");
+            assert!(!child_does(|| usable(p)), "{p:p} has a size");
+        }
+        // Also if there is nowhere to say so.
+        assert!(!child_does(|| {
+            // SAFETY: the child needs it for nothing else.
+            unsafe { libc::close(2) };
+            free(stack);
+        }));
+        check();
+    });
+}
+
+/// What a child that ends so has said.
+fn last_words(work: impl FnOnce()) -> String {
+    let mut ends = [0; 2];
+    // SAFETY: two ends are valid for writing.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    assert!(!child_does(|| {
+        // SAFETY: both are open.
+        unsafe { libc::dup2(ends[1], 2) };
+        work();
+    }));
+    let mut said = std::vec![0; 1000];
+    // SAFETY: the ends are open, and this process has no other use for them.
+    let count = unsafe {
+        libc::close(ends[1]);
+        let count = libc::read(ends[0], said.as_mut_ptr().cast(), said.len());
+        libc::close(ends[0]);
+        count
+    };
+    said.truncate(usize::try_from(count).expect("it has been read"));
+    String::from_utf8(said).expect("plain text")
+}
+
+#[test]
+fn it_says_what_is_wrong_with_a_pointer() {
+    alone(|| {
+        free(allocate(100));
+        let mine = blocks(1024, 1)[0];
+        let [large, twice] = [allocate(100 << 10), allocate(100 << 10)];
+        let mapping = allocate(33 << 20);
+        let gone = allocate(5000);
+        free(gone);
+        purge();
+        let stack = core::ptr::from_ref(&mapping).cast_mut().cast();
+        for (p, says) in [
+            (mine.wrapping_add(16), "inside a block"),
+            (large.wrapping_add(70_000), "inside a block"),
+            (mapping.wrapping_add(16), "inside a block"),
+            (gone, "no block is here"),
+            (stack, "not from this allocator"),
+        ] {
+            let said = last_words(|| free(p));
+            assert!(said.contains(says) && said.contains("free"), "{said}");
+            // SAFETY: none: that is what is tried.
+            let said = last_words(|| unsafe { deallocate_named(p, "a name") });
+            assert!(said.contains(says) && said.contains("a name"), "{said}");
+        }
+        // But for that it is a free like any other.
+        for block in [mine, large, mapping] {
+            // SAFETY: live blocks.
+            unsafe { deallocate_named(block, "a name") };
+        }
+        let left = Stats::take();
+        assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 1, 0));
+        // Two threads at once, one of which was faster.
+        address_map::descriptor(twice).owner.store(address_map::OWNER_NONE, Relaxed);
+        let said = last_words(|| free(twice));
+        assert!(said.contains("freed twice"), "{said}");
+    });
+}

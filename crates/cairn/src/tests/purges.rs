@@ -1,0 +1,368 @@
+//! When free slices are given back: by time, after bursts, and where huge pages go.
+
+use super::alone::{alone, panics};
+use super::arena::Slice::{Clean, Dirty, Used};
+use super::arena::{BURST, BURST_KEPT, BURST_MAX, BURST_STEP, HUGE_MIN, MIB, Model, UNIT};
+use crate::address_map::{self, CHUNK_SLICES};
+use crate::arena::{self, Use};
+use crate::os::fault;
+use crate::reservation;
+use crate::size_class::SLICE_SIZE;
+use std::vec::Vec;
+
+/// What has lain idle for two ticks is given back, from the top, a batch at each visit; half a
+/// mebibyte stays, or a 16th of what is in use.
+#[test]
+fn idle_memory_goes_by_time() {
+    alone(|| {
+        let mut model = Model::new();
+        assert_eq!(arena::purge_delay_ms(), 250);
+        arena::set_purge_delay_ms(100);
+        assert_eq!(arena::purge_delay_ms(), 100);
+        model.take_run(4000, false);
+        let index = model.take_run(1000, false);
+        assert!(arena::tick(10_000));
+        assert!(!arena::tick(10_099));
+        model.give(index, 1000, true);
+        // Only what was dirty at the last tick can be idle at this one.
+        assert!(arena::tick(10_100));
+        assert!(!arena::in_debt());
+        assert!(arena::tick(10_200));
+        let mut left = 1000 - 4000 / 16;
+        loop {
+            // 4 MiB at a time, run by run.
+            left -= model.purge(left.min(4 * MIB)).min(left);
+            model.compare();
+            assert_eq!(arena::in_debt(), left > 0);
+            if left == 0 {
+                break;
+            }
+            assert!(!arena::tick(10_201));
+        }
+        assert!(model.count(Dirty) <= 4000 / 16);
+        assert!(!arena::tick(10_202));
+        model.compare();
+    });
+}
+
+#[test]
+fn what_is_used_between_two_ticks_is_not_idle() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(200, false);
+        model.give(index, 200, true);
+        assert!(arena::tick(0) && !arena::in_debt());
+        for now in 1..5 {
+            // All but 40 slices are taken, for a moment.
+            model.take_run(160, false);
+            model.held.clear();
+            model.give(index, 160, true);
+            assert!(arena::tick(now * 1000));
+            if now == 1 {
+                model.purge(40 - MIB / 2);
+            }
+            assert!(!arena::in_debt());
+            model.compare();
+        }
+    });
+}
+
+/// The more is in use, the more may stay dirty.
+#[test]
+fn a_share_of_what_is_used_may_stay_dirty() {
+    alone(|| {
+        let mut model = Model::new();
+        model.take_run(1600, false);
+        let index = model.take_run(101, false);
+        model.give(index, 100, true);
+        assert!(arena::tick(0) && arena::tick(1000));
+        assert!(!arena::in_debt(), "1601 / 16 slices may stay");
+        model.compare();
+        model.give(index + 100, 1, true);
+        assert!(arena::tick(2000) && arena::tick(3000));
+        model.purge(1);
+        assert!(!arena::in_debt());
+        model.compare();
+    });
+}
+
+#[test]
+fn a_burst_of_frees_is_purged_at_once() {
+    alone(|| {
+        let mut model = Model::new();
+        for _ in 0..19 {
+            model.take_run(CHUNK_SLICES, false);
+        }
+        let starts: Vec<usize> = model.held.drain(..).map(|(index, _)| index).collect();
+        // Four chunks are no burst.
+        let (below, rest) = starts.split_at(BURST / CHUNK_SLICES);
+        below.iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
+        assert_eq!(model.purged, 0);
+        model.compare();
+        // One slice more is: it takes with it the topmost unit that is free.
+        model.give(rest[0], 1, true);
+        assert_eq!(model.purged, UNIT);
+        model.compare();
+        // Twice of what is freed goes, if that is more.
+        model.give(rest[0] + 1, CHUNK_SLICES - 1, true);
+        model.give(rest[1], CHUNK_SLICES, true);
+        assert_eq!(model.purged, UNIT);
+        model.give(rest[2], CHUNK_SLICES, true);
+        assert_eq!(model.purged, 2 * UNIT);
+        assert!(model.is_free(rest[0], UNIT) && model.slices[rest[0]] == Clean);
+        model.compare();
+        // What has gone is needed again soon: the next burst may be larger.
+        let purged = model.purged;
+        let run = arena::take_exactly(rest[0], 1).expect("it is free");
+        assert!(run.zero);
+        model.take_there(&run, 1);
+        rest[3..15].iter().for_each(|&index| model.give(index, CHUNK_SLICES, true));
+        assert!(model.count(Dirty) > BURST && model.purged == purged);
+        model.compare();
+    });
+}
+
+/// A large program may free more at once: a quarter of what it uses.
+#[test]
+fn a_burst_is_measured_by_what_is_in_use() {
+    alone(|| {
+        let mut model = Model::new();
+        model.take_run(8 * BURST, false);
+        let index = model.take_run(2 * BURST + 1, false);
+        model.give(index, 2 * BURST, true);
+        assert_eq!(model.purged, 0);
+        model.give(index + 2 * BURST, 1, true);
+        assert!(model.purged > 0);
+        model.compare();
+    });
+}
+
+/// A burst that may be larger becomes so by a 16th less with each tick.
+#[test]
+fn a_larger_burst_is_forgotten_with_time() {
+    alone(|| {
+        let mut model = Model::new();
+        let len = BURST + CHUNK_SLICES;
+        let index = model.take_run(len, false);
+        model.give(index, len, true);
+        assert!(model.purged == len && model.regrets);
+        model.take_run(len, false);
+        assert_eq!(model.allowed, BURST_STEP);
+        let purged = model.purged;
+        model.give(index, len, true);
+        assert_eq!(model.purged, purged);
+        model.take_run(len, false);
+        for now in 0..100 {
+            assert!(arena::tick(now * 1000));
+            model.allowed -= model.allowed / 16;
+        }
+        model.compare();
+        model.give(index, len, true);
+        assert!(model.purged > purged);
+        model.compare();
+    });
+}
+
+/// Behind what is in use there is no more memory: what may stay empty is put in front then, even
+/// where the free end of the reservation would do.
+#[test]
+fn what_may_stay_empty_is_put_where_there_is_room() {
+    alone(|| {
+        let mut model = Model::new();
+        let mut end = usize::MAX;
+        while model.sparse_from() < end || !model.is_free(end - 1, 1) {
+            model.take_span(32);
+            end = address_map::committed();
+        }
+        fault::arm(0, true);
+        let run = arena::take_run(1, Use::Sparse).expect("there is room in front");
+        assert!(fault::disarm());
+        assert_eq!(Some(run.index), model.lowest(1, 1, 0));
+        assert_eq!(address_map::committed(), end);
+    });
+}
+
+/// Memory that is locked cannot be given back: it stays dirty, what is below it goes.
+#[test]
+fn refused_purges_leave_slices_dirty() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(6 * CHUNK_SLICES, false).next_multiple_of(CHUNK_SLICES);
+        for chunk in 0..5 {
+            model.give(index + chunk * CHUNK_SLICES, 8, true);
+        }
+        // One is refused: it goes when it is its turn again, after all others.
+        fault::arm(0, false);
+        assert_eq!(arena::purge_all(), 5 * 8 * SLICE_SIZE);
+        assert!(fault::disarm());
+        model.purge(usize::MAX);
+        model.compare();
+        // All are refused: nothing changes, and it comes to an end.
+        model.give(index + 8, 8, true);
+        fault::arm(0, true);
+        assert_eq!(arena::purge_all(), 0);
+        fault::disarm();
+        model.compare();
+    });
+}
+
+/// The check itself: a bit that says something else than the counters is noticed.
+#[test]
+fn the_check_notices_wrong_bits() {
+    alone(|| {
+        let mut model = Model::new();
+        let chunk = model.take_run(100, false) / CHUNK_SLICES;
+        arena::check();
+        let bits = address_map::chunk_bits(chunk);
+        // SAFETY: this is the only thread.
+        unsafe {
+            let (free, dirty) = ((*bits).free, (*bits).dirty);
+            (*bits).free ^= 1 << 63;
+            assert!(panics(arena::check), "a slice too many is free");
+            (*bits).free = free;
+            (*bits).dirty ^= 1 << 63;
+            assert!(panics(arena::check), "a slice in use is dirty");
+            (*bits).dirty = dirty;
+        }
+        arena::check();
+    });
+}
+
+/// After a growth by no more than what was needed the reservation ends inside a chunk.
+#[test]
+fn a_reservation_may_end_inside_a_chunk() {
+    alone(|| {
+        let mut model = Model::new();
+        // These are nobody's.
+        assert!(reservation::commit(100));
+        model.slices.resize(model.first() + 100, Used);
+        let index = model.take_run(320, false);
+        assert_eq!(address_map::committed(), model.first() + 420);
+        // 34 slices at the end, and no aligned 32 among them.
+        model.give(index + 320 - 34, 34, true);
+        model.take_span(32);
+        model.compare();
+    });
+}
+
+/// What is needed again only after a second was a burst.
+#[test]
+fn a_burst_is_not_regretted_late() {
+    alone(|| {
+        let mut model = Model::new();
+        let len = BURST + CHUNK_SLICES;
+        let index = model.take_run(len, false);
+        model.give(index, len, true);
+        assert_eq!(model.purged, len);
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        model.regrets = false;
+        model.take_run(len, false);
+        model.give(index, len, true);
+        assert_eq!(model.purged, 2 * len);
+        model.compare();
+    });
+}
+
+/// Half a mebibyte stays dirty for ever, one slice more does not.
+#[test]
+fn a_little_may_stay_dirty() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(MIB / 2 + 1, false);
+        model.give(index + 1, MIB / 2, true);
+        assert!(arena::tick(0) && arena::tick(1000) && arena::tick(2000));
+        assert!(!arena::in_debt());
+        model.compare();
+        model.give(index, 1, true);
+        assert!(arena::tick(3000) && arena::tick(4000));
+        model.purge(1);
+        model.compare();
+    });
+}
+
+/// What is needed again and again is no burst, up to as much as is in use, or 32 MiB, and up to
+/// 512 MiB.
+#[test]
+fn bursts_grow_with_regret() {
+    alone(|| {
+        let mut model = Model::new();
+        for used in [0, 200 * MIB, 600 * MIB] {
+            if used > 0 {
+                let more = used - model.count(Used);
+                model.take_run(more, false);
+            }
+            for round in 0..7 {
+                // As it will be when the run has been taken.
+                let more = BURST_STEP + 2 * model.allowed;
+                let allowed = if round > 0 { more.min(BURST_MAX) } else { model.allowed };
+                let bound = BURST.max(used / 4).max(allowed.min(used.max(BURST_KEPT)));
+                let index = model.take_run(bound + CHUNK_SLICES, false);
+                let purged = model.purged;
+                model.give(index, CHUNK_SLICES, true);
+                model.give(index + CHUNK_SLICES, bound, true);
+                assert!(model.purged > purged, "in round {round} with {used} slices");
+                model.held.pop();
+                model.purge(usize::MAX);
+                arena::purge_all();
+                model.compare();
+            }
+        }
+        assert_eq!(model.allowed, BURST_MAX);
+        while let Some((index, len)) = model.held.pop() {
+            model.give(index, len, false);
+        }
+        // So large a reservation grows by 64 MiB.
+        let all = model.slices.len() - model.first();
+        model.take_run(all, false);
+        model.take_span(1);
+        assert_eq!(model.slices.len(), model.first() + all + 64 * MIB);
+    });
+}
+
+/// A heap that is large and dense gets a huge page for each room of one that it comes to; what
+/// nobody takes of it is given back.
+#[test]
+fn a_dense_heap_gets_huge_pages() {
+    alone(|| {
+        let mut model = Model::new();
+        while model.count(Used) < HUGE_MIN {
+            model.take_span(4);
+            assert_eq!(model.resident(), 0);
+        }
+        // Many that take spans leave much untouched.
+        let many = HUGE_MIN / UNIT + 1;
+        (0..UNIT / 4).for_each(|_| _ = model.take_span_among(4, many + 1));
+        assert_eq!(model.resident(), 0);
+        let huge = model.take_span_among(4, many);
+        assert_eq!(model.resident(), UNIT - 4);
+        // The longest spans go there, but ask for none of their own in so small a heap.
+        (0..3).for_each(|_| _ = model.take_span(32));
+        assert_eq!(model.take_span(32), huge + UNIT);
+        assert_eq!(model.resident(), 32 - 4);
+        // Large blocks that may stay untouched in part outweigh small spans ...
+        model.take_run(8 * UNIT, false);
+        (0..40).for_each(|_| _ = model.take_span(1));
+        assert_eq!(model.resident(), 0);
+        // ... until the heap is four times as large; then such blocks stand behind all that gets huge
+        // pages.
+        while model.count(Used) < 4 * HUGE_MIN {
+            model.take_span(32);
+        }
+        let sparse = model.take_run(8 * UNIT, false);
+        assert!(sparse >= model.first() + 8 * HUGE_MIN - CHUNK_SLICES);
+        assert_eq!(model.dense, 0);
+        while model.resident() == 0 {
+            assert!(model.take_span(4) < sparse);
+        }
+        let dirty = model.resident();
+        // Those that are filled get them wherever they are.
+        model.take_run(8 * UNIT + 1, true);
+        assert!(![0, dirty].contains(&model.resident()));
+        // What a huge page has brought is known to be zero.
+        assert_eq!(model.count(Dirty), 0);
+        model.compare();
+        assert!(arena::tick(0) && arena::tick(1000));
+        assert_eq!(arena::purge_all(), model.purge(usize::MAX) * SLICE_SIZE);
+        model.compare();
+    });
+}
