@@ -10,7 +10,8 @@
 
 use crate::address_map;
 use crate::block::{Block, Caches};
-use crate::heap::{Heap, pool};
+use crate::heap::Heap;
+use crate::pool;
 use crate::remote::Generation;
 use crate::size_class::{self, SizeClass};
 use crate::span::Span;

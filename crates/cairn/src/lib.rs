@@ -51,6 +51,7 @@
 //! api::allocate_or                      class by table, Caches::pop
 //!   api::allocate_slow                  the cache is empty
 //!     thread::refill                    first call of a thread; in a crowd, the shared heap
+//!       shared::refill                  the first few blocks of a class, if there are other threads
 //!       Heap::refill                    own frees, others' frees, abandoned spans, untouched blocks
 //!         arena::take_span              a new span
 //!   api::allocate_medium                over 1 KiB: class by arithmetic, Caches::pop
@@ -85,6 +86,7 @@ mod heap;
 mod large;
 mod os;
 mod outside;
+mod pool;
 mod reservation;
 mod size_class;
 mod span;
@@ -102,9 +104,10 @@ pub use api::{
 pub use closed::{Attached, ClosedHeap};
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
-pub use heap::{Told, tick};
+pub use heap::Told;
 pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
+pub use pool::tick;
 pub use stats::{Amount, ClassRow, Stats};
 pub use thread::{sample_every, see_forks, start_purge_thread};
 

@@ -8,7 +8,8 @@
 //! Story: docs/design/accounting.md
 
 use crate::address_map::{self, OWNER_LARGE};
-use crate::heap::{Heap, pool};
+use crate::heap::Heap;
+use crate::pool;
 use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;

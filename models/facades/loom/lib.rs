@@ -10,6 +10,7 @@ mod address_map;
 mod api;
 mod arena;
 mod heap;
+mod pool;
 mod large;
 mod abandoned;
 mod os;

@@ -42,7 +42,8 @@ pub(crate) const HINTS: Quiet = &[
     FORKER,
     ("arena/mod.rs", "usize"),
     ("heap/upkeep.rs", "usize"),
-    ("heap/pool.rs", "usize"),
+    ("pool/mod.rs", "usize"),
+    ("heap/crowd.rs", "usize"),
     ("address_map.rs", "*mut protocol::address_map::Slot"),
 ];
 

@@ -4,7 +4,8 @@
 use crate::address_map;
 use crate::block::{Block, Caches};
 use crate::harness::{ALL, HINTS, Model, Sent, Size, assert_released, check, listable_span, spawn};
-use crate::heap::{Heap, pool};
+use crate::heap::Heap;
+use crate::pool;
 use crate::size_class::{self, SizeClass};
 use crate::{api, heap, thread};
 

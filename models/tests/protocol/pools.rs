@@ -2,7 +2,7 @@
 
 use crate::address_map;
 use crate::harness::{ALL, FORKER, Model, Sent, Size, check, spawn};
-use crate::heap::pool;
+use crate::pool;
 use crate::reservation;
 use crate::sync::touched;
 use std::cell::Cell;

@@ -8,7 +8,7 @@
 use super::held::{Bag, Held, Random};
 use super::threads::{self, spawn};
 use crate::address_map;
-use crate::heap::pool;
+use crate::pool;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
 use crate::{Stats, check, purge, set_purge_delay_ms};

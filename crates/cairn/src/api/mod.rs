@@ -15,9 +15,10 @@ pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED, OWNER_LARGE};
 use crate::block::Caches;
-use crate::heap::{Heap, pool};
+use crate::heap::{self, Heap};
 use crate::large::{self, Freers};
 use crate::os::{self, fatal};
+use crate::pool;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
@@ -245,7 +246,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
 unsafe fn deallocate_large(p: *mut u8, call: &str) {
     os::notice_fork();
     let heap = thread::heap();
-    let heaps = pool::in_use();
+    let heaps = heap::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
     let most = LARGE_CACHE_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.

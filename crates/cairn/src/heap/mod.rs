@@ -6,20 +6,18 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
-pub(crate) mod pool;
+mod crowd;
 mod refill;
-pub(crate) mod salvage;
 mod sample;
 mod sending;
-pub(crate) mod shared;
 mod spans;
 mod upkeep;
 
+pub(crate) use crowd::{in_use, one_less, one_more, settle_in_child};
 pub use sample::Told;
 pub(crate) use sample::set_sampling;
 pub(crate) use sending::send_without_heap;
-pub(crate) use upkeep::request_trim;
-pub use upkeep::tick;
+pub(crate) use upkeep::{request_trim, set_besides};
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_CLOSED};
 use crate::block::{Block, Caches, Chain};
@@ -34,7 +32,7 @@ use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
 //     the class's limit. What does not fit goes home, to its span.
 //  2. An owned span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is abandoned, but
-//     the latest of them go into `full`, as far as that pays and `pool::full_share` allows; all of
+//     the latest of them go into `full`, as far as that pays and `crowd::full_share` allows; all of
 //     them in a closed heap. `full_slices` counts those.
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
@@ -100,7 +98,7 @@ pub(crate) struct Heap {
     trims_seen: usize,
     sampling: sample::Sampling,
     // The pool's.
-    next: *mut Heap,
+    pub(crate) next: *mut Heap,
     pub(crate) in_use: bool,
     /// It is the shared heap.
     pub(crate) is_shared: bool,
@@ -113,7 +111,7 @@ pub(crate) struct Heap {
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
-    epoch: u32,
+    pub(crate) epoch: u32,
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_SIZE - 64);
@@ -123,7 +121,7 @@ impl Heap {
     #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
     pub(crate) const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
-        full_limit: in_loom(pool::FULL_SLICES, 0),
+        full_limit: in_loom(crowd::FULL_SLICES, 0),
         upkeep_mask: upkeep::UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
@@ -141,13 +139,19 @@ impl Heap {
         Heap::tag(self) | self.closed
     }
 
+    /// Makes it the shared heap: it does not ask itself, and keeps no full spans.
+    pub(crate) fn set_shared(&mut self) {
+        self.is_shared = true;
+        self.full_limit = 0;
+    }
+
     /// A closed heap with nothing in it.
     pub(crate) fn closed() -> Heap {
         Heap { in_use: true, closed: OWNER_CLOSED, ..Heap::EMPTY }
     }
 
     /// Whether it is a closed heap.
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed != 0
     }
 

@@ -5,7 +5,7 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::{Heap, LOOK, pool, shared};
+use super::{Heap, LOOK, crowd};
 use crate::block::{Block, Chain, Limit};
 use crate::size_class::SizeClass;
 use crate::span::{Carved, Span, SpanList};
@@ -24,8 +24,6 @@ const HOT_CARVE_BYTES: usize = 16384;
 const CARVE_BLOCKS: usize = in_shuttle(64, 3);
 /// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
 const SHARED_REFILLS: u8 = 3;
-/// What it gets at once is at most one block, or this much.
-const SHARED_BYTES: usize = 1024;
 /// Free blocks that make a span worth a refill.
 pub(super) const WORTHWHILE: u32 = 8;
 
@@ -42,7 +40,6 @@ impl Heap {
     // The ladder of a refill. Each rung is tried if the one before gave nothing.
     //
     // refill             with a slow tick:
-    //   take_shared      a class this thread hardly uses: a few blocks of shared spans
     //   active_frees     what was freed in the active span, by others too
     //   partial_frees    another span of this heap, the fullest of a few
     //   reclaim          a span that somebody has abandoned, the fullest of a few
@@ -57,16 +54,45 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn refill(&mut self, class: SizeClass) -> *mut Block {
+        self.begin(class);
+        let found = self.find_blocks(class);
+        if found.list.count == 0 {
+            return null_mut();
+        }
+        self.fill(class, found)
+    }
+
+    /// Fills it with shared blocks, at least one. They go back when they are freed: others need as little of
+    /// them.
+    pub(crate) fn refill_with(&mut self, class: SizeClass, list: Chain) -> *mut Block {
+        self.begin(class);
+        self.fill(class, Found { list, limit: Limit::NOTHING, freed: false })
+    }
+
+    /// Whether the next blocks of a class are to come from the shared heap.
+    #[inline(always)]
+    pub(crate) fn asks_shared(&self, class: SizeClass) -> bool {
+        self.carves[class.index()] < SHARED_REFILLS && crowd::in_use() > 1
+    }
+
+    /// Counts that they do: how often they have.
+    pub(crate) fn ask_shared(&mut self, class: SizeClass) -> u8 {
+        self.carves[class.index()] += 1;
+        self.carves[class.index()] - 1
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, class: SizeClass) {
         self.slow_tick();
         if self.ordinary & class.bit() == 0 {
             self.refilled |= class.bit();
             self.judge_quiet();
             self.collect_before_growing(class);
         }
-        let found = self.find_blocks(class);
-        if found.list.count == 0 {
-            return null_mut();
-        }
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, class: SizeClass, found: Found) -> *mut Block {
         if self.ordinary & class.bit() == 0 {
             return self.fill_carefully(class, found);
         }
@@ -76,11 +102,6 @@ impl Heap {
 
     #[inline(always)]
     fn find_blocks(&mut self, class: SizeClass) -> Found {
-        let list = self.take_shared(class);
-        if list.count > 0 {
-            // What is shared goes back when it is freed: others need as little of it.
-            return Found { list, limit: Limit::NOTHING, freed: false };
-        }
         let mut list = self.active_frees(class);
         if list.count == 0 {
             list = self.partial_frees(class);
@@ -118,18 +139,6 @@ impl Heap {
         }
         // SAFETY: the list is this heap's now, and not empty.
         unsafe { self.caches.fill(class, list, limit) }
-    }
-
-    /// The first few blocks of a class come from shared spans, if there is somebody to share
-    /// with: one, two, four; in a crowd twice as many, for its thread has had some before it came.
-    fn take_shared(&mut self, class: SizeClass) -> Chain {
-        let asked = self.carves[class.index()];
-        if asked >= SHARED_REFILLS || self.is_shared || self.is_closed() || pool::in_use() <= 1 {
-            return Chain::EMPTY;
-        }
-        self.carves[class.index()] += 1;
-        let most = (SHARED_BYTES / class.block_size()).max(1);
-        shared::take(class, most.min(1 << asked << usize::from(pool::in_use() > pool::CROWD)))
     }
 
     fn active_frees(&mut self, class: SizeClass) -> Chain {
@@ -222,7 +231,7 @@ impl Heap {
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {
-        let Some(run) = arena::take_span(class.span_slices(), pool::in_use()) else {
+        let Some(run) = arena::take_span(class.span_slices(), crowd::in_use()) else {
             return Carved::NONE;
         };
         // SAFETY: the run is ours, taken just now in the class's length.

@@ -5,7 +5,7 @@
 //! Checked: the models of the word; traffic tests.
 //! Story: docs/design/remote-frees.md
 
-use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, pool};
+use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, crowd};
 use crate::block::{Block, Chain};
 use crate::remote::{Generation, Pushed};
 use crate::span::Span;
@@ -131,7 +131,7 @@ impl Heap {
         unsafe {
             let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
-            let crowded = self.partial[class].len() >= PARTIAL_LIMIT && pool::in_use() > 1;
+            let crowded = self.partial[class].len() >= PARTIAL_LIMIT && crowd::in_use() > 1;
             if crowded && abandoned::list(span) {
                 return;
             }

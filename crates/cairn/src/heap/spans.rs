@@ -6,7 +6,7 @@
 //! Story: docs/design/heap.md
 
 use super::refill::WORTHWHILE;
-use super::{Heap, LOOK, pool};
+use super::{Heap, LOOK, crowd};
 use crate::abandoned;
 use crate::os;
 use crate::size_class::SizeClass;
@@ -119,7 +119,7 @@ impl Heap {
 
     /// Whether it has more full spans than pay, or than its share.
     pub(super) fn has_too_many_full(&self) -> bool {
-        self.full_slices > self.full_limit.min(pool::full_share()) && !self.is_closed()
+        self.full_slices > self.full_limit.min(crowd::full_share()) && !self.is_closed()
     }
 
     /// Looks for frees of others in full spans of a closed heap, if the next block of `class` would need a new
@@ -186,7 +186,7 @@ impl Heap {
             }
             self.unlist(span);
             if (*span).used() > 0 {
-                self.full_limit = (self.full_limit + 1).min(pool::FULL_SLICES);
+                self.full_limit = (self.full_limit + 1).min(crowd::FULL_SLICES);
                 self.partial[class.index()].push_front(span);
             } else {
                 self.keep_or_release(span);
@@ -202,7 +202,7 @@ impl Heap {
     unsafe fn keep_or_release(&mut self, span: *mut Span) {
         // SAFETY: as above.
         let class = unsafe { (*span).class() };
-        let is_small = class.span_slices() <= pool::share(SPARE_SLICES);
+        let is_small = class.span_slices() <= crowd::share(SPARE_SLICES);
         if self.partial[class.index()].len() == 0 && is_small {
             // SAFETY: as above.
             return unsafe { self.partial[class.index()].push_front(span) };

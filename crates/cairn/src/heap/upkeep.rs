@@ -5,13 +5,14 @@
 //! Checked: see `heap`.
 //! Story: docs/design/upkeep.md
 
-use super::{Heap, LOOK, pool, salvage};
+use super::{Heap, LOOK, crowd};
 use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
-use crate::sync::{Ordering, in_shuttle};
+use crate::sync::{AtomicPtr, Ordering, in_shuttle};
 use crate::{arena, large, os};
+use core::ptr::null_mut;
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying. A power of two.
@@ -39,13 +40,22 @@ pub(crate) fn request_trim() {
     os::notify_all();
 }
 
-/// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
-/// not have; purges what has lain idle for a purge delay, a batch of it at each call; whether there is
-/// more to purge right now. Any thread, at any time.
-pub fn tick() -> bool {
-    salvage::step();
+/// What upkeep does besides, a function without arguments, or null. Relaxed: who sees it late does it late.
+static BESIDES: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Says what upkeep of all heaps does besides from now on.
+pub(crate) fn set_besides(step: Option<fn()>) {
+    BESIDES.store(step.map_or(null_mut(), |step| step as *mut ()), Ordering::Relaxed);
+}
+
+/// The arena's part of upkeep, and what comes besides.
+fn tick() {
+    let besides = BESIDES.load(Ordering::Relaxed);
+    if !besides.is_null() {
+        // SAFETY: stored by `set_besides` out of such a function.
+        unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
+    }
     arena::tick(os::now_ms());
-    arena::in_debt()
 }
 
 impl Heap {
@@ -86,7 +96,7 @@ impl Heap {
     }
 
     /// Whether the last slow tick was one with upkeep.
-    pub(super) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.slow_ticks & self.upkeep_mask == 0 || arena::in_debt()
     }
 
@@ -193,7 +203,7 @@ impl Heap {
         if is_cold {
             self.empty_cache(class);
         }
-        self.settle(class, LOOK, is_cold && pool::in_use() > 1 && !self.is_closed());
+        self.settle(class, LOOK, is_cold && crowd::in_use() > 1 && !self.is_closed());
     }
 
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no

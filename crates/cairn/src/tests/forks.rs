@@ -3,7 +3,8 @@
 use super::alone::{alone, panics};
 use super::heaps::{Other, blocks, free};
 use super::reservation::is_watched;
-use crate::heap::{Heap, pool, shared};
+use crate::heap::Heap;
+use crate::pool::{self, shared};
 use crate::size_class::class_of;
 use crate::{Stats, abandoned, address_map, allocate, arena, check, purge, thread};
 use core::ptr::null_mut;

@@ -1,7 +1,8 @@
 //! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
 
 use super::alone::alone;
-use crate::heap::{Heap, pool, shared};
+use crate::heap::Heap;
+use crate::pool::{self, shared};
 use crate::size_class::{CLASSES, class_of};
 use crate::{
     ClassRow, Stats, address_map, allocate, arena, check, deallocate, purge, reallocate, thread,

@@ -3,7 +3,7 @@
 use super::alone::alone;
 use super::heap::{IN_SPAN, blocks, free};
 use super::heaps::Other;
-use crate::heap::pool;
+use crate::heap;
 use crate::os::fault;
 use crate::size_class::class_of;
 use crate::{
@@ -47,7 +47,7 @@ fn the_stats_adds_up() {
         let l = Stats::take();
         assert!(l.given_back > 0);
         assert_eq!(l.total().bytes, l.metadata.bytes);
-        assert_eq!(pool::in_use(), 1);
+        assert_eq!(heap::in_use(), 1);
     });
 }
 

@@ -3,8 +3,8 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::Other;
-use crate::heap::{pool, shared};
 use crate::os::Lock;
+use crate::pool::{self, shared};
 use crate::size_class::class_of;
 use crate::{abandoned, allocate, arena, check, deallocate, large};
 use std::boxed::Box;

@@ -3,8 +3,8 @@
 
 use super::alone::{alone, shares_its_address_space};
 use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES};
-use crate::heap::pool;
 use crate::os;
+use crate::pool;
 use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;

@@ -10,8 +10,9 @@ mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::{Block, Chain};
-use crate::heap::{self, Heap, pool, salvage, shared};
+use crate::heap::{self, Heap};
 use crate::os::Lock;
+use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
 use crate::size_class::{SLICE_SIZE, SizeClass};
@@ -81,7 +82,7 @@ fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
 fn is_new() -> bool {
     // Relaxed: the crowd's heaps were taken after the key was made, under the lock that `has_free` takes.
     let key = KEY.load(Ordering::Relaxed);
-    if !(1..=os::STATIC_KEYS).contains(&key) || pool::in_use() <= pool::CROWD || pool::has_free() {
+    if !(1..=os::STATIC_KEYS).contains(&key) || heap::in_use() <= pool::CROWD || pool::has_free() {
         return false;
     }
     // The value is a count until it is a heap; `leave` tells them apart.
@@ -98,7 +99,15 @@ pub(crate) fn refill(class: SizeClass) -> *mut Block {
         return take_without_heap(class);
     }
     // SAFETY: the calling thread's own.
-    unsafe { (*heap).refill(class) }
+    unsafe {
+        if (*heap).asks_shared(class) {
+            let block = shared::refill(&mut *heap, class);
+            if !block.is_null() {
+                return block;
+            }
+        }
+        (*heap).refill(class)
+    }
 }
 
 /// A block for a thread that is new, or on its way out, or one more than there are heaps; null if there is no

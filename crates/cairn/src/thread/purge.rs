@@ -10,7 +10,7 @@
 use super::{FORKS_SEEN, see_forks, trim};
 use crate::os::Group;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::{arena, heap, os};
+use crate::{arena, os, pool};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -131,7 +131,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::name_thread(c"cairn-purge");
     let group = Group::find();
     while ENDING.load(Ordering::Relaxed) == 0 {
-        let more = heap::tick();
+        let more = pool::tick();
         let ms = if more { PAUSE_MS } else { arena::purge_delay_ms().saturating_add(LAG_MS) };
         if !os::wait_for(&ENDING, 0, ms.min(group.as_ref().map_or(usize::MAX, relieve))) {
             break;

@@ -6,11 +6,15 @@
 //! Checked: the idle thread and late allocation tests.
 //! Story: docs/design/shared-heap.md
 
-use super::{Heap, pool};
-use crate::block::{Caches, Chain};
+use crate::block::{Block, Caches, Chain};
+use crate::heap::{Heap, in_use};
 use crate::os::{self, Lock};
+use crate::pool;
 use crate::size_class::SizeClass;
 use core::ptr::null_mut;
+
+/// What a heap gets at once is at most one block, or this much.
+const SHARED_BYTES: usize = 1024;
 
 struct SharedHeap(*mut Heap);
 
@@ -28,11 +32,8 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
         if shared.0.is_null() {
             return Chain::EMPTY;
         }
-        // SAFETY: ours alone; a shared heap does not ask the shared heap itself.
-        unsafe {
-            (*shared.0).is_shared = true;
-            (*shared.0).full_limit = 0;
-        }
+        // SAFETY: ours alone.
+        unsafe { (*shared.0).set_shared() };
     }
     let heap = shared.0;
     let mut chain = Chain::EMPTY;
@@ -56,6 +57,18 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
         super::tick();
     }
     chain
+}
+
+/// The first few blocks of a class come from shared spans, if there is somebody to share with: one, two,
+/// four; in a crowd twice as many, for its thread has had some before it came. Fills the heap's cache and pops a
+/// block; null if the class has had its share, or if there is no memory.
+#[cold]
+#[inline(never)]
+pub(crate) fn refill(heap: &mut Heap, class: SizeClass) -> *mut Block {
+    let most = (SHARED_BYTES / class.block_size()).max(1);
+    let wanted = 1 << heap.ask_shared(class) << usize::from(in_use() > pool::CROWD);
+    let list = take(class, most.min(wanted));
+    if list.count == 0 { null_mut() } else { heap.refill_with(class, list) }
 }
 
 /// Gives back what the shared heap holds free.

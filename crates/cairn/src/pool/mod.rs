@@ -1,16 +1,20 @@
-//! Owns: the heaps there are: made once, used by one thread after another, never unmapped.
-//! Idea: a thread that comes takes the heap that one that left has warmed.
-//! Never: looks inside a heap in use.
+//! Owns: which heaps there are: those of threads, the shared one, and those that a fork has left behind.
+//! Idea: a heap is made once, used by one thread after another, and never unmapped. A thread that comes takes
+//!   the heap that one that left has warmed.
+//! Never: looks inside a heap that a thread uses.
 //! Threads: any; one lock.
-//! Checked: thread churn tests.
-//! Story: docs/design/shared-heap.md
+//! Checked: thread churn, idle thread and fork tests.
+//! Story: docs/design/shared-heap.md, docs/design/fork.md
 
-use super::Heap;
+pub(crate) mod salvage;
+pub(crate) mod shared;
+
 use crate::address_map;
-use crate::large;
+use crate::heap::{Heap, in_use, one_less, one_more, set_besides};
 use crate::os::Lock;
 use crate::reservation;
-use crate::sync::{Apart, AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
+use crate::{arena, heap, large, os};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -22,13 +26,6 @@ struct Pool {
 unsafe impl Send for Pool {}
 
 static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
-/// Heaps in use by threads. Relaxed: it decides only what is worth keeping; what is kept or let
-/// go is right either way.
-static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
-/// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
-/// falls idle may keep from others that come later.
-pub(super) const FULL_SLICES: usize = in_shuttle(256, 16);
-
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +45,7 @@ pub(crate) const CROWD: usize = in_shuttle(256, 1);
 pub(crate) fn take() -> *mut Heap {
     let heap = take_any(1);
     if !heap.is_null() {
-        IN_USE.0.fetch_add(1, Ordering::Relaxed);
+        one_more();
         // SAFETY: the caller's, who alone has it.
         unsafe { (*heap).thread = THREADS.fetch_add(1, Ordering::Relaxed) + 1 };
     }
@@ -96,7 +93,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
         point();
     }
     pool.free = heap;
-    IN_USE.0.fetch_sub(1, Ordering::Relaxed);
+    one_less();
 }
 
 /// Takes back a closed heap, which holds nothing.
@@ -106,30 +103,16 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
 pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     let mut pool = POOL.lock();
     // SAFETY: as above.
-    unsafe { heap.write(Heap { next: pool.free, ..Heap::EMPTY }) };
+    unsafe {
+        heap.write(Heap::EMPTY);
+        (*heap).next = pool.free;
+    }
     pool.free = heap;
 }
 
 /// Whether a heap waits for a thread.
 pub(crate) fn has_free() -> bool {
     !POOL.lock().free.is_null()
-}
-
-/// Heaps in use by threads.
-pub(crate) fn in_use() -> usize {
-    IN_USE.0.load(Ordering::Relaxed)
-}
-
-/// So many slices, divided by the heaps in use.
-pub(crate) fn share(slices: usize) -> usize {
-    slices / in_use().max(1)
-}
-
-/// What each heap in use may hold on to of full spans, in slices: half of the room if there are two,
-/// then less than its share. Threads that come one after the other and park keep what they might
-/// when they came: 9 MiB at most, however many.
-pub(super) fn full_share() -> usize {
-    share(share(2 * FULL_SLICES)).min(FULL_SLICES)
 }
 
 /// Checks the invariants of every heap in use. No other thread may be at work.
@@ -173,6 +156,12 @@ pub(crate) fn is_dead_owner(owner: u32) -> bool {
     address_map::heap_of_owner(owner).and_then(heap_at).is_some_and(|heap| is_dead(heap))
 }
 
+/// Says whether there are dead heaps: then upkeep looks for what they had.
+fn set_dead(dead: bool) {
+    DEAD.store(dead, Ordering::Relaxed);
+    set_besides(dead.then_some(salvage::step));
+}
+
 /// Whether there are dead heaps.
 pub(crate) fn has_dead() -> bool {
     DEAD.load(Ordering::Relaxed)
@@ -195,12 +184,12 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
             in_use += usize::from(!(*heap).is_shared);
         }
     }
-    if IN_USE.0.swap(in_use, Ordering::Relaxed) > in_use {
-        DEAD.store(true, Ordering::Relaxed);
+    if heap::settle_in_child(in_use) > in_use {
+        set_dead(true);
     }
     if POOL.settle_in_child() {
         // Another thread was taking a heap, or giving one back.
-        DEAD.store(true, Ordering::Relaxed);
+        set_dead(true);
         let mut pool = POOL.lock();
         pool.free = null_mut();
         for heap in (0..pool.made).filter_map(heap_at) {
@@ -233,11 +222,21 @@ pub(crate) fn bury() {
             large::drop_cached(&(*heap).large_cache);
             large::set_free(&(*heap).owned);
             let mut pool = POOL.lock();
-            heap.write(Heap { next: pool.free, ..Heap::EMPTY });
+            heap.write(Heap::EMPTY);
+            (*heap).next = pool.free;
             pool.free = heap;
         }
     }
-    DEAD.store(false, Ordering::Relaxed);
+    set_dead(false);
+}
+
+/// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
+/// not have; purges what has lain idle for a purge delay, a batch of it at each call; whether there is
+/// more to purge right now. Any thread, at any time.
+pub fn tick() -> bool {
+    salvage::step();
+    arena::tick(os::now_ms());
+    arena::in_debt()
 }
 
 /// Holds the lock, for tests.

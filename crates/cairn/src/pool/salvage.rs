@@ -6,10 +6,10 @@
 //! Checked: the fork tests; the models fork at every step.
 //! Story: docs/design/fork.md
 
-use super::pool;
 use crate::abandoned;
 use crate::address_map::{self, OWNER_HEAP_MIN, OWNER_LARGE};
 use crate::os::Lock;
+use crate::pool;
 use crate::span::Span;
 
 /// Where the search goes on, a slice; 0: at the beginning.

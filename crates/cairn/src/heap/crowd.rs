@@ -1,0 +1,46 @@
+//! Owns: how many heaps threads use, and what each of them may hold on to then.
+//! Idea: what one heap keeps others may need: the more there are, the less is worth keeping.
+//! Never: decides what is right: what is kept or let go is right either way.
+//! Threads: any.
+//! Checked: tests/heaps.rs.
+//! Story: docs/design/heap.md
+
+use crate::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
+
+/// Heaps in use by threads. Relaxed: it decides only what is worth keeping.
+static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+/// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
+/// falls idle may keep from others that come later.
+pub(super) const FULL_SLICES: usize = in_shuttle(256, 16);
+
+/// Heaps in use by threads.
+pub(crate) fn in_use() -> usize {
+    IN_USE.0.load(Ordering::Relaxed)
+}
+
+/// A thread has got a heap.
+pub(crate) fn one_more() {
+    IN_USE.0.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A thread has given its heap back.
+pub(crate) fn one_less() {
+    IN_USE.0.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// In a forked child: so many are in use; how many had been.
+pub(crate) fn settle_in_child(in_use: usize) -> usize {
+    IN_USE.0.swap(in_use, Ordering::Relaxed)
+}
+
+/// So many slices, divided by the heaps in use.
+pub(super) fn share(slices: usize) -> usize {
+    slices / in_use().max(1)
+}
+
+/// What each heap in use may hold on to of full spans, in slices: half of the room if there are two,
+/// then less than its share. Threads that come one after the other and park keep what they might
+/// when they came: 9 MiB at most, however many.
+pub(super) fn full_share() -> usize {
+    share(share(2 * FULL_SLICES)).min(FULL_SLICES)
+}
