@@ -12,9 +12,6 @@ use crate::size_class::{CLASS_COUNT, SizeClass};
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicUsize, Ordering};
 
-/// Candidates looked at for the fullest: bounds the time under the lock.
-const LOOK: usize = 8;
-
 struct AbandonedSpans {
     spans: Lock<SpanList>,
     /// The list's length; lets a refill pass by without the lock.
@@ -71,26 +68,22 @@ pub(crate) fn count(class: SizeClass) -> usize {
     ABANDONED[class.index()].count.load(Ordering::Relaxed)
 }
 
-/// Takes the fullest of a few spans of `class`, with what was pending; the caller owns it then.
+/// Takes the latest span of `class`, with what was pending; the caller owns it then.
 pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
     let abandoned = &ABANDONED[class.index()];
     let mut spans = abandoned.spans.lock();
-    let mut best: Option<(u32, *mut Span)> = None;
     let mut at = spans.first();
-    for _ in 0..LOOK {
-        if at.is_null() {
-            break;
+    while !at.is_null() {
+        // SAFETY: members are valid, and their links are the lock's.
+        let next = unsafe { SpanList::after(at) };
+        let taken = take(abandoned, &mut spans, at);
+        if taken.is_some() {
+            return taken;
         }
-        // SAFETY: members are valid, and their links and constant fields are the lock's.
-        let (live, next) = unsafe { ((*at).word().listed_live(), SpanList::after(at)) };
-        if let Some(live) = live
-            && best.is_none_or(|(most, _)| live > most)
-        {
-            best = Some((live, at));
-        }
+        // A push has claimed it: there are as many of these as threads that wait for the lock.
         at = next;
     }
-    take(abandoned, &mut spans, best?.1)
+    None
 }
 
 /// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for

@@ -44,7 +44,7 @@ use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at
 /// random; half of it evicts batches of one when 16 threads free to each other.
 const BATCHES: usize = in_shuttle(16, 2);
-/// Spans looked at in one step, for the fullest or for frees of others: bounds what one call pays.
+/// Spans looked at in one step for frees of others: bounds what one call pays.
 const LOOK: usize = 8;
 /// Usable spans of a class that a heap takes in, by freeing into them, while others might need
 /// them. More: what idle threads leave unusable grows; fewer: threads that exchange blocks abandon

@@ -24,8 +24,6 @@ const HOT_CARVE_BYTES: usize = 16384;
 const CARVE_BLOCKS: usize = in_shuttle(64, 3);
 /// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
 const SHARED_REFILLS: u8 = 3;
-/// Free blocks that make a span worth a refill.
-pub(super) const WORTHWHILE: u32 = 8;
 
 /// What a refill has found.
 struct Found {
@@ -41,8 +39,8 @@ impl Heap {
     //
     // refill             with a slow tick:
     //   active_frees     what was freed in the active span, by others too
-    //   partial_frees    another span of this heap, the fullest of a few
-    //   reclaim          a span that somebody has abandoned, the fullest of a few
+    //   partial_frees    another span of this heap
+    //   reclaim          a span that somebody has abandoned
     //   carve            untouched blocks of the active span, a page's worth
     //   carve_partial    the same of another span
     //   carve_new        a new span, from the arena
@@ -156,7 +154,7 @@ impl Heap {
     }
 
     fn partial_frees(&mut self, class: SizeClass) -> Chain {
-        let span = self.fullest_partial(class);
+        let span = self.usable_partial(class);
         if span.is_null() {
             return Chain::EMPTY;
         }
@@ -165,10 +163,8 @@ impl Heap {
         unsafe { (*span).take_local() }
     }
 
-    /// Of a few of its spans with free blocks the fullest that is worth a refill; else the one with
-    /// the most; null if there is none.
-    fn fullest_partial(&mut self, class: SizeClass) -> *mut Span {
-        let mut best: (i32, *mut Span) = (i32::MIN, null_mut());
+    /// The first of a few of its spans into which somebody has freed; null if there is none.
+    fn usable_partial(&mut self, class: SizeClass) -> *mut Span {
         let mut at = self.partial[class.index()].first();
         for _ in 0..LOOK {
             if at.is_null() {
@@ -179,16 +175,13 @@ impl Heap {
                 if !(*at).has_local_free() {
                     (*at).absorb((*at).collect());
                 }
-                let free = (*at).free() as i32;
-                let worthwhile = free >= WORTHWHILE as i32;
-                let rank = if worthwhile { -free } else { free - (1 << 16) };
-                if free > 0 && rank > best.0 {
-                    best = (rank, at);
+                if (*at).has_local_free() {
+                    return at;
                 }
                 at = SpanList::after(at);
             }
         }
-        best.1
+        null_mut()
     }
 
     fn reclaim(&mut self, class: SizeClass) -> Chain {

@@ -5,7 +5,6 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::refill::WORTHWHILE;
 use super::{Heap, LOOK, crowd};
 use crate::abandoned;
 use crate::os;
@@ -16,6 +15,9 @@ use core::ptr::null_mut;
 /// One empty span of a class may stay with its heap if it is no larger than the heap's share of
 /// this: up to eight heaps keep some, of at most 1 MiB in each.
 const SPARE_SLICES: usize = 8;
+
+/// Free blocks that make a full span worth a refill.
+const WORTHWHILE: u32 = 8;
 
 impl Heap {
     /// Makes `span`, which is in no list, the active one.

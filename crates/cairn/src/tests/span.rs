@@ -324,7 +324,7 @@ fn a_list_of_spans_is_a_list() {
 }
 
 #[test]
-fn the_fullest_abandoned_span_is_reclaimed() {
+fn the_latest_abandoned_span_is_reclaimed() {
     alone(|| {
         let class = class_of(1024);
         assert!(abandoned::reclaim(class).is_none());
@@ -337,7 +337,7 @@ fn the_fullest_abandoned_span_is_reclaimed() {
             assert_eq!(owner(span.index()), OWNER_ABANDONED);
             spans.push((&raw mut *span, all));
         }
-        // What is pending in the fullest makes it the second.
+        // What is pending comes with it.
         let (span, all) = &spans[2];
         // SAFETY: blocks of that span, in use; as below.
         unsafe {
@@ -354,7 +354,7 @@ fn the_fullest_abandoned_span_is_reclaimed() {
             abandoned::remove(*span, class);
             assert!(SpanList::after(*span).is_null());
         }
-        for (expected, pending) in [(1, 0), (2, 5), (0, 0)] {
+        for (expected, pending) in [(2, 5), (1, 0), (0, 0)] {
             let (span, chain) = abandoned::reclaim(class).expect("some are left");
             assert_eq!(span, spans[expected].0);
             assert_eq!(chain.count, pending);
