@@ -47,7 +47,7 @@ unsafe impl Sync for Header {}
 #[unsafe(export_name = "cairn_header")]
 pub static HEADER: Header = Header {
     magic: *b"CAIRNHDR",
-    version: 5,
+    version: 6,
     header_bytes: size_of::<Header>() as u32,
     map: &raw const address_map::MAP,
     classes: (&raw const CLASSES).cast(),

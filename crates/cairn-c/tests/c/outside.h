@@ -66,7 +66,7 @@ static inline void look(struct view *view, pid_t process, uintptr_t header)
     view->process = process;
     read_from(view, header, &view->header, sizeof view->header);
     CHECK(memcmp(view->header.magic, "CAIRNHDR", 8) == 0, "%.8s", view->header.magic);
-    CHECK(view->header.version == 5, "version %u", view->header.version);
+    CHECK(view->header.version == 6, "version %u", view->header.version);
     CHECK(view->header.header_bytes >= sizeof view->header, "%u", view->header.header_bytes);
     CHECK(view->header.class_count <= CLASSES_MAX, "%u classes", view->header.class_count);
     read_from(view, (uintptr_t)view->header.map, &view->map, sizeof view->map);
@@ -114,7 +114,7 @@ static inline size_t pending_of(const struct view *view, size_t index)
     size_t slice = index % view->header.section_slices;
     size_t place = slice / 64 * view->header.chunk_bytes + (slice % 8 * 8 + slice % 64 / 8) * sizeof word;
     read_from(view, at + place, &word, sizeof word);
-    return word >> 16 & 0xffff;
+    return word >> 16 & 0x7ff;
 }
 
 static inline void count_span(const struct view *view, size_t index, unsigned class, struct census *census)
