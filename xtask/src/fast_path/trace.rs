@@ -59,14 +59,6 @@ impl Display for Counts {
     }
 }
 
-/// Whose instructions are counted.
-pub(super) enum Target {
-    /// The C library the subject is linked with.
-    Glibc,
-    /// A library to preload, as an absolute path without symbolic links.
-    Preload(PathBuf),
-}
-
 /// The values of rax at the subject's marks.
 const BEGIN: u64 = 1;
 const END: u64 = 2;
@@ -74,17 +66,16 @@ const END: u64 = 2;
 const ABSENT: i32 = 77;
 
 /// Runs `subject` with `arguments` and returns what it executed between its marks, in order, for
-/// each of its two series; nothing when the function called is not the target's own.
+/// each of its two series; nothing when the function called is not the library's own. The library is
+/// preloaded, its path absolute and without symbolic links; without one it is the C library.
 pub(super) fn run<'a>(
     subject: &Path,
     arguments: impl Iterator<Item = &'a str>,
-    target: &Target,
+    library: Option<&Path>,
 ) -> Result<[Vec<Counts>; 2]> {
     let mut command = Command::new(subject);
     command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
-    if let Target::Preload(library) = target {
-        command.env("LD_PRELOAD", library);
-    }
+    command.envs(library.map(|library| ("LD_PRELOAD", library)));
     let mut tracee = Tracee::start(&mut command)?;
     let mut map = None;
     let mut counted = [Vec::new(), Vec::new()];
@@ -101,7 +92,7 @@ pub(super) fn run<'a>(
         }
         let map = match &mut map {
             Some(map) => map,
-            none => none.insert(Map::of(tracee.mappings()?, subject, target)?),
+            none => none.insert(Map::of(tracee.mappings()?, subject, library)?),
         };
         if !map.in_library(registers.rsi) {
             return Ok(Default::default());
@@ -118,12 +109,12 @@ struct Map {
 }
 
 impl Map {
-    fn of(mappings: Vec<MapRange>, subject: &Path, target: &Target) -> Result<Self> {
-        let is_target = |path: &&Path| match target {
-            Target::Glibc => path.ends_with("libc.so.6"),
-            Target::Preload(library) => path == library,
+    fn of(mappings: Vec<MapRange>, subject: &Path, library: Option<&Path>) -> Result<Self> {
+        let is_it = |path: &&Path| match library {
+            None => path.ends_with("libc.so.6"),
+            Some(library) => *path == library,
         };
-        let library = mappings.iter().filter_map(MapRange::filename).find(is_target);
+        let library = mappings.iter().filter_map(MapRange::filename).find(is_it);
         let library = library.context("the library under test was not loaded")?.to_owned();
         Ok(Self { mappings, library, subject: subject.to_owned() })
     }
