@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cmd!(shell, "cc -O1 -fno-builtin -o {subject} {source} -ldl").quiet().run()?;
 
     let mut columns = Vec::new();
-    for library in [&library::build()?.shared].into_iter().chain(&args.library) {
+    for library in [&library::build()?].into_iter().chain(&args.library) {
         // The C library is not preloaded, the subject is linked with it.
         let path = match library.to_str() {
             Some("glibc") => None,

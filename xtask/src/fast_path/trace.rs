@@ -77,7 +77,7 @@ pub(super) fn run<'a>(
     command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
     command.envs(library.map(|library| ("LD_PRELOAD", library)));
     let mut tracee = Tracee::start(&mut command)?;
-    let mut map = None;
+    let mut map = Map { mappings: Vec::new(), library: PathBuf::new(), subject: subject.into() };
     let mut counted = [Vec::new(), Vec::new()];
     loop {
         match tracee.resume()? {
@@ -90,14 +90,19 @@ pub(super) fn run<'a>(
         if registers.rax != BEGIN {
             continue;
         }
-        let map = match &mut map {
-            Some(map) => map,
-            none => none.insert(Map::of(tracee.mappings()?, subject, library)?),
-        };
+        if map.mappings.is_empty() {
+            map.mappings = tracee.mappings()?;
+            let is_it = |path: &&Path| match library {
+                None => path.ends_with("libc.so.6"),
+                Some(library) => *path == library,
+            };
+            let found = map.mappings.iter().filter_map(MapRange::filename).find(is_it);
+            map.library = found.context("the library under test was not loaded")?.to_owned();
+        }
         if !map.in_library(registers.rsi) {
             return Ok(Default::default());
         }
-        counted[registers.rdi as usize].push(count(&mut tracee, map)?);
+        counted[registers.rdi as usize].push(count(&mut tracee, &map)?);
     }
 }
 
@@ -109,16 +114,6 @@ struct Map {
 }
 
 impl Map {
-    fn of(mappings: Vec<MapRange>, subject: &Path, library: Option<&Path>) -> Result<Self> {
-        let is_it = |path: &&Path| match library {
-            None => path.ends_with("libc.so.6"),
-            Some(library) => *path == library,
-        };
-        let library = mappings.iter().filter_map(MapRange::filename).find(is_it);
-        let library = library.context("the library under test was not loaded")?.to_owned();
-        Ok(Self { mappings, library, subject: subject.to_owned() })
-    }
-
     fn in_library(&self, address: u64) -> bool {
         in_object(&self.mappings, &self.library, address)
     }
