@@ -30,22 +30,9 @@ pub enum Shape {
     LarsonLike,
     /// One thread allocates for all others, 8 blocks at a time.
     OneToAll,
-    /// The threads take turns at writing one line, and have a block each time; a check of
-    /// the model, since what moves is known exactly.
-    PingPong,
 }
 
 impl Shape {
-    /// Those that say something about an allocator.
-    pub const ALL: [Shape; 6] = [
-        Shape::Local,
-        Shape::Pairs,
-        Shape::AnyConsumer,
-        Shape::Swap,
-        Shape::LarsonLike,
-        Shape::OneToAll,
-    ];
-
     /// Its name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())

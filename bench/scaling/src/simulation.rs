@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use stepper::{Registers, Step, Tracee, in_object};
+use stepper::{Mnemonic, Registers, Step, Tracee, in_object};
 
 /// Bytes in a block.
 const SIZE: usize = 64;
@@ -110,9 +110,7 @@ fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
     command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * plan.threads));
     // Time goes on while threads stand still: nothing is given back by it.
     command.env("CAIRN_PURGE_DELAY", "1000000000s");
-    if let Some(library) = library {
-        command.env("LD_PRELOAD", library);
-    }
+    command.envs(library.map(|library| ("LD_PRELOAD", library)));
     command.spawn().with_context(|| format!("cannot start {}", plan.probe.display()))
 }
 
@@ -167,14 +165,9 @@ impl Simulation {
             let registers = tracee.registers(at)?;
             Ok(Core { registers, call: None, state: State::Running, last: 0 })
         };
-        Ok(Simulation {
-            cores: (0..plan.threads).map(core).collect::<Result<_>>()?,
-            tracee,
-            ready,
-            directory: Directory::default(),
-            account: Account::default(),
-            round: 0,
-        })
+        let cores = (0..plan.threads).map(core).collect::<Result<_>>()?;
+        let (directory, account) = Default::default();
+        Ok(Simulation { cores, tracee, ready, directory, account, round: 0 })
     }
 
     fn run(mut self, plan: &Plan) -> Result<Account> {
@@ -248,11 +241,11 @@ impl Simulation {
             self.account.locked += u64::from(step.locked);
         }
         self.access_memory(at, &step);
-        let stepped = self.tracee.step(at, step.is_system_call())?;
+        let stepped = self.tracee.step(at, step.mnemonic == Mnemonic::Syscall)?;
         let core = &mut self.cores[at];
         core.arrive(stepped);
         core.last = code;
-        if step.is_pause() {
+        if step.mnemonic == Mnemonic::Pause {
             core.state = State::Asleep(self.round + PAUSE[usize::from(inside)]);
         }
         Ok(())

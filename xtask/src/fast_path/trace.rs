@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use stepper::{FlowControl, MapRange, Step, Stop, Tracee, in_object};
+use stepper::{FlowControl, MapRange, Mnemonic, Step, Stop, Tracee, in_object};
 
 /// What one call executed inside the library under test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -131,7 +131,7 @@ fn count(tracee: &mut Tracee, map: &Map) -> Result<Counts> {
     loop {
         let address = registers.rip;
         let step = tracee.decoded(address)?;
-        if step.is_breakpoint() && map.in_subject(address) {
+        if step.mnemonic == Mnemonic::Int3 && map.in_subject(address) {
             ensure!(registers.rax == END, "a mark inside a counted stretch");
             registers.rip += 1;
             tracee.set_registers(0, registers)?;
