@@ -6,6 +6,7 @@ use crate::result::{LabResult, SUBJECT};
 use crate::table::{self, bounded, ratio};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -41,13 +42,11 @@ pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, Str
 
 /// The command that installs everything that can take part.
 pub fn packages() -> String {
-    let peers = allocators::packages();
-    let mut all: Vec<&str> = programs::packages().chain(peers).collect();
-    all.sort_unstable();
-    all.dedup();
+    let peers = allocators::packages().expect("peers.toml can be read");
+    let all = programs::packages().map(str::to_owned).chain(peers);
     let mut text = String::from("```sh\napt-get install");
     let mut width = 0;
-    for package in all {
+    for package in all.collect::<BTreeSet<String>>() {
         if width + package.len() > 80 {
             text.push_str(" \\\n   ");
             width = 0;
@@ -68,16 +67,10 @@ pub fn headline(result: &LabResult) -> String {
     let mut text = String::from("| allocator | time | memory |\n| --- | ---: | ---: |\n");
     for (column, allocator) in result.allocators.iter().enumerate() {
         if named(&allocator.name) {
-            let mean =
-                |table| means(&lines, table, column).as_ref().map_or("-".to_owned(), bounded);
-            let _ = writeln!(
-                text,
-                "| {} {} | {} | {} |",
-                allocator.name,
-                number(&allocator.version),
-                mean(Table::Time),
-                mean(Table::Memory)
-            );
+            let (name, version) = (&allocator.name, number(&allocator.version));
+            let [time, memory] = [Table::Time, Table::Memory]
+                .map(|table| means(&lines, table, column).as_ref().map_or("-".to_owned(), bounded));
+            let _ = writeln!(text, "| {name} {version} | {time} | {memory} |");
         }
     }
     let rows = |table| lines.iter().filter(|line| line.table == table).count();
