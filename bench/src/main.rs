@@ -77,7 +77,8 @@ enum Command {
 
 #[derive(Args, Clone)]
 struct RunArgs {
-    /// Small sizes, few rounds: some ten minutes once the peers are built (the default).
+    /// Small sizes, few rounds: some ten minutes once the peers are built (the default). `taskset`
+    /// in front of any run keeps it to some processors.
     #[arg(long)]
     quick: bool,
     /// Full sizes, more rounds. Can be stopped at any time; the same command goes on.
@@ -101,18 +102,12 @@ struct RunArgs {
     /// Threads, where a case does not fix their number [default: the machine's cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Run everything on these processors only (comma-separated).
-    #[arg(long, value_name = "CPU", value_delimiter = ',')]
-    pin: Vec<usize>,
     /// Seconds after which a single run is stopped.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     timeout: f64,
     /// Resident MiB at which a single run is stopped [default: 60% of what is available]
     #[arg(long, value_name = "MIB")]
     memory: Option<f64>,
-    /// Where the result goes; the report goes beside it [default: in target/lab]
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
     /// Print the tables as Markdown.
     #[arg(long)]
     markdown: bool,
@@ -202,7 +197,6 @@ fn run(arguments: &RunArgs) -> Result<()> {
     };
     let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
     ensure!(!entries.is_empty(), "no case matches; see `list`");
-    pin(&arguments.pin)?;
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
@@ -254,7 +248,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         allocators: candidates.iter().map(|candidate| candidate.public.clone()).collect(),
         cases,
     };
-    let json = arguments.json.clone().unwrap_or(directory.join(format!("{name}.json")));
+    let json = directory.join(format!("{name}.json"));
     result.write(&json)?;
     journal.finish()?;
     tell(&result, &json, arguments.markdown)
@@ -279,14 +273,4 @@ const MORE_CORES: &str = "more cores than there are (cargo run --release -p cair
 fn command_line() -> String {
     let arguments = std::env::args().skip(1);
     ["cairn-bench".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
-}
-
-/// Binds this process, and so all that it starts, to processors.
-fn pin(processors: &[usize]) -> Result<()> {
-    if processors.is_empty() {
-        return Ok(());
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    processors.iter().for_each(|&processor| set.set(processor));
-    rustix::thread::sched_setaffinity(None, &set).context("cannot bind to these processors")
 }

@@ -5,7 +5,7 @@ mod command {
     use anyhow::{Context, Result};
     use cairn_scaling::probe::{self, Shape};
     use cairn_scaling::simulation::{self, Account, Plan};
-    use clap::{Parser, Subcommand, ValueEnum};
+    use clap::{Parser, ValueEnum};
     use std::path::Path;
 
     /// Count locked instructions and cache-line transfers of allocators, by simulation.
@@ -24,26 +24,15 @@ mod command {
         /// 2, 8 and 32 threads, and fewer operations.
         #[arg(long)]
         quick: bool,
-        #[command(subcommand)]
-        command: Option<Command>,
-    }
-
-    #[derive(Subcommand)]
-    enum Command {
-        /// Be the traced program.
-        #[command(hide = true)]
-        Probe {
-            /// What to run.
-            order: String,
-        },
     }
 
     /// The main function.
     pub(crate) fn main() -> Result<()> {
-        let mut cli = Cli::parse();
-        if let Some(Command::Probe { order }) = cli.command {
+        // The traced program is this one, too.
+        if let Ok(order) = std::env::var(probe::ORDER) {
             return probe::run(&order);
         }
+        let mut cli = Cli::parse();
         if cli.library.is_empty() {
             cli.library.push("glibc".to_owned());
         }

@@ -39,7 +39,10 @@ impl Shape {
     }
 }
 
-/// What to run; the probe's argument, as JSON.
+/// The probe's variable: an [`Order`] as JSON.
+pub const ORDER: &str = "CAIRN_SCALING_PROBE";
+
+/// What to run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Who frees what.

@@ -1,7 +1,7 @@
 //! One core per thread, each executing an instruction or a few in its turn.
 
 use crate::coherence::{Directory, Line};
-use crate::probe::{Order, Ready, Shape};
+use crate::probe::{self, Order, Ready, Shape};
 use anyhow::{Context, Result, ensure};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{BufRead, BufReader};
@@ -102,8 +102,8 @@ fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
     let warm_up = (200_000 / plan.threads as u64).max(4_000);
     let order = Order { shape: plan.shape, threads: plan.threads, size: SIZE, warm_up };
     let mut command = Command::new(&plan.probe);
-    command.arg("probe").arg(serde_json::to_string(&order)?);
-    command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.env_clear().env(probe::ORDER, serde_json::to_string(&order)?);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Two libraries ask how many cores there are; they are told what they would make of one
     // for each thread.
     command.env("MALLOC_CONF", format!("narenas:{}", 4 * plan.threads));
