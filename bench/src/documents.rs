@@ -1,7 +1,7 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use crate::allocators;
-use crate::evaluate::{self, Entry, Line, Mean, Standing, mean};
+use crate::evaluate::{self, Entry, Standing, mean_of};
 use crate::result::{LabResult, SUBJECT};
 use crate::table::{self, bounded, ratio};
 use anyhow::{Context, Result};
@@ -68,8 +68,9 @@ pub fn headline(result: &LabResult) -> String {
     for (column, allocator) in result.allocators.iter().enumerate() {
         if named(&allocator.name) {
             let (name, version) = (&allocator.name, number(&allocator.version));
-            let [time, memory] = [Table::Time, Table::Memory]
-                .map(|table| means(&lines, table, column).as_ref().map_or("-".to_owned(), bounded));
+            let [time, memory] = [Table::Time, Table::Memory].map(|table| {
+                mean_of(&lines, table, column).as_ref().map_or("-".to_owned(), bounded)
+            });
             let _ = writeln!(text, "| {name} {version} | {time} | {memory} |");
         }
     }
@@ -97,7 +98,7 @@ pub fn standings(result: &LabResult) -> String {
     text += &"|---:".repeat(tables.len() + 1);
     text += "|\n";
     for (column, allocator) in result.allocators.iter().enumerate() {
-        let means: Vec<_> = tables.iter().map(|&table| means(&lines, table, column)).collect();
+        let means: Vec<_> = tables.iter().map(|&table| mean_of(&lines, table, column)).collect();
         let failed: usize = means.iter().flatten().map(|mean| mean.failed).sum();
         let means: Vec<String> =
             means.iter().map(|mean| mean.as_ref().map_or("-".to_owned(), bounded)).collect();
@@ -177,10 +178,6 @@ pub fn scaling(result: &LabResult) -> String {
         }
     }
     text
-}
-
-fn means(lines: &[Line<'_>], table: Table, column: usize) -> Option<Mean> {
-    mean(lines.iter().filter(|line| line.table == table), column)
 }
 
 /// A version without the project's name before it: "3.3.2" of "mimalloc 3.3.2".

@@ -129,7 +129,12 @@ pub fn lines(result: &LabResult) -> Vec<Line<'_>> {
     rows.map(|(case, row)| line(&result.allocators, case, row)).collect()
 }
 
-/// The mean of the allocator in this column over lines of one table; none without a value.
+/// The mean of the allocator in this column over the lines of a table; none without a value.
+pub fn mean_of(lines: &[Line<'_>], table: Table, column: usize) -> Option<Mean> {
+    mean(lines.iter().filter(|line| line.table == table), column)
+}
+
+/// The mean of the allocator in this column over lines of one table, or a part of it; none without a value.
 pub fn mean<'a>(lines: impl Iterator<Item = &'a Line<'a>>, column: usize) -> Option<Mean> {
     let (mut ratios, mut bounds, mut failed) = (Vec::new(), 0, 0);
     for line in lines {

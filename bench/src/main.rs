@@ -24,13 +24,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the tables of a result.
+    /// Print the tables of a result, as Markdown.
     Table {
         /// A result.
         result: PathBuf,
-        /// As Markdown.
-        #[arg(long)]
-        markdown: bool,
         /// Only cases whose name contains one of these (comma-separated).
         #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
         only: Vec<String>,
@@ -51,7 +48,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Tell what became better and worse from one result to another.
+    /// Tell what became better and worse from one result to another, as Markdown.
     Compare {
         /// The earlier result.
         old: PathBuf,
@@ -60,9 +57,6 @@ enum Command {
         /// Of this allocator.
         #[arg(long, value_name = "NAME", default_value = SUBJECT)]
         allocator: String,
-        /// As Markdown.
-        #[arg(long)]
-        markdown: bool,
     },
     /// List the cases.
     List,
@@ -108,9 +102,6 @@ struct RunArgs {
     /// Resident MiB at which a single run is stopped [default: 60% of what is available]
     #[arg(long, value_name = "MIB")]
     memory: Option<f64>,
-    /// Print the tables as Markdown.
-    #[arg(long)]
-    markdown: bool,
 }
 
 fn named(argument: &str) -> Result<(String, PathBuf), String> {
@@ -122,11 +113,11 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     let Some(command) = cli.command else { return run(&cli.run) };
     match command {
-        Command::Table { result, markdown, only } => {
+        Command::Table { result, only } => {
             let mut result = LabResult::read(&result)?;
             result.cases.retain(|case| is_named(&case.case.name, &only));
             ensure!(!result.cases.is_empty(), "no case matches; see `list`");
-            println!("{}", table::print(&result, markdown));
+            println!("{}", table::print(&result));
             Ok(())
         }
         Command::Report { result, output } => {
@@ -141,9 +132,9 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Command::Compare { old, new, allocator, markdown } => {
+        Command::Compare { old, new, allocator } => {
             let (old, new) = (LabResult::read(&old)?, LabResult::read(&new)?);
-            println!("{}", compare::compare(&old, &new, &allocator)?.print(markdown));
+            println!("{}", compare::compare(&old, &new, &allocator)?.print());
             Ok(())
         }
         Command::List => {
@@ -251,17 +242,12 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let json = directory.join(format!("{name}.json"));
     result.write(&json)?;
     journal.finish()?;
-    tell(&result, &json, arguments.markdown)
-}
-
-/// Prints the result, and writes its report beside it.
-fn tell(result: &LabResult, json: &Path, markdown: bool) -> Result<()> {
-    println!("{}", table::print(result, markdown));
+    println!("{}", table::print(&result));
     println!("\nresult: {}", json.display());
     let page = json.with_extension("html");
-    report::write(result, &page)?;
+    report::write(&result, &page)?;
     println!("report: {}", page.display());
-    let left_out = if result.quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
+    let left_out = if quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
     println!("not run here: {left_out}");
     Ok(())
 }

@@ -36,9 +36,8 @@ const FOUND: i32 = 99;
 /// Has valgrind leave cairn's functions in place: cairn itself runs under the tool.
 const CAIRN_RUNS: &str = "--soname-synonyms=somalloc=nouserintercepts";
 
-/// Programs of our own, seen from the folder of the C layer's tests.
-const FAULTY: &str = "../../../../xtask/src/sanitizers/faulty.c";
-const THREADS: &str = "../../../../xtask/src/sanitizers/threads.c";
+/// A program of our own, seen from the folder of the C layer's tests.
+const FAULTY: &str = "../../../../xtask/src/faulty.c";
 
 /// A mistake, and what memcheck says of it.
 const MISTAKES: [(&str, &str); 6] = [
@@ -207,12 +206,12 @@ fn clean(ended: &Ended) -> Result<()> {
 /// A program with threads: valgrind's heap in place of cairn, so that what is reported is the
 /// program's. Cairn itself is not for these tools: they know locks, not atomic words.
 fn helgrind(workshop: &Workshop, steps: &mut Steps) -> Result<()> {
-    let program = workshop.build(THREADS, Loading::Preloaded)?;
+    let program = workshop.build(FAULTY, Loading::Preloaded)?;
     for (tool, words) in [("helgrind", "Possible data race"), ("drd", "Conflicting")] {
-        for case in ["clean", "race"] {
+        for case in ["threads", "race"] {
             let mut command = valgrind(tool, &[], Some(&workshop.library()));
             command.arg(&program).arg(case);
-            steps.run(&format!("{tool}, threads.c, {case}"), command, |ended| {
+            steps.run(&format!("{tool}, faulty.c, {case}"), command, |ended| {
                 if case == "race" {
                     ensure!(ended.output.contains(words), "the race is not found");
                     return Ok("the race is found".to_owned());
