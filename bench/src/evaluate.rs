@@ -288,6 +288,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::result::{FORMAT, Form};
+    use crate::table;
     use cairn_workloads::case::{Case, Group};
     use std::collections::BTreeMap;
 
@@ -365,7 +366,10 @@ pub(crate) mod tests {
         );
         assert!((line.noise - 0.03).abs() < 1e-9);
         assert_eq!(line.standing(), Standing::Loses);
+        let shown: Vec<String> = line.entries.iter().map(table::show).collect();
+        assert_eq!(shown, ["1.00", "1.02 = !", "≥20.0", "crash", "-", "1.10"]);
         assert_eq!(failures(&result).len(), 3);
+        assert!(table::print(&result).contains("d on case: signal 11"));
     }
 
     #[test]

@@ -242,12 +242,17 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let json = directory.join(format!("{name}.json"));
     result.write(&json)?;
     journal.finish()?;
-    println!("{}", table::print(&result));
+    tell(&result, &json)
+}
+
+/// Prints the result, and writes its report beside it.
+fn tell(result: &LabResult, json: &Path) -> Result<()> {
+    println!("{}", table::print(result));
     println!("\nresult: {}", json.display());
     let page = json.with_extension("html");
-    report::write(&result, &page)?;
+    report::write(result, &page)?;
     println!("report: {}", page.display());
-    let left_out = if quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
+    let left_out = if result.quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
     println!("not run here: {left_out}");
     Ok(())
 }

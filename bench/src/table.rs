@@ -120,28 +120,3 @@ pub fn ratio(value: f64) -> String {
         _ => format!("{value:.0}"),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::evaluate::tests::result;
-    use programs::process::Failure;
-
-    #[test]
-    fn every_kind_of_entry_is_shown() {
-        let crash = Failure::Crash { status: "signal 11".into(), message: String::new() };
-        let slow = Failure::Timeout { seconds: 2.0, mib: 1.0 };
-        let result = result(&[
-            ("a", &[100.0], &[]),
-            ("b", &[100.9], std::slice::from_ref(&crash)),
-            ("c", &[], &[slow]),
-            ("d", &[], std::slice::from_ref(&crash)),
-            ("e", &[], &[]),
-            (SUBJECT, &[110.0], &[]),
-        ]);
-        let shown: Vec<String> = evaluate::lines(&result)[0].entries.iter().map(show).collect();
-        assert_eq!(shown, ["1.00", "1.01 = !", "≥20.0", "crash", "-", "1.10"]);
-        let text = print(&result);
-        assert!(text.contains("d on case: signal 11"), "{text}");
-    }
-}

@@ -68,12 +68,9 @@ pub struct Ready {
     pub threads: Vec<i32>,
 }
 
-/// The least that a block has room for: its size.
-const LEAST: usize = 8;
-
 /// A block that carries its size in its first eight bytes.
 ///
-/// Invariant 1: a live block from malloc that belongs to this value alone, of at least
+/// Invariant 1: a live block from malloc that belongs to this value alone, of more than
 /// 8 bytes, the first eight of which are its size.
 struct Block(NonNull<usize>);
 
@@ -81,16 +78,16 @@ impl Block {
     /// Allocates; writes the first word and the last byte.
     #[inline(always)]
     fn new(size: usize) -> Block {
-        let size = size.max(LEAST);
+        assert!(size > size_of::<usize>());
         // SAFETY: malloc takes any size.
         let raw = black_box(unsafe { libc::malloc(size) });
         let block = NonNull::new(raw.cast::<usize>()).expect("memory for a block");
-        if size > LEAST {
-            // SAFETY: the last byte of a fresh block.
-            unsafe { block.cast::<u8>().add(size - 1).write_volatile(1) };
+        // SAFETY: the last byte of a fresh block, and its first word: malloc aligns those of 8 bytes
+        // and more to 8 or more.
+        unsafe {
+            block.cast::<u8>().add(size - 1).write_volatile(1);
+            block.write_volatile(size);
         }
-        // SAFETY: a fresh block of at least 8 bytes; malloc aligns those to 8 or more.
-        unsafe { block.write_volatile(size) };
         Block(block)
     }
 

@@ -82,14 +82,8 @@ pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Account> {
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
     let library = library.transpose()?;
     let mut child = spawn(plan, library.as_deref())?;
-    let ready = match greeting(&mut child) {
-        Ok(ready) => ready,
-        Err(error) => {
-            // Without its greeting there is nothing to be traced.
-            child.kill().and_then(|()| child.wait())?;
-            return Err(error);
-        }
-    };
+    // If this fails the child's input ends, and so does the child.
+    let ready = greeting(&mut child)?;
     let tracee = Tracee::attach(child, &ready.threads)?;
     tracee.write(ready.traced, &[1])?;
     let code = tracee.mappings()?;
