@@ -59,37 +59,10 @@ impl Candidate {
 /// Ends the names of allocators that Debian builds too: a check on the lab's own builds.
 pub const AGAIN: &str = "-deb";
 
-/// Peers taken from their Debian packages: name, package, library, what it is.
-const PACKAGED: &[[&str; 4]] = &[
-    [
-        "gperftools",
-        "libtcmalloc-minimal4",
-        "libtcmalloc_minimal.so.4",
-        "The first tcmalloc, from before Google's present one.",
-    ],
-    [
-        "tbb",
-        "libtbbmalloc2",
-        "libtbbmalloc_proxy.so.2",
-        "Intel's scalable allocator, by its malloc proxy.",
-    ],
-    [
-        "jemalloc-deb",
-        "libjemalloc2",
-        "libjemalloc.so.2",
-        "jemalloc as Debian builds it: a check on the lab's own build.",
-    ],
-    [
-        "mimalloc-deb",
-        "libmimalloc2.0",
-        "libmimalloc.so.2",
-        "mimalloc 2 as Debian builds it: a check on the lab's own build.",
-    ],
-];
-
 /// Debian's packages of allocators, and of what builds the others.
-pub fn packages() -> impl Iterator<Item = &'static str> {
-    PACKAGED.iter().map(|[_, package, ..]| *package).chain(["clang", "cmake", "make"])
+pub fn packages() -> Result<Vec<String>> {
+    let packaged = Peers::read()?.packaged.into_iter().map(|peer| peer.package);
+    Ok(packaged.chain(["clang", "cmake", "make"].map(str::to_owned)).collect())
 }
 
 /// One `[[peer]]` of `peers.toml`.
@@ -112,9 +85,25 @@ struct Peer {
     build_environment: BTreeMap<String, String>,
 }
 
+/// One `[[packaged]]`.
+#[derive(Deserialize)]
+struct Packaged {
+    name: String,
+    package: String,
+    library: String,
+    about: String,
+}
+
 #[derive(Deserialize)]
 struct Peers {
     peer: Vec<Peer>,
+    packaged: Vec<Packaged>,
+}
+
+impl Peers {
+    fn read() -> Result<Peers> {
+        toml::from_str(include_str!("../peers/peers.toml")).context("peers.toml")
+    }
 }
 
 /// The two forms' packages in `peers/`, and what each makes.
@@ -166,8 +155,7 @@ impl Workshop {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<Candidate>> {
         let cairn = self.target.join("release/libcairn.so");
-        let text = std::fs::read_to_string(self.bench.join("peers/peers.toml"))?;
-        let peers: Peers = toml::from_str(&text).context("peers.toml")?;
+        let Peers { peer: peers, packaged: from_debian } = Peers::read()?;
         let mut all = Vec::new();
         let mut progress = Progress::of_runs(0);
         if wanted(SUBJECT) {
@@ -185,13 +173,13 @@ impl Workshop {
             progress.step("building the workloads with glibc linked in");
             all.push(self.engine(glibc(), &BTreeMap::new()));
         }
-        let peers: Vec<&Peer> = peers.peer.iter().filter(|peer| wanted(&peer.name)).collect();
+        let peers: Vec<&Peer> = peers.iter().filter(|peer| wanted(&peer.name)).collect();
         for (before, peer) in peers.iter().enumerate() {
             let (number, count) = (before + 1, peers.len());
             progress.step(&format!("building {}, peer {number} of {count}", peer.name));
             all.push(self.peer(peer));
         }
-        all.extend(PACKAGED.iter().filter(|p| wanted(p[0])).map(packaged));
+        all.extend(from_debian.iter().filter(|peer| wanted(&peer.name)).map(packaged));
         for (name, path) in named {
             let source = path.display().to_string();
             let extra = Candidate::new(name, "", &source, "Given on the command line.");
@@ -288,7 +276,7 @@ fn glibc() -> Candidate {
     Candidate::new("glibc", &version, "the system's", "The C library's own malloc.")
 }
 
-fn packaged(&[name, package, library, about]: &[&str; 4]) -> Candidate {
+fn packaged(Packaged { name, package, library, about }: &Packaged) -> Candidate {
     let path = dpkg("dpkg", &["-L", package])
         .and_then(|files| files.lines().map(PathBuf::from).find(|file| file.ends_with(library)));
     let version = query_version(package).unwrap_or_else(|| "unknown version".into());

@@ -173,8 +173,8 @@ fn change(sides: [Option<&Line<'_>>; 2], columns: [usize; 2], peers: &[[usize; 2
 }
 
 impl Comparison {
-    /// As text, or as Markdown.
-    pub fn print(&self, markdown: bool) -> String {
+    /// As Markdown.
+    pub fn print(&self) -> String {
         let mut out: Vec<String> = self.warnings.clone();
         out.extend(self.means.iter().map(|(table, means)| self.mean(*table, means)));
         for (table, _) in &self.means {
@@ -183,7 +183,7 @@ impl Comparison {
                 rows.partition(|change| change.verdict == Verdict::Same);
             out.push(format!("\n### {}\n", title(*table)));
             if !told.is_empty() {
-                out.push(print_rows(&told, markdown));
+                out.push(print_rows(&told));
             }
             out.push(format!("{} rows within the noise.", same.len()));
         }
@@ -212,7 +212,7 @@ impl Comparison {
     }
 }
 
-fn print_rows(changes: &[&Change], markdown: bool) -> String {
+fn print_rows(changes: &[&Change]) -> String {
     let header = ["", "verdict", "before", "after", "change", "others", "net", "noise"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for change in changes {
@@ -231,7 +231,7 @@ fn print_rows(changes: &[&Change], markdown: bool) -> String {
             format!("{:.0}%", change.noise * 100.0),
         ]);
     }
-    laid_out(rows, 2, markdown)
+    laid_out(rows, 2)
 }
 
 #[cfg(test)]
@@ -288,7 +288,7 @@ mod tests {
     fn the_text_tells_means_and_rows() {
         let old = result(&[("a", &[200.0], &[]), (SUBJECT, &[100.0], &[])]);
         let new = result(&[("a", &[200.0], &[]), (SUBJECT, &[150.0], &[])]);
-        let text = compare(&old, &new, SUBJECT).unwrap().print(true);
+        let text = compare(&old, &new, SUBJECT).unwrap().print();
         assert!(
             text.contains("- Time: mean over the frontier 0.50 -> 0.75; over the 1 rows"),
             "{text}"

@@ -1,11 +1,12 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use crate::allocators;
-use crate::evaluate::{self, Entry, Line, Mean, Standing, mean};
+use crate::evaluate::{self, Entry, Standing, mean_of};
 use crate::result::{LabResult, SUBJECT};
 use crate::table::{self, bounded, ratio};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -41,13 +42,11 @@ pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, Str
 
 /// The command that installs everything that can take part.
 pub fn packages() -> String {
-    let peers = allocators::packages();
-    let mut all: Vec<&str> = programs::packages().chain(peers).collect();
-    all.sort_unstable();
-    all.dedup();
+    let peers = allocators::packages().expect("peers.toml can be read");
+    let all = programs::packages().map(str::to_owned).chain(peers);
     let mut text = String::from("```sh\napt-get install");
     let mut width = 0;
-    for package in all {
+    for package in all.collect::<BTreeSet<String>>() {
         if width + package.len() > 80 {
             text.push_str(" \\\n   ");
             width = 0;
@@ -68,16 +67,11 @@ pub fn headline(result: &LabResult) -> String {
     let mut text = String::from("| allocator | time | memory |\n| --- | ---: | ---: |\n");
     for (column, allocator) in result.allocators.iter().enumerate() {
         if named(&allocator.name) {
-            let mean =
-                |table| means(&lines, table, column).as_ref().map_or("-".to_owned(), bounded);
-            let _ = writeln!(
-                text,
-                "| {} {} | {} | {} |",
-                allocator.name,
-                number(&allocator.version),
-                mean(Table::Time),
-                mean(Table::Memory)
-            );
+            let (name, version) = (&allocator.name, number(&allocator.version));
+            let [time, memory] = [Table::Time, Table::Memory].map(|table| {
+                mean_of(&lines, table, column).as_ref().map_or("-".to_owned(), bounded)
+            });
+            let _ = writeln!(text, "| {name} {version} | {time} | {memory} |");
         }
     }
     let rows = |table| lines.iter().filter(|line| line.table == table).count();
@@ -104,7 +98,7 @@ pub fn standings(result: &LabResult) -> String {
     text += &"|---:".repeat(tables.len() + 1);
     text += "|\n";
     for (column, allocator) in result.allocators.iter().enumerate() {
-        let means: Vec<_> = tables.iter().map(|&table| means(&lines, table, column)).collect();
+        let means: Vec<_> = tables.iter().map(|&table| mean_of(&lines, table, column)).collect();
         let failed: usize = means.iter().flatten().map(|mean| mean.failed).sum();
         let means: Vec<String> =
             means.iter().map(|mean| mean.as_ref().map_or("-".to_owned(), bounded)).collect();
@@ -184,10 +178,6 @@ pub fn scaling(result: &LabResult) -> String {
         }
     }
     text
-}
-
-fn means(lines: &[Line<'_>], table: Table, column: usize) -> Option<Mean> {
-    mean(lines.iter().filter(|line| line.table == table), column)
 }
 
 /// A version without the project's name before it: "3.3.2" of "mimalloc 3.3.2".

@@ -129,7 +129,12 @@ pub fn lines(result: &LabResult) -> Vec<Line<'_>> {
     rows.map(|(case, row)| line(&result.allocators, case, row)).collect()
 }
 
-/// The mean of the allocator in this column over lines of one table; none without a value.
+/// The mean of the allocator in this column over the lines of a table; none without a value.
+pub fn mean_of(lines: &[Line<'_>], table: Table, column: usize) -> Option<Mean> {
+    mean(lines.iter().filter(|line| line.table == table), column)
+}
+
+/// The mean of the allocator in this column over lines of one table, or a part of it; none without a value.
 pub fn mean<'a>(lines: impl Iterator<Item = &'a Line<'a>>, column: usize) -> Option<Mean> {
     let (mut ratios, mut bounds, mut failed) = (Vec::new(), 0, 0);
     for line in lines {
@@ -283,6 +288,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
     use crate::result::{FORMAT, Form};
+    use crate::table;
     use cairn_workloads::case::{Case, Group};
     use std::collections::BTreeMap;
 
@@ -360,7 +366,10 @@ pub(crate) mod tests {
         );
         assert!((line.noise - 0.03).abs() < 1e-9);
         assert_eq!(line.standing(), Standing::Loses);
+        let shown: Vec<String> = line.entries.iter().map(table::show).collect();
+        assert_eq!(shown, ["1.00", "1.02 = !", "≥20.0", "crash", "-", "1.10"]);
         assert_eq!(failures(&result).len(), 3);
+        assert!(table::print(&result).contains("d on case: signal 11"));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //!   progress     how far a run is
 //! result       the file with everything measured
 //! evaluate     rows, ratios, ties, means
-//!   table        for the terminal, and as Markdown
+//!   table        as Markdown, for the terminal too
 //!   report/      the HTML page, its charts, and these as pictures
 //!   compare      two results
 //!   documents    the generated parts of the project's pages

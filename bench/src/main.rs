@@ -24,13 +24,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the tables of a result.
+    /// Print the tables of a result, as Markdown.
     Table {
         /// A result.
         result: PathBuf,
-        /// As Markdown.
-        #[arg(long)]
-        markdown: bool,
         /// Only cases whose name contains one of these (comma-separated).
         #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
         only: Vec<String>,
@@ -51,7 +48,7 @@ enum Command {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Tell what became better and worse from one result to another.
+    /// Tell what became better and worse from one result to another, as Markdown.
     Compare {
         /// The earlier result.
         old: PathBuf,
@@ -60,9 +57,6 @@ enum Command {
         /// Of this allocator.
         #[arg(long, value_name = "NAME", default_value = SUBJECT)]
         allocator: String,
-        /// As Markdown.
-        #[arg(long)]
-        markdown: bool,
     },
     /// List the cases.
     List,
@@ -77,7 +71,8 @@ enum Command {
 
 #[derive(Args, Clone)]
 struct RunArgs {
-    /// Small sizes, few rounds: some ten minutes once the peers are built (the default).
+    /// Small sizes, few rounds: some ten minutes once the peers are built (the default). `taskset`
+    /// in front of any run keeps it to some processors.
     #[arg(long)]
     quick: bool,
     /// Full sizes, more rounds. Can be stopped at any time; the same command goes on.
@@ -101,21 +96,12 @@ struct RunArgs {
     /// Threads, where a case does not fix their number [default: the machine's cores]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Run everything on these processors only (comma-separated).
-    #[arg(long, value_name = "CPU", value_delimiter = ',')]
-    pin: Vec<usize>,
     /// Seconds after which a single run is stopped.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     timeout: f64,
     /// Resident MiB at which a single run is stopped [default: 60% of what is available]
     #[arg(long, value_name = "MIB")]
     memory: Option<f64>,
-    /// Where the result goes; the report goes beside it [default: in target/lab]
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Print the tables as Markdown.
-    #[arg(long)]
-    markdown: bool,
 }
 
 fn named(argument: &str) -> Result<(String, PathBuf), String> {
@@ -127,11 +113,11 @@ fn main() -> Result<()> {
     let cli = Cli::parse();
     let Some(command) = cli.command else { return run(&cli.run) };
     match command {
-        Command::Table { result, markdown, only } => {
+        Command::Table { result, only } => {
             let mut result = LabResult::read(&result)?;
             result.cases.retain(|case| is_named(&case.case.name, &only));
             ensure!(!result.cases.is_empty(), "no case matches; see `list`");
-            println!("{}", table::print(&result, markdown));
+            println!("{}", table::print(&result));
             Ok(())
         }
         Command::Report { result, output } => {
@@ -146,9 +132,9 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Command::Compare { old, new, allocator, markdown } => {
+        Command::Compare { old, new, allocator } => {
             let (old, new) = (LabResult::read(&old)?, LabResult::read(&new)?);
-            println!("{}", compare::compare(&old, &new, &allocator)?.print(markdown));
+            println!("{}", compare::compare(&old, &new, &allocator)?.print());
             Ok(())
         }
         Command::List => {
@@ -202,7 +188,6 @@ fn run(arguments: &RunArgs) -> Result<()> {
     };
     let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
     ensure!(!entries.is_empty(), "no case matches; see `list`");
-    pin(&arguments.pin)?;
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
@@ -254,15 +239,15 @@ fn run(arguments: &RunArgs) -> Result<()> {
         allocators: candidates.iter().map(|candidate| candidate.public.clone()).collect(),
         cases,
     };
-    let json = arguments.json.clone().unwrap_or(directory.join(format!("{name}.json")));
+    let json = directory.join(format!("{name}.json"));
     result.write(&json)?;
     journal.finish()?;
-    tell(&result, &json, arguments.markdown)
+    tell(&result, &json)
 }
 
 /// Prints the result, and writes its report beside it.
-fn tell(result: &LabResult, json: &Path, markdown: bool) -> Result<()> {
-    println!("{}", table::print(result, markdown));
+fn tell(result: &LabResult, json: &Path) -> Result<()> {
+    println!("{}", table::print(result));
     println!("\nresult: {}", json.display());
     let page = json.with_extension("html");
     report::write(result, &page)?;
@@ -279,14 +264,4 @@ const MORE_CORES: &str = "more cores than there are (cargo run --release -p cair
 fn command_line() -> String {
     let arguments = std::env::args().skip(1);
     ["cairn-bench".to_owned()].into_iter().chain(arguments).collect::<Vec<_>>().join(" ")
-}
-
-/// Binds this process, and so all that it starts, to processors.
-fn pin(processors: &[usize]) -> Result<()> {
-    if processors.is_empty() {
-        return Ok(());
-    }
-    let mut set = rustix::thread::CpuSet::new();
-    processors.iter().for_each(|&processor| set.set(processor));
-    rustix::thread::sched_setaffinity(None, &set).context("cannot bind to these processors")
 }

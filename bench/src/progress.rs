@@ -50,14 +50,3 @@ fn clock(elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_have_three_parts() {
-        assert_eq!(clock(Duration::from_secs(3725)), "1:02:05");
-        assert_eq!(clock(Duration::from_millis(59_999)), "0:00:59");
-    }
-}

@@ -1,4 +1,4 @@
-//! The tables, for the terminal and as Markdown.
+//! The tables, as Markdown that a terminal shows well.
 
 use crate::evaluate::{self, Entry, Line, Mean, mean};
 use crate::result::{LabResult, SUBJECT};
@@ -8,8 +8,8 @@ use comfy_table::{CellAlignment, presets};
 /// Spreads above this are shown.
 const SHOWN_SPREAD: f64 = 0.05;
 
-/// The whole result as text, or as Markdown.
-pub fn print(result: &LabResult, markdown: bool) -> String {
+/// The whole result.
+pub fn print(result: &LabResult) -> String {
     let lines = evaluate::lines(result);
     let mut out = vec![result.machine.describe(), format!("`{}`", result.command), String::new()];
     for allocator in &result.allocators {
@@ -19,7 +19,7 @@ pub fn print(result: &LabResult, markdown: bool) -> String {
         let lines: Vec<&Line<'_>> = lines.iter().filter(|line| line.table == table).collect();
         if !lines.is_empty() {
             out.extend([String::new(), format!("### {}", title(table)), String::new()]);
-            out.push(one(result, &lines, markdown));
+            out.push(one(result, &lines));
         }
     }
     out.push(String::new());
@@ -50,7 +50,7 @@ pub fn title(table: Table) -> &'static str {
     }
 }
 
-fn one(result: &LabResult, lines: &[&Line<'_>], markdown: bool) -> String {
+fn one(result: &LabResult, lines: &[&Line<'_>]) -> String {
     let names = result.allocators.iter().map(|allocator| allocator.name.clone());
     let header = ["", "best", "noise"].map(str::to_owned).into_iter().chain(names);
     let mut rows = vec![header.chain(["frontier".to_owned()]).collect()];
@@ -70,16 +70,18 @@ fn one(result: &LabResult, lines: &[&Line<'_>], markdown: bool) -> String {
     });
     let label = format!("geometric mean of {}", lines.len());
     rows.push([label, String::new(), String::new()].into_iter().chain(means).collect());
-    laid_out(rows, 1, markdown)
+    laid_out(rows, 1)
 }
 
-/// Rows as text, or as Markdown; the first is the header. So many columns are words, the others
+/// Rows of a table; the first is the header. So many columns are words, the others
 /// numbers.
-pub fn laid_out(rows: Vec<Vec<String>>, words: usize, markdown: bool) -> String {
-    let preset = if markdown { presets::ASCII_MARKDOWN } else { presets::UTF8_FULL_CONDENSED };
+pub fn laid_out(rows: Vec<Vec<String>>, words: usize) -> String {
     let mut rows = rows.into_iter();
     let mut printed = comfy_table::Table::new();
-    printed.load_preset(preset).set_header(rows.next().unwrap_or_default()).add_rows(rows);
+    printed
+        .load_preset(presets::ASCII_MARKDOWN)
+        .set_header(rows.next().unwrap_or_default())
+        .add_rows(rows);
     for column in printed.column_iter_mut().skip(words) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -116,30 +118,5 @@ pub fn ratio(value: f64) -> String {
         ..10.0 => format!("{value:.2}"),
         10.0..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::evaluate::tests::result;
-    use programs::process::Failure;
-
-    #[test]
-    fn every_kind_of_entry_is_shown() {
-        let crash = Failure::Crash { status: "signal 11".into(), message: String::new() };
-        let slow = Failure::Timeout { seconds: 2.0, mib: 1.0 };
-        let result = result(&[
-            ("a", &[100.0], &[]),
-            ("b", &[100.9], std::slice::from_ref(&crash)),
-            ("c", &[], &[slow]),
-            ("d", &[], std::slice::from_ref(&crash)),
-            ("e", &[], &[]),
-            (SUBJECT, &[110.0], &[]),
-        ]);
-        let shown: Vec<String> = evaluate::lines(&result)[0].entries.iter().map(show).collect();
-        assert_eq!(shown, ["1.00", "1.01 = !", "≥20.0", "crash", "-", "1.10"]);
-        let text = print(&result, true);
-        assert!(text.contains("d on case: signal 11"), "{text}");
     }
 }

@@ -5,13 +5,19 @@
 //! Unlike a timing, the result is the same on a busy machine, so it can be asserted.
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod golden;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod report;
+mod table;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod trace;
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+mod table {
+    /// It counts x86-64 instructions on Linux.
+    pub(crate) fn run(_: &super::Args) -> anyhow::Result<()> {
+        println!("fast-path: not applicable here");
+        Ok(())
+    }
+}
 
-use std::path::PathBuf;
+pub(crate) use table::run;
 
 /// Options.
 #[derive(clap::Args)]
@@ -22,18 +28,5 @@ pub(crate) struct Args {
     update: bool,
     /// Count this library too, in a further column; `glibc` is the C library itself.
     #[arg(long, value_name = "PATH")]
-    library: Vec<PathBuf>,
-}
-
-/// Runs the command.
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    report::run(args)
-}
-
-/// Runs the command.
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-pub(crate) fn run(_: &Args) -> anyhow::Result<()> {
-    println!("fast-path: not applicable, it counts x86-64 instructions on Linux");
-    Ok(())
+    library: Vec<std::path::PathBuf>,
 }

@@ -85,11 +85,8 @@ fn guided(seconds: u64, shell: &Shell, steps: &mut Steps) -> Result<()> {
 /// What a run says of itself.
 fn told(ended: &Ended) -> Result<String> {
     ended.ensure_success()?;
-    let is_result = |line: &&str| {
-        line.starts_with("operations: ")
-            || line.starts_with("stat::number_of_executed_units")
-            || line.contains("DONE")
-    };
+    let told = ["operations: ", "stat::number_of_executed_units", "DONE"];
+    let is_result = |line: &&str| told.iter().any(|told| line.contains(told));
     Ok(ended.output.lines().filter(is_result).collect::<Vec<_>>().join("; "))
 }
 

@@ -10,13 +10,6 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Has a command write no core files.
-pub(crate) fn no_core_files(command: &mut Command) {
-    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: between fork and exec only `setrlimit` is called.
-    unsafe { command.pre_exec(move || done(libc::setrlimit(libc::RLIMIT_CORE, &none))) };
-}
-
 /// Has a command, and all that it starts, live with a kernel that refuses reservations of 12 GiB
 /// and more: qemu before 8.0 and memcheck note every page of a mapping in a table, which is
 /// gigabytes of it for each process with the usual reservation.
@@ -34,9 +27,4 @@ pub(crate) fn small(command: &mut Command) {
     unsafe {
         command.pre_exec(move || seccompiler::apply_filter(&program).map_err(io::Error::other));
     }
-}
-
-/// What a call that answers 0 for success has answered.
-fn done(answer: libc::c_int) -> io::Result<()> {
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

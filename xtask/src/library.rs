@@ -4,14 +4,6 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use xshell::{Shell, cmd};
 
-/// The built artifacts of `cairn-c`.
-pub(crate) struct Library {
-    /// libcairn.so
-    pub(crate) shared: PathBuf,
-    /// libcairn.a
-    pub(crate) archive: PathBuf,
-}
-
 /// The root of the workspace.
 pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives inside the workspace")
@@ -31,10 +23,9 @@ pub(crate) fn target_dir(name: &str) -> PathBuf {
     workspace().join(usual).join(name)
 }
 
-/// Builds `cairn-c` in release mode.
-pub(crate) fn build() -> Result<Library> {
+/// Builds `cairn-c` in release mode; libcairn.so, beside which libcairn.a lies.
+pub(crate) fn build() -> Result<PathBuf> {
     let shell = shell()?;
     cmd!(shell, "cargo build --quiet --release -p cairn-c").quiet().run()?;
-    let out = target_dir("release");
-    Ok(Library { shared: out.join("libcairn.so"), archive: out.join("libcairn.a") })
+    Ok(target_dir("release/libcairn.so"))
 }

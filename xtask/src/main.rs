@@ -14,7 +14,7 @@ mod targets;
 mod tidy;
 
 use clap::{Parser, Subcommand};
-use programs::suites::Kind;
+use programs::suites::{self, Kind, run};
 
 #[derive(Parser)]
 #[command(about = "cairn's own checks and reports")]
@@ -30,9 +30,9 @@ enum Command {
     /// Count the instructions of the fast paths in libcairn.so and compare with the golden table.
     FastPath(fast_path::Args),
     /// Run real programs with and without cairn and compare output and exit status.
-    Programs(programs::suites::Args),
+    Programs(suites::Args),
     /// Run test suites that others wrote, with and without cairn, and compare their failures.
-    Suites(programs::suites::Args),
+    Suites(suites::Args),
     /// Run the README's two commands on a new Debian with little in it, as an ordinary user.
     Fresh(fresh::Args),
     /// Build for other machines and run the tests there, on simulators.
@@ -51,31 +51,20 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Tidy(args) => tidy::run(&args),
-        Command::FastPath(args) => fast_path::run(&args),
-        Command::Programs(args) => {
-            steps::not_run(&programs::suites::run(Kind::Programs, &args, shared)?);
-            Ok(())
-        }
-        Command::Suites(args) => {
-            steps::not_run(&programs::suites::run(Kind::Suites, &args, shared)?);
-            Ok(())
-        }
-        Command::Fresh(args) => fresh::run(&args),
-        Command::Targets(args) => targets::run_all(&args),
-        Command::Sanitizers(args) => sanitizers::run_all(&args),
-        Command::Soak(args) => soak::run(&args),
-        Command::Models(args) => models::run(&args),
-        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Tidy(args) => tidy::run(&args)?,
+        Command::FastPath(args) => fast_path::run(&args)?,
+        Command::Programs(args) => steps::not_run(&run(Kind::Programs, &args, library::build)?),
+        Command::Suites(args) => steps::not_run(&run(Kind::Suites, &args, library::build)?),
+        Command::Fresh(args) => fresh::run(&args)?,
+        Command::Targets(args) => targets::run_all(&args)?,
+        Command::Sanitizers(args) => sanitizers::run_all(&args)?,
+        Command::Soak(args) => soak::run(&args)?,
+        Command::Models(args) => models::run(&args)?,
+        Command::Fuzz(args) => fuzz::run(&args)?,
         Command::Library => {
-            let library::Library { shared, archive } = library::build()?;
-            println!("{}\n{}", shared.display(), archive.display());
-            Ok(())
+            let shared = library::build()?;
+            println!("{}\n{}", shared.display(), shared.with_extension("a").display());
         }
     }
-}
-
-/// A freshly built libcairn.so.
-fn shared() -> anyhow::Result<std::path::PathBuf> {
-    Ok(library::build()?.shared)
+    Ok(())
 }

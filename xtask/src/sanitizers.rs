@@ -4,12 +4,11 @@
 //! Two questions are asked. Is cairn itself free of what the tool looks for? And does the tool
 //! still find the mistakes of a program that runs on cairn? docs/guide/platforms.md has the answers.
 
-use crate::c_programs::{self, Loading, Workshop, is_only_memory, run_cases};
+use crate::c_programs::{Loading, Workshop, is_only_memory, run_cases};
 use crate::kernel;
 use crate::library::{shell, target_dir};
 use crate::steps::{Ended, Steps, not_run};
 use anyhow::{Result, ensure};
-use clap::ValueEnum;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -19,8 +18,8 @@ use xshell::{Shell, cmd};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these tools.
-    #[arg(value_enum)]
-    only: Vec<Tool>,
+    #[arg(value_parser = TOOLS)]
+    only: Vec<String>,
     /// Seconds for which each of the random tests runs under a sanitizer.
     #[arg(long, default_value_t = 60)]
     seconds: u32,
@@ -29,14 +28,7 @@ pub(crate) struct Args {
     step: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Tool {
-    Address,
-    Thread,
-    Valgrind,
-    Helgrind,
-}
-
+const TOOLS: [&str; 4] = ["address", "thread", "valgrind", "helgrind"];
 /// Far beyond what any step needs on a slow machine.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// What valgrind is to end with if it has found something.
@@ -44,9 +36,8 @@ const FOUND: i32 = 99;
 /// Has valgrind leave cairn's functions in place: cairn itself runs under the tool.
 const CAIRN_RUNS: &str = "--soname-synonyms=somalloc=nouserintercepts";
 
-/// Programs of our own, seen from the folder of the C layer's tests.
-const FAULTY: &str = "../../../../xtask/src/sanitizers/faulty.c";
-const THREADS: &str = "../../../../xtask/src/sanitizers/threads.c";
+/// A program of our own, seen from the folder of the C layer's tests.
+const FAULTY: &str = "../../../../xtask/src/faulty.c";
 
 /// A mistake, and what memcheck says of it.
 const MISTAKES: [(&str, &str); 6] = [
@@ -61,22 +52,15 @@ const MISTAKES: [(&str, &str); 6] = [
 /// Programs of the C layer's tests that run on cairn under memcheck, and cases left out: those
 /// that measure memory, which is mostly the tool's there, those that take it many minutes, and
 /// one that reaches the C++ runtime's operators, which valgrind replaces nevertheless.
-const PROGRAMS: [(&str, &[&str]); 4] = [
-    ("semantics.c", &["every_small_size", "trim_gives_back"]),
+const PROGRAMS: [(&str, &str); 4] = [
+    ("semantics.c", "every_small_size trim_gives_back"),
     (
         "process.c",
-        &[
-            "exec_while_busy",
-            "short_threads",
-            "cancel",
-            "every_size",
-            "fork_in_children",
-            "fork_from_threads",
-            "fork_handlers_may_allocate",
-        ],
+        "exec_while_busy short_threads cancel every_size fork_in_children fork_from_threads \
+         fork_handlers_may_allocate",
     ),
-    ("cxx.cpp", &["shortage_of_small_blocks", "handler_is_called_until_it_gives_up"]),
-    ("lifetime.cpp", &[]),
+    ("cxx.cpp", "shortage_of_small_blocks handler_is_called_until_it_gives_up"),
+    ("lifetime.cpp", ""),
 ];
 
 /// Real programs, each a line for a shell.
@@ -102,15 +86,14 @@ print(len(json.dumps([{i: str(i)} for i in range(9999)])))'",
 /// Runs the command.
 pub(crate) fn run_all(args: &Args) -> Result<()> {
     let (shell, mut steps) = (shell()?, Steps::new("sanitizers", LIMIT, &args.step)?);
-    for &tool in Tool::value_variants() {
-        if !args.only.is_empty() && !args.only.contains(&tool) {
+    for tool in TOOLS {
+        if !args.only.is_empty() && args.only.iter().all(|only| only != tool) {
             continue;
         }
         match tool {
-            Tool::Address => compiled("address", args.seconds, &shell, &mut steps),
-            Tool::Thread => compiled("thread", args.seconds, &shell, &mut steps),
-            Tool::Valgrind => memcheck(&workshop(&shell, &mut steps)?, &mut steps),
-            Tool::Helgrind => helgrind(&workshop(&shell, &mut steps)?, &mut steps)?,
+            "valgrind" => memcheck(&workshop(&shell, &mut steps)?, &mut steps),
+            "helgrind" => helgrind(&workshop(&shell, &mut steps)?, &mut steps)?,
+            compiler => compiled(compiler, args.seconds, &shell, &mut steps),
         }
     }
     steps.finish()?;
@@ -127,22 +110,17 @@ const BY_DESIGN: &str =
 
 /// The core's tests, and the standard library with them, built with a sanitizer of the compiler.
 fn compiled(sanitizer: &str, seconds: u32, shell: &Shell, steps: &mut Steps) {
-    let groups = [("the core's unit tests", vec!["--lib"]), ("its tests", vec!["--test", "*"])];
-    for (what, selection) in groups {
-        let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let test = cmd!(shell, "rustup run nightly cargo test -Zbuild-std --target {triple}")
-            .args(["-p", "cairn-malloc"])
-            .args(selection)
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    steps.core_tests(&format!("{sanitizer} sanitizer"), |tests| {
+        cmd!(shell, "rustup run nightly cargo test -Zbuild-std --target {triple} {tests...}")
             .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
             // Debug assertions stay; without optimisation a sanitizer crawls.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
             .env("CARGO_TARGET_DIR", target_dir("sanitizers").join(sanitizer))
             .env("CAIRN_STRESS_SECONDS", seconds.to_string())
-            .env("TSAN_OPTIONS", format!("halt_on_error=1 die_after_fork=0 {BY_DESIGN}"));
-        steps.run(&format!("{sanitizer} sanitizer, {what}"), test, |ended| {
-            Ok(format!("{} tests passed, nothing found", ended.passed()?))
-        });
-    }
+            .env("TSAN_OPTIONS", format!("halt_on_error=1 die_after_fork=0 {BY_DESIGN}"))
+            .into()
+    });
 }
 
 /// Builds the library for the runs under valgrind.
@@ -157,44 +135,34 @@ fn workshop(shell: &Shell, steps: &mut Steps) -> Result<Workshop> {
 fn valgrind(tool: &str, options: &[&str], preload: Option<&Path>) -> Command {
     let mut command = Command::new("valgrind");
     command.arg(format!("--tool={tool}")).arg(format!("--error-exitcode={FOUND}")).args(options);
-    if let Some(library) = preload {
-        command.env("LD_PRELOAD", library);
-    }
+    command.envs(preload.map(|library| ("LD_PRELOAD", library)));
     command
 }
 
 fn memcheck(workshop: &Workshop, steps: &mut Steps) {
-    let library = workshop.library();
     // In static programs memcheck knows no allocator's blocks, its own replacement is preloaded;
     // and glibc's start of them makes it report errors of its own.
     for loading in [Loading::Preloaded, Loading::Linked, Loading::Archive] {
-        let preload = (loading == Loading::Preloaded).then_some(library.as_path());
         let name = format!("memcheck, mistakes of a program, {}", loading.name());
-        steps.step(&name, |limit| mistakes_are_found(workshop, loading, preload, limit));
+        steps.step(&name, || mistakes_are_found(workshop, loading));
     }
-    for (source, left_out) in PROGRAMS {
+    let tool = |program: &Path, preload: Option<&Path>| {
+        let mut command = valgrind("memcheck", &[CAIRN_RUNS], preload);
+        command.arg(program);
+        kernel::small(&mut command);
+        command
+    };
+    for test in PROGRAMS {
         for loading in [Loading::Preloaded, Loading::Archive] {
-            let name = format!("memcheck, cairn itself, {source}, {}", loading.name());
-            let preload = (loading == Loading::Preloaded).then_some(library.as_path());
-            steps.step(&name, |limit| {
-                let program = workshop.build(source, loading)?;
-                let cases = c_programs::cases(source, left_out)?;
-                let command = |case: &str| {
-                    let mut command = valgrind("memcheck", &[CAIRN_RUNS], preload);
-                    let fewer = (case == "fork_from_busy").then_some("20");
-                    command.arg(&program).arg(case).args(fewer).env("TEST_EXPECTS_CAIRN", "1");
-                    kernel::small(&mut command);
-                    command
-                };
-                run_cases(&program, &cases, limit, command, |_, ended| clean(ended))
-            });
+            let name = format!("memcheck, cairn itself, {}, {}", test.0, loading.name());
+            steps.step(&name, || workshop.test(test, loading, "20", tool, |_, ended| clean(ended)));
         }
     }
     for (name, line) in REAL {
         let skipped = "--trace-children-skip=*/md5sum,*/seq,*/rev";
         let options = [CAIRN_RUNS, "--trace-children=yes", skipped];
         // The shell itself is no part of it, the programs that it starts are.
-        let mut command = valgrind("memcheck", &options, Some(&library));
+        let mut command = valgrind("memcheck", &options, Some(&workshop.library()));
         command.args(["/bin/sh", "-c", line]).env("PATH", "/usr/bin:/bin");
         kernel::small(&mut command);
         steps.run(&format!("memcheck, cairn itself, {name}"), command, |ended| {
@@ -206,28 +174,24 @@ fn memcheck(workshop: &Workshop, steps: &mut Steps) {
 }
 
 /// Valgrind's own heap takes cairn's place, and knows every block.
-fn mistakes_are_found(
-    workshop: &Workshop,
-    loading: Loading,
-    preload: Option<&Path>,
-    limit: Duration,
-) -> Result<String> {
+fn mistakes_are_found(workshop: &Workshop, loading: Loading) -> Result<String> {
     let program = workshop.build(FAULTY, loading)?;
-    let words = |mistake: &str| MISTAKES.iter().find(|(name, _)| *name == mistake);
+    let preload = workshop.preload(loading);
     let command = |mistake: &str| {
         let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite"];
-        let mut command = valgrind("memcheck", &leaks, preload);
+        let mut command = valgrind("memcheck", &leaks, preload.as_deref());
         command.arg(&program).arg(mistake);
         command
     };
     let judge = |mistake: &str, ended: &Ended| {
-        let Some((_, words)) = words(mistake) else { return clean(ended) };
+        let words = MISTAKES.iter().find(|(name, _)| *name == mistake);
+        let Some((_, words)) = words else { return clean(ended) };
         let code = ended.status.and_then(|status| status.code());
         ensure!(code == Some(FOUND) && ended.output.contains(words), "not found, or not named");
         Ok(())
     };
     let cases = ["none"].into_iter().chain(MISTAKES.map(|(name, _)| name)).map(str::to_owned);
-    run_cases(&program, &cases.collect::<Vec<_>>(), limit, command, judge)?;
+    run_cases(&program, &cases.collect::<Vec<_>>(), command, judge)?;
     Ok(format!("{} of {} found", MISTAKES.len(), MISTAKES.len()))
 }
 
@@ -242,12 +206,12 @@ fn clean(ended: &Ended) -> Result<()> {
 /// A program with threads: valgrind's heap in place of cairn, so that what is reported is the
 /// program's. Cairn itself is not for these tools: they know locks, not atomic words.
 fn helgrind(workshop: &Workshop, steps: &mut Steps) -> Result<()> {
-    let program = workshop.build(THREADS, Loading::Preloaded)?;
+    let program = workshop.build(FAULTY, Loading::Preloaded)?;
     for (tool, words) in [("helgrind", "Possible data race"), ("drd", "Conflicting")] {
-        for case in ["clean", "race"] {
+        for case in ["threads", "race"] {
             let mut command = valgrind(tool, &[], Some(&workshop.library()));
             command.arg(&program).arg(case);
-            steps.run(&format!("{tool}, threads.c, {case}"), command, |ended| {
+            steps.run(&format!("{tool}, faulty.c, {case}"), command, |ended| {
                 if case == "race" {
                     ensure!(ended.output.contains(words), "the race is not found");
                     return Ok("the race is found".to_owned());

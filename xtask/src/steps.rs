@@ -82,20 +82,32 @@ impl Steps {
         judge: impl FnOnce(&Ended) -> Result<String>,
     ) {
         let (mut command, log) = (command.into(), self.log(name));
-        self.step(name, |limit| {
+        let limit = self.limit;
+        self.step(name, || {
             let ended = run(&mut command, &log, limit)?;
             judge(&ended).with_context(|| format!("{command:?}\n  see {}", log.display()))
         });
     }
 
+    /// Runs the core's unit tests, and then its others; `cargo` gives the command that they are run
+    /// by, but for what they are.
+    pub(crate) fn core_tests(&mut self, whose: &str, mut cargo: impl FnMut(&[&str]) -> Command) {
+        for (what, selection) in [("unit tests", &["--lib"][..]), ("tests", &["--test", "*"])] {
+            let arguments = [&["-p", "cairn-malloc"], selection].concat();
+            self.run(&format!("{whose}, the core's {what}"), cargo(&arguments), |ended| {
+                Ok(format!("{} tests passed", ended.passed()?))
+            });
+        }
+    }
+
     /// Does something that is more than a command.
-    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce(Duration) -> Result<String>) {
+    pub(crate) fn step(&mut self, name: &str, work: impl FnOnce() -> Result<String>) {
         if !name.contains(&self.only) {
             return;
         }
         eprintln!("{name} ...");
         let start = Instant::now();
-        let result = work(self.limit).unwrap_or_else(|error| {
+        let result = work().unwrap_or_else(|error| {
             self.failed += 1;
             format!("FAILED: {error:#}")
         });

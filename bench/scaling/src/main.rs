@@ -5,7 +5,7 @@ mod command {
     use anyhow::{Context, Result};
     use cairn_scaling::probe::{self, Shape};
     use cairn_scaling::simulation::{self, Account, Plan};
-    use clap::{Parser, Subcommand};
+    use clap::{Parser, ValueEnum};
     use std::path::Path;
 
     /// Count locked instructions and cache-line transfers of allocators, by simulation.
@@ -15,7 +15,7 @@ mod command {
         /// given.
         #[arg(long, value_name = "NAME=PATH")]
         library: Vec<String>,
-        /// Only these shapes (comma-separated) [default: all but ping-pong]
+        /// Only these shapes (comma-separated) [default: all]
         #[arg(long, value_enum, value_delimiter = ',')]
         shapes: Vec<Shape>,
         /// These numbers of threads [default: powers of two from 2 to 256]
@@ -24,34 +24,20 @@ mod command {
         /// 2, 8 and 32 threads, and fewer operations.
         #[arg(long)]
         quick: bool,
-        /// Operations that are counted in each run [default: by the number of threads]
-        #[arg(long, value_name = "N")]
-        operations: Option<u64>,
-        #[command(subcommand)]
-        command: Option<Command>,
-    }
-
-    #[derive(Subcommand)]
-    enum Command {
-        /// Be the traced program.
-        #[command(hide = true)]
-        Probe {
-            /// What to run.
-            order: String,
-        },
     }
 
     /// The main function.
     pub(crate) fn main() -> Result<()> {
-        let mut cli = Cli::parse();
-        if let Some(Command::Probe { order }) = cli.command {
+        // The traced program is this one, too.
+        if let Ok(order) = std::env::var(probe::ORDER) {
             return probe::run(&order);
         }
+        let mut cli = Cli::parse();
         if cli.library.is_empty() {
             cli.library.push("glibc".to_owned());
         }
         if cli.shapes.is_empty() {
-            cli.shapes = Shape::ALL.to_vec();
+            cli.shapes = Shape::value_variants().to_vec();
         }
         if cli.threads.is_empty() {
             cli.threads =
@@ -64,7 +50,11 @@ mod command {
                 for library in &cli.library {
                     let (name, path) = library.split_once('=').unzip();
                     let name = name.unwrap_or(library);
-                    let plan = plan(&cli, shape, threads)?;
+                    // Few for each of many threads: they were stopped at random points of what they
+                    // repeat, so that together they show all of it.
+                    let operations = (threads as u64 * 64).max(if cli.quick { 2048 } else { 4096 });
+                    let probe = std::env::current_exe()?;
+                    let plan = Plan { probe, shape, threads, operations };
                     let account = simulation::run(&plan, path.map(Path::new))
                         .with_context(|| format!("{name}, {} of {threads}", shape.name()))?;
                     let (operations, shape) = (account.operations(), shape.name());
@@ -74,14 +64,6 @@ mod command {
             }
         }
         Ok(())
-    }
-
-    /// Few operations for each of many threads: they were stopped at random points of what
-    /// they repeat, so that together they show all of it.
-    fn plan(cli: &Cli, shape: Shape, threads: usize) -> Result<Plan> {
-        let least = if cli.quick { 2048 } else { 4096 };
-        let operations = cli.operations.unwrap_or((threads as u64 * 64).max(least));
-        Ok(Plan { probe: std::env::current_exe()?, shape, threads, operations })
     }
 
     fn number(figure: f64) -> String {

@@ -30,29 +30,19 @@ pub enum Shape {
     LarsonLike,
     /// One thread allocates for all others, 8 blocks at a time.
     OneToAll,
-    /// The threads take turns at writing one line, and have a block each time; a check of
-    /// the model, since what moves is known exactly.
-    PingPong,
 }
 
 impl Shape {
-    /// Those that say something about an allocator.
-    pub const ALL: [Shape; 6] = [
-        Shape::Local,
-        Shape::Pairs,
-        Shape::AnyConsumer,
-        Shape::Swap,
-        Shape::LarsonLike,
-        Shape::OneToAll,
-    ];
-
     /// Its name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// What to run; the probe's argument, as JSON.
+/// The probe's variable: an [`Order`] as JSON.
+pub const ORDER: &str = "CAIRN_SCALING_PROBE";
+
+/// What to run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Who frees what.
@@ -78,12 +68,9 @@ pub struct Ready {
     pub threads: Vec<i32>,
 }
 
-/// The least that a block has room for: its size.
-const LEAST: usize = 8;
-
 /// A block that carries its size in its first eight bytes.
 ///
-/// Invariant 1: a live block from malloc that belongs to this value alone, of at least
+/// Invariant 1: a live block from malloc that belongs to this value alone, of more than
 /// 8 bytes, the first eight of which are its size.
 struct Block(NonNull<usize>);
 
@@ -91,16 +78,16 @@ impl Block {
     /// Allocates; writes the first word and the last byte.
     #[inline(always)]
     fn new(size: usize) -> Block {
-        let size = size.max(LEAST);
+        assert!(size > size_of::<usize>());
         // SAFETY: malloc takes any size.
         let raw = black_box(unsafe { libc::malloc(size) });
         let block = NonNull::new(raw.cast::<usize>()).expect("memory for a block");
-        if size > LEAST {
-            // SAFETY: the last byte of a fresh block.
-            unsafe { block.cast::<u8>().add(size - 1).write_volatile(1) };
+        // SAFETY: the last byte of a fresh block, and its first word: malloc aligns those of 8 bytes
+        // and more to 8 or more.
+        unsafe {
+            block.cast::<u8>().add(size - 1).write_volatile(1);
+            block.write_volatile(size);
         }
-        // SAFETY: a fresh block of at least 8 bytes; malloc aligns those to 8 or more.
-        unsafe { block.write_volatile(size) };
         Block(block)
     }
 

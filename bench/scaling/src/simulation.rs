@@ -1,14 +1,14 @@
 //! One core per thread, each executing an instruction or a few in its turn.
 
 use crate::coherence::{Directory, Line};
-use crate::probe::{Order, Ready, Shape};
+use crate::probe::{self, Order, Ready, Shape};
 use anyhow::{Context, Result, ensure};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use stepper::{Registers, Step, Tracee, in_object};
+use stepper::{Mnemonic, Registers, Step, Tracee, in_object};
 
 /// Bytes in a block.
 const SIZE: usize = 64;
@@ -82,14 +82,8 @@ pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Account> {
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
     let library = library.transpose()?;
     let mut child = spawn(plan, library.as_deref())?;
-    let ready = match greeting(&mut child) {
-        Ok(ready) => ready,
-        Err(error) => {
-            // Without its greeting there is nothing to be traced.
-            child.kill().and_then(|()| child.wait())?;
-            return Err(error);
-        }
-    };
+    // If this fails the child's input ends, and so does the child.
+    let ready = greeting(&mut child)?;
     let tracee = Tracee::attach(child, &ready.threads)?;
     tracee.write(ready.traced, &[1])?;
     let code = tracee.mappings()?;
@@ -102,17 +96,15 @@ fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
     let warm_up = (200_000 / plan.threads as u64).max(4_000);
     let order = Order { shape: plan.shape, threads: plan.threads, size: SIZE, warm_up };
     let mut command = Command::new(&plan.probe);
-    command.arg("probe").arg(serde_json::to_string(&order)?);
-    command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.env_clear().env(probe::ORDER, serde_json::to_string(&order)?);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Two libraries ask how many cores there are; they are told what they would make of one
     // for each thread.
     command.env("MALLOC_CONF", format!("narenas:{}", 4 * plan.threads));
     command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * plan.threads));
     // Time goes on while threads stand still: nothing is given back by it.
     command.env("CAIRN_PURGE_DELAY", "1000000000s");
-    if let Some(library) = library {
-        command.env("LD_PRELOAD", library);
-    }
+    command.envs(library.map(|library| ("LD_PRELOAD", library)));
     command.spawn().with_context(|| format!("cannot start {}", plan.probe.display()))
 }
 
@@ -167,14 +159,9 @@ impl Simulation {
             let registers = tracee.registers(at)?;
             Ok(Core { registers, call: None, state: State::Running, last: 0 })
         };
-        Ok(Simulation {
-            cores: (0..plan.threads).map(core).collect::<Result<_>>()?,
-            tracee,
-            ready,
-            directory: Directory::default(),
-            account: Account::default(),
-            round: 0,
-        })
+        let cores = (0..plan.threads).map(core).collect::<Result<_>>()?;
+        let (directory, account) = Default::default();
+        Ok(Simulation { cores, tracee, ready, directory, account, round: 0 })
     }
 
     fn run(mut self, plan: &Plan) -> Result<Account> {
@@ -248,11 +235,11 @@ impl Simulation {
             self.account.locked += u64::from(step.locked);
         }
         self.access_memory(at, &step);
-        let stepped = self.tracee.step(at, step.is_system_call())?;
+        let stepped = self.tracee.step(at, step.mnemonic == Mnemonic::Syscall)?;
         let core = &mut self.cores[at];
         core.arrive(stepped);
         core.last = code;
-        if step.is_pause() {
+        if step.mnemonic == Mnemonic::Pause {
             core.state = State::Asleep(self.round + PAUSE[usize::from(inside)]);
         }
         Ok(())

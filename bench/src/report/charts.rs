@@ -1,6 +1,6 @@
 //! Charts as options of Apache ECharts.
 
-use crate::evaluate::{Line, Mean, mean};
+use crate::evaluate::{Line, Mean, mean_of};
 use crate::result::{CaseResult, LabResult, SUBJECT};
 use cairn_workloads::case::{Plot, Table};
 use serde::Serialize;
@@ -50,8 +50,7 @@ pub(super) fn all(result: &LabResult, lines: &[Line<'_>]) -> Vec<Chart> {
 
 /// Mean time over mean memory, a labelled point per allocator.
 fn scatter(result: &LabResult, lines: &[Line<'_>]) -> Option<Chart> {
-    let of =
-        |table: Table, column: usize| mean(lines.iter().filter(|line| line.table == table), column);
+    let of = |table: Table, column: usize| mean_of(lines, table, column);
     let both = |column: usize| Some((column, of(Table::Time, column)?, of(Table::Memory, column)?));
     let points: Vec<(usize, Mean, Mean)> = (0..result.allocators.len()).filter_map(both).collect();
     let point = |(column, time, memory): &(usize, Mean, Mean)| {

@@ -10,7 +10,7 @@
 pub mod browser;
 mod charts;
 
-use crate::evaluate::{self, Entry, Line, Standing, mean};
+use crate::evaluate::{self, Entry, Line, Standing, mean, mean_of};
 use crate::result::{Allocator, CaseResult, LabResult, SUBJECT};
 use crate::table::{bounded, ratio, show, title};
 use anyhow::{Context, Result};
@@ -210,14 +210,14 @@ fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
 fn means<'a>(result: &'a LabResult, lines: &[Line<'_>], tables: &[Table]) -> Vec<MeanRow<'a>> {
     let of = |table: Table| lines.iter().filter(move |line| line.table == table);
     let row = |(column, allocator): (usize, &'a Allocator)| {
-        let cell = |table: &Table| match mean(of(*table), column) {
+        let cell = |table: &Table| match mean_of(lines, *table, column) {
             Some(mean) => (bounded(&mean), mean.rows, mean.failed),
             None => {
                 let failed = |line: &&Line<'_>| matches!(line.entries[column], Entry::Failed(_));
                 ("-".to_owned(), 0, of(*table).filter(failed).count())
             }
         };
-        let first = tables.first().and_then(|table| mean(of(*table), column));
+        let first = tables.first().and_then(|table| mean_of(lines, *table, column));
         let cells = tables.iter().map(cell).collect();
         (first.map_or(f64::INFINITY, |mean| mean.ratio), MeanRow { name: &allocator.name, cells })
     };

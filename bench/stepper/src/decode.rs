@@ -29,7 +29,8 @@ pub struct Step {
     pub locked: bool,
     /// A repeated string instruction: each turn is one step, all of them one instruction.
     pub repeated: bool,
-    mnemonic: Mnemonic,
+    /// What it does.
+    pub mnemonic: Mnemonic,
 }
 
 impl Step {
@@ -48,21 +49,6 @@ impl Step {
             memory,
             mnemonic,
         }
-    }
-
-    /// It enters the kernel.
-    pub fn is_system_call(&self) -> bool {
-        self.mnemonic == Mnemonic::Syscall
-    }
-
-    /// It is the hint of a spinning loop.
-    pub fn is_pause(&self) -> bool {
-        self.mnemonic == Mnemonic::Pause
-    }
-
-    /// It is `int3`.
-    pub fn is_breakpoint(&self) -> bool {
-        self.mnemonic == Mnemonic::Int3
     }
 
     /// Whether it reads memory.
@@ -175,6 +161,7 @@ mod tests {
         assert!(step(&[0x48, 0x87, 0x0f]).locked, "xchg [rdi], rcx");
         assert!(!step(&[0x48, 0x87, 0xc8]).locked, "xchg rax, rcx");
         assert!(step(&[0xf3, 0x48, 0xab]).repeated, "rep stosq");
-        assert!(step(&[0x0f, 0x05]).is_system_call() && step(&[0xf3, 0x90]).is_pause());
+        assert_eq!(step(&[0x0f, 0x05]).mnemonic, Mnemonic::Syscall);
+        assert_eq!(step(&[0xf3, 0x90]).mnemonic, Mnemonic::Pause);
     }
 }

@@ -10,7 +10,7 @@ mod decode;
 mod tracee;
 
 pub use decode::{Access, Step};
-pub use iced_x86::FlowControl;
+pub use iced_x86::{FlowControl, Mnemonic};
 pub use proc_maps::MapRange;
 pub use tracee::{Stop, Tracee};
 

@@ -81,22 +81,18 @@ static void run_calls(void) {
 
 static void run_batches(void) {
     static void *block[BATCH];
-    call *make = find("malloc"), *give_back = find("free");
+    call *functions[2] = {find("malloc"), find("free")};
 
     for (int round = 0; round < WARM_BATCHES + TRACED_BATCHES; round++) {
-        int traced = round >= WARM_BATCHES;
-        if (traced)
-            MARK(BEGIN, 0, make);
-        for (int i = 0; i < BATCH; i++)
-            block[i] = make(64, 0);
-        if (traced)
-            MARK(END, 0, make);
-        if (traced)
-            MARK(BEGIN, 1, give_back);
-        for (int i = 0; i < BATCH; i++)
-            give_back((size_t)block[i], 0);
-        if (traced)
-            MARK(END, 1, give_back);
+        for (int series = 0; series < 2; series++) {
+            call *function = functions[series];
+            if (round >= WARM_BATCHES)
+                MARK(BEGIN, series, function);
+            for (int i = 0; i < BATCH; i++)
+                block[i] = series == 0 ? function(64, 0) : function((size_t)block[i], 0);
+            if (round >= WARM_BATCHES)
+                MARK(END, series, function);
+        }
     }
 }
 

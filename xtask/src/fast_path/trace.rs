@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use stepper::{FlowControl, MapRange, Step, Stop, Tracee, in_object};
+use stepper::{FlowControl, MapRange, Mnemonic, Step, Stop, Tracee, in_object};
 
 /// What one call executed inside the library under test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
@@ -59,14 +59,6 @@ impl Display for Counts {
     }
 }
 
-/// Whose instructions are counted.
-pub(super) enum Target {
-    /// The C library the subject is linked with.
-    Glibc,
-    /// A library to preload, as an absolute path without symbolic links.
-    Preload(PathBuf),
-}
-
 /// The values of rax at the subject's marks.
 const BEGIN: u64 = 1;
 const END: u64 = 2;
@@ -74,19 +66,18 @@ const END: u64 = 2;
 const ABSENT: i32 = 77;
 
 /// Runs `subject` with `arguments` and returns what it executed between its marks, in order, for
-/// each of its two series; nothing when the function called is not the target's own.
+/// each of its two series; nothing when the function called is not the library's own. The library is
+/// preloaded, its path absolute and without symbolic links; without one it is the C library.
 pub(super) fn run<'a>(
     subject: &Path,
     arguments: impl Iterator<Item = &'a str>,
-    target: &Target,
+    library: Option<&Path>,
 ) -> Result<[Vec<Counts>; 2]> {
     let mut command = Command::new(subject);
     command.args(arguments).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
-    if let Target::Preload(library) = target {
-        command.env("LD_PRELOAD", library);
-    }
+    command.envs(library.map(|library| ("LD_PRELOAD", library)));
     let mut tracee = Tracee::start(&mut command)?;
-    let mut map = None;
+    let mut map = Map { mappings: Vec::new(), library: PathBuf::new(), subject: subject.into() };
     let mut counted = [Vec::new(), Vec::new()];
     loop {
         match tracee.resume()? {
@@ -99,14 +90,19 @@ pub(super) fn run<'a>(
         if registers.rax != BEGIN {
             continue;
         }
-        let map = match &mut map {
-            Some(map) => map,
-            none => none.insert(Map::of(tracee.mappings()?, subject, target)?),
-        };
+        if map.mappings.is_empty() {
+            map.mappings = tracee.mappings()?;
+            let is_it = |path: &&Path| match library {
+                None => path.ends_with("libc.so.6"),
+                Some(library) => *path == library,
+            };
+            let found = map.mappings.iter().filter_map(MapRange::filename).find(is_it);
+            map.library = found.context("the library under test was not loaded")?.to_owned();
+        }
         if !map.in_library(registers.rsi) {
             return Ok(Default::default());
         }
-        counted[registers.rdi as usize].push(count(&mut tracee, map)?);
+        counted[registers.rdi as usize].push(count(&mut tracee, &map)?);
     }
 }
 
@@ -118,16 +114,6 @@ struct Map {
 }
 
 impl Map {
-    fn of(mappings: Vec<MapRange>, subject: &Path, target: &Target) -> Result<Self> {
-        let is_target = |path: &&Path| match target {
-            Target::Glibc => path.ends_with("libc.so.6"),
-            Target::Preload(library) => path == library,
-        };
-        let library = mappings.iter().filter_map(MapRange::filename).find(is_target);
-        let library = library.context("the library under test was not loaded")?.to_owned();
-        Ok(Self { mappings, library, subject: subject.to_owned() })
-    }
-
     fn in_library(&self, address: u64) -> bool {
         in_object(&self.mappings, &self.library, address)
     }
@@ -145,7 +131,7 @@ fn count(tracee: &mut Tracee, map: &Map) -> Result<Counts> {
     loop {
         let address = registers.rip;
         let step = tracee.decoded(address)?;
-        if step.is_breakpoint() && map.in_subject(address) {
+        if step.mnemonic == Mnemonic::Int3 && map.in_subject(address) {
             ensure!(registers.rax == END, "a mark inside a counted stretch");
             registers.rip += 1;
             tracee.set_registers(0, registers)?;

@@ -1,28 +1,26 @@
-//! The rules of the documents: links that lead somewhere, no words that do not belong.
+//! The rule of the documents: links lead somewhere.
 
 use super::Report;
-use anyhow::{Context, Result};
+use crate::library::workspace;
+use anyhow::Result;
 use pulldown_cmark::{Event, Parser, Tag};
-use std::path::{Path, PathBuf};
 
-pub(super) fn check(root: &Path, documents: &[PathBuf], report: &mut Report) -> Result<()> {
-    for path in documents {
-        let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(path)?;
-        let folder = path.parent().context("a document stands in a folder")?;
+pub(super) fn check(documents: &[String], report: &mut Report) -> Result<()> {
+    for name in documents {
+        let path = workspace().join(name);
+        let text = std::fs::read_to_string(&path)?;
         for (number, target) in links(&text) {
             let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
-            let to = if file.is_empty() { path.clone() } else { folder.join(file) };
+            let to = if file.is_empty() { path.clone() } else { path.with_file_name(file) };
             if !to.exists() {
-                report.fail(&name, number, "link", format!("{target} does not exist"));
+                report.fail(name, number, "link", format!("{target} does not exist"));
             } else if !anchor.is_empty() && to.extension().is_some_and(|end| end == "md") {
                 let headings = std::fs::read_to_string(&to)?;
                 if !headings.lines().any(|line| slug(line) == Some(anchor.to_owned())) {
-                    report.fail(&name, number, "link", format!("{target}: no such heading"));
+                    report.fail(name, number, "link", format!("{target}: no such heading"));
                 }
             }
         }
-        report.check_words(&name, &text);
     }
     Ok(())
 }

@@ -4,8 +4,6 @@
 //! a closing brace alone, and a string holds no `//` but in an address.
 
 use super::CORE;
-use anyhow::{Context, Result};
-use std::path::Path;
 
 /// A Rust file.
 pub(super) struct Source {
@@ -19,13 +17,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn read(root: &Path, path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).context(path.display().to_string())?;
-        let relative = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
-        Ok(Self::parse(relative, text))
-    }
-
-    pub(super) fn parse(path: String, text: String) -> Self {
+    pub(super) fn parse(text: String, path: String) -> Self {
         let mut code = Vec::new();
         let mut lines = 0;
         let mut all = (1..).zip(text.lines()).peekable();
@@ -65,10 +57,10 @@ impl Source {
                 if before.is_some_and(|c| c.is_alphanumeric() || "_:".contains(c)) {
                     continue;
                 }
-                let rest = &line[column + prefix.len()..];
                 let more = self.code[at + 1..].iter().map(|(_, line)| line.as_str());
-                let following = std::iter::once(rest).chain(more).flat_map(str::chars);
-                names.extend(first_names(following).into_iter().map(|name| (name, *number)));
+                let rest = std::iter::once(&line[column + prefix.len()..]).chain(more);
+                let following = rest.collect::<Vec<_>>().concat();
+                names.extend(first_names(&following).into_iter().map(|name| (name, *number)));
             }
         }
         names
@@ -76,29 +68,20 @@ impl Source {
 }
 
 /// The name, or the first names of the paths in the group, that a text begins with.
-fn first_names(text: impl Iterator<Item = char>) -> Vec<String> {
-    let (mut names, mut depth, mut name) = (Vec::new(), 0, Some(String::new()));
-    for c in text {
-        match (c, &mut name) {
-            ('{', _) => depth += 1,
-            ('}', _) => depth -= 1,
-            (c, Some(name)) if c.is_alphanumeric() || "_*".contains(c) => {
-                name.push(c);
-                continue;
-            }
-            (' ', Some(name)) if name.is_empty() => continue,
-            _ => {}
-        }
-        // The name has ended; the next one follows a comma of the outermost group.
-        names.extend(name.take().filter(|name| !name.is_empty() && name != "self"));
-        if depth == 0 {
-            break;
-        }
-        if depth == 1 && (c == ',' || c == '{') {
-            name = Some(String::new());
-        }
-    }
-    names
+fn first_names(text: &str) -> Vec<String> {
+    let name = |path: &str| -> String {
+        path.trim_start().chars().take_while(|c| c.is_alphanumeric() || "_*".contains(*c)).collect()
+    };
+    let Some(group) = text.strip_prefix('{') else { return vec![name(text)] };
+    // Commas of inner groups separate no paths of this one.
+    let mut depth = 1;
+    let ends = |c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 1 && c == ','
+    };
+    let group = &group[..group.find("};").unwrap_or(group.len())];
+    let names = group.split(ends).map(name);
+    names.filter(|name| !name.is_empty() && name != "self").collect()
 }
 
 #[cfg(test)]
@@ -107,7 +90,7 @@ pub(super) mod tests {
 
     /// A file of the core.
     pub(in crate::tidy) fn core(path: &str, text: &str) -> Source {
-        Source::parse(format!("{CORE}/{path}"), text.to_owned())
+        Source::parse(text.to_owned(), format!("{CORE}/{path}"))
     }
 
     #[test]

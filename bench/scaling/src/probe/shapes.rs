@@ -31,7 +31,6 @@ pub(super) struct Exchange {
     slots: Vec<Apart<Slot>>,
     /// Numbers of sets that nobody has.
     boxes: Vec<Apart<AtomicUsize>>,
-    turn: Apart<AtomicUsize>,
 }
 
 impl Exchange {
@@ -46,7 +45,6 @@ impl Exchange {
             batches: (0..of(&[Shape::AnyConsumer], threads)).map(|_| Batch::default()).collect(),
             slots: (0..of(&[Shape::Swap], 4 * threads)).map(|_| Apart::default()).collect(),
             boxes: boxes.map(|set| Apart(AtomicUsize::new(set))).collect(),
-            turn: Apart::default(),
         }
     }
 }
@@ -65,7 +63,6 @@ pub(super) fn work(worker: &mut Worker, exchange: &Exchange) -> ! {
         Shape::LarsonLike => replace(worker, exchange, size),
         Shape::OneToAll if me == 0 => serve(worker, &exchange.sets, size),
         Shape::OneToAll => consume(worker, &exchange.sets[me].0[..1]),
-        Shape::PingPong => take_turns(worker, &exchange.turn.0, size),
     }
 }
 
@@ -182,17 +179,5 @@ fn serve(worker: &mut Worker, sets: &[Set], size: usize) -> ! {
             }
         }
         worker.give_way();
-    }
-}
-
-fn take_turns(worker: &mut Worker, turn: &AtomicUsize, size: usize) -> ! {
-    let next = (worker.index + 1) % worker.common.order.threads;
-    loop {
-        while turn.load(Ordering::Acquire) != worker.index {
-            worker.wait();
-        }
-        turn.store(next, Ordering::Release);
-        let block = Block::new(size);
-        worker.free(block);
     }
 }
