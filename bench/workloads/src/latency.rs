@@ -197,30 +197,3 @@ impl<const TIMED: bool> Server<TIMED> {
         self.latencies.free(block);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_operation_is_in_the_percentiles() {
-        for threads in [1, 3] {
-            let requests = 400 / threads;
-            let (_, operations, _) = pass::<false>(threads, requests);
-            // Some 34 operations of either kind per request.
-            let expected = (2 * 34 * threads * requests) as f64;
-            assert!(
-                (operations as f64 / expected - 1.0).abs() < 0.1,
-                "{operations} not {expected}"
-            );
-        }
-        let settings = Settings { threads: None, scale: 0.01, no_alloc: false };
-        let values = run(&settings, 2, 40_000).values;
-        for name in ["malloc", "free"] {
-            let percentiles = ["p50", "p99", "p99.9", "p99.99", "max"]
-                .map(|percentile| values[&format!("{name}_{percentile}")]);
-            assert!(percentiles.is_sorted(), "{percentiles:?}");
-            assert!(percentiles[0] >= values["overhead_ns"] * 0.5);
-        }
-    }
-}

@@ -155,14 +155,6 @@ mod tests {
     use super::Block;
 
     #[test]
-    fn every_kind_keeps_its_tag() {
-        for size in [0, 8, 9, 100, 100_000] {
-            let kinds = [Block::new, Block::with_ends, Block::written, Block::paged];
-            kinds.map(|make| make(size)).iter().for_each(Block::check);
-        }
-    }
-
-    #[test]
     fn a_changed_word_is_found() {
         let mut block = Block::new(16);
         block.add(1);

@@ -76,18 +76,3 @@ impl Drop for RustBlock {
         black_box(self.0.as_mut_ptr());
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::RustBlock;
-
-    #[test]
-    fn contents_survive_growing_and_shrinking() {
-        let mut block = RustBlock::new(0);
-        assert_eq!(block.size(), 1);
-        for size in [3, 100, 100_000, 10, 1, 5000] {
-            block.resize(size);
-            assert_eq!(block.size(), size);
-        }
-    }
-}

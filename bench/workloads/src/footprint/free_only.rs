@@ -4,14 +4,12 @@
 //! frees never allocates, so what it gets back must find its way to the one that does, or
 //! to the system, by itself; at the end the one that allocated waits and calls nothing.
 
-use super::steps::{
-    AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, scaled_time, touched, watch,
-};
+use super::steps::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Workload};
 use crate::malloc::SMALL;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 3;
 const FILL: usize = 128 * MIB;
@@ -69,7 +67,7 @@ fn run(settings: &Settings) -> Results {
             fill_ms += (full - start).as_secs_f64() * 1e3;
             free_ms += full.elapsed().as_secs_f64() * 1e3;
         }
-        light_activity(scaled_time(settings, 0.7));
+        light_activity(Duration::from_secs_f64(0.7 * settings.scale));
         results = sampler.report(Results::of([
             ("ms", fill_ms + free_ms),
             ("free_ms", free_ms),

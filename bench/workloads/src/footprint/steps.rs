@@ -1,6 +1,6 @@
 //! Steps and rows that the workloads of this group share.
 
-use crate::case::{Row, Settings, Table};
+use crate::case::{Row, Table};
 use crate::curve::Sampler;
 use crate::malloc::Block;
 use std::mem::MaybeUninit;
@@ -14,11 +14,6 @@ pub(super) const HEAP: Row =
     Row::new("", Table::Memory, "heap_mib", "MiB").per("live_mib", "x live");
 /// What is resident at the end.
 pub(super) const AFTER: Row = Row::new(" after", Table::Memory, "after_mib", "MiB").floor(1.0);
-
-/// Seconds scaled.
-pub(super) fn scaled_time(settings: &Settings, seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds * settings.scale)
-}
 
 /// `bytes` in MiB.
 pub(super) fn mib(bytes: usize) -> f64 {

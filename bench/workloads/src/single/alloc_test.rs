@@ -16,28 +16,28 @@ const QUANTILES: usize = 4096;
 /// The smallest and largest size; the mean is near 105 bytes.
 const SIZES: (f64, f64) = (24.0, 8192.0);
 
-pub(crate) const ALONE: &[Workload] = &[Case::new(
-    "alloc-test-1",
-    Group::Single,
-    "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Case::new(
+        "alloc-test-1",
+        Group::Single,
+        "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
      every byte written: a server's heap of some 60 MiB.",
-    Row::NS_PEAK,
-)
-.from(ORIGIN)
-.quick(0.15)
-.c(alone)];
-
-/// With a heap of its own in every thread.
-pub(crate) const TOGETHER: &[Workload] = &[Case::new(
-    "alloc-test-n",
-    Group::Threads,
-    "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
+        Row::NS_PEAK,
+    )
+    .from(ORIGIN)
+    .quick(0.15)
+    .c(alone),
+    Case::new(
+        "alloc-test-n",
+        Group::Threads,
+        "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
      Pareto distribution, every byte written. Threads that share nothing but the allocator.",
-    Row::NS_PEAK,
-)
-.from(ORIGIN)
-.quick(0.1)
-.c(together)];
+        Row::NS_PEAK,
+    )
+    .from(ORIGIN)
+    .quick(0.1)
+    .c(together),
+];
 
 const ORIGIN: &str = "alloc-test: OLogN Technologies (ITHare), 2018";
 

@@ -227,26 +227,3 @@ fn reduce(mut cover: Cover) -> Cover {
     }
     cover
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parity_cannot_shrink_and_everything_is_one_cube() {
-        // Of the lowest four inputs.
-        let minimised = |wanted: fn(u32) -> bool| {
-            let bits = |point: u32| {
-                (0..4).fold(FULL, |bits, at| bits & !(1 << (2 * at + (!point >> at & 1))))
-            };
-            let points = (0..16).filter(|&point| wanted(point));
-            let function: Cover = points.map(|point| cube(bits(point))).collect();
-            let cover = minimised(&function);
-            check(&function, &cover);
-            cover
-        };
-        assert_eq!(minimised(|point| point.count_ones() % 2 == 1).len(), 8);
-        assert_eq!(minimised(|_| true), [cube(FULL)]);
-        assert_eq!(minimised(|point| point & 1 == 1).len(), 1);
-    }
-}

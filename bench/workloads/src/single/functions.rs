@@ -11,7 +11,7 @@ const MIB: usize = 1 << 20;
 
 /// An allocator that copies at each step of 4 KiB moves hundreds of GiB; the driver's time
 /// limit is the answer to that.
-pub(crate) const REALLOC: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     growing("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
     growing("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
         .quick(0.25)
@@ -19,27 +19,25 @@ pub(crate) const REALLOC: &[Workload] = &[
     growing("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
         .quick(0.0)
         .c(|s| step(s, 256 * MIB)),
-];
-
-pub(crate) const CALLOC: &[Workload] = &[Case::new(
-    "calloc-heavy",
-    Group::Single,
-    "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
+    Case::new(
+        "calloc-heavy",
+        Group::Single,
+        "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
      random order: tables and structures that are born clear.",
-    Row::NS_PEAK,
-)
-.quick(0.15)
-.c(|s| replace(s, 5000, 200_000, dirtied))];
-
-pub(crate) const ALIGNED: &[Workload] = &[Case::new(
-    "aligned-heavy",
-    Group::Single,
-    "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
+        Row::NS_PEAK,
+    )
+    .quick(0.15)
+    .c(|s| replace(s, 5000, 200_000, dirtied)),
+    Case::new(
+        "aligned-heavy",
+        Group::Single,
+        "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
      16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
-    Row::NS_PEAK,
-)
-.quick(0.15)
-.c(|s| replace(s, 10_000, 1_000_000, aligned))];
+        Row::NS_PEAK,
+    )
+    .quick(0.15)
+    .c(|s| replace(s, 10_000, 1_000_000, aligned)),
+];
 
 const fn growing(name: &'static str, about: &'static str) -> Case {
     Case::new(name, Group::Single, about, Row::MS_PEAK)
@@ -149,13 +147,6 @@ fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dirtied_blocks_are_dirty_throughout() {
-        let block = dirtied(&mut fastrand::Rng::with_seed(1), 5);
-        block.expect(0, 5);
-        (1..block.last()).for_each(|at| block.expect(at, 0xd1d1_d1d1_d1d1_d1d1));
-    }
 
     #[test]
     #[should_panic = "wrong contents"]

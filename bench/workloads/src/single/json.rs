@@ -230,14 +230,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_was_written() {
-        let documents = [messages(5), catalog(5), outline(400)];
-        check(&documents, borrowed);
-        check(&documents, buffered(Buffers::default()));
-        check(&documents, owned);
-    }
-
-    #[test]
     #[should_panic = "wrong contents"]
     fn a_different_value_is_found() {
         check(&["[1,2]".to_owned()], |_, look| borrowed(&mut b"[1,3]".to_vec(), look));

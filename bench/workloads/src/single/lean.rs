@@ -290,12 +290,4 @@ mod tests {
         assert!(square != form(sum(x(), y())));
         assert!(form(sum(x(), product(Number(PRIME - 1), x()))).is_none());
     }
-
-    #[test]
-    fn compiles_and_keeps_earlier_environments() {
-        let module = compiled(40);
-        module.check();
-        let known = |at: usize, name: usize| module.history[at].get(&module.names[name]).is_some();
-        assert_eq!([known(0, 0), known(0, 1), known(2, 1)], [true, false, true]);
-    }
 }

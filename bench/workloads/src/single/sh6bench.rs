@@ -26,7 +26,7 @@ const UNDER_WAY: usize = 16 * BATCH / RETAIN;
 /// Distinct sizes; a power of two.
 const SIZES: usize = 1024;
 
-pub(crate) const ALONE: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case(
         "sh6bench-lifo",
         Group::Single,
@@ -42,16 +42,15 @@ pub(crate) const ALONE: &[Workload] = &[
     )
     .from("sh6bench: MicroQuill, SmartHeap")
     .c(|s| retaining(s, Order::Reverse)),
-];
-
-pub(crate) const TOGETHER: &[Workload] = &[case(
-    "sh8bench",
-    Group::Threads,
-    "Every thread frees batches of 1-1000 B, mostly small, in both orders; every fourth block \
+    case(
+        "sh8bench",
+        Group::Threads,
+        "Every thread frees batches of 1-1000 B, mostly small, in both orders; every fourth block \
      is freed by the next thread. Temporaries, and objects that move on.",
-)
-.from("sh8bench: MicroQuill, SmartHeap")
-.c(together)];
+    )
+    .from("sh8bench: MicroQuill, SmartHeap")
+    .c(together),
+];
 
 const fn case(name: &'static str, group: Group, about: &'static str) -> Case {
     Case::new(name, group, about, Row::NS_PEAK).quick(0.2)
@@ -144,17 +143,5 @@ fn free_all(set: &mut Vec<Block>, order: Order) {
     match order {
         Order::Lifo => while set.pop().is_some() {},
         Order::Reverse => set.clear(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_biased_to_small() {
-        let sizes = Batches::new(1).sizes;
-        assert_eq!((sizes[0], sizes[SIZES - 1]), (1, 996));
-        assert!(sizes[SIZES / 2] <= 32);
     }
 }

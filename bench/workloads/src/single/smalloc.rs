@@ -9,10 +9,9 @@
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::rust_block::RustBlock;
 use crate::team;
-use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-pub(crate) const ALONE: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case(
         "smalloc-alloc",
         Group::Single,
@@ -40,9 +39,6 @@ pub(crate) const ALONE: &[Workload] = &[
          most: vectors that were not given a capacity.",
         |s| alone(s, Mix::Grow),
     ),
-];
-
-pub(crate) const TOGETHER: &[Workload] = &[
     case(
         "smalloc-alloc-n",
         Group::Threads,
@@ -274,38 +270,20 @@ fn free_hotspot(settings: &Settings) -> Results {
     const HANDED: usize = 100_000;
     let threads = settings.threads();
     let rounds = settings.scaled(50);
-    let room = HANDED.div_ceil(threads);
-    let shares: Vec<_> = (0..threads).map(|_| Mutex::new(Vec::with_capacity(room))).collect();
-    let (ready, done) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
     let (mut all, mut freeing) = (Duration::ZERO, Duration::ZERO);
-    std::thread::scope(|scope| {
-        for share in &shares {
-            let (ready, done) = (&ready, &done);
-            scope.spawn(move || {
-                for _ in 0..=rounds {
-                    ready.wait();
-                    share.lock().expect("nobody panicked").clear();
-                    done.wait();
-                }
-            });
+    for round in 0..=rounds {
+        let room = HANDED.div_ceil(threads);
+        let mut shares: Vec<_> = (0..threads).map(|_| Vec::with_capacity(room)).collect();
+        let start = Instant::now();
+        (0..HANDED).for_each(|at| shares[at % threads].push(RustBlock::new(SIZE)));
+        let filling = start.elapsed();
+        let (time, _) = team::timed(shares, |share| share, Vec::clear, drop);
+        // The first round warms up.
+        if round > 0 {
+            all += filling + time;
+            freeing += time;
         }
-        for round in 0..=rounds {
-            let start = Instant::now();
-            {
-                let mut shares: Vec<_> =
-                    shares.iter().map(|share| share.lock().expect("nobody panicked")).collect();
-                (0..HANDED).for_each(|at| shares[at % threads].push(RustBlock::new(SIZE)));
-            }
-            let full = Instant::now();
-            ready.wait();
-            done.wait();
-            // The first round warms up.
-            if round > 0 {
-                all += start.elapsed();
-                freeing += full.elapsed();
-            }
-        }
-    });
+    }
     let blocks = (rounds * HANDED) as f64;
     let ns = |time: Duration| time.as_nanos() as f64 / blocks;
     Results::of([("ns", ns(all)), ("free_ns", ns(freeing))])

@@ -2,7 +2,8 @@
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;
-use std::time::{Duration, Instant};
+use crate::team::{self, Mail};
+use std::time::Duration;
 
 /// Blocks in flight at most.
 const QUEUE: usize = 4096;
@@ -26,29 +27,10 @@ fn run(settings: &Settings) -> Results {
 
 /// Hands `blocks` blocks over.
 fn pass(blocks: usize) -> Duration {
-    let (mut sender, mut receiver) = rtrb::RingBuffer::new(QUEUE);
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            for _ in 0..blocks {
-                let mut unsent = Some(Block::new(64));
-                until(|| {
-                    let block = unsent.take().expect("it came back");
-                    unsent = sender.push(block).err().map(|rtrb::PushError::Full(block)| block);
-                    unsent.is_none()
-                });
-            }
-        });
-        scope.spawn(move || (0..blocks).for_each(|_| until(|| receiver.pop().is_ok())));
-    });
-    start.elapsed()
-}
-
-/// Spins a while, then lets others run: the machine may have fewer free cores than threads.
-fn until(mut done: impl FnMut() -> bool) {
-    let mut turns = 0;
-    while !done() {
-        turns += 1;
-        if turns < 200 { std::hint::spin_loop() } else { std::thread::yield_now() }
-    }
+    let ends = Mail::ring(2, 1, QUEUE).into_iter().zip([blocks, 0]);
+    let work = |(mail, to_make): &mut (Mail<Block>, usize)| {
+        (0..*to_make).for_each(|_| mail.deliver(0, Block::new(64), drop));
+        mail.close(drop);
+    };
+    team::timed(ends, |end| end, work, drop).0
 }

@@ -145,21 +145,3 @@ impl Session {
         answer
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Service;
-
-    #[test]
-    fn answers() {
-        let mut service = Service::default();
-        let first = service.answer(0, "/users/7/items?add=1&note=x");
-        assert_eq!(first, r#"{"user":7,"items":["item 1 of user 7"],"notes":{"x":1}}"#);
-        let second = service.answer(1, "/users/7/items?page=1");
-        assert_eq!(second, r#"{"user":7,"items":[],"notes":{"x":1}}"#);
-        service.check();
-        assert_eq!(service.answer(2, "/users/7?forget=1"), r#"{"forgotten":true}"#);
-        assert_eq!(service.answer(3, "/users/7?forget=1"), r#"{"forgotten":false}"#);
-        service.check();
-    }
-}
