@@ -1,10 +1,9 @@
 //! A server's mix in which every single malloc and free is timed.
 //!
-//! Stands for services with a promise about their slowest requests. The mean hides what
-//! they feel: refills, page faults, locks held by another thread, memory given back to the
-//! system at a bad moment. A request allocates a burst of small blocks and frees them at its
-//! end, replaces two of the thread's long-lived objects, now and then uses a buffer of
-//! 4-64 KiB and rarely one of 1 MiB; some blocks are freed by the next thread.
+//! The mean hides what services with a promise about their slowest requests feel: refills, page
+//! faults, locks held by another thread, memory given back to the system at a bad moment. A request
+//! allocates a burst of small blocks and frees them at its end, replaces two of the thread's
+//! long-lived objects, now and then uses a large buffer; some blocks are freed by the next thread.
 //!
 //! Reading the counter is contained in every latency: `overhead_ns`; latencies are multiples
 //! of its steps, some 10 ns on some processors, which the means average out.

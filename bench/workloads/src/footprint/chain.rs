@@ -1,8 +1,5 @@
-//! Blow-up across threads: each of 200 threads allocates a live set of small blocks while
-//! it frees the one before's, then stays alive, idle, until the end.
-//!
-//! The live set never exceeds two blocks more than 100 MiB; what the idle threads got back
-//! and keep to themselves is the blow-up (after Berger et al., Hoard, ASPLOS 2000).
+//! Blow-up across threads: each stays alive, idle, until the end. The live set never exceeds two
+//! blocks more than 100 MiB; what the idle threads got back and keep to themselves is the blow-up.
 
 use super::steps::{MIB, mib};
 use crate::case::{Case, Group, Results, Row, Settings, Workload};

@@ -1,13 +1,10 @@
-//! A server that runs for long: a working set of 72 MiB whose mean block size drifts from
-//! 32 B to 2 KiB and back, while blocks of three kinds of lifetime come and go.
+//! Services whose traffic changes over days. Memory in use is constant; what grows is what the
+//! allocator cannot reuse: pages held by a few long-lived blocks, lists of sizes that are no longer
+//! asked for, blocks freed by a thread that did not allocate them.
 //!
-//! Stands for services whose traffic changes over days. Memory in use is constant; what
-//! grows is what the allocator cannot reuse: pages held by a few long-lived blocks, lists of
-//! sizes that are no longer asked for, blocks freed by a thread that did not allocate them.
-//!
-//! Each thread has its share of the working set. A block is temporary (freed 256 steps
-//! later), cached (replaced at random) or long-lived (replaced first in, first out, a third
-//! of the run later); one cached block in eight is freed by the next thread.
+//! A block is temporary (freed 256 steps later), cached (replaced at random) or long-lived
+//! (replaced first in, first out, a third of the run later); one cached block in eight is freed by
+//! the next thread.
 
 use super::steps::{HEAP, Held, MIB, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};

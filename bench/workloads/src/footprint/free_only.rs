@@ -1,8 +1,5 @@
-//! One thread only allocates, another only frees: 128 MiB filled and freed three times.
-//!
-//! Stands for pipelines whose last stage drops what the first one made. The thread that
-//! frees never allocates, so what it gets back must find its way to the one that does, or
-//! to the system, by itself; at the end the one that allocated waits and calls nothing.
+//! The thread that frees never allocates, so what it gets back must find its way to the one that
+//! does, or to the system, by itself; at the end the one that allocated waits and calls nothing.
 
 use super::steps::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Workload};

@@ -1,6 +1,3 @@
-//! Idle threads: 200 threads allocate 60 small blocks of 20 sizes, free half, and park; or
-//! 10,000 threads with small stacks allocate 8 and free 4.
-//!
 //! What a thread costs is the resident set beyond a second process whose threads do not
 //! allocate, which takes the stacks out. Threads are made with pthread_create: those of std
 //! allocate on their own account.

@@ -1,10 +1,6 @@
-//! Random slots of a large array are emptied if full and filled if empty, with sizes of a
-//! Pareto distribution, every byte written.
-//!
-//! Stands for a server's heap: few large blocks among many small ones, some places in use
-//! much more often than others, and a live set well beyond the caches. The slots follow the
-//! 80/20 rule as the sizes do: four in five operations go to a fifth of the slots, and so on
-//! inside that fifth.
+//! A server's heap: few large blocks among many small ones, some places in use much more often
+//! than others, and a live set well beyond the caches. The slots follow the 80/20 rule as the
+//! sizes do: four in five operations go to a fifth of the slots, and so on inside that fifth.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;

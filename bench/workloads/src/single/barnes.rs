@@ -1,9 +1,5 @@
-//! The gravity of n bodies, by a tree of cells that is built afresh at every step: a far cell
-//! acts as one body in its centre of mass (Barnes and Hut, Nature 324, 1986).
-//!
-//! Stands for scientific programs whose objects are of few sizes, are allocated together, are
-//! used for long and are freed together; and for computing that the placement of the blocks
-//! slows down or speeds up.
+//! The gravity of n bodies, by a tree of cells: a far cell acts as one body in its centre of mass.
+//! The objects are of few sizes, allocated together, used for long and freed together.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use glam::DVec3;

@@ -2,9 +2,6 @@
 //! cover no longer shrinks (Brayton, Hachtel, McMullen and Sangiovanni-Vincentelli, Logic
 //! Minimization Algorithms for VLSI Synthesis, 1984).
 //!
-//! Stands for programs that recurse over many short lists of small objects: a cube is a block
-//! of a few bytes, and each step of the recursion makes a new list of new cubes.
-//!
 //! A cube has a bit for each of the two values of each input. It stands for all choices of one
 //! of its values for every input; a cover stands for the union of its cubes.
 

@@ -1,7 +1,5 @@
-//! The functions beside malloc and free: realloc, calloc, posix_memalign and aligned_alloc.
-//!
-//! What each promises is checked: contents that move with the block, zeros, and the alignment
-//! of every address.
+//! The functions beside malloc and free. What each promises is checked: contents that move with the
+//! block, zeros, and the alignment of every address.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::words::{PAGE, Words};

@@ -1,8 +1,5 @@
-//! Many growing things at once, through Rust's own vectors and strings.
-//!
-//! `vectors-grow`: 64 byte vectors are appended to in random turns; each doubles when it is
-//! full, so big blocks move past one another. `strings-grow`: thousands of strings grow by a
-//! few characters at a time, and when one is complete it is cut to size and kept for a while.
+//! Many growing things at once, through Rust's own vectors and strings: big blocks that move past
+//! one another, and small ones.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::clock::ms_since;

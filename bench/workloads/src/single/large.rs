@@ -1,8 +1,5 @@
-//! A small working set of large blocks; a random one is replaced at a time, and every page of
-//! the new one is touched.
-//!
-//! Buffers of pictures, columns and packets of files: whether an allocator goes to the system
-//! for each, and what it keeps. The marks on all pages are checked before a block goes.
+//! A small working set of large blocks: whether an allocator goes to the system for each, and what
+//! it keeps. The marks on all pages are checked before a block goes.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::words::Words;

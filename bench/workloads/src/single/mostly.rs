@@ -1,8 +1,5 @@
-//! What an allocator does to a heap as a whole: large zeroed blocks of which hardly anything is used, a
-//! search among many holes, the account of all blocks, a fork.
-//!
-//! Tables that may grow, column stores after a delete, monitoring once a second, servers that fork:
-//! costs that grow with the heap, where the work does not.
+//! What an allocator does to a heap as a whole: costs that grow with the heap, where the work does
+//! not.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::clock::ms_since;

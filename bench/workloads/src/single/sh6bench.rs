@@ -1,10 +1,6 @@
-//! Batches of small blocks: most are freed again at once, one in four is retained for many
-//! batches, or freed by another thread. Sizes are 1 to 1000 bytes, biased to small.
-//!
-//! `lifo` frees every set last in, first out, as a stack of temporaries does; `reverse` frees
-//! it the other way, from the first to the last, as a queue does. The retained blocks leave
-//! holes between them, which the next batches have to fill. `sh8bench` does both in turn in
-//! every thread, and its fourth blocks go to the next thread of the ring.
+//! `lifo` frees every set as a stack of temporaries does, `reverse` as a queue does. The retained
+//! blocks leave holes between them, which the next batches have to fill. `sh8bench` does both in
+//! turn in every thread.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;

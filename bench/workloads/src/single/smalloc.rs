@@ -1,7 +1,4 @@
-//! The operation mixes of smalloc's own benchmark: allocations and writes; allocations and
-//! frees by the toss of a coin; reallocations besides; and blocks that mostly grow. And its
-//! worst cases: every thread at the same size, and many threads that free what one has
-//! allocated.
+//! The operation mixes and the worst cases of smalloc's own benchmark.
 //!
 //! Sizes are those of Rust programs as that project sees them: most are tiny, a few are some
 //! KiB, very few are large. A block is freed or resized at random or, as often, the newest.
@@ -90,13 +87,9 @@ const fn case(
 /// Which operations.
 #[derive(Clone, Copy)]
 enum Mix {
-    /// Allocations and writes only.
     Alloc,
-    /// Allocations and frees.
     AllocFree,
-    /// Those and reallocations to a size at random.
     AllocFreeResize,
-    /// Mostly reallocations to twice the size.
     Grow,
 }
 

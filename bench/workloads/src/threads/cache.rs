@@ -1,6 +1,5 @@
-//! False sharing, after the Hoard paper: threads that each write to 8-byte objects of their
-//! own, over and over. An allocator that hands out parts of one cache line to several
-//! threads slows all of them down.
+//! False sharing. An allocator that hands out parts of one cache line to several threads slows all
+//! of them down.
 //!
 //! Active (thrash): each thread allocates its objects itself. Passive (scratch): the main
 //! thread allocated the first objects of all; a thread frees its share before it allocates

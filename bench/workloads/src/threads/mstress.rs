@@ -1,8 +1,6 @@
-//! The stress test of mimalloc, after its description: rounds of fresh threads, each with
-//! a changing set of objects and one retained to the end of the thread. Sizes are powers
-//! of two with some noise, a few of them large. Now and then a thread exchanges an object
-//! for whatever lies at a random shared place, so objects outlive their thread and are
-//! freed by others; between rounds half of what lies there is freed.
+//! Each thread of a round has a changing set of objects. Now and then it exchanges one for whatever
+//! lies at a random shared place, so objects outlive their thread and are freed by others; between
+//! rounds half of what lies there is freed.
 
 use super::swap::{Place, places};
 use crate::case::{Case, Group, Results, Row, Settings, Workload};

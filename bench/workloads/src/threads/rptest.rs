@@ -1,7 +1,5 @@
-//! The benchmark of rpmalloc, after its description: every thread holds 3,000 blocks of
-//! 16-16,000 B, the larger the rarer. A loop frees a part, scattered over the set, and
-//! fills or replaces another part; every second loop also allocates a few blocks that the
-//! next thread frees.
+//! A loop frees a part of a thread's blocks, scattered over the set, and fills or replaces another
+//! part; every second loop also allocates a few blocks that the next thread frees.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;

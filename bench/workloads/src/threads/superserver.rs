@@ -1,10 +1,6 @@
-//! A server with sizes over a wide range, after SuperMalloc's SuperServer: a size class
-//! of twice the size is half as frequent, so that all classes allocate equally many bytes;
-//! the expected lifetime of an object is proportional to its size; at its end it goes to a
-//! random other thread, which frees it. The slowest single operations are recorded.
-//!
-//! Each thread has the same number of places in every class, and a fresh object takes the
-//! place of a random one of its class. That gives the lifetimes without a calendar.
+//! A size class of twice the size is half as frequent, so that all classes allocate equally many
+//! bytes. Each thread has the same number of places in every class, and a fresh object takes the
+//! place of a random one of its class: that gives the lifetimes without a calendar.
 
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
 use crate::histogram::Latencies;

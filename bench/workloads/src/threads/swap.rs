@@ -1,6 +1,4 @@
-//! Every thread allocates blocks and exchanges each for another at a random one of 4,096
-//! shared places; it frees what it gets. All threads allocate and all free what others
-//! allocated, in equal parts: producer and consumer in one.
+//! Producer and consumer in one: all threads allocate, all free what others allocated.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::{Block, SMALL};

@@ -1,8 +1,6 @@
-//! Producers allocate, consumers free: malloc-test in the batched form of the SuperMalloc
-//! paper. A producer allocates 4,096 blocks and puts them into a bounded queue as one
-//! batch; any consumer takes the batch and frees all of it. Little time goes into the
-//! hand-over; the blocks go one way, which empties the caches on one side and fills those
-//! on the other.
+//! A producer puts a whole batch into a bounded queue, any consumer frees all of it: little time
+//! goes into the hand-over. The blocks go one way, which empties the caches on one side and fills
+//! those on the other.
 
 use crate::case::{Case, Group, Results, Row, Settings, Table, Workload};
 use crate::malloc::{Block, SMALL};
