@@ -133,23 +133,3 @@ fn overhead_ticks() -> u64 {
     samples.sort_unstable();
     samples[500]
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_those_of_the_samples() {
-        let mut all = Latencies::<true>::new();
-        (1..=1000).for_each(|ticks| all.mallocs.saturating_record(ticks));
-        let mut results = Results::default();
-        percentiles("malloc", &all.mallocs, 2.0, &mut results);
-        let expected = [1000.0, 1980.0, 1998.0, 2000.0, 2000.0];
-        for (key, ns) in ["p50", "p99", "p99.9", "p99.99", "max"].into_iter().zip(expected) {
-            assert_eq!(results.values[&format!("malloc_{key}")], ns, "{key}");
-        }
-        let curve = &results.curves["malloc"];
-        assert!(curve.is_sorted_by(|a, b| a[0] < b[0] && a[1] <= b[1]), "{curve:?}");
-        assert_eq!(curve.last(), Some(&[1000.0, 2000.0]));
-    }
-}

@@ -112,17 +112,3 @@ fn pareto(quantile: usize) -> u16 {
     let bounded = rest + (1.0 - rest) * (least / most).powf(shape);
     (least * bounded.powf(-1.0 / shape)) as u16
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_bounded_and_mostly_small() {
-        let sizes: Vec<usize> = (0..QUANTILES).map(|q| pareto(q).into()).collect();
-        assert!(sizes.iter().all(|size| (24..=8192).contains(size)));
-        assert!(sizes.iter().filter(|&&size| size < 64).count() > QUANTILES / 2);
-        let mean = sizes.iter().sum::<usize>() / QUANTILES;
-        assert!((95..115).contains(&mean), "{mean}");
-    }
-}

@@ -81,7 +81,6 @@ fn bytes_of(text: impl AsRef<str>) -> Bytes {
 /// frees it.
 fn run(settings: &Settings, mut parse: impl FnMut(&mut [u8], Option<&mut Bytes>)) -> Results {
     let documents = [messages(110), catalog(250), outline(7_000)];
-    eprintln!("{:?}", documents.each_ref().map(String::len));
     check(&documents, &mut parse);
     let mut input = Vec::with_capacity(LARGEST);
     let mut round = || {

@@ -4,7 +4,7 @@ use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::{Block, SMALL};
 use crate::team;
 use crossbeam_utils::atomic::AtomicCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PLACES: usize = 4096;
 /// Exchanges of all threads at scale 1.
@@ -19,13 +19,22 @@ pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
     Row::NS_PEAK,
 )
 .quick(0.2)
-.c(run)];
+.c(run), Case::new(
+    "mstress",
+    Group::Threads,
+    "Rounds of fresh threads that allocate objects of 8 B to 2 MiB, keep a part, and leave some \
+     to other threads through shared slots.",
+    Row::NS_PEAK,
+)
+.from("mimalloc's stress test, Leijen, 2019")
+.quick(0.15)
+.c(stress)];
 
 /// A place where threads exchange blocks, by one atomic swap.
-pub(super) type Place = AtomicCell<Option<Block>>;
+type Place = AtomicCell<Option<Block>>;
 
 /// So many empty places.
-pub(super) fn places(count: usize) -> Vec<Place> {
+fn places(count: usize) -> Vec<Place> {
     const { assert!(Place::is_lock_free()) };
     (0..count).map(|_| Place::default()).collect()
 }
@@ -55,4 +64,85 @@ fn exchange(threads: usize, each: usize) -> Duration {
     let left = places.iter().filter_map(AtomicCell::take).count();
     assert_eq!(freed.iter().sum::<usize>() + left, each * threads, "blocks were lost");
     time
+}
+
+const STRESS_PLACES: usize = 1000;
+/// Objects that one thread allocates in a round, apart from the retained ones.
+const CHANGING: usize = 10_000;
+/// Objects that it keeps to its end.
+const RETAINED: usize = 5000;
+/// Threads in all rounds at scale 1.
+const THREADS: usize = 240;
+
+/// Each thread of a round has a changing set of objects. Now and then it exchanges one for whatever
+/// lies at a random shared place, so objects outlive their thread and are freed by others; between
+/// rounds half of what lies there is freed.
+fn stress(settings: &Settings) -> Results {
+    let threads = settings.threads();
+    let rounds = settings.scaled(THREADS).div_ceil(threads);
+    rounds_of(threads, 1);
+    let start = Instant::now();
+    rounds_of(threads, rounds);
+    Results::ns(start.elapsed(), rounds * threads * (CHANGING + RETAINED))
+}
+
+/// All rounds; checks that as many objects were freed as allocated.
+fn rounds_of(threads: usize, rounds: usize) {
+    let places = places(STRESS_PLACES);
+    let mut freed = 0;
+    for round in 0..rounds {
+        std::thread::scope(|scope| {
+            let places = &places;
+            let lives: Vec<_> = (0..threads)
+                .map(|me| (round * threads + me) as u64)
+                .map(|seed| scope.spawn(move || life(fastrand::Rng::with_seed(seed), places)))
+                .collect();
+            for life in lives {
+                freed += life.join().expect("the thread ends well");
+            }
+        });
+        let every = if round + 1 == rounds { 1 } else { 2 };
+        freed += places.iter().step_by(every).filter_map(Place::take).count();
+    }
+    assert_eq!(freed, rounds * threads * (CHANGING + RETAINED), "objects were lost");
+}
+
+/// One thread; how many objects it freed.
+fn life(mut rng: fastrand::Rng, places: &[Place]) -> usize {
+    // These grow as they will, by the allocator under test.
+    let mut changing: Vec<Option<Block>> = Vec::new();
+    let mut retained: Vec<Block> = Vec::new();
+    let mut freed = 0;
+    while changing.len() < CHANGING || retained.len() < RETAINED {
+        let to_change = changing.len() < CHANGING && rng.bool();
+        if to_change || retained.len() == RETAINED {
+            changing.push(Some(object(&mut rng)));
+        } else {
+            retained.push(object(&mut rng));
+        }
+        if changing.is_empty() {
+            continue;
+        }
+        if rng.u8(0..3) < 2 {
+            let at = rng.usize(0..changing.len());
+            freed += usize::from(changing[at].take().is_some());
+        }
+        if rng.u8(0..4) == 0 {
+            let at = rng.usize(0..changing.len());
+            changing[at] = places[rng.usize(0..STRESS_PLACES)].swap(changing[at].take());
+        }
+    }
+    freed + retained.len() + changing.into_iter().flatten().count()
+}
+
+/// Mostly 8-2,047 B; one in a hundred 64 times that, one in ten thousand 1,024 times.
+fn object(rng: &mut fastrand::Rng) -> Block {
+    let power = 1 << rng.u32(3..=10);
+    let size = power + rng.usize(0..power);
+    let factor = match rng.u32(0..10_000) {
+        0 => 1024,
+        1..=100 => 64,
+        _ => 1,
+    };
+    Block::paged(size * factor)
 }

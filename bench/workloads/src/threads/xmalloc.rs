@@ -4,6 +4,7 @@
 
 use crate::case::{Case, Group, Results, Row, Settings, Table, Workload};
 use crate::malloc::{Block, SMALL};
+use crate::team::{self, Mail};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,11 @@ const TOTAL: usize = 4_000_000;
 const TOTAL_SWEEP: usize = 700_000;
 
 pub(crate) const WORKLOADS: &[Workload] = &[
+    case(
+        "prodcons",
+        "One producer, one consumer, 64 B blocks through a bounded queue.",
+        one_by_one,
+    ),
     Case::new(
         "xmalloc-sweep",
         Group::Threads,
@@ -68,6 +74,23 @@ fn random(settings: &Settings, pairs: usize) -> Results {
     pass(pairs, blocks / 10, SMALL);
     let (time, freed) = pass(pairs, blocks, SMALL);
     Results::ns(time, freed)
+}
+
+/// A producer and a consumer, without batches.
+fn one_by_one(settings: &Settings) -> Results {
+    /// Blocks in flight at most.
+    const QUEUE: usize = 4096;
+    let pass = |blocks| {
+        let ends = Mail::ring(2, 1, QUEUE).into_iter().zip([blocks, 0]);
+        let work = |(mail, to_make): &mut (Mail<Block>, usize)| {
+            (0..*to_make).for_each(|_| mail.deliver(0, Block::new(64), drop));
+            mail.close(drop);
+        };
+        team::timed(ends, |end| end, work, drop).0
+    };
+    let blocks = settings.scaled(20_000_000);
+    pass(200_000);
+    Results::ns(pass(blocks), blocks)
 }
 
 /// `pairs` producers and as many consumers pass on `blocks` blocks, rounded up to whole
