@@ -331,6 +331,22 @@ impl Case {
         }
     }
 
+    /// Of one thread, with rows for the time per operation and the peak.
+    pub const fn single(name: &'static str, about: &'static str) -> Case {
+        Case::new(name, Group::Single, about, Row::NS_PEAK)
+    }
+
+    /// The same of several threads.
+    pub const fn threads(name: &'static str, about: &'static str) -> Case {
+        Case::new(name, Group::Threads, about, Row::NS_PEAK)
+    }
+
+    /// The same, with other rows.
+    pub const fn rows(mut self, rows: &'static [Row]) -> Case {
+        self.rows = Fixed(rows);
+        self
+    }
+
     /// The same, described first at `origin`.
     pub const fn from(mut self, origin: &'static str) -> Case {
         self.origin = Fixed(origin);

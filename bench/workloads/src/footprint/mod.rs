@@ -1,6 +1,5 @@
 //! Resident memory, at the peak and over time.
 
-pub(crate) mod chain;
 pub(crate) mod drift;
 pub(crate) mod free_only;
 pub(crate) mod idle;

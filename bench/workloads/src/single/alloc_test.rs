@@ -2,7 +2,7 @@
 //! than others, and a live set well beyond the caches. The slots follow the 80/20 rule as the
 //! sizes do: four in five operations go to a fifth of the slots, and so on inside that fifth.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Settings, Workload};
 use crate::malloc::Block;
 use crate::team;
 use std::time::Instant;
@@ -13,22 +13,18 @@ const QUANTILES: usize = 4096;
 const SIZES: (f64, f64) = (24.0, 8192.0);
 
 pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::new(
+    Case::single(
         "alloc-test-1",
-        Group::Single,
         "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
      every byte written: a server's heap of some 60 MiB.",
-        Row::NS_PEAK,
     )
     .from(ORIGIN)
     .quick(0.15)
     .c(alone),
-    Case::new(
+    Case::threads(
         "alloc-test-n",
-        Group::Threads,
         "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
      Pareto distribution, every byte written. Threads that share nothing but the allocator.",
-        Row::NS_PEAK,
     )
     .from(ORIGIN)
     .quick(0.1)

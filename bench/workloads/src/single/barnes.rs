@@ -1,18 +1,17 @@
 //! The gravity of n bodies, by a tree of cells: a far cell acts as one body in its centre of mass.
 //! The objects are of few sizes, allocated together, used for long and freed together.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Row, Settings, Workload};
 use glam::DVec3;
 use std::f64::consts::TAU;
 use std::time::Instant;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
     "barnes-like",
-    Group::Single,
     "n-body simulation: a tree of cells is built, walked and freed at every step. Scientific \
      programs, where the placement of the blocks matters as well as the time to get them.",
-    Row::MS_PEAK,
 )
+.rows(Row::MS_PEAK)
 .from("Barnes and Hut, Nature 324, 1986; as a benchmark: SPLASH-2, ISCA 1995")
 .quick(0.2)
 .rust(run)];

@@ -6,24 +6,23 @@
 //! gcd(x - y, N) is a factor as a rule (Morrison and Brillhart, Mathematics of Computation 29,
 //! 1975).
 //!
-//! Stands for programs that make a fresh, tiny object at every step: each sum, product,
-//! quotient and remainder here is a new number on the heap, most of them 4 to 32 bytes and
+//! Stands for programs that make a fresh, tiny object at every step: each sum, product
+//! and quotient here is a new number on the heap, most of them 4 to 32 bytes and
 //! dead a few steps later.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Row, Settings, Workload};
 use ethnum::U256;
 use std::hint::black_box;
 use std::ops::{Add, Mul, Sub};
 use std::time::Instant;
 
 /// Its heap is tiny: no row for the memory.
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
     "cfrac-like",
-    Group::Single,
     "Factors numbers of 30 digits by continued fractions. Programs that make a fresh object of a \
      few bytes at every step of an inner loop.",
-    const { &[Row::time("ms")] },
 )
+.rows(const { &[Row::time("ms")] })
 .from("Zorn and Grunwald, Empirical measurements of six allocation-intensive C programs, 1992")
 .quick(0.2)
 .rust(run)];
@@ -70,53 +69,54 @@ impl Natural {
         words.fold(U256::ZERO, |value, &word| value << 32 | U256::from(word))
     }
 
-    /// The value below 2^128, as most are: the narrower the arithmetic, the faster it is, by far.
-    #[inline]
-    fn narrow(&self) -> Option<u128> {
-        let join = |low: u32, high: u32| u128::from(low) | u128::from(high) << 32;
+    /// The value of a number of one or two words, as most are: the narrower the arithmetic, the
+    /// faster it is, by far.
+    fn small(&self) -> Option<u64> {
         match *self.0 {
-            [a] => Some(a.into()),
-            [a, b] => Some(join(a, b)),
-            [a, b, c] => Some(join(a, b) | u128::from(c) << 64),
-            [a, b, c, d] => Some(join(a, b) | join(c, d) << 64),
+            [word] => Some(word.into()),
+            [low, high] => Some(u64::from(high) << 32 | u64::from(low)),
             _ => None,
-        }
-    }
-
-    /// What comes of two numbers, in 128 bits where they and the result fit.
-    #[inline]
-    fn with(
-        &self,
-        other: &Natural,
-        narrow: fn(u128, u128) -> Option<u128>,
-        wide: fn(U256, U256) -> U256,
-    ) -> Natural {
-        let both = self.narrow().zip(other.narrow());
-        match both.and_then(|(value, other)| narrow(value, other)) {
-            Some(value) => value.into(),
-            None => wide(self.value(), other.value()).into(),
         }
     }
 
     /// Quotient and remainder.
     fn div_rem(&self, by: &Natural) -> (Natural, Natural) {
-        if let (Some(value), Some(by)) = (self.narrow(), by.narrow()) {
-            return match (u64::try_from(value), u64::try_from(by)) {
-                (Ok(value), Ok(by)) => ((value / by).into(), (value % by).into()),
-                _ => ((value / by).into(), (value % by).into()),
-            };
-        }
         let (value, by) = (self.value(), by.value());
-        ((value / by).into(), (value % by).into())
+        let quotient = match (u128::try_from(value), u128::try_from(by)) {
+            (Ok(value), Ok(by)) => U256::from(value / by),
+            _ => value / by,
+        };
+        (quotient.into(), (value - quotient * by).into())
+    }
+
+    /// Quotient by, and remainder below, a machine word: neither is a number on the heap.
+    fn div_rem_word(&self, by: u64) -> (Natural, u64) {
+        if let Some(value) = self.small() {
+            return ((value / by).into(), value % by);
+        }
+        let (value, by) = (self.value(), U256::from(by));
+        ((value / by).into(), (value % by).as_u64())
     }
 
     fn rem(&self, by: &Natural) -> Natural {
         self.div_rem(by).1
     }
+
+    /// What comes of two numbers: of two small ones, it fits 128 bits.
+    fn with(
+        &self,
+        other: &Natural,
+        narrow: fn(u128, u128) -> u128,
+        wide: fn(U256, U256) -> U256,
+    ) -> Natural {
+        match self.small().zip(other.small()) {
+            Some((a, b)) => U256::from(narrow(a.into(), b.into())).into(),
+            None => wide(self.value(), other.value()).into(),
+        }
+    }
 }
 
 impl From<u64> for Natural {
-    #[inline]
     fn from(value: u64) -> Natural {
         // Not a block that the compiler may do without.
         Natural(black_box(match u32::try_from(value) {
@@ -126,21 +126,12 @@ impl From<u64> for Natural {
     }
 }
 
-impl From<u128> for Natural {
-    #[inline]
-    fn from(value: u128) -> Natural {
-        let word = |at: u32| (value >> (32 * at)) as u32;
-        match 4 - value.leading_zeros() / 32 {
-            0..=2 => Natural::from(value as u64),
-            3 => Natural(black_box(Box::new([word(0), word(1), word(2)]))),
-            _ => Natural(black_box(Box::new([word(0), word(1), word(2), word(3)]))),
-        }
-    }
-}
-
 impl From<U256> for Natural {
     fn from(value: U256) -> Natural {
-        let words = (256 - value.leading_zeros()).div_ceil(32).max(1);
+        if let Ok(small) = u64::try_from(value) {
+            return small.into();
+        }
+        let words = (256 - value.leading_zeros()).div_ceil(32);
         Natural(black_box((0..words).map(|at| (value >> (32 * at)).as_u32()).collect()))
     }
 }
@@ -148,21 +139,21 @@ impl From<U256> for Natural {
 impl Add for &Natural {
     type Output = Natural;
     fn add(self, other: &Natural) -> Natural {
-        self.with(other, u128::checked_add, U256::add)
+        self.with(other, u128::add, U256::add)
     }
 }
 
 impl Sub for &Natural {
     type Output = Natural;
     fn sub(self, other: &Natural) -> Natural {
-        self.with(other, u128::checked_sub, U256::sub)
+        self.with(other, u128::sub, U256::sub)
     }
 }
 
 impl Mul for &Natural {
     type Output = Natural;
     fn mul(self, other: &Natural) -> Natural {
-        self.with(other, u128::checked_mul, U256::mul)
+        self.with(other, u128::mul, U256::mul)
     }
 }
 
@@ -188,7 +179,7 @@ fn factor(n: &Natural, base: usize) -> Natural {
         relations.push(Relation { a: fraction.a.clone(), negative: fraction.odd, primes });
         if let Some(square) = reduced(&mut pivots, &relations) {
             let found = divisor(n, &base, square.of.iter().map(|&at| &relations[at as usize]));
-            if found.narrow() != Some(1) && found != *n {
+            if found.small() != Some(1) && found != *n {
                 return found;
             }
         }
@@ -198,8 +189,7 @@ fn factor(n: &Natural, base: usize) -> Natural {
 /// The first primes modulo which `n` is a square: no others divide a Q.
 fn factor_base(n: &Natural, size: usize) -> Vec<u64> {
     let is_prime = |p: &u64| (2..).take_while(|d| d * d <= *p).all(|d| !p.is_multiple_of(d));
-    let is_square =
-        |p: &u64| *p == 2 || power((n.value() % U256::from(*p)).as_u64(), (p - 1) / 2, *p) <= 1;
+    let is_square = |p: &u64| *p == 2 || power(n.div_rem_word(*p).1, (p - 1) / 2, *p) <= 1;
     (2..).filter(is_prime).filter(is_square).take(size).collect()
 }
 
@@ -226,7 +216,7 @@ struct Fraction {
 
 impl Fraction {
     fn new(n: &Natural) -> Fraction {
-        let root = Natural::from(n.value().as_u128().isqrt());
+        let root = Natural::from(U256::from(n.value().as_u128().isqrt()));
         let q = n - &(&root * &root);
         Fraction { p: root.clone(), q, a: root.clone(), before: 1u64.into(), root, odd: true }
     }
@@ -246,18 +236,18 @@ fn smooth(q: &Natural, base: &[u64]) -> Option<Vec<u16>> {
     let mut rest = q.clone();
     let mut primes = Vec::new();
     for (at, &prime) in base.iter().enumerate() {
-        if at == EARLY && (&rest * &Natural::from(SHRUNK)).narrow() > q.narrow() {
+        if at == EARLY && (&rest * &Natural::from(SHRUNK)).value() > q.value() {
             return None;
         }
         loop {
-            let (quotient, remainder) = rest.div_rem(&Natural::from(prime));
-            if remainder.narrow() != Some(0) {
+            let (quotient, remainder) = rest.div_rem_word(prime);
+            if remainder != 0 {
                 break;
             }
             primes.push(at as u16);
             rest = quotient;
         }
-        if rest.narrow() == Some(1) {
+        if rest.small() == Some(1) {
             return Some(primes);
         }
     }
@@ -327,7 +317,7 @@ fn divisor<'a>(
     assert_eq!((&x * &x).rem(n), (&y * &y).rem(n), "the squares differ");
     // Euclid's method, on the difference modulo n.
     let (mut a, mut b) = (n.clone(), (&(&x + n) - &y).rem(n));
-    while b.narrow() != Some(0) {
+    while b.small() != Some(0) {
         let rest = a.rem(&b);
         (a, b) = (b, rest);
     }

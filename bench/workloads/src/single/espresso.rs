@@ -5,18 +5,17 @@
 //! A cube has a bit for each of the two values of each input. It stands for all choices of one
 //! of its values for every input; a cover stands for the union of its cubes.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Row, Settings, Workload};
 use std::hint::black_box;
 use std::time::Instant;
 
 /// Its heap is tiny: no row for the memory.
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
     "espresso-like",
-    Group::Single,
     "Minimises two-level logic; every step makes short lists of cubes of a few bytes each. \
      Programs that recurse over small, short-lived lists.",
-    const { &[Row::time("ms")] },
 )
+.rows(const { &[Row::time("ms")] })
 .from("Zorn and Grunwald, Empirical measurements of six allocation-intensive C programs, 1992")
 .quick(0.2)
 .rust(run)];

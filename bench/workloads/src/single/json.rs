@@ -136,23 +136,18 @@ fn some<T: Serialize>(rng: &mut Rng, most: u32, item: impl Fn(&mut Rng) -> T) ->
 
 /// An object with fields of each kind: short texts, addresses, numbers, flags, nulls.
 fn record(rng: &mut Rng, [texts, addresses, numbers, flags, nulls]: [usize; 5]) -> Value {
+    let kinds: [(&str, usize, fn(&mut Rng) -> Value); 5] = [
+        ("text", texts, |rng| json!(words(rng, 4))),
+        ("address", addresses, |rng| {
+            json!(format!("http://pbs.example.org/profile_images/{}.png", rng.u32(..)))
+        }),
+        ("number", numbers, |rng| json!(rng.u32(0..400_000_000))),
+        ("flag", flags, |rng| json!(rng.bool())),
+        ("empty", nulls, |_| Value::Null),
+    ];
     let mut fields = serde_json::Map::new();
-    let mut add = |kind: &str, at, value| fields.insert(format!("{kind}_field_{at}"), value);
-    for at in 0..texts {
-        add("text", at, json!(words(rng, 4)));
-    }
-    for at in 0..addresses {
-        let address = format!("http://pbs.example.org/profile_images/{}.png", rng.u32(..));
-        add("address", at, json!(address));
-    }
-    for at in 0..numbers {
-        add("number", at, json!(rng.u32(0..400_000_000)));
-    }
-    for at in 0..flags {
-        add("flag", at, json!(rng.bool()));
-    }
-    for at in 0..nulls {
-        add("empty", at, Value::Null);
+    for (kind, count, value) in kinds {
+        fields.extend((0..count).map(|at| (format!("{kind}_field_{at}"), value(rng))));
     }
     fields.into()
 }

@@ -2,19 +2,18 @@
 //! the help of earlier ones, and entered into an environment. Nothing is ever changed in place.
 //! Objects are of 32 to 64 bytes, most of them dead at once, some kept for good, freed in chains.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Row, Settings, Workload};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
     "lean-like",
-    Group::Single,
     "Rewrites terms to normal forms and keeps them in a persistent tree, all by reference \
      counts. Compilers and runtime systems of functional languages.",
-    Row::MS_PEAK,
 )
+.rows(Row::MS_PEAK)
 .from("Leijen, Zorn and de Moura, mimalloc, APLAS 2019, by the real compiler")
 .quick(0.2)
 .rust(run)];

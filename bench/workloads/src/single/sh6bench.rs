@@ -30,14 +30,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
          retained for 64 batches. Temporaries between longer-lived objects.",
     )
     .from("sh6bench: MicroQuill, SmartHeap")
-    .c(|s| retaining(s, Order::Lifo)),
+    .c(|s| retaining(s, lifo)),
     case(
         "sh6bench-reverse",
         Group::Single,
         "The same, but every batch is freed from its first block on.",
     )
     .from("sh6bench: MicroQuill, SmartHeap")
-    .c(|s| retaining(s, Order::Reverse)),
+    .c(|s| retaining(s, REVERSE)),
     case(
         "sh8bench",
         Group::Threads,
@@ -52,16 +52,17 @@ const fn case(name: &'static str, group: Group, about: &'static str) -> Case {
     Case::new(name, group, about, Row::NS_PEAK).quick(0.2)
 }
 
-/// In which order a set of blocks is freed.
-#[derive(Clone, Copy)]
-enum Order {
-    /// The last block first.
-    Lifo,
-    /// The first block first.
-    Reverse,
+/// Frees a set of blocks in some order.
+type Free = fn(&mut Vec<Block>);
+
+fn lifo(set: &mut Vec<Block>) {
+    while set.pop().is_some() {}
 }
 
-fn retaining(settings: &Settings, order: Order) -> Results {
+/// From the first block on.
+const REVERSE: Free = Vec::clear;
+
+fn retaining(settings: &Settings, free: Free) -> Results {
     let rounds = settings.scaled(ROUNDS);
     let mut retained: Vec<Vec<Block>> =
         (0..SETS).map(|_| Vec::with_capacity(BATCH / RETAIN)).collect();
@@ -73,12 +74,12 @@ fn retaining(settings: &Settings, order: Order) -> Results {
             start = Instant::now();
         }
         let set = &mut retained[round % SETS];
-        free_all(set, order);
-        batches.batch(order, |block| set.push(block));
+        free(set);
+        batches.batch(free, |block| set.push(block));
     }
     let time = start.elapsed();
     assert!(retained.iter().all(|set| set.len() == BATCH / RETAIN), "blocks left");
-    retained.iter_mut().for_each(|set| free_all(set, order));
+    retained.iter_mut().for_each(|set| free(set));
     Results::ns(time, rounds * BATCH)
 }
 
@@ -96,8 +97,8 @@ fn pass(threads: usize, rounds: usize) -> Duration {
         |(mail, me)| (mail, Batches::new(me), 0),
         |(mail, batches, received)| {
             for round in 0..rounds {
-                let order = if round % 2 == 0 { Order::Lifo } else { Order::Reverse };
-                batches.batch(order, |block| mail.deliver(0, block, |_| *received += 1));
+                let free: Free = if round % 2 == 0 { lifo } else { REVERSE };
+                batches.batch(free, |block| mail.deliver(0, block, |_| *received += 1));
                 mail.receive(|_| *received += 1);
             }
             mail.close(|_| *received += 1);
@@ -126,18 +127,11 @@ impl Batches {
     }
 
     /// Allocates a batch, gives away every fourth block, and frees the others.
-    fn batch(&mut self, order: Order, mut give: impl FnMut(Block)) {
+    fn batch(&mut self, free: Free, mut give: impl FnMut(Block)) {
         for at in 0..BATCH {
             let block = Block::with_ends(self.sizes[self.rng.usize(0..SIZES)].into());
             if at % RETAIN == 0 { give(block) } else { self.batch.push(block) }
         }
-        free_all(&mut self.batch, order);
-    }
-}
-
-fn free_all(set: &mut Vec<Block>, order: Order) {
-    match order {
-        Order::Lifo => while set.pop().is_some() {},
-        Order::Reverse => set.clear(),
+        free(&mut self.batch);
     }
 }

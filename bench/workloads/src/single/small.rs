@@ -32,20 +32,16 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         .c(|s| run_batch(s, |_| 64, |rng, order| rng.shuffle(order))),
     batch("batch-mixed", "10,000 x 16-1024 B, freed in random order")
         .c(|s| run_batch(s, |rng| rng.usize(SMALL), |rng, order| rng.shuffle(order))),
-    Case::new(
+    Case::single(
         "random-small",
-        Group::Single,
         "10,000 slots of 16-1024 B, a random one replaced at a time: a heap at steady state.",
-        Row::NS_PEAK,
     )
     .quick(0.5)
     .c(random),
-    Case::new(
+    Case::single(
         "glibc-simple",
-        Group::Single,
         "25 to 1600 blocks of one size, 8 B to 4 KiB, allocated and then freed in the same order: \
      runs that fit an allocator's innermost cache and runs that do not.",
-        Row::NS_PEAK,
     )
     .from("glibc benchtests, malloc-simple")
     .quick(0.15)

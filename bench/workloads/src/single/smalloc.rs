@@ -56,13 +56,12 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         "smalloc-adr in every thread, each with its own blocks.",
         |s| together(s, Mix::AllocFreeResize),
     ),
-    Case::new(
+    Case::threads(
         "hotspot",
-        Group::Threads,
         "Every thread allocates 64 blocks of 32 B and frees them, over and over: contention \
          for one size.",
-        const { &[Row::time("ns")] },
     )
+    .rows(const { &[Row::time("ns")] })
     .from(ORIGIN)
     .quick(0.2)
     .rust(hotspot),

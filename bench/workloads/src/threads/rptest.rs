@@ -1,7 +1,7 @@
 //! A loop frees a part of a thread's blocks, scattered over the set, and fills or replaces another
 //! part; every second loop also allocates a few blocks that the next thread frees.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Settings, Workload};
 use crate::malloc::Block;
 use crate::team::{self, Mail};
 use std::time::Duration;
@@ -20,12 +20,10 @@ const INBOX: usize = 800;
 /// Loops of all threads at scale 1.
 const LOOPS: usize = 30_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::threads(
     "rptest",
-    Group::Threads,
     "Threads each keep thousands of blocks of 16-16,000 B, the larger the rarer; a fifth of all \
      is freed by the next thread.",
-    Row::NS_PEAK,
 )
 .from("rpmalloc-benchmark, Jansson, 2017")
 .quick(0.2)

@@ -2,7 +2,7 @@
 //! bytes. Each thread has the same number of places in every class, and a fresh object takes the
 //! place of a random one of its class: that gives the lifetimes without a calendar.
 
-use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
+use crate::case::{Case, Plot, Results, Row, Settings, Table, Workload};
 use crate::histogram::Latencies;
 use crate::malloc::Block;
 use crate::team::{self, Mail};
@@ -20,11 +20,12 @@ const INBOX: usize = 1024;
 /// Objects of all threads at scale 1.
 const TOTAL: usize = 2_000_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::threads(
     "superserver",
-    Group::Threads,
     "Sizes of 16 B to 256 KiB with equal bytes in each power of two, lifetimes proportional to \
      size, freed by a random other thread; the slowest operations are recorded.",
+)
+.rows(
     const {
         &[
             Row::time("ns"),

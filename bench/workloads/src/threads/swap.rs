@@ -1,6 +1,6 @@
 //! Producer and consumer in one: all threads allocate, all free what others allocated.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Settings, Workload};
 use crate::malloc::{Block, SMALL};
 use crate::team;
 use crossbeam_utils::atomic::AtomicCell;
@@ -11,21 +11,11 @@ const PLACES: usize = 4096;
 const TOTAL: usize = 8_000_000;
 const WARM_UP: usize = 200_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
-    "swap",
-    Group::Threads,
-    "All threads allocate 16-1024 B and exchange blocks through shared slots, freeing what they \
-     get: as many remote frees on every side.",
-    Row::NS_PEAK,
-)
+pub(crate) const WORKLOADS: &[Workload] = &[Case::threads("swap", "All threads allocate 16-1024 B and exchange blocks through shared slots, freeing what they \
+     get: as many remote frees on every side.")
 .quick(0.2)
-.c(run), Case::new(
-    "mstress",
-    Group::Threads,
-    "Rounds of fresh threads that allocate objects of 8 B to 2 MiB, keep a part, and leave some \
-     to other threads through shared slots.",
-    Row::NS_PEAK,
-)
+.c(run), Case::threads("mstress", "Rounds of fresh threads that allocate objects of 8 B to 2 MiB, keep a part, and leave some \
+     to other threads through shared slots.")
 .from("mimalloc's stress test, Leijen, 2019")
 .quick(0.15)
 .c(stress)];

@@ -20,11 +20,12 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         "One producer, one consumer, 64 B blocks through a bounded queue.",
         one_by_one,
     ),
-    Case::new(
+    Case::threads(
         "xmalloc-sweep",
-        Group::Threads,
         "Half of the threads allocate batches of blocks of one size, the others free them; a row \
          for each size.",
+    )
+    .rows(
         const {
             &[
                 Row::new(" 16", Table::Time, "ns_16", "ns"),
