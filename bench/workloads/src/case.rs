@@ -288,7 +288,6 @@ impl Settings {
     }
 }
 
-/// For tests.
 #[cfg(test)]
 pub(crate) const TINY: Settings = Settings { threads: Some(3), scale: 0.01, no_alloc: false };
 

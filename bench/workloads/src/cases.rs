@@ -21,7 +21,6 @@ pub static ALL: &[&[Workload]] = &[
     threads::larson::WORKLOADS,
     threads::xmalloc::WORKLOADS,
     threads::swap::WORKLOADS,
-    threads::rptest::WORKLOADS,
     threads::cache::WORKLOADS,
     threads::superserver::WORKLOADS,
     footprint::idle::WORKLOADS,

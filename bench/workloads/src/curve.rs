@@ -53,7 +53,6 @@ impl Sampler {
         Sampler { stop, thread }
     }
 
-    /// Ends with a last point.
     fn finish(self) -> Curve {
         self.stop.store(true, Relaxed);
         let all = self.thread.join().expect("the sampler ends well");

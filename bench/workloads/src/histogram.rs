@@ -17,19 +17,16 @@ pub(crate) struct Latencies<const TIMED: bool = true> {
 }
 
 impl<const TIMED: bool> Latencies<TIMED> {
-    /// No operations yet.
     pub(crate) fn new() -> Self {
         let empty = || Histogram::new_with_bounds(1, LONGEST, 3).expect("valid bounds");
         Latencies { mallocs: empty(), frees: empty() }
     }
 
-    /// Forgets all operations.
     pub(crate) fn clear(&mut self) {
         self.mallocs.clear();
         self.frees.clear();
     }
 
-    /// The number of operations.
     pub(crate) fn count(&self) -> u64 {
         self.mallocs.len() + self.frees.len()
     }

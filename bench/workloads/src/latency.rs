@@ -16,9 +16,7 @@ use crate::malloc::Block;
 use crate::team::{self, Mail};
 use std::time::Duration;
 
-/// Requests of all threads at scale 1.
 const REQUESTS: usize = 80_000;
-/// Blocks of a request's burst.
 const BURST: std::ops::RangeInclusive<usize> = 8..=56;
 /// Long-lived objects of all threads.
 const OBJECTS: usize = 40_000;
@@ -112,7 +110,6 @@ fn pass<const TIMED: bool>(
     (time, operations.iter().sum(), latencies)
 }
 
-/// One thread's blocks.
 struct Server<const TIMED: bool> {
     rng: fastrand::Rng,
     objects: Vec<Block>,

@@ -82,7 +82,6 @@ impl Block {
         }
     }
 
-    /// The address of its first byte.
     pub(crate) fn address(&self) -> usize {
         self.0.addr().get()
     }

@@ -6,7 +6,7 @@
 //! (replaced first in, first out, a third of the run later); one cached block in eight is freed by
 //! the next thread.
 
-use super::steps::{HEAP, Held, MIB, mib, touched, watch};
+use super::{HEAP, Held, MIB, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
 use crate::team::{self, Mail};
 use std::collections::VecDeque;
@@ -57,7 +57,6 @@ fn run(settings: &Settings) -> Results {
     sampler.report(results)
 }
 
-/// Blocks of one kind of lifetime.
 struct Store {
     blocks: VecDeque<Held>,
     bytes: usize,
@@ -83,7 +82,6 @@ impl Store {
     }
 }
 
-/// One thread's blocks.
 struct Server {
     rng: fastrand::Rng,
     temporary: Store,

@@ -1,7 +1,7 @@
 //! The thread that frees never allocates, so what it gets back must find its way to the one that
 //! does, or to the system, by itself; at the end the one that allocated waits and calls nothing.
 
-use super::steps::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
+use super::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Workload};
 use crate::clock::ms_since;
 use crate::malloc::{Block, SMALL};

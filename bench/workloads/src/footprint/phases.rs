@@ -5,7 +5,7 @@
 //! time between cheap in memory. The mean over time and the faults show which was chosen, and
 //! whether one could have had both.
 
-use super::steps::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
+use super::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
 use crate::curve::Sampler;
 use crate::malloc::SMALL;
@@ -84,7 +84,6 @@ struct Heap {
 }
 
 impl Heap {
-    /// With room for so many blocks.
     fn new(settings: &Settings, seed: u64, room: usize) -> Heap {
         let (rng, held) = (fastrand::Rng::with_seed(seed), touched(room));
         let scale = settings.scale;
@@ -102,20 +101,17 @@ impl Heap {
         self.put(size);
     }
 
-    /// Frees all blocks but the first `left`.
     fn keep(&mut self, left: usize) {
         self.held.truncate(left);
         self.live = bytes_of(&self.held);
     }
 
-    /// What `work` takes, in ms.
     fn timed(&mut self, work: impl FnOnce(&mut Heap)) -> f64 {
         let start = Instant::now();
         work(self);
         crate::clock::ms_since(start)
     }
 
-    /// Spends `seconds`, scaled, in this way.
     fn pause(&self, way: fn(Duration), seconds: f64) {
         way(Duration::from_secs_f64(seconds * self.scale));
     }

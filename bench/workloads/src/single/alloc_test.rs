@@ -7,7 +7,6 @@ use crate::malloc::Block;
 use crate::team;
 use std::time::Instant;
 
-/// How many distinct quantiles of the sizes there are.
 const QUANTILES: usize = 4096;
 /// The smallest and largest size; the mean is near 105 bytes.
 const SIZES: (f64, f64) = (24.0, 8192.0);
@@ -49,7 +48,6 @@ fn together(settings: &Settings) -> Results {
     Results::ns(time, threads * steps)
 }
 
-/// The array of slots of one thread.
 struct Heap {
     rng: fastrand::Rng,
     sizes: Vec<u16>,
@@ -68,7 +66,6 @@ impl Heap {
         heap
     }
 
-    /// Fills or empties a slot, so many times.
     fn churn(&mut self, steps: usize) {
         for _ in 0..steps {
             let at = self.pick();

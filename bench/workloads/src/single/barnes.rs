@@ -17,7 +17,6 @@ pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
 .rust(run)];
 
 const BODIES: u32 = 20_000;
-/// Steps at scale 1.
 const STEPS: usize = 10;
 const STEP: f64 = 1.0 / 64.0;
 /// Bodies closer than this attract one another less.
@@ -39,7 +38,6 @@ fn run(settings: &Settings) -> Results {
     Results::ms(time)
 }
 
-/// A body as the tree sees it.
 #[derive(Clone, Copy)]
 struct Leaf {
     mass: f64,
@@ -62,7 +60,6 @@ struct Cell {
     mass: f64,
     /// The centre of mass.
     place: DVec3,
-    /// Its eight octants.
     parts: [Node; 8],
 }
 
@@ -123,7 +120,6 @@ impl Cell {
     }
 }
 
-/// What acts on a body.
 #[derive(Clone, Copy, Default)]
 struct Field {
     acceleration: DVec3,
@@ -202,7 +198,6 @@ impl System {
         }
     }
 
-    /// Momentum and energy.
     fn sums(&self) -> (DVec3, f64) {
         let (mut momentum, mut energy) = (DVec3::ZERO, 0.0);
         for Body { leaf, speed, field } in &self.bodies {
@@ -222,7 +217,6 @@ impl System {
     }
 }
 
-/// A random vector of length 1.
 fn direction(rng: &mut fastrand::Rng) -> DVec3 {
     let height = 2.0 * rng.f64() - 1.0;
     let (sine, cosine) = (TAU * rng.f64()).sin_cos();

@@ -51,7 +51,6 @@ fn run(settings: &Settings) -> Results {
     Results::ms(start.elapsed())
 }
 
-/// Factors the product of two primes.
 fn check(primes: [u64; 2], base: usize) {
     let [p, q] = primes.map(Natural::from);
     let found = factor(&(&p * &q), base);
@@ -79,7 +78,6 @@ impl Natural {
         }
     }
 
-    /// Quotient and remainder.
     fn div_rem(&self, by: &Natural) -> (Natural, Natural) {
         let (value, by) = (self.value(), by.value());
         let quotient = match (u128::try_from(value), u128::try_from(by)) {
@@ -254,7 +252,6 @@ fn smooth(q: &Natural, base: &[u64]) -> Option<Vec<u16>> {
     None
 }
 
-/// A product of relations.
 struct Product {
     /// Which primes divide it an odd number of times. Bits: the sign, then the primes.
     odd: [U256; 2],

@@ -20,20 +20,15 @@ pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
 .quick(0.2)
 .rust(run)];
 
-/// Functions minimised at scale 1.
 const FUNCTIONS: usize = 17;
 const INPUTS: u32 = 15;
-/// Cubes of each function.
 const CUBES: usize = 80;
 
-/// The cube of everything.
 const FULL: u32 = (1 << (2 * INPUTS)) - 1;
 /// The bits of the first value of each input; those of the second are above them.
 const FIRST: u32 = FULL & 0x5555_5555;
 
-/// Bits.
 type Cube = Box<u32>;
-/// A union of cubes.
 type Cover = Vec<Cube>;
 
 fn run(settings: &Settings) -> Results {
@@ -53,7 +48,6 @@ fn random(seed: u64) -> Cover {
     (0..CUBES).map(|_| cube((0..INPUTS).fold(0, |bits, _| bits << 2 | value()))).collect()
 }
 
-/// A small cover of the same function.
 fn minimised(function: &[Cube]) -> Cover {
     let off = complement(function);
     let mut best = irredundant(expand(function.to_vec(), &off));
@@ -106,7 +100,6 @@ fn cost(cover: &Cover) -> (usize, u32) {
     (cover.len(), u32::MAX - cover.iter().map(size).sum::<u32>())
 }
 
-/// The bits of any of them.
 fn union(cover: &[Cube]) -> u32 {
     cover.iter().fold(0, |all, cube| all | **cube)
 }
@@ -141,13 +134,11 @@ fn split(cover: &[Cube]) -> [(u32, Cover); 2] {
     most.expect("there are inputs").map(|value| (only(value), cofactor(cover, only(value))))
 }
 
-/// Whether the cover is everything.
 fn is_tautology(cover: &[Cube]) -> bool {
     cover.iter().any(|cube| **cube == FULL)
         || union(cover) == FULL && split(cover).iter().all(|(_, seen)| is_tautology(seen))
 }
 
-/// Everything that is not in the cover.
 fn complement(cover: &[Cube]) -> Cover {
     match cover {
         [] => return vec![cube(FULL)],

@@ -5,20 +5,15 @@ use crate::case::{Case, Results, Row, Settings, Workload};
 use crate::clock::ms_since;
 use std::time::Instant;
 
-/// Vectors of one run.
 const VECTORS: usize = 64;
-/// Bytes in all vectors at scale 1.
 const BYTES: usize = 128 << 20;
 /// Rounds at scale 1, each from empty vectors.
 const ROUNDS: usize = 2;
-/// Bytes appended at a time.
 const CHUNK: std::ops::RangeInclusive<usize> = 64..=8192;
 /// A prime period, so that a page in the wrong place shows.
 const PERIOD: usize = 251;
 
-/// Strings that grow at a time.
 const STRINGS: usize = 20_000;
-/// Appends at scale 1.
 const APPENDS: usize = 3_000_000;
 /// Length at which a string is complete.
 const COMPLETE: std::ops::Range<usize> = 8..400;

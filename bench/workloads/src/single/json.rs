@@ -39,9 +39,7 @@ const fn case(name: &'static str, about: &'static str, run: fn(&Settings) -> Res
 
 /// How often all documents are parsed at scale 1; the median counts.
 const ROUNDS: usize = 180;
-/// How often before that.
 const WARM_UP: usize = 5;
-/// No document is larger.
 const LARGEST: usize = 512 << 10;
 
 /// How often each byte occurs in a text. That does not depend on the order of fields, which
@@ -128,7 +126,6 @@ fn list(items: impl Iterator<Item = Value>) -> String {
     items.map(|item| item.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// A list of up to `most` items.
 fn some<T: Serialize>(rng: &mut Rng, most: u32, item: impl Fn(&mut Rng) -> T) -> Value {
     let items: Vec<T> = (0..rng.u32(0..=most)).map(|_| item(rng)).collect();
     json!(items)
@@ -136,7 +133,8 @@ fn some<T: Serialize>(rng: &mut Rng, most: u32, item: impl Fn(&mut Rng) -> T) ->
 
 /// An object with fields of each kind: short texts, addresses, numbers, flags, nulls.
 fn record(rng: &mut Rng, [texts, addresses, numbers, flags, nulls]: [usize; 5]) -> Value {
-    let kinds: [(&str, usize, fn(&mut Rng) -> Value); 5] = [
+    type Field = fn(&mut Rng) -> Value;
+    let kinds: [(&str, usize, Field); 5] = [
         ("text", texts, |rng| json!(words(rng, 4))),
         ("address", addresses, |rng| {
             json!(format!("http://pbs.example.org/profile_images/{}.png", rng.u32(..)))

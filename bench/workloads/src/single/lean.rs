@@ -18,14 +18,12 @@ pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
 .quick(0.2)
 .rust(run)];
 
-/// Definitions at scale 1.
 const DEFINITIONS: usize = 2600;
 const VARIABLES: u32 = 6;
 /// A definition mentions ones among so many before it.
 const NEAR: usize = 200;
 /// Earlier environments are kept, one of so many.
 const KEPT: usize = 16;
-/// Numbers are taken modulo this.
 const PRIME: u64 = 1_000_000_007;
 
 fn run(settings: &Settings) -> Results {
@@ -48,7 +46,6 @@ type Name = Rc<str>;
 enum Term {
     Number(u64),
     Variable(u32),
-    /// What is defined under the name.
     Defined(Name),
     Sum(Rc<[Term; 2]>),
     Product(Rc<[Term; 2]>),
@@ -127,7 +124,6 @@ fn added(a: &Normal, b: &Normal) -> Normal {
     }
 }
 
-/// The variables of both.
 fn united(a: &Variables, b: &Variables) -> Variables {
     let (Some(first), Some(other)) = (a, b) else { return a.clone().or_else(|| b.clone()) };
     let variable = first.variable;
@@ -162,7 +158,6 @@ fn normal_value(normal: &Normal, point: u32) -> u64 {
     ones.map(|summand| summand.number).sum::<u64>() % PRIME
 }
 
-/// What a name stands for.
 struct Definition {
     source: Term,
     normal: Normal,
@@ -190,7 +185,6 @@ impl Map {
         }
     }
 
-    /// The map with one more name.
     fn insert(&self, name: Name, definition: Rc<Definition>) -> Map {
         let entry = match &self.0 {
             None => Entry { smaller: Map(None), name, definition, larger: Map(None) },
@@ -206,7 +200,6 @@ impl Map {
     }
 }
 
-/// A compiled module.
 struct Module {
     /// In the order of their definition.
     names: Vec<Name>,
@@ -215,7 +208,6 @@ struct Module {
     history: Vec<Map>,
 }
 
-/// Compiles random definitions.
 fn compiled(count: usize) -> Module {
     let mut rng = fastrand::Rng::with_seed(6);
     let mut module = Module { names: Vec::new(), environment: Map(None), history: Vec::new() };

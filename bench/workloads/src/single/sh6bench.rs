@@ -7,15 +7,12 @@ use crate::malloc::Block;
 use crate::team::{self, Mail};
 use std::time::{Duration, Instant};
 
-/// Blocks of a batch.
 const BATCH: usize = 4096;
 /// One block in so many of a batch is retained, or handed over.
 const RETAIN: usize = 4;
 /// For how many batches.
 const SETS: usize = 64;
-/// Batches at scale 1.
 const ROUNDS: usize = 1200;
-/// Batches of all threads together at scale 1.
 const ROUNDS_TOGETHER: usize = 1500;
 /// Blocks under way from one thread to the next at most: 16 batches' worth.
 const UNDER_WAY: usize = 16 * BATCH / RETAIN;
@@ -79,7 +76,7 @@ fn retaining(settings: &Settings, free: Free) -> Results {
     }
     let time = start.elapsed();
     assert!(retained.iter().all(|set| set.len() == BATCH / RETAIN), "blocks left");
-    retained.iter_mut().for_each(|set| free(set));
+    retained.iter_mut().for_each(free);
     Results::ns(time, rounds * BATCH)
 }
 
@@ -90,7 +87,6 @@ fn together(settings: &Settings) -> Results {
     Results::ns(pass(threads, rounds), threads * rounds * BATCH)
 }
 
-/// Every thread works off `rounds` batches.
 fn pass(threads: usize, rounds: usize) -> Duration {
     let (time, received) = team::timed(
         Mail::ring(threads, 1, UNDER_WAY).into_iter().zip(0..),

@@ -6,7 +6,6 @@ use crate::malloc::{Block, SMALL};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// malloc and free in a loop of this length.
 const PAIRS: usize = 500;
 /// Blocks of a batch, and those that are replaced at random.
 const BLOCKS: usize = 10_000;

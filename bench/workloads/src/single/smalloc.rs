@@ -85,7 +85,6 @@ const fn case(
     Case::new(name, group, about, Row::NS_PEAK).from(ORIGIN).quick(0.2).rust(run)
 }
 
-/// Which operations.
 #[derive(Clone, Copy)]
 enum Mix {
     Alloc,
@@ -134,10 +133,8 @@ fn together(settings: &Settings, mix: Mix) -> Results {
     Results::ns(time, threads * steps * rounds as usize)
 }
 
-/// The largest block that still grows.
 const GROWN: usize = 64 << 10;
 
-/// One thread's blocks.
 struct Holder {
     mix: Mix,
     rng: fastrand::Rng,
@@ -157,7 +154,6 @@ impl Holder {
         holder
     }
 
-    /// So many operations.
     fn work(&mut self, steps: usize) {
         for _ in 0..steps {
             match self.mix {
@@ -236,11 +232,9 @@ fn size(rng: &mut fastrand::Rng) -> usize {
     }
 }
 
-/// Size of all blocks of the two hotspots.
 const SIZE: usize = 32;
 
 fn hotspot(settings: &Settings) -> Results {
-    /// Blocks that a thread holds at a time.
     const HELD: usize = 64;
     let threads = settings.threads();
     let batches = settings.scaled(15_000_000 / HELD).div_ceil(threads);
@@ -313,7 +307,6 @@ impl RustBlock {
         self.tag_ends();
     }
 
-    /// Bytes.
     fn size(&self) -> usize {
         self.0.len()
     }

@@ -15,9 +15,7 @@ use std::time::Duration;
 const SIZE: usize = 8;
 /// Objects that a thread holds at once.
 const HELD: usize = 8;
-/// Objects of all threads at scale 1.
 const OBJECTS: usize = 6000;
-/// Times that an object is written.
 const WRITES: u64 = 100_000;
 
 /// The work is fixed, so two threads should take half as long as one.

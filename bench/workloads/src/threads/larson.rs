@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 const SLOTS: usize = 1000;
 /// Replacements by one thread before it hands over.
 const PER_THREAD: usize = 50_000;
-/// Replacements in all at scale 1.
 const TOTAL: usize = 40_000_000;
 
 pub(crate) const WORKLOADS: &[Workload] = &[
@@ -64,7 +63,6 @@ fn generation<'scope>(scope: &'scope Scope<'scope, '_>, mut shop: Shop, left: us
     }
 }
 
-/// A thread's blocks.
 struct Shop {
     rng: fastrand::Rng,
     slots: Vec<Block>,
@@ -77,7 +75,6 @@ impl Shop {
         Shop { rng, slots }
     }
 
-    /// Replaces random blocks.
     fn replace(&mut self, times: usize) {
         for _ in 0..times {
             let at = self.rng.usize(0..SLOTS);

@@ -2,7 +2,6 @@
 
 pub(crate) mod cache;
 pub(crate) mod larson;
-pub(crate) mod rptest;
 pub(crate) mod superserver;
 pub(crate) mod swap;
 pub(crate) mod xmalloc;

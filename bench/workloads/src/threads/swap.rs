@@ -7,7 +7,6 @@ use crossbeam_utils::atomic::AtomicCell;
 use std::time::{Duration, Instant};
 
 const PLACES: usize = 4096;
-/// Exchanges of all threads at scale 1.
 const TOTAL: usize = 8_000_000;
 const WARM_UP: usize = 200_000;
 
@@ -61,7 +60,6 @@ const STRESS_PLACES: usize = 1000;
 const CHANGING: usize = 10_000;
 /// Objects that it keeps to its end.
 const RETAINED: usize = 5000;
-/// Threads in all rounds at scale 1.
 const THREADS: usize = 240;
 
 /// Each thread of a round has a changing set of objects. Now and then it exchanges one for whatever

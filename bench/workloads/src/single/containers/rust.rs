@@ -8,15 +8,10 @@ use std::fmt::Write;
 use std::hash::BuildHasherDefault;
 use std::time::Instant;
 
-/// Lives of the service at scale 1.
 const ROUNDS: usize = 8;
-/// Requests in one life.
 const REQUESTS: u64 = 40_000;
-/// Sessions kept at most.
 const SESSIONS: usize = 8_000;
-/// Records kept.
 const RECORDS: usize = 4_000;
-/// Items of a session kept at most.
 const ITEMS: usize = 40;
 /// What the answers of one life add up to.
 const ANSWERS: u64 = 13_367_627_120_466_194_770;
@@ -60,7 +55,6 @@ struct Session {
     last_use: u64,
 }
 
-/// What the service did.
 struct Record {
     path: Vec<String>,
     size: usize,
@@ -132,7 +126,6 @@ impl Service {
 }
 
 impl Session {
-    /// One page of items and all notes.
     fn answer(&self, user: &str, page: usize) -> String {
         let items: Vec<String> =
             self.items.iter().skip(page * 10).take(10).map(|item| format!("{item:?}")).collect();
