@@ -69,7 +69,7 @@ impl Sampler {
         for (key, mib) in [
             ("after_mib", curve[curve.len() - 1][1]),
             ("mean_mib", mean(&curve)),
-            ("heap_mib", peak_kib(None) / 1024.0),
+            ("heap_mib", peak_kib() / 1024.0),
         ] {
             results.values.insert(key.to_owned(), mib - before);
         }

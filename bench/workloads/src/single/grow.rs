@@ -2,8 +2,7 @@
 //! one another, and small ones.
 
 use crate::case::{Case, Results, Row, Settings, Workload};
-use crate::clock::ms_since;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const VECTORS: usize = 64;
 const BYTES: usize = 128 << 20;
@@ -39,19 +38,19 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 fn vectors(settings: &Settings) -> Results {
     let bytes = settings.scaled(BYTES);
     let pattern: Vec<u8> = (0..PERIOD + CHUNK.end()).map(|at| (at % PERIOD) as u8).collect();
-    let mut ms = 0.0;
+    let mut time = Duration::ZERO;
     for round in 0..ROUNDS {
         let mut rng = fastrand::Rng::with_seed(round as u64);
         let mut vectors = vec![Vec::new(); VECTORS];
         let start = Instant::now();
         fill(&mut vectors, bytes, &pattern, &mut rng);
-        ms += ms_since(start);
+        time += start.elapsed();
         check(&vectors, &pattern, bytes);
         let start = Instant::now();
         drop(vectors);
-        ms += ms_since(start);
+        time += start.elapsed();
     }
-    Results::of([("ms", ms)])
+    Results::ms(time)
 }
 
 /// Appends in random turns; some vectors get more turns than others, so that they do not
