@@ -19,12 +19,8 @@ pub(crate) fn resident_kib() -> f64 {
 /// Linux 6.2 to 6.16 let these counters lag by some dozens of pages per CPU. Allocates
 /// nothing.
 pub(crate) fn resident_about_kib() -> f64 {
-    let mut buffer = [0u8; 256];
-    let Ok(length) = File::open("/proc/self/statm").and_then(|mut file| file.read(&mut buffer))
-    else {
-        return 0.0;
-    };
-    let text = std::str::from_utf8(&buffer[..length]).unwrap_or("");
+    let mut buffer = [0; 256];
+    let text = read("/proc/self/statm", &mut buffer).unwrap_or("");
     let pages: f64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
     pages * page_size() as f64 / 1024.0
 }
@@ -42,15 +38,17 @@ pub(crate) fn peak_kib() -> f64 {
 
 /// Reads `NAME  123 kB` from one of the kernel's tables.
 pub fn field_kib(path: impl AsRef<Path>, name: &str) -> Option<f64> {
-    // Larger than either table; on the stack, so that measuring does not allocate.
-    let mut buffer = [0u8; 4096];
+    parse_kib(read(path, &mut [0; 4096])?, name)
+}
+
+/// A text of the kernel's that fits the buffer, so that measuring does not allocate.
+fn read(path: impl AsRef<Path>, buffer: &mut [u8]) -> Option<&str> {
     let mut length = 0;
     let mut file = File::open(path).ok()?;
     while let Ok(n @ 1..) = file.read(&mut buffer[length..]) {
         length += n;
     }
-    let text = std::str::from_utf8(&buffer[..length]).ok()?;
-    parse_kib(text, name)
+    std::str::from_utf8(&buffer[..length]).ok()
 }
 
 /// The same, in a text already read.
