@@ -11,35 +11,32 @@ const MIB: usize = 1 << 20;
 /// An allocator that copies at each step of 4 KiB moves hundreds of GiB; the driver's time
 /// limit is the answer to that.
 pub(crate) const WORKLOADS: &[Workload] = &[
-    large_case("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
-    large_case("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
+    in_ms("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
+    in_ms("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
         .quick(0.25)
         .c(|s| step(s, 64 * MIB)),
-    large_case("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
+    in_ms("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
         .quick(0.0)
         .c(|s| step(s, 256 * MIB)),
     Case::single(
         "calloc-heavy",
         "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
-     random order: tables and structures that are born clear.",
+         random order: tables and structures that are born clear.",
     )
     .quick(0.15)
     .c(|s| replace(s, 5000, 200_000, dirtied)),
     Case::single(
         "aligned-heavy",
         "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
-     16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
+         16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
     )
     .quick(0.15)
     .c(|s| replace(s, 10_000, 1_000_000, aligned)),
-    large_case(
-        "malloc-large",
-        "10 live blocks of 5-25 MiB, a random one replaced, each page touched.",
-    )
-    .from("mimalloc-bench, malloc-large")
-    .quick(0.15)
-    .c(|s| large(s, 10, 5 * MIB..=25 * MIB, 60)),
-    large_case(
+    in_ms("malloc-large", "10 live blocks of 5-25 MiB, a random one replaced, each page touched.")
+        .from("mimalloc-bench, malloc-large")
+        .quick(0.15)
+        .c(|s| large(s, 10, 5 * MIB..=25 * MIB, 60)),
+    in_ms(
         "large-churn",
         "32 live blocks of 128 KiB-4 MiB, a random one replaced, each page touched.",
     )
@@ -47,7 +44,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     .c(|s| large(s, 32, MIB / 8..=4 * MIB, 1500)),
 ];
 
-const fn large_case(name: &'static str, about: &'static str) -> Case {
+const fn in_ms(name: &'static str, about: &'static str) -> Case {
     Case::new(name, Group::Single, about, Row::MS_PEAK)
 }
 
