@@ -1,28 +1,40 @@
-//! Finds the source file of the chosen peer.
+//! Writes the chosen peer's allocator as a static.
 
 use std::env;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
+/// Each peer, the type of its allocator and the value.
+const ALLOCATORS: [(&str, &str, &str); 15] = [
+    ("cairn", "cairn::Cairn", "cairn::Cairn"),
+    ("ferroc", "ferroc::Ferroc", "ferroc::Ferroc"),
+    ("glibc", "std::alloc::System", "std::alloc::System"),
+    ("hardened", "hardened_malloc::HardenedMalloc", "hardened_malloc::HardenedMalloc"),
+    ("hardened-light", "hardened_malloc::HardenedMalloc", "hardened_malloc::HardenedMalloc"),
+    ("jemalloc", "tikv_jemallocator::Jemalloc", "tikv_jemallocator::Jemalloc"),
+    ("mimalloc", "mimalloc::MiMalloc", "mimalloc::MiMalloc"),
+    ("mimalloc-secure", "mimalloc::MiMalloc", "mimalloc::MiMalloc"),
+    ("mimalloc2", "mimalloc::MiMalloc", "mimalloc::MiMalloc"),
+    ("rpmalloc", "rpmalloc::RpMalloc", "rpmalloc::RpMalloc"),
+    ("scudo", "scudo::GlobalScudoAllocator", "scudo::GlobalScudoAllocator"),
+    ("smalloc", "smmalloc::Smalloc", "smmalloc::Smalloc::new()"),
+    ("snmalloc", "snmalloc_rs::SnMalloc", "snmalloc_rs::SnMalloc"),
+    ("snmalloc-checked", "snmalloc_rs::SnMalloc", "snmalloc_rs::SnMalloc"),
+    ("tcmalloc", "tcmalloc_better::TCMalloc", "tcmalloc_better::TCMalloc"),
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=src/peers");
-    let directory = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("src/peers");
-    let mut chosen = Vec::new();
-    for entry in fs::read_dir(&directory)? {
-        let path = entry?.path();
-        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let mut chosen = ALLOCATORS.iter().filter(|(name, ..)| {
         let feature = name.to_uppercase().replace('-', "_");
-        if env::var_os(format!("CARGO_FEATURE_{feature}")).is_some() {
-            chosen.push((name, path));
-        }
-    }
-    let [(name, path)] = &*chosen else {
+        env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
+    });
+    let (Some((name, kind, value)), None) = (chosen.next(), chosen.next()) else {
         return Err("choose one peer: --features NAME".into());
     };
     println!("cargo:rustc-env=PEER={name}");
-    let module = format!("#[path = {path:?}]\nmod peer;\n");
-    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("peer.rs"), module)?;
+    let text = format!("#[global_allocator]\nstatic ALLOCATOR: {kind} = {value};\n");
+    fs::write(PathBuf::from(env::var("OUT_DIR")?).join("peer.rs"), text)?;
     Ok(())
 }

@@ -10,19 +10,8 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// What every peer must export.
-const FAMILY: [&str; 11] = [
-    "malloc",
-    "free",
-    "calloc",
-    "realloc",
-    "memalign",
-    "aligned_alloc",
-    "posix_memalign",
-    "valloc",
-    "pvalloc",
-    "malloc_usable_size",
-    "reallocarray",
-];
+const FAMILY: &str = "malloc free calloc realloc memalign aligned_alloc posix_memalign valloc \
+                      pvalloc malloc_usable_size reallocarray";
 
 /// The file of all peers.
 #[derive(Deserialize)]
@@ -124,7 +113,7 @@ fn compile(peer: &Peer, sources: &Sources, here: &Path) -> Result<()> {
 
 /// Writes the list of what the library exports, and the rest of the link line.
 fn link(peer: &Peer, out: &Path) -> Result<()> {
-    let exports = FAMILY.into_iter().chain(peer.exports.iter().map(String::as_str));
+    let exports = FAMILY.split(' ').chain(peer.exports.iter().map(String::as_str));
     let mut map = String::from("{ global:\n");
     for name in exports {
         map.push_str(&format!("  {name};\n"));
@@ -159,24 +148,17 @@ fn argument(text: &str) {
     println!("cargo:rustc-cdylib-link-arg={text}");
 }
 
-/// The files that match a path whose last part may have one star.
+/// The files that match a path whose last part may begin with a star.
 fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
-    let name =
-        pattern.file_name().and_then(|name| name.to_str()).ok_or("a pattern without name")?;
-    let Some((start, end)) = name.split_once('*') else {
+    let name = pattern.file_name().and_then(|name| name.to_str()).ok_or("no name")?;
+    let Some(end) = name.strip_prefix('*') else {
         return Ok(vec![pattern.to_owned()]);
     };
     let mut files = Vec::new();
     for entry in fs::read_dir(pattern.parent().ok_or("a pattern without directory")?)? {
-        let path = entry?.path();
-        if path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(|name| name.starts_with(start) && name.ends_with(end))
-        {
-            files.push(path);
-        }
+        files.push(entry?.path());
     }
+    files.retain(|path| path.to_string_lossy().ends_with(end));
     files.sort();
     Ok(files)
 }

@@ -288,7 +288,6 @@ impl Settings {
     }
 }
 
-/// For tests.
 #[cfg(test)]
 pub(crate) const TINY: Settings = Settings { threads: Some(3), scale: 0.01, no_alloc: false };
 
@@ -329,6 +328,22 @@ impl Case {
             plots: Fixed(&[]),
             quick_scale: 1.0,
         }
+    }
+
+    /// Of one thread, with rows for the time per operation and the peak.
+    pub const fn single(name: &'static str, about: &'static str) -> Case {
+        Case::new(name, Group::Single, about, Row::NS_PEAK)
+    }
+
+    /// The same of several threads.
+    pub const fn threads(name: &'static str, about: &'static str) -> Case {
+        Case::new(name, Group::Threads, about, Row::NS_PEAK)
+    }
+
+    /// The same, with other rows.
+    pub const fn rows(mut self, rows: &'static [Row]) -> Case {
+        self.rows = Fixed(rows);
+        self
     }
 
     /// The same, described first at `origin`.

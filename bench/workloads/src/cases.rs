@@ -5,44 +5,27 @@ use crate::{footprint, latency, single, threads};
 
 /// All workloads, in the order of the tables.
 pub static ALL: &[&[Workload]] = &[
-    single::small::PAIR,
-    single::small::BATCH,
-    single::small::RANDOM,
-    single::functions::REALLOC,
-    single::alloc_test::ALONE,
-    single::sh6bench::ALONE,
-    single::small::GLIBC_SIMPLE,
-    single::large::WORKLOADS,
+    single::small::WORKLOADS,
+    single::functions::WORKLOADS,
+    single::alloc_test::WORKLOADS,
+    single::sh6bench::WORKLOADS,
     single::mostly::WORKLOADS,
     single::grow::WORKLOADS,
-    single::functions::CALLOC,
-    single::functions::ALIGNED,
-    single::smalloc::ALONE,
+    single::smalloc::WORKLOADS,
     single::cfrac::WORKLOADS,
     single::espresso::WORKLOADS,
     single::barnes::WORKLOADS,
     single::lean::WORKLOADS,
     single::json::WORKLOADS,
     single::containers::WORKLOADS,
-    threads::prodcons::WORKLOADS,
     threads::larson::WORKLOADS,
-    single::alloc_test::TOGETHER,
-    single::sh6bench::TOGETHER,
-    single::smalloc::TOGETHER,
     threads::xmalloc::WORKLOADS,
     threads::swap::WORKLOADS,
-    threads::mstress::WORKLOADS,
-    threads::rptest::WORKLOADS,
     threads::cache::WORKLOADS,
     threads::superserver::WORKLOADS,
-    threads::scaling::WORKLOADS,
-    footprint::chain::WORKLOADS,
     footprint::idle::WORKLOADS,
-    footprint::survive::WORKLOADS,
-    footprint::sawtooth::WORKLOADS,
-    footprint::phase_change::WORKLOADS,
+    footprint::phases::WORKLOADS,
     footprint::free_only::WORKLOADS,
-    footprint::large_return::WORKLOADS,
     footprint::drift::WORKLOADS,
     latency::WORKLOADS,
 ];
@@ -58,22 +41,14 @@ mod tests {
     use crate::case::{Plot, Settings, TINY, Table};
     use std::collections::HashSet;
 
+    /// Every workload checks its own answer.
     #[test]
-    fn names_are_unique_and_everything_is_described() {
+    fn every_case_runs_and_fills_its_rows_and_plots() {
         let mut names = HashSet::new();
         for workload in all() {
             let case = &workload.case;
             assert!(names.insert(&*case.name), "{} twice", &*case.name);
-            assert!(case.about.len() > 20, "{}: what does it stand for?", &*case.name);
             assert!(!case.rows.is_empty(), "{} has no rows", &*case.name);
-        }
-    }
-
-    /// Every workload checks its own answer.
-    #[test]
-    fn every_case_runs_and_fills_its_rows_and_plots() {
-        for workload in all() {
-            let case = &workload.case;
             // It starts its executable again, which is not the workloads' here.
             if case.name.starts_with("idle-") {
                 continue;

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_micros(500);
 /// Slices of one measurement at scale 1.
 const SLICES: usize = 600;
-/// Warm-up before the first slice.
 const WARM_UP: Duration = Duration::from_millis(20);
 
 /// Nanoseconds per operation of `batch`, which performs `ops` operations per call. `ns` is the
@@ -46,12 +45,10 @@ pub(crate) fn per_op(settings: &Settings, ops: usize, mut batch: impl FnMut()) -
     Results::of([("ns", slices[count / 2]), ("cpu_ns", cpu_ns)])
 }
 
-/// Milliseconds since `start`.
 pub(crate) fn ms_since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// CPU time of all threads of this process.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

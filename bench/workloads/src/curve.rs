@@ -2,10 +2,9 @@
 
 use crate::case::{Curve, Results};
 use crate::process::{peak_kib, resident_about_kib, resident_kib};
-use std::ffi::c_void;
-use std::ptr::null_mut;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Points of a curve at most; of more, only each n-th is kept.
@@ -15,62 +14,48 @@ const ROOM: usize = 15_000;
 
 /// A thread that looks at the resident set every few milliseconds.
 ///
-/// It never calls the allocator under test: the room for its points is allocated and touched
-/// before it starts, and it is a bare pthread, since those of std allocate on their own
-/// account. The first and the last point are exact; those between are the kernel's
-/// counters, because the exact figure costs milliseconds on a big heap and holds up every
+/// It allocates before its first point, the room for its points included, which it touches, and
+/// not again until its end. The first and the last point are exact; those between are the
+/// kernel's counters, because the exact figure costs milliseconds on a big heap and holds up every
 /// mmap and munmap of the process meanwhile.
 pub(crate) struct Sampler {
-    shared: &'static Shared,
-    thread: libc::pthread_t,
-}
-
-/// What the two threads share. Leaked, so that the sampler may outlive a panic.
-struct Shared {
-    start: Instant,
-    every: Duration,
-    stop: AtomicBool,
-    curve: Mutex<Curve>,
-}
-
-impl Shared {
-    fn add(&self, kib: f64) {
-        let mut curve = self.curve.lock().expect("the holder does not panic");
-        // Without room the last point moves on.
-        curve.truncate(ROOM - 1);
-        curve.push([self.start.elapsed().as_secs_f64(), kib / 1024.0]);
-    }
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Curve>,
 }
 
 impl Sampler {
     /// Starts sampling every `every`. Start it after the workload's own lists are there and
     /// touched, and before the first block.
     pub(crate) fn start(every: Duration) -> Sampler {
-        let mut curve: Curve = vec![[1.0; 2]; ROOM];
-        curve.clear();
-        let (stop, curve) = (AtomicBool::new(false), Mutex::new(curve));
-        let shared: &'static Shared =
-            Box::leak(Box::new(Shared { start: Instant::now(), every, stop, curve }));
-        let mut thread = 0;
-        // SAFETY: `shared` lives for ever; `sample` only reads it as what it is.
-        let failed = unsafe {
-            let argument = std::ptr::from_ref(shared).cast_mut().cast();
-            libc::pthread_create(&mut thread, null_mut(), sample, argument)
-        };
-        assert_eq!(failed, 0, "pthread_create");
+        let stop = Arc::new(AtomicBool::new(false));
+        let started = Arc::new(Barrier::new(2));
+        let (stopped, ready) = (Arc::clone(&stop), Arc::clone(&started));
+        let thread = std::thread::spawn(move || {
+            let mut curve: Curve = vec![[1.0; 2]; ROOM];
+            curve.clear();
+            let start = Instant::now();
+            let mut add = |kib: f64| {
+                // Without room the last point moves on.
+                curve.truncate(ROOM - 1);
+                curve.push([start.elapsed().as_secs_f64(), kib / 1024.0]);
+            };
+            add(resident_kib());
+            ready.wait();
+            while !stopped.load(Relaxed) {
+                std::thread::sleep(every);
+                add(resident_about_kib());
+            }
+            add(resident_kib());
+            curve
+        });
         // The thread's own stack belongs to the state at the start.
-        while shared.curve.lock().expect("the holder does not panic").is_empty() {
-            std::thread::yield_now();
-        }
-        Sampler { shared, thread }
+        started.wait();
+        Sampler { stop, thread }
     }
 
-    /// Ends with a last point.
     fn finish(self) -> Curve {
-        self.shared.stop.store(true, Relaxed);
-        // SAFETY: the thread was created in `start` and is joined once, `self` being consumed.
-        unsafe { libc::pthread_join(self.thread, null_mut()) };
-        let all = std::mem::take(&mut *self.shared.curve.lock().expect("it has ended"));
+        self.stop.store(true, Relaxed);
+        let all = self.thread.join().expect("the sampler ends well");
         let last = all.len() - 1;
         let kept = (0..last).step_by(last.div_ceil(MOST).max(1)).chain([last]);
         kept.map(|at| all[at]).collect()
@@ -84,7 +69,7 @@ impl Sampler {
         for (key, mib) in [
             ("after_mib", curve[curve.len() - 1][1]),
             ("mean_mib", mean(&curve)),
-            ("heap_mib", peak_kib(None) / 1024.0),
+            ("heap_mib", peak_kib() / 1024.0),
         ] {
             results.values.insert(key.to_owned(), mib - before);
         }
@@ -98,19 +83,6 @@ fn mean(curve: &[[f64; 2]]) -> f64 {
     let area: f64 = stretches().map(|(a, b)| (b[0] - a[0]) * (a[1] + b[1]) / 2.0).sum();
     let length: f64 = stretches().map(|(a, b)| b[0] - a[0]).sum();
     if length > 0.0 { area / length } else { curve.first().map_or(0.0, |point| point[1]) }
-}
-
-/// The sampler's life. Allocates nothing.
-extern "C" fn sample(shared: *mut c_void) -> *mut c_void {
-    // SAFETY: the argument is the leaked `Shared` that `start` passed, only read here.
-    let shared = unsafe { &*shared.cast::<Shared>() };
-    shared.add(resident_kib());
-    while !shared.stop.load(Relaxed) {
-        std::thread::sleep(shared.every);
-        shared.add(resident_about_kib());
-    }
-    shared.add(resident_kib());
-    null_mut()
 }
 
 #[cfg(test)]
@@ -137,13 +109,5 @@ mod tests {
         assert!(curve.is_sorted_by(|a, b| a[0] < b[0]));
         // Other tests run meanwhile: no upper bounds.
         assert!(results.values["heap_mib"] > 50.0, "{:?}", results.values);
-    }
-
-    #[test]
-    fn points_are_thinned_out() {
-        let sampler = Sampler::start(Duration::from_micros(50));
-        std::thread::sleep(Duration::from_millis(300));
-        let curve = sampler.finish();
-        assert!((MOST / 2..=MOST + 1).contains(&curve.len()), "{} points", curve.len());
     }
 }

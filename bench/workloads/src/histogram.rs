@@ -17,19 +17,16 @@ pub(crate) struct Latencies<const TIMED: bool = true> {
 }
 
 impl<const TIMED: bool> Latencies<TIMED> {
-    /// No operations yet.
     pub(crate) fn new() -> Self {
         let empty = || Histogram::new_with_bounds(1, LONGEST, 3).expect("valid bounds");
         Latencies { mallocs: empty(), frees: empty() }
     }
 
-    /// Forgets all operations.
     pub(crate) fn clear(&mut self) {
         self.mallocs.clear();
         self.frees.clear();
     }
 
-    /// The number of operations.
     pub(crate) fn count(&self) -> u64 {
         self.mallocs.len() + self.frees.len()
     }
@@ -132,32 +129,4 @@ fn overhead_ticks() -> u64 {
     let mut samples = [0; 1001].map(|_| ticks_since(ticks()));
     samples.sort_unstable();
     samples[500]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentiles_are_those_of_the_samples() {
-        let mut all = Latencies::<true>::new();
-        (1..=1000).for_each(|ticks| all.mallocs.saturating_record(ticks));
-        let mut results = Results::default();
-        percentiles("malloc", &all.mallocs, 2.0, &mut results);
-        let expected = [1000.0, 1980.0, 1998.0, 2000.0, 2000.0];
-        for (key, ns) in ["p50", "p99", "p99.9", "p99.99", "max"].into_iter().zip(expected) {
-            assert_eq!(results.values[&format!("malloc_{key}")], ns, "{key}");
-        }
-        let curve = &results.curves["malloc"];
-        assert!(curve.is_sorted_by(|a, b| a[0] < b[0] && a[1] <= b[1]), "{curve:?}");
-        assert_eq!(curve.last(), Some(&[1000.0, 2000.0]));
-    }
-
-    #[test]
-    fn a_tick_has_a_length() {
-        let ns = ns_per_tick();
-        assert!(ns > 0.05 && ns < 100.0, "{ns} ns per tick");
-        let overhead = overhead_ticks() as f64 * ns;
-        assert!(overhead < 2000.0, "{overhead} ns to read the counter");
-    }
 }

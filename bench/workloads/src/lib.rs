@@ -10,7 +10,6 @@
 //! case        what the tables have to know about a case: rows, plots, sources
 //! malloc      the C functions under test; blocks that check their contents
 //! words       the same for blocks that know their length: zeroed, aligned, large
-//! rust_block  blocks from Rust's global allocator, by layout
 //! team        threads that start together, and the queues between them
 //! clock, process, curve, histogram: the instruments
 //! ```
@@ -28,7 +27,6 @@ mod histogram;
 mod latency;
 mod malloc;
 pub mod process;
-mod rust_block;
 mod single;
 mod team;
 mod threads;

@@ -82,7 +82,6 @@ impl Block {
         }
     }
 
-    /// The address of its first byte.
     pub(crate) fn address(&self) -> usize {
         self.0.addr().get()
     }
@@ -153,14 +152,6 @@ pub(crate) fn out_of_memory(size: usize) -> ! {
 #[cfg(test)]
 mod tests {
     use super::Block;
-
-    #[test]
-    fn every_kind_keeps_its_tag() {
-        for size in [0, 8, 9, 100, 100_000] {
-            let kinds = [Block::new, Block::with_ends, Block::written, Block::paged];
-            kinds.map(|make| make(size)).iter().for_each(Block::check);
-        }
-    }
 
     #[test]
     fn a_changed_word_is_found() {

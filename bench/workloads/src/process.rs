@@ -9,7 +9,7 @@ use std::path::Path;
 ///
 /// `statm` is not used: since Linux 6.2 its counters lag by up to 32 pages per CPU,
 /// which is a large part of a small process. Allocates nothing.
-pub fn resident_kib() -> f64 {
+pub(crate) fn resident_kib() -> f64 {
     field_kib("/proc/self/smaps_rollup", "Rss:").unwrap_or(0.0)
 }
 
@@ -18,46 +18,37 @@ pub fn resident_kib() -> f64 {
 ///
 /// Linux 6.2 to 6.16 let these counters lag by some dozens of pages per CPU. Allocates
 /// nothing.
-pub fn resident_about_kib() -> f64 {
-    let mut buffer = [0u8; 256];
-    let Ok(length) = File::open("/proc/self/statm").and_then(|mut file| file.read(&mut buffer))
-    else {
-        return 0.0;
-    };
-    let text = std::str::from_utf8(&buffer[..length]).unwrap_or("");
+pub(crate) fn resident_about_kib() -> f64 {
+    let mut buffer = [0; 256];
+    let text = read("/proc/self/statm", &mut buffer).unwrap_or("");
     let pages: f64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
     pages * page_size() as f64 / 1024.0
 }
 
-/// Bytes of one page of the system's.
-pub fn page_size() -> usize {
+pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf takes any number and touches no memory of ours.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).unwrap_or(4096)
 }
 
-/// Peak resident set of a process, in KiB.
-///
-/// Not `ru_maxrss`: that survives exec, so it can be the parent's peak.
-pub fn peak_kib(pid: Option<u32>) -> f64 {
-    let status = match pid {
-        Some(pid) => format!("/proc/{pid}/status"),
-        None => "/proc/self/status".to_owned(),
-    };
-    field_kib(&status, "VmHWM:").unwrap_or(0.0)
+/// Peak resident set, in KiB. Not `ru_maxrss`: that survives exec, so it can be the parent's peak.
+pub(crate) fn peak_kib() -> f64 {
+    field_kib("/proc/self/status", "VmHWM:").unwrap_or(0.0)
 }
 
 /// Reads `NAME  123 kB` from one of the kernel's tables.
 pub fn field_kib(path: impl AsRef<Path>, name: &str) -> Option<f64> {
-    // Larger than either table; on the stack, so that measuring does not allocate.
-    let mut buffer = [0u8; 4096];
+    parse_kib(read(path, &mut [0; 4096])?, name)
+}
+
+/// A text of the kernel's that fits the buffer, so that measuring does not allocate.
+fn read(path: impl AsRef<Path>, buffer: &mut [u8]) -> Option<&str> {
     let mut length = 0;
     let mut file = File::open(path).ok()?;
     while let Ok(n @ 1..) = file.read(&mut buffer[length..]) {
         length += n;
     }
-    let text = std::str::from_utf8(&buffer[..length]).ok()?;
-    parse_kib(text, name)
+    std::str::from_utf8(&buffer[..length]).ok()
 }
 
 /// The same, in a text already read.
@@ -67,9 +58,9 @@ pub fn parse_kib(text: &str, name: &str) -> Option<f64> {
 }
 
 /// Adds what is reported for every workload: peak and final RSS, faults, CPU time.
-pub fn add_facts(values: &mut BTreeMap<String, f64>) {
+pub(crate) fn add_facts(values: &mut BTreeMap<String, f64>) {
     let resident = resident_kib();
-    let peak = peak_kib(None).max(resident);
+    let peak = peak_kib().max(resident);
     // SAFETY: getrusage fills the zeroed struct it is given.
     let usage = unsafe {
         let mut usage = std::mem::zeroed::<libc::rusage>();
@@ -89,7 +80,7 @@ pub fn add_facts(values: &mut BTreeMap<String, f64>) {
 }
 
 /// Makes this process the first to go when memory runs out, and end with its parent.
-pub fn be_expendable() {
+pub(crate) fn be_expendable() {
     // Without the file (other systems, sandboxes) the run is merely less polite.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.

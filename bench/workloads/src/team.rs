@@ -99,26 +99,3 @@ impl<T> Mail<T> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{Mail, timed};
-
-    #[test]
-    fn nothing_is_lost_between_threads_that_fill_each_other() {
-        for threads in 1..4 {
-            let (_, sums) = timed(
-                Mail::ring(threads, threads, 4),
-                |mail| (mail, 0),
-                |(mail, sum)| {
-                    for item in 0..1000 {
-                        mail.deliver(item % threads, item, |item| *sum += item);
-                    }
-                    mail.close(|item| *sum += item);
-                },
-                |(_, sum)| sum,
-            );
-            assert_eq!(sums.iter().sum::<usize>(), threads * 499_500);
-        }
-    }
-}

@@ -122,27 +122,3 @@ impl Drop for Words {
         unsafe { libc::free(black_box(self.start.as_ptr()).cast()) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Words;
-
-    #[test]
-    fn every_kind_keeps_its_words() {
-        let kinds = [
-            Words::malloc(100_000),
-            Words::zeroed(100_000),
-            Words::aligned(4096, 100_000),
-            Words::aligned_c11(64, 100_000),
-        ];
-        for mut block in kinds {
-            block.fill(0x5a);
-            block.mark_pages(7, 0);
-            block.grow(200_000);
-            block.mark_pages(7, 100_000);
-            block.check_pages(7);
-            block.expect(1, 0x5a5a_5a5a_5a5a_5a5a);
-        }
-        (0..1000).for_each(|at| Words::zeroed(8000).expect(at, 0));
-    }
-}

@@ -2,7 +2,7 @@
 //!
 //! A block's size class is a part of its address, so that `free` needs no layout; `realloc` and
 //! `malloc_usable_size` read the class's size there. As in the project's own C interface, a
-//! pointer that is not its own is looked for, here to be let go.
+//! pointer that is not its own is looked for, here to be let go. What is not here is in `missing.c`.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{c_int, c_void};
@@ -15,7 +15,6 @@ static SMALLOC: Smalloc = Smalloc::new();
 
 /// What `malloc` guarantees for blocks that can hold so much.
 const ALIGNMENT: usize = 1;
-const PAGE: usize = 4096;
 
 #[cold]
 fn out_of_memory() -> *mut c_void {
@@ -24,13 +23,15 @@ fn out_of_memory() -> *mut c_void {
     null_mut()
 }
 
+type Make = unsafe fn(&Smalloc, Layout) -> *mut u8;
+
 #[inline(always)]
-fn allocate(size: usize, alignment: usize) -> *mut c_void {
+fn allocate(size: usize, alignment: usize, make: Make) -> *mut c_void {
     let Ok(layout) = Layout::from_size_align(size.max(1), alignment) else {
         return out_of_memory();
     };
-    // SAFETY: the size is not zero.
-    let block = unsafe { SMALLOC.alloc(layout) };
+    // SAFETY: `make` is one of the allocator's own; the size is not zero.
+    let block = unsafe { make(&SMALLOC, layout) };
     if block.is_null() { out_of_memory() } else { block.cast() }
 }
 
@@ -46,7 +47,7 @@ fn block_size(block: *mut c_void) -> usize {
 
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
-    allocate(size, ALIGNMENT)
+    allocate(size, ALIGNMENT, Smalloc::alloc)
 }
 
 #[unsafe(no_mangle)]
@@ -58,15 +59,10 @@ extern "C" fn free(block: *mut c_void) {
 
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(total) = count.checked_mul(size) else {
-        return out_of_memory();
-    };
-    let Ok(layout) = Layout::from_size_align(total.max(1), ALIGNMENT) else {
-        return out_of_memory();
-    };
-    // SAFETY: the size is not zero.
-    let block = unsafe { SMALLOC.alloc_zeroed(layout) };
-    if block.is_null() { out_of_memory() } else { block.cast() }
+    match count.checked_mul(size) {
+        Some(total) => allocate(total, ALIGNMENT, Smalloc::alloc_zeroed),
+        None => out_of_memory(),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -89,21 +85,8 @@ extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        Some(total) => realloc(block, total),
-        None => out_of_memory(),
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    allocate(size, alignment)
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
-    allocate(size, alignment)
+    allocate(size, alignment, Smalloc::alloc)
 }
 
 #[unsafe(no_mangle)]
@@ -115,26 +98,13 @@ unsafe extern "C" fn posix_memalign(
     if !alignment.is_power_of_two() || alignment < size_of::<usize>() {
         return EINVAL;
     }
-    let block = allocate(size, alignment);
+    let block = allocate(size, alignment, Smalloc::alloc);
     if block.is_null() {
         return ENOMEM;
     }
     // SAFETY: the caller gives a place for the pointer.
     unsafe { *place = block };
     0
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn valloc(size: usize) -> *mut c_void {
-    allocate(size, PAGE)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match size.checked_next_multiple_of(PAGE) {
-        Some(rounded) => allocate(rounded.max(PAGE), PAGE),
-        None => out_of_memory(),
-    }
 }
 
 #[unsafe(no_mangle)]

@@ -1,32 +1,39 @@
-//! One thread only allocates, another only frees: 128 MiB filled and freed three times.
-//!
-//! Stands for pipelines whose last stage drops what the first one made. The thread that
-//! frees never allocates, so what it gets back must find its way to the one that does, or
-//! to the system, by itself; at the end the one that allocated waits and calls nothing.
+//! The thread that frees never allocates, so what it gets back must find its way to the one that
+//! does, or to the system, by itself; at the end the one that allocated waits and calls nothing.
 
-use super::steps::{
-    AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, scaled_time, touched, watch,
-};
+use super::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Case, Group, Plot, Results, Row, Settings, Workload};
-use crate::malloc::SMALL;
+use crate::clock::ms_since;
+use crate::malloc::{Block, SMALL};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 3;
 const FILL: usize = 128 * MIB;
 const MEAN_SIZE: usize = 520;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
-    "free-only",
-    Group::Footprint,
-    "One thread allocates 128 MiB, another, which never allocates, frees it; three times, \
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Case::new(
+        "free-only",
+        Group::Footprint,
+        "One thread allocates 128 MiB, another, which never allocates, frees it; three times, \
      then both wait while a third is lightly active. A pipeline with dedicated stages.",
-    const { &[Row::time("ms"), HEAP, AFTER] },
-)
-.plots(&[Plot::RSS])
-.quick(0.1)
-.c(run)];
+        const { &[Row::time("ms"), HEAP, AFTER] },
+    )
+    .plots(&[Plot::RSS])
+    .quick(0.1)
+    .c(run),
+    Case::new(
+        "chain-200",
+        Group::Footprint,
+        "200 threads, each frees what the one before allocated; the live set is constant.",
+        const { &[Row::time("ms"), Row::PEAK.per("live_mib", "x live")] },
+    )
+    .from("blow-up: Berger et al., Hoard, ASPLOS 2000; the chain: Vyukov")
+    .quick(0.05)
+    .c(chain),
+];
 
 fn run(settings: &Settings) -> Results {
     let blocks = settings.scaled(FILL / MEAN_SIZE);
@@ -69,7 +76,7 @@ fn run(settings: &Settings) -> Results {
             fill_ms += (full - start).as_secs_f64() * 1e3;
             free_ms += full.elapsed().as_secs_f64() * 1e3;
         }
-        light_activity(scaled_time(settings, 0.7));
+        light_activity(Duration::from_secs_f64(0.7 * settings.scale));
         results = sampler.report(Results::of([
             ("ms", fill_ms + free_ms),
             ("free_ms", free_ms),
@@ -79,4 +86,43 @@ fn run(settings: &Settings) -> Results {
     });
     assert!(held().is_empty());
     results
+}
+
+/// Blow-up across threads: each stays alive, idle, until the end. The live set never exceeds two
+/// blocks more than 100 MiB; what the idle threads got back and keep to themselves is the blow-up.
+fn chain(settings: &Settings) -> Results {
+    let threads = settings.threads.unwrap_or(200);
+    // The same sizes in the same places for every thread: the live set does not drift.
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut sizes: Vec<u16> = Vec::new();
+    let mut live = 0;
+    while live < settings.scaled(100 * MIB) {
+        let size = rng.usize(SMALL);
+        sizes.push(size as u16);
+        live += size;
+    }
+    let mut slots: Vec<Option<Block>> = sizes.iter().map(|_| None).collect();
+    live += sizes.len() * (size_of::<u16>() + size_of::<Block>());
+
+    let parked = Barrier::new(threads + 1);
+    let start = Instant::now();
+    let mut ms = 0.0;
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let (done, finished) = std::sync::mpsc::channel();
+            let mut taken = std::mem::take(&mut slots);
+            let (sizes, parked) = (&sizes, &parked);
+            scope.spawn(move || {
+                for (slot, &size) in taken.iter_mut().zip(sizes) {
+                    *slot = Some(Block::with_ends(size.into()));
+                }
+                done.send(taken).expect("the main thread waits");
+                parked.wait();
+            });
+            slots = finished.recv().expect("the thread sends its blocks");
+        }
+        ms = ms_since(start);
+        parked.wait();
+    });
+    Results::of([("ms", ms), ("live_mib", mib(live))])
 }

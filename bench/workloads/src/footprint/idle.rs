@@ -1,6 +1,3 @@
-//! Idle threads: 200 threads allocate 60 small blocks of 20 sizes, free half, and park; or
-//! 10,000 threads with small stacks allocate 8 and free 4.
-//!
 //! What a thread costs is the resident set beyond a second process whose threads do not
 //! allocate, which takes the stacks out. Threads are made with pthread_create: those of std
 //! allocate on their own account.
@@ -23,7 +20,6 @@ const ROWS: &[Row] = &[
     Row::new(" joined", Table::Memory, "kib_per_thread_joined", "KiB/thread").floor(1.0),
 ];
 
-/// What the cases differ by.
 struct Shape {
     name: &'static str,
     threads: usize,
@@ -31,13 +27,10 @@ struct Shape {
     blocks: usize,
     /// Number of sizes, evenly spread over [`SIZES`].
     sizes: usize,
-    /// Bytes, where the default is too much.
-    stack: Option<usize>,
 }
 
-const FEW: Shape = Shape { name: "idle-200", threads: 200, blocks: BLOCKS, sizes: 20, stack: None };
-const MANY: Shape =
-    Shape { name: "idle-10000", threads: 10_000, blocks: 8, sizes: 4, stack: Some(64 << 10) };
+const FEW: Shape = Shape { name: "idle-200", threads: 200, blocks: BLOCKS, sizes: 20 };
+const MANY: Shape = Shape { name: "idle-10000", threads: 10_000, blocks: 8, sizes: 4 };
 
 pub(crate) const WORKLOADS: &[Workload] = &[
     Case::new(
@@ -60,8 +53,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 
 /// Where all threads wait: after their allocations, and before they free the rest.
 struct Meeting {
-    settled: Barrier,
-    leave: Barrier,
+    barrier: Barrier,
     allocate: bool,
     shape: &'static Shape,
 }
@@ -100,17 +92,15 @@ fn child(threads: usize, shape: &Shape, no_alloc: bool) -> BTreeMap<String, f64>
 
 /// RSS beyond the state before the threads: all of them waiting, and after their end.
 fn leaf(threads: usize, shape: &'static Shape, allocate: bool) -> Results {
-    let (settled, leave) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
-    let meeting = Meeting { settled, leave, allocate, shape };
+    let meeting = Meeting { barrier: Barrier::new(threads + 1), allocate, shape };
     // SAFETY: init fills the zeroed struct it is given before anything reads it; it holds
     // nothing that would have to be given back.
     let attributes = unsafe {
         let mut attributes = std::mem::zeroed();
         assert_eq!(libc::pthread_attr_init(&mut attributes), 0, "pthread_attr_init");
-        if let Some(stack) = shape.stack {
-            let failed = libc::pthread_attr_setstacksize(&mut attributes, stack);
-            assert_eq!(failed, 0, "pthread_attr_setstacksize");
-        }
+        // The default is too much for thousands of threads.
+        let failed = libc::pthread_attr_setstacksize(&mut attributes, 64 << 10);
+        assert_eq!(failed, 0, "pthread_attr_setstacksize");
         attributes
     };
     let mut handles: Vec<libc::pthread_t> = vec![0; threads];
@@ -124,9 +114,9 @@ fn leaf(threads: usize, shape: &'static Shape, allocate: bool) -> Results {
         };
         assert_eq!(failed, 0, "pthread_create");
     }
-    meeting.settled.wait();
+    meeting.barrier.wait();
     let idle = resident_kib() - before;
-    meeting.leave.wait();
+    meeting.barrier.wait();
     for handle in handles {
         // SAFETY: each handle is of a thread created above and joined once.
         unsafe { libc::pthread_join(handle, null_mut()) };
@@ -134,7 +124,6 @@ fn leaf(threads: usize, shape: &'static Shape, allocate: bool) -> Results {
     Results::of([("kib", idle), ("joined", resident_kib() - before)])
 }
 
-/// One thread's life.
 extern "C" fn thread(meeting: *mut c_void) -> *mut c_void {
     // SAFETY: the argument is the Meeting that `leaf` keeps until it has joined this thread;
     // it is only read.
@@ -151,8 +140,8 @@ extern "C" fn thread(meeting: *mut c_void) -> *mut c_void {
             *slot = None;
         }
     }
-    meeting.settled.wait();
-    meeting.leave.wait();
+    meeting.barrier.wait();
+    meeting.barrier.wait();
     null_mut()
 }
 

@@ -1,43 +1,34 @@
-//! Random slots of a large array are emptied if full and filled if empty, with sizes of a
-//! Pareto distribution, every byte written.
-//!
-//! Stands for a server's heap: few large blocks among many small ones, some places in use
-//! much more often than others, and a live set well beyond the caches. The slots follow the
-//! 80/20 rule as the sizes do: four in five operations go to a fifth of the slots, and so on
-//! inside that fifth.
+//! A server's heap: few large blocks among many small ones, some places in use much more often
+//! than others, and a live set well beyond the caches. The slots follow the 80/20 rule as the
+//! sizes do: four in five operations go to a fifth of the slots, and so on inside that fifth.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Settings, Workload};
 use crate::malloc::Block;
 use crate::team;
 use std::time::Instant;
 
-/// How many distinct quantiles of the sizes there are.
 const QUANTILES: usize = 4096;
 /// The smallest and largest size; the mean is near 105 bytes.
 const SIZES: (f64, f64) = (24.0, 8192.0);
 
-pub(crate) const ALONE: &[Workload] = &[Case::new(
-    "alloc-test-1",
-    Group::Single,
-    "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Case::single(
+        "alloc-test-1",
+        "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
      every byte written: a server's heap of some 60 MiB.",
-    Row::NS_PEAK,
-)
-.from(ORIGIN)
-.quick(0.15)
-.c(alone)];
-
-/// With a heap of its own in every thread.
-pub(crate) const TOGETHER: &[Workload] = &[Case::new(
-    "alloc-test-n",
-    Group::Threads,
-    "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
+    )
+    .from(ORIGIN)
+    .quick(0.15)
+    .c(alone),
+    Case::threads(
+        "alloc-test-n",
+        "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
      Pareto distribution, every byte written. Threads that share nothing but the allocator.",
-    Row::NS_PEAK,
-)
-.from(ORIGIN)
-.quick(0.1)
-.c(together)];
+    )
+    .from(ORIGIN)
+    .quick(0.1)
+    .c(together),
+];
 
 const ORIGIN: &str = "alloc-test: OLogN Technologies (ITHare), 2018";
 
@@ -57,7 +48,6 @@ fn together(settings: &Settings) -> Results {
     Results::ns(time, threads * steps)
 }
 
-/// The array of slots of one thread.
 struct Heap {
     rng: fastrand::Rng,
     sizes: Vec<u16>,
@@ -76,7 +66,6 @@ impl Heap {
         heap
     }
 
-    /// Fills or empties a slot, so many times.
     fn churn(&mut self, steps: usize) {
         for _ in 0..steps {
             let at = self.pick();
@@ -115,18 +104,4 @@ fn pareto(quantile: usize) -> u16 {
     let rest = (quantile as f64 + 0.5) / QUANTILES as f64;
     let bounded = rest + (1.0 - rest) * (least / most).powf(shape);
     (least * bounded.powf(-1.0 / shape)) as u16
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_bounded_and_mostly_small() {
-        let sizes: Vec<usize> = (0..QUANTILES).map(|q| pareto(q).into()).collect();
-        assert!(sizes.iter().all(|size| (24..=8192).contains(size)));
-        assert!(sizes.iter().filter(|&&size| size < 64).count() > QUANTILES / 2);
-        let mean = sizes.iter().sum::<usize>() / QUANTILES;
-        assert!((95..115).contains(&mean), "{mean}");
-    }
 }

@@ -1,47 +1,50 @@
-//! The functions beside malloc and free: realloc, calloc, posix_memalign and aligned_alloc.
-//!
-//! What each promises is checked: contents that move with the block, zeros, and the alignment
-//! of every address.
+//! The functions beside malloc and free. What each promises is checked: contents that move with the
+//! block, zeros, and the alignment of every address.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::words::{PAGE, Words};
+use std::ops::RangeInclusive;
 use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 
 /// An allocator that copies at each step of 4 KiB moves hundreds of GiB; the driver's time
 /// limit is the answer to that.
-pub(crate) const REALLOC: &[Workload] = &[
-    growing("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
-    growing("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
+pub(crate) const WORKLOADS: &[Workload] = &[
+    in_ms("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
+    in_ms("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
         .quick(0.25)
         .c(|s| step(s, 64 * MIB)),
-    growing("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
+    in_ms("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
         .quick(0.0)
         .c(|s| step(s, 256 * MIB)),
+    Case::single(
+        "calloc-heavy",
+        "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
+         random order: tables and structures that are born clear.",
+    )
+    .quick(0.15)
+    .c(|s| replace(s, 5000, 200_000, dirtied)),
+    Case::single(
+        "aligned-heavy",
+        "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
+         16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
+    )
+    .quick(0.15)
+    .c(|s| replace(s, 10_000, 1_000_000, aligned)),
+    in_ms("malloc-large", "10 live blocks of 5-25 MiB, a random one replaced, each page touched.")
+        .from("mimalloc-bench, malloc-large")
+        .quick(0.15)
+        .c(|s| large(s, 10, 5 * MIB..=25 * MIB, 60)),
+    in_ms(
+        "large-churn",
+        "32 live blocks of 128 KiB-4 MiB, a random one replaced, each page touched.",
+    )
+    .quick(0.2)
+    .c(|s| large(s, 32, MIB / 8..=4 * MIB, 1500)),
 ];
 
-pub(crate) const CALLOC: &[Workload] = &[Case::new(
-    "calloc-heavy",
-    Group::Single,
-    "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
-     random order: tables and structures that are born clear.",
-    Row::NS_PEAK,
-)
-.quick(0.15)
-.c(|s| replace(s, 5000, 200_000, dirtied))];
-
-pub(crate) const ALIGNED: &[Workload] = &[Case::new(
-    "aligned-heavy",
-    Group::Single,
-    "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
-     16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
-    Row::NS_PEAK,
-)
-.quick(0.15)
-.c(|s| replace(s, 10_000, 1_000_000, aligned))];
-
-const fn growing(name: &'static str, about: &'static str) -> Case {
+const fn in_ms(name: &'static str, about: &'static str) -> Case {
     Case::new(name, Group::Single, about, Row::MS_PEAK)
 }
 
@@ -146,16 +149,39 @@ fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
     block
 }
 
+/// Replaces a random one of a small working set of large blocks: whether an allocator goes to the
+/// system for each, and what it keeps. The marks on all pages are checked before a block goes.
+fn large(
+    settings: &Settings,
+    live: usize,
+    sizes: RangeInclusive<usize>,
+    replaced: usize,
+) -> Results {
+    let mut rng = fastrand::Rng::with_seed(7);
+    // The live set follows the scale only down to a quarter: it is what this is about.
+    let live = ((live as f64 * settings.scale.clamp(0.25, 1.0)) as usize).max(1);
+    let fresh = |rng: &mut fastrand::Rng| {
+        let mut block = Words::malloc(rng.usize(sizes.clone()));
+        block.mark_pages(block.last(), 0);
+        block
+    };
+    let check = |block: &Words| block.check_pages(block.last());
+    let mut blocks: Vec<_> = (0..live).map(|_| fresh(&mut rng)).collect();
+    let start = Instant::now();
+    for _ in 0..settings.scaled(replaced) {
+        let slot = &mut blocks[rng.usize(0..live)];
+        check(slot);
+        // Allocated before the old one goes, as an assignment does.
+        *slot = fresh(&mut rng);
+    }
+    let time = start.elapsed();
+    blocks.iter().for_each(check);
+    Results::ms(time)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dirtied_blocks_are_dirty_throughout() {
-        let block = dirtied(&mut fastrand::Rng::with_seed(1), 5);
-        block.expect(0, 5);
-        (1..block.last()).for_each(|at| block.expect(at, 0xd1d1_d1d1_d1d1_d1d1));
-    }
 
     #[test]
     #[should_panic = "wrong contents"]

@@ -8,7 +8,6 @@ pub(crate) mod espresso;
 pub(crate) mod functions;
 pub(crate) mod grow;
 pub(crate) mod json;
-pub(crate) mod large;
 pub(crate) mod lean;
 pub(crate) mod mostly;
 pub(crate) mod sh6bench;

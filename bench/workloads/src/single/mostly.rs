@@ -1,54 +1,29 @@
-//! What an allocator does to a heap as a whole: large zeroed blocks of which hardly anything is used, a
-//! search among many holes, the account of all blocks, a fork.
-//!
-//! Tables that may grow, column stores after a delete, monitoring once a second, servers that fork:
-//! costs that grow with the heap, where the work does not.
+//! What an allocator does to a heap as a whole: costs that grow with the heap, where the work does
+//! not.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
-use crate::clock::ms_since;
+use crate::case::{Case, Results, Row, Settings, Workload};
 use crate::malloc::Block;
 use crate::words::Words;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
 pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "calloc-sparse",
-        "A block of 20 MiB is filled; then 100 of 20 MiB come from calloc, a word written in each: tables \
-         that are larger than what is in them.",
-        Row::MS_PEAK,
-    )
-    .quick(1.0)
+    Case::single("calloc-sparse", "A block of 20 MiB is filled; then 100 of 20 MiB come from calloc, a word written in each: tables \
+         that are larger than what is in them.").rows(Row::MS_PEAK)
     .c(sparse),
-    case(
-        "holes-80k",
-        "2 GiB of blocks of 80 KB, every other freed; then 120 KB are allocated and an old block freed in \
-         turn: where does it fit?",
-        &[Row::time("ns")],
-    )
+    Case::single("holes-80k", "2 GiB of blocks of 80 KB, every other freed; then 120 KB are allocated and an old block freed in \
+         turn: where does it fit?").rows(const { &[Row::time("ns")] })
     .quick(0.25)
     .c(holes),
-    case(
-        "account",
-        "256 MiB of blocks of 512 B; mallinfo2 ten times: monitoring that asks for figures.",
-        &[Row::time("us").floor(1.0)],
-    )
+    Case::single("account", "256 MiB of blocks of 512 B; mallinfo2 ten times: monitoring that asks for figures.").rows(const { &[Row::time("us").floor(1.0)] })
     .quick(0.25)
     .c(account),
-    case(
-        "fork",
-        "16 threads hold 32 MiB of blocks of 1,000 B each and wait; 20 forks, the child ends at once.",
-        &[Row::time("ms")],
-    )
+    Case::single("fork", "16 threads hold 32 MiB of blocks of 1,000 B each and wait; 20 forks, the child ends at once.").rows(const { &[Row::time("ms")] })
     .quick(0.25)
     .c(forks),
 ];
-
-const fn case(name: &'static str, about: &'static str, rows: &'static [Row]) -> Case {
-    Case::new(name, Group::Single, about, rows)
-}
 
 fn sparse(settings: &Settings) -> Results {
     const SIZE: usize = 20 * MIB;
@@ -93,25 +68,24 @@ fn account(settings: &Settings) -> Results {
         // SAFETY: has no preconditions.
         std::hint::black_box(unsafe { libc::mallinfo2() });
     }
-    Results::of([("us", ms_since(start) * 1000.0 / TIMES as f64)])
+    Results::of([("us", start.elapsed().as_secs_f64() * 1e6 / TIMES as f64)])
 }
 
 fn forks(settings: &Settings) -> Results {
     const THREADS: usize = 16;
     const FORKS: usize = 20;
     let count = settings.scaled(32 * MIB / 1000);
-    let (ready, done) =
-        (std::sync::Barrier::new(THREADS + 1), std::sync::Barrier::new(THREADS + 1));
-    let mut ms = 0.0;
+    let meeting = std::sync::Barrier::new(THREADS + 1);
+    let mut time = Duration::ZERO;
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let _blocks: Vec<Block> = (0..count).map(|_| Block::new(1000)).collect();
-                ready.wait();
-                done.wait();
+                meeting.wait();
+                meeting.wait();
             });
         }
-        ready.wait();
+        meeting.wait();
         let start = Instant::now();
         for _ in 0..FORKS {
             // SAFETY: the child ends at once.
@@ -125,8 +99,8 @@ fn forks(settings: &Settings) -> Results {
             let ended = unsafe { libc::waitpid(child, &mut status, 0) };
             assert!(child > 0 && ended == child && status == 0, "a fork has failed");
         }
-        ms = ms_since(start) / FORKS as f64;
-        done.wait();
+        time = start.elapsed() / FORKS as u32;
+        meeting.wait();
     });
-    Results::of([("ms", ms)])
+    Results::ms(time)
 }

@@ -1,32 +1,25 @@
-//! Batches of small blocks: most are freed again at once, one in four is retained for many
-//! batches, or freed by another thread. Sizes are 1 to 1000 bytes, biased to small.
-//!
-//! `lifo` frees every set last in, first out, as a stack of temporaries does; `reverse` frees
-//! it the other way, from the first to the last, as a queue does. The retained blocks leave
-//! holes between them, which the next batches have to fill. `sh8bench` does both in turn in
-//! every thread, and its fourth blocks go to the next thread of the ring.
+//! `lifo` frees every set as a stack of temporaries does, `reverse` as a queue does. The retained
+//! blocks leave holes between them, which the next batches have to fill. `sh8bench` does both in
+//! turn in every thread.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
 use crate::malloc::Block;
 use crate::team::{self, Mail};
 use std::time::{Duration, Instant};
 
-/// Blocks of a batch.
 const BATCH: usize = 4096;
 /// One block in so many of a batch is retained, or handed over.
 const RETAIN: usize = 4;
 /// For how many batches.
 const SETS: usize = 64;
-/// Batches at scale 1.
 const ROUNDS: usize = 1200;
-/// Batches of all threads together at scale 1.
 const ROUNDS_TOGETHER: usize = 1500;
 /// Blocks under way from one thread to the next at most: 16 batches' worth.
 const UNDER_WAY: usize = 16 * BATCH / RETAIN;
 /// Distinct sizes; a power of two.
 const SIZES: usize = 1024;
 
-pub(crate) const ALONE: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case(
         "sh6bench-lifo",
         Group::Single,
@@ -34,39 +27,39 @@ pub(crate) const ALONE: &[Workload] = &[
          retained for 64 batches. Temporaries between longer-lived objects.",
     )
     .from("sh6bench: MicroQuill, SmartHeap")
-    .c(|s| retaining(s, Order::Lifo)),
+    .c(|s| retaining(s, lifo)),
     case(
         "sh6bench-reverse",
         Group::Single,
         "The same, but every batch is freed from its first block on.",
     )
     .from("sh6bench: MicroQuill, SmartHeap")
-    .c(|s| retaining(s, Order::Reverse)),
-];
-
-pub(crate) const TOGETHER: &[Workload] = &[case(
-    "sh8bench",
-    Group::Threads,
-    "Every thread frees batches of 1-1000 B, mostly small, in both orders; every fourth block \
+    .c(|s| retaining(s, REVERSE)),
+    case(
+        "sh8bench",
+        Group::Threads,
+        "Every thread frees batches of 1-1000 B, mostly small, in both orders; every fourth block \
      is freed by the next thread. Temporaries, and objects that move on.",
-)
-.from("sh8bench: MicroQuill, SmartHeap")
-.c(together)];
+    )
+    .from("sh8bench: MicroQuill, SmartHeap")
+    .c(together),
+];
 
 const fn case(name: &'static str, group: Group, about: &'static str) -> Case {
     Case::new(name, group, about, Row::NS_PEAK).quick(0.2)
 }
 
-/// In which order a set of blocks is freed.
-#[derive(Clone, Copy)]
-enum Order {
-    /// The last block first.
-    Lifo,
-    /// The first block first.
-    Reverse,
+/// Frees a set of blocks in some order.
+type Free = fn(&mut Vec<Block>);
+
+fn lifo(set: &mut Vec<Block>) {
+    while set.pop().is_some() {}
 }
 
-fn retaining(settings: &Settings, order: Order) -> Results {
+/// From the first block on.
+const REVERSE: Free = Vec::clear;
+
+fn retaining(settings: &Settings, free: Free) -> Results {
     let rounds = settings.scaled(ROUNDS);
     let mut retained: Vec<Vec<Block>> =
         (0..SETS).map(|_| Vec::with_capacity(BATCH / RETAIN)).collect();
@@ -78,12 +71,12 @@ fn retaining(settings: &Settings, order: Order) -> Results {
             start = Instant::now();
         }
         let set = &mut retained[round % SETS];
-        free_all(set, order);
-        batches.batch(order, |block| set.push(block));
+        free(set);
+        batches.batch(free, |block| set.push(block));
     }
     let time = start.elapsed();
     assert!(retained.iter().all(|set| set.len() == BATCH / RETAIN), "blocks left");
-    retained.iter_mut().for_each(|set| free_all(set, order));
+    retained.iter_mut().for_each(free);
     Results::ns(time, rounds * BATCH)
 }
 
@@ -94,15 +87,14 @@ fn together(settings: &Settings) -> Results {
     Results::ns(pass(threads, rounds), threads * rounds * BATCH)
 }
 
-/// Every thread works off `rounds` batches.
 fn pass(threads: usize, rounds: usize) -> Duration {
     let (time, received) = team::timed(
         Mail::ring(threads, 1, UNDER_WAY).into_iter().zip(0..),
         |(mail, me)| (mail, Batches::new(me), 0),
         |(mail, batches, received)| {
             for round in 0..rounds {
-                let order = if round % 2 == 0 { Order::Lifo } else { Order::Reverse };
-                batches.batch(order, |block| mail.deliver(0, block, |_| *received += 1));
+                let free: Free = if round % 2 == 0 { lifo } else { REVERSE };
+                batches.batch(free, |block| mail.deliver(0, block, |_| *received += 1));
                 mail.receive(|_| *received += 1);
             }
             mail.close(|_| *received += 1);
@@ -131,30 +123,11 @@ impl Batches {
     }
 
     /// Allocates a batch, gives away every fourth block, and frees the others.
-    fn batch(&mut self, order: Order, mut give: impl FnMut(Block)) {
+    fn batch(&mut self, free: Free, mut give: impl FnMut(Block)) {
         for at in 0..BATCH {
             let block = Block::with_ends(self.sizes[self.rng.usize(0..SIZES)].into());
             if at % RETAIN == 0 { give(block) } else { self.batch.push(block) }
         }
-        free_all(&mut self.batch, order);
-    }
-}
-
-fn free_all(set: &mut Vec<Block>, order: Order) {
-    match order {
-        Order::Lifo => while set.pop().is_some() {},
-        Order::Reverse => set.clear(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_biased_to_small() {
-        let sizes = Batches::new(1).sizes;
-        assert_eq!((sizes[0], sizes[SIZES - 1]), (1, 996));
-        assert!(sizes[SIZES / 2] <= 32);
+        free(&mut self.batch);
     }
 }

@@ -6,13 +6,12 @@ use crate::malloc::{Block, SMALL};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
-/// malloc and free in a loop of this length.
 const PAIRS: usize = 500;
 /// Blocks of a batch, and those that are replaced at random.
 const BLOCKS: usize = 10_000;
 
 /// Their memory is that of any small process, which `hello` reports once.
-pub(crate) const PAIR: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     pair::<16>("pair-16"),
     pair::<64>("pair-64"),
     pair::<256>("pair-256"),
@@ -24,9 +23,6 @@ pub(crate) const PAIR: &[Workload] = &[
     pair::<{ 256 * KIB }>("pair-256k"),
     pair::<MIB>("pair-1m"),
     pair::<{ 4 * MIB }>("pair-4m"),
-];
-
-pub(crate) const BATCH: &[Workload] = &[
     batch("batch-fifo", "10,000 x 64 B, freed in the order of allocation")
         .c(|s| run_batch(s, |_| 64, |_, _| {})),
     batch("batch-lifo", "10,000 x 64 B, freed in reverse")
@@ -35,27 +31,21 @@ pub(crate) const BATCH: &[Workload] = &[
         .c(|s| run_batch(s, |_| 64, |rng, order| rng.shuffle(order))),
     batch("batch-mixed", "10,000 x 16-1024 B, freed in random order")
         .c(|s| run_batch(s, |rng| rng.usize(SMALL), |rng, order| rng.shuffle(order))),
-];
-
-pub(crate) const RANDOM: &[Workload] = &[Case::new(
-    "random-small",
-    Group::Single,
-    "10,000 slots of 16-1024 B, a random one replaced at a time: a heap at steady state.",
-    Row::NS_PEAK,
-)
-.quick(0.5)
-.c(random)];
-
-pub(crate) const GLIBC_SIMPLE: &[Workload] = &[Case::new(
-    "glibc-simple",
-    Group::Single,
-    "25 to 1600 blocks of one size, 8 B to 4 KiB, allocated and then freed in the same order: \
+    Case::single(
+        "random-small",
+        "10,000 slots of 16-1024 B, a random one replaced at a time: a heap at steady state.",
+    )
+    .quick(0.5)
+    .c(random),
+    Case::single(
+        "glibc-simple",
+        "25 to 1600 blocks of one size, 8 B to 4 KiB, allocated and then freed in the same order: \
      runs that fit an allocator's innermost cache and runs that do not.",
-    Row::NS_PEAK,
-)
-.from("glibc benchtests, malloc-simple")
-.quick(0.15)
-.c(glibc_simple)];
+    )
+    .from("glibc benchtests, malloc-simple")
+    .quick(0.15)
+    .c(glibc_simple),
+];
 
 const fn pair<const SIZE: usize>(name: &'static str) -> Workload {
     const ABOUT: &str = "malloc, touch the first word, free: one size, over and over. The length \

@@ -1,18 +1,16 @@
-//! The operation mixes of smalloc's own benchmark: allocations and writes; allocations and
-//! frees by the toss of a coin; reallocations besides; and blocks that mostly grow. And its
-//! worst cases: every thread at the same size, and many threads that free what one has
-//! allocated.
+//! The operation mixes and the worst cases of smalloc's own benchmark.
 //!
 //! Sizes are those of Rust programs as that project sees them: most are tiny, a few are some
 //! KiB, very few are large. A block is freed or resized at random or, as often, the newest.
 
 use crate::case::{Case, Group, Results, Row, Settings, Workload};
-use crate::rust_block::RustBlock;
+use crate::malloc::wrong_contents;
 use crate::team;
-use std::sync::{Barrier, Mutex};
+use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-pub(crate) const ALONE: &[Workload] = &[
+pub(crate) const WORKLOADS: &[Workload] = &[
     case(
         "smalloc-alloc",
         Group::Single,
@@ -40,9 +38,6 @@ pub(crate) const ALONE: &[Workload] = &[
          most: vectors that were not given a capacity.",
         |s| alone(s, Mix::Grow),
     ),
-];
-
-pub(crate) const TOGETHER: &[Workload] = &[
     case(
         "smalloc-alloc-n",
         Group::Threads,
@@ -61,13 +56,12 @@ pub(crate) const TOGETHER: &[Workload] = &[
         "smalloc-adr in every thread, each with its own blocks.",
         |s| together(s, Mix::AllocFreeResize),
     ),
-    Case::new(
+    Case::threads(
         "hotspot",
-        Group::Threads,
         "Every thread allocates 64 blocks of 32 B and frees them, over and over: contention \
          for one size.",
-        const { &[Row::time("ns")] },
     )
+    .rows(const { &[Row::time("ns")] })
     .from(ORIGIN)
     .quick(0.2)
     .rust(hotspot),
@@ -91,16 +85,11 @@ const fn case(
     Case::new(name, group, about, Row::NS_PEAK).from(ORIGIN).quick(0.2).rust(run)
 }
 
-/// Which operations.
 #[derive(Clone, Copy)]
 enum Mix {
-    /// Allocations and writes only.
     Alloc,
-    /// Allocations and frees.
     AllocFree,
-    /// Those and reallocations to a size at random.
     AllocFreeResize,
-    /// Mostly reallocations to twice the size.
     Grow,
 }
 
@@ -144,10 +133,8 @@ fn together(settings: &Settings, mix: Mix) -> Results {
     Results::ns(time, threads * steps * rounds as usize)
 }
 
-/// The largest block that still grows.
 const GROWN: usize = 64 << 10;
 
-/// One thread's blocks.
 struct Holder {
     mix: Mix,
     rng: fastrand::Rng,
@@ -167,7 +154,6 @@ impl Holder {
         holder
     }
 
-    /// So many operations.
     fn work(&mut self, steps: usize) {
         for _ in 0..steps {
             match self.mix {
@@ -246,11 +232,9 @@ fn size(rng: &mut fastrand::Rng) -> usize {
     }
 }
 
-/// Size of all blocks of the two hotspots.
 const SIZE: usize = 32;
 
 fn hotspot(settings: &Settings) -> Results {
-    /// Blocks that a thread holds at a time.
     const HELD: usize = 64;
     let threads = settings.threads();
     let batches = settings.scaled(15_000_000 / HELD).div_ceil(threads);
@@ -274,39 +258,92 @@ fn free_hotspot(settings: &Settings) -> Results {
     const HANDED: usize = 100_000;
     let threads = settings.threads();
     let rounds = settings.scaled(50);
-    let room = HANDED.div_ceil(threads);
-    let shares: Vec<_> = (0..threads).map(|_| Mutex::new(Vec::with_capacity(room))).collect();
-    let (ready, done) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
     let (mut all, mut freeing) = (Duration::ZERO, Duration::ZERO);
-    std::thread::scope(|scope| {
-        for share in &shares {
-            let (ready, done) = (&ready, &done);
-            scope.spawn(move || {
-                for _ in 0..=rounds {
-                    ready.wait();
-                    share.lock().expect("nobody panicked").clear();
-                    done.wait();
-                }
-            });
+    for round in 0..=rounds {
+        let room = HANDED.div_ceil(threads);
+        let mut shares: Vec<_> = (0..threads).map(|_| Vec::with_capacity(room)).collect();
+        let start = Instant::now();
+        (0..HANDED).for_each(|at| shares[at % threads].push(RustBlock::new(SIZE)));
+        let filling = start.elapsed();
+        let (time, _) = team::timed(shares, |share| share, Vec::clear, drop);
+        // The first round warms up.
+        if round > 0 {
+            all += filling + time;
+            freeing += time;
         }
-        for round in 0..=rounds {
-            let start = Instant::now();
-            {
-                let mut shares: Vec<_> =
-                    shares.iter().map(|share| share.lock().expect("nobody panicked")).collect();
-                (0..HANDED).for_each(|at| shares[at % threads].push(RustBlock::new(SIZE)));
-            }
-            let full = Instant::now();
-            ready.wait();
-            done.wait();
-            // The first round warms up.
-            if round > 0 {
-                all += start.elapsed();
-                freeing += full.elapsed();
-            }
-        }
-    });
+    }
     let blocks = (rounds * HANDED) as f64;
     let ns = |time: Duration| time.as_nanos() as f64 / blocks;
     Results::of([("ns", ns(all)), ("free_ns", ns(freeing))])
+}
+
+/// A block of at least one byte that carries a tag, made of its address, in its first and
+/// last byte and checks it when it goes.
+///
+/// Invariant 1: the first and the last byte are written.
+struct RustBlock(Box<[MaybeUninit<u8>]>);
+
+impl RustBlock {
+    /// Allocates; touches the first byte and the last.
+    #[inline]
+    fn new(size: usize) -> RustBlock {
+        let mut block = RustBlock(black_box(Box::new_uninit_slice(size.max(1))));
+        block.tag_ends();
+        block
+    }
+
+    /// Changes the size by `realloc`; what is kept is checked at both ends.
+    #[inline]
+    fn resize(&mut self, size: usize) {
+        let (old, tag) = (self.size(), self.tag());
+        let mut bytes = std::mem::take(&mut self.0).into_vec();
+        bytes.reserve_exact(size.saturating_sub(old));
+        bytes.resize(size.max(1), MaybeUninit::uninit());
+        self.0 = black_box(bytes.into_boxed_slice());
+        self.expect(0, tag);
+        if size >= old {
+            self.expect(old - 1, tag);
+        }
+        self.tag_ends();
+    }
+
+    fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn tag(&self) -> u8 {
+        // Blocks of a byte may lie next to each other.
+        self.0.as_ptr().addr() as u8
+    }
+
+    #[inline]
+    fn tag_ends(&mut self) {
+        let (tag, last) = (self.tag(), self.size() - 1);
+        self.0[0].write(tag);
+        self.0[last].write(tag);
+        black_box(self.0.as_mut_ptr());
+    }
+
+    /// The byte at `at`, which is written, has to be `tag`.
+    #[inline]
+    fn expect(&self, at: usize, tag: u8) {
+        // SAFETY: invariant 1; callers look where the tag was written.
+        let found = unsafe { self.0[at].assume_init() };
+        if found != tag {
+            wrong_contents(tag.into(), found.into());
+        }
+    }
+}
+
+impl Drop for RustBlock {
+    #[inline]
+    fn drop(&mut self) {
+        let tag = self.tag();
+        self.expect(0, tag);
+        self.expect(self.size() - 1, tag);
+        // If the block has another owner, it finds this.
+        self.0[0].write(!tag);
+        black_box(self.0.as_mut_ptr());
+    }
 }

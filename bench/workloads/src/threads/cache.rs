@@ -1,6 +1,5 @@
-//! False sharing, after the Hoard paper: threads that each write to 8-byte objects of their
-//! own, over and over. An allocator that hands out parts of one cache line to several
-//! threads slows all of them down.
+//! False sharing. An allocator that hands out parts of one cache line to several threads slows all
+//! of them down.
 //!
 //! Active (thrash): each thread allocates its objects itself. Passive (scratch): the main
 //! thread allocated the first objects of all; a thread frees its share before it allocates
@@ -16,9 +15,7 @@ use std::time::Duration;
 const SIZE: usize = 8;
 /// Objects that a thread holds at once.
 const HELD: usize = 8;
-/// Objects of all threads at scale 1.
 const OBJECTS: usize = 6000;
-/// Times that an object is written.
 const WRITES: u64 = 100_000;
 
 /// The work is fixed, so two threads should take half as long as one.

@@ -1,15 +1,16 @@
 //! A server, after Larson and Krishnan (ISMM 1998): every thread replaces random blocks
 //! among its 1,000, then hands them all to a fresh thread and ends.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use super::xmalloc;
+use crate::case::{Case, Curve, Group, Plot, Results, Row, Settings, Workload};
 use crate::malloc::{Block, SMALL};
+use crate::team;
 use std::thread::Scope;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const SLOTS: usize = 1000;
 /// Replacements by one thread before it hands over.
 const PER_THREAD: usize = 50_000;
-/// Replacements in all at scale 1.
 const TOTAL: usize = 40_000_000;
 
 pub(crate) const WORKLOADS: &[Workload] = &[
@@ -20,6 +21,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     case("larson-100", "the same with 100 threads, far more than cores")
         .quick(0.1)
         .c(|s| run(s, 100)),
+    scaling("scale-local", "Every thread fills and frees sets of 256 blocks of 16-1024 B.")
+        .c(|s| curve(s, LOCAL, 1, local)),
+    scaling("scale-larson", "Every thread replaces random ones of its 1,000 blocks, as in larson.")
+        .from("after Larson and Krishnan, ISMM 1998")
+        .c(|s| curve(s, REPLACED, 1, replace)),
+    scaling("scale-xmalloc", "Half of the threads allocate, half free, as in xmalloc.")
+        .from("after Kuszmaul, SuperMalloc, ISMM 2015")
+        .c(|s| curve(s, XMALLOC, 2, |threads, blocks| xmalloc::pass(threads / 2, blocks, SMALL))),
 ];
 
 const fn case(name: &'static str, about: &'static str) -> Case {
@@ -54,24 +63,81 @@ fn generation<'scope>(scope: &'scope Scope<'scope, '_>, mut shop: Shop, left: us
     }
 }
 
-/// A thread's blocks.
-pub(super) struct Shop {
+struct Shop {
     rng: fastrand::Rng,
     slots: Vec<Block>,
 }
 
 impl Shop {
-    pub(super) fn new(seed: usize) -> Shop {
+    fn new(seed: usize) -> Shop {
         let mut rng = fastrand::Rng::with_seed(seed as u64);
         let slots = (0..SLOTS).map(|_| Block::with_ends(rng.usize(SMALL))).collect();
         Shop { rng, slots }
     }
 
-    /// Replaces random blocks.
-    pub(super) fn replace(&mut self, times: usize) {
+    fn replace(&mut self, times: usize) {
         for _ in 0..times {
             let at = self.rng.usize(0..SLOTS);
             self.slots[at] = Block::with_ends(self.rng.usize(SMALL));
         }
     }
+}
+
+// Throughput by the number of threads, from one to four times the cores. Up to the cores the work
+// grows with the threads; beyond them it stays, so every count takes about as long.
+
+/// Operations per core and thread count, at scale 1.
+const LOCAL: usize = 12_000_000;
+const REPLACED: usize = 8_000_000;
+const XMALLOC: usize = 1_000_000;
+/// Blocks of a thread in `scale-local`.
+const SET: usize = 256;
+
+const fn scaling(name: &'static str, about: &'static str) -> Case {
+    Case::new(name, Group::Threads, about, const { &[Row::time("ns")] })
+        .plots(&[Plot::SCALING])
+        .quick(0.2)
+}
+
+/// Takes the numbers of threads and of operations in all; says how long that took, and how
+/// many operations it were.
+type Pass = fn(usize, usize) -> (Duration, usize);
+
+/// The curve from `least` threads on.
+fn curve(settings: &Settings, per_core: usize, least: usize, pass: Pass) -> Results {
+    let per_core = settings.scaled(per_core);
+    pass(least, per_core / 10);
+    let mut ns = 0.0;
+    let mut points = Curve::new();
+    for threads in settings.scaling().filter(|&threads| threads >= least) {
+        let (time, operations) = pass(threads, per_core * threads.min(settings.threads()));
+        ns = time.as_nanos() as f64 / operations as f64;
+        points.push([threads as f64, 1e3 / ns]);
+    }
+    Results::of([("ns", ns)]).with_curve("scaling", points)
+}
+
+fn local(threads: usize, operations: usize) -> (Duration, usize) {
+    let turns = operations.div_ceil(threads * SET);
+    let set_up = |me| {
+        let mut rng = fastrand::Rng::with_seed(me);
+        let mut order: Vec<usize> = (0..SET).collect();
+        rng.shuffle(&mut order);
+        let blocks: Vec<Option<Block>> = (0..SET).map(|_| None).collect();
+        (rng, order, blocks)
+    };
+    let work = |(rng, order, blocks): &mut (fastrand::Rng, Vec<usize>, Vec<Option<Block>>)| {
+        for _ in 0..turns {
+            for block in &mut *blocks {
+                *block = Some(Block::with_ends(rng.usize(SMALL)));
+            }
+            order.iter().for_each(|&at| blocks[at] = None);
+        }
+    };
+    (team::timed(0..threads as u64, set_up, work, drop).0, threads * turns * SET)
+}
+
+fn replace(threads: usize, operations: usize) -> (Duration, usize) {
+    let each = operations.div_ceil(threads);
+    (team::timed(0..threads, Shop::new, |shop| shop.replace(each), drop).0, threads * each)
 }

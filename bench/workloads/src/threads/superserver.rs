@@ -1,15 +1,12 @@
-//! A server with sizes over a wide range, after SuperMalloc's SuperServer: a size class
-//! of twice the size is half as frequent, so that all classes allocate equally many bytes;
-//! the expected lifetime of an object is proportional to its size; at its end it goes to a
-//! random other thread, which frees it. The slowest single operations are recorded.
-//!
-//! Each thread has the same number of places in every class, and a fresh object takes the
-//! place of a random one of its class. That gives the lifetimes without a calendar.
+//! A size class of twice the size is half as frequent, so that all classes allocate equally many
+//! bytes. Each thread has the same number of places in every class, and a fresh object takes the
+//! place of a random one of its class: that gives the lifetimes without a calendar.
 
-use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
+use crate::case::{Case, Plot, Results, Row, Settings, Table, Workload};
 use crate::histogram::Latencies;
 use crate::malloc::Block;
 use crate::team::{self, Mail};
+use std::time::Duration;
 
 /// Classes: 16-31 B up to 128-256 KiB.
 const CLASSES: usize = 14;
@@ -21,14 +18,14 @@ const PLACES: usize = 48;
 const TURN: usize = 32;
 /// Objects on the way to a thread at most.
 const INBOX: usize = 1024;
-/// Objects of all threads at scale 1.
 const TOTAL: usize = 2_000_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
+pub(crate) const WORKLOADS: &[Workload] = &[Case::threads(
     "superserver",
-    Group::Threads,
     "Sizes of 16 B to 256 KiB with equal bytes in each power of two, lifetimes proportional to \
      size, freed by a random other thread; the slowest operations are recorded.",
+)
+.rows(
     const {
         &[
             Row::time("ns"),
@@ -41,7 +38,14 @@ pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
 .from("SuperServer: Kuszmaul, SuperMalloc, ISMM 2015")
 .plots(&[Plot::MALLOC_LATENCY, Plot::FREE_LATENCY])
 .quick(0.15)
-.c(run)];
+.c(run), Case::threads(
+    "rptest",
+    "Threads each keep thousands of blocks of 16-16,000 B, the larger the rarer; a fifth of all \
+     is freed by the next thread.",
+)
+.from("rpmalloc-benchmark, Jansson, 2017")
+.quick(0.2)
+.c(rptest)];
 
 struct Server {
     rng: fastrand::Rng,
@@ -117,4 +121,71 @@ impl Server {
         unsafe { block.touch_pages(size) };
         block
     }
+}
+
+const SIZES: std::ops::RangeInclusive<usize> = 16..=16_000;
+const PARTS: usize = 3000;
+/// Blocks freed in a loop, and then allocated; they lie [`STRIDE`] places apart.
+const PER_LOOP: usize = 100;
+/// Coprime to [`PARTS`]: in time every place comes up.
+const STRIDE: usize = 1009;
+/// Blocks handed over in every second loop.
+const HANDED: usize = 50;
+/// Blocks on the way to a thread at most.
+const WAITING: usize = 800;
+const LOOPS: usize = 30_000;
+
+fn rptest(settings: &Settings) -> Results {
+    let threads = settings.threads();
+    let loops = settings.scaled(LOOPS).div_ceil(threads);
+    Results::ns(time(threads, loops), threads * (loops * PER_LOOP + loops.div_ceil(2) * HANDED))
+}
+
+struct Member {
+    rng: fastrand::Rng,
+    places: Vec<Option<Block>>,
+    mail: Mail<Block>,
+    received: usize,
+}
+
+/// The time of `loops` loops in every thread.
+fn time(threads: usize, loops: usize) -> Duration {
+    let mail = Mail::ring(threads, 1, WAITING).into_iter().enumerate();
+    let (time, received) =
+        team::timed(mail, Member::new, |member| member.work(loops), |member| member.received);
+    let handed = threads * loops.div_ceil(2) * HANDED;
+    assert_eq!(received.iter().sum::<usize>(), handed, "blocks were lost");
+    time
+}
+
+impl Member {
+    fn new((me, mail): (usize, Mail<Block>)) -> Member {
+        let mut rng = fastrand::Rng::with_seed(me as u64);
+        let places = (0..PARTS).map(|_| Some(block(&mut rng))).collect();
+        Member { rng, places, mail, received: 0 }
+    }
+
+    fn work(&mut self, loops: usize) {
+        let Member { rng, places, mail, received } = self;
+        for turn in 0..loops {
+            mail.receive(|_| *received += 1);
+            let first = rng.usize(0..PARTS);
+            for nth in 0..PER_LOOP {
+                places[(first + nth * STRIDE) % PARTS] = None;
+            }
+            let first = rng.usize(0..PARTS);
+            for nth in 0..PER_LOOP {
+                places[(first + nth * STRIDE) % PARTS] = Some(block(rng));
+            }
+            for _ in 0..if turn % 2 == 0 { HANDED } else { 0 } {
+                mail.deliver(0, block(rng), |_| *received += 1);
+            }
+        }
+        mail.close(|_| *received += 1);
+    }
+}
+
+/// The smaller of two sizes: the density falls linearly to nothing at the largest size.
+fn block(rng: &mut fastrand::Rng) -> Block {
+    Block::paged(rng.usize(SIZES).min(rng.usize(SIZES)))
 }

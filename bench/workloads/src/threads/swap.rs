@@ -1,33 +1,29 @@
-//! Every thread allocates blocks and exchanges each for another at a random one of 4,096
-//! shared places; it frees what it gets. All threads allocate and all free what others
-//! allocated, in equal parts: producer and consumer in one.
+//! Producer and consumer in one: all threads allocate, all free what others allocated.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Case, Results, Settings, Workload};
 use crate::malloc::{Block, SMALL};
 use crate::team;
 use crossbeam_utils::atomic::AtomicCell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PLACES: usize = 4096;
-/// Exchanges of all threads at scale 1.
 const TOTAL: usize = 8_000_000;
 const WARM_UP: usize = 200_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
-    "swap",
-    Group::Threads,
-    "All threads allocate 16-1024 B and exchange blocks through shared slots, freeing what they \
-     get: as many remote frees on every side.",
-    Row::NS_PEAK,
-)
+pub(crate) const WORKLOADS: &[Workload] = &[Case::threads("swap", "All threads allocate 16-1024 B and exchange blocks through shared slots, freeing what they \
+     get: as many remote frees on every side.")
 .quick(0.2)
-.c(run)];
+.c(run), Case::threads("mstress", "Rounds of fresh threads that allocate objects of 8 B to 2 MiB, keep a part, and leave some \
+     to other threads through shared slots.")
+.from("mimalloc's stress test, Leijen, 2019")
+.quick(0.15)
+.c(stress)];
 
 /// A place where threads exchange blocks, by one atomic swap.
-pub(super) type Place = AtomicCell<Option<Block>>;
+type Place = AtomicCell<Option<Block>>;
 
 /// So many empty places.
-pub(super) fn places(count: usize) -> Vec<Place> {
+fn places(count: usize) -> Vec<Place> {
     const { assert!(Place::is_lock_free()) };
     (0..count).map(|_| Place::default()).collect()
 }
@@ -36,12 +32,11 @@ fn run(settings: &Settings) -> Results {
     let threads = settings.threads();
     exchange(threads, WARM_UP.div_ceil(threads));
     let each = settings.scaled(TOTAL).div_ceil(threads);
-    let (time, _) = exchange(threads, each);
-    Results::ns(time, each * threads)
+    Results::ns(exchange(threads, each), each * threads)
 }
 
-/// The time of `each` exchanges per thread, and the number of blocks that were left at the end.
-fn exchange(threads: usize, each: usize) -> (Duration, usize) {
+/// The time of `each` exchanges per thread.
+fn exchange(threads: usize, each: usize) -> Duration {
     let places = places(PLACES);
     let (time, freed) = team::timed(
         0..threads,
@@ -57,18 +52,85 @@ fn exchange(threads: usize, each: usize) -> (Duration, usize) {
     );
     let left = places.iter().filter_map(AtomicCell::take).count();
     assert_eq!(freed.iter().sum::<usize>() + left, each * threads, "blocks were lost");
-    (time, left)
+    time
 }
 
-#[cfg(test)]
-mod tests {
-    use super::exchange;
+const STRESS_PLACES: usize = 1000;
+/// Objects that one thread allocates in a round, apart from the retained ones.
+const CHANGING: usize = 10_000;
+/// Objects that it keeps to its end.
+const RETAINED: usize = 5000;
+const THREADS: usize = 240;
 
-    #[test]
-    fn what_stays_depends_on_the_places_alone() {
-        // Whichever thread comes first: a place stays filled.
-        let left = exchange(2, 3000).1;
-        assert_eq!(left, exchange(2, 3000).1);
-        assert!((2000..4096).contains(&left), "{left}");
+/// Each thread of a round has a changing set of objects. Now and then it exchanges one for whatever
+/// lies at a random shared place, so objects outlive their thread and are freed by others; between
+/// rounds half of what lies there is freed.
+fn stress(settings: &Settings) -> Results {
+    let threads = settings.threads();
+    let rounds = settings.scaled(THREADS).div_ceil(threads);
+    rounds_of(threads, 1);
+    let start = Instant::now();
+    rounds_of(threads, rounds);
+    Results::ns(start.elapsed(), rounds * threads * (CHANGING + RETAINED))
+}
+
+/// All rounds; checks that as many objects were freed as allocated.
+fn rounds_of(threads: usize, rounds: usize) {
+    let places = places(STRESS_PLACES);
+    let mut freed = 0;
+    for round in 0..rounds {
+        std::thread::scope(|scope| {
+            let places = &places;
+            let lives: Vec<_> = (0..threads)
+                .map(|me| (round * threads + me) as u64)
+                .map(|seed| scope.spawn(move || life(fastrand::Rng::with_seed(seed), places)))
+                .collect();
+            for life in lives {
+                freed += life.join().expect("the thread ends well");
+            }
+        });
+        let every = if round + 1 == rounds { 1 } else { 2 };
+        freed += places.iter().step_by(every).filter_map(Place::take).count();
     }
+    assert_eq!(freed, rounds * threads * (CHANGING + RETAINED), "objects were lost");
+}
+
+/// One thread; how many objects it freed.
+fn life(mut rng: fastrand::Rng, places: &[Place]) -> usize {
+    // These grow as they will, by the allocator under test.
+    let mut changing: Vec<Option<Block>> = Vec::new();
+    let mut retained: Vec<Block> = Vec::new();
+    let mut freed = 0;
+    while changing.len() < CHANGING || retained.len() < RETAINED {
+        let to_change = changing.len() < CHANGING && rng.bool();
+        if to_change || retained.len() == RETAINED {
+            changing.push(Some(object(&mut rng)));
+        } else {
+            retained.push(object(&mut rng));
+        }
+        if changing.is_empty() {
+            continue;
+        }
+        if rng.u8(0..3) < 2 {
+            let at = rng.usize(0..changing.len());
+            freed += usize::from(changing[at].take().is_some());
+        }
+        if rng.u8(0..4) == 0 {
+            let at = rng.usize(0..changing.len());
+            changing[at] = places[rng.usize(0..STRESS_PLACES)].swap(changing[at].take());
+        }
+    }
+    freed + retained.len() + changing.into_iter().flatten().count()
+}
+
+/// Mostly 8-2,047 B; one in a hundred 64 times that, one in ten thousand 1,024 times.
+fn object(rng: &mut fastrand::Rng) -> Block {
+    let power = 1 << rng.u32(3..=10);
+    let size = power + rng.usize(0..power);
+    let factor = match rng.u32(0..10_000) {
+        0 => 1024,
+        1..=100 => 64,
+        _ => 1,
+    };
+    Block::paged(size * factor)
 }

@@ -1,11 +1,10 @@
-//! Producers allocate, consumers free: malloc-test in the batched form of the SuperMalloc
-//! paper. A producer allocates 4,096 blocks and puts them into a bounded queue as one
-//! batch; any consumer takes the batch and frees all of it. Little time goes into the
-//! hand-over; the blocks go one way, which empties the caches on one side and fills those
-//! on the other.
+//! A producer puts a whole batch into a bounded queue, any consumer frees all of it: little time
+//! goes into the hand-over. The blocks go one way, which empties the caches on one side and fills
+//! those on the other.
 
 use crate::case::{Case, Group, Results, Row, Settings, Table, Workload};
 use crate::malloc::{Block, SMALL};
+use crate::team::{self, Mail};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,17 @@ const TOTAL: usize = 4_000_000;
 const TOTAL_SWEEP: usize = 700_000;
 
 pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::new(
+    case(
+        "prodcons",
+        "One producer, one consumer, 64 B blocks through a bounded queue.",
+        one_by_one,
+    ),
+    Case::threads(
         "xmalloc-sweep",
-        Group::Threads,
         "Half of the threads allocate batches of blocks of one size, the others free them; a row \
          for each size.",
+    )
+    .rows(
         const {
             &[
                 Row::new(" 16", Table::Time, "ns_16", "ns"),
@@ -70,6 +75,23 @@ fn random(settings: &Settings, pairs: usize) -> Results {
     pass(pairs, blocks / 10, SMALL);
     let (time, freed) = pass(pairs, blocks, SMALL);
     Results::ns(time, freed)
+}
+
+/// A producer and a consumer, without batches.
+fn one_by_one(settings: &Settings) -> Results {
+    /// Blocks in flight at most.
+    const QUEUE: usize = 4096;
+    let pass = |blocks| {
+        let ends = Mail::ring(2, 1, QUEUE).into_iter().zip([blocks, 0]);
+        let work = |(mail, to_make): &mut (Mail<Block>, usize)| {
+            (0..*to_make).for_each(|_| mail.deliver(0, Block::new(64), drop));
+            mail.close(drop);
+        };
+        team::timed(ends, |end| end, work, drop).0
+    };
+    let blocks = settings.scaled(20_000_000);
+    pass(200_000);
+    Results::ns(pass(blocks), blocks)
 }
 
 /// `pairs` producers and as many consumers pass on `blocks` blocks, rounded up to whole

@@ -8,15 +8,10 @@ use std::fmt::Write;
 use std::hash::BuildHasherDefault;
 use std::time::Instant;
 
-/// Lives of the service at scale 1.
 const ROUNDS: usize = 8;
-/// Requests in one life.
 const REQUESTS: u64 = 40_000;
-/// Sessions kept at most.
 const SESSIONS: usize = 8_000;
-/// Records kept.
 const RECORDS: usize = 4_000;
-/// Items of a session kept at most.
 const ITEMS: usize = 40;
 /// What the answers of one life add up to.
 const ANSWERS: u64 = 13_367_627_120_466_194_770;
@@ -60,7 +55,6 @@ struct Session {
     last_use: u64,
 }
 
-/// What the service did.
 struct Record {
     path: Vec<String>,
     size: usize,
@@ -132,7 +126,6 @@ impl Service {
 }
 
 impl Session {
-    /// One page of items and all notes.
     fn answer(&self, user: &str, page: usize) -> String {
         let items: Vec<String> =
             self.items.iter().skip(page * 10).take(10).map(|item| format!("{item:?}")).collect();
@@ -143,23 +136,5 @@ impl Session {
         }
         answer.push_str("}}");
         answer
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Service;
-
-    #[test]
-    fn answers() {
-        let mut service = Service::default();
-        let first = service.answer(0, "/users/7/items?add=1&note=x");
-        assert_eq!(first, r#"{"user":7,"items":["item 1 of user 7"],"notes":{"x":1}}"#);
-        let second = service.answer(1, "/users/7/items?page=1");
-        assert_eq!(second, r#"{"user":7,"items":[],"notes":{"x":1}}"#);
-        service.check();
-        assert_eq!(service.answer(2, "/users/7?forget=1"), r#"{"forgotten":true}"#);
-        assert_eq!(service.answer(3, "/users/7?forget=1"), r#"{"forgotten":false}"#);
-        service.check();
     }
 }
