@@ -4,11 +4,10 @@
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{Input, Sizes, fill, parsed, prepare, set, variables, words};
-use crate::generate::{Variables, fingerprint};
+use crate::definitions::{Input, Sizes, Variables, fill, parsed, prepare, set, variables, words};
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
-use crate::stage::{Stage, private_copy};
+use crate::stage::{Stage, fingerprint, private_copy};
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
 use cairn_workloads::process::parse_kib;

@@ -10,7 +10,6 @@
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
-//!     generate   inputs from templates
 //! tables       Markdown
 //! ```
 //!
@@ -18,7 +17,6 @@
 //! suite: one in `suites.toml`.
 
 mod definitions;
-mod generate;
 pub mod lab;
 mod packages;
 pub mod process;

@@ -8,8 +8,7 @@
 mod readers;
 mod report;
 
-use crate::definitions::{self, Input, Sizes, fill, set};
-use crate::generate::Variables;
+use crate::definitions::{self, Input, Sizes, Variables, fill, set};
 use crate::packages::{self, Needs, install_missing, lacking};
 use crate::process::{Process, tail};
 use crate::stage::{Side, Size, Stage, private_copy};

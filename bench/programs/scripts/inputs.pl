@@ -1,0 +1,421 @@
+# Makes an input that is the same on every machine and in every run: inputs.pl SEED KIND [NUMBER ...].
+use strict;
+use warnings;
+
+srand shift;
+my $kind = shift;
+
+sub below { int rand $_[0] }
+sub one_of { $_[rand @_] }
+
+# Short ones far more often.
+sub mostly_short {
+    my ($least, $most) = @_;
+    return $least + below(1 + below(1 + $most - $least));
+}
+
+# Words of a made-up language; short ones are the frequent ones, as in real ones.
+my @syllables = qw(ka lo mi ter sun ra vel do is pan qu zor eth ny gal u);
+my @words = map { join '', map { one_of(@syllables) } 0 .. mostly_short(0, 3) } 1 .. 5000;
+
+sub words { join ' ', map { $words[rand @words] } 1 .. $_[0] }
+
+# Lines of words.
+sub text {
+    my ($bytes) = @_;
+    my $text = '';
+    $text .= words(3 + below(12)) . "\n" while length $text < $bytes;
+    return $text;
+}
+
+# A history for `git fast-import`: files that grow and change by a few lines at a time.
+sub history {
+    my ($commits) = @_;
+    my %files;
+    for my $commit (1 .. $commits) {
+        my ($time, $message) = (1_700_000_000 + $commit * 60, "step $commit: " . words(6));
+        print "commit refs/heads/main\ncommitter C <c\@example.com> $time +0000\n";
+        print 'data ', length $message, "\n$message\n";
+        for (0 .. below(6)) {
+            my $path = sprintf 'd%d/f%d.txt', below(10), below(12);
+            my $lines = $files{$path} //= [];
+            for (1 .. mostly_short(4, 60)) {
+                my $at = below(@$lines + 1);
+                my $gone = $at < @$lines && below(3) == 0;
+                splice @$lines, $at, $gone, $gone ? () : words(below(15));
+            }
+            my $content = join "\n", @$lines;
+            print "M 644 inline $path\ndata ", length $content, "\n$content\n";
+        }
+    }
+    return '';
+}
+
+# One huge main would only show how optimisers fare on functions of that size, so nothing is put
+# into it: functions with loops, switches and structures, and a main that calls all of them.
+sub functions {
+    my ($count) = @_;
+    print <<'END';
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef unsigned long word;
+struct cell { struct cell *next; word key; char name[24]; };
+END
+    for my $i (1 .. $count) {
+        my ($cases, $blocks) = (5 + below(12), 2 + below(30));
+        print <<"END";
+__attribute__((noinline)) static word f$i(word x, const double *table) {
+  word sum = x;
+  switch (x % $cases) {
+END
+        for my $case (0 .. 3 + below(6)) {
+            my ($times, $factor, $shift, $part) = (below(7), below(1 << 20), below(17), below(997));
+            print <<"END";
+  case $case: for (word i = 0; i < $times; i++)
+    sum = sum * $factor + (sum >> $shift) + (word)(table[(sum + i) % 16] * $part.5);
+    break;
+END
+        }
+        print <<"END";
+  default: sum ^= $i;
+  }
+  struct cell *list = 0;
+  for (int i = 0; i < $blocks; i++) {
+    struct cell *c = malloc(sizeof *c);
+    c->key = sum + i;
+    snprintf(c->name, sizeof c->name, "%lu", c->key);
+    c->next = list;
+    list = c;
+  }
+  while (list) {
+    struct cell *c = list;
+    list = c->next;
+    sum += strlen(c->name) * c->key;
+    free(c);
+  }
+  return sum;
+}
+END
+    }
+    my $calls = join "\n", map { "    x = f$_(x, table);" } 1 .. $count;
+    return <<"END";
+int main(void) {
+  double table[16];
+  for (int i = 0; i < 16; i++) table[i] = i * 0.5;
+  word x = 1;
+  for (int round = 0; round < 400; round++) {
+$calls
+  }
+  printf("%lx\\n", x);
+}
+END
+}
+
+# Instances of templates of the standard library, and if it is to be a program, a main.
+sub templates {
+    my ($instances, $program) = @_;
+    print <<'END';
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+template <class Tag, int N> struct Chain {
+  std::array<unsigned long, N> own{};
+  Chain<Tag, N - 1> next;
+  unsigned long sum(unsigned long seed) {
+    std::iota(own.begin(), own.end(), seed ^ Tag::value);
+    return std::accumulate(own.begin(), own.end(), next.sum(seed * N + 1));
+  }
+};
+template <class Tag> struct Chain<Tag, 0> {
+  unsigned long sum(unsigned long seed) { return seed; }
+};
+template <class Tag> struct Line {
+  std::vector<std::tuple<Tag, double, std::string>> ends;
+  explicit Line(int n) {
+    for (int i = 0; i < n; i++) ends.emplace_back(Tag{}, i * 0.5, "end" + std::to_string(i));
+  }
+  virtual ~Line() = default;
+  virtual unsigned long size() const { return std::get<2>(ends.back()).size(); }
+};
+template <class Tag, int Depth> unsigned long work(unsigned long keys) {
+  std::map<std::string, std::variant<std::string, std::vector<Tag>, std::shared_ptr<Line<Tag>>>> ordered;
+  std::unordered_map<unsigned long, std::set<std::string>> groups;
+  std::vector<std::function<unsigned long(unsigned long)>> steps;
+  for (unsigned long i = 0; i < keys; i++) {
+    std::string key = "key" + std::to_string((i * Tag::value) % 1013);
+    switch (i % 3) {
+    case 0: ordered[key] = key + std::string(i % 90, 'x'); break;
+    case 1: ordered[key] = std::vector<Tag>(i % 50); break;
+    default: ordered[key] = std::make_shared<Line<Tag>>(1 + i % 9);
+    }
+    groups[i % 37].insert(key);
+    steps.push_back([key, i](unsigned long x) { return x * 33 + key.size() + i; });
+  }
+  unsigned long sum = Chain<Tag, Depth>{}.sum(keys);
+  for (auto &[key, value] : ordered)
+    sum = sum * 131 + std::visit([](auto &v) -> unsigned long {
+      if constexpr (std::is_same_v<decltype(v), std::shared_ptr<Line<Tag>> &>) return v->size();
+      else return v.size();
+    }, value);
+  for (auto &step : steps) sum = step(sum);
+  std::sort(steps.begin(), steps.end(), [](auto &a, auto &b) { return a(1) < b(1); });
+  for (auto &[number, group] : groups)
+    for (auto &name : group) sum = sum * 7 + name.back() + number;
+  return sum;
+}
+END
+    for my $i (1 .. $instances) {
+        my ($value, $depth) = (below(1 << 30), 3 + below(8));
+        print <<"END";
+struct Tag$i { static constexpr unsigned long value = $value; };
+unsigned long part$i(unsigned long keys) { return work<Tag$i, $depth>(keys); }
+END
+    }
+    return '' unless $program;
+    my $calls = join "\n", map { "    sum = sum * 31 + part$_(keys);" } 1 .. $instances;
+    return <<"END";
+int main() {
+  unsigned long sum = 0;
+  for (unsigned long keys = 100; keys < 1000; keys += 45) {
+$calls
+  }
+  std::cout << std::hex << sum << "\\n";
+}
+END
+}
+
+# Modules of Rust with traits, generics, iterators and formatting.
+sub crate {
+    my ($modules) = @_;
+    print "//! Generated.\npub trait Shape { fn area(&self) -> f64; fn name(&self) -> String; }\n";
+    for my $i (1 .. $modules) {
+        my ($a, $b) = (1 + below(99), 1 + below(99));
+        print <<"END";
+pub mod m$i {
+use super::Shape; use std::collections::{BTreeMap, HashMap};
+#[derive(Clone, Debug, PartialEq, PartialOrd, Default)]
+pub struct Item<T> { pub key: u64, pub values: Vec<T>, pub name: String }
+#[derive(Clone, Debug)]
+pub enum Kind { One(u64), Two { left: String, right: Box<Kind> }, Three(Vec<Kind>) }
+impl Kind {
+  pub fn depth(&self) -> usize { match self {
+    Kind::One(n) if *n > $a => 2, Kind::One(_) => 1,
+    Kind::Two { left, right } => left.len() % $b + right.depth(),
+    Kind::Three(all) => all.iter().map(Kind::depth).max().unwrap_or($a),
+  } }
+}
+impl<T: Clone + Into<f64>> Shape for Item<T> {
+  fn area(&self) -> f64 { self.values.iter().cloned().map(Into::into).fold($a.0, |x, y: f64| x * $b.5 + y) }
+  fn name(&self) -> String { format!("{}-{:>$b}", self.name, self.key) }
+}
+pub fn group(items: &[Item<f32>]) -> BTreeMap<String, Vec<u64>> {
+  let mut by_key: HashMap<u64, Vec<&Item<f32>>> = HashMap::new();
+  for item in items { by_key.entry(item.key % $b).or_default().push(item); }
+  by_key.into_iter().map(|(key, all)| (format!("{key}"), all.iter().map(|i| i.key * $a).collect())).collect()
+}
+pub fn shapes(n: u64) -> Vec<Box<dyn Shape>> {
+  (0..n).map(|key| Box::new(Item { key, values: vec![key as f32; $b], name: key.to_string() }) as Box<dyn Shape>).collect()
+}
+}
+END
+    }
+    return '';
+}
+
+# Classes of Java.
+sub classes {
+    my ($count) = @_;
+    print "import java.util.*;\nimport java.util.function.*;\n";
+    for my $i (1 .. $count) {
+        my ($a, $b) = (below(1000), 1 + below(50));
+        print <<"END";
+class C$i<T extends Comparable<T>> {
+  enum Kind { ONE, TWO, THREE }
+  final Map<String, List<T>> all = new TreeMap<>();
+  int f(Kind kind, int x) {
+    switch (kind) { case ONE: return x * $a; case TWO: return x % $b; default: return -x; }
+  }
+  T largest(Collection<? extends T> from) {
+    Function<T, String> name = t -> t + "$a";
+    T best = null;
+    for (T one : from) {
+      if (best == null || one.compareTo(best) > 0) best = one;
+      all.computeIfAbsent(name.apply(one), key -> new ArrayList<>($b)).add(one);
+    }
+    return best;
+  }
+}
+END
+    }
+    return '';
+}
+
+# What redis-server is asked. No answer may depend on the order of a hash table, which is random.
+sub requests {
+    my ($requests) = @_;
+    my $value = '0123456789abcdef' x 125;
+    for my $n (1 .. $requests) {
+        my ($key, $field) = (below(20000), below(40));
+        my ($small, $large) = map { substr $value, 0, mostly_short(8, $_) } 100, 2000;
+        my ($few, $fewer) = ($key % 2000, $key % 200);
+        print one_of(
+            ("SET s$key $large") x 6, ("GET s$key") x 2, ("DEL s$key l$few") x 2,
+            "APPEND s$key $small",
+            ("HSET h$few f$field $small") x 2, "HDEL h$few f$field",
+            ("LPUSH l$few $small") x 2, "RPOP l$few",
+            "SADD m$fewer $small$key", "ZADD z$fewer $field $small$key", "DEL z$fewer m$field",
+        ), "\r\n";
+        print "ECHO end-of-batch\r\n" if $n % 16 == 0 || $n == $requests;
+    }
+    return '';
+}
+
+# Questions to SQLite.
+sub questions {
+    my ($rows) = @_;
+    print <<'END';
+CREATE TABLE item(id INTEGER PRIMARY KEY, name TEXT, shelf INTEGER, price REAL, note TEXT);
+CREATE TABLE shelf(id INTEGER PRIMARY KEY, label TEXT);
+BEGIN;
+END
+    printf "INSERT INTO shelf VALUES(%d, '%s');\n", $_, words(3) for 0 .. 199;
+    for (1 .. $rows) {
+        my ($name, $shelf, $price, $note) = (words(1), below(200), below(100000), words(below(25)));
+        print "INSERT INTO item(name, shelf, price, note) VALUES('$name', $shelf, $price / 100.0, '$note');\n";
+    }
+    return <<'END';
+COMMIT;
+CREATE INDEX item_name ON item(name);
+CREATE INDEX item_shelf ON item(shelf, price);
+UPDATE item SET note = note || ' ' || upper(name) WHERE id % 7 = 3;
+SELECT count(*), sum(length(note)), round(sum(price), 2) FROM item;
+SELECT s.label, count(*), group_concat(i.name, ' ') FROM item i JOIN shelf s ON s.id = i.shelf WHERE s.id < 30 GROUP BY s.id ORDER BY s.label;
+SELECT a.shelf, count(*) FROM item a JOIN item b ON a.shelf = b.shelf AND a.price = b.price AND a.id < b.id GROUP BY a.shelf ORDER BY 2 DESC, 1 LIMIT 20;
+SELECT id, rank() OVER (PARTITION BY shelf ORDER BY note, id) AS r FROM item ORDER BY r DESC, id LIMIT 50;
+SELECT sum(json_array_length(j, '$.parts')) FROM (SELECT json_object('name', name, 'parts', json_array(shelf, price, note)) AS j FROM item);
+DELETE FROM item WHERE id % 3 = 1;
+SELECT count(DISTINCT name), max(note) FROM item;
+PRAGMA integrity_check;
+END
+}
+
+# PostScript: curves, shades, text in three fonts.
+sub book {
+    my ($pages) = @_;
+    print "%!PS-Adobe-3.0\n";
+    for my $page (1 .. $pages) {
+        for (1 .. 150) {
+            my ($start, $curve) = map { join ' ', map { below(600) } 1 .. $_ } 2, 6;
+            my ($red, $end) = (below(10), one_of('closepath fill', 'stroke', 'stroke'));
+            my $blue = 9 - $red;
+            print "newpath $start moveto $curve curveto 0.$red 0.5 0.$blue setrgbcolor $end\n";
+        }
+        for my $line (1 .. 40) {
+            my ($font, $size) = (one_of(qw(Times-Roman Helvetica-Bold Courier)), 6 + below(10));
+            printf "/$font findfont $size scalefont setfont 30 %d moveto (%s) show\n", 798 - $line * 18, words(8);
+        }
+        print <<"END";
+<< /ShadingType 2 /ColorSpace /DeviceRGB /Coords [0 0 $page 300] /Function
+<< /FunctionType 2 /Domain [0 1] /C0 [1 0 0] /C1 [0 0 1] /N 1 >> >>
+gsave 100 100 80 80 rectclip shfill grestore showpage
+END
+    }
+    return '';
+}
+
+sub integers {
+    my ($variables, $terms, $least) = @_;
+    for my $i (1 .. $variables) {
+        print "(declare-const x$i Int)\n(assert (<= 0 x$i 40))\n";
+    }
+    for (1 .. $variables) {
+        my $sum = join ' ', map { sprintf '(* %d x%d)', 1 + below(9), 1 + below($variables) } 1 .. $terms;
+        printf "(assert (<= %s (+ %s) %d))\n", $least, $sum, 60 + below(200);
+    }
+}
+
+# Problems for z3, and if they are for a proof, more of them, with so many holes for pigeons.
+sub problems {
+    my ($rounds, $holes) = @_;
+    my @primes = (1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051);
+    for my $round (0 .. $rounds - 1) {
+        integers(30, 4, 20);
+        # Stores in two orders make the same array when the places differ.
+        my @stores = map { sprintf 'i%d %d)', $_, below(1000) } 1 .. 80;
+        print "(check-sat)\n(reset)\n(declare-const a (Array Int Int))\n";
+        print "(declare-const i$_ Int)\n" for 1 .. 80;
+        print "(assert (distinct @{[map { \"i$_\" } 1 .. 80]}))\n";
+        my ($one, $other) = map { '(store ' x 80 . "a @$_" } [@stores], [reverse @stores];
+        # And the two factors of a product, as bit vectors.
+        my $product = $primes[$round % 8] * $primes[($round + 3) % 8];
+        print <<"END";
+(assert (not (= $one $other)))
+(check-sat)
+(reset)
+(declare-const x (_ BitVec 24))
+(declare-const y (_ BitVec 24))
+(assert (= (bvmul x y) (_ bv$product 24)))
+(assert (bvult (_ bv1 24) x))
+(assert (bvult x y))
+(assert (bvult y (_ bv4096 24)))
+(check-sat)
+(get-value (x y))
+(reset)
+END
+    }
+    return '' unless $holes;
+    # One pigeon too many for the holes: unsatisfiable, and tedious to show.
+    for my $pigeon (0 .. $holes) {
+        print "(declare-const p${pigeon}_$_ Bool)\n" for 1 .. $holes;
+        print "(assert (or @{[map { \"p${pigeon}_$_\" } 1 .. $holes]}))\n";
+        for my $other (0 .. $pigeon - 1) {
+            print "(assert (not (and p${pigeon}_$_ p${other}_$_)))\n" for 1 .. $holes;
+        }
+    }
+    print <<'END';
+(check-sat)
+(reset)
+(declare-const a (_ BitVec 7))
+(declare-const b (_ BitVec 7))
+(assert (not (= (bvmul a (bvadd b a)) (bvadd (bvmul b a) (bvmul a a)))))
+(check-sat)
+(reset)
+END
+    integers($holes, 5, '');
+    print "(maximize (+ @{[map { \"x$_\" } 1 .. $holes]}))\n";
+    return <<'END';
+(check-sat)
+(get-objectives)
+(reset)
+(declare-const s String)
+(declare-const t String)
+(assert (= (str.++ s "-" t) "cairn-stone-cairn"))
+(assert (str.prefixof "cairn" s))
+(assert (> (str.len s) (str.len t)))
+(check-sat)
+(declare-const u String)
+(assert (str.in_re u (re.+ (re.union (str.to_re "ab") (str.to_re "ba")))))
+(assert (= (str.len u) 24))
+(assert (not (str.contains u "aa")))
+(check-sat)
+(reset)
+(declare-fun f (Int) Int)
+(assert (forall ((x Int)) (! (= (f (f x)) (+ x 2)) :pattern ((f x)))))
+(assert (= (f 0) 1))
+(assert (not (= (f 1) 2)))
+(check-sat)
+END
+}
+
+print main->can($kind)->(@ARGV);
