@@ -38,9 +38,6 @@ struct Program {
     /// Variables that a shell finds out.
     #[serde(default)]
     shell: Variables,
-    /// Variables that are parts of scripts.
-    #[serde(default)]
-    parts: Variables,
     /// What all its cases need.
     #[serde(default)]
     inputs: Vec<Input>,
@@ -198,12 +195,6 @@ impl Timed {
                 })
             })?;
             variables.insert("library".to_owned(), library);
-            let parts = self.program.parts.iter();
-            variables.extend(
-                parts
-                    .map(|(name, part)| (name.clone(), fill(part, &variables)))
-                    .collect::<Vec<_>>(),
-            );
             let script = format!(". {{scripts}}/prelude.sh\n{script}");
             let shell = stage.bare();
             let shell = self.set(shell.process("sh")?, stage, &variables);

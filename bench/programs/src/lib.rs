@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! suites       `cargo xtask programs`, `cargo xtask suites`: with and without the library, the same
+//!   bench        the two sides of a unit
 //!   readers      what an output tells of tests
 //!   report       results from run to run, the tables of the documents
 //! lab          `cargo lab`: what a program costs under an allocator
