@@ -103,70 +103,39 @@ END
 # Instances of templates of the standard library, and if it is to be a program, a main.
 sub templates {
     my ($instances, $program) = @_;
-    print "#include <$_>\n" for qw(
-        algorithm array functional iostream map memory numeric set string tuple unordered_map variant vector);
-    print <<'END';
-template <class Tag, int N> struct Chain {
-  std::array<unsigned long, N> own{};
-  Chain<Tag, N - 1> next;
-  unsigned long sum(unsigned long seed) {
-    std::iota(own.begin(), own.end(), seed ^ Tag::value);
-    return std::accumulate(own.begin(), own.end(), next.sum(seed * N + 1));
-  }
-};
-template <class Tag> struct Chain<Tag, 0> {
-  unsigned long sum(unsigned long seed) { return seed; }
-};
-template <class Tag> struct Line {
-  std::vector<std::tuple<Tag, double, std::string>> ends;
-  explicit Line(int n) {
-    for (int i = 0; i < n; i++) ends.emplace_back(Tag{}, i * 0.5, "end" + std::to_string(i));
-  }
-  virtual ~Line() = default;
-  virtual unsigned long size() const { return std::get<2>(ends.back()).size(); }
-};
-template <class Tag, int Depth> unsigned long work(unsigned long keys) {
-  std::map<std::string, std::variant<std::string, std::vector<Tag>, std::shared_ptr<Line<Tag>>>> ordered;
-  std::unordered_map<unsigned long, std::set<std::string>> groups;
-  std::vector<std::function<unsigned long(unsigned long)>> steps;
-  for (unsigned long i = 0; i < keys; i++) {
-    std::string key = "key" + std::to_string((i * Tag::value) % 1013);
-    switch (i % 3) {
-    case 0: ordered[key] = key + std::string(i % 90, 'x'); break;
-    case 1: ordered[key] = std::vector<Tag>(i % 50); break;
-    default: ordered[key] = std::make_shared<Line<Tag>>(1 + i % 9);
-    }
-    groups[i % 37].insert(key);
-    steps.push_back([key, i](unsigned long x) { return x * 33 + key.size() + i; });
-  }
-  unsigned long sum = Chain<Tag, Depth>{}.sum(keys);
-  for (auto &[key, value] : ordered)
-    sum = sum * 131 + std::visit([](auto &v) -> unsigned long {
-      if constexpr (std::is_same_v<decltype(v), std::shared_ptr<Line<Tag>> &>) return v->size();
-      else return v.size();
-    }, value);
-  for (auto &step : steps) sum = step(sum);
-  std::sort(steps.begin(), steps.end(), [](auto &a, auto &b) { return a(1) < b(1); });
-  for (auto &[number, group] : groups)
-    for (auto &name : group) sum = sum * 7 + name.back() + number;
-  return sum;
-}
-END
+    print "#include <$_>\n" for qw(algorithm deque functional iostream map memory set string unordered_map vector);
     for my $i (1 .. $instances) {
-        my ($value, $depth) = (below(1 << 30), 3 + below(8));
+        my $factor = below(1 << 30);
         print <<"END";
-struct Tag$i { static constexpr unsigned long value = $value; };
-unsigned long part$i(unsigned long keys) { return work<Tag$i, $depth>(keys); }
+struct Tag$i {
+  unsigned long n;
+  bool operator<(const Tag$i &other) const { return n < other.n; }
+};
+template class std::deque<std::pair<Tag$i, std::string>>;
+template class std::set<Tag$i>;
+template class std::unordered_map<unsigned long, std::vector<Tag$i>>;
+unsigned long part$i(unsigned long keys) {
+  std::map<Tag$i, std::vector<std::string>> groups;
+  std::vector<std::function<unsigned long(Tag$i)>> steps;
+  auto shared = std::make_shared<Tag$i>();
+  for (unsigned long i = 0; i < keys; i++) {
+    std::string key = "key" + std::to_string(i * $factor % 1013);
+    groups[Tag${i}{i % 37}].push_back(key + std::string(i % 90, 'x'));
+    steps.push_back([=](Tag$i tag) { return tag.n * 33 + key.size() + i + shared->n; });
+  }
+  std::sort(steps.begin(), steps.end(), [](auto &a, auto &b) { return a({1}) < b({1}); });
+  for (auto &[tag, names] : groups)
+    for (auto &name : names) shared->n = steps[name.size()](tag) * 131 + shared->n;
+  return shared->n;
+}
 END
     }
     return '' unless $program;
-    my $calls = join "\n", map { "    sum = sum * 31 + part$_(keys);" } 1 .. $instances;
+    my $calls = join ' + ', map { "part$_(keys)" } 1 .. $instances;
     return <<"END";
 int main() {
   unsigned long sum = 0;
-  for (unsigned long keys = 100; keys < 1000; keys += 45) {
-$calls
-  }
+  for (unsigned long keys = 100; keys < 1000; keys += 45) sum = sum * 31 + $calls;
   std::cout << std::hex << sum << "\\n";
 }
 END
