@@ -13,10 +13,10 @@ pub(crate) fn markdown(
 ) -> String {
     let ruler = |at: usize| if right.contains(&at) { "---:" } else { "---" };
     let ruler: Vec<&str> = (0..columns.len()).map(ruler).collect();
-    let mut text = format!("| {} |\n| {} |\n", columns.join(" | "), ruler.join(" | "));
+    let mut text = format!("|{}|\n|{}|\n", columns.join("|"), ruler.join("|"));
     for cells in rows {
         let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "/")).collect();
-        text += &format!("| {} |\n", cells.join(" | "));
+        text += &format!("|{}|\n", cells.join("|"));
     }
     text
 }
@@ -51,6 +51,6 @@ mod tests {
     fn bars_do_not_end_cells() {
         let text =
             markdown(&["a", "b"], 1..2, [vec!["x|y".to_owned(), "2".to_owned()]].into_iter());
-        assert_eq!(text, "| a | b |\n| --- | ---: |\n| x/y | 2 |\n");
+        assert_eq!(text, "|a|b|\n|---|---:|\n|x/y|2|\n");
     }
 }
