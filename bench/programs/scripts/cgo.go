@@ -1,14 +1,13 @@
 // Goroutines make C blocks, pass them on, and others check, grow and free them.
 package main
 
-/*
-#include <stdlib.h>
-#include <string.h>
-*/
+// #include <stdlib.h>
+// #include <string.h>
 import "C"
 
 import (
 	"fmt"
+	"math/rand"
 	"os"
 	"runtime"
 	"strconv"
@@ -23,75 +22,65 @@ type block struct {
 	mark byte
 }
 
-func next(seed *uint64) uint64 {
-	*seed ^= *seed << 13
-	*seed ^= *seed >> 7
-	*seed ^= *seed << 17
-	return *seed
-}
-
-func build(seed *uint64) block {
-	size := C.size_t(1 + next(seed)%2000)
-	if next(seed)%50 == 0 {
-		size *= 100
+func build(random *rand.Rand) block {
+	b := block{size: C.size_t(1 + random.Intn(2000)), mark: byte(random.Int())}
+	if random.Intn(50) == 0 {
+		b.size *= 100
 	}
-	mark := byte(next(seed))
-	var at unsafe.Pointer
-	switch next(seed) % 3 {
+	switch random.Intn(3) {
 	case 0:
-		at = C.malloc(size)
+		b.at = C.malloc(b.size)
 	case 1:
-		at = C.calloc(size, 1)
-		if *(*byte)(unsafe.Add(at, size-1)) != 0 {
-			panic("calloc")
-		}
+		b.at = C.calloc(b.size, 1)
+		insist(*(*byte)(unsafe.Add(b.at, b.size-1)) == 0)
 	default:
-		size = (size + 63) &^ 63
-		at = C.aligned_alloc(64, size)
-		if uintptr(at)%64 != 0 {
-			panic("aligned_alloc")
-		}
+		b.at = C.aligned_alloc(64, (b.size+63)&^63)
+		insist(uintptr(b.at)%64 == 0)
 	}
-	C.memset(at, C.int(mark), size)
-	return block{at, size, mark}
+	C.memset(b.at, C.int(b.mark), b.size)
+	return b
 }
 
-func check(b block) uint64 {
-	bytes := unsafe.Slice((*byte)(b.at), int(b.size))
-	if bytes[0] != b.mark || bytes[len(bytes)/2] != b.mark || bytes[len(bytes)-1] != b.mark {
-		panic("a block changed")
+func check(b block) {
+	for _, at := range []C.size_t{0, b.size / 2, b.size - 1} {
+		insist(*(*byte)(unsafe.Add(b.at, at)) == b.mark)
 	}
-	return uint64(b.size) * uint64(b.mark)
+}
+
+func insist(right bool) {
+	if !right {
+		panic("a block is not what it should be")
+	}
 }
 
 func main() {
 	rounds, _ := strconv.Atoi(os.Args[1])
 	runtime.GOMAXPROCS(8)
 	blocks := make(chan block, 256)
-	var total uint64
+	var total atomic.Uint64
 	var makers, takers sync.WaitGroup
+	makers.Add(32)
+	takers.Add(32)
 	for id := 0; id < 32; id++ {
-		makers.Add(1)
-		takers.Add(1)
-		go func(seed uint64) {
+		go func(id int) {
 			defer makers.Done()
-			if seed%4 == 0 {
+			if id%4 == 0 {
 				runtime.LockOSThread()
 			}
+			random := rand.New(rand.NewSource(int64(id)))
 			for i := 0; i < rounds; i++ {
-				blocks <- build(&seed)
+				blocks <- build(random)
 			}
-		}(uint64(id+1) * 0x9e3779b97f4a7c15)
+		}(id)
 		go func() {
 			defer takers.Done()
 			for b := range blocks {
-				sum := check(b)
+				check(b)
 				if b.size%3 == 0 {
-					grown := b.size*2 + 1
-					b.at = C.realloc(b.at, grown)
+					b.at = C.realloc(b.at, b.size*2+1)
 					check(b)
 				}
-				atomic.AddUint64(&total, sum)
+				total.Add(uint64(b.size) * uint64(b.mark))
 				C.free(b.at)
 			}
 		}()
@@ -99,5 +88,5 @@ func main() {
 	makers.Wait()
 	close(blocks)
 	takers.Wait()
-	fmt.Printf("%x\n", total)
+	fmt.Printf("%x\n", total.Load())
 }

@@ -85,45 +85,33 @@ static void grow(const struct functions *f) {
 }
 
 static void prepare(void) {
-    uint32_t seed = 1;
     for (int i = 0; i < OPERATIONS + SLOTS; i++) {
-        seed = seed * 1664525 + 1013904223;
         /* Small sizes more often than large ones. */
-        uint32_t bound = 1 + (seed >> 8) % 1009;
-        seed = seed * 1664525 + 1013904223;
-        sizes[i] = 16 + (seed >> 8) % bound;
+        sizes[i] = 16 + rand() % (1 + rand() % 1009);
     }
-    for (int i = 0; i < OPERATIONS; i++) {
-        seed = seed * 1664525 + 1013904223;
-        places[i] = (seed >> 8) % SLOTS;
-    }
+    for (int i = 0; i < OPERATIONS; i++) places[i] = rand() % SLOTS;
 }
 
 static void nothing(const struct functions *f) { (void)f; }
 
 typedef void step(const struct functions *);
 
-static void all_of(step *before, step *counted, step *after, const char *loop, const char *name) {
+static void count(step *before, step *counted, step *after, const char *loop, const char *name) {
     for (int on_real = 0; on_real < 2; on_real++) {
         use = on_real ? &real : &none;
         before(use);
         counted(use); /* A warm-up. */
         CALLGRIND_ZERO_STATS;
         counted(use);
-        if (on_real) {
-            CALLGRIND_DUMP_STATS_AT(name);
-        } else {
-            CALLGRIND_DUMP_STATS_AT(loop);
-        }
+        CALLGRIND_DUMP_STATS_AT(on_real ? name : loop);
         after(use);
     }
 }
 
 int main(void) {
     prepare();
-    all_of(nothing, pair, nothing, "pair-64-loop", "pair-64");
-    all_of(nothing, batch, nothing, "batch-64-loop", "batch-64");
-    all_of(fill, replace, clear, "random-small-loop", "random-small");
-    all_of(nothing, grow, nothing, "realloc-loop", "realloc");
-    return 0;
+    count(nothing, pair, nothing, "pair-64-loop", "pair-64");
+    count(nothing, batch, nothing, "batch-64-loop", "batch-64");
+    count(fill, replace, clear, "random-small-loop", "random-small");
+    count(nothing, grow, nothing, "realloc-loop", "realloc");
 }

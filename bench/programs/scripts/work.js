@@ -32,30 +32,23 @@ for (let round = 0; round < Number(process.argv[2]); round++) {
   hash.update(Buffer.concat(buffers));
 }
 
-const sha = (...all) => all.reduce((h, a) => h.update(a), crypto.createHash('sha256')).digest('hex');
-
 // In a proof: other compressors, ciphers, worker threads, streams.
-function ciphers(text) {
-  if (zlib.gunzipSync(zlib.gzipSync(text)).toString() !== text) throw new Error('gzip');
-  const brotli = zlib.brotliDecompressSync(zlib.brotliCompressSync(text.slice(0, 50000)));
-  const key = crypto.pbkdf2Sync('cairn', 'salt', 2000, 32, 'sha512');
-  const cipher = crypto.createCipheriv('aes-256-gcm', key, Buffer.alloc(12));
-  const secret = Buffer.concat([cipher.update(text), cipher.final(), cipher.getAuthTag()]);
-  return sha(brotli, secret);
-}
-
 async function more(rounds, digest) {
   const { Worker } = require('worker_threads');
+  const { promisify } = require('util');
   for (let round = 1; round <= rounds; round++) {
     const workers = [1, 2, 3].map((n) => new Promise((done, fail) => {
       const worker = new Worker(__filename, { argv: ['2'], workerData: round * 10 + n });
       worker.on('message', done).on('error', fail);
     }));
-    const streams = [1, 2, 3, 4].map((n) => new Promise((done, fail) =>
-      zlib.deflate(Buffer.alloc(1 << 20, String(n * round)), (error, out) =>
-        error ? fail(error) : done(sha(zlib.inflateSync(out))))));
+    const streams = [1, 2, 3, 4].map((n) => promisify(zlib.deflate)(Buffer.alloc(1 << 20, String(n * round))));
     const text = Array.from({ length: 40000 }, () => String.fromCharCode(97 + random(26))).join('');
-    digest = sha(digest, ciphers(text), ...(await Promise.all([...workers, ...streams])));
+    if (zlib.gunzipSync(zlib.gzipSync(text)).toString() !== text) throw new Error('gzip');
+    const key = crypto.pbkdf2Sync('cairn', 'salt', 2000, 32, 'sha512');
+    const cipher = crypto.createCipheriv('aes-256-gcm', key, Buffer.alloc(12));
+    const all = [digest, zlib.brotliDecompressSync(zlib.brotliCompressSync(text)), cipher.update(text), cipher.final()];
+    all.push(...await Promise.all(workers), ...(await Promise.all(streams)).map((packed) => zlib.inflateSync(packed)));
+    digest = all.reduce((hash, part) => hash.update(part), crypto.createHash('sha256')).digest('hex');
   }
   return digest;
 }

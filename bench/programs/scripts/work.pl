@@ -33,30 +33,25 @@ for my $round (1 .. $rounds) {
 sub more {
     require Digest::MD5; require Storable; require Config;
     my ($rounds, $digest) = (shift, $sum);
-    my $md5 = sub { Digest::MD5::md5_hex(@_) };
     for my $round (1 .. $rounds) {
         my %texts = map { ('k' . random(5000) => chr(97 + random(26)) x (1 + random(20))) } 1 .. 20000;
         my $copy = Storable::thaw(Storable::freeze(Storable::dclone(\%texts)));
-        my $text = join ',', map { "$_=$copy->{$_}" } sort keys %texts;
-        my $big = 'x' x (1 << 20); $big .= $text for 1 .. 3; substr($big, 1000, 500000) = '';
-        $digest = $md5->($digest, $big);
+        my $big = 'x' x (1 << 20) . join ',', map { "$_=$copy->{$_}" } sort keys %texts;
+        substr($big, 1000, 500000) = '';
+        $digest = Digest::MD5::md5_hex($digest, $big);
         next if $round % 3;
-        pipe(my $in, my $out) or die;
-        my $pid = fork() // die;
-        if (!$pid) { close $in; print $out $md5->(map { $_ x 10 } sort keys %texts); close $out; exit 0; }
-        close $out; my $said = join '', <$in>; waitpid $pid, 0;
-        die "child: $?" if $? || length $said != 32;
-        $digest = $md5->($digest, $said);
+        my $pid = open(my $child, '-|') // die;
+        if (!$pid) { print map { $_ x 10 } sort keys %texts; exit 0; }
+        $digest = Digest::MD5::md5_hex($digest, <$child>);
+        close $child or die "child: $?";
     }
-    if ($Config::Config{useithreads}) {
-        require threads;
-        my @threads = map { my $n = $_; threads->create(sub {
-            my %own; $own{ $_ % 997 } .= "$n-$_;" for 1 .. 20000;
-            return $md5->(map { $own{$_} } sort keys %own);
-        }) } 1 .. 4;
-        $digest = $md5->($digest, map { $_->join } @threads);
-    }
-    return $digest;
+    return $digest unless $Config::Config{useithreads};
+    require threads;
+    my @threads = map { my $n = $_; threads->create(sub {
+        my %own; $own{ $_ % 997 } .= "$n-$_;" for 1 .. 20000;
+        return Digest::MD5::md5_hex(map { $own{$_} } sort keys %own);
+    }) } 1 .. 4;
+    return Digest::MD5::md5_hex($digest, map { $_->join } @threads);
 }
 
 $sum = more($rounds) if shift;

@@ -9,12 +9,8 @@ def tables(rounds):
         rows = {}
         for i in range(20_000):
             key = f"row-{seed}-{i}"
-            rows[key] = {
-                "id": i,
-                "name": key.upper(),
-                "tags": [f"t{i % 97}", f"u{i % 89}", i * 1.5],
-                "text": "x" * (i % 200),
-            }
+            tags = [f"t{i % 97}", f"u{i % 89}", i * 1.5]
+            rows[key] = {"id": i, "name": key.upper(), "tags": tags, "text": "x" * (i % 200)}
         return rows
 
     kept = []
@@ -36,26 +32,17 @@ def json(rounds):
     import json
     import zlib
 
-    def document(seed):
+    def item(seed, i):
+        parent = {"id": i // 2, "path": "/".join(map(str, range(i % 9)))}
         return {
-            "id": seed,
-            "items": [
-                {
-                    "name": f"item {seed}-{i}",
-                    "price": i * 1.25,
-                    "tags": [f"tag{n}" for n in range(i % 7)],
-                    "text": "line of text\n" * (i % 11),
-                    "parent": {"id": i // 2, "path": "/".join(str(n) for n in range(i % 9))},
-                    "open": i % 3 == 0,
-                    "note": None,
-                }
-                for i in range(2_000)
-            ],
+            "name": f"item {seed}-{i}", "price": i * 1.25, "tags": [f"tag{n}" for n in range(i % 7)],
+            "text": "line of text\n" * (i % 11), "parent": parent, "open": i % 3 == 0, "note": None,
         }
 
     check = 0
     for seed in range(rounds):
-        text = json.dumps(document(seed), sort_keys=True, indent=seed % 2 or None)
+        document = {"id": seed, "items": [item(seed, i) for i in range(2_000)]}
+        text = json.dumps(document, sort_keys=True, indent=seed % 2 or None)
         back = json.loads(text)
         small = [json.loads(json.dumps(item)) for item in back["items"]]
         assert small == back["items"]

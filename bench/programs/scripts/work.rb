@@ -30,37 +30,23 @@ end
 
 # In a proof: digests, threads, fibers, zlib, sets, JSON, heap compaction, children.
 def more(rounds, random, digest)
-  require 'digest'
-  require 'json'
-  require 'set'
-  require 'zlib'
-  sha = ->(text) { Digest::SHA256.hexdigest(text) }
+  %w[digest json set zlib].each { |library| require library }
   rounds.times do |round|
     table = Hash.new { |hash, key| hash[key] = [] }
     20_000.times { |i| table["key#{random.rand(3000)}"] << i.to_s * (1 + random.rand(12)) }
     text = JSON.generate(table.sort.to_h)
     raise 'json' unless JSON.parse(text) == table
     raise 'zlib' unless Zlib::Inflate.inflate(Zlib::Deflate.deflate(text)) == text
-    threads = 4.times.map do |n|
-      Thread.new { sha.call((0..3000).map { |i| "#{n}-#{i}" * (i % 40) }.to_set.to_a.join) }
-    end
-    lines = Fiber.new { 500.times { |i| Fiber.yield('fiber' * i) }; nil }
+    threads = 4.times.map { |n| Thread.new { (0..3000).map { |i| "#{n}-#{i}" * (i % 40) }.to_set.to_a.join } }
+    lines = Fiber.new { 500.times { |i| Fiber.yield('fiber' * i) } }
     sizes = 500.times.sum { lines.resume.size }
-    big = 'x' * (1 << 20)
-    8.times { big << text }
-    big = big[1000, big.size / 2].gsub(/key1/, 'lock')
-    digest = sha.call([digest, threads.map(&:value), sizes, big].join('|'))
+    big = ('x' * (1 << 20)) << text
+    big = big[1000, big.size].gsub(/key1/, 'lock')
     GC.start
     GC.compact if (round % 4).zero? && GC.respond_to?(:compact)
-    reader, writer = IO.pipe
-    pid = fork do
-      reader.close
-      writer.write(sha.call(table.keys.sort.join))
-    end
-    writer.close
-    digest = sha.call(digest + reader.read)
-    Process.wait(pid)
+    child = IO.popen('-') { |reader| reader ? reader.read : print(table.keys.sort.join) }
     raise 'child' unless $?.success?
+    digest = Digest::SHA256.hexdigest([digest, threads.map(&:value), sizes, big, child].join('|'))
   end
   digest
 end

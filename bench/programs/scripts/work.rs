@@ -1,14 +1,10 @@
 // Threads hand each other strings, maps and boxes; the sum does not depend on who is first.
 use std::collections::{BTreeMap, HashMap};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
-enum Message {
-    Words(Vec<String>),
-    Tree(BTreeMap<u64, Box<[u8]>>),
-    Big(Vec<u64>),
-    Shared(std::sync::Arc<Vec<String>>),
-}
+/// What the receiver does with what it is given, and drops.
+type Message = Box<dyn FnOnce() -> u64 + Send>;
 
 fn next(seed: &mut u64) -> u64 {
     *seed ^= *seed << 13;
@@ -20,30 +16,29 @@ fn next(seed: &mut u64) -> u64 {
 fn make(seed: &mut u64) -> Message {
     let n = next(seed) % 200 + 1;
     match next(seed) % 4 {
-        0 => Message::Words((0..n).map(|i| format!("{:x}", next(seed) >> (i % 60))).collect()),
-        1 => Message::Tree((0..n).map(|i| (next(seed) % 1000, vec![i as u8; (next(seed) % 3000) as usize].into())).collect()),
+        0 => {
+            let words: Vec<String> = (0..n).map(|i| format!("{:x}", next(seed) >> (i % 60))).collect();
+            Box::new(move || {
+                let mut counts: HashMap<String, u64> = HashMap::new();
+                for word in words { *counts.entry(word).or_default() += 1; }
+                counts.into_iter().map(|(word, n)| word.len() as u64 * n).sum()
+            })
+        }
+        1 => {
+            let mut block = |i| vec![i as u8; (next(seed) % 3000) as usize].into_boxed_slice();
+            let tree: BTreeMap<u64, Box<[u8]>> = (0..n).map(|i| (i * 7919 % 1000, block(i))).collect();
+            Box::new(move || tree.into_iter().map(|(key, block)| key + block.iter().map(|&b| b as u64).sum::<u64>()).sum())
+        }
         2 => {
             let mut grown = Vec::new();
             for i in 0..n * 50 { grown.push(i ^ next(seed)); }
             grown.shrink_to_fit();
-            Message::Big(grown)
+            Box::new(move || grown.iter().fold(0, |a, b| a ^ b))
         }
-        _ => Message::Shared(std::sync::Arc::new(vec!["shared".repeat(n as usize); 3])),
-    }
-}
-
-fn digest(message: Message) -> u64 {
-    match message {
-        Message::Words(words) => {
-            let mut counts: HashMap<String, u64> = HashMap::new();
-            for word in words { *counts.entry(word).or_default() += 1; }
-            counts.into_iter().map(|(word, n)| word.len() as u64 * n).sum()
-        }
-        Message::Tree(tree) => tree.into_iter().map(|(key, block)| key + block.iter().map(|&b| b as u64).sum::<u64>()).sum(),
-        Message::Big(numbers) => numbers.iter().fold(0, |a, b| a ^ b),
-        Message::Shared(all) => {
+        _ => {
+            let all = Arc::new(vec!["shared".repeat(n as usize); 3]);
             let other = all.clone();
-            thread::spawn(move || other.len() as u64).join().unwrap() + all[0].len() as u64
+            Box::new(move || thread::spawn(move || other.len() as u64).join().unwrap() + all[0].len() as u64)
         }
     }
 }
@@ -53,18 +48,17 @@ fn main() {
     let mut total = 0u64;
     for round in 0..rounds {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..4).map(|_| mpsc::sync_channel::<Message>(64)).unzip();
-        let producers: Vec<_> = (0..4u64).map(|id| {
+        for id in 0..4u64 {
             let senders = senders.clone();
             thread::spawn(move || {
                 let mut seed = (round * 4 + id + 1).wrapping_mul(0x9e3779b97f4a7c15);
                 for i in 0..400 { senders[(i + id as usize) % 4].send(make(&mut seed)).unwrap(); }
-            })
-        }).collect();
+            });
+        }
         drop(senders);
         let consumers: Vec<_> = receivers.into_iter().map(|from| {
-            thread::spawn(move || from.into_iter().map(digest).fold(0u64, u64::wrapping_add))
+            thread::spawn(move || from.into_iter().map(|message| message()).fold(0u64, u64::wrapping_add))
         }).collect();
-        for producer in producers { producer.join().unwrap(); }
         for consumer in consumers { total = total.wrapping_add(consumer.join().unwrap()); }
     }
     println!("{total:x}");

@@ -4,28 +4,25 @@
 //! `{name}` stands for a variable; in a command line, which is split as a shell splits it, `{*name}`
 //! stands for its words.
 
-use crate::generate::{Variables, render};
 use crate::process::Process;
 use crate::stage::Stage;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-use std::sync::LazyLock;
-
-static TEMPLATES: LazyLock<Variables> =
-    LazyLock::new(|| parsed("templates.toml", include_str!("../templates.toml")));
 
 /// What a file of this package says.
 pub(crate) fn parsed<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> T {
     toml::from_str(text).unwrap_or_else(|error| panic!("{name}: {}", error.message()))
 }
 
+/// Names and what stands for them.
+pub(crate) type Variables = BTreeMap<String, String>;
+
 /// Variables of a quick and of a full run.
 pub(crate) type Sizes = BTreeMap<String, [toml::Value; 2]>;
 
-/// Scripts, programs that they run, and large templates.
+/// Scripts, and programs that they run.
 pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
 
 /// A file that is made once, before anything is compared or timed.
@@ -33,13 +30,7 @@ pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts")
 #[serde(deny_unknown_fields)]
 pub(crate) struct Input {
     file: String,
-    #[serde(default)]
-    seed: u64,
-    /// Its template, as it is, or by its name in `templates.toml` or among the scripts.
-    text: Option<String>,
-    template: Option<String>,
-    /// Or the script that makes it, at `{file}`.
-    #[serde(default)]
+    /// The script that makes it, at `{file}`.
     make: String,
 }
 
@@ -81,27 +72,14 @@ pub(crate) fn prepare<'a>(
 ) -> Result<()> {
     for input in inputs {
         let make = |path: &Path| {
-            let Some(template) = input.template()? else {
-                let mut variables = variables.clone();
-                variables.insert("file".to_owned(), path.display().to_string());
-                let shell = stage.tool("sh")?.script(&input.make, &variables);
-                return set(shell, environment, &variables).success().map(drop);
-            };
-            Ok(fs::write(path, render(&template, input.seed, variables)?)?)
+            let mut variables = variables.clone();
+            variables.insert("file".to_owned(), path.display().to_string());
+            let shell = stage.tool("sh")?.script(&input.make, &variables);
+            set(shell, environment, &variables).success().map(drop)
         };
         stage.made(&input.file, make).with_context(|| input.file.clone())?;
     }
     Ok(())
-}
-
-impl Input {
-    fn template(&self) -> Result<Option<String>> {
-        let Some(name) = &self.template else { return Ok(self.text.clone()) };
-        Ok(Some(match TEMPLATES.get(name) {
-            Some(template) => template.clone(),
-            None => fs::read_to_string(Path::new(SCRIPTS).join(name))?,
-        }))
-    }
 }
 
 /// A command line, split as a shell does it and its variables replaced.

@@ -4,11 +4,10 @@
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{Input, Sizes, fill, parsed, prepare, set, variables, words};
-use crate::generate::{Variables, fingerprint};
+use crate::definitions::{Input, Sizes, Variables, fill, parsed, prepare, set, variables, words};
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
-use crate::stage::{Stage, private_copy};
+use crate::stage::{Stage, fingerprint, private_copy};
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
 use cairn_workloads::process::parse_kib;
@@ -39,9 +38,6 @@ struct Program {
     /// Variables that a shell finds out.
     #[serde(default)]
     shell: Variables,
-    /// Variables that are parts of scripts.
-    #[serde(default)]
-    parts: Variables,
     /// What all its cases need.
     #[serde(default)]
     inputs: Vec<Input>,
@@ -58,9 +54,11 @@ struct Definition {
     origin: String,
     /// Share of the full size in a quick run, where it is not what its kind usually has.
     quick: Option<f64>,
-    /// The rows of the tables that it fills.
-    #[serde(default)]
-    measures: Measures,
+    /// What it measures, and so the rows of the tables that it fills: `ms` of the whole run,
+    /// `starts`, `starts resident` of a program that knows its own resident set, `us/request` or
+    /// `us/transaction` of a server, or `instructions`.
+    #[serde(default = "whole_run")]
+    measures: String,
     /// Variables of a full run, scaled.
     #[serde(default)]
     scaled: BTreeMap<String, usize>,
@@ -84,23 +82,8 @@ struct Definition {
     serves: Option<String>,
 }
 
-/// What a case of the lab measures.
-#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
-enum Measures {
-    #[default]
-    #[serde(rename = "ms")]
-    Time,
-    #[serde(rename = "starts")]
-    Starts,
-    /// Starts, of a program that knows its own resident set.
-    #[serde(rename = "starts resident")]
-    StartsResident,
-    #[serde(rename = "us/request")]
-    Requests,
-    #[serde(rename = "us/transaction")]
-    Transactions,
-    #[serde(rename = "instructions")]
-    Instructions,
+fn whole_run() -> String {
+    "ms".to_owned()
 }
 
 /// The Debian packages that the programs, and the tools that measure them, come from.
@@ -132,21 +115,18 @@ fn case(row: &'static Definition) -> Case {
     const RESIDENT: Row = Row::new("", Table::Memory, "rss_kib", "KiB");
     const COUNT: Row = Row::new("", Table::Counts, "instructions", "instructions").floor(1.0);
     // A quick run leaves out what takes long.
-    let (group, quick, rows): (_, _, &'static [Row]) = match row.measures {
-        Measures::Time => (Group::Programs, 0.0, Row::MS_PEAK),
-        Measures::Starts => {
-            (Group::Startup, 0.25, const { &[Row::time("ms"), Row::PEAK, FAULTS, CALLS] })
-        }
-        Measures::StartsResident => {
+    let (group, quick, rows): (_, _, &'static [Row]) = match &*row.measures {
+        "ms" => (Group::Programs, 0.0, Row::MS_PEAK),
+        "starts" => (Group::Startup, 0.25, const { &[Row::time("ms"), Row::PEAK, FAULTS, CALLS] }),
+        "starts resident" => {
             (Group::Startup, 0.25, const { &[Row::time("ms"), RESIDENT, FAULTS, CALLS] })
         }
-        Measures::Requests => {
-            (Group::Programs, 0.0, const { &[Row::time("us/request"), Row::PEAK] })
-        }
-        Measures::Transactions => {
+        "us/request" => (Group::Programs, 0.0, const { &[Row::time("us/request"), Row::PEAK] }),
+        "us/transaction" => {
             (Group::Programs, 0.0, const { &[Row::time("us/transaction"), Row::PEAK] })
         }
-        Measures::Instructions => (Group::Instructions, 1.0, const { &[COUNT] }),
+        "instructions" => (Group::Instructions, 1.0, const { &[COUNT] }),
+        other => panic!("lab.toml: {other} is not measured"),
     };
     let case = Case::new(&row.name, group, &row.about, rows).quick(row.quick.unwrap_or(quick));
     Case { origin: Fixed(&row.origin), ..case }
@@ -167,10 +147,10 @@ impl Timed {
         variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
         let inputs = self.program.inputs.iter().chain(&self.row.inputs);
         prepare(stage, inputs, &self.program.env, &variables)?;
-        match (self.row.measures, &self.row.serves) {
+        match (&*self.row.measures, &self.row.serves) {
             (_, Some(serves)) => self.served(stage, serves, &variables),
-            (Measures::Instructions, _) => instructions(stage, &self.row.name),
-            (Measures::Time, _) => self.whole(stage, &variables),
+            ("instructions", _) => instructions(stage, &self.row.name),
+            ("ms", _) => self.whole(stage, &variables),
             _ => self.starts(stage, &variables),
         }
     }
@@ -199,12 +179,6 @@ impl Timed {
                 })
             })?;
             variables.insert("library".to_owned(), library);
-            let parts = self.program.parts.iter();
-            variables.extend(
-                parts
-                    .map(|(name, part)| (name.clone(), fill(part, &variables)))
-                    .collect::<Vec<_>>(),
-            );
             let script = format!(". {{scripts}}/prelude.sh\n{script}");
             let shell = stage.bare();
             let shell = self.set(shell.process("sh")?, stage, &variables);
@@ -221,11 +195,7 @@ impl Timed {
         ensure!(!rates.is_empty(), "no rate in {said}");
         let us = rates.iter().map(|rate| (1e6 / rate).ln()).sum::<f64>() / rates.len() as f64;
         let peak_kib = said.lines().filter_map(|line| number(line, "peak_kib")).fold(0.0, f64::max);
-        let unit = match self.row.measures {
-            Measures::Transactions => "us/transaction",
-            _ => "us/request",
-        };
-        Ok(Results::of([(unit, us.exp()), ("peak_mib", peak_kib / 1024.0)]))
+        Ok(Results::of([(&*self.row.measures, us.exp()), ("peak_mib", peak_kib / 1024.0)]))
     }
 
     /// A program that runs to its end and must say and make the same under every allocator.
@@ -256,7 +226,7 @@ impl Timed {
         if let Some(calls) = self.system_calls(stage, variables)? {
             results.values.insert("system_calls".into(), calls);
         }
-        if self.row.measures == Measures::StartsResident {
+        if self.row.measures == "starts resident" {
             let line = words(&self.row.run, variables)?;
             let once = stage.process(&line[0])?.args(&line[1..]).arg("resident");
             let once = self.set(once, stage, variables).success()?;

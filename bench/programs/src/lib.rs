@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! suites       `cargo xtask programs`, `cargo xtask suites`: with and without the library, the same
+//!   bench        the two sides of a unit
 //!   readers      what an output tells of tests
 //!   report       results from run to run, the tables of the documents
 //! lab          `cargo lab`: what a program costs under an allocator
@@ -10,7 +11,6 @@
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
-//!     generate   inputs from templates
 //! tables       Markdown
 //! ```
 //!
@@ -18,7 +18,6 @@
 //! suite: one in `suites.toml`.
 
 mod definitions;
-mod generate;
 pub mod lab;
 mod packages;
 pub mod process;

@@ -4,6 +4,7 @@
 
 use crate::definitions::SCRIPTS;
 use crate::process::Failure;
+use regex_lite::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
@@ -80,11 +81,8 @@ pub(crate) fn version(command: &str) -> String {
 }
 
 fn first_version(text: &str) -> Option<String> {
-    text.split(|c: char| c.is_whitespace() || "=/,()\"".contains(c)).find_map(|word| {
-        let word = word.trim_start_matches(['v', 'g', 'o']);
-        let digits = word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
-        digits.then(|| word.split(['-', '+']).next().unwrap_or(word).to_owned())
-    })
+    let number = Regex::new(r"\d+\.[\d.]*\d").ok()?;
+    Some(number.find(text)?.as_str().to_owned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! The proof runs both of its sides in the same directory, emptied in between, so that paths that
 //! find their way into outputs are equal. The lab keeps one directory over all its runs.
 
-use crate::generate::fingerprint;
 use crate::packages::{SYSTEM_PATH, find, find_anywhere};
 use crate::process::{Failure, Limits, Process, kill_all};
 use crate::watch::{Watch, descendants};
@@ -11,6 +10,7 @@ use anyhow::{Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
+use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -237,6 +237,14 @@ impl Stage {
         kill_all(descendants(std::process::id()));
         self.watch.as_ref().map_or_else(|| Ok(BTreeMap::new()), Watch::loaded)
     }
+}
+
+/// A short name for content: equal content, equal name.
+pub(crate) fn fingerprint(content: &[u8]) -> String {
+    // `DefaultHasher::new` has fixed keys, unlike the one inside `HashMap`.
+    let mut hasher = DefaultHasher::new();
+    hasher.write(content);
+    format!("{:016x}", hasher.finish())
 }
 
 /// Copies the library to where every user can read it and no later build replaces it.

@@ -5,26 +5,27 @@
 //! into a tally. A program is a suite of one unit, a script whose output must be the same on both
 //! sides. The story for readers: docs/results/programs.md, docs/results/suites.md.
 
+mod bench;
 mod readers;
 mod report;
 
-use crate::definitions::{self, Input, Sizes, fill, set};
-use crate::generate::Variables;
+use crate::definitions::{self, Input, Sizes, Variables, fill, set};
 use crate::packages::{self, Needs, install_missing, lacking};
-use crate::process::{Process, tail};
+use crate::process::Process;
 use crate::stage::{Side, Size, Stage, private_copy};
 use crate::tables;
 use anyhow::{Context, Result, bail, ensure};
+use bench::Bench;
 use glob::Pattern;
-use readers::{Reader, Tally};
-use report::{Outcome, Row, Suspect};
+use readers::Reader;
+use report::Row;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Which of the two tables.
 #[derive(Clone, Copy, PartialEq)]
@@ -60,9 +61,6 @@ pub struct Args {
     /// Only these, separated by commas.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// Only units whose name contains this.
-    #[arg(long, value_name = "TEXT")]
-    unit: Option<String>,
     /// A malloc library to try instead of a freshly built libcairn.so.
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
@@ -189,9 +187,6 @@ struct Unit {
     variables: Variables,
 }
 
-/// How often a test that failed only with the library is run again, on both sides.
-const AGAIN: usize = 2;
-
 /// How long one step of a build may take.
 const STEP_SECONDS: u64 = 3600;
 
@@ -224,9 +219,7 @@ pub fn run(kind: Kind, args: &Args, build: impl FnOnce() -> Result<PathBuf>) -> 
             eprintln!("{}: {}", suite.name, suite.what);
             let row = judge(kind, suite, args, &library, &scratch)?;
             eprint!("{}", row.detail(suite));
-            if args.unit.is_none() {
-                row.save(suite, &scratch)?;
-            }
+            row.save(suite, &scratch)?;
             if row.fails(suite) && !(args.no_install && row.version.is_empty()) {
                 bad.push(suite.name.as_str());
             }
@@ -243,13 +236,10 @@ pub fn run(kind: Kind, args: &Args, build: impl FnOnce() -> Result<PathBuf>) -> 
     if kind == Kind::Programs && args.scratch.is_none() {
         fs::remove_dir_all(&scratch).context("cannot remove the temporary files")?;
     }
-    let others = kind.all().len() - chosen.len();
-    let (this, other) = match kind {
-        Kind::Programs => (kind.name(), "test suites of others (cargo xtask suites)"),
-        Kind::Suites => (kind.name(), "real programs (cargo xtask programs)"),
-    };
+    let (others, name) = (kind.all().len() - chosen.len(), kind.name());
+    let other = if kind == Kind::Programs { "suites" } else { "programs" };
     let rest = if args.quick { "full sizes (without --quick), " } else { "" };
-    Ok(format!("{others} more {this}, {rest}{other}"))
+    Ok(format!("{others} more {name}, {rest}{other} (cargo xtask {other})"))
 }
 
 fn choose(kind: Kind, args: &Args) -> Result<Vec<&'static Suite>> {
@@ -286,9 +276,8 @@ fn judge(
     let prepared = suite.prepare(&bare, scratch);
     bare.close()?;
     match prepared {
-        Ok((version, mut units)) => {
+        Ok((version, units)) => {
             row.version = version;
-            units.retain(|unit| args.unit.as_ref().is_none_or(|part| unit.name.contains(part)));
             ensure!(!units.is_empty(), "{} has nothing to run", suite.name);
             for unit in &units {
                 bench.run(unit, &mut row)?;
@@ -449,159 +438,6 @@ impl Suite {
     }
 }
 
-/// Where the two sides of a suite run, one after the other: what finds its way into outputs from
-/// the names of directories is equal.
-struct Bench<'a> {
-    suite: &'static Suite,
-    size: Size,
-    library: &'a Path,
-    pause: Duration,
-    home: PathBuf,
-}
-
-impl Bench<'_> {
-    fn stage(&self, side: Side) -> Result<Stage> {
-        Stage::open(&self.home, self.size, side, self.library, self.pause)
-    }
-
-    /// Runs one unit on both sides, one right after the other, so that both meet the same weather.
-    fn run(&self, unit: &Unit, row: &mut Row) -> Result<()> {
-        let without = self.side(unit, Side::Without, &mut row.without, &mut row.loaded)?;
-        let with = self.side(unit, Side::With, &mut row.with, &mut row.loaded)?;
-        let only = self.only_with(&without, with);
-        eprintln!(
-            "  {}: {} and {} tests, {} failures, {} only with the library",
-            unit.name,
-            row.without.tests,
-            row.with.tests,
-            without.failed.len(),
-            only.len()
-        );
-        // Once more alone: a test that minds a busy machine fails on either side, sooner or later.
-        let mut counts: BTreeMap<&String, (usize, usize)> =
-            only.keys().map(|name| (name, (0, 1))).collect();
-        for _ in 0..if only.is_empty() { 0 } else { AGAIN } {
-            let mut ignored = Outcome::default();
-            let without = self.side(unit, Side::Without, &mut ignored, &mut row.loaded)?;
-            let with = self.side(unit, Side::With, &mut ignored, &mut row.loaded)?;
-            let only = self.only_with(&without, with);
-            for (name, (before, after)) in &mut counts {
-                *before += usize::from(without.failed.contains_key(*name));
-                *after += usize::from(only.contains_key(*name));
-            }
-        }
-        row.suspects.extend(counts.into_iter().map(|(name, (before, after))| Suspect {
-            test: unit.full_name(name),
-            without: before,
-            with: after,
-            message: only[name].clone(),
-        }));
-        Ok(())
-    }
-
-    /// The tests that failed with the library and not without, and why.
-    fn only_with(&self, without: &Tally, with: Tally) -> BTreeMap<String, String> {
-        let same = self.suite.script.is_none() || with.output == without.output;
-        let wrong = match same {
-            false => difference(&without.output, &with.output),
-            true if with.tests == 0 && without.tests > 0 => Some("no test was seen".to_owned()),
-            true => None,
-        };
-        let mut failed = with.failed;
-        if failed.is_empty() {
-            failed.extend(wrong.map(|wrong| (String::new(), wrong)));
-        }
-        failed.retain(|name, _| !without.failed.contains_key(name));
-        failed
-    }
-
-    /// Runs one unit on one side.
-    fn side(
-        &self,
-        unit: &Unit,
-        side: Side,
-        outcome: &mut Outcome,
-        loaded: &mut BTreeMap<String, usize>,
-    ) -> Result<Tally> {
-        let start = Instant::now();
-        let stage = self.stage(side)?;
-        let (process, limit) = self.process(unit, &stage)?;
-        let process = set(process, &self.suite.env, &unit.variables);
-        let ended = match limit {
-            Some(seconds) => process.limit(seconds).run()?,
-            None => process.run()?,
-        };
-        let default = Group::default();
-        let group = unit.group.unwrap_or(&default);
-        let reader = match &group.reads {
-            Some(name) => Some(READERS.get(name).context("no such reader")?),
-            None => None,
-        };
-        let (log, is_program) = (ended.stderr.clone(), self.suite.script.is_some());
-        let mut tally = readers::read(reader, &group.skips, ended)?;
-        // What a suite provokes is told, and no failure.
-        for line in log.lines().filter(|line| line.starts_with("cairn:")) {
-            eprintln!("  it said: {line}");
-            if is_program {
-                tally.failed.insert(line.to_owned(), "the library complained".to_owned());
-            }
-        }
-        if is_program && !tally.failed.is_empty() {
-            eprint!("{}", tail(&log));
-        }
-        for (name, count) in stage.close()? {
-            *loaded.entry(name).or_default() += count;
-        }
-        outcome.seconds += start.elapsed().as_secs_f64();
-        outcome.tests += tally.tests;
-        outcome.failed.extend(tally.failed.keys().map(|name| unit.full_name(name)));
-        Ok(tally)
-    }
-
-    /// The process of a unit, and how long it may take if that is not as usual.
-    fn process<'a>(&self, unit: &Unit, stage: &'a Stage) -> Result<(Process<'a>, Option<u64>)> {
-        let variables = &unit.variables;
-        let Some(group) = unit.group else {
-            // Each command stands in the log, and at the end of it the one that failed.
-            let script = self.suite.script.as_deref().unwrap_or_default();
-            let script = format!(". {{scripts}}/prelude.sh\nset -x\n{script}");
-            return Ok((stage.process("sh")?.script(&script, variables), None));
-        };
-        let linked = group.run_with.as_ref().filter(|_| stage.library.is_some());
-        let words = definitions::words(linked.unwrap_or(&group.run), variables)?;
-        let mut process = set(stage.process(&words[0])?.args(&words[1..]), &group.env, variables);
-        if linked.is_some() {
-            process = process.without_env("LD_PRELOAD");
-        }
-        if let Some(directory) = &group.directory {
-            process = process.directory(fill(directory, variables));
-        }
-        Ok((process, group.limit))
-    }
-}
-
-/// Where two outputs differ.
-fn difference(without: &str, with: &str) -> Option<String> {
-    let (mut without, mut with) = (without.lines(), with.lines());
-    for line in 1.. {
-        match (without.next(), with.next()) {
-            (None, None) => break,
-            (before, after) if before == after => {}
-            (before, after) => {
-                let [before, after] = [before, after].map(|text| text.unwrap_or("nothing"));
-                return Some(format!("line {line} was `{before}` and is `{after}`"));
-            }
-        }
-    }
-    None
-}
-
-impl Unit {
-    fn full_name(&self, test: &str) -> String {
-        if test.is_empty() { self.name.clone() } else { format!("{}: {test}", self.name) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -617,13 +453,5 @@ mod tests {
             let known = group.reads.as_ref().is_none_or(|name| READERS.contains_key(name));
             assert!(known, "{:?}", group.reads);
         }
-    }
-
-    #[test]
-    fn the_first_difference_is_shown() {
-        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
-        let of = |with| difference("a\nb\n", with).unwrap();
-        assert_eq!(of("a\nc\n"), "line 2 was `b` and is `c`");
-        assert_eq!(of("a\nb\nd\n"), "line 3 was `nothing` and is `d`");
     }
 }

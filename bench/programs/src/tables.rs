@@ -2,40 +2,23 @@
 
 use anyhow::{Context, Result};
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 /// A table; `right` are the columns of numbers.
-pub(crate) fn markdown<const N: usize>(
-    columns: [&str; N],
-    right: &[usize],
-    rows: impl Iterator<Item = [String; N]>,
+pub(crate) fn markdown(
+    columns: &[&str],
+    right: Range<usize>,
+    rows: impl Iterator<Item = Vec<String>>,
 ) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-    let ruler: Vec<String> =
-        (0..N).map(|it| if right.contains(&it) { "---:" } else { "---" }.to_owned()).collect();
-    let mut text = line(&columns.map(str::to_owned)) + &line(&ruler);
+    let ruler = |at: usize| if right.contains(&at) { "---:" } else { "---" };
+    let ruler: Vec<&str> = (0..columns.len()).map(ruler).collect();
+    let mut text = format!("|{}|\n|{}|\n", columns.join("|"), ruler.join("|"));
     for cells in rows {
-        text += &line(&cells.map(|cell| cell.replace('|', "/")));
+        let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "/")).collect();
+        text += &format!("|{}|\n", cells.join("|"));
     }
     text
-}
-
-/// Processor, cores, system: a number without its machine says little.
-pub(crate) fn machine() -> String {
-    let value = |file: &str, key: &str, separator: char| {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        let line = text.lines().find(|line| line.starts_with(key));
-        let value = line.and_then(|line| line.split_once(separator));
-        value.map_or("?".to_owned(), |(_, value)| value.trim().trim_matches('"').to_owned())
-    };
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!(
-        "{}, {cores} cores, {}, Linux {}",
-        value("/proc/cpuinfo", "model name", ':'),
-        value("/etc/os-release", "PRETTY_NAME", '='),
-        kernel.split('-').next().unwrap_or_default().trim()
-    )
 }
 
 /// Puts the table between the markers of that name in an existing page, or makes a file of it.
@@ -66,7 +49,8 @@ mod tests {
 
     #[test]
     fn bars_do_not_end_cells() {
-        let text = markdown(["a", "b"], &[1], [["x|y".to_owned(), "2".to_owned()]].into_iter());
-        assert_eq!(text, "| a | b |\n| --- | ---: |\n| x/y | 2 |\n");
+        let text =
+            markdown(&["a", "b"], 1..2, [vec!["x|y".to_owned(), "2".to_owned()]].into_iter());
+        assert_eq!(text, "|a|b|\n|---|---:|\n|x/y|2|\n");
     }
 }

@@ -20,12 +20,12 @@ pub(super) struct Outcome {
     pub(super) seconds: f64,
 }
 
-/// A test that failed with the library and not without, and how often it failed in three runs.
+/// A test that failed with the library and not without.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Suspect {
     pub(super) test: String,
-    pub(super) without: usize,
-    pub(super) with: usize,
+    /// It failed without the library as well when it ran again.
+    pub(super) unsteady: bool,
     pub(super) message: String,
 }
 
@@ -47,7 +47,6 @@ pub(super) struct Row {
 /// What is known of a suspect.
 #[derive(PartialEq)]
 enum Known {
-    /// It failed without the library as well when it ran again.
     Unsteady,
     /// By this entry of the suite.
     Explained(usize),
@@ -60,7 +59,7 @@ impl Suspect {
             Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(&self.test))
         };
         match suite.explained.iter().position(fits) {
-            _ if self.without > 0 => Known::Unsteady,
+            _ if self.unsteady => Known::Unsteady,
             Some(nth) => Known::Explained(nth),
             None => Known::Unexplained,
         }
@@ -108,9 +107,7 @@ impl Row {
                 Known::Explained(_) => "explained",
                 Known::Unexplained => "ONLY WITH THE LIBRARY",
             };
-            let Suspect { test, without, with, message } = suspect;
-            let runs = format!("{without} of 3 runs without, {with} of 3 with");
-            let _ = writeln!(text, "  {kind}: {test} ({runs}): {message}");
+            let _ = writeln!(text, "  {kind}: {}: {}", suspect.test, suspect.message);
         }
         text
     }
@@ -130,32 +127,24 @@ impl Row {
         only.join(", ")
     }
 
-    fn of_program(&self, suite: &Suite) -> [String; 6] {
-        [
-            suite.name.clone(),
-            self.version.clone(),
-            suite.what.clone(),
-            self.loaded.values().sum::<usize>().to_string(),
-            format!("{:.1}", self.without.seconds),
-            format!("{:.1}", self.with.seconds),
-        ]
-    }
-
-    fn of_suite(&self, suite: &Suite) -> [String; 7] {
+    /// Its line in the table of programs or of suites.
+    fn cells(&self, suite: &Suite) -> Vec<String> {
         let (without, with) = (&self.without, &self.with);
-        let tests = match without.tests == with.tests {
+        let part = if self.quick && suite.script.is_none() { ", a part" } else { "" };
+        let what = format!("{}{part}", suite.what);
+        let mut cells = vec![suite.name.clone(), self.version.clone(), what];
+        if suite.script.is_some() {
+            cells.push(self.loaded.values().sum::<usize>().to_string());
+            cells.extend([without, with].map(|side| format!("{:.1}", side.seconds)));
+            return cells;
+        }
+        cells.push(match without.tests == with.tests {
             true => with.tests.to_string(),
             false => format!("{} / {}", without.tests, with.tests),
-        };
-        [
-            suite.name.clone(),
-            self.version.clone(),
-            format!("{}{}", suite.what, if self.quick { ", a part" } else { "" }),
-            tests,
-            without.failed.len().to_string(),
-            with.failed.len().to_string(),
-            self.only(suite),
-        ]
+        });
+        cells.extend([without, with].map(|side| side.failed.len().to_string()));
+        cells.push(self.only(suite));
+        cells
     }
 }
 
@@ -169,29 +158,19 @@ pub(super) fn table(kind: Kind, scratch: &Path) -> Result<String> {
         }
     }
     let seconds = rows.iter().map(|(_, row)| row.without.seconds + row.with.seconds).sum::<f64>();
-    let (machine, count, minutes) = (tables::machine(), rows.len(), seconds / 60.0);
-    let (name, date) = (kind.name(), Command::new("date").arg("+%F").output()?.stdout);
-    let date = String::from_utf8_lossy(&date).trim().to_owned();
-    let mut text = format!("{machine}; {count} {name} in {minutes:.0} minutes, {date}.\n\n");
-    text += &match kind {
-        Kind::Programs => {
-            let columns =
-                ["program", "version", "what it ran", "processes on cairn", "s", "s with cairn"];
-            tables::markdown(columns, &[3, 4, 5], rows.iter().map(|(it, row)| row.of_program(it)))
-        }
-        Kind::Suites => {
-            let columns = [
-                "suite",
-                "version",
-                "what was run",
-                "tests",
-                "fail without",
-                "with",
-                "only with cairn",
-            ];
-            tables::markdown(columns, &[3, 4, 5], rows.iter().map(|(it, row)| row.of_suite(it)))
-        }
-    };
+    // A number without its machine says little.
+    const MACHINE: &str = ". /etc/os-release
+echo $(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, $PRETTY_NAME, \
+Linux $(uname -r | sed 's/-.*//'), $(date +%F)";
+    let machine = Command::new("sh").args(["-c", MACHINE]).output()?.stdout;
+    let machine = String::from_utf8_lossy(&machine).trim().to_owned();
+    let (count, name, minutes) = (rows.len(), kind.name(), seconds / 60.0);
+    let mut text = format!("{machine}; {count} {name} in {minutes:.0} minutes.\n\n");
+    let programs = ["program", "version", "what it ran", "processes on cairn", "s", "s with cairn"];
+    let suites =
+        ["suite", "version", "what was run", "tests", "fail without", "with", "only with cairn"];
+    let columns = if kind == Kind::Programs { &programs[..] } else { &suites };
+    text += &tables::markdown(columns, 3..6, rows.iter().map(|(suite, row)| row.cells(suite)));
     if !missing.is_empty() {
         let _ = writeln!(text, "\nWithout a result: {}.", missing.join(", "));
     }
@@ -214,10 +193,10 @@ fn explanations(rows: &[(&Suite, Row)]) -> String {
             let is_it = |suspect: &&Suspect| suspect.kind(suite) == Known::Explained(nth);
             let tests = row.suspects.iter().filter(is_it).map(|it| format!("`{}`", it.test));
             let tests = tests.collect::<Vec<_>>().join(", ");
-            (!tests.is_empty()).then(|| [format!("{} {tests}", suite.name), why.clone()])
+            (!tests.is_empty()).then(|| vec![format!("{} {tests}", suite.name), why.clone()])
         });
         why.collect::<Vec<_>>()
     };
-    let table = tables::markdown(["test", "why"], &[], rows.iter().flat_map(of));
+    let table = tables::markdown(&["test", "why"], 0..0, rows.iter().flat_map(of));
     format!("\n## What fails only with cairn\n\n{table}")
 }
