@@ -28,6 +28,9 @@ impl Random {
         SEED.store(seed, Ordering::Relaxed);
     }
 
+    /// The same sequence always.
+    pub(crate) const FIRST: Random = Random(0x9e37_79b9_7f4a_7c15);
+
     /// A sequence for one thread of an execution.
     pub(crate) fn new(thread: u64) -> Random {
         let seed = SEED.load(Ordering::Relaxed) * 1000 + thread + 1;
@@ -216,6 +219,11 @@ impl Bag {
     /// Takes one out.
     pub(crate) fn take(&self, random: &mut Random) -> Option<Held> {
         random.take(&mut self.all())
+    }
+
+    /// Frees one, if there is one.
+    pub(crate) fn free_one(&self, random: &mut Random) {
+        self.take(random).into_iter().for_each(Held::free);
     }
 
     /// Frees all.

@@ -5,7 +5,7 @@
 //! | `memory` | the simulated system's pages, and what may be done to each |
 //! | `threads` | its threads, forks, clock and failures |
 //! | `held` | blocks with contents, and the list of all that are live |
-//! | `models` | what the threads do |
+//! | `work` | what the threads do |
 //! | `runs` | how they are run: many times, each time in a process; under Miri once, as they are |
 //!
 //! A run is a process: `CAIRN_MODEL=random:7:100` says that shuttle's random scheduler, seeded
@@ -16,8 +16,8 @@
 
 pub(crate) mod held;
 pub(crate) mod memory;
-pub(crate) mod models;
 pub(crate) mod threads;
+pub(crate) mod work;
 
 #[cfg(not(miri))]
 pub(crate) mod runs;

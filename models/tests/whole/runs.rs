@@ -7,7 +7,8 @@
 //! Story: docs/results/verification.md
 
 use super::held::Random;
-use super::{memory, models, threads};
+use super::memory::{self, System};
+use super::{threads, work};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner};
 use std::process::Command;
@@ -37,11 +38,8 @@ pub(crate) fn explore(name: &'static str, model: fn()) {
         let execution = AtomicU64::new(seed << 32);
         let body = move || {
             Random::set_seed(execution.fetch_add(1, Ordering::Relaxed));
-            if name.starts_with("purged_memory_is_committed_again") {
-                memory::decommit();
-            }
             threads::run_model(model);
-            models::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
+            work::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
         };
         match scheduler {
             "random" => schedule(RandomScheduler::new_from_seed(seed, executions), config, body),
@@ -58,25 +56,13 @@ fn schedule(
     Runner::new(scheduler, config).run(body);
 }
 
-/// Runs one thread on a system in which what is purged has to be committed again. One call of
-/// `failing` fails, or none if that is 0.
-pub(crate) fn alone_and_decommitting(name: &str, failing: usize) {
+/// Runs one thread on such a system. One call of `failing` fails, or none if that is 0.
+pub(crate) fn alone(name: &str, system: System, failing: usize) {
     test(name, &["alone"], OPERATIONS, |_, seed, operations| {
-        memory::decommit();
+        memory::configure(system);
         Random::set_seed(seed);
-        models::alone(operations, failing);
-        models::nothing_is_left(failing == 0);
-    });
-}
-
-/// Runs one thread on a system with pages of so many bytes and so much address space. One call of
-/// `failing` fails, or none if that is 0.
-pub(crate) fn alone(name: &str, page: usize, limit: usize, failing: usize) {
-    test(name, &["alone"], OPERATIONS, |_, seed, operations| {
-        memory::configure(page, limit);
-        Random::set_seed(seed);
-        models::alone(operations, failing);
-        models::nothing_is_left(failing == 0);
+        work::alone(operations, failing);
+        work::nothing_is_left(failing == 0);
     });
 }
 

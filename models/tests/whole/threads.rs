@@ -7,12 +7,13 @@
 //! Checked: a model whose threads all sleep has ended: shuttle says so.
 //! Story: docs/results/verification.md
 
+use super::held::Random;
+use crate::os::{ForkHandlers, Own, thread_token};
 use crate::sync::AtomicU32;
-pub(crate) use std::ffi::c_void;
 #[cfg(not(miri))]
 use std::panic::AssertUnwindSafe;
-use std::ptr::{from_ref, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::ptr::from_ref;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(not(miri))]
@@ -22,27 +23,13 @@ use std::thread;
 
 pub(crate) use thread::JoinHandle;
 
-/// What a thread has of its own.
-struct Thread {
-    /// Its heap; null until it has one.
-    slot: AtomicPtr<c_void>,
-    /// What it has stored under the key.
-    specific: AtomicPtr<c_void>,
-}
-
-impl Thread {
-    const fn new() -> Thread {
-        Thread { slot: AtomicPtr::new(null_mut()), specific: AtomicPtr::new(null_mut()) }
-    }
-}
-
 /// Threads of one model, at most.
 const THREADS: usize = 64;
 
-static MODEL: [Thread; THREADS] = [const { Thread::new() }; THREADS];
+static MODEL: [Own; THREADS] = [const { Own::new() }; THREADS];
 
 std::thread_local! {
-    static REAL: Thread = const { Thread::new() };
+    static REAL: Own = const { Own::new() };
 }
 
 /// A model runs.
@@ -81,54 +68,22 @@ pub(crate) fn pause() {
 #[cfg(miri)]
 pub(crate) fn point() {}
 
-#[cfg(not(miri))]
-fn number() -> Option<usize> {
-    RUNNING.load(Ordering::Relaxed).then(|| shuttle::current::me().into())
-}
-
-#[cfg(miri)]
-fn number() -> Option<usize> {
-    None
-}
-
-fn with_own<T>(act: impl FnOnce(&Thread) -> T) -> T {
-    match number() {
-        Some(number) => act(&MODEL[number]),
-        None => REAL.with(act),
+/// What the calling thread has of its own.
+pub(crate) fn with_own<T>(act: impl FnOnce(&Own) -> T) -> T {
+    #[cfg(not(miri))]
+    if RUNNING.load(Ordering::Relaxed) {
+        return act(&MODEL[usize::from(shuttle::current::me())]);
     }
-}
-
-/// A number that no other thread has, and not 0.
-pub(crate) fn token() -> usize {
-    with_own(|own| from_ref(own).addr())
-}
-
-pub(crate) fn slot() -> *mut c_void {
-    with_own(|own| own.slot.load(Ordering::Relaxed))
-}
-
-pub(crate) fn set_slot(heap: *mut c_void) {
-    with_own(|own| own.slot.store(heap, Ordering::Relaxed));
+    REAL.with(act)
 }
 
 /// Begins a thread that has nothing yet.
 pub(crate) fn arrive() {
-    with_own(|own| {
-        own.slot.store(null_mut(), Ordering::Relaxed);
-        own.specific.store(null_mut(), Ordering::Relaxed);
-    });
+    with_own(Own::clear);
 }
 
 /// Ends it, as far as the allocator hears of it.
-pub(crate) fn leave() {
-    let value = with_own(|own| own.specific.swap(null_mut(), Ordering::Relaxed));
-    let destructor = *lock(&DESTRUCTOR);
-    if let Some(destructor) = destructor
-        && !value.is_null()
-    {
-        destructor(value);
-    }
-}
+pub(crate) use crate::os::end_thread as leave;
 
 /// Starts a thread.
 pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
@@ -150,30 +105,6 @@ pub(crate) fn run_model(first: impl FnOnce()) {
     // What is looked at afterwards is not raced for.
     RUNNING.store(false, Ordering::Relaxed);
     arrive();
-}
-
-static DESTRUCTOR: Mutex<Option<extern "C" fn(*mut c_void)>> = Mutex::new(None);
-
-pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
-    *lock(&DESTRUCTOR) = Some(end);
-    Some(0)
-}
-
-pub(crate) fn set_thread_value(_key: u32, value: *const c_void) -> bool {
-    with_own(|own| own.specific.store(value.cast_mut(), Ordering::Relaxed));
-    true
-}
-
-pub(crate) fn thread_value(_key: u32) -> *mut c_void {
-    with_own(|own| own.specific.load(Ordering::Relaxed))
-}
-
-/// What the allocator wants to be called at a fork.
-#[derive(Clone, Copy)]
-pub(crate) struct ForkHandlers {
-    pub(crate) prepare: Option<unsafe extern "C" fn()>,
-    pub(crate) parent: Option<unsafe extern "C" fn()>,
-    pub(crate) child: Option<unsafe extern "C" fn()>,
 }
 
 static HANDLERS: Mutex<ForkHandlers> =
@@ -231,7 +162,7 @@ static SLEEPERS: Mutex<Vec<Sleeper>> = Mutex::new(Vec::new());
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     assert!(!ALONE.load(Ordering::Relaxed), "a lock is held in a forked child");
     point();
-    let token = token();
+    let token = thread_token();
     {
         let mut sleepers = lock(&SLEEPERS);
         if word.at_once().load(Ordering::SeqCst) != expected {
@@ -280,27 +211,7 @@ pub(crate) fn may_fail() -> bool {
 
 /// Whether this call is to fail.
 pub(crate) fn fails() -> bool {
-    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    static RANDOM: Mutex<Random> = Mutex::new(Random::FIRST);
     let of = FAILING.load(Ordering::Relaxed);
-    if of == 0 {
-        return false;
-    }
-    let mut x = STATE.load(Ordering::Relaxed);
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    STATE.store(x, Ordering::Relaxed);
-    ((x >> 20) as usize).is_multiple_of(of)
-}
-
-static SAID: Mutex<String> = Mutex::new(String::new());
-
-/// What the allocator writes to standard error.
-pub(crate) fn say(bytes: &[u8]) {
-    *lock(&SAID) = String::from_utf8_lossy(bytes).into_owned();
-}
-
-/// What it has written last.
-pub(crate) fn said() -> String {
-    lock(&SAID).clone()
+    of > 0 && lock(&RANDOM).below(of) == 0
 }

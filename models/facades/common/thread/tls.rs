@@ -1,5 +1,5 @@
-//! Owns: what leads to a thread's heap in the model of the whole core.
-//! Idea: the model's threads share one thread of the system: the slot is the model's.
+//! Owns: what leads to a thread's heap in the models.
+//! Idea: a model's threads share one thread of the system's: the slot is the model's.
 //! Never: anything else.
 //! Threads: each its own.
 //! Checked: as `thread`.
@@ -7,15 +7,15 @@
 
 use super::EMPTY;
 use crate::heap::Heap;
-use crate::whole::threads;
+use crate::os;
 
 /// The calling thread's heap, or a stand-in.
 pub(crate) fn get() -> *mut Heap {
-    let heap: *mut Heap = threads::slot().cast();
+    let heap = os::own_heap();
     if heap.is_null() { (&raw const EMPTY.heap).cast_mut() } else { heap }
 }
 
 /// Makes `heap` the calling thread's.
 pub(super) fn set(heap: *mut Heap) {
-    threads::set_slot(heap.cast());
+    os::set_own_heap(heap);
 }
