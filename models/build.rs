@@ -39,9 +39,6 @@ fn main() {
         for facades in ["common", model] {
             copy_tree(&Path::new("facades").join(facades), &copy);
         }
-        let root = fs::read_to_string(copy.join("lib.rs")).expect("it was copied");
-        fs::write(out.join(format!("{model}.rs")), as_included(&root, &copy))
-            .expect("the build directory is writable");
     }
 }
 
@@ -66,9 +63,15 @@ fn copy_tree(from: &Path, to: &Path) {
             copy_tree(&entry.path(), &target);
         } else {
             let text = fs::read_to_string(entry.path()).expect("sources are readable");
-            let text = text.replace("cfg(not(test))", "cfg(not(any()))");
-            fs::write(&target, text.replace("cfg(test)", "cfg(any())"))
-                .expect("the build directory is writable");
+            let mut text = text
+                .replace("cfg(not(test))", "cfg(not(any()))")
+                .replace("cfg(test)", "cfg(any())");
+            if target.ends_with("lib.rs") {
+                // As `include!` takes it: without inner attributes.
+                let inner = |line: &&str| line.starts_with("//!") || line.starts_with("#![");
+                text = text.lines().filter(|line| !inner(line)).collect::<Vec<_>>().join("\n");
+            }
+            fs::write(&target, text).expect("the build directory is writable");
         }
     }
 }
@@ -77,22 +80,4 @@ fn apply(Edit { find, replace }: &Edit, file: &Path) {
     let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     assert_eq!(text.matches(find).count(), 1, "{}: not there once:\n{find}", file.display());
     fs::write(file, text.replace(find, replace)).expect("it was copied");
-}
-
-/// A crate root as text for `include!`: without inner attributes, and with the modules' places.
-fn as_included(root: &str, copy: &Path) -> String {
-    let mut text = String::new();
-    for line in root.lines() {
-        if line.starts_with("//!") || line.starts_with("#![") {
-            continue;
-        }
-        if let Some(name) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
-            let file = copy.join(format!("{name}.rs"));
-            let file = if file.exists() { file } else { copy.join(name).join("mod.rs") };
-            text += &format!("#[path = {:?}]\n", file.display().to_string());
-        }
-        text += line;
-        text.push('\n');
-    }
-    text
 }

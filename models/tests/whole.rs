@@ -5,7 +5,7 @@
 #![allow(dead_code, unused_imports)] // Not everything that the core offers is used here.
 #![allow(unreachable_pub, private_interfaces)] // What is public in the core is not in a test.
 
-include!(concat!(env!("OUT_DIR"), "/shuttle.rs"));
+include!(concat!(env!("OUT_DIR"), "/shuttle/lib.rs"));
 
 #[path = "whole/mod.rs"]
 mod whole;

@@ -14,6 +14,7 @@ pub(crate) use atomics::*;
 pub(crate) use atomics::{model as in_loom, production as in_shuttle};
 pub(crate) use loom::sync::atomic::Ordering;
 
+use crate::address_map::MAP;
 use loom::sync::atomic::AtomicU64 as Checked;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -50,7 +51,7 @@ type Place = Rc<(loom::cell::UnsafeCell<()>, Cell<u64>)>;
 struct Execution {
     loads: Loads,
     quiet: Quiet,
-    loud: usize,
+    growth: bool,
     words: HashMap<usize, Word>,
     places: HashMap<usize, Place>,
     copies: HashMap<usize, Vec<Line>>,
@@ -61,17 +62,17 @@ thread_local! {
     static EXECUTION: RefCell<Execution> = RefCell::default();
 }
 
-/// Begins an execution. `loud`: the address of a field of the reservation's that is watched all the
-/// same, or 0; the others do not change once the reservation exists.
-pub(crate) fn start(loads: Loads, quiet: Quiet, loud: usize) {
-    EXECUTION.set(Execution { loads, quiet, loud, ..Execution::default() });
+/// Begins an execution. `growth`: how far the reservation is committed is watched; its other fields
+/// do not change once it exists.
+pub(crate) fn start(loads: Loads, quiet: Quiet, growth: bool) {
+    EXECUTION.set(Execution { loads, quiet, growth, ..Execution::default() });
 }
 
 impl Execution {
     fn is_quiet(&self, at: usize, file: &str, kind: &str) -> bool {
-        let map = &raw const crate::address_map::MAP;
-        let in_map = (map.addr()..map.wrapping_add(1).addr()).contains(&at);
-        in_map && at != self.loud || self.quiet.iter().any(|q| file.ends_with(q.0) && kind == q.1)
+        let in_map = at.wrapping_sub((&raw const MAP).addr()) < size_of_val(&MAP);
+        let grows = self.growth && at == (&raw const MAP.committed).addr();
+        in_map && !grows || self.quiet.iter().any(|q| file.ends_with(q.0) && kind == q.1)
     }
 }
 
