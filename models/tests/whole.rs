@@ -49,7 +49,7 @@ fn one_allocates_others_free() {
         let consumers = [consumer(1), consumer(2)];
         let mut random = Random::new(0);
         let size = small(&mut random);
-        (0..80).filter_map(|_| Held::allocate(size)).for_each(|held| bag.put(held));
+        bag.fill(80, size);
         done.store(true, Ordering::SeqCst);
         finish(consumers);
     });
@@ -69,25 +69,18 @@ fn threads_come_and_go() {
                 let mut random = Random::new(generation);
                 let mine: Vec<_> =
                     (0..20 + random.below(20)).filter_map(|_| Held::allocate(bytes)).collect();
-                for held in mine {
-                    match random.below(3) {
-                        0 => held.free(),
-                        _ => shared.put(held),
-                    }
-                }
+                shared.pass_on(mine, 3, &mut random);
                 for at in 0..25 {
                     if at == 20 && generation % 2 == 0 {
                         // What comes now is like later destructors: there is no heap any more.
                         threads::leave();
-                        (0..2)
-                            .filter_map(|_| Held::allocate(bytes))
-                            .for_each(|held| shared.put(held));
+                        shared.fill(2, bytes);
                     }
                     shared.free_one(&mut random);
                 }
             }));
             if running.len() > 2 {
-                running.remove(0).join().expect("it ends well");
+                finish([running.remove(0)]);
             }
         }
         finish(running);
@@ -230,9 +223,7 @@ fn few_blocks_of_many_classes() {
         crew(4, move |bag, random| {
             for _ in 0..14 {
                 let bytes = 1 + random.below(1024);
-                for _ in 0..1 + random.below(3) {
-                    Held::allocate(bytes).into_iter().for_each(|held| bag.put(held));
-                }
+                bag.fill(1 + random.below(3), bytes);
                 for _ in 0..random.below(4) {
                     bag.free_one(random);
                 }
@@ -291,7 +282,7 @@ fn forks_of_busy_threads() {
 fn calls_fail() {
     explore("calls_fail", || {
         set_purge_delay_ms(2);
-        threads::set_failing(4);
+        threads::FAILING.store(4, Ordering::Relaxed);
         let size: Size = |random| if random.below(5) == 0 { mapping(random) } else { any(random) };
         crew(3, move |bag, random| {
             work(bag, random, 25, size);
@@ -299,7 +290,7 @@ fn calls_fail() {
                 purge();
             }
         });
-        threads::set_failing(0);
+        threads::FAILING.store(0, Ordering::Relaxed);
     });
 }
 
@@ -307,9 +298,9 @@ fn calls_fail() {
 #[test]
 fn mappings_cannot_grow() {
     explore("mappings_cannot_grow", || {
-        threads::set_failing(4);
+        threads::FAILING.store(4, Ordering::Relaxed);
         resize_mappings();
-        threads::set_failing(0);
+        threads::FAILING.store(0, Ordering::Relaxed);
     });
 }
 

@@ -1,10 +1,6 @@
-//! Owns: as the core's file of this name, for the model of the whole core.
-//! Idea: at each operation on an atomic, and at each write of a plain cell, another thread may run.
-//!   The memory is sequentially consistent: weak orders are the loom models' business.
-//! Never: knows who schedules.
-//! Threads: any.
-//! Checked: by what is built on it.
-//! Story: docs/results/verification.md
+//! Atomics and cells of the model of the whole core: at each operation on an atomic, and at each write
+//! of a plain cell, another thread may run. The memory is sequentially consistent: weak orders are
+//! the loom models' business.
 
 mod atomics;
 

@@ -1,10 +1,6 @@
-//! Owns: blocks as the models hold them: with contents, and in a list of all live blocks.
-//! Idea: a block that is handed out twice overlaps another; one that is purged, moved badly or
-//!   written to has other contents when it is looked at.
-//! Never: lets others run but inside the allocator.
-//! Threads: any.
-//! Checked: it is the check.
-//! Story: docs/results/verification.md
+//! Blocks as the models hold them: with contents, and in a list of all live blocks. One that is handed
+//! out twice overlaps another; one that is purged, moved badly or written to has other contents
+//! when it is looked at.
 
 use super::threads;
 use std::collections::BTreeMap;
@@ -214,6 +210,21 @@ impl Bag {
     /// Puts one in.
     pub(crate) fn put(&self, held: Held) {
         self.all().push(held);
+    }
+
+    /// Allocates so many blocks, and puts in what it gets.
+    pub(crate) fn fill(&self, count: usize, bytes: usize) {
+        (0..count).filter_map(|_| Held::allocate(bytes)).for_each(|held| self.put(held));
+    }
+
+    /// Frees one of so many, and puts the others in.
+    pub(crate) fn pass_on(&self, held: Vec<Held>, of: usize, random: &mut Random) {
+        for held in held {
+            match random.below(of) {
+                0 => held.free(),
+                _ => self.put(held),
+            }
+        }
     }
 
     /// Takes one out.

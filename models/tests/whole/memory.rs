@@ -1,14 +1,9 @@
-//! Owns: the simulated system's memory, and what may be done to each page of it.
-//! Idea: one range of real addresses, handed out from the bottom; a table says of each 4 KiB
-//!   whether it is mapped and how. An illegal call panics; what the kernel refuses is refused,
-//!   and what it rounds is rounded. Outside of Miri the protection is real: a touch of what is
-//!   not accessible ends the run.
-//!   Each call is a place where others may run, before it and after it, and may fail if the model
-//!   wants that.
-//! Never: lets anybody else run while its lock is held.
-//! Threads: any; one lock.
-//! Checked: it is the check.
-//! Story: docs/results/verification.md
+//! The simulated system's memory: one range of real addresses, handed out from the bottom; a table says
+//! of each 4 KiB whether it is mapped and how. An illegal call panics; what the kernel refuses is
+//! refused, and what it rounds is rounded. Outside of Miri the protection is real: a touch of what
+//! is not accessible ends the run.
+//!
+//! Others may run before and after a call, never during it. It may fail if the model wants that.
 
 use super::threads::{self, point};
 use crate::os::{HUGE_PAGE, Moves};

@@ -1,9 +1,5 @@
-//! Owns: how a test runs under Miri: once, in this process, on the system's own threads.
-//! Idea: Miri finds what shuttle cannot: data races, and pointers used beyond their right.
-//! Never: is compiled elsewhere.
-//! Threads: the test's.
-//! Checked: by Miri.
-//! Story: docs/results/verification.md
+//! How a test runs under Miri: once, in this process, on the system's own threads. Miri finds what
+//! shuttle cannot: data races, and pointers used beyond their right.
 
 use super::held::{Held, Random};
 use super::memory::{self, System};

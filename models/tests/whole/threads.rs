@@ -1,11 +1,7 @@
-//! Owns: the simulated system's threads: who runs when, who sleeps, who leaves, what a fork is;
-//!   the clock; the failures.
-//! Idea: shuttle switches threads at each `point`. A fork is a real one: the child has every
-//!   thread's half-done work in its memory, and only the thread that forked goes on.
-//! Never: holds its locks over a point.
-//! Threads: the model's, one at a time; under Miri, and without a model, the real ones.
-//! Checked: a model whose threads all sleep has ended: shuttle says so.
-//! Story: docs/results/verification.md
+//! The simulated system's threads: who runs when, who sleeps, who leaves; the clock; the failures.
+//! Shuttle switches threads at each `point`; no lock is held over one. A fork is a real one: the
+//! child has every thread's half-done work in its memory, and only the thread that forked goes on.
+//! Under Miri, and without a model, threads are real ones.
 
 use super::held::Random;
 use crate::os::{ForkHandlers, Own, thread_token};
@@ -52,12 +48,8 @@ pub(crate) fn point() {
     }
 }
 
-static POINTS: AtomicU64 = AtomicU64::new(0);
-
 /// How many points there have been.
-pub(crate) fn points() -> u64 {
-    POINTS.load(Ordering::Relaxed)
-}
+pub(crate) static POINTS: AtomicU64 = AtomicU64::new(0);
 
 /// Nothing to do: others should run.
 pub(crate) fn pause() {
@@ -197,12 +189,7 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 /// One call of how many fails; 0: none.
-static FAILING: AtomicUsize = AtomicUsize::new(0);
-
-/// Makes one call of `of` fail from now on; 0: none.
-pub(crate) fn set_failing(of: usize) {
-    FAILING.store(of, Ordering::Relaxed);
-}
+pub(crate) static FAILING: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether calls may fail.
 pub(crate) fn may_fail() -> bool {

@@ -1,14 +1,11 @@
-//! Owns: what the models' threads do: sizes, operations, and what must be true in the end.
-//! Idea: a model is a crew of threads that share a bag of blocks.
-//! Never: knows how it is scheduled.
-//! Threads: the model's.
-//! Checked: contents and overlap at each step; at the end nothing is left (`nothing_is_left`).
-//! Story: docs/results/verification.md
+//! What the models' threads do: a crew of them shares a bag of blocks. Contents and overlap are looked
+//! at in each step; at the end nothing is left.
 
 use super::held::{Bag, Held, Random};
 use super::threads::{self, JoinHandle, spawn};
 use crate::address_map;
 use crate::size_class::SLICE_SIZE;
+use crate::sync::Ordering;
 use crate::{Stats, check, purge, set_purge_delay_ms};
 
 pub(crate) const KIB: usize = 1 << 10;
@@ -55,20 +52,11 @@ pub(crate) fn work(bag: &Bag, random: &mut Random, rounds: usize, size: Size) {
             4 => mine.extend(Held::zeroed(size(random))),
             5..7 => random.take(&mut mine).into_iter().for_each(|held| bag.put(held)),
             7..9 => bag.free_one(random),
-            9 => {
-                if let Some(held) = mine.last_mut() {
-                    held.resize(size(random).max(1));
-                }
-            }
+            9 => mine.last_mut().into_iter().for_each(|held| held.resize(size(random).max(1))),
             _ => random.take(&mut mine).into_iter().for_each(Held::free),
         }
     }
-    for held in mine {
-        match random.below(2) {
-            0 => bag.put(held),
-            _ => held.free(),
-        }
-    }
+    bag.pass_on(mine, 2, random);
 }
 
 /// Ends when all of them have.
@@ -113,7 +101,7 @@ pub(crate) fn alone(operations: usize, failing: usize) {
     let mut random = Random::new(0);
     let mut mine: Vec<Held> = Vec::new();
     for (failing, most) in [(failing, 100), (0, 250)] {
-        threads::set_failing(failing);
+        threads::FAILING.store(failing, Ordering::Relaxed);
         for _ in 0..operations / 2 {
             operate(&mut random, &mut mine, most);
         }
@@ -127,16 +115,8 @@ pub(crate) fn alone(operations: usize, failing: usize) {
 fn operate(random: &mut Random, mine: &mut Vec<Held>, most: usize) {
     match random.below(if mine.len() < most { 10 } else { 6 }) {
         0..3 => random.take(mine).into_iter().for_each(Held::free),
-        3 => {
-            if let Some(held) = mine.last_mut() {
-                held.find(random);
-            }
-        }
-        4 => {
-            if let Some(held) = mine.last_mut() {
-                held.resize(any(random).max(1));
-            }
-        }
+        3 => mine.last().into_iter().for_each(|held| held.find(random)),
+        4 => mine.last_mut().into_iter().for_each(|held| held.resize(any(random).max(1))),
         5 if random.below(8) == 0 => {
             purge();
             mine.iter().for_each(Held::verify);

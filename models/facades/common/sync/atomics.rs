@@ -1,10 +1,5 @@
-//! Owns: what the models' two files in the place of `sync` have in common.
-//! Idea: an atomic is its value, of the size that it has in production; each model adds what the
-//!   operations do.
-//! Never: an operation.
-//! Threads: any; holds nothing.
-//! Checked: by what is built on it.
-//! Story: docs/results/verification.md
+//! What the models' atomics have in common: an atomic is its value, of the size that it has in
+//! production. Each model says what the operations do.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering;

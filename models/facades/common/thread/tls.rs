@@ -1,9 +1,5 @@
-//! Owns: what leads to a thread's heap in the models.
-//! Idea: a model's threads share one thread of the system's: the slot is the model's.
-//! Never: anything else.
-//! Threads: each its own.
-//! Checked: as `thread`.
-//! Story: docs/results/verification.md
+//! What leads to a thread's heap. A model's threads share one thread of the system's: the slot is the
+//! model's.
 
 use super::EMPTY;
 use crate::heap::Heap;

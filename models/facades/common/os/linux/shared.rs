@@ -1,10 +1,6 @@
-//! Owns: what the models' two systems have in common: what a thread has of its own, and stand-ins
-//!   for what neither has: threads of the library's own, memory groups, `errno`.
-//! Idea: each system says where a thread's own things are (`with_own`).
-//! Never: starts a thread of the system's, which no model would schedule.
-//! Threads: any.
-//! Checked: by the models.
-//! Story: docs/results/verification.md
+//! What the models' two systems have in common: what a thread has of its own, last words, and
+//! stand-ins for what neither has: threads of the library's own, which no model would schedule,
+//! memory groups, `errno`.
 
 use super::{now_ms, purged_is_committed, with_own};
 use crate::heap::Heap;

@@ -1,10 +1,5 @@
-//! Owns: the system as the model of the whole core has it: the real file's functions.
-//! Idea: memory whose pages know what may be done to them, threads that are scheduled at random,
-//!   a clock that goes on when it is read.
-//! Never: keeps state; `whole::memory` and `whole::threads` do.
-//! Threads: any; holds nothing.
-//! Checked: `whole::memory` asserts that each call is legal.
-//! Story: docs/results/verification.md
+//! The system as the model of the whole core has it: memory whose pages know what may be done to them,
+//! threads that are scheduled at random, a clock that goes on when it is read.
 
 mod shared;
 
