@@ -1,14 +1,34 @@
 //! The allocator as a whole, its own files but for those in `facades/shuttle`, in a simulated
-//! system: threads run in an order that a seed decides, pages know what may be done to them.
-//! `whole` has the map. Here are the tests: few threads and few operations, many executions; spans
-//! of few blocks fill and empty.
+//! system: threads run in an order that a seed decides, pages know what may be done to them. Here
+//! are the tests: few threads and few operations, many executions; spans of few blocks fill and
+//! empty.
+//!
+//! | file | has |
+//! | --- | --- |
+//! | `memory` | the simulated system's pages, and what may be done to each |
+//! | `threads` | its threads, forks, clock and failures |
+//! | `held` | blocks with contents, and the list of all that are live |
+//! | `work` | what the threads do |
+//! | `runs` | how they are run: many times, each time in a process; under Miri once, as they are |
+//!
+//! A run is a process: `CAIRN_MODEL=random:7:100` says that shuttle's random scheduler, seeded
+//! with 7, runs 100 executions in it; `pct` is its other scheduler; `alone` is one thread that no
+//! scheduler interrupts, and 100 operations. What the allocator has stays from one execution to
+//! the next, and so a failure is repeated by repeating its run: the message says how.
+//! `CAIRN_MODEL_SECONDS=60` makes each model run that long, with one seed after the other.
 #![allow(dead_code, unused_imports)] // Not everything that the core offers is used here.
 #![allow(unreachable_pub, private_interfaces)] // What is public in the core is not in a test.
 
 include!(concat!(env!("OUT_DIR"), "/shuttle/lib.rs"));
 
-#[path = "whole/mod.rs"]
-mod whole;
+mod whole {
+    pub(crate) mod held;
+    pub(crate) mod memory;
+    #[cfg_attr(miri, path = "real_threads.rs")]
+    pub(crate) mod runs;
+    pub(crate) mod threads;
+    pub(crate) mod work;
+}
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};

@@ -93,7 +93,9 @@ fn row(line: &str) -> Option<String> {
 fn seeded(only: &[String]) -> Result<()> {
     let text = std::fs::read_to_string(workspace().join("models/seeds.toml"))?;
     let seeds: Seeds = toml::from_str(&text).context("models/seeds.toml")?;
-    let named = |(model, bugs): (String, BTreeMap<_, _>)| bugs.into_keys().map(move |name| (name, model.clone()));
+    let named = |(model, bugs): (String, BTreeMap<_, _>)| {
+        bugs.into_keys().map(move |name| (name, model.clone()))
+    };
     let seeds: BTreeMap<_, _> = seeds.into_values().flatten().flat_map(named).collect();
     let mut steps = Steps::new("models", SEED_LIMIT, "")?;
     for (name, model) in &seeds {

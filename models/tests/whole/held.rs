@@ -3,9 +3,10 @@
 //! when it is looked at.
 
 use super::threads;
+use crate::os::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Between marks in larger blocks: no page is without one.
 const STEP: usize = 1021;
@@ -54,10 +55,6 @@ impl Random {
 
 /// Every live block: its address and its usable size.
 static LIVE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-
-fn live() -> MutexGuard<'static, BTreeMap<usize, usize>> {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A live block and what it was filled with.
 #[derive(Debug)]
@@ -119,7 +116,7 @@ impl Held {
         let usable = unsafe { crate::usable_size(self.block) };
         assert!(usable >= self.size, "{self:?}: {usable} bytes are usable");
         let (start, end) = (self.block.addr(), self.block.addr() + usable);
-        let mut live = live();
+        let mut live = lock(&LIVE);
         if let Some((&at, &bytes)) = live.range(..end).next_back() {
             assert!(at + bytes <= start, "{self:?} overlaps {at:#x} of {bytes} bytes");
         }
@@ -127,7 +124,7 @@ impl Held {
     }
 
     fn exit(&self) {
-        assert!(live().remove(&self.block.addr()).is_some(), "{self:?} is not live");
+        assert!(lock(&LIVE).remove(&self.block.addr()).is_some(), "{self:?} is not live");
     }
 
     fn mark(&self, at: usize) -> u8 {
@@ -204,7 +201,7 @@ pub(crate) struct Bag(Arc<Mutex<Vec<Held>>>);
 impl Bag {
     /// All of them.
     pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Held>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Puts one in.

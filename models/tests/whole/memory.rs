@@ -6,10 +6,10 @@
 //! Others may run before and after a call, never during it. It may fail if the model wants that.
 
 use super::threads::{self, point};
-use crate::os::{HUGE_PAGE, Moves};
+use crate::os::{HUGE_PAGE, Moves, lock};
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock};
 
 /// What the table counts in.
 const UNIT: usize = 4096;
@@ -39,7 +39,10 @@ struct Memory {
 // SAFETY: reached under the lock; the range lives as long as the process.
 unsafe impl Send for Memory {}
 
-static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
+static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(|| {
+    let units = vec![Unmapped; SPACE / UNIT];
+    Mutex::new(Memory { base: real::space(), units, moves: 0 })
+});
 
 /// What can differ from one system to another.
 pub(crate) struct System {
@@ -77,18 +80,10 @@ pub(crate) fn address_space_limit() -> usize {
     system().limit
 }
 
-fn with<T>(act: impl FnOnce(&mut Memory) -> T) -> T {
-    act(MEMORY.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| Memory {
-        base: real::space(),
-        units: vec![Unmapped; SPACE / UNIT],
-        moves: 0,
-    }))
-}
-
 /// A call to the system; `failed` is its answer if it fails.
 fn call<T>(failed: T, act: impl FnOnce(&mut Memory) -> T) -> T {
     point();
-    let answer = if threads::fails() { failed } else { with(act) };
+    let answer = if threads::fails() { failed } else { act(&mut lock(&MEMORY)) };
     point();
     answer
 }
@@ -121,10 +116,8 @@ impl Memory {
     /// The end is rounded up to a page, as the kernel does.
     fn units(&self, at: *mut u8, size: usize) -> Option<Range<usize>> {
         let offset = at.addr().wrapping_sub(self.base.addr());
-        assert!(
-            size > 0 && offset < SPACE && size <= SPACE - offset,
-            "{at:p}+{size:#x} is nowhere"
-        );
+        let inside = offset < SPACE && (1..=SPACE - offset).contains(&size);
+        assert!(inside, "{at:p}+{size:#x} is nowhere");
         let first = offset / UNIT;
         at.addr().is_multiple_of(page_size()).then(|| first..first + to_pages(size) / UNIT)
     }
@@ -136,14 +129,9 @@ impl Memory {
     /// Asserts that all pages of a range are in one of the states `legal`.
     fn expect(&self, units: &Range<usize>, legal: &[State], call: &str) {
         for unit in units.clone() {
-            let state = self.units[unit];
-            assert!(
-                legal.contains(&state),
-                "{call} of a page that is {state:?}: {:p} of {:p}..{:p}",
-                self.address(unit),
-                self.address(units.start),
-                self.address(units.end)
-            );
+            let (state, at) = (self.units[unit], self.address(unit));
+            let (first, end) = (self.address(units.start), self.address(units.end));
+            assert!(legal.contains(&state), "{call}, {first:p}..{end:p}: {at:p} is {state:?}");
         }
     }
 
@@ -154,10 +142,7 @@ impl Memory {
 
     /// Room for `size` bytes that nobody uses, above the reservation or, if they are one, there.
     fn find(&self, size: usize) -> Option<Range<usize>> {
-        let (from, count) = match size >= WINDOW {
-            true => (0, size / UNIT),
-            false => (WINDOW / UNIT, to_pages(size) / UNIT),
-        };
+        let (from, count) = (if size < WINDOW { WINDOW / UNIT } else { 0 }, to_pages(size) / UNIT);
         let step = page_size() / UNIT;
         let mut first = from;
         while first + count <= self.units.len() {
@@ -295,21 +280,18 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) ->
 }
 
 pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
-    with(|memory| {
-        let first = (at.addr() - memory.base.addr()) / UNIT;
-        for (nth, page) in pages.iter_mut().enumerate() {
-            *page = u8::from(memory.units[first + nth * page_size() / UNIT] == Committed);
-        }
-    });
+    let memory = lock(&MEMORY);
+    let first = (at.addr() - memory.base.addr()) / UNIT;
+    for (nth, page) in pages.iter_mut().enumerate() {
+        *page = u8::from(memory.units[first + nth * page_size() / UNIT] == Committed);
+    }
     true
 }
 
 /// How many bytes are mapped outside of the reservation, in any way.
 pub(crate) fn mapped_above_the_reservation() -> usize {
-    with(|memory| {
-        let units = &memory.units[WINDOW / UNIT..];
-        units.iter().filter(|&&state| state != Unmapped).count() * UNIT
-    })
+    let units = &lock(&MEMORY).units[WINDOW / UNIT..];
+    units.iter().filter(|&&state| state != Unmapped).count() * UNIT
 }
 
 /// The range itself: real pages.

@@ -36,19 +36,12 @@ pub(crate) fn explore(name: &'static str, model: fn()) {
             threads::run_model(model);
             work::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
         };
-        match scheduler {
-            "random" => schedule(RandomScheduler::new_from_seed(seed, executions), config, body),
-            _ => schedule(PctScheduler::new_from_seed(seed, PCT_DEPTH, executions), config, body),
-        }
+        let scheduler: Box<dyn Scheduler + Send> = match scheduler {
+            "random" => Box::new(RandomScheduler::new_from_seed(seed, executions)),
+            _ => Box::new(PctScheduler::new_from_seed(seed, PCT_DEPTH, executions)),
+        };
+        Runner::new(scheduler, config).run(body);
     });
-}
-
-fn schedule(
-    scheduler: impl Scheduler + 'static,
-    config: Config,
-    body: impl Fn() + Send + Sync + 'static,
-) {
-    Runner::new(scheduler, config).run(body);
 }
 
 /// Runs one thread on such a system. One call of `failing` fails, or none if that is 0.

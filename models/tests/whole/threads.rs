@@ -4,13 +4,13 @@
 //! Under Miri, and without a model, threads are real ones.
 
 use super::held::Random;
-use crate::os::{ForkHandlers, Own, thread_token};
+use crate::os::{ForkHandlers, Own, lock, thread_token};
 use crate::sync::AtomicU32;
 #[cfg(not(miri))]
 use std::panic::AssertUnwindSafe;
 use std::ptr::from_ref;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[cfg(not(miri))]
 use shuttle::thread;
@@ -32,10 +32,6 @@ std::thread_local! {
 static RUNNING: AtomicBool = AtomicBool::new(false);
 /// It runs in a forked child, in which there is one thread.
 static ALONE: AtomicBool = AtomicBool::new(false);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Others may run now.
 #[cfg(not(miri))]

@@ -7,7 +7,7 @@ use crate::heap::Heap;
 use crate::sync::AtomicU32;
 use core::ffi::c_void;
 use core::ptr::{from_ref, null_mut};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 /// What a thread has of its own.
@@ -141,15 +141,19 @@ pub(crate) fn process_id() -> u32 {
     if cfg!(miri) { 1 } else { std::process::id() }
 }
 
+/// Locks what the models share; a panic elsewhere does not matter.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 /// The last words become a panic's, in `abort`.
 pub(crate) fn write_stderr(bytes: &[u8]) {
-    let words = String::from_utf8_lossy(bytes).into_owned();
-    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = words;
+    *lock(&SAID) = String::from_utf8_lossy(bytes).into_owned();
 }
 
 pub(crate) fn abort() -> ! {
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let said = lock(&SAID).clone();
     panic!("{}", said.trim_end());
 }
