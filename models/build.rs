@@ -12,10 +12,9 @@ use std::{env, fs};
 
 const CORE: &str = "../crates/cairn/src";
 
-/// One place in the core, and what stands there instead.
+/// What stands in a file of the core, and what stands there instead.
 #[derive(Deserialize)]
 struct Edit {
-    file: PathBuf,
     find: String,
     replace: String,
 }
@@ -26,29 +25,32 @@ fn main() {
     }
     println!("cargo:rerun-if-env-changed=CAIRN_SEED");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let seed = env::var("CAIRN_SEED").ok().filter(|name| !name.is_empty()).map(|name| {
-        let mut seeds: BTreeMap<String, Edit> = read("seeds.toml");
-        seeds.remove(&name).unwrap_or_else(|| panic!("no seeded bug is called {name}"))
-    });
+    let seed = env::var("CAIRN_SEED")
+        .ok()
+        .filter(|name| !name.is_empty())
+        .map(|name| seed_called(&name).unwrap_or_else(|| panic!("no seeded bug is called {name}")));
     for model in ["loom", "shuttle"] {
         let copy = out.join(model);
         let _ = fs::remove_dir_all(&copy);
         copy_tree(Path::new(CORE), &copy);
-        if let Some(edit) = &seed {
-            apply(edit, &copy);
+        if let Some((file, edit)) = &seed {
+            apply(edit, &copy.join(file));
         }
         for facades in ["common", model] {
             copy_tree(&Path::new("facades").join(facades), &copy);
         }
-        let root = fs::read_to_string(copy.join("lib.rs")).expect("it was copied");
-        fs::write(out.join(format!("{model}.rs")), as_included(&root, &copy))
-            .expect("the build directory is writable");
     }
 }
 
-fn read<T: for<'a> Deserialize<'a>>(name: &str) -> BTreeMap<String, T> {
-    let text = fs::read_to_string(name).unwrap_or_else(|e| panic!("{name}: {e}"));
-    toml::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"))
+/// A bug by its name, and the file it is for.
+fn seed_called(name: &str) -> Option<(String, Edit)> {
+    type Bugs = BTreeMap<String, Edit>;
+    let text = fs::read_to_string("seeds.toml").expect("it is there");
+    let files: BTreeMap<String, BTreeMap<String, Bugs>> =
+        toml::from_str(&text).unwrap_or_else(|e| panic!("seeds.toml: {e}"));
+    files.into_iter().find_map(|(file, models)| {
+        models.into_values().find_map(|mut bugs| bugs.remove(name)).map(|edit| (file, edit))
+    })
 }
 
 /// Copies a folder of sources as they ship: without the core's own unit tests.
@@ -61,36 +63,21 @@ fn copy_tree(from: &Path, to: &Path) {
             copy_tree(&entry.path(), &target);
         } else {
             let text = fs::read_to_string(entry.path()).expect("sources are readable");
-            let text = text.replace("cfg(not(test))", "cfg(not(any()))");
-            fs::write(&target, text.replace("cfg(test)", "cfg(any())"))
-                .expect("the build directory is writable");
+            let mut text = text
+                .replace("cfg(not(test))", "cfg(not(any()))")
+                .replace("cfg(test)", "cfg(any())");
+            if target.ends_with("lib.rs") {
+                // As `include!` takes it: without inner attributes.
+                let inner = |line: &&str| line.starts_with("//!") || line.starts_with("#![");
+                text = text.lines().filter(|line| !inner(line)).collect::<Vec<_>>().join("\n");
+            }
+            fs::write(&target, text).expect("the build directory is writable");
         }
     }
 }
 
-fn apply(edit: &Edit, copy: &Path) {
-    let path = copy.join(&edit.file);
-    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let (file, find) = (edit.file.display(), &edit.find);
-    let count = text.matches(find).count();
-    assert_eq!(count, 1, "{file}: this is there {count} times, not once:\n{find}");
-    fs::write(&path, text.replacen(find, &edit.replace, 1)).expect("it was copied");
-}
-
-/// A crate root as text for `include!`: without inner attributes, and with the modules' places.
-fn as_included(root: &str, copy: &Path) -> String {
-    let mut text = String::new();
-    for line in root.lines() {
-        if line.starts_with("//!") || line.starts_with("#![") {
-            continue;
-        }
-        if let Some(name) = line.strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';')) {
-            let file = copy.join(format!("{name}.rs"));
-            let file = if file.exists() { file } else { copy.join(name).join("mod.rs") };
-            text += &format!("#[path = {:?}]\n", file.display().to_string());
-        }
-        text += line;
-        text.push('\n');
-    }
-    text
+fn apply(Edit { find, replace }: &Edit, file: &Path) {
+    let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    assert_eq!(text.matches(find).count(), 1, "{}: not there once:\n{find}", file.display());
+    fs::write(file, text.replace(find, replace)).expect("it was copied");
 }

@@ -7,55 +7,51 @@ use std::path::Path;
 
 #[derive(Deserialize)]
 struct Seed {
-    model: String,
     why: String,
-    file: String,
     find: String,
     replace: String,
 }
 
-fn seeds() -> BTreeMap<String, Seed> {
-    toml::from_str(include_str!("../seeds.toml")).expect("seeds.toml is well-formed")
-}
+/// By the core's file, by the model, by name.
+type Seeds = BTreeMap<String, BTreeMap<String, BTreeMap<String, Seed>>>;
 
-/// The tests of a crate in this folder, under `prefix`.
-fn tests_below(folder: &Path, prefix: &str, found: &mut BTreeSet<String>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for path in entries.map(|entry| entry.expect("readable").path()) {
-        let text = fs::read_to_string(&path).expect("sources are readable");
-        let module = path.file_stem().expect("it has a name").to_string_lossy();
-        let prefix = match &*module {
-            "main" | "mod" => prefix.to_owned(),
-            module => format!("{prefix}::{module}"),
-        };
-        for rest in text.split("#[test]").skip(1) {
-            let name = rest.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
-            found.insert(format!("{prefix}::{}", name.expect("a test is a function").0));
-        }
-    }
+fn seeds() -> Seeds {
+    toml::from_str(include_str!("../seeds.toml")).expect("seeds.toml is well-formed")
 }
 
 #[test]
 fn each_seed_stands_in_one_place() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cairn/src");
-    for (name, seed) in seeds() {
-        let text = fs::read_to_string(core.join(&seed.file)).unwrap_or_default();
-        assert_eq!(text.matches(&seed.find).count(), 1, "{name}, in {}", seed.file);
-        assert_ne!(seed.find, seed.replace, "{name}");
-        assert!(!seed.why.is_empty(), "{name}");
+    let mut names = BTreeSet::new();
+    for (file, models) in seeds() {
+        let text = fs::read_to_string(core.join(&file)).unwrap_or_default();
+        for (name, seed) in models.into_values().flatten() {
+            assert_eq!(text.matches(&seed.find).count(), 1, "{name}, in {file}");
+            assert_ne!(seed.find, seed.replace, "{name}");
+            assert!(!seed.why.is_empty(), "{name}");
+            assert!(names.insert(name.clone()), "two are called {name}");
+        }
     }
 }
 
 #[test]
 fn each_loom_model_has_a_seed() {
     let mut models = BTreeSet::new();
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    tests_below(&tests.join("protocol"), "protocol", &mut models);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/protocol");
+    for path in
+        fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("readable").path())
+    {
+        let text = fs::read_to_string(&path).expect("sources are readable");
+        let module = path.file_stem().expect("it has a name").to_string_lossy();
+        for rest in text.split("#[test]").skip(1) {
+            let name = rest.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
+            models.insert(format!("protocol::{module}::{}", name.expect("a test is a function").0));
+        }
+    }
     assert!(models.contains("protocol::locks::two_threads_and_one_lock"), "{models:?}");
-    let named: BTreeSet<String> = seeds().into_values().map(|seed| seed.model).collect();
-    let loom = |name: &&String| name.starts_with("protocol::");
-    let unknown: Vec<_> =
-        named.iter().filter(loom).filter(|name| !models.contains(*name)).collect();
+    let mut named: BTreeSet<_> = seeds().into_values().flat_map(BTreeMap::into_keys).collect();
+    named.retain(|name| name.starts_with("protocol::"));
+    let unknown: Vec<_> = named.difference(&models).collect();
     assert!(unknown.is_empty(), "no such models: {unknown:?}");
     let without: Vec<_> = models.difference(&named).collect();
     assert!(without.is_empty(), "models without a seeded bug: {without:?}");

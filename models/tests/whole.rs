@@ -1,106 +1,385 @@
 //! The allocator as a whole, its own files but for those in `facades/shuttle`, in a simulated
-//! system: threads run in an order that a seed decides, pages know what may be done to them.
-//! `whole` has the map. Here are the tests.
+//! system: threads run in an order that a seed decides, pages know what may be done to them. Here
+//! are the tests: few threads and few operations, many executions; spans of few blocks fill and
+//! empty.
+//!
+//! | file | has |
+//! | --- | --- |
+//! | `memory` | the simulated system's pages, and what may be done to each |
+//! | `threads` | its threads, forks, clock and failures |
+//! | `held` | blocks with contents, and the list of all that are live |
+//! | `work` | what the threads do |
+//! | `runs` | how they are run: many times, each time in a process; under Miri once, as they are |
+//!
+//! A run is a process: `CAIRN_MODEL=random:7:100` says that shuttle's random scheduler, seeded
+//! with 7, runs 100 executions in it; `pct` is its other scheduler; `alone` is one thread that no
+//! scheduler interrupts, and 100 operations. What the allocator has stays from one execution to
+//! the next, and so a failure is repeated by repeating its run: the message says how.
+//! `CAIRN_MODEL_SECONDS=60` makes each model run that long, with one seed after the other.
 #![allow(dead_code, unused_imports)] // Not everything that the core offers is used here.
 #![allow(unreachable_pub, private_interfaces)] // What is public in the core is not in a test.
 
-include!(concat!(env!("OUT_DIR"), "/shuttle.rs"));
+include!(concat!(env!("OUT_DIR"), "/shuttle/lib.rs"));
 
-#[path = "whole/mod.rs"]
-mod whole;
+mod whole {
+    pub(crate) mod held;
+    pub(crate) mod memory;
+    #[cfg_attr(miri, path = "real_threads.rs")]
+    pub(crate) mod runs;
+    pub(crate) mod threads;
+    pub(crate) mod work;
+}
 
-use whole::models;
-use whole::runs::{alone, alone_and_decommitting, explore};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use whole::held::{Bag, Held, Random};
+use whole::memory::{self, System, USUAL};
+use whole::runs::{alone, explore};
+use whole::threads::{self, spawn};
+use whole::work::{KIB, Size, any, ballast, crew, drop_ballast, finish, mapping, run, small, work};
 
+/// Three threads pass blocks of all kinds of spans to each other.
 #[test]
 fn blocks_go_round() {
-    explore("blocks_go_round", models::blocks_go_round);
+    explore("blocks_go_round", || {
+        crew(3, move |bag, random| work(bag, random, 40, small));
+    });
 }
 
+/// One thread allocates, two free.
 #[test]
 fn one_allocates_others_free() {
-    explore("one_allocates_others_free", models::one_allocates_others_free);
+    explore("one_allocates_others_free", || {
+        let bag = Bag::default();
+        let done = Arc::new(AtomicBool::new(false));
+        let consumer = |thread| {
+            let (bag, done) = (bag.clone(), done.clone());
+            spawn(move || {
+                let mut random = Random::new(thread);
+                loop {
+                    let last = done.load(Ordering::SeqCst);
+                    match bag.take(&mut random) {
+                        Some(held) => held.free(),
+                        None if last => return,
+                        None => threads::pause(),
+                    }
+                }
+            })
+        };
+        let consumers = [consumer(1), consumer(2)];
+        let mut random = Random::new(0);
+        let size = small(&mut random);
+        bag.fill(80, size);
+        done.store(true, Ordering::SeqCst);
+        finish(consumers);
+    });
 }
 
+/// Threads begin and end while others run; what they leave is freed and taken over by those. Some
+/// go on after they have given their heap back.
 #[test]
 fn threads_come_and_go() {
-    explore("threads_come_and_go", models::threads_come_and_go);
+    explore("threads_come_and_go", || {
+        let bag = Bag::default();
+        let mut running = Vec::new();
+        let bytes = small(&mut Random::new(0));
+        for generation in 1..9 {
+            let shared = bag.clone();
+            running.push(spawn(move || {
+                let mut random = Random::new(generation);
+                let mine: Vec<_> =
+                    (0..20 + random.below(20)).filter_map(|_| Held::allocate(bytes)).collect();
+                shared.pass_on(mine, 3, &mut random);
+                for at in 0..25 {
+                    if at == 20 && generation % 2 == 0 {
+                        // What comes now is like later destructors: there is no heap any more.
+                        threads::leave();
+                        shared.fill(2, bytes);
+                    }
+                    shared.free_one(&mut random);
+                }
+            }));
+            if running.len() > 2 {
+                finish([running.remove(0)]);
+            }
+        }
+        finish(running);
+        bag.empty();
+    });
 }
 
+/// Threads make closed heaps, others free what is in them, and they go, with what is left in use or without.
+#[test]
+fn closed_heaps() {
+    explore("closed_heaps", || {
+        crew(2, |_, random| {
+            for round in 0..4 {
+                let mut heap = crate::ClosedHeap::new().expect("calls do not fail");
+                let bag = Bag::default();
+                let free = |thread: u64| {
+                    let bag = bag.clone();
+                    spawn(move || {
+                        let mut random = Random::new(thread);
+                        for _ in 0..12 {
+                            bag.free_one(&mut random);
+                        }
+                    })
+                };
+                let mut attached = heap.attach();
+                let mut more = |bag: &Bag, random: &mut Random| {
+                    let size = [small, small, small, run, mapping][random.below(5)](random);
+                    let count = if size < 4 * KIB { 10 } else { 1 };
+                    let new = |_| Held::allocate_in(&mut attached, size);
+                    (0..count).filter_map(new).for_each(|held| bag.put(held));
+                };
+                more(&bag, random);
+                let others = [free(round * 2), free(round * 2 + 1)];
+                for _ in 0..5 {
+                    more(&bag, random);
+                    // Its own frees, and what it has in the meantime of the others' memory.
+                    bag.free_one(random);
+                    Held::allocate(small(random)).into_iter().for_each(Held::free);
+                }
+                finish(others);
+                if random.below(3) == 0 {
+                    drop(attached);
+                    drop(heap);
+                    bag.empty();
+                } else {
+                    std::mem::take(&mut *bag.all()).into_iter().for_each(|held| _ = held.forget());
+                    drop(attached);
+                    // SAFETY: nobody has a block of it any more.
+                    unsafe { heap.destroy() };
+                }
+            }
+        });
+    });
+}
+
+/// Threads need more than the reservation has, while others free.
 #[test]
 fn the_reservation_grows() {
-    explore("the_reservation_grows", models::the_reservation_grows);
+    explore("the_reservation_grows", || {
+        let ballast = ballast();
+        let size: Size = |random| [1000, 60 * KIB, 60 * KIB, 100 * KIB, 450 * KIB][random.below(5)];
+        crew(3, move |bag, random| work(bag, random, 12, size));
+        drop_ballast(ballast);
+    });
 }
 
 #[test]
 fn free_memory_is_purged() {
-    explore("free_memory_is_purged", models::free_memory_is_purged);
+    explore("free_memory_is_purged", purge_among_threads);
 }
 
+/// One thread gives everything back again and again, and ticks and bursts do, while others
+/// allocate and free: nobody's contents change, and zeroed memory is zero.
+fn purge_among_threads() {
+    set_purge_delay_ms(1);
+    // Little is free, and so what has just been purged is what is needed next.
+    let mut ballast = ballast();
+    drop_ballast(ballast.split_off(ballast.len().saturating_sub(3)));
+    let size: Size = |random| if random.below(2) == 0 { run(random) } else { small(random) };
+    crew(3, move |bag, random| {
+        if random.below(3) > 0 {
+            return work(bag, random, 25, size);
+        }
+        for _ in 0..3 {
+            purge();
+            work(bag, random, 6, size);
+        }
+    });
+    drop_ballast(ballast);
+}
+
+/// Runs are resized, in place and away, while their neighbours are freed.
 #[test]
 fn runs_grow_and_shrink() {
-    explore("runs_grow_and_shrink", models::runs_grow_and_shrink);
+    explore("runs_grow_and_shrink", || {
+        set_purge_delay_ms(3);
+        crew(3, move |bag, random| {
+            work(bag, random, 10, run);
+            let Some(mut grower) = Held::allocate(run(random)) else { return };
+            for _ in 0..6 {
+                grower.resize(40 * KIB + random.below(700 * KIB));
+                grower.find(random);
+                bag.free_one(random);
+            }
+            bag.put(grower);
+        });
+    });
 }
 
 #[test]
 fn mappings_grow_and_shrink() {
-    explore("mappings_grow_and_shrink", models::mappings_grow_and_shrink);
+    explore("mappings_grow_and_shrink", resize_mappings);
 }
 
+/// The same of mappings; blocks are looked for from inside meanwhile.
+fn resize_mappings() {
+    set_purge_delay_ms(3);
+    crew(3, move |bag, random| {
+        for _ in 0..8 {
+            if let Some(mut held) = Held::allocate(mapping(random)) {
+                held.find(random);
+                held.resize(mapping(random) + random.below(3) * 512 * KIB);
+                held.find(random);
+                bag.put(held);
+            }
+            if random.below(4) == 0 {
+                bag.all().iter().for_each(Held::verify);
+            }
+            for _ in 0..random.below(3) {
+                bag.free_one(random);
+            }
+        }
+    });
+}
+
+/// Four threads need a few blocks each of many classes: the shared heap serve them.
 #[test]
 fn few_blocks_of_many_classes() {
-    explore("few_blocks_of_many_classes", models::few_blocks_of_many_classes);
+    explore("few_blocks_of_many_classes", || {
+        crew(4, move |bag, random| {
+            for _ in 0..14 {
+                let bytes = 1 + random.below(1024);
+                bag.fill(1 + random.below(3), bytes);
+                for _ in 0..random.below(4) {
+                    bag.free_one(random);
+                }
+            }
+        });
+    });
 }
 
-#[cfg(not(miri))] // Miri has no forks.
+/// A thread forks while others are anywhere in their work. In the child every block is whole
+/// and can be freed, and no block is handed out that is in use.
+#[cfg(not(miri))]
 #[test]
 fn forks_of_busy_threads() {
-    explore("forks_of_busy_threads", models::forks_of_busy_threads);
+    explore("forks_of_busy_threads", || {
+        let bag = Bag::default();
+        let start = |thread| {
+            let bag = bag.clone();
+            let size: Size =
+                |random| if random.below(6) == 0 { run(random) } else { small(random) };
+            spawn(move || work(&bag, &mut Random::new(thread), 30, size))
+        };
+        let busy = [start(1), start(2)];
+        let mut random = Random::new(3);
+        // The allocator's handlers are there, and the forker may have a heap.
+        let first = Held::allocate(1000);
+        for _ in 0..2 {
+            work(&bag, &mut random, 4, small);
+            let between = || {
+                for bytes in [1000, 100 * KIB, 600 * KIB] {
+                    Held::allocate(bytes).into_iter().for_each(Held::free);
+                }
+            };
+            threads::fork(between, || {
+                check();
+                bag.all().iter().for_each(Held::verify);
+                let mut random = Random::new(4);
+                let mine: Vec<_> =
+                    (0..60).filter_map(|_| Held::allocate(small(&mut random))).collect();
+                bag.empty();
+                work(&bag, &mut random, 30, any);
+                mine.into_iter().for_each(Held::free);
+                bag.empty();
+                check();
+                purge();
+                check();
+            });
+        }
+        finish(busy);
+        first.into_iter().for_each(Held::free);
+        bag.empty();
+    });
 }
 
-#[test]
-fn closed_heaps() {
-    explore("closed_heaps", models::closed_heaps);
-}
-
+/// One system call in four fails. What cannot be had is refused, and nothing is lost.
 #[test]
 fn calls_fail() {
-    explore("calls_fail", models::calls_fail);
+    explore("calls_fail", || {
+        set_purge_delay_ms(2);
+        threads::FAILING.store(4, Ordering::Relaxed);
+        let size: Size = |random| if random.below(5) == 0 { mapping(random) } else { any(random) };
+        crew(3, move |bag, random| {
+            work(bag, random, 25, size);
+            if random.below(2) == 0 {
+                purge();
+            }
+        });
+        threads::FAILING.store(0, Ordering::Relaxed);
+    });
 }
 
+/// Mappings grow and shrink, and one system call in four fails.
 #[test]
 fn mappings_cannot_grow() {
-    explore("mappings_cannot_grow", models::mappings_cannot_grow);
+    explore("mappings_cannot_grow", || {
+        threads::FAILING.store(4, Ordering::Relaxed);
+        resize_mappings();
+        threads::FAILING.store(0, Ordering::Relaxed);
+    });
 }
 
+/// Two threads free the same large block, one that no heap keeps: exactly one is told.
 #[test]
 fn large_blocks_freed_twice() {
-    explore("large_blocks_freed_twice", models::large_blocks_freed_twice);
+    explore("large_blocks_freed_twice", || {
+        let bag = Bag::default();
+        for bytes in [400 * KIB, 600 * KIB] {
+            let block = Held::allocate(bytes).expect("there is memory").forget();
+            let block = Arc::new(AtomicPtr::new(block));
+            let told = Arc::new(AtomicUsize::new(0));
+            let counted = told.clone();
+            crew(2, move |_, _| {
+                let freed = std::panic::catch_unwind(|| {
+                    // SAFETY: one of the two owns the block; the other is the misuse to be told of.
+                    unsafe { crate::deallocate(block.load(Ordering::Relaxed)) };
+                });
+                if let Err(panic) = freed {
+                    let words = panic.downcast::<String>().unwrap_or_default();
+                    assert!(words.starts_with("cairn: free(0x"), "{words}");
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            assert_eq!(told.load(Ordering::SeqCst), 1, "one of two frees is told");
+            bag.put(Held::allocate(bytes).expect("there is memory"));
+        }
+        bag.empty();
+    });
 }
 
 // Systems in which what is purged is no memory any more until it is committed again.
 
+const DECOMMITTING: System = System { decommits: true, ..USUAL };
+
 #[cfg(not(miri))]
 #[test]
 fn purged_memory_is_committed_again_among_threads() {
-    explore("purged_memory_is_committed_again_among_threads", models::free_memory_is_purged);
+    explore("purged_memory_is_committed_again_among_threads", || {
+        memory::configure(DECOMMITTING);
+        purge_among_threads();
+    });
 }
 
 #[cfg(not(miri))]
 #[test]
 fn purged_memory_is_committed_again() {
-    alone_and_decommitting("purged_memory_is_committed_again", 0);
+    alone("purged_memory_is_committed_again", DECOMMITTING, 0);
 }
 
 #[cfg(not(miri))]
 #[test]
 fn calls_fail_where_purged_memory_is_committed_again() {
-    alone_and_decommitting("calls_fail_where_purged_memory_is_committed_again", 6);
+    alone("calls_fail_where_purged_memory_is_committed_again", DECOMMITTING, 6);
 }
 
 #[test]
 fn pages_of_4_kib() {
-    alone("pages_of_4_kib", 4 << 10, usize::MAX, 0);
+    alone("pages_of_4_kib", USUAL, 0);
 }
 
 // Under Miri all tests share one reservation, and that has pages of one size.
@@ -108,24 +387,24 @@ fn pages_of_4_kib() {
 #[cfg(not(miri))]
 #[test]
 fn pages_of_16_kib() {
-    alone("pages_of_16_kib", 16 << 10, usize::MAX, 0);
+    alone("pages_of_16_kib", System { page: 16 * KIB, ..USUAL }, 0);
 }
 
 #[cfg(not(miri))]
 #[test]
 fn pages_of_64_kib() {
-    alone("pages_of_64_kib", 64 << 10, usize::MAX, 0);
+    alone("pages_of_64_kib", System { page: 64 * KIB, ..USUAL }, 0);
 }
 
 #[cfg(not(miri))]
 #[test]
 fn calls_fail_with_pages_of_64_kib() {
-    alone("calls_fail_with_pages_of_64_kib", 64 << 10, usize::MAX, 6);
+    alone("calls_fail_with_pages_of_64_kib", System { page: 64 * KIB, ..USUAL }, 6);
 }
 
 /// The reservation is made at a fixed place and mapped as it grows.
 #[cfg(not(miri))]
 #[test]
 fn little_address_space() {
-    alone("little_address_space", 4 << 10, 200 << 20, 0);
+    alone("little_address_space", System { limit: 200 << 20, ..USUAL }, 0);
 }

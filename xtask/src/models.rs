@@ -4,7 +4,7 @@
 use crate::library::workspace;
 use crate::steps::{self, Ended, Steps};
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
@@ -29,12 +29,9 @@ const LIMIT: Duration = Duration::from_secs(2 * 3600);
 /// What building with a bug and finding it may take.
 const SEED_LIMIT: Duration = Duration::from_secs(1200);
 
-/// A bug; models/build.rs plants it.
-#[derive(Deserialize)]
-struct Seed {
-    /// The test that must fail: the crate in models/tests, then its name there.
-    model: String,
-}
+/// The bugs of models/seeds.toml, which models/build.rs plants: by the core's file, by the test that
+/// must fail (the crate in models/tests, then its name there), and by name.
+type Seeds = BTreeMap<String, BTreeMap<String, BTreeMap<String, IgnoredAny>>>;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -95,9 +92,13 @@ fn row(line: &str) -> Option<String> {
 /// Plants one bug after the other, and runs the model that must find it.
 fn seeded(only: &[String]) -> Result<()> {
     let text = std::fs::read_to_string(workspace().join("models/seeds.toml"))?;
-    let seeds: BTreeMap<String, Seed> = toml::from_str(&text).context("models/seeds.toml")?;
+    let seeds: Seeds = toml::from_str(&text).context("models/seeds.toml")?;
+    let named = |(model, bugs): (String, BTreeMap<_, _>)| {
+        bugs.into_keys().map(move |name| (name, model.clone()))
+    };
+    let seeds: BTreeMap<_, _> = seeds.into_values().flatten().flat_map(named).collect();
     let mut steps = Steps::new("models", SEED_LIMIT, "")?;
-    for (name, Seed { model }) in &seeds {
+    for (name, model) in &seeds {
         if !only.is_empty() && !only.iter().any(|part| name.contains(part) || model.contains(part))
         {
             continue;

@@ -8,14 +8,19 @@
 //! A first use must happen before every other one: models touch what they share before they
 //! start threads. Loom reports it if one does not.
 
+mod atomics;
+
+pub(crate) use atomics::*;
+pub(crate) use atomics::{model as in_loom, production as in_shuttle};
+pub(crate) use loom::sync::atomic::Ordering;
+
+use crate::address_map::MAP;
 use loom::sync::atomic::AtomicU64 as Checked;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::Location;
+use std::mem::MaybeUninit;
 use std::rc::Rc;
-
-pub(crate) use loom::sync::atomic::Ordering;
 
 /// What a load answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,10 +51,10 @@ type Place = Rc<(loom::cell::UnsafeCell<()>, Cell<u64>)>;
 struct Execution {
     loads: Loads,
     quiet: Quiet,
-    loud: usize,
+    growth: bool,
     words: HashMap<usize, Word>,
     places: HashMap<usize, Place>,
-    copies: HashMap<usize, Copied>,
+    copies: HashMap<usize, Vec<Line>>,
 }
 
 thread_local! {
@@ -57,17 +62,17 @@ thread_local! {
     static EXECUTION: RefCell<Execution> = RefCell::default();
 }
 
-/// Begins an execution. `loud`: the address of a field of the reservation's that is watched all the
-/// same, or 0; the others do not change once the reservation exists.
-pub(crate) fn start(loads: Loads, quiet: Quiet, loud: usize) {
-    EXECUTION.set(Execution { loads, quiet, loud, ..Execution::default() });
+/// Begins an execution. `growth`: how far the reservation is committed is watched; its other fields
+/// do not change once it exists.
+pub(crate) fn start(loads: Loads, quiet: Quiet, growth: bool) {
+    EXECUTION.set(Execution { loads, quiet, growth, ..Execution::default() });
 }
 
 impl Execution {
     fn is_quiet(&self, at: usize, file: &str, kind: &str) -> bool {
-        let map = &raw const crate::address_map::MAP;
-        let in_map = (map.addr()..map.wrapping_add(1).addr()).contains(&at);
-        in_map && at != self.loud || self.quiet.iter().any(|q| file.ends_with(q.0) && kind == q.1)
+        let in_map = at.wrapping_sub((&raw const MAP).addr()) < size_of_val(&MAP);
+        let grows = self.growth && at == (&raw const MAP.committed).addr();
+        in_map && !grows || self.quiet.iter().any(|q| file.ends_with(q.0) && kind == q.1)
     }
 }
 
@@ -118,62 +123,49 @@ impl<T> Value for *const T {
     }
 }
 
-/// An atomic of the size that it has in production.
-#[repr(transparent)]
-#[derive(Default)]
-pub(crate) struct Atomic<T>(T);
-
-pub(crate) type AtomicBool = Atomic<bool>;
-pub(crate) type AtomicU32 = Atomic<u32>;
-pub(crate) type AtomicU64 = Atomic<u64>;
-pub(crate) type AtomicUsize = Atomic<usize>;
-pub(crate) type AtomicPtr<T> = Atomic<*mut T>;
-
-// SAFETY: the memory is never written; the value is loom's.
-unsafe impl<T> Sync for Atomic<T> {}
-
-#[track_caller]
-fn word_at(at: usize, kind: &str, first: u64) -> Word {
-    let file = Location::caller().file();
-    EXECUTION.with_borrow_mut(|e| {
-        if let Some(word) = e.words.get(&at) {
-            return word.clone();
-        }
-        let word = match e.is_quiet(at, file, kind) {
-            true => Word::Quiet(Rc::new(Cell::new(first))),
-            false => Word::Checked(Rc::new(Checked::new(first))),
-        };
-        e.words.insert(at, word.clone());
-        word
-    })
-}
-
 impl<T: Value> Atomic<T> {
-    /// # Safety
-    /// As for the standard atomics.
-    pub(crate) unsafe fn from_ptr<'a>(value: *mut T) -> &'a Self {
-        // SAFETY: the caller's; an atomic is its value.
-        unsafe { &*value.cast() }
-    }
-
-    pub(crate) const fn new(value: T) -> Self {
-        Self(value)
-    }
-
     #[track_caller]
     fn word(&self) -> Word {
-        word_at((&raw const *self).addr(), core::any::type_name::<T>(), self.0.bits())
+        let (at, file) = (self.as_ptr().addr(), Location::caller().file());
+        EXECUTION.with_borrow_mut(|e| {
+            if let Some(word) = e.words.get(&at) {
+                return word.clone();
+            }
+            // SAFETY: nobody writes the memory; the value is loom's.
+            let first = unsafe { *self.as_ptr() }.bits();
+            let word = match e.is_quiet(at, file, core::any::type_name::<T>()) {
+                true => Word::Quiet(Rc::new(Cell::new(first))),
+                false => Word::Checked(Rc::new(Checked::new(first))),
+            };
+            e.words.insert(at, word.clone());
+            word
+        })
+    }
+
+    /// An operation, as it is if nobody watches and as it is if loom does; what it answers.
+    #[track_caller]
+    fn act(&self, quiet: impl FnOnce(u64) -> u64, checked: impl FnOnce(&Checked) -> u64) -> T {
+        T::of(match self.word() {
+            Word::Quiet(place) => place.replace(quiet(place.get())),
+            Word::Checked(word) => checked(&word),
+        })
     }
 
     #[track_caller]
     pub(crate) fn load(&self, order: Ordering) -> T {
-        match self.word() {
-            Word::Quiet(value) => T::of(value.get()),
-            Word::Checked(word) => match EXECUTION.with_borrow(|e| e.loads) {
-                Loads::Newest => T::of(word.fetch_or(0, order)),
-                Loads::Allowed => T::of(word.load(order)),
+        self.act(
+            |now| now,
+            |word| match EXECUTION.with_borrow(|e| e.loads) {
+                Loads::Newest => word.fetch_or(0, order),
+                Loads::Allowed => word.load(order),
             },
-        }
+        )
+    }
+
+    /// The newest value: what the system reads, whatever the model's loads may answer.
+    #[track_caller]
+    pub(crate) fn newest(&self) -> T {
+        self.act(|now| now, |word| word.fetch_or(0, Ordering::Relaxed))
     }
 
     #[track_caller]
@@ -190,18 +182,12 @@ impl<T: Value> Atomic<T> {
 
     #[track_caller]
     pub(crate) fn swap(&self, value: T, order: Ordering) -> T {
-        match self.word() {
-            Word::Quiet(place) => T::of(place.replace(value.bits())),
-            Word::Checked(word) => T::of(word.swap(value.bits(), order)),
-        }
+        self.act(|_| value.bits(), |word| word.swap(value.bits(), order))
     }
 
     #[track_caller]
     pub(crate) fn fetch_max(&self, value: T, order: Ordering) -> T {
-        match self.word() {
-            Word::Quiet(place) => T::of(place.replace(place.get().max(value.bits()))),
-            Word::Checked(word) => T::of(word.fetch_max(value.bits(), order)),
-        }
+        self.act(|now| now.max(value.bits()), |word| word.fetch_max(value.bits(), order))
     }
 
     #[track_caller]
@@ -231,41 +217,12 @@ impl<T: Value> Atomic<T> {
     ) -> Result<T, T> {
         self.compare_exchange(old, new, success, failure)
     }
-
-    #[track_caller]
-    pub(crate) fn fetch_update(
-        &self,
-        set: Ordering,
-        fetch: Ordering,
-        mut f: impl FnMut(T) -> Option<T>,
-    ) -> Result<T, T> {
-        let mut old = self.load(fetch);
-        while let Some(new) = f(old) {
-            match self.compare_exchange(old, new, set, fetch) {
-                Ok(old) => return Ok(old),
-                Err(now) => old = now,
-            }
-        }
-        Err(old)
-    }
-
-    /// The newest value: what the system reads, whatever the model's loads may answer.
-    #[track_caller]
-    pub(crate) fn newest(&self) -> T {
-        match self.word() {
-            Word::Quiet(value) => T::of(value.get()),
-            Word::Checked(word) => T::of(word.fetch_or(0, Ordering::Relaxed)),
-        }
-    }
 }
 
 impl Atomic<usize> {
     #[track_caller]
     pub(crate) fn fetch_add(&self, n: usize, order: Ordering) -> usize {
-        match self.word() {
-            Word::Quiet(place) => place.replace(place.get().wrapping_add(n as u64)) as usize,
-            Word::Checked(word) => word.fetch_add(n as u64, order) as usize,
-        }
+        self.act(|now| now.wrapping_add(n as u64), |word| word.fetch_add(n as u64, order))
     }
 
     #[track_caller]
@@ -274,31 +231,11 @@ impl Atomic<usize> {
     }
 }
 
-/// A value alone on its cache line.
-#[repr(align(64))]
-pub(crate) struct Apart<T>(pub(crate) T);
-
 fn place_at(at: usize, first: u64) -> Place {
     EXECUTION.with_borrow_mut(|e| {
         let make = || Rc::new((loom::cell::UnsafeCell::new(()), Cell::new(first)));
         e.places.entry(at).or_insert_with(make).clone()
     })
-}
-
-/// Whether `word` has that value, as a relaxed load tells.
-#[track_caller]
-pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
-    word.load(Ordering::Relaxed) == value
-}
-
-/// The model's value of a constant.
-pub(crate) const fn in_loom<T: Copy>(_production: T, model: T) -> T {
-    model
-}
-
-/// As in production: this value is for shuttle.
-pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
-    production
 }
 
 /// Loom switches threads at atomic operations.
@@ -339,45 +276,10 @@ impl<T: Value> Plain<T> {
     }
 }
 
-impl<T> Default for Plain<*mut T> {
-    fn default() -> Self {
-        Self::new(core::ptr::null_mut())
-    }
-}
-
-/// Memory that holds what a static began with.
-struct Copied(*mut u8, Layout);
-
-impl Copied {
-    fn of<T>(value: &T) -> Copied {
-        const PART: usize = 4096;
-        let layout = Layout::new::<T>();
-        let from: *const u8 = (&raw const *value).cast();
-        // SAFETY: no layout here is empty; both sides hold a T. Most of a large one is zero, and
-        // needs no copy.
-        unsafe {
-            let to = alloc_zeroed(layout);
-            if to.is_null() {
-                handle_alloc_error(layout);
-            }
-            for at in (0..layout.size()).step_by(PART) {
-                let len = PART.min(layout.size() - at);
-                let part = core::slice::from_raw_parts(from.add(at), len);
-                if part.iter().any(|&byte| byte != 0) {
-                    to.add(at).copy_from_nonoverlapping(from.add(at), len);
-                }
-            }
-            Copied(to, layout)
-        }
-    }
-}
-
-impl Drop for Copied {
-    fn drop(&mut self) {
-        // SAFETY: allocated so. What a lock guards in the core needs no drop.
-        unsafe { dealloc(self.0, self.1) };
-    }
-}
+/// A part of a copy of what a static began with.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Line(MaybeUninit<[u8; 64]>);
 
 /// What a lock guards. Each execution has its own copy.
 #[repr(transparent)]
@@ -392,8 +294,13 @@ impl<T> UnsafeCell<T> {
     pub(crate) fn get(&self) -> *mut T {
         touched(self);
         EXECUTION.with_borrow_mut(|e| {
-            let at = (&raw const *self).addr();
-            e.copies.entry(at).or_insert_with(|| Copied::of(&self.0)).0.cast()
+            let copy = e.copies.entry((&raw const *self).addr()).or_insert_with(|| {
+                let mut copy = vec![Line(MaybeUninit::uninit()); size_of::<T>().div_ceil(64)];
+                // SAFETY: room for a T, aligned for all that the core's locks guard.
+                unsafe { copy.as_mut_ptr().cast::<T>().copy_from_nonoverlapping(&self.0, 1) };
+                copy
+            });
+            copy.as_mut_ptr().cast()
         })
     }
 }

@@ -11,12 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// How large a model is run.
+/// How large a model is run: with every change, or with `cargo xtask models --full`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// With every change.
     Quick,
-    /// `cargo xtask models --full`.
     Full,
 }
 
@@ -67,9 +65,7 @@ where
         builder.preemption_bound = bound;
         builder.check(move || {
             counter.fetch_add(1, Relaxed);
-            let loud =
-                if model.growth { (&raw const address_map::MAP.committed).addr() } else { 0 };
-            sync::start(loads, model.quiet, loud);
+            sync::start(loads, model.quiet, model.growth);
             os::start();
             scenario(size);
         });
@@ -92,6 +88,11 @@ pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static
     loom::thread::Builder::new().stack_size(STACK_WORDS).spawn(with_exit).expect("it starts")
 }
 
+/// What the threads answer, when they have ended.
+pub(crate) fn finish<T>(threads: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
 /// Lets a pointer travel to another thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Sent<T>(pub(crate) T);
@@ -112,8 +113,8 @@ impl<T: Copy> Sent<T> {
 pub(crate) const TAG: u32 = 4096;
 
 /// Makes a span of `class` in the reservation, which must exist, with its first `used` blocks handed
-/// out.
-pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
+/// out; it, its index and those blocks.
+pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, usize, Vec<Sent<*mut Block>>) {
     let run = arena::take_span(class.span_slices(), 1).expect("the reservation has room");
     // SAFETY: the run is ours, and then the span.
     let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
@@ -126,13 +127,16 @@ pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut B
             blocks.push(Sent(block));
             block = Block::next(block);
         }
-        (span, blocks)
+        (span, run.index, blocks)
     }
 }
 
 /// As `span`, and its list has been used.
-pub(crate) fn listable_span(class: SizeClass, used: usize) -> (*mut Span, Vec<Sent<*mut Block>>) {
-    let (span, blocks) = span(class, used);
+pub(crate) fn listable_span(
+    class: SizeClass,
+    used: usize,
+) -> (*mut Span, usize, Vec<Sent<*mut Block>>) {
+    let (span, index, blocks) = span(class, used);
     // SAFETY: the span is ours.
     unsafe {
         assert!(abandoned::list(span));
@@ -140,7 +144,7 @@ pub(crate) fn listable_span(class: SizeClass, used: usize) -> (*mut Span, Vec<Se
         assert_eq!((reclaimed, pending.count), (span, 0));
         (*span).own(TAG);
     }
-    (span, blocks)
+    (span, index, blocks)
 }
 
 /// Lets go of a held span as a heap does that gives everything up.

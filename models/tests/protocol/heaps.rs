@@ -1,9 +1,11 @@
 //! Whole heaps and the public calls: threads that end, free, claim and let go at the same time.
 //! Loom watches what the models of spans watch; the hints are numbers here.
 
-use crate::address_map;
+use crate::address_map::{self, slice_of};
 use crate::block::{Block, Caches};
-use crate::harness::{ALL, HINTS, Model, Sent, Size, assert_released, check, listable_span, spawn};
+use crate::harness::{
+    ALL, HINTS, Model, Sent, Size, assert_released, check, finish, listable_span, spawn,
+};
 use crate::heap::Heap;
 use crate::pool;
 use crate::size_class::{self, SizeClass};
@@ -17,15 +19,10 @@ fn class() -> SizeClass {
     size_class::class_of(BYTES)
 }
 
-/// The slice of a block.
-fn slice_of(block: *mut u8) -> usize {
-    address_map::slice_of(block)
-}
-
 /// Makes the reservation, and uses everything once that the threads will share.
 fn begin() {
     assert!(thread::start());
-    let (span, blocks) = listable_span(class(), 1);
+    let (span, _, blocks) = listable_span(class(), 1);
     // SAFETY: the span is ours, and the block in use.
     unsafe {
         (*span).push_local(blocks[0].get());
@@ -62,7 +59,7 @@ fn a_thread_ends_while_others_free() {
             }
             (*heap).abandon_all();
             pool::put(heap);
-            threads.into_iter().for_each(|t| t.join().unwrap());
+            finish(threads);
             assert_released(index);
         }
     });

@@ -1,7 +1,7 @@
 //! The lock of the slow paths, with simulated futexes: `wait` sleeps only if the word still is
 //! what the caller saw, `wake` wakes the one that has slept longest.
 
-use crate::harness::{ALL, FORKER, Model, Size, check, spawn};
+use crate::harness::{ALL, FORKER, Model, Size, check, finish, spawn};
 use crate::os::Lock;
 use crate::sync::Plain;
 
@@ -40,10 +40,9 @@ fn three_threads_and_one_lock() {
         drop(LOCK.lock());
         let rounds = if size == Size::Full { 2 } else { 1 };
         let often = move || (0..rounds).for_each(|_| count());
-        let (a, b) = (spawn(often), spawn(often));
+        let others = [spawn(often), spawn(often)];
         count();
-        a.join().unwrap();
-        b.join().unwrap();
+        finish(others);
         assert_eq!(counted(), 1 + 2 * rounds);
     });
 }

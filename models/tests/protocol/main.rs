@@ -5,7 +5,7 @@
 //! is a thread that sleeps for ever. docs/results/verification.md tells more.
 #![allow(dead_code, unused_imports, unreachable_pub)] // The core's: not every call has a model.
 
-include!(concat!(env!("OUT_DIR"), "/loom.rs"));
+include!(concat!(env!("OUT_DIR"), "/loom/lib.rs"));
 
 mod harness;
 

@@ -1,7 +1,7 @@
 //! The pool of heaps.
 
 use crate::address_map;
-use crate::harness::{ALL, FORKER, Model, Sent, Size, check, spawn};
+use crate::harness::{ALL, FORKER, Model, Sent, Size, check, finish, spawn};
 use crate::pool;
 use crate::reservation;
 use crate::sync::touched;
@@ -26,7 +26,7 @@ fn no_heap_is_given_twice() {
         let others = if size == Size::Full { 2 } else { 1 };
         let threads: Vec<_> = (0..others).map(|_| spawn(come_and_go)).collect();
         let mut places = vec![first.get(), come_and_go().get()];
-        places.extend(threads.into_iter().map(|t| t.join().unwrap().get()));
+        places.extend(finish(threads).iter().map(Sent::get));
         places.sort_unstable();
         places.dedup();
         let (in_use, made) = pool::counts();

@@ -1,7 +1,7 @@
 //! The reservation: made once, and growing while others read it.
 
 use crate::address_map::{self, CHUNK_SLICES};
-use crate::harness::{ALL, FORKER, Model, check, spawn};
+use crate::harness::{ALL, FORKER, Model, check, finish, spawn};
 use crate::reservation;
 use crate::{sync, thread};
 
@@ -21,7 +21,7 @@ fn what_is_committed_is_there() {
         for _ in 0..2 {
             assert!(reservation::commit(CHUNK_SLICES));
         }
-        readers.into_iter().for_each(|t| t.join().unwrap());
+        finish(readers);
         assert_eq!(address_map::committed(), first + 2 * CHUNK_SLICES);
     });
 }
@@ -44,8 +44,6 @@ fn the_reservation_is_made_once() {
         };
         let threads = [spawn(start), spawn(start)];
         let mine = start();
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), mine);
-        }
+        assert_eq!(finish(threads), [mine, mine]);
     });
 }

@@ -5,7 +5,8 @@
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;
 use crate::harness::{
-    ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, give_up, listable_span, span, spawn,
+    ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, finish, give_up, listable_span,
+    span, spawn,
 };
 use crate::reservation;
 use crate::size_class::{SizeClass, class_of};
@@ -23,23 +24,13 @@ fn free(index: usize, block: Sent<*mut Block>) -> JoinHandle<()> {
     spawn(move || unsafe { heap::send_without_heap(index, block.get(), None) })
 }
 
-fn index_of(span: *mut Span) -> usize {
-    // SAFETY: a span's index does not change.
-    unsafe { (*span).index() }
-}
-
-fn finish(threads: impl IntoIterator<Item = JoinHandle<()>>) {
-    threads.into_iter().for_each(|t| t.join().unwrap());
-}
-
 /// A thread gives a span up while its last two blocks are freed: exactly one of the three finds
 /// it empty and gives its slice back, once, and the list keeps nothing of it.
 #[test]
 fn leaving_against_the_last_frees() {
     check(SPANS, |_| {
         assert!(reservation::init());
-        let (span, blocks) = listable_span(CLASS, 2);
-        let index = index_of(span);
+        let (span, index, blocks) = listable_span(CLASS, 2);
         let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
         // SAFETY: held until then.
         unsafe { give_up(span) };
@@ -56,8 +47,7 @@ fn reclaim_against_the_last_frees() {
     check(SPANS, |size| {
         assert!(reservation::init());
         let used = if size == Size::Full { 2 } else { 1 };
-        let (span, blocks) = listable_span(CLASS, used);
-        let index = index_of(span);
+        let (span, index, blocks) = listable_span(CLASS, used);
         // SAFETY: held until then.
         unsafe { give_up(span) };
         let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
@@ -82,8 +72,7 @@ fn reclaim_against_the_last_frees() {
 fn two_threads_reclaim() {
     check(SPANS, |size| {
         assert!(reservation::init());
-        let (span, blocks) = listable_span(CLASS, 1);
-        let index = index_of(span);
+        let (span, index, blocks) = listable_span(CLASS, 1);
         // SAFETY: held until then.
         unsafe { give_up(span) };
         let reclaim = || {
@@ -128,23 +117,23 @@ fn two_threads_reclaim() {
 fn a_claimed_span_is_passed_by() {
     check(SPANS, |_| {
         assert!(reservation::init());
-        let (first, its) = listable_span(CLASS, 1);
-        let (second, _) = span(CLASS, 2);
+        let (first, index, its) = listable_span(CLASS, 1);
+        let (second, ..) = span(CLASS, 2);
         // SAFETY: held until then.
         unsafe {
             give_up(second);
             give_up(first);
         }
-        let thread = free(index_of(first), its[0]);
+        let thread = free(index, its[0]);
         let got = abandoned::reclaim(CLASS).map(|(span, _)| span);
         finish([thread]);
         if got == Some(first) {
             // SAFETY: a committed slice.
-            let word = unsafe { address_map::remote_word(index_of(first)) };
+            let word = unsafe { address_map::remote_word(index) };
             assert_eq!((abandoned::count(CLASS), word.pending()), (1, 1));
         } else {
             assert_eq!((got, abandoned::count(CLASS)), (Some(second), 0));
-            assert_released(index_of(first));
+            assert_released(index);
         }
     });
 }
@@ -157,8 +146,7 @@ fn frees_into_a_full_abandoned_span() {
         assert!(reservation::init());
         let class = class_of(1024);
         let all: usize = class.layout().blocks.into();
-        let (span, blocks) = listable_span(class, all - 1);
-        let index = index_of(span);
+        let (span, index, blocks) = listable_span(class, all - 1);
         // SAFETY: held until the word says otherwise; as `Heap::abandon_full` does.
         unsafe {
             (*span).carve(1);
@@ -187,8 +175,8 @@ fn a_free_against_a_destroyed_span() {
     const CLOSED: u32 = TAG | OWNER_CLOSED;
     check(SPANS, |_| {
         assert!(reservation::init());
-        let (span, blocks) = span(CLASS, 2);
-        let (index, block) = (index_of(span), blocks[0]);
+        let (span, index, blocks) = span(CLASS, 2);
+        let block = blocks[0];
         // SAFETY: held.
         unsafe { (*span).own(CLOSED) };
         let other = spawn(move || {

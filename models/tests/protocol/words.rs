@@ -2,11 +2,12 @@
 
 use crate::address_map;
 use crate::block::{Block, Chain};
-use crate::harness::{ALL, Model, Size, check, spawn};
+use crate::harness::{ALL, Model, Size, check, finish, spawn};
 use crate::remote::{Pushed, RemoteWord};
 use crate::reservation;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
+use loom::thread::JoinHandle;
 
 /// With three threads and more.
 const DEEP: Model = Model { preemptions: [Some(4), Some(4)], ..ALL };
@@ -63,17 +64,12 @@ impl Blocks {
         self.claimed(chain.count);
     }
 
-    fn push(&self, i: usize) -> Pushed {
-        // SAFETY: block i is in use, and this thread's to free.
-        unsafe { self.word().push(self.base(), Chain::one(self.block(i)), None) }
-    }
-
-    fn push_two(&self, i: usize) -> Pushed {
+    /// Frees these blocks at once.
+    fn push(&self, blocks: &[usize]) -> Pushed {
         let mut chain = Chain::EMPTY;
-        // SAFETY: both blocks are in use, and this thread's to free.
+        // SAFETY: they are in use, and this thread's to free.
         unsafe {
-            chain.push(self.block(i));
-            chain.push(self.block(i + 1));
+            blocks.iter().for_each(|&i| chain.push(self.block(i)));
             self.word().push(self.base(), chain, None)
         }
     }
@@ -85,9 +81,20 @@ impl Blocks {
         self.returned.with_mut(|n| unsafe { *n += count });
     }
 
+    /// Frees blocks of a full span; whether that claims it.
+    fn push_full(&self, blocks: &[usize]) -> bool {
+        let pushed = self.push(blocks);
+        if pushed == Pushed::Claimed {
+            self.claimed(blocks.len() as u32);
+        } else {
+            assert_eq!(pushed, Pushed::Queued);
+        }
+        pushed == Pushed::Claimed
+    }
+
     /// Frees block `i` of a listed span; whether that was the last one. Then it is unlisted.
     fn push_listed(&self, i: usize, live: u32) -> bool {
-        let empty = self.push(i) == Pushed::ClaimedEmpty;
+        let empty = self.push(&[i]) == Pushed::ClaimedEmpty;
         if empty {
             let mut listed = self.listed.lock().unwrap();
             assert!(*listed);
@@ -107,24 +114,36 @@ impl Blocks {
     }
 }
 
+/// Starts a thread that reaches the span, too.
+fn share<T: Send + 'static>(
+    span: &Arc<Blocks>,
+    body: impl FnOnce(&Blocks) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let span = span.clone();
+    spawn(move || body(&span))
+}
+
+/// How many threads say so.
+fn count(threads: impl IntoIterator<Item = JoinHandle<bool>>) -> usize {
+    finish(threads).into_iter().filter(|&said| said).count()
+}
+
 /// Threads free, one block and two at once, while the owner collects: every block comes back
 /// once, links intact (3). Two threads and the owner; in full a third thread.
 #[test]
 fn pushes_and_a_collecting_holder() {
     check(DEEP, |size| {
         let span = Blocks::new();
-        let [one, two, three] = [(); 3].map(|()| span.clone());
-        let a = spawn(move || assert_eq!(one.push(0), Pushed::Queued));
-        let b = spawn(move || assert_eq!(two.push_two(1), Pushed::Queued));
-        let c =
-            (size == Size::Full).then(|| spawn(move || assert_eq!(three.push(3), Pushed::Queued)));
-        let all = if c.is_some() { 4 } else { 3 };
+        let freed: &[&'static [usize]] =
+            if size == Size::Full { &[&[0], &[1, 2], &[3]] } else { &[&[0], &[1, 2]] };
+        let free = |&blocks: &&'static [usize]| {
+            share(&span, move |span| assert_eq!(span.push(blocks), Pushed::Queued))
+        };
+        let threads: Vec<_> = freed.iter().map(free).collect();
         span.collect();
-        a.join().unwrap();
-        b.join().unwrap();
-        c.into_iter().for_each(|c| c.join().unwrap());
+        finish(threads);
         span.collect();
-        assert_eq!(span.total(), all);
+        assert_eq!(span.total() as usize, freed.concat().len());
     });
 }
 
@@ -135,26 +154,15 @@ fn a_push_and_a_holder_that_lets_go() {
     check(ALL, |size| {
         let span = Blocks::new();
         let others = if size == Size::Full { 2 } else { 1 };
-        let free = |i| {
-            let other = span.clone();
-            spawn(move || {
-                let claimed = other.push(i) == Pushed::Claimed;
-                if claimed {
-                    other.claimed(1);
-                }
-                claimed
-            })
-        };
-        let others: Vec<_> = (0..others).map(free).collect();
-        let count = others.len() as u32;
+        let threads: Vec<_> =
+            (0..others).map(|i| share(&span, move |span| span.push_full(&[i]))).collect();
         let left = span.word().abandon();
         if !left {
             span.collect();
         }
-        let claimed = others.into_iter().map(|t| t.join().unwrap()).filter(|&c| c).count();
-        assert_eq!(usize::from(left), claimed);
+        assert_eq!(usize::from(left), count(threads));
         span.collect();
-        assert_eq!(span.total(), count);
+        assert_eq!(span.total() as usize, others);
     });
 }
 
@@ -165,22 +173,9 @@ fn two_pushes_into_an_abandoned() {
     check(ALL, |_| {
         let span = Blocks::new();
         assert!(span.word().abandon());
-        let other = span.clone();
-        let a = spawn(move || match other.push_two(1) {
-            Pushed::Claimed => {
-                other.claimed(2);
-                true
-            }
-            pushed => {
-                assert_eq!(pushed, Pushed::Queued);
-                false
-            }
-        });
-        let mine = span.push(0) == Pushed::Claimed;
-        if mine {
-            span.claimed(1);
-        }
-        assert_ne!(mine, a.join().unwrap());
+        let other = share(&span, |span| span.push_full(&[1, 2]));
+        let mine = span.push_full(&[0]);
+        assert_ne!(mine, other.join().unwrap());
         span.collect();
         assert_eq!(span.total(), 3);
     });
@@ -194,10 +189,7 @@ fn listing_against_the_last_frees() {
     check(DEEP, |size| {
         let live = if size == Size::Full { 3 } else { 2 };
         let span = Blocks::new();
-        let free = |i| {
-            let span = span.clone();
-            spawn(move || span.push_listed(i, live))
-        };
+        let free = |i| share(&span, move |span| span.push_listed(i, live));
         let others: Vec<_> = (0..live as usize).map(free).collect();
         let mut listed = span.listed.lock().unwrap();
         *listed = true;
@@ -207,8 +199,7 @@ fn listing_against_the_last_frees() {
             span.collect();
         }
         drop(listed);
-        let found = others.into_iter().map(|t| t.join().unwrap()).filter(|&f| f).count();
-        assert_eq!(found + usize::from(!left), 1);
+        assert_eq!(count(others) + usize::from(!left), 1);
         assert_eq!(span.total(), live);
     });
 }
@@ -223,11 +214,8 @@ fn reclaim_against_the_last_free() {
         let span = Blocks::new();
         *span.listed.lock().unwrap() = true;
         assert!(span.word().list(live));
-        assert_eq!(span.push(3), Pushed::Queued);
-        let free = |i| {
-            let span = span.clone();
-            spawn(move || span.push_listed(i, live))
-        };
+        assert_eq!(span.push(&[3]), Pushed::Queued);
+        let free = |i| share(&span, move |span| span.push_listed(i, live));
         let others: Vec<_> = (0..last).map(free).collect();
         let mut listed = span.listed.lock().unwrap();
         let pending = if *listed { span.word().reclaim(span.base()) } else { None };
@@ -237,8 +225,7 @@ fn reclaim_against_the_last_free() {
             span.take(chain);
         }
         drop(listed);
-        let emptied = others.into_iter().map(|t| t.join().unwrap()).filter(|&f| f).count();
-        assert_eq!(emptied + usize::from(reclaimed), 1);
+        assert_eq!(count(others) + usize::from(reclaimed), 1);
         if reclaimed {
             span.collect();
         }
@@ -246,45 +233,33 @@ fn reclaim_against_the_last_free() {
     });
 }
 
-/// What the last owner of a full span wrote is seen by the thread that claims it (1).
-#[test]
-fn the_holders_fields_travel_to_a_claimer() {
-    check(ALL, |_| {
-        let span = Blocks::new();
-        let other = span.clone();
-        let a = spawn(move || {
-            other.claimed(10);
-            if !other.word().abandon() {
-                other.collect();
-            }
-        });
-        if span.push(0) == Pushed::Claimed {
-            span.claimed(1);
+/// The last owner of a span writes and lets go of it, while a block is freed: what it wrote is seen
+/// by the thread whose push is answered with `claim`, and that needs no lock (1).
+fn fields_travel(let_go: fn(&RemoteWord) -> bool, claim: Pushed) {
+    let span = Blocks::new();
+    let owner = share(&span, move |span| {
+        span.claimed(10);
+        if !let_go(span.word()) {
+            span.collect();
         }
-        a.join().unwrap();
-        assert_eq!(span.total(), 11);
     });
+    if span.push(&[0]) == claim {
+        span.claimed(1);
+    }
+    owner.join().unwrap();
+    assert_eq!(span.total(), 11);
 }
 
-/// What the last owner of a listed span wrote is seen by the thread that frees its last block,
-/// and needs no lock for that (1).
+/// Of a full span: by the thread that claims it.
+#[test]
+fn the_holders_fields_travel_to_a_claimer() {
+    check(ALL, |_| fields_travel(RemoteWord::abandon, Pushed::Claimed));
+}
+
+/// Of a listed span: by the thread that frees its last block.
 #[test]
 fn the_holders_fields_travel_to_the_last_free() {
-    check(ALL, |_| {
-        let span = Blocks::new();
-        let other = span.clone();
-        let a = spawn(move || {
-            other.claimed(10);
-            if !other.word().list(1) {
-                other.collect();
-            }
-        });
-        if span.push(0) == Pushed::ClaimedEmpty {
-            span.claimed(1);
-        }
-        a.join().unwrap();
-        assert_eq!(span.total(), 11);
-    });
+    check(ALL, |_| fields_travel(|word| word.list(1), Pushed::ClaimedEmpty));
 }
 
 /// What was written into a block before it was freed happens before whatever its next owner
@@ -293,11 +268,9 @@ fn the_holders_fields_travel_to_the_last_free() {
 fn a_blocks_contents_travel_with_it() {
     check(ALL, |_| {
         let span = Blocks::new();
-        let other = span.clone();
-        let a = spawn(move || {
-            let block = other.block(1);
-            crate::sync::touched(block.wrapping_byte_add(8));
-            other.push(1)
+        let other = share(&span, |span| {
+            crate::sync::touched(span.block(1).wrapping_byte_add(8));
+            span.push(&[1])
         });
         let take = |chain: Chain| {
             if chain.count > 0 {
@@ -305,13 +278,12 @@ fn a_blocks_contents_travel_with_it() {
             }
             chain.count
         };
-        let listed = span.word().list(2);
         let mut got = 0;
-        if listed {
+        if span.word().list(2) {
             got += take(span.word().reclaim(span.base()).expect("two are in use, one is freed"));
         }
         got += take(span.word().collect(span.base()));
-        assert_eq!(a.join().unwrap(), Pushed::Queued);
+        assert_eq!(other.join().unwrap(), Pushed::Queued);
         got += take(span.word().collect(span.base()));
         assert_eq!(got, 1);
     });

@@ -1,15 +1,12 @@
-//! Owns: blocks as the models hold them: with contents, and in a list of all live blocks.
-//! Idea: a block that is handed out twice overlaps another; one that is purged, moved badly or
-//!   written to has other contents when it is looked at.
-//! Never: lets others run but inside the allocator.
-//! Threads: any.
-//! Checked: it is the check.
-//! Story: docs/results/verification.md
+//! Blocks as the models hold them: with contents, and in a list of all live blocks. One that is handed
+//! out twice overlaps another; one that is purged, moved badly or written to has other contents
+//! when it is looked at.
 
 use super::threads;
+use crate::os::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Between marks in larger blocks: no page is without one.
 const STEP: usize = 1021;
@@ -27,6 +24,9 @@ impl Random {
     pub(crate) fn set_seed(seed: u64) {
         SEED.store(seed, Ordering::Relaxed);
     }
+
+    /// The same sequence always.
+    pub(crate) const FIRST: Random = Random(0x9e37_79b9_7f4a_7c15);
 
     /// A sequence for one thread of an execution.
     pub(crate) fn new(thread: u64) -> Random {
@@ -55,10 +55,6 @@ impl Random {
 
 /// Every live block: its address and its usable size.
 static LIVE: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-
-fn live() -> MutexGuard<'static, BTreeMap<usize, usize>> {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A live block and what it was filled with.
 #[derive(Debug)]
@@ -120,7 +116,7 @@ impl Held {
         let usable = unsafe { crate::usable_size(self.block) };
         assert!(usable >= self.size, "{self:?}: {usable} bytes are usable");
         let (start, end) = (self.block.addr(), self.block.addr() + usable);
-        let mut live = live();
+        let mut live = lock(&LIVE);
         if let Some((&at, &bytes)) = live.range(..end).next_back() {
             assert!(at + bytes <= start, "{self:?} overlaps {at:#x} of {bytes} bytes");
         }
@@ -128,7 +124,7 @@ impl Held {
     }
 
     fn exit(&self) {
-        assert!(live().remove(&self.block.addr()).is_some(), "{self:?} is not live");
+        assert!(lock(&LIVE).remove(&self.block.addr()).is_some(), "{self:?} is not live");
     }
 
     fn mark(&self, at: usize) -> u8 {
@@ -205,7 +201,7 @@ pub(crate) struct Bag(Arc<Mutex<Vec<Held>>>);
 impl Bag {
     /// All of them.
     pub(crate) fn all(&self) -> MutexGuard<'_, Vec<Held>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Puts one in.
@@ -213,9 +209,29 @@ impl Bag {
         self.all().push(held);
     }
 
+    /// Allocates so many blocks, and puts in what it gets.
+    pub(crate) fn fill(&self, count: usize, bytes: usize) {
+        (0..count).filter_map(|_| Held::allocate(bytes)).for_each(|held| self.put(held));
+    }
+
+    /// Frees one of so many, and puts the others in.
+    pub(crate) fn pass_on(&self, held: Vec<Held>, of: usize, random: &mut Random) {
+        for held in held {
+            match random.below(of) {
+                0 => held.free(),
+                _ => self.put(held),
+            }
+        }
+    }
+
     /// Takes one out.
     pub(crate) fn take(&self, random: &mut Random) -> Option<Held> {
         random.take(&mut self.all())
+    }
+
+    /// Frees one, if there is one.
+    pub(crate) fn free_one(&self, random: &mut Random) {
+        self.take(random).into_iter().for_each(Held::free);
     }
 
     /// Frees all.

@@ -1,17 +1,15 @@
-//! Owns: the simulated system's memory, and what may be done to each page of it.
-//! Idea: one range of real addresses, handed out from the bottom; a table says of each 4 KiB
-//!   whether it is mapped and how. An illegal call panics; what the kernel refuses is refused,
-//!   and what it rounds is rounded. Outside of Miri the protection is real: a touch of what is
-//!   not accessible ends the run.
-//! Never: lets anybody else run.
-//! Threads: any; one lock.
-//! Checked: it is the check.
-//! Story: docs/results/verification.md
+//! The simulated system's memory: one range of real addresses, handed out from the bottom; a table says
+//! of each 4 KiB whether it is mapped and how. An illegal call panics; what the kernel refuses is
+//! refused, and what it rounds is rounded. Outside of Miri the protection is real: a touch of what
+//! is not accessible ends the run.
+//!
+//! Others may run before and after a call, never during it. It may fail if the model wants that.
 
+use super::threads::{self, point};
+use crate::os::{HUGE_PAGE, Moves, lock};
 use std::ops::Range;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, OnceLock};
 
 /// What the table counts in.
 const UNIT: usize = 4096;
@@ -41,43 +39,68 @@ struct Memory {
 // SAFETY: reached under the lock; the range lives as long as the process.
 unsafe impl Send for Memory {}
 
-static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
-static PAGE: AtomicUsize = AtomicUsize::new(4096);
-static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// What is purged is decommitted, too.
-static DECOMMITS: AtomicBool = AtomicBool::new(false);
+static MEMORY: LazyLock<Mutex<Memory>> = LazyLock::new(|| {
+    let units = vec![Unmapped; SPACE / UNIT];
+    Mutex::new(Memory { base: real::space(), units, moves: 0 })
+});
 
-/// Says that what is purged has to be committed again; before anything else.
-pub(crate) fn decommit() {
-    DECOMMITS.store(true, Ordering::Relaxed);
+/// What can differ from one system to another.
+pub(crate) struct System {
+    /// How large pages are.
+    pub(crate) page: usize,
+    /// How much address space there is.
+    pub(crate) limit: usize,
+    /// What is purged is decommitted, too.
+    pub(crate) decommits: bool,
+}
+
+/// What most models run on.
+pub(crate) const USUAL: System = System { page: 4096, limit: usize::MAX, decommits: false };
+
+static SYSTEM: OnceLock<System> = OnceLock::new();
+
+/// Says what the system is like; the first word counts, and comes before anything else.
+pub(crate) fn configure(system: System) {
+    SYSTEM.get_or_init(|| system);
+}
+
+fn system() -> &'static System {
+    SYSTEM.get_or_init(|| USUAL)
 }
 
 pub(crate) fn purged_is_committed() -> bool {
-    !DECOMMITS.load(Ordering::Relaxed)
-}
-
-/// Says how large pages are, and how much address space there is; before anything else.
-pub(crate) fn configure(page: usize, limit: usize) {
-    PAGE.store(page, Ordering::Relaxed);
-    LIMIT.store(limit, Ordering::Relaxed);
+    !system().decommits
 }
 
 pub(crate) fn page_size() -> usize {
-    PAGE.load(Ordering::Relaxed)
+    system().page
 }
 
-pub(crate) fn limit() -> usize {
-    LIMIT.load(Ordering::Relaxed)
+pub(crate) fn address_space_limit() -> usize {
+    system().limit
 }
 
-fn with<T>(act: impl FnOnce(&mut Memory) -> T) -> T {
-    let mut memory: MutexGuard<Option<Memory>> =
-        MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
-    act(memory.get_or_insert_with(|| Memory {
-        base: real::space(),
-        units: vec![Unmapped; SPACE / UNIT],
-        moves: 0,
-    }))
+/// A call to the system; `failed` is its answer if it fails.
+fn call<T>(failed: T, act: impl FnOnce(&mut Memory) -> T) -> T {
+    point();
+    let answer = if threads::fails() { failed } else { act(&mut lock(&MEMORY)) };
+    point();
+    answer
+}
+
+/// A call that brings pages from one of the states `legal` into another.
+fn change(
+    name: &str,
+    (at, size): (*mut u8, usize),
+    legal: &[State],
+    act: impl FnOnce(&mut Memory, Range<usize>),
+) -> bool {
+    call(false, |memory| {
+        let Some(units) = memory.units(at, size) else { return false };
+        memory.expect(&units, legal, name);
+        act(memory, units);
+        true
+    })
 }
 
 fn to_pages(size: usize) -> usize {
@@ -93,25 +116,22 @@ impl Memory {
     /// The end is rounded up to a page, as the kernel does.
     fn units(&self, at: *mut u8, size: usize) -> Option<Range<usize>> {
         let offset = at.addr().wrapping_sub(self.base.addr());
-        assert!(
-            size > 0 && offset < SPACE && size <= SPACE - offset,
-            "{at:p}+{size:#x} is nowhere"
-        );
+        let inside = offset < SPACE && (1..=SPACE - offset).contains(&size);
+        assert!(inside, "{at:p}+{size:#x} is nowhere");
         let first = offset / UNIT;
         at.addr().is_multiple_of(page_size()).then(|| first..first + to_pages(size) / UNIT)
+    }
+
+    fn are_free(&self, units: Range<usize>) -> bool {
+        self.units.get(units).is_some_and(|units| units.iter().all(|&state| state == Unmapped))
     }
 
     /// Asserts that all pages of a range are in one of the states `legal`.
     fn expect(&self, units: &Range<usize>, legal: &[State], call: &str) {
         for unit in units.clone() {
-            let state = self.units[unit];
-            assert!(
-                legal.contains(&state),
-                "{call} of a page that is {state:?}: {:p} of {:p}..{:p}",
-                self.address(unit),
-                self.address(units.start),
-                self.address(units.end)
-            );
+            let (state, at) = (self.units[unit], self.address(unit));
+            let (first, end) = (self.address(units.start), self.address(units.end));
+            assert!(legal.contains(&state), "{call}, {first:p}..{end:p}: {at:p} is {state:?}");
         }
     }
 
@@ -122,10 +142,7 @@ impl Memory {
 
     /// Room for `size` bytes that nobody uses, above the reservation or, if they are one, there.
     fn find(&self, size: usize) -> Option<Range<usize>> {
-        let (from, count) = match size >= WINDOW {
-            true => (0, size / UNIT),
-            false => (WINDOW / UNIT, to_pages(size) / UNIT),
-        };
+        let (from, count) = (if size < WINDOW { WINDOW / UNIT } else { 0 }, to_pages(size) / UNIT);
         let step = page_size() / UNIT;
         let mut first = from;
         while first + count <= self.units.len() {
@@ -154,7 +171,7 @@ impl Memory {
 }
 
 pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
-    with(|memory| {
+    call(null_mut(), |memory| {
         if size > WINDOW {
             return null_mut();
         }
@@ -171,13 +188,13 @@ pub(crate) fn reserve(hint: *mut u8, size: usize) -> *mut u8 {
 }
 
 pub(crate) fn map(size: usize) -> *mut u8 {
-    with(|memory| memory.map(size, Committed))
+    call(null_mut(), |memory| memory.map(size, Committed))
 }
 
 pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
-    with(|memory| {
+    call(false, |memory| {
         let Some(units) = memory.units(at, size) else { return false };
-        let free = memory.units[units.clone()].iter().all(|&state| state == Unmapped);
+        let free = memory.are_free(units.clone());
         if free {
             memory.set(units, Committed);
         }
@@ -186,62 +203,69 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
 }
 
 pub(crate) fn commit(at: *mut u8, size: usize) -> bool {
-    with(|memory| {
-        let Some(units) = memory.units(at, size) else { return false };
-        memory.expect(&units, &[Reserved, Readable, Committed], "commit");
+    change("commit", (at, size), &[Reserved, Readable, Committed], |memory, units| {
         memory.set(units, Committed);
-        true
     })
 }
 
 pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
-    with(|memory| {
-        let Some(units) = memory.units(at, size) else { return false };
-        memory.expect(&units, &[Reserved], "make_readable");
-        memory.set(units, Readable);
-        true
-    })
+    change("make_readable", (at, size), &[Reserved], |memory, units| memory.set(units, Readable))
 }
 
-pub(crate) fn purge(at: *mut u8, size: usize) -> bool {
-    with(|memory| {
-        let Some(units) = memory.units(at, size) else { return false };
-        // What has been purged may be purged again, with its neighbours.
-        let legal = if purged_is_committed() { &[Committed][..] } else { &[Committed, Reserved] };
-        memory.expect(&units, legal, "purge");
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
+    // What has been purged may be purged again, with its neighbours.
+    let legal = if purged_is_committed() { &[Committed][..] } else { &[Committed, Reserved] };
+    change("purge", (at, size), legal, |memory, units| {
         real::clear(at, units.len() * UNIT);
         if !purged_is_committed() {
             memory.set(units, Reserved);
         }
-        true
     })
 }
 
-pub(crate) fn release(at: *mut u8, size: usize) -> bool {
-    with(|memory| {
-        let Some(units) = memory.units(at, size) else { return false };
-        memory.expect(&units, &[Reserved, Readable, Committed], "release");
-        memory.unmap(units);
-        true
-    })
+/// What was there is gone: it was dead.
+///
+/// # Safety
+/// As for the real one.
+pub(crate) unsafe fn use_huge_page(at: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { purge(at, HUGE_PAGE) };
 }
 
-pub(crate) fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
-    with(|memory| {
+pub(crate) fn allow_huge_pages(_at: *mut u8, size: usize) -> bool {
+    point();
+    size.is_multiple_of(3)
+}
+
+pub(crate) fn is_filled(_at: *mut u8, size: usize) -> bool {
+    point();
+    size.is_multiple_of(32)
+}
+
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
+    change("release", (at, size), &[Reserved, Readable, Committed], Memory::unmap)
+}
+
+/// # Safety
+/// As for the real one: this one checks it.
+pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) -> *mut u8 {
+    call(null_mut(), |memory| {
+        if moves == Moves::Nowhere {
+            return null_mut();
+        }
         let Some(units) = memory.units(at, old) else { return null_mut() };
         memory.expect(&units, &[Committed], "remap");
-        let count = to_pages(new) / UNIT;
-        let end = units.start + count;
-        if count <= units.len() {
-            if end < units.end {
-                memory.unmap(end..units.end);
-            }
+        let end = units.start + to_pages(new) / UNIT;
+        if end <= units.end {
+            memory.unmap(end..units.end);
             return at;
         }
         memory.moves += 1;
-        let behind = memory.units.get(units.end..end);
-        let room = behind.is_some_and(|behind| behind.iter().all(|&state| state == Unmapped));
-        if room && memory.moves.is_multiple_of(2) {
+        if memory.are_free(units.end..end) && memory.moves.is_multiple_of(2) {
             memory.set(units.end..end, Committed);
             return at;
         }
@@ -255,21 +279,19 @@ pub(crate) fn remap(at: *mut u8, old: usize, new: usize) -> *mut u8 {
     })
 }
 
-/// How many bytes of a range are committed.
-pub(crate) fn committed(at: *mut u8, size: usize) -> usize {
-    with(|memory| {
-        let offset = at.addr() - memory.base.addr();
-        let units = &memory.units[offset / UNIT..(offset + size).div_ceil(UNIT)];
-        units.iter().filter(|&&state| state == Committed).count() * UNIT
-    })
+pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
+    let memory = lock(&MEMORY);
+    let first = (at.addr() - memory.base.addr()) / UNIT;
+    for (nth, page) in pages.iter_mut().enumerate() {
+        *page = u8::from(memory.units[first + nth * page_size() / UNIT] == Committed);
+    }
+    true
 }
 
 /// How many bytes are mapped outside of the reservation, in any way.
 pub(crate) fn mapped_above_the_reservation() -> usize {
-    with(|memory| {
-        let units = &memory.units[WINDOW / UNIT..];
-        units.iter().filter(|&&state| state != Unmapped).count() * UNIT
-    })
+    let units = &lock(&MEMORY).units[WINDOW / UNIT..];
+    units.iter().filter(|&&state| state != Unmapped).count() * UNIT
 }
 
 /// The range itself: real pages.

@@ -1,12 +1,9 @@
-//! Owns: how a test runs under Miri: once, in this process, on the system's own threads.
-//! Idea: Miri finds what shuttle cannot: data races, and pointers used beyond their right.
-//! Never: is compiled elsewhere.
-//! Threads: the test's.
-//! Checked: by Miri.
-//! Story: docs/results/verification.md
+//! How a test runs under Miri: once, in this process, on the system's own threads. Miri finds what
+//! shuttle cannot: data races, and pointers used beyond their right.
 
 use super::held::{Held, Random};
-use super::{memory, models, threads};
+use super::memory::{self, System};
+use super::{threads, work};
 
 /// Operations of one thread.
 const OPERATIONS: usize = 150;
@@ -20,14 +17,14 @@ pub(crate) fn explore(name: &str, model: fn()) {
     model();
     threads::leave();
     threads::arrive();
-    models::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
+    work::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
 }
 
 /// Runs one thread.
-pub(crate) fn alone(_name: &str, page: usize, limit: usize, failing: usize) {
-    memory::configure(page, limit);
+pub(crate) fn alone(_name: &str, system: System, failing: usize) {
+    memory::configure(system);
     Random::set_seed(1);
     threads::arrive();
-    models::alone(OPERATIONS, failing);
-    models::nothing_is_left(failing == 0);
+    work::alone(OPERATIONS, failing);
+    work::nothing_is_left(failing == 0);
 }

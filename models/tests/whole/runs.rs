@@ -1,13 +1,9 @@
-//! Owns: how a test becomes many runs, each in a process of its own.
-//! Idea: the allocator's state lives as long as a process: with one for each run, a run is its
-//!   model, its scheduler, its seed and its length, and nothing else.
-//! Never: looks inside.
-//! Threads: the test's; one model at a time in a process.
-//! Checked: the seeds: each is a bug that one of these tests must find.
-//! Story: docs/results/verification.md
+//! How a test becomes many runs, each in a process of its own. The allocator's state lives as long as a
+//! process: so a run is its model, its scheduler, its seed and its length, and nothing else.
 
 use super::held::Random;
-use super::{memory, models, threads};
+use super::memory::{self, System};
+use super::{threads, work};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, Runner};
 use std::process::Command;
@@ -37,60 +33,37 @@ pub(crate) fn explore(name: &'static str, model: fn()) {
         let execution = AtomicU64::new(seed << 32);
         let body = move || {
             Random::set_seed(execution.fetch_add(1, Ordering::Relaxed));
-            if name.starts_with("purged_memory_is_committed_again") {
-                memory::decommit();
-            }
             threads::run_model(model);
-            models::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
+            work::nothing_is_left(!["calls_fail", "mappings_cannot_grow"].contains(&name));
         };
-        match scheduler {
-            "random" => schedule(RandomScheduler::new_from_seed(seed, executions), config, body),
-            _ => schedule(PctScheduler::new_from_seed(seed, PCT_DEPTH, executions), config, body),
-        }
+        let scheduler: Box<dyn Scheduler + Send> = match scheduler {
+            "random" => Box::new(RandomScheduler::new_from_seed(seed, executions)),
+            _ => Box::new(PctScheduler::new_from_seed(seed, PCT_DEPTH, executions)),
+        };
+        Runner::new(scheduler, config).run(body);
     });
 }
 
-fn schedule(
-    scheduler: impl Scheduler + 'static,
-    config: Config,
-    body: impl Fn() + Send + Sync + 'static,
-) {
-    Runner::new(scheduler, config).run(body);
-}
-
-/// Runs one thread on a system in which what is purged has to be committed again. One call of
-/// `failing` fails, or none if that is 0.
-pub(crate) fn alone_and_decommitting(name: &str, failing: usize) {
+/// Runs one thread on such a system. One call of `failing` fails, or none if that is 0.
+pub(crate) fn alone(name: &str, system: System, failing: usize) {
     test(name, &["alone"], OPERATIONS, |_, seed, operations| {
-        memory::decommit();
+        memory::configure(system);
         Random::set_seed(seed);
-        models::alone(operations, failing);
-        models::nothing_is_left(failing == 0);
-    });
-}
-
-/// Runs one thread on a system with pages of so many bytes and so much address space. One call of
-/// `failing` fails, or none if that is 0.
-pub(crate) fn alone(name: &str, page: usize, limit: usize, failing: usize) {
-    test(name, &["alone"], OPERATIONS, |_, seed, operations| {
-        memory::configure(page, limit);
-        Random::set_seed(seed);
-        models::alone(operations, failing);
-        models::nothing_is_left(failing == 0);
+        work::alone(operations, failing);
+        work::nothing_is_left(failing == 0);
     });
 }
 
 /// In a run, runs; else starts one run after the other.
 fn test(name: &str, schedulers: &[&str], length: usize, run: impl FnOnce(&str, u64, usize)) {
     if let Ok(spec) = std::env::var("CAIRN_MODEL") {
-        let mut parts = spec.split(':');
-        let mut part = || parts.next().expect("a scheduler, a seed and a length");
-        let (scheduler, seed, length) = (part(), part(), part());
+        let parts: Vec<_> = spec.split(':').collect();
+        let [scheduler, seed, length] = parts[..] else { panic!("no run: {spec}") };
         let (seed, length) = (seed.parse().expect("a seed"), length.parse().expect("a length"));
         // SAFETY: no preconditions.
         unsafe { libc::alarm(HUNG_AFTER_SECONDS) };
         run(scheduler, seed, length);
-        println!("points: {}", threads::points());
+        println!("points: {}", threads::POINTS.load(Ordering::Relaxed));
         return;
     }
     let seconds = std::env::var("CAIRN_MODEL_SECONDS").ok().and_then(|s| s.parse().ok());
@@ -115,20 +88,14 @@ fn start_run(name: &str, spec: &str) -> u64 {
     command.args(["--exact", name, "--nocapture", "--test-threads", "1"]);
     command.env("CAIRN_MODEL", spec).env("RUST_BACKTRACE", "0");
     let output = command.output().expect("this program starts");
-    let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
         "{}\n{}\nTo repeat it:\nCAIRN_MODEL={spec} cargo test -p cairn-models --test whole -- --exact {} --nocapture",
         output.status,
-        end_of(&String::from_utf8_lossy(&output.stderr)),
+        String::from_utf8_lossy(&output.stderr),
         name,
     );
+    let said = String::from_utf8_lossy(&output.stdout);
     let points = said.lines().find_map(|line| line.split_once("points: "));
     points.expect("the run says how many points").1.parse().expect("a number")
-}
-
-/// The last lines of a text: enough to see what has happened.
-fn end_of(text: &str) -> String {
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(30)..].join("\n")
 }

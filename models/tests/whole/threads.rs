@@ -1,19 +1,16 @@
-//! Owns: the simulated system's threads: who runs when, who sleeps, who leaves, what a fork is;
-//!   the clock; the failures.
-//! Idea: shuttle switches threads at each `point`. A fork is a real one: the child has every
-//!   thread's half-done work in its memory, and only the thread that forked goes on.
-//! Never: holds its locks over a point.
-//! Threads: the model's, one at a time; under Miri, and without a model, the real ones.
-//! Checked: a model whose threads all sleep has ended: shuttle says so.
-//! Story: docs/results/verification.md
+//! The simulated system's threads: who runs when, who sleeps, who leaves; the clock; the failures.
+//! Shuttle switches threads at each `point`; no lock is held over one. A fork is a real one: the
+//! child has every thread's half-done work in its memory, and only the thread that forked goes on.
+//! Under Miri, and without a model, threads are real ones.
 
+use super::held::Random;
+use crate::os::{ForkHandlers, Own, lock, thread_token};
 use crate::sync::AtomicU32;
-pub(crate) use std::ffi::c_void;
 #[cfg(not(miri))]
 use std::panic::AssertUnwindSafe;
-use std::ptr::{from_ref, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ptr::from_ref;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(not(miri))]
 use shuttle::thread;
@@ -22,37 +19,19 @@ use std::thread;
 
 pub(crate) use thread::JoinHandle;
 
-/// What a thread has of its own.
-struct Thread {
-    /// Its heap; null until it has one.
-    slot: AtomicPtr<c_void>,
-    /// What it has stored under the key.
-    specific: AtomicPtr<c_void>,
-}
-
-impl Thread {
-    const fn new() -> Thread {
-        Thread { slot: AtomicPtr::new(null_mut()), specific: AtomicPtr::new(null_mut()) }
-    }
-}
-
 /// Threads of one model, at most.
 const THREADS: usize = 64;
 
-static MODEL: [Thread; THREADS] = [const { Thread::new() }; THREADS];
+static MODEL: [Own; THREADS] = [const { Own::new() }; THREADS];
 
 std::thread_local! {
-    static REAL: Thread = const { Thread::new() };
+    static REAL: Own = const { Own::new() };
 }
 
 /// A model runs.
 static RUNNING: AtomicBool = AtomicBool::new(false);
 /// It runs in a forked child, in which there is one thread.
 static ALONE: AtomicBool = AtomicBool::new(false);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Others may run now.
 #[cfg(not(miri))]
@@ -65,12 +44,8 @@ pub(crate) fn point() {
     }
 }
 
-static POINTS: AtomicU64 = AtomicU64::new(0);
-
 /// How many points there have been.
-pub(crate) fn points() -> u64 {
-    POINTS.load(Ordering::Relaxed)
-}
+pub(crate) static POINTS: AtomicU64 = AtomicU64::new(0);
 
 /// Nothing to do: others should run.
 pub(crate) fn pause() {
@@ -81,54 +56,22 @@ pub(crate) fn pause() {
 #[cfg(miri)]
 pub(crate) fn point() {}
 
-#[cfg(not(miri))]
-fn number() -> Option<usize> {
-    RUNNING.load(Ordering::Relaxed).then(|| shuttle::current::me().into())
-}
-
-#[cfg(miri)]
-fn number() -> Option<usize> {
-    None
-}
-
-fn with_own<T>(act: impl FnOnce(&Thread) -> T) -> T {
-    match number() {
-        Some(number) => act(&MODEL[number]),
-        None => REAL.with(act),
+/// What the calling thread has of its own.
+pub(crate) fn with_own<T>(act: impl FnOnce(&Own) -> T) -> T {
+    #[cfg(not(miri))]
+    if RUNNING.load(Ordering::Relaxed) {
+        return act(&MODEL[usize::from(shuttle::current::me())]);
     }
-}
-
-/// A number that no other thread has, and not 0.
-pub(crate) fn token() -> usize {
-    with_own(|own| from_ref(own).addr())
-}
-
-pub(crate) fn slot() -> *mut c_void {
-    with_own(|own| own.slot.load(Ordering::Relaxed))
-}
-
-pub(crate) fn set_slot(heap: *mut c_void) {
-    with_own(|own| own.slot.store(heap, Ordering::Relaxed));
+    REAL.with(act)
 }
 
 /// Begins a thread that has nothing yet.
 pub(crate) fn arrive() {
-    with_own(|own| {
-        own.slot.store(null_mut(), Ordering::Relaxed);
-        own.specific.store(null_mut(), Ordering::Relaxed);
-    });
+    with_own(Own::clear);
 }
 
 /// Ends it, as far as the allocator hears of it.
-pub(crate) fn leave() {
-    let value = with_own(|own| own.specific.swap(null_mut(), Ordering::Relaxed));
-    let destructor = *lock(&DESTRUCTOR);
-    if let Some(destructor) = destructor
-        && !value.is_null()
-    {
-        destructor(value);
-    }
-}
+pub(crate) use crate::os::end_thread as leave;
 
 /// Starts a thread.
 pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
@@ -150,30 +93,6 @@ pub(crate) fn run_model(first: impl FnOnce()) {
     // What is looked at afterwards is not raced for.
     RUNNING.store(false, Ordering::Relaxed);
     arrive();
-}
-
-static DESTRUCTOR: Mutex<Option<extern "C" fn(*mut c_void)>> = Mutex::new(None);
-
-pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
-    *lock(&DESTRUCTOR) = Some(end);
-    Some(0)
-}
-
-pub(crate) fn set_thread_value(_key: u32, value: *const c_void) -> bool {
-    with_own(|own| own.specific.store(value.cast_mut(), Ordering::Relaxed));
-    true
-}
-
-pub(crate) fn thread_value(_key: u32) -> *mut c_void {
-    with_own(|own| own.specific.load(Ordering::Relaxed))
-}
-
-/// What the allocator wants to be called at a fork.
-#[derive(Clone, Copy)]
-pub(crate) struct ForkHandlers {
-    pub(crate) prepare: Option<unsafe extern "C" fn()>,
-    pub(crate) parent: Option<unsafe extern "C" fn()>,
-    pub(crate) child: Option<unsafe extern "C" fn()>,
 }
 
 static HANDLERS: Mutex<ForkHandlers> =
@@ -231,7 +150,7 @@ static SLEEPERS: Mutex<Vec<Sleeper>> = Mutex::new(Vec::new());
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     assert!(!ALONE.load(Ordering::Relaxed), "a lock is held in a forked child");
     point();
-    let token = token();
+    let token = thread_token();
     {
         let mut sleepers = lock(&SLEEPERS);
         if word.at_once().load(Ordering::SeqCst) != expected {
@@ -266,12 +185,7 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 /// One call of how many fails; 0: none.
-static FAILING: AtomicUsize = AtomicUsize::new(0);
-
-/// Makes one call of `of` fail from now on; 0: none.
-pub(crate) fn set_failing(of: usize) {
-    FAILING.store(of, Ordering::Relaxed);
-}
+pub(crate) static FAILING: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether calls may fail.
 pub(crate) fn may_fail() -> bool {
@@ -280,27 +194,7 @@ pub(crate) fn may_fail() -> bool {
 
 /// Whether this call is to fail.
 pub(crate) fn fails() -> bool {
-    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    static RANDOM: Mutex<Random> = Mutex::new(Random::FIRST);
     let of = FAILING.load(Ordering::Relaxed);
-    if of == 0 {
-        return false;
-    }
-    let mut x = STATE.load(Ordering::Relaxed);
-    x ^= x << 13;
-    x ^= x >> 7;
-    x ^= x << 17;
-    STATE.store(x, Ordering::Relaxed);
-    ((x >> 20) as usize).is_multiple_of(of)
-}
-
-static SAID: Mutex<String> = Mutex::new(String::new());
-
-/// What the allocator writes to standard error.
-pub(crate) fn say(bytes: &[u8]) {
-    *lock(&SAID) = String::from_utf8_lossy(bytes).into_owned();
-}
-
-/// What it has written last.
-pub(crate) fn said() -> String {
-    lock(&SAID).clone()
+    of > 0 && lock(&RANDOM).below(of) == 0
 }

@@ -1,14 +1,13 @@
 //! A system for models: one reservation of zeroed memory, futexes that loom schedules, and one key with
 //! a destructor. Nobody forks.
 
-mod absent;
+mod shared;
 
-pub use absent::*;
+pub use shared::*;
 
 use crate::sync::{AtomicU32, touched};
 use core::ptr::null_mut;
 use loom::thread::{Thread, current, park};
-use core::ffi::c_void;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
@@ -23,7 +22,11 @@ thread_local! {
 }
 
 loom::thread_local! {
-    static TOKEN: Box<u64> = Box::new(0);
+    static OWN: Own = Own::new();
+}
+
+pub(crate) fn with_own<T>(act: impl FnOnce(&Own) -> T) -> T {
+    OWN.with(act)
 }
 
 /// Begins an execution: all memory is zero, and nobody sleeps.
@@ -59,18 +62,7 @@ pub(crate) fn make_readable(_: *mut u8, _: usize) -> bool {
     true
 }
 
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
-
 pub(crate) fn purged_is_committed() -> bool {
-    true
-}
-
-/// There is nothing to switch off.
-pub static HUGE_PAGES: () = ();
-
-pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
-
-pub(crate) fn wants_huge_pages() -> bool {
     true
 }
 
@@ -131,70 +123,6 @@ pub(crate) fn now_ms() -> u64 {
     1
 }
 
-pub(crate) fn now_ns() -> u64 {
-    1
-}
-
-pub(crate) fn seed() -> usize {
-    0
-}
-
-/// There is no `errno` to keep.
-pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
-    call()
-}
-
-/// A number that tells the calling thread from all others.
-pub(crate) fn thread_token() -> usize {
-    TOKEN.with(|token| (&raw const **token).addr())
-}
-
-/// There is one process.
-pub(crate) fn process_id() -> u32 {
-    1
-}
-
-thread_local! {
-    /// One thread of the system's runs all of a model.
-    static END: Cell<Option<extern "C" fn(*mut c_void)>> = const { Cell::new(None) };
-}
-
-loom::thread_local! {
-    static VALUE: Cell<*mut c_void> = Cell::new(null_mut());
-}
-
-pub(crate) const STATIC_KEYS: u32 = 32;
-
-pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
-    END.set(Some(end));
-    Some(0)
-}
-
-pub(crate) fn thread_value(_: u32) -> *mut c_void {
-    VALUE.with(Cell::get)
-}
-
-pub(crate) fn set_thread_value(_: u32, value: *const c_void) -> bool {
-    VALUE.with(|place| place.set(value.cast_mut()));
-    true
-}
-
-/// The calling thread ends.
-pub(crate) fn end_thread() {
-    let value = VALUE.with(|place| place.replace(null_mut()));
-    if let Some(end) = END.get()
-        && !value.is_null()
-    {
-        end(value);
-    }
-}
-
-pub(crate) struct ForkHandlers {
-    pub(crate) prepare: Option<unsafe extern "C" fn()>,
-    pub(crate) parent: Option<unsafe extern "C" fn()>,
-    pub(crate) child: Option<unsafe extern "C" fn()>,
-}
-
 pub(crate) fn on_fork(_: ForkHandlers) -> bool {
     true
 }
@@ -218,12 +146,4 @@ pub(crate) fn wake(word: &AtomicU32) {
     if let Some(sleeper) = sleeper {
         sleeper.unpark();
     }
-}
-
-pub(crate) fn write_stderr(bytes: &[u8]) {
-    eprint!("{}", String::from_utf8_lossy(bytes));
-}
-
-pub(crate) fn abort() -> ! {
-    panic!("the allocator has ended the process")
 }

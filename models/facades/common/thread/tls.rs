@@ -1,0 +1,17 @@
+//! What leads to a thread's heap. A model's threads share one thread of the system's: the slot is the
+//! model's.
+
+use super::EMPTY;
+use crate::heap::Heap;
+use crate::os;
+
+/// The calling thread's heap, or a stand-in.
+pub(crate) fn get() -> *mut Heap {
+    let heap = os::own_heap();
+    if heap.is_null() { (&raw const EMPTY.heap).cast_mut() } else { heap }
+}
+
+/// Makes `heap` the calling thread's.
+pub(super) fn set(heap: *mut Heap) {
+    os::set_own_heap(heap);
+}
