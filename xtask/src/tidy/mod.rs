@@ -65,11 +65,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     check_dependencies(&shell, &mut report)?;
     check_words(&shell, &mut report)?;
     documents::check(&files(&shell, &DOCUMENTS)?, &mut report)?;
-    let code = core.iter().map(|source| source.code.len()).sum();
+    let code: usize = core.iter().map(|source| source.code.len()).sum();
     let is_hot = |source: &&Source| HOT.contains(&source.room());
     let hot = core.iter().filter(is_hot).map(|source| source.code.len()).sum();
     report.budget("the hot core", hot, HOT_CODE_LINES);
-    report.budget(CORE, code, CORE_CODE_LINES);
+    if code > CORE_CODE_LINES {
+        report.lines.push(format!("{CORE}: warning — {code} lines, aim at {CORE_CODE_LINES}"));
+    }
     if args.count {
         for source in &core {
             println!("{:>5} {:>5}  {}", source.code.len(), source.lines, source.path);
