@@ -140,12 +140,14 @@ fn closed_heaps() {
                     bag.free_one(random);
                     Held::allocate(small(random)).into_iter().for_each(Held::free);
                 }
-                finish(others);
                 if random.below(3) == 0 {
+                    // They go on freeing meanwhile.
                     drop(attached);
                     drop(heap);
+                    finish(others);
                     bag.empty();
                 } else {
+                    finish(others);
                     std::mem::take(&mut *bag.all()).into_iter().for_each(|held| _ = held.forget());
                     drop(attached);
                     // SAFETY: nobody has a block of it any more.

@@ -149,7 +149,7 @@ impl Drop for Attached<'_> {
 }
 
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
-/// destroyed: it is home before this returns. False, and nothing is done, if the heap has been destroyed.
+/// destroyed: it is home before this returns. False, and nothing is done, if the span is not that heap's any more.
 ///
 /// # Safety
 /// `p` starts a block of a span of `class` with that owner, in use as far as the caller can tell, and the

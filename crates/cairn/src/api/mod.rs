@@ -216,12 +216,12 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         return unsafe { deallocate_large(p, call) };
     };
     if owner & OWNER_CLOSED != 0 {
-        // SAFETY: the block is the caller's to free, and of that heap.
-        let is_home = unsafe { closed::deallocate(p, class, owner) };
-        if !is_home {
-            bad_pointer(call, p);
-        }
-        return;
+        // SAFETY: the block is the caller's to free, and of that heap, or of what has become of it.
+        return unsafe {
+            if !closed::deallocate(p, class, owner) {
+                deallocate_elsewhere(p, call);
+            }
+        };
     }
     let (heap, layout, is_abandoned) = (thread::heap(), class.layout(), owner == OWNER_ABANDONED);
     let least =

@@ -10,6 +10,8 @@ use crate::remote::Pushed;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, class_of};
 use crate::sync::Ordering;
 use crate::{Attached, ClosedHeap, Stats, allocate, check, purge, reallocate, thread, usable_size};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
 /// Of all kinds: spans of each length, a run, a mapping.
@@ -104,6 +106,35 @@ fn what_is_in_use_of_a_dropped_heap_lives_on() {
         purge();
         check();
         assert_eq!(in_use(), before);
+    });
+}
+
+/// Others free its blocks while a heap is dropped: each comes back once, to the heap or to nobody.
+#[test]
+fn blocks_come_home_while_their_heap_goes() {
+    alone(|| {
+        free(allocate(64));
+        let other = Other::new();
+        for round in 0..2000 {
+            let mut heap = new();
+            let size = [64, 1000, 60_000][round % 3];
+            let held = blocks(&mut heap.attach(), size, 40);
+            let go = Arc::new(AtomicBool::new(false));
+            let wait = go.clone();
+            other.begins(move || {
+                while !wait.load(Ordering::Acquire) {}
+                held.into_iter().for_each(free);
+            });
+            go.store(true, Ordering::Release);
+            drop(heap);
+            other.does(|| ());
+            check();
+        }
+        other.does(purge);
+        other.leaves();
+        purge();
+        check();
+        assert_eq!(Stats::take().spans.bytes, 0);
     });
 }
 
