@@ -228,10 +228,12 @@ const AT_SIGNAL: [(&str, &str); 2] = [STATS, ("CAIRN_STATS_AT_SIGNAL", "1")];
 /// Starts the command and waits until it says that it is ready, if it is one that does.
 fn started(mut command: Command, says: bool) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    // SAFETY: between fork and exec only the async-signal-safe `alarm` is called.
+    // SAFETY: between fork and exec only the async-signal-safe `alarm` and `signal` are called.
     unsafe {
         command.pre_exec(|| {
             libc::alarm(300);
+            // A shell's background commands ignore it.
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
             Ok(())
         });
     }
