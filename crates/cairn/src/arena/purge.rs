@@ -116,17 +116,22 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
             len = (dirty << (63 - top)).leading_ones() as usize;
             index += top + 1 - len;
         }
+        let were_dirty = arena.dirty_among(index, len);
         let (dirty, _) = arena.remove(index, len);
         drop(arena);
         // SAFETY: slices that have been free, and that nobody else can take now.
         let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
         arena = ARENA.lock();
-        arena.put(index, len, if clean { Memory::Clean } else { Memory::Written });
         if clean {
+            arena.put(index, len, Memory::Clean);
             arena.purged += dirty as u64;
             done += dirty;
         } else {
-            // Locked memory, say: what is below it may go.
+            // Locked memory, say: what is below it may go. What was clean is so still: it may be no memory.
+            for nth in 0..len {
+                let dirty = were_dirty >> nth & 1 != 0;
+                arena.put(index + nth, 1, if dirty { Memory::Written } else { Memory::Clean });
+            }
             end = chunk;
             refused += 1;
             if refused == REFUSALS {
@@ -148,6 +153,16 @@ fn purgeable(b: &ChunkBits) -> u64 {
 }
 
 impl Arena {
+    /// Which of up to 128 slices are dirty, a bit each.
+    fn dirty_among(&self, index: usize, slices: usize) -> u128 {
+        const _: () = assert!(HUGE_SLICES <= 128);
+        let is_dirty = |nth: &usize| {
+            let slice = index + nth;
+            self.bits(slice / CHUNK_SLICES).dirty >> (slice % CHUNK_SLICES) & 1 != 0
+        };
+        (0..slices).filter(is_dirty).fold(0, |bits, nth| bits | 1 << nth)
+    }
+
     fn tick(&mut self, now_ms: u64) -> bool {
         let next = (now_ms as usize).saturating_add(purge_delay_ms());
         NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
