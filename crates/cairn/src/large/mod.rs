@@ -361,13 +361,9 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
         if !new.is_null() {
-            // SAFETY: both blocks are the caller's, and as long. A heap lives as long as its blocks.
-            unsafe {
-                new.copy_from_nonoverlapping(p, usable);
-                if let Some(owned) = large.link.of().as_ref() {
-                    owned::own(owned, new);
-                }
-            }
+            // SAFETY: both blocks are the caller's, and as long.
+            unsafe { new.copy_from_nonoverlapping(p, usable) };
+            owned::inherit(large, new);
             free(p);
             grown(usable);
             return Some(new);

@@ -1,7 +1,7 @@
 //! Owns: which large blocks belong to a closed heap.
 //! Idea: runs stand in a list of their heap's, by links in their metadata; the few mappings say whose they are.
 //! Never: looks inside a heap.
-//! Threads: any; one lock, inside which nothing else is taken.
+//! Threads: any; one lock, inside which that of the mappings is taken.
 //! Checked: tests/closed.rs.
 //! Story: docs/design/closed-heaps.md
 
@@ -12,7 +12,7 @@ use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::{from_ref, null_mut};
 
 // Invariants, under the lock
-//  1. A run that belongs to a heap stands in the list of that heap, `owned.of`. All others have none.
+//  1. A run that belongs to a heap stands in the list of that heap, `link.of`. All others have none.
 //  2. `mappings` is how many mappings have said that they belong to the heap; fewer may be left.
 
 /// A closed heap's large blocks. It is what they say they belong to, and so does not move.
@@ -56,8 +56,25 @@ pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Alloca
     got
 }
 
+/// Makes the mapping's block at `p` the heap's that `large` belongs to, if any. Its heap may go meanwhile: under
+/// the lock either `large` has none any more, or the heap finds the mapping.
+pub(super) fn inherit(large: &Large, p: *mut u8) {
+    if large.link.is_owned() {
+        let _held = OWNED.lock();
+        // SAFETY: a list that is there while a block says so, under the lock.
+        if let Some(owned) = unsafe { large.link.of().as_ref() } {
+            own_mapping(owned, p);
+        }
+    }
+}
+
+fn own_mapping(owned: &Owned, p: *mut u8) {
+    owned.mappings.fetch_add(1, Ordering::Relaxed);
+    mapping::set_owner(p, from_ref(owned));
+}
+
 /// Makes the block at `p`, which belongs to nobody and is nobody else's to use, a heap's; null is fine.
-pub(super) fn own(owned: &Owned, p: *mut u8) {
+fn own(owned: &Owned, p: *mut u8) {
     if p.is_null() {
         return;
     }
@@ -67,8 +84,7 @@ pub(super) fn own(owned: &Owned, p: *mut u8) {
         // SAFETY: a live block's slot.
         insert(owned, unsafe { &*large });
     } else {
-        owned.mappings.fetch_add(1, Ordering::Relaxed);
-        mapping::set_owner(p, from_ref(owned));
+        own_mapping(owned, p);
     }
 }
 
@@ -91,6 +107,11 @@ pub(super) fn remove(large: &Large) {
         return;
     }
     let _held = OWNED.lock();
+    unlink(large);
+}
+
+/// The same under the lock: somebody else may have taken it out.
+fn unlink(large: &Large) {
     // SAFETY: a list that is there while a block says so, under the lock; members, or null.
     unsafe {
         let Some(owned) = large.link.of().as_ref() else { return };
@@ -127,9 +148,11 @@ pub(crate) fn destroy(owned: &Owned) {
 
 /// Takes a run out of a heap's list: its block.
 fn take_first(owned: &Owned) -> Option<*mut u8> {
+    // What is first may be freed, and be another heap's block, as soon as the lock is not held.
+    let _held = OWNED.lock();
     // SAFETY: a member, or null; slots are never unmapped.
     let large = unsafe { owned.first.load(Ordering::Relaxed).as_ref() }?;
-    remove(large);
+    unlink(large);
     Some(large.run().0)
 }
 
