@@ -61,7 +61,7 @@ static void far_alignments(void)
 }
 
 /* A heap that has shrunk gives back what it does not need, also if all that happens then is a loop over
- * one large block. */
+ * one block, large or small. */
 static void loop_gives_back(size_t size)
 {
     enum { BLOCKS = 200 * 1024 };

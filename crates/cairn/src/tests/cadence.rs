@@ -15,7 +15,7 @@ fn slow_ticks() -> u32 {
     unsafe { (*thread::heap()).slow_ticks() }
 }
 
-/// Pairs of malloc and free of `class` until the next slow tick; `held` others are in use meanwhile.
+/// Pairs of malloc and free of `size` until the next slow tick; `held` others are in use meanwhile.
 fn pairs_to_a_tick(size: usize, held: usize) -> usize {
     let held = heaps::blocks(size, held);
     let before = slow_ticks();
