@@ -5,7 +5,7 @@
 //! Checked: loom models of the word's states; the stress tests.
 //! Story: docs/design/remote-frees.md
 
-use crate::address_map;
+use crate::address_map::{self, OWNER_ABANDONED};
 use crate::block::Chain;
 use crate::os::Lock;
 use crate::size_class::{CLASS_COUNT, SizeClass};
@@ -145,10 +145,10 @@ pub(crate) fn settle_in_child() {
         }
         let mut spans = abandoned.spans.lock();
         *spans = SpanList::EMPTY;
-        for (index, _, _) in address_map::heads().filter(|&(_, _, of)| of == class) {
+        let abandoned_ones = (OWNER_ABANDONED, class);
+        for (index, ..) in address_map::heads().filter(|head| (head.1, head.2) == abandoned_ones) {
             // SAFETY: a span's slices are committed.
-            let is_listed = unsafe { address_map::remote_word(index) }.listed_live().is_some();
-            if is_listed && address_map::descriptor_at(index).is_abandoned() {
+            if unsafe { address_map::remote_word(index) }.listed_live().is_some() {
                 // SAFETY: a listed span of this class, in no list any more; the lock is held.
                 unsafe { spans.push_front(address_map::slot(index).cast()) };
             }

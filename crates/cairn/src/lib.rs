@@ -82,12 +82,14 @@ mod address_map;
 mod api;
 mod arena;
 mod closed;
+mod crowd;
 mod heap;
 mod large;
 mod os;
 mod outside;
 mod pool;
 mod reservation;
+mod sampling;
 mod size_class;
 mod span;
 mod stats;
@@ -97,19 +99,19 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed,
-    allocate_zeroed_aligned, allocate_zeroed_or, base, check, deallocate, deallocate_named, purge,
-    reallocate, reallocate_aligned, usable_size,
+    allocate_zeroed_aligned, allocate_zeroed_or, base, deallocate, deallocate_named, reallocate,
+    reallocate_aligned, usable_size,
 };
 
 pub use closed::{Attached, ClosedHeap};
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
-pub use heap::Told;
 pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
-pub use pool::tick;
+pub use pool::{check, tick};
+pub use sampling::Told;
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{sample_every, see_forks, start_purge_thread};
+pub use thread::{purge, sample_every, see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

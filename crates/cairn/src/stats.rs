@@ -8,11 +8,13 @@
 //! Story: docs/design/accounting.md
 
 use crate::address_map::{self, OWNER_LARGE};
-use crate::heap::Heap;
+use crate::block::{Block, Caches};
+use crate::heap::{Heap, is_block_of};
 use crate::pool;
 use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
+use crate::sync::Ordering;
 use crate::{arena, large, os};
 
 /// Bytes, and those of them that have memory behind them.
@@ -152,7 +154,7 @@ impl Stats {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }
         if resident {
-            stats.metadata.resident += address_map::written_descriptors();
+            stats.metadata.resident += written_descriptors();
         }
         stats.metadata.bytes = stats.metadata.resident;
         let counts = arena::counts();
@@ -203,7 +205,7 @@ impl Stats {
             }
             for (class, row) in SizeClass::all().zip(&mut self.classes) {
                 // SAFETY: heaps are never unmapped; the lists may be changing.
-                let cached = unsafe { Heap::peek(heap, class) }.min(row.in_use);
+                let cached = unsafe { peek_cache(heap, class) }.min(row.in_use);
                 row.cached += cached;
                 row.in_use -= cached;
             }
@@ -228,4 +230,40 @@ impl Stats {
     pub fn allocated(&self) -> usize {
         self.sum(|row| row.in_use) + self.large.bytes + self.mappings.bytes
     }
+}
+
+/// How many blocks the cache of `class` holds, read from outside while its thread may be
+/// at work: nothing is followed that is not a block of the class.
+///
+/// # Safety
+/// `this` is a heap that has been made.
+pub(crate) unsafe fn peek_cache(this: *const Heap, class: SizeClass) -> usize {
+    // SAFETY: heaps, slots and committed slices are never unmapped; each link is verified before
+    // it is followed. Volatile, and plain for the thread: as an atomic the link would be no
+    // dearer, but a block that has been handed out meanwhile is the program's.
+    unsafe {
+        let mut at = Caches::peek(&raw const (*this).caches, class);
+        let layout = class.layout();
+        let most = usize::from(layout.blocks) + layout.cache_blocks() as usize;
+        let mut count = 0;
+        while count < most && is_block_of(class, at) {
+            count += 1;
+            at = Block::peek_next(at);
+        }
+        count
+    }
+}
+
+/// Bytes of the pages of descriptors that have been written; a look at others finds the one page of zeros.
+fn written_descriptors() -> usize {
+    let page = os::page_size();
+    let (mut count, mut last) = (0, 0);
+    for index in 0..address_map::described() {
+        let d = address_map::descriptor_at(index);
+        let at = core::ptr::from_ref(d).addr() & !(page - 1);
+        if at != last && !d.slot.load(Ordering::Relaxed).is_null() {
+            (count, last) = (count + 1, at);
+        }
+    }
+    count * page
 }

@@ -41,7 +41,7 @@ pub(crate) const HINTS: Quiet = &[
     ("arena/mod.rs", "usize"),
     ("heap/upkeep.rs", "usize"),
     ("pool/mod.rs", "usize"),
-    ("heap/crowd.rs", "usize"),
+    ("crowd.rs", "usize"),
     ("address_map.rs", "*mut protocol::address_map::Slot"),
 ];
 

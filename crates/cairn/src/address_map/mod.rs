@@ -7,7 +7,6 @@
 //! Checked: const assertions here; layout asserted in `init`.
 //! Story: docs/design/layout.md
 
-use crate::os;
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SLICE_SHIFT, SizeClass};
 use crate::sync::{Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds};
@@ -78,11 +77,6 @@ impl Descriptor {
     pub(crate) fn class(&self) -> SizeClass {
         // SAFETY: only the numbers of classes are ever stored there.
         unsafe { SizeClass::from_number(self.class.load(Ordering::Relaxed)) }
-    }
-
-    /// Whether it says that there is a span that nobody owns.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) == OWNER_ABANDONED
     }
 
     /// The span's class, and a number that has no bit of the class's mask exactly if `p`, any value
@@ -421,13 +415,13 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
 /// The first slices of the spans and large blocks there are: (index, owner, class); the class of a
 /// large block is 0, whose spans have one slice.
 pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    heads_from(first_slice())
+    heads_from(0)
 }
 
 /// The same from slice `next` on.
 pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
     core::iter::from_fn(move || {
-        while next < MAP.described.load(Ordering::Acquire) {
+        while next < described() {
             let (index, d) = (next, descriptor_at(next));
             let owner = d.owner.load(Ordering::Relaxed);
             let class = d.class();
@@ -444,29 +438,16 @@ pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, S
     })
 }
 
-/// Bytes of the pages of descriptors that have been written; a look at others finds the one page of zeros.
-pub(crate) fn written_descriptors() -> usize {
-    let page = os::page_size();
-    let (mut count, mut last) = (0, 0);
-    for index in first_slice()..MAP.described.load(Ordering::Acquire) {
-        let d = descriptor_at(index);
-        let at = core::ptr::from_ref(d).addr() & !(page - 1);
-        if at != last && !d.slot.load(Ordering::Relaxed).is_null() {
-            (count, last) = (count + 1, at);
-        }
-    }
-    count * page
+/// The end of the slices that have been described.
+#[inline]
+pub(crate) fn described() -> usize {
+    MAP.described.load(Ordering::Acquire)
 }
 
 /// Slices with memory and metadata behind them, counted from the reservation's base.
 #[inline]
 pub(crate) fn committed() -> usize {
     MAP.committed.load(Ordering::Acquire)
-}
-
-/// The first slice.
-pub(crate) const fn first_slice() -> usize {
-    0
 }
 
 /// All slices that there can ever be.

@@ -5,7 +5,6 @@
 //! Checked: oracle tests; misuse tests of the C layer.
 //! Story: docs/design/layout.md
 
-use super::bad_pointer;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::sync::Ordering;
 use crate::{large, os};
@@ -57,7 +56,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
         return large::mapping_base(p);
     }
     let index = address_map::slice_of(p);
-    if index < address_map::first_slice() || index >= address_map::committed() {
+    if index >= address_map::committed() {
         return None;
     }
     let d = address_map::descriptor(p);
@@ -72,4 +71,17 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     let offset = p.addr().checked_sub(first.addr())?;
     let size = layout.size as usize;
     Some((first.wrapping_add(offset / size * size), size))
+}
+
+/// Says what is wrong with `p` and aborts.
+#[cold]
+#[inline(never)]
+pub(super) fn bad_pointer(call: &str, p: *mut u8) -> ! {
+    let reason = match base(p) {
+        Some(block) if block.addr() == p.addr() => "the block is being freed twice",
+        Some(_) => "the pointer is inside a block, not at its start",
+        None if address_map::contains(p) => "no block is here: freed already, or never allocated",
+        None => "the pointer is not from this allocator",
+    };
+    os::fatal(call, p, reason)
 }

@@ -9,20 +9,20 @@ mod lookup;
 mod resize;
 mod zeroed;
 
+use lookup::bad_pointer;
 pub use lookup::{base, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED, OWNER_LARGE};
 use crate::block::Caches;
-use crate::heap::{self, Heap};
+use crate::heap::Heap;
 use crate::large::{self, Freers};
-use crate::os::{self, fatal};
-use crate::pool;
+use crate::os;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{arena, closed, thread};
+use crate::{closed, crowd, thread};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -246,7 +246,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
 unsafe fn deallocate_large(p: *mut u8, call: &str) {
     os::notice_fork();
     let heap = thread::heap();
-    let heaps = heap::in_use();
+    let heaps = crowd::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
     let most = LARGE_CACHE_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
@@ -265,32 +265,4 @@ fn free_large(p: *mut u8) -> bool {
         return large::free_mapping(p);
     }
     address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
-}
-
-/// Says what is wrong with `p` and aborts.
-#[cold]
-#[inline(never)]
-fn bad_pointer(call: &str, p: *mut u8) -> ! {
-    let reason = match base(p) {
-        Some(block) if block.addr() == p.addr() => "the block is being freed twice",
-        Some(_) => "the pointer is inside a block, not at its start",
-        None if address_map::contains(p) => "no block is here: freed already, or never allocated",
-        None => "the pointer is not from this allocator",
-    };
-    fatal(call, p, reason)
-}
-
-/// Gives back to the system all memory that is free, in every tier that this thread can reach
-/// at once; other threads' follow at their next slow tick. The number of bytes given back
-/// at once.
-pub fn purge() -> usize {
-    thread::trim();
-    arena::purge_all()
-}
-
-/// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
-/// allocate or free.
-pub fn check() {
-    pool::check();
-    arena::check();
 }

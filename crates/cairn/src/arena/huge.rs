@@ -56,7 +56,7 @@ impl Arena {
     pub(super) fn is_dense(&self, index: usize, slices: usize, users: usize) -> bool {
         // The longest, which are filled bit by bit, in larger heaps only.
         let least = if slices < RUNS[2] { HUGE_MIN } else { 4 * HUGE_MIN };
-        let front = address_map::first_slice() + least.max(users * HUGE_PER_HEAP);
+        let front = least.max(users * HUGE_PER_HEAP);
         let end = if self.dense >= DENSE_MIN { usize::MAX } else { self.sparse_from() };
         (front..end).contains(&index)
     }
@@ -93,7 +93,7 @@ impl Arena {
     /// be next.
     pub(super) fn sparse_from(&self) -> usize {
         let front = (self.used() + 1).next_multiple_of(STEP_MAX);
-        address_map::first_slice() + if front > STEP_MAX { front } else { 0 }
+        if front > STEP_MAX { front } else { 0 }
     }
 
     /// Whether the frame of a huge page that `chunk` lies in is free, and may be resident.

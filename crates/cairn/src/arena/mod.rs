@@ -30,9 +30,9 @@ use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 //     resident; written: dirty, and may be other than zero.
 //  2. A chunk is in lane t of the tree exactly if it has a free, aligned run of RUNS[t] slices; in the
 //     others, if it has a dirty slice, if it begins the free and partly dirty frame of a huge page, if a
-//     large block begins in it. The tree counts chunks from the reservation's first one.
+//     large block begins in it.
 //  3. `free` and `dirty` are the numbers of set bits;
-//     committed - first = used + free, slices being purged counting as used.
+//     committed = used + free, slices being purged counting as used.
 //  4. The tree's `longest` of a chunk is at least the length of the longest free run that begins in it,
 //     which may end in a later one; RUN_MAX stands for that much and more. What has been taken leaves it
 //     too large: the search that comes upon it mends it, once.
@@ -116,7 +116,6 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     arena.note_span(slices);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
-            let chunk = first_chunk() + chunk;
             let fits = aligned_runs(arena.bits(chunk).free, lane);
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             let dense = arena.is_dense(index, slices, users);
@@ -133,9 +132,8 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
 /// Takes `slices` anywhere; None if the system has no more memory.
 pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     let mut arena = ARENA.lock();
-    let first = address_map::first_slice();
     // What may stay empty is put in front if there is no room behind.
-    let mut from = first;
+    let mut from = 0;
     if used == Use::Sparse {
         arena.note_sparse(slices);
         from = arena.sparse_from();
@@ -148,7 +146,7 @@ pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
             };
             backed = true;
             arena = back_by_huge_page(arena, unit);
-        } else if arena.grow(slices, 1).is_none() && core::mem::replace(&mut from, first) == first {
+        } else if arena.grow(slices, 1).is_none() && core::mem::replace(&mut from, 0) == 0 {
             return None;
         }
     }
@@ -177,7 +175,7 @@ pub(crate) fn mark_head(index: usize, head: bool) {
     let b = arena.bits_mut(chunk);
     b.heads = if head { b.heads | bit(index) } else { b.heads & !bit(index) };
     let any = b.heads != 0;
-    arena.tree.set(HEADS, chunk - first_chunk(), any);
+    arena.tree.set(HEADS, chunk, any);
 }
 
 /// The first slice of the nearest large block that begins at or below `index`, a slice of the reservation.
@@ -188,7 +186,7 @@ pub(crate) fn head_below(index: usize) -> Option<usize> {
     let (chunk, heads) = if here != 0 {
         (chunk, here)
     } else {
-        let below = first_chunk() + arena.tree.last(HEADS, chunk.checked_sub(first_chunk())?)?;
+        let below = arena.tree.last(HEADS, chunk)?;
         (below, arena.bits(below).heads)
     };
     Some(chunk * CHUNK_SLICES + heads.checked_ilog2()? as usize)
@@ -213,7 +211,7 @@ pub(crate) fn counts() -> Counts {
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.
 pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
-    for chunk in address_map::first_slice() / CHUNK_SLICES..end {
+    for chunk in 0..end {
         let mut dirty = {
             let arena = ARENA.lock();
             arena.bits(chunk).dirty
@@ -257,7 +255,7 @@ impl Arena {
     }
 
     fn used(&self) -> usize {
-        address_map::committed() - address_map::first_slice() - self.free
+        address_map::committed() - self.free
     }
 
     /// Makes the tree reach to the committed end.
@@ -271,8 +269,8 @@ impl Arena {
     /// Makes all bitmaps anew, the tree and the counts. What is in no run is free; nothing is believed of
     /// its memory.
     fn rebuild(&mut self, runs: impl Iterator<Item = (usize, usize)>) {
-        let (first, end) = (address_map::first_slice(), address_map::committed());
-        for (chunk, mask) in pieces(first, end - first) {
+        let end = address_map::committed();
+        for (chunk, mask) in pieces(0, end) {
             let b = self.bits_mut(chunk);
             (b.free, b.dirty, b.written, b.heads) = (mask, mask, mask, 0);
         }
@@ -287,29 +285,28 @@ impl Arena {
             }
         }
         let count = |chunk: usize| self.bits(chunk).free.count_ones() as usize;
-        let free = (first_chunk()..end.div_ceil(CHUNK_SLICES)).map(count).sum();
+        let free = (0..end.div_ceil(CHUNK_SLICES)).map(count).sum();
         (self.free, self.dirty, self.idle, self.burst_ms) = (free, free, 0, 0);
         self.reach();
         self.tree.clear();
-        self.refresh(first, end - first);
-        self.lengthen(first, end - first);
-        for chunk in first_chunk()..end.div_ceil(CHUNK_SLICES) {
+        self.refresh(0, end);
+        self.lengthen(0, end);
+        for chunk in 0..end.div_ceil(CHUNK_SLICES) {
             let any = self.bits(chunk).heads != 0;
-            self.tree.set(HEADS, chunk - first_chunk(), any);
+            self.tree.set(HEADS, chunk, any);
         }
     }
 
     /// Commits more of the reservation so that an aligned run of `slices` fits at its end.
     fn grow(&mut self, slices: usize, align: usize) -> Option<()> {
         let from = address_map::committed();
-        let first = address_map::first_slice();
         // A free tail counts.
         let is_free = |&index: &usize| self.bits(index / CHUNK_SLICES).free & bit(index) != 0;
-        let tail = (first..from).rev().take(slices).take_while(is_free).count();
+        let tail = (0..from).rev().take(slices).take_while(is_free).count();
         let start = (from - tail).next_multiple_of(align);
         let page = (os::page_size() / SLICE_SIZE).max(1);
         let need = (start + slices).saturating_sub(from).next_multiple_of(page);
-        let step = (from - first).clamp(STEP_MIN, STEP_MAX).max(need);
+        let step = from.clamp(STEP_MIN, STEP_MAX).max(need);
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let mut counts = [step, need].into_iter();
         let count = counts.find(|&count| count >= need.max(1) && reservation::commit(count))?;
@@ -383,7 +380,7 @@ impl Arena {
     /// Invariant 2, for the chunks of a run that has been taken or put.
     fn refresh(&mut self, index: usize, slices: usize) {
         for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
-            let place = chunk - first_chunk();
+            let place = chunk;
             let b = self.bits(chunk);
             let members = [
                 b.free != 0,
@@ -398,18 +395,13 @@ impl Arena {
     }
 }
 
-/// The reservation's first chunk, from which the tree counts.
-fn first_chunk() -> usize {
-    address_map::first_slice() / CHUNK_SLICES
-}
-
 /// Recounts the chunks: all invariants.
 pub(crate) fn check() {
     let arena = ARENA.lock();
     let (mut free, mut dirty) = (0, 0);
     let end = address_map::committed().div_ceil(CHUNK_SLICES);
-    for chunk in first_chunk()..end {
-        let (b, place) = (arena.bits(chunk), chunk - first_chunk());
+    for chunk in 0..end {
+        let (b, place) = (arena.bits(chunk), chunk);
         free += b.free.count_ones() as usize;
         dirty += b.dirty.count_ones() as usize;
         assert_eq!((b.dirty & !b.free, b.written & !b.dirty), (0, 0));

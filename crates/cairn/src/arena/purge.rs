@@ -8,7 +8,7 @@
 
 use super::huge::HUGE_SLICES;
 use super::runs::aligned_runs;
-use super::{ARENA, Arena, DIRTY, Memory, WHOLE, first_chunk};
+use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Guard};
 use crate::size_class::SLICE_SIZE;
@@ -101,10 +101,8 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
     let (mut done, mut refused) = (0, 0);
     let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
-        let below = end - first_chunk();
-        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, below)?));
+        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, end)?));
         let Some((lane, chunk)) = lanes.iter().find_map(last) else { break };
-        let chunk = first_chunk() + chunk;
         let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
         if lane == DIRTY {
             let dirty = purgeable(arena.bits(chunk));

@@ -6,15 +6,15 @@
 //! Story: docs/design/large-blocks.md
 
 use super::bits::{longest_run, runs_of};
-use super::{Arena, RUN_MAX, first_chunk};
+use super::{Arena, RUN_MAX};
 use crate::address_map::{self, CHUNK_SLICES};
 
 impl Arena {
     /// The lowest run of `slices` free slices that begins in chunk `low` or behind it.
     pub(super) fn lowest_run(&mut self, slices: usize, low: usize) -> Option<usize> {
-        let (least, mut from) = (slices.min(RUN_MAX), low - first_chunk());
+        let (least, mut from) = (slices.min(RUN_MAX), low);
         loop {
-            let chunk = first_chunk() + self.tree.next_run(least as u16, from)?;
+            let chunk = self.tree.next_run(least as u16, from)?;
             let free = self.bits(chunk).free;
             let runs = if slices <= CHUNK_SLICES { runs_of(free, slices) } else { 0 };
             if runs != 0 {
@@ -27,8 +27,8 @@ impl Arena {
                 return Some(start);
             }
             let known = longest_run(free).max((end - start).min(RUN_MAX));
-            self.tree.set_longest(chunk - first_chunk(), known as u16);
-            from = chunk.max(end / CHUNK_SLICES) - first_chunk();
+            self.tree.set_longest(chunk, known as u16);
+            from = chunk.max(end / CHUNK_SLICES);
         }
     }
 
@@ -60,7 +60,7 @@ impl Arena {
             return 0;
         }
         match self.bits(chunk).free.trailing_ones() as usize {
-            CHUNK_SLICES => usize::from(self.tree.longest(chunk - first_chunk())),
+            CHUNK_SLICES => usize::from(self.tree.longest(chunk)),
             part => part,
         }
     }
@@ -72,20 +72,19 @@ impl Arena {
         let (head, tail) = (free.trailing_ones() as usize, free.leading_ones() as usize);
         let place = index % CHUNK_SLICES;
         let is_inside = head <= place && place + slices <= CHUNK_SLICES - tail;
-        if is_inside && usize::from(self.tree.longest(first - first_chunk())) >= CHUNK_SLICES {
+        if is_inside && usize::from(self.tree.longest(first)) >= CHUNK_SLICES {
             // Most often: the chunk is known to have had as much.
             return;
         }
         // From the last chunk down: what begins in one may end in the next.
         let mut chunk = (index + slices - 1) / CHUNK_SLICES;
         loop {
-            let place = chunk - first_chunk();
-            let known = usize::from(self.tree.longest(place));
+            let known = usize::from(self.tree.longest(chunk));
             let free = self.bits(chunk).free;
             let inside = if known < CHUNK_SLICES { longest_run(free) } else { 0 };
             let longest = inside.max(self.last_run(chunk));
             if longest > known {
-                self.tree.set_longest(place, longest as u16);
+                self.tree.set_longest(chunk, longest as u16);
             }
             // Runs that begin in front of the first one, too, if they go on in it as far as here.
             let head = free.trailing_ones() as usize;
@@ -95,7 +94,7 @@ impl Arena {
                 core::cmp::Ordering::Less => head == CHUNK_SLICES,
             };
             let near = first < chunk + RUN_MAX / CHUNK_SLICES;
-            if chunk == first_chunk() || !reached || !near {
+            if chunk == 0 || !reached || !near {
                 return;
             }
             chunk -= 1;

@@ -6,22 +6,19 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
-mod crowd;
 mod refill;
-mod sample;
 mod sending;
 mod spans;
 mod upkeep;
 
-pub(crate) use crowd::{in_use, one_less, one_more, settle_in_child};
-pub use sample::Told;
-pub(crate) use sample::set_sampling;
 pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::{request_trim, set_besides};
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_CLOSED};
 use crate::block::{Block, Caches, Chain};
+use crate::crowd;
 use crate::large::{Large, Owned};
+use crate::sampling::Sampling;
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
@@ -96,7 +93,7 @@ pub(crate) struct Heap {
     /// Those of them whose refill is an ordinary one.
     ordinary: u64,
     trims_seen: usize,
-    sampling: sample::Sampling,
+    sampling: Sampling,
     // The pool's.
     pub(crate) next: *mut Heap,
     pub(crate) in_use: bool,
@@ -155,28 +152,6 @@ impl Heap {
         self.closed != 0
     }
 
-    /// How many blocks the cache of `class` holds, read from outside while its thread may be
-    /// at work: nothing is followed that is not a block of the class.
-    ///
-    /// # Safety
-    /// `this` is a heap that has been made.
-    pub(crate) unsafe fn peek(this: *const Heap, class: SizeClass) -> usize {
-        // SAFETY: heaps, slots and committed slices are never unmapped; each link is verified before
-        // it is followed. Volatile, and plain for the thread: as an atomic the link would be no
-        // dearer, but a block that has been handed out meanwhile is the program's.
-        unsafe {
-            let mut at = Caches::peek(&raw const (*this).caches, class);
-            let layout = class.layout();
-            let most = usize::from(layout.blocks) + layout.cache_blocks() as usize;
-            let mut count = 0;
-            while count < most && is_block_of(class, at) {
-                count += 1;
-                at = Block::peek_next(at);
-            }
-            count
-        }
-    }
-
     /// Invariants 1, 2 and 6.
     pub(crate) fn check(&self) {
         assert_eq!(self.ordinary, if self.is_careful() { 0 } else { self.refilled });
@@ -201,7 +176,7 @@ impl Heap {
                 (block, len) = (unsafe { Block::next(block) }, len + 1);
             }
             let left = self.caches.left(class);
-            assert!(left <= 0 || !self.is_sampled());
+            assert!(left <= 0 || !self.sampling.is_on());
             assert!(left <= 0 || left + len * CACHE_UNITS <= class.layout().cache_limit as i32);
         }
     }
@@ -214,7 +189,7 @@ impl Heap {
 }
 
 /// Whether `p`, any value at all, is a block's start in a span of `class`.
-fn is_block_of(class: SizeClass, p: *mut Block) -> bool {
+pub(crate) fn is_block_of(class: SizeClass, p: *mut Block) -> bool {
     let p = p.cast();
     address_map::contains(p) && address_map::span_block(p).is_some_and(|(of, _)| of == class)
 }

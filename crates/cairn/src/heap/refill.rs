@@ -5,12 +5,12 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::{Heap, LOOK, crowd};
+use super::{Heap, LOOK};
 use crate::block::{Block, Chain, Limit};
 use crate::size_class::SizeClass;
 use crate::span::{Carved, Span, SpanList};
 use crate::sync::in_shuttle;
-use crate::{abandoned, arena};
+use crate::{abandoned, arena, crowd, sampling};
 use core::ptr::null_mut;
 
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a
@@ -127,7 +127,7 @@ impl Heap {
     #[inline(never)]
     fn fill_carefully(&mut self, class: SizeClass, found: Found) -> *mut Block {
         let Found { mut list, mut limit, freed } = found;
-        if self.is_sampled() {
+        if self.sampling.is_on() {
             return self.fill_cut(class, list, limit);
         }
         if freed && self.is_quiet() {
@@ -137,6 +137,28 @@ impl Heap {
         }
         // SAFETY: the list is this heap's now, and not empty.
         unsafe { self.caches.fill(class, list, limit) }
+    }
+
+    /// Fills the cache up to the next sample, or with that alone. The rest goes back.
+    fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
+        let (most, is_sample) = self.sampling.cut(class, list.count as usize);
+        let mut last = list.head;
+        // SAFETY: the list is this heap's, and longer than that.
+        let rest = unsafe {
+            (1..most).for_each(|_| last = Block::next(last));
+            let rest = Block::next(last);
+            Block::set_next(last, null_mut());
+            rest
+        };
+        list.count = most as u32;
+        self.put_all_back(class, rest);
+        let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
+        // SAFETY: the list is this heap's, and not empty.
+        let block = unsafe { self.caches.fill(class, list, limit) };
+        if is_sample {
+            sampling::tell(block.cast(), class.block_size());
+        }
+        block
     }
 
     fn active_frees(&mut self, class: SizeClass) -> Chain {

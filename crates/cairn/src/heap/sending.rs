@@ -5,12 +5,12 @@
 //! Checked: the models of the word; traffic tests.
 //! Story: docs/design/remote-frees.md
 
-use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT, crowd};
+use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT};
 use crate::block::{Block, Chain};
 use crate::remote::{Generation, Pushed};
 use crate::span::Span;
 use crate::sync::in_shuttle;
-use crate::{abandoned, address_map};
+use crate::{abandoned, address_map, crowd};
 
 /// A batch leaves at this many blocks ...
 const BATCH_BLOCKS: u32 = 4;
@@ -86,7 +86,7 @@ impl Heap {
         unsafe { chain.push(block) };
         if leaving.chain.count > 0 {
             // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
-            unsafe { self.push(leaving.span, leaving.chain) };
+            unsafe { self.push(leaving.span, leaving.chain, None) };
             self.slow_tick();
         }
     }
@@ -98,26 +98,16 @@ impl Heap {
             self.batches[i].chain = Chain::EMPTY;
             if chain.count > 0 {
                 // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
-                unsafe { self.push(span, chain) };
+                unsafe { self.push(span, chain, None) };
             }
         }
     }
 
-    pub(super) unsafe fn push(&mut self, index: usize, chain: Chain) {
-        // SAFETY: the blocks are of that span, and this heap's to free.
-        unsafe { self.push_meant(index, chain, None) };
-    }
-
-    /// The same, if the span is still that of the generation.
+    /// Sends a chain to its span, if that is still the one of the generation, where there may be another.
     ///
     /// # Safety
     /// As for `RemoteWord::push`.
-    pub(crate) unsafe fn push_meant(
-        &mut self,
-        index: usize,
-        chain: Chain,
-        meant: Option<Generation>,
-    ) {
+    pub(crate) unsafe fn push(&mut self, index: usize, chain: Chain, meant: Option<Generation>) {
         // SAFETY: the blocks are of that span, and this heap's to free.
         let pushed = unsafe { push_to(index, chain, meant) };
         if let Some(span) = pushed {

@@ -5,11 +5,10 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::{Heap, LOOK, crowd};
-use crate::abandoned;
-use crate::os;
+use super::{Heap, LOOK};
 use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
+use crate::{abandoned, crowd, os};
 use core::ptr::null_mut;
 
 /// One empty span of a class may stay with its heap if it is no larger than the heap's share of

@@ -5,13 +5,13 @@
 //! Checked: see `heap`.
 //! Story: docs/design/upkeep.md
 
-use super::{Heap, LOOK, crowd};
+use super::{Heap, LOOK};
 use crate::address_map;
 use crate::block::{Block, Chain};
 use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicPtr, Ordering, in_shuttle};
-use crate::{arena, large, os};
+use crate::{arena, crowd, large, os};
 use core::ptr::null_mut;
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
@@ -124,6 +124,14 @@ impl Heap {
         }
     }
 
+    /// Does as `sampling` says now. What the caches hold has not been counted: it goes back.
+    pub(crate) fn follow_sampling(&mut self) {
+        if !self.is_shared && self.sampling.follow() {
+            SizeClass::all().for_each(|class| self.empty_cache(class));
+            self.set_ordinary();
+        }
+    }
+
     fn turn(&mut self) {
         self.flush();
         self.remote_frees /= 2;
@@ -166,7 +174,7 @@ impl Heap {
 
     /// Whether its refills are not like others: it is quiet, sampled, or closed.
     pub(super) fn is_careful(&self) -> bool {
-        self.is_quiet() || self.is_sampled() || self.is_closed()
+        self.is_quiet() || self.sampling.is_on() || self.is_closed()
     }
 
     /// Says which refills are ordinary ones.
@@ -209,13 +217,18 @@ impl Heap {
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
     /// more until the class is refilled.
     pub(super) fn empty_cache(&mut self, class: SizeClass) {
-        let mut block = self.caches.take_all(class);
-        while !block.is_null() {
+        let list = self.caches.take_all(class);
+        self.put_all_back(class, list);
+    }
+
+    /// Frees the blocks of a null-terminated list into their spans.
+    pub(super) fn put_all_back(&mut self, class: SizeClass, mut list: *mut Block) {
+        while !list.is_null() {
             // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
             unsafe {
-                let next = Block::next(block);
-                self.put_back(class, block);
-                block = next;
+                let next = Block::next(list);
+                self.put_back(class, list);
+                list = next;
             }
         }
     }
@@ -225,14 +238,14 @@ impl Heap {
     /// # Safety
     /// The block is this heap's, out of the cache of `class`.
     #[inline(never)]
-    pub(super) unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
+    unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
         let d = address_map::descriptor(block.cast());
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: the block is this heap's to free; a span that names this heap is its own.
         unsafe {
             if d.owner.load(Ordering::Relaxed) != self.owner() {
                 let index = address_map::span_index(block.cast(), class);
-                self.push(index, Chain::one(block));
+                self.push(index, Chain::one(block), None);
             } else if (*span).push_local(block) {
                 self.span_event(span);
             }

@@ -10,11 +10,12 @@ pub(crate) mod salvage;
 pub(crate) mod shared;
 
 use crate::address_map;
-use crate::heap::{Heap, in_use, one_less, one_more, set_besides};
+use crate::crowd::{in_use, one_less, one_more};
+use crate::heap::{Heap, set_besides};
 use crate::os::Lock;
 use crate::reservation;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
-use crate::{arena, heap, large, os};
+use crate::{arena, crowd, large, os};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -115,8 +116,9 @@ pub(crate) fn has_free() -> bool {
     !POOL.lock().free.is_null()
 }
 
-/// Checks the invariants of every heap in use. No other thread may be at work.
-pub(crate) fn check() {
+/// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
+/// allocate or free.
+pub fn check() {
     let pool = POOL.lock();
     for at in (0..pool.made).filter_map(address_map::heap_address) {
         let heap: *const Heap = at.cast();
@@ -127,6 +129,8 @@ pub(crate) fn check() {
             }
         }
     }
+    drop(pool);
+    arena::check();
 }
 
 /// Heaps in use, and heaps there are.
@@ -184,7 +188,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
             in_use += usize::from(!(*heap).is_shared);
         }
     }
-    if heap::settle_in_child(in_use) > in_use {
+    if crowd::settle_in_child(in_use) > in_use {
         set_dead(true);
     }
     if POOL.settle_in_child() {

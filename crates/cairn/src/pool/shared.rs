@@ -7,7 +7,8 @@
 //! Story: docs/design/shared-heap.md
 
 use crate::block::{Block, Caches, Chain};
-use crate::heap::{Heap, in_use};
+use crate::crowd::in_use;
+use crate::heap::Heap;
 use crate::os::{self, Lock};
 use crate::pool;
 use crate::size_class::SizeClass;

@@ -7,8 +7,8 @@
 
 use super::RESERVED;
 use crate::address_map::{
-    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, committed, first_slice,
-    heap_address, slice_address, slice_limit,
+    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, committed, heap_address,
+    slice_address, slice_limit,
 };
 use crate::os;
 use crate::size_class::{SLICE_SHIFT, SLICE_SIZE};
@@ -77,7 +77,7 @@ pub(crate) fn commit_heap(index: usize) -> bool {
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
 pub(crate) fn metadata_extents() -> [(*mut u8, usize); 4] {
-    let [descriptors, beyond, sections] = metadata(first_slice(), committed());
+    let [descriptors, beyond, sections] = metadata(0, committed());
     let address_map::Tables { heaps, heap_limit, .. } = address_map::tables();
     [descriptors, beyond, sections, pages(heaps, 0, heap_limit * HEAP_SIZE)]
 }

@@ -56,12 +56,8 @@ impl Model {
         assert!(thread::start());
         // However slow they are here, huge pages are wanted.
         os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
-        let slices = std::vec![Used; address_map::first_slice()];
+        let slices = Vec::new();
         Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false, dense: 0 }
-    }
-
-    pub(super) fn first(&self) -> usize {
-        address_map::first_slice()
     }
 
     pub(super) fn is_free(&self, index: usize, len: usize) -> bool {
@@ -70,7 +66,7 @@ impl Model {
     }
 
     pub(super) fn count(&self, what: Slice) -> usize {
-        self.slices[self.first()..].iter().filter(|slice| **slice == what).count()
+        self.slices.iter().filter(|slice| **slice == what).count()
     }
 
     /// Free ones that are resident.
@@ -81,12 +77,12 @@ impl Model {
     /// Behind what is to have huge pages.
     pub(super) fn sparse_from(&self) -> usize {
         let front = (self.count(Used) + 1).next_multiple_of(64 * MIB);
-        self.first() + if front > 64 * MIB { front } else { 0 }
+        if front > 64 * MIB { front } else { 0 }
     }
 
     /// The lowest place for `len` free slices at a multiple of `align`, from `low` on.
     pub(super) fn lowest(&self, len: usize, align: usize, low: usize) -> Option<usize> {
-        let mut index = low.max(self.first()).next_multiple_of(align);
+        let mut index = low.next_multiple_of(align);
         while let Some(run) = self.slices.get(index..index + len) {
             // No run that a used slice stands in.
             let Some(used) = run.iter().rposition(|slice| *slice == Used) else {
@@ -107,7 +103,7 @@ impl Model {
         let least = if len < 32 { HUGE_MIN } else { 4 * HUGE_MIN }.max(users * UNIT);
         self.dense = (self.dense + len % 32).min(8 * UNIT);
         let end = if self.dense >= UNIT { usize::MAX } else { self.sparse_from() };
-        let place = self.first() + least..end;
+        let place = least..end;
         let run = arena::take_span(len, users).expect("there is memory");
         self.take(run, len, len, 0, place)
     }
@@ -181,7 +177,7 @@ impl Model {
         let from = self.slices.len();
         let tail = self.slices.iter().rev().take_while(|slice| **slice != Used).count();
         let need = ((from - tail).next_multiple_of(align) + len).saturating_sub(from);
-        let step = (from - self.first()).clamp(4 * MIB, 64 * MIB).max(need);
+        let step = (from).clamp(4 * MIB, 64 * MIB).max(need);
         // Up to the end of a unit; if that is too little, as much as is needed.
         let end = (from - from % UNIT) + step.next_multiple_of(UNIT);
         let end = if end - from < need { from + need } else { end };
@@ -211,7 +207,7 @@ impl Model {
     pub(super) fn purge_some(&mut self, limit: usize, parts: bool) -> usize {
         let mut done = 0;
         while done < limit {
-            let mut starts = (self.first()..self.slices.len() / UNIT * UNIT).step_by(UNIT).rev();
+            let mut starts = (0..self.slices.len() / UNIT * UNIT).step_by(UNIT).rev();
             let whole = starts.find(|&at| {
                 let unit = &self.slices[at..at + UNIT];
                 unit.iter().any(|slice| slice.is_resident()) && !unit.contains(&Used)
@@ -308,7 +304,7 @@ fn every_run_is_the_lowest_that_fits() {
         while let Some((index, len)) = model.held.pop() {
             model.give(index, len, false);
         }
-        let all = model.slices.len() - model.first();
+        let all = model.slices.len();
         model.take_run(all, false);
         model.compare();
     });
@@ -318,7 +314,7 @@ fn every_run_is_the_lowest_that_fits() {
 fn take_exactly_somewhere(model: &mut Model, random: &mut Random) {
     let len = some_length(random);
     let index = match random.below(3) {
-        0 => model.first() + random.below(model.slices.len() - model.first() + 1),
+        0 => random.below(model.slices.len() + 1),
         _ if model.held.is_empty() => return,
         _ => {
             let (index, len) = model.held[random.below(model.held.len())];

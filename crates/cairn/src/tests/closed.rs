@@ -5,11 +5,12 @@ use super::forks::child_does;
 use super::heaps::{self, Other, free};
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Chain;
-use crate::heap::Heap;
 use crate::remote::Pushed;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, class_of};
 use crate::sync::Ordering;
-use crate::{Attached, ClosedHeap, Stats, allocate, check, purge, reallocate, thread, usable_size};
+use crate::{
+    Attached, ClosedHeap, Stats, allocate, check, purge, reallocate, stats, thread, usable_size,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
@@ -51,7 +52,7 @@ fn cached(size: usize) -> usize {
     // SAFETY: this thread's heap.
     unsafe {
         match size {
-            ..=MEDIUM_MAX => Heap::peek(thread::heap(), class_of(size)),
+            ..=MEDIUM_MAX => stats::peek_cache(thread::heap(), class_of(size)),
             _ => usize::from(!(*thread::heap()).large_cache.load(Ordering::Relaxed).is_null()),
         }
     }

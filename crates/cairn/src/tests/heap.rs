@@ -8,7 +8,7 @@ use crate::heap::Heap;
 use crate::os::{self};
 use crate::size_class::class_of;
 use crate::sync::Ordering;
-use crate::{ClassRow, Stats, address_map, allocate, check, deallocate, purge, thread};
+use crate::{ClassRow, Stats, address_map, allocate, check, deallocate, purge, stats, thread};
 use core::ptr::null_mut;
 use std::vec::Vec;
 
@@ -222,7 +222,7 @@ fn freed_blocks_are_kept_for_the_next_allocation() {
                     other.take().into_iter().for_each(Other::leaves);
                 }
                 // SAFETY: this thread's heap.
-                let cached = || unsafe { Heap::peek(thread::heap(), class_of(size)) };
+                let cached = || unsafe { stats::peek_cache(thread::heap(), class_of(size)) };
                 let mut mine = Vec::from([allocate(size)]);
                 while cached() > 0 {
                     mine.push(allocate(size));
@@ -334,9 +334,9 @@ fn a_list_seen_from_outside_has_an_end() {
         let (next, last) = (block.wrapping_add(1024).cast(), block.wrapping_add(3072).cast());
         // SAFETY: this thread's heap; the next blocks of its list, which nobody has.
         unsafe {
-            assert_eq!(Heap::peek(heap, class), 3);
+            assert_eq!(stats::peek_cache(heap, class), 3);
             Block::set_next(last, next);
-            assert_eq!(Heap::peek(heap, class), IN_SPAN + 48);
+            assert_eq!(stats::peek_cache(heap, class), IN_SPAN + 48);
             Block::set_next(last, null_mut());
         }
         check();

@@ -15,9 +15,10 @@ use crate::os::Lock;
 use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
+use crate::sampling::{self, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, arena, large, os};
+use crate::{abandoned, arena, crowd, large, os};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -82,7 +83,7 @@ fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
 fn is_new() -> bool {
     // Relaxed: the crowd's heaps were taken after the key was made, under the lock that `has_free` takes.
     let key = KEY.load(Ordering::Relaxed);
-    if !(1..=os::STATIC_KEYS).contains(&key) || heap::in_use() <= pool::CROWD || pool::has_free() {
+    if !(1..=os::STATIC_KEYS).contains(&key) || crowd::in_use() <= pool::CROWD || pool::has_free() {
         return false;
     }
     // The value is a count until it is a heap; `leave` tells them apart.
@@ -147,7 +148,7 @@ pub(crate) fn number() -> Option<usize> {
 /// Gives a block of a closed heap back to its span, if that is still the one of the generation.
 ///
 /// # Safety
-/// As for `Heap::push_meant`.
+/// As for `Heap::push`.
 pub(crate) unsafe fn send_closed(index: usize, block: *mut Block, meant: Generation) {
     os::notice_fork();
     let heap = own_heap();
@@ -156,7 +157,7 @@ pub(crate) unsafe fn send_closed(index: usize, block: *mut Block, meant: Generat
         if heap.is_null() {
             heap::send_without_heap(index, block, Some(meant));
         } else {
-            (*heap).push_meant(index, Chain::one(block), Some(meant));
+            (*heap).push(index, Chain::one(block), Some(meant));
         }
     }
 }
@@ -262,6 +263,14 @@ pub(crate) fn trim() {
     heap::request_trim();
 }
 
+/// Gives back to the system all memory that is free, in every tier that this thread can reach
+/// at once; other threads' follow at their next slow tick. The number of bytes given back
+/// at once.
+pub fn purge() -> usize {
+    trim();
+    arena::purge_all()
+}
+
 /// Has `told` called with one allocation in every `bytes` that each thread allocates in blocks of up to
 /// 64 KiB, by their block sizes: the one in which the count runs out. 0 bytes end that.
 ///
@@ -269,8 +278,9 @@ pub(crate) fn trim() {
 /// allocation with a heap of their own on. While it is on, what a thread frees is not kept for its next allocation, so that
 /// none is counted twice or left out. `told` gets the block and its size in bytes; it runs on the thread
 /// that allocates, and must not allocate, free or panic. A profiler is built on this (docs/design/upkeep.md).
-pub fn sample_every(bytes: usize, told: heap::Told) {
-    heap::set_sampling(bytes, told);
+pub fn sample_every(bytes: usize, told: Told) {
+    sampling::set(bytes, told);
+    heap::request_trim();
     let heap = tls::get();
     if !is_stand_in(heap) {
         // SAFETY: the calling thread's own.

@@ -11,7 +11,7 @@ use crate::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
 /// falls idle may keep from others that come later.
-pub(super) const FULL_SLICES: usize = in_shuttle(256, 16);
+pub(crate) const FULL_SLICES: usize = in_shuttle(256, 16);
 
 /// Heaps in use by threads.
 pub(crate) fn in_use() -> usize {
@@ -34,13 +34,13 @@ pub(crate) fn settle_in_child(in_use: usize) -> usize {
 }
 
 /// So many slices, divided by the heaps in use.
-pub(super) fn share(slices: usize) -> usize {
+pub(crate) fn share(slices: usize) -> usize {
     slices / in_use().max(1)
 }
 
 /// What each heap in use may hold on to of full spans, in slices: half of the room if there are two,
 /// then less than its share. Threads that come one after the other and park keep what they might
 /// when they came: 9 MiB at most, however many.
-pub(super) fn full_share() -> usize {
+pub(crate) fn full_share() -> usize {
     share(share(2 * FULL_SLICES)).min(FULL_SLICES)
 }
