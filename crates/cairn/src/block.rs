@@ -1,4 +1,4 @@
-//! Owns: the link that a free block carries in its first word, chains of such blocks, and caches: the
+//! Owns: the link that a free block carries in its second word, chains of such blocks, and caches: the
 //!   lists from which a thread allocates.
 //! Idea: a free block needs no memory of its own: its list lives inside it.
 //! Never: decides who may touch a block; that is the caller's word.
@@ -6,39 +6,96 @@
 //! Checked: the models follow every chain; `Span::check` walks the lists.
 //! Story: docs/design/remote-frees.md
 
-use crate::policy::veiled;
-use crate::size_class::{
-    CACHE_UNITS, CLASS_COUNT, MASKS, MIN_ALIGN, SMALL_CLASS, SMALL_MAX, SizeClass,
-};
-use crate::sync::{Ordering, Plain};
+use crate::os;
+use crate::policy::salt;
+use crate::size_class::{CACHE_UNITS, CLASS_COUNT, MASKS, SizeClass};
+use crate::sync::{Apart, Ordering, Plain};
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;
+
+// Invariants
+//  1. A block in a list carries its link, combined with a number of the process. Its upper bits are `MARK`, for
+//     addresses have none there. A block that the program has been given does not carry it, unless the program
+//     writes such a number there itself.
+//  2. The last block of a list is followed by `END`, which is no block, and carries no mark: who takes
+//     blocks from a list finds its end, and a link that is overwritten, by one comparison.
+//  3. So a marked block that is freed has been freed before, or the program has made up the mark, or moved
+//     an old one there: that is decided by a look into all lists (`search`).
 
 /// A free block, seen as a list node. Every block is at least this large and aligned so.
 #[repr(C, align(16))]
 pub(crate) struct Block {
-    next: Plain<*mut Block>,
+    /// What the program has left there.
+    _first: usize,
+    link: Plain<*mut Block>,
+}
+
+/// The upper bits of every link as it stands in memory. No text in UTF-8 has the byte 0xf6, and few numbers
+/// begin so.
+const MARK: u16 = 0xf6d5;
+const MARK_SHIFT: u32 = 48;
+
+/// What lists need; alone, for it is read by every call and never written.
+struct Lists {
+    end: Block,
+    key: Plain<usize>,
+}
+
+// SAFETY: the end is never written; the key once, by the thread that makes the reservation, before there is a block.
+unsafe impl Sync for Lists {}
+
+static LISTS: Apart<Lists> = Apart(Lists {
+    end: Block { _first: 0, link: Plain::new(null_mut()) },
+    key: Plain::new((MARK as usize) << MARK_SHIFT),
+});
+
+/// What follows the last block of a list.
+pub(crate) const END: *mut Block = (&raw const LISTS.0.end).cast_mut();
+
+/// Chooses the process's number, out of a random one; once, by the thread that makes the reservation.
+pub(crate) fn set_key(random: usize) {
+    LISTS.0.key.set((MARK as usize) << MARK_SHIFT | random >> (usize::BITS - MARK_SHIFT));
+}
+
+/// What stands in memory for a link at `place`, and the link for what stands there.
+#[inline(always)]
+fn combined(link: *mut Block, place: *mut Block) -> *mut Block {
+    link.map_addr(|link| link ^ LISTS.0.key.get() ^ salt(place.addr()) << 16 >> 16)
+}
+
+#[inline(always)]
+fn is_mark(link: *mut Block) -> bool {
+    link.addr() >> MARK_SHIFT == usize::from(MARK)
+}
+
+#[cold]
+fn overwritten(this: *mut Block) -> ! {
+    os::fatal("malloc", this.cast(), "this block is free, and the program has written to it")
 }
 
 impl Block {
     /// The block after this one.
     ///
     /// # Safety
-    /// `this` is a free block that the caller owns and whose link has been set.
-    #[inline(always)]
+    /// `this` is a block of a list that the caller owns.
+    #[inline]
     pub(crate) unsafe fn next(this: *mut Block) -> *mut Block {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
-        let link = unsafe { (*this).next.get() };
-        veiled(link, this.addr())
+        let link = unsafe { (*this).link.get() };
+        if !is_mark(link) {
+            overwritten(this);
+        }
+        combined(link, this)
     }
 
-    /// The same of a block that somebody may be writing to: any value at all may come out.
+    /// The same of a block that somebody may be writing to; null if it carries no link now.
     ///
     /// # Safety
-    /// `this` is the address of a block, free or not.
+    /// `this` is the address of a block, free or not, or `END`.
     pub(crate) unsafe fn peek_next(this: *mut Block) -> *mut Block {
         // SAFETY: blocks are never unmapped while their span exists, and slices stay readable after.
-        veiled(unsafe { this.cast::<*mut Block>().read_volatile() }, this.addr())
+        let link = unsafe { (&raw const (*this).link).cast::<*mut Block>().read_volatile() };
+        if is_mark(link) { combined(link, this) } else { null_mut() }
     }
 
     /// Links `this` before `next`.
@@ -48,11 +105,31 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn set_next(this: *mut Block, next: *mut Block) {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
-        unsafe { (*this).next.set(veiled(next, this.addr())) }
+        unsafe { (*this).link.set(combined(next, this)) }
+    }
+
+    /// Whether a block that is being freed carries a link, as if it were in a list.
+    ///
+    /// # Safety
+    /// `this` is a block that the caller owns as far as it knows.
+    #[inline(always)]
+    pub(crate) unsafe fn is_marked(this: *mut Block) -> bool {
+        // SAFETY: a live address.
+        unsafe { (*this).link.upper_bits() == MARK }
+    }
+
+    /// Takes the mark off a block that the program has been given.
+    ///
+    /// # Safety
+    /// The caller owns it.
+    #[inline(always)]
+    pub(crate) unsafe fn unmark(this: *mut Block) {
+        // SAFETY: a live address, and the caller's.
+        unsafe { (*this).link.set(null_mut()) };
     }
 }
 
-/// A null-terminated list of free blocks of one span, with both ends and the length known.
+/// A list of free blocks of one span, with both ends and the length known.
 #[derive(Clone, Copy)]
 pub(crate) struct Chain {
     /// First block, or null.
@@ -78,9 +155,10 @@ impl Chain {
     /// The caller owns `block` and the chain.
     #[inline(always)]
     pub(crate) unsafe fn push(&mut self, block: *mut Block) {
+        let next = if self.head.is_null() { END } else { self.head };
         // SAFETY: the caller owns `block`.
-        unsafe { Block::set_next(block, self.head) };
-        if self.head.is_null() {
+        unsafe { Block::set_next(block, next) };
+        if next == END {
             self.tail = block;
         }
         self.head = block;
@@ -92,7 +170,6 @@ impl Chain {
 #[repr(C)]
 pub(crate) struct Caches {
     first: [*mut Block; CLASS_COUNT],
-    small_class: [u8; SMALL_MAX / MIN_ALIGN + 1],
     left: [Limit; CLASS_COUNT],
     /// The classes' masks: a free finds its own by one instruction.
     masks: [u64; CLASS_COUNT],
@@ -121,25 +198,10 @@ impl Limit {
 
 impl Caches {
     /// Nothing in any of them.
-    pub(crate) const EMPTY: Caches = Caches {
-        first: [null_mut(); CLASS_COUNT],
-        small_class: SMALL_CLASS,
-        left: [Limit::NOTHING; CLASS_COUNT],
-        masks: MASKS,
-    };
+    pub(crate) const EMPTY: Caches =
+        Caches { first: [END; CLASS_COUNT], left: [Limit::NOTHING; CLASS_COUNT], masks: MASKS };
 
-    /// The class for a size up to `SMALL_MAX`.
-    ///
-    /// # Safety
-    /// `size` is no larger.
-    #[inline(always)]
-    pub(crate) unsafe fn small_class(&self, size: usize) -> SizeClass {
-        let step = (size + MIN_ALIGN - 1) >> MIN_ALIGN.trailing_zeros();
-        // SAFETY: (SMALL_MAX + 15) / 16 is the last index, and the table has classes in it.
-        unsafe { SizeClass::from_number(u32::from(*self.small_class.get_unchecked(step))) }
-    }
-
-    /// Pops a block; null if a refill is due.
+    /// Pops a block; null if a refill is due, or if the program has overwritten the block's link.
     ///
     /// # Safety
     /// The caches are the calling thread's, or a stand-in's: those are empty, and only read.
@@ -149,10 +211,13 @@ impl Caches {
         unsafe {
             let first = &raw mut (*this).first[class.index()];
             let block = *first;
-            if !block.is_null() {
-                *first = Block::next(block);
-                (*this).left[class.index()].0 += CACHE_UNITS;
+            if !Block::is_marked(block) {
+                return null_mut();
             }
+            let link = (*block).link.get();
+            Block::unmark(block);
+            *first = combined(link, block);
+            (*this).left[class.index()].0 += CACHE_UNITS;
             block
         }
     }
@@ -196,15 +261,23 @@ impl Caches {
         self.left[class.index()].0
     }
 
-    /// Whether the block just popped is zero but for its link; false is always safe.
+    /// Whether the block just popped is zero; false is always safe.
     #[inline(always)]
     pub(crate) fn is_zeroed(&self, class: SizeClass) -> bool {
         self.left[class.index()].0 < Limit::ZEROED.0 / 2
     }
 
-    /// The first block of a class, or null.
+    /// The first block of a class, or `END`.
     pub(crate) fn first(&self, class: SizeClass) -> *mut Block {
         self.first[class.index()]
+    }
+
+    /// Ends the process if the cache of `class`, from which nothing could be popped, is not empty.
+    #[inline(always)]
+    pub(crate) fn check_end(&self, class: SizeClass) {
+        if self.first(class) != END {
+            overwritten(self.first(class));
+        }
     }
 
     /// Makes `list` the cache of `class` and pops its first block.
@@ -219,15 +292,18 @@ impl Caches {
         limit: Limit,
     ) -> *mut Block {
         // SAFETY: the list is the caller's, and not empty.
-        self.first[class.index()] = unsafe { Block::next(list.head) };
+        unsafe {
+            self.first[class.index()] = Block::next(list.head);
+            Block::unmark(list.head);
+        }
         self.left[class.index()].0 = limit.0 - (list.count as i32 - 1) * CACHE_UNITS;
         list.head
     }
 
-    /// Takes all blocks of a class out, a null-terminated list. It takes in none until it is filled.
+    /// Takes all blocks of a class out, as a list. It takes in none until it is filled.
     pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
         self.left[class.index()] = Limit::NOTHING;
-        core::mem::replace(&mut self.first[class.index()], null_mut())
+        core::mem::replace(&mut self.first[class.index()], END)
     }
 
     /// The first block of a class, read while the caches' thread may be at work.

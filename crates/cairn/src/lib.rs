@@ -90,6 +90,7 @@ mod outside;
 mod pool;
 mod reservation;
 mod sampling;
+mod search;
 mod size_class;
 mod span;
 mod stats;

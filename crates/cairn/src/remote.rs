@@ -6,7 +6,7 @@
 //! Checked: loom models (the `models` crate) on this very code; states asserted in debug builds.
 //! Story: docs/design/remote-frees.md
 
-use crate::block::{Block, Chain};
+use crate::block::{Block, Chain, END};
 use crate::sync::{AtomicU64, Ordering};
 use core::ptr::null_mut;
 
@@ -93,7 +93,7 @@ impl State {
 
     fn head(self, base: *mut u8) -> *mut Block {
         match self.head_field() {
-            0 => null_mut(),
+            0 => END,
             h => base.wrapping_add((h as usize - 1) * UNIT).cast(),
         }
     }
@@ -247,6 +247,11 @@ impl RemoteWord {
     /// Whether some thread holds the span; a hint.
     pub(crate) fn is_owned(&self) -> bool {
         State(self.0.load(Ordering::Relaxed)).status() == OWNED
+    }
+
+    /// The first of them, or `END`, while others may be at work.
+    pub(crate) fn pending_head(&self, base: *mut u8) -> *mut Block {
+        State(self.0.load(Ordering::Relaxed)).head(base)
     }
 
     /// How many frees are pending; a hint.

@@ -8,14 +8,14 @@
 //! Story: docs/design/accounting.md
 
 use crate::address_map::{self, OWNER_LARGE};
-use crate::block::{Block, Caches};
-use crate::heap::{Heap, is_block_of};
+use crate::block::Caches;
+use crate::heap::Heap;
 use crate::pool;
 use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{arena, large, os};
+use crate::{arena, large, os, search};
 
 /// Bytes, and those of them that have memory behind them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -233,25 +233,13 @@ impl Stats {
 }
 
 /// How many blocks the cache of `class` holds, read from outside while its thread may be
-/// at work: nothing is followed that is not a block of the class.
+/// at work.
 ///
 /// # Safety
 /// `this` is a heap that has been made.
 pub(crate) unsafe fn peek_cache(this: *const Heap, class: SizeClass) -> usize {
-    // SAFETY: heaps, slots and committed slices are never unmapped; each link is verified before
-    // it is followed. Volatile, and plain for the thread: as an atomic the link would be no
-    // dearer, but a block that has been handed out meanwhile is the program's.
-    unsafe {
-        let mut at = Caches::peek(&raw const (*this).caches, class);
-        let layout = class.layout();
-        let most = usize::from(layout.blocks) + layout.cache_blocks() as usize;
-        let mut count = 0;
-        while count < most && is_block_of(class, at) {
-            count += 1;
-            at = Block::peek_next(at);
-        }
-        count
-    }
+    // SAFETY: heaps are never unmapped.
+    search::each(class, unsafe { Caches::peek(&raw const (*this).caches, class) }).count()
 }
 
 /// Bytes of the pages of descriptors that have been written; a look at others finds the one page of zeros.

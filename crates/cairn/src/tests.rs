@@ -49,6 +49,8 @@ mod sample;
 mod scenarios;
 #[cfg(test)]
 mod span;
+#[cfg(test)]
+mod twice;
 
 use crate::address_map;
 use crate::os::fault;

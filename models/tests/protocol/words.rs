@@ -1,7 +1,7 @@
 //! The remote word alone, on blocks in the reservation: its invariants 1 to 4.
 
 use crate::address_map;
-use crate::block::{Block, Chain};
+use crate::block::{Block, Chain, END};
 use crate::harness::{ALL, Model, Size, check, finish, spawn};
 use crate::remote::{Pushed, RemoteWord};
 use crate::reservation;
@@ -34,7 +34,7 @@ impl Blocks {
         assert!(blocks.word().is_owned());
         for i in 0..4 {
             // SAFETY: in the reservation, and nobody else's yet.
-            unsafe { Block::set_next(blocks.block(i), core::ptr::null_mut()) };
+            unsafe { Block::set_next(blocks.block(i), END) };
         }
         Arc::new(blocks)
     }
@@ -56,11 +56,11 @@ impl Blocks {
     fn take(&self, chain: Chain) {
         let mut at = chain.head;
         for _ in 0..chain.count {
-            assert!(!at.is_null());
+            assert!(at != END);
             // SAFETY: the chain is ours.
             at = unsafe { Block::next(at) };
         }
-        assert!(at.is_null());
+        assert!(chain.count == 0 || at == END);
         self.claimed(chain.count);
     }
 

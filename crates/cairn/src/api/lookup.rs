@@ -73,12 +73,14 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     Some((first.wrapping_add(offset / size * size), size))
 }
 
+pub(super) const FREED_TWICE: &str = "the block is free: freed twice, or never allocated";
+
 /// Says what is wrong with `p` and aborts.
 #[cold]
 #[inline(never)]
 pub(super) fn bad_pointer(call: &str, p: *mut u8) -> ! {
     let reason = match base(p) {
-        Some(block) if block.addr() == p.addr() => "the block is being freed twice",
+        Some(block) if block.addr() == p.addr() => FREED_TWICE,
         Some(_) => "the pointer is inside a block, not at its start",
         None if address_map::contains(p) => "no block is here: freed already, or never allocated",
         None => "the pointer is not from this allocator",

@@ -9,20 +9,20 @@ mod lookup;
 mod resize;
 mod zeroed;
 
-use lookup::bad_pointer;
+use lookup::{FREED_TWICE, bad_pointer};
 pub use lookup::{base, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED, OWNER_LARGE};
-use crate::block::Caches;
+use crate::block::{Block, Caches};
 use crate::heap::Heap;
 use crate::large::{self, Freers};
 use crate::os;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{closed, crowd, thread};
+use crate::{closed, crowd, search, thread};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -68,7 +68,7 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is only read; the size is small.
     let (class, block) = unsafe {
-        let class = (*heap).caches.small_class(size);
+        let class = size_class::small_class(size);
         (class, Caches::pop(&raw mut (*heap).caches, class))
     };
     if block.is_null() {
@@ -189,6 +189,9 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
         let caches = &raw mut (*heap).caches;
         match address_map::owned_block(p, Heap::tag(heap)) {
             Some(at) if (*caches).is_start(at.class, at.number) => {
+                if Block::is_marked(p.cast()) {
+                    return deallocate_marked(p, call);
+                }
                 if !Caches::push(caches, at.class, p.cast()) {
                     let span: *mut Span = at.slot().cast();
                     if (*span).push_local(p.cast()) {
@@ -215,6 +218,11 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
+    // SAFETY: it starts there.
+    if unsafe { Block::is_marked(p.cast()) } {
+        // SAFETY: the block is the caller's to free.
+        return unsafe { deallocate_marked(p, call) };
+    }
     if owner & OWNER_CLOSED != 0 {
         // SAFETY: the block is the caller's to free, and of that heap, or of what has become of it.
         return unsafe {
@@ -239,6 +247,20 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         if is_abandoned || !Heap::batch_push(heap, span, layout.size, p.cast()) {
             thread::send(span, layout.size, p.cast(), is_abandoned);
         }
+    }
+}
+
+/// Frees a block of a span that carries the mark of a free one, if it is not.
+#[cold]
+#[inline(never)]
+unsafe fn deallocate_marked(p: *mut u8, call: &str) {
+    if search::is_free(p.cast()) {
+        os::fatal(call, p, FREED_TWICE);
+    }
+    // SAFETY: it is in no list: the block is the caller's to free.
+    unsafe {
+        Block::unmark(p.cast());
+        deallocate_named(p, call);
     }
 }
 

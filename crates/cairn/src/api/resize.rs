@@ -6,10 +6,11 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/large-blocks.md
 
-use super::lookup::{large_usable, span_block_size};
+use super::lookup::{FREED_TWICE, large_usable, span_block_size};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
+use crate::block::Block;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, large, os};
+use crate::{address_map, large, os, search};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -30,6 +31,10 @@ pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
 #[inline]
 pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let usable = span_block_size(p);
+    // SAFETY: a block starts there.
+    if usable.is_some() && unsafe { Block::is_marked(p.cast()) } && search::is_free(p.cast()) {
+        os::fatal("realloc", p, FREED_TWICE);
+    }
     if usable.is_some_and(|usable| stays(size, usable)) {
         return p;
     }

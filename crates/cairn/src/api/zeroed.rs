@@ -25,9 +25,7 @@ pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
         return allocate_zeroed_medium::<F>(size);
     }
     let heap = thread::heap();
-    // SAFETY: as in `allocate_or`.
-    let class = unsafe { (*heap).caches.small_class(size) };
-    allocate_zeroed_class::<F>(heap, class, size)
+    allocate_zeroed_class::<F>(heap, size_class::small_class(size), size)
 }
 
 #[inline(always)]
@@ -41,14 +39,14 @@ fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: SizeClass, size: u
     }
 }
 
-/// Zeroes a block just popped: all of it, or the link if the rest is zero anyway.
+/// Zeroes a block just popped, unless it is zero anyway.
 #[inline(always)]
 unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u8 {
     // SAFETY: the block is the caller's, as far as its class reaches.
     unsafe {
-        let bytes =
-            if (*heap).caches.is_zeroed(class) { size_of::<Block>() } else { class.block_size() };
-        block.cast::<u8>().write_bytes(0, bytes);
+        if !(*heap).caches.is_zeroed(class) {
+            block.cast::<u8>().write_bytes(0, class.block_size());
+        }
     }
     block.cast()
 }

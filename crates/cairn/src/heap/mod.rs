@@ -15,7 +15,7 @@ pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::{request_trim, set_besides};
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_CLOSED};
-use crate::block::{Block, Caches, Chain};
+use crate::block::{Block, Caches, Chain, END};
 use crate::crowd;
 use crate::large::{Large, Owned};
 use crate::sampling::Sampling;
@@ -170,7 +170,7 @@ impl Heap {
                 self.check_owned(span);
             }
             let (mut block, mut len) = (self.caches.first(class), 0);
-            while !block.is_null() {
+            while block != END {
                 assert!(is_block_of(class, block));
                 // SAFETY: the blocks in the cache are this heap's.
                 (block, len) = (unsafe { Block::next(block) }, len + 1);

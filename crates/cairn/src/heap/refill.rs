@@ -6,7 +6,7 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
-use crate::block::{Block, Chain, Limit};
+use crate::block::{Block, Chain, END, Limit};
 use crate::size_class::SizeClass;
 use crate::span::{Carved, Span, SpanList};
 use crate::sync::in_shuttle;
@@ -81,6 +81,7 @@ impl Heap {
 
     #[inline(always)]
     fn begin(&mut self, class: SizeClass) {
+        self.caches.check_end(class);
         self.slow_tick();
         if self.ordinary & class.bit() == 0 {
             self.refilled |= class.bit();
@@ -147,7 +148,7 @@ impl Heap {
         let rest = unsafe {
             (1..most).for_each(|_| last = Block::next(last));
             let rest = Block::next(last);
-            Block::set_next(last, null_mut());
+            Block::set_next(last, END);
             rest
         };
         list.count = most as u32;

@@ -91,6 +91,16 @@ impl Heap {
         }
     }
 
+    /// The first block of the batch in the place of that of a span, or null, read while the heap's thread may be
+    /// at work.
+    ///
+    /// # Safety
+    /// `this` is a heap that has been made.
+    pub(crate) unsafe fn peek_batch(this: *const Heap, span: usize) -> *mut Block {
+        // SAFETY: heaps are never unmapped. Volatile, and plain for the thread.
+        unsafe { (&raw const (*this).batches[batch_index(span)].chain.head).read_volatile() }
+    }
+
     /// Sends all batches off.
     pub(crate) fn flush(&mut self) {
         for i in 0..BATCHES {

@@ -6,6 +6,7 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
+use crate::block::END;
 use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
 use crate::{abandoned, crowd, os};
@@ -180,7 +181,7 @@ impl Heap {
             let class = (*span).class();
             if span == self.active[class.index()] {
                 // Without a cache it is one block that comes and goes.
-                if !self.caches.first(class).is_null() {
+                if self.caches.first(class) != END {
                     self.release_active(class);
                 }
                 return;

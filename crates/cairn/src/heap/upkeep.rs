@@ -7,7 +7,7 @@
 
 use super::{Heap, LOOK};
 use crate::address_map;
-use crate::block::{Block, Chain};
+use crate::block::{Block, Chain, END};
 use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicPtr, Ordering, in_shuttle};
@@ -221,9 +221,9 @@ impl Heap {
         self.put_all_back(class, list);
     }
 
-    /// Frees the blocks of a null-terminated list into their spans.
+    /// Frees the blocks of a list into their spans.
     pub(super) fn put_all_back(&mut self, class: SizeClass, mut list: *mut Block) {
-        while !list.is_null() {
+        while list != END {
             // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
             unsafe {
                 let next = Block::next(list);

@@ -15,7 +15,7 @@ use crate::address_map::{
 };
 use crate::size_class::SLICE_SHIFT;
 use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle};
-use crate::{os, policy};
+use crate::{block, os};
 
 const GIB: usize = 1 << 30;
 /// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
@@ -156,7 +156,7 @@ fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
         return false;
     }
     RESERVED.store(reserved, Ordering::Relaxed);
-    policy::set_link_key(random(10, usize::MAX));
+    block::set_key(random(10, usize::MAX));
     address_map::install(&Tables {
         base: front.wrapping_add(front_of(size)),
         slices,

@@ -132,18 +132,17 @@ const fn classes() -> ([ClassLayout; CLASS_COUNT], [u64; CLASS_COUNT]) {
     (table, masks)
 }
 
-/// The class of each size up to `SMALL_MAX`, by 16-byte steps rounded up. Heaps carry a copy:
-/// it saves the fast path an address computation and a cold line.
-pub(crate) const SMALL_CLASS: [u8; SMALL_MAX / MIN_ALIGN + 1] = {
-    let mut table = [0; SMALL_MAX / MIN_ALIGN + 1];
-    let mut class = 0;
-    let mut step = 1;
-    while step < table.len() {
-        if step * MIN_ALIGN > class_size(class) {
+/// The class of each size up to `SMALL_MAX`. By steps of 16 bytes it would be shorter, and take an
+/// instruction more.
+static SMALL_CLASS: [u8; SMALL_MAX + 1] = {
+    let mut table = [0; SMALL_MAX + 1];
+    let (mut class, mut size) = (0, 0);
+    while size < table.len() {
+        if size > class_size(class) {
             class += 1;
         }
-        table[step] = class as u8;
-        step += 1;
+        table[size] = class as u8;
+        size += 1;
     }
     table
 };
@@ -151,12 +150,13 @@ pub(crate) const SMALL_CLASS: [u8; SMALL_MAX / MIN_ALIGN + 1] = {
 /// The class for a size up to `MEDIUM_MAX`.
 #[inline(always)]
 pub(crate) fn class_of(size: usize) -> SizeClass {
-    if size <= SMALL_MAX {
-        let step = (size + MIN_ALIGN - 1) >> MIN_ALIGN.trailing_zeros();
-        SizeClass(usize::from(SMALL_CLASS[step]))
-    } else {
-        medium_class(size)
-    }
+    if size <= SMALL_MAX { small_class(size) } else { medium_class(size) }
+}
+
+/// The class for a size up to `SMALL_MAX`.
+#[inline(always)]
+pub(crate) fn small_class(size: usize) -> SizeClass {
+    SizeClass(usize::from(SMALL_CLASS[size]))
 }
 
 /// The class for a size in `SMALL_MAX + 1 ..= MEDIUM_MAX`.

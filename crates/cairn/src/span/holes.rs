@@ -7,11 +7,10 @@
 //! Story: docs/design/purging.md
 
 use super::Span;
-use crate::block::Block;
+use crate::block::{Block, END};
 use crate::os;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE};
 use core::ops::Range;
-use core::ptr::null_mut;
 
 /// Pieces of a span that can be given back one by one, if they are whole pages.
 pub(super) const PIECES: usize = 16;
@@ -49,7 +48,7 @@ impl Span {
             self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
         }
         let mut at = self.local_free;
-        while !at.is_null() {
+        while at != END {
             is_free[(at.addr() - start) / size % is_free.len()] = true;
             // SAFETY: free blocks are the owner's.
             at = unsafe { Block::next(at) };
@@ -61,8 +60,8 @@ impl Span {
             new &= !((2 << ((first + size - 1) / piece)) - (1 << (first / piece)));
         }
         let new = new as u16 & !self.holes;
-        let mut at = core::mem::replace(&mut self.local_free, null_mut());
-        while !at.is_null() {
+        let mut at = core::mem::replace(&mut self.local_free, END);
+        while at != END {
             // SAFETY: as above; the link is read before the block moves or goes.
             unsafe {
                 let next = Block::next(at);

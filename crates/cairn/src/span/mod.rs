@@ -12,7 +12,7 @@ mod list;
 pub(crate) use list::SpanList;
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
-use crate::block::{Block, Chain};
+use crate::block::{Block, Chain, END};
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SizeClass};
 use crate::sync::touched;
@@ -108,7 +108,7 @@ impl Span {
         // SAFETY: the run is the caller's, and so is its slot.
         unsafe {
             span.write(Span {
-                local_free: null_mut(),
+                local_free: END,
                 until_event: 0,
                 carved: 0,
                 hidden: 0,
@@ -131,7 +131,7 @@ impl Span {
     /// Says that no block is in use: all have come back by a way that does not count them.
     pub(crate) fn empty(&mut self) {
         self.collect();
-        self.local_free = null_mut();
+        self.local_free = END;
         self.set_used(0, 0);
         (self.holes, self.hidden) = (0, 0);
     }
@@ -173,7 +173,7 @@ impl Span {
         touched(self);
         let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
         debug_assert!(self.used_after_event <= 0);
-        self.local_free = null_mut();
+        self.local_free = END;
         self.until_event += list.count;
         list
     }
@@ -184,20 +184,20 @@ impl Span {
     /// # Safety
     /// The blocks are of this span, and the caller's.
     pub(crate) unsafe fn take_rest_back(&mut self, list: &mut Chain) {
-        if self.local_free.is_null() {
+        if self.local_free == END {
             self.until_event = self.until_event.wrapping_sub(list.count - 1);
             list.count = 1;
             // SAFETY: the blocks are free, linked, and the caller's.
             unsafe {
                 self.local_free = Block::next(list.head);
-                Block::set_next(list.head, null_mut());
+                Block::set_next(list.head, END);
             }
         }
     }
 
     /// Links up to `limit` untouched blocks into a list and hands it out, or those of a hole.
     pub(crate) fn carve(&mut self, limit: usize) -> Carved {
-        debug_assert!(self.local_free.is_null());
+        debug_assert!(self.local_free == END);
         if self.holes != 0 {
             let hole = self.holes.trailing_zeros() as usize;
             let blocks = self.blocks_of(hole);
@@ -228,7 +228,7 @@ impl Span {
             at = next;
         }
         // SAFETY: as above.
-        unsafe { Block::set_next(at.cast(), null_mut()) };
+        unsafe { Block::set_next(at.cast(), END) };
         self.until_event += count as u32;
         Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
     }
@@ -236,8 +236,8 @@ impl Span {
     /// Keeps blocks collected from the remote word as if they had been freed here; only while
     /// nothing else is in `local_free`.
     pub(crate) fn absorb(&mut self, chain: Chain) {
-        debug_assert!(self.local_free.is_null());
-        self.local_free = chain.head;
+        debug_assert!(self.local_free == END);
+        self.local_free = if chain.count == 0 { END } else { chain.head };
         let used = self.used();
         if cfg!(debug_assertions) && chain.count > used {
             os::broken(FREED_TWICE);
@@ -251,12 +251,12 @@ impl Span {
         self.absorb(batch);
     }
 
-    /// Takes blocks back one by one from a null-terminated list.
+    /// Takes blocks back one by one from a list.
     ///
     /// # Safety
     /// As for `push_local`, for each block of the list.
     pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) {
-        while !list.is_null() {
+        while list != END {
             // SAFETY: each block is the caller's to free; its link is read before it is pushed.
             unsafe {
                 let next = Block::next(list);
@@ -299,7 +299,7 @@ impl Span {
     /// are pending. Those that only its lists knew stay lost.
     pub(crate) fn forget_lists(&mut self) {
         let blocks = self.layout().blocks;
-        self.local_free = null_mut();
+        self.local_free = END;
         self.carved = blocks;
         (self.holes, self.hidden) = (0, 0);
         self.set_used(u32::from(blocks), 0);
@@ -397,6 +397,15 @@ impl Span {
         }
     }
 
+    /// The first block in `local_free`, read while the owner may be at work.
+    ///
+    /// # Safety
+    /// As for `peek`.
+    pub(crate) unsafe fn peek_free(this: *const Span) -> *mut Block {
+        // SAFETY: as in `peek`.
+        unsafe { (&raw const (*this).local_free).read_volatile() }
+    }
+
     /// Blocks in `local_free`.
     pub(crate) fn free(&self) -> u32 {
         let (carved, used) = (u32::from(self.carved - self.hidden), self.used());
@@ -420,7 +429,7 @@ impl Span {
     /// Whether blocks wait in `local_free`.
     #[inline]
     pub(crate) fn has_local_free(&self) -> bool {
-        !self.local_free.is_null()
+        self.local_free != END
     }
 
     /// Invariants 1 and 4, for the owner.
@@ -428,7 +437,7 @@ impl Span {
         let d = address_map::descriptor_at(self.index());
         let mut free = 0;
         let mut at = self.local_free;
-        while !at.is_null() {
+        while at != END {
             // SAFETY: this is a span.
             assert_eq!(unsafe { d.probe(at.cast()) }.1 & self.layout().mask, 0);
             free += 1;

@@ -3,13 +3,12 @@
 
 use super::alone::{alone, panics};
 use super::heaps::{self, Other};
-use crate::block::Block;
+use crate::block::{Block, END};
 use crate::heap::Heap;
 use crate::os::{self};
 use crate::size_class::class_of;
 use crate::sync::Ordering;
 use crate::{ClassRow, Stats, address_map, allocate, check, deallocate, purge, stats, thread};
-use core::ptr::null_mut;
 use std::vec::Vec;
 
 /// Blocks in a span of 1 KiB blocks, which is one slice.
@@ -337,7 +336,7 @@ fn a_list_seen_from_outside_has_an_end() {
             assert_eq!(stats::peek_cache(heap, class), 3);
             Block::set_next(last, next);
             assert_eq!(stats::peek_cache(heap, class), IN_SPAN + 48);
-            Block::set_next(last, null_mut());
+            Block::set_next(last, END);
         }
         check();
     });

@@ -3,7 +3,7 @@
 
 use super::alone::{Random, alone};
 use crate::address_map;
-use crate::block::{Block, Chain};
+use crate::block::{Block, Chain, END};
 use crate::os;
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::span::Span;
@@ -14,16 +14,19 @@ use std::vec::Vec;
 
 const TAG: u32 = 0x7000;
 
-/// Fills a block behind its link.
+/// Fills a block in front of its link and behind it.
 fn fill(block: *mut u8, size: usize) {
     // SAFETY: the test's block, of that size.
-    unsafe { block.add(8).write_bytes(block.addr() as u8 | 1, size - 8) };
+    unsafe {
+        block.write_bytes(block.addr() as u8 | 1, 8);
+        block.add(16).write_bytes(block.addr() as u8 | 1, size - 16);
+    }
 }
 
 fn is_filled(block: *mut u8, size: usize) -> bool {
     // SAFETY: as above.
-    let bytes = unsafe { std::slice::from_raw_parts(block.add(8), size - 8) };
-    bytes.iter().all(|&byte| byte == block.addr() as u8 | 1)
+    let bytes = unsafe { std::slice::from_raw_parts(block, size) };
+    bytes[..8].iter().chain(&bytes[16..]).all(|&byte| byte == block.addr() as u8 | 1)
 }
 
 fn take(list: Chain, into: &mut Vec<*mut u8>) {
@@ -33,7 +36,7 @@ fn take(list: Chain, into: &mut Vec<*mut u8>) {
         // SAFETY: links of blocks that the span has handed out.
         at = unsafe { Block::next(at) };
     }
-    assert!(at.is_null());
+    assert!(list.count == 0 || at == END);
 }
 
 /// Spans of each class go through random frees, searches for holes and carves, beside a plain set.

@@ -89,7 +89,7 @@ fn misuse_ends_the_process() {
 }
 
 /// What a child that ends so has said.
-fn last_words(work: impl FnOnce()) -> String {
+pub(super) fn last_words(work: impl FnOnce()) -> String {
     let mut ends = [0; 2];
     // SAFETY: two ends are valid for writing.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);

@@ -1,7 +1,7 @@
 //! The remote word, state by state, in one thread. What several threads make of it is for the
 //! models to say.
 
-use crate::block::{Block, Chain};
+use crate::block::{Block, Chain, END};
 use crate::remote::{Pushed, RemoteWord};
 use std::boxed::Box;
 use std::vec::Vec;
@@ -45,7 +45,7 @@ impl Span {
     fn numbers(&self, chain: Chain) -> Vec<usize> {
         let mut numbers = Vec::new();
         let mut at = chain.head;
-        while !at.is_null() {
+        while !at.is_null() && at != END {
             numbers.push((at.addr() - self.base.addr()) / 16);
             // SAFETY: links of blocks that have been pushed.
             at = unsafe { Block::next(at) };

@@ -1,0 +1,184 @@
+//! Blocks that are freed twice, and blocks that are written to when they are free: in each place where a
+//! free block can be, the process says so and ends. Legal programs do not meet the check.
+
+use super::alone::alone;
+use super::heaps::{Other, blocks, free};
+use super::misuse::last_words;
+use crate::block::Block;
+use crate::size_class::{MEDIUM_MAX, SizeClass};
+use crate::{ClosedHeap, allocate, allocate_zeroed, check, purge, reallocate};
+use std::vec::Vec;
+
+fn is_noticed(block: *mut u8, place: &str) {
+    let said = last_words(|| free(block));
+    assert!(
+        said.starts_with("cairn: free(0x") && said.contains("freed"),
+        "{place}: {said:?}"
+    );
+    // SAFETY: none: that is what is tried.
+    let said = last_words(|| unsafe { assert!(reallocate(block, 40).is_null()) });
+    assert!(said.contains("freed"), "{place}, by realloc: {said:?}");
+}
+
+/// Where a freed block goes: into its thread's cache, and if that is full, into its span.
+#[test]
+fn blocks_of_the_thread_s_own_spans() {
+    alone(|| {
+        for class in SizeClass::all() {
+            let held = blocks(class.block_size(), 60);
+            held.iter().copied().for_each(free);
+            for at in [0, 1, 30, 58, 59] {
+                is_noticed(held[at], "an own span");
+            }
+        }
+        check();
+    });
+}
+
+#[test]
+fn large_blocks() {
+    alone(|| {
+        for size in [MEDIUM_MAX + 1, 1 << 20, 33 << 20] {
+            let held = blocks(size, 2);
+            held.iter().copied().for_each(free);
+            for block in held {
+                assert!(!last_words(|| free(block)).is_empty(), "{size}");
+            }
+        }
+    });
+}
+
+/// Others' blocks: in the freeing thread's cache, in its batch, in the word of the span, and with the owner once
+/// that has collected them.
+#[test]
+fn blocks_of_others() {
+    alone(|| {
+        for size in [16, 64, 600, 5000] {
+            let other = Other::new();
+            let held = other.allocates(size, 900);
+            // The last ones are in the cache, or in batches that have not left.
+            held.iter().copied().for_each(free);
+            for at in [0, 400, 890, 897, 898, 899] {
+                is_noticed(held[at], "freed by another");
+            }
+            // By its owner, too. A child has its heap, if not its thread.
+            let (first, last) = (held[0].addr(), held[899].addr());
+            other.does(move || {
+                for block in [first, last] {
+                    is_noticed(
+                        core::ptr::with_exposed_provenance_mut(block),
+                        "freed by another, then here",
+                    );
+                }
+            });
+            // What it allocates next, it may free.
+            let next = other.allocates(size, 900);
+            other.frees(&next);
+            let freed_there: Vec<_> = next.iter().step_by(300).copied().collect();
+            freed_there.into_iter().for_each(|block| is_noticed(block, "freed by its owner"));
+            other.leaves();
+            is_noticed(next[0], "of a thread that has gone");
+        }
+        check();
+    });
+}
+
+#[test]
+fn blocks_of_a_closed_heap() {
+    alone(|| {
+        let mut heap = ClosedHeap::new().expect("memory");
+        let held: Vec<_> = (0..200).map(|_| heap.attach().allocate(64, 16)).collect();
+        held.iter().copied().for_each(free);
+        for at in [0, 100, 199] {
+            is_noticed(held[at], "a closed heap");
+        }
+        let mut attached = heap.attach();
+        let again = attached.allocate(64, 16);
+        free(again);
+        is_noticed(again, "a closed heap's cache");
+    });
+}
+
+#[test]
+fn a_block_that_nobody_has_been_given() {
+    alone(|| {
+        let block = allocate(1024);
+        is_noticed(block.wrapping_add(1024), "the next of the cache");
+    });
+}
+
+/// What a program writes accuses nobody, not even if it is a link.
+#[test]
+fn a_program_may_write_what_it_likes() {
+    alone(|| {
+        let held = blocks(64, 100);
+        held[..50].iter().copied().for_each(free);
+        // SAFETY: freed blocks stay readable, and the others are this test's.
+        unsafe {
+            for (from, to) in held[..50].iter().zip(&held[50..]) {
+                let link = from.cast::<usize>().add(1).read();
+                assert!(Block::is_marked(from.cast()));
+                to.cast::<usize>().add(1).write(link);
+            }
+        }
+        for &block in &held[50..] {
+            // SAFETY: live blocks. It grows, and moves.
+            free(unsafe { reallocate(block, 300) });
+        }
+        check();
+        purge();
+        check();
+    });
+}
+
+#[test]
+fn a_write_to_a_free_block_is_noticed_before_it_matters() {
+    alone(|| {
+        for size in [16, 64, 2048, 40_000] {
+            for value in
+                [0, 1, usize::MAX, 0x4141_4141_4141_4141, (&raw const value_of_choice).addr()]
+            {
+                let block = allocate(size);
+                free(block);
+                let said = last_words(|| {
+                    // SAFETY: none: that is what is tried.
+                    unsafe { block.cast::<usize>().add(1).write(value) };
+                    blocks(size, 300);
+                });
+                assert!(
+                    said.contains("malloc") && said.contains("written to"),
+                    "{value:#x}: {said:?}"
+                );
+            }
+        }
+        // And in a span's list.
+        let held = blocks(64, 256);
+        held.iter().copied().for_each(free);
+        let said = last_words(|| {
+            // SAFETY: none: that is what is tried.
+            unsafe { held[250].cast::<usize>().add(1).write(0) };
+            blocks(64, 256);
+        });
+        assert!(said.contains("written to"), "{said:?}");
+    });
+}
+
+#[allow(non_upper_case_globals, reason = "it stands for something with an address")]
+static value_of_choice: usize = 0;
+
+/// What a block is handed out with shows no address.
+#[test]
+fn no_link_is_handed_out() {
+    alone(|| {
+        for size in [16, 100, 1024, 30_000] {
+            let held = blocks(size, 100);
+            held.iter().copied().for_each(free);
+            for block in
+                blocks(size, 100).into_iter().chain((0..300).map(|_| allocate_zeroed(size)))
+            {
+                // SAFETY: live blocks of at least 16 bytes.
+                assert_eq!(unsafe { block.cast::<[usize; 2]>().read() }, [0, 0], "{size}");
+            }
+        }
+    });
+}
