@@ -261,16 +261,32 @@ pub(crate) unsafe extern "C" fn delete_array(_p: *mut c_void) {
 }
 
 /// `operator delete(void*, size_t)`.
-#[unsafe(naked)]
 #[unsafe(export_name = "_ZdlPvm")]
-pub(crate) unsafe extern "C" fn delete_sized(_p: *mut c_void, _size: usize) {
-    jump!("_ZdlPv")
+pub(crate) unsafe extern "C" fn delete_sized(p: *mut c_void, size: usize) {
+    if !cairn::has_class_of(p.cast(), size) {
+        expect_size(p, size, 1);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { delete_by_table(p) }
 }
 
 /// `operator delete[](void*, size_t)`.
-#[unsafe(naked)]
 #[unsafe(export_name = "_ZdaPvm")]
-pub(crate) unsafe extern "C" fn delete_array_sized(_p: *mut c_void, _size: usize) {
+pub(crate) unsafe extern "C" fn delete_array_sized(p: *mut c_void, size: usize) {
+    if !cairn::has_class_of(p.cast(), size) {
+        expect_size(p, size, 1);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { delete_array_by_table(p) }
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn delete_by_table(_p: *mut c_void) {
+    jump!("_ZdlPv")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn delete_array_by_table(_p: *mut c_void) {
     jump!("_ZdaPv")
 }
 
@@ -283,7 +299,8 @@ pub(crate) unsafe extern "C" fn delete_array_aligned(_p: *mut c_void, _align: us
 
 /// `operator delete(void*, size_t, std::align_val_t)`.
 #[unsafe(export_name = "_ZdlPvmSt11align_val_t")]
-pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usize, align: usize) {
+pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, size: usize, align: usize) {
+    expect_size(p, size, align);
     // SAFETY: the caller's contract.
     unsafe { delete_aligned_by_table(p, align) }
 }
@@ -292,9 +309,10 @@ pub(crate) unsafe extern "C" fn delete_sized_aligned(p: *mut c_void, _size: usiz
 #[unsafe(export_name = "_ZdaPvmSt11align_val_t")]
 pub(crate) unsafe extern "C" fn delete_array_sized_aligned(
     p: *mut c_void,
-    _size: usize,
+    size: usize,
     align: usize,
 ) {
+    expect_size(p, size, align);
     // SAFETY: the caller's contract.
     unsafe { delete_array_aligned_by_table(p, align) }
 }
@@ -413,6 +431,23 @@ fn is_replaced() -> bool {
         KNOWN.store(if ours { OURS } else { REPLACED }, Ordering::Relaxed);
     }
     KNOWN.load(Ordering::Relaxed) == REPLACED
+}
+
+/// Ends the process if the block is not one that `operator new` gives for that size and alignment. A program that
+/// has operators of its own may give others: nothing is expected of them.
+#[cold]
+#[inline(never)]
+fn expect_size(p: *mut c_void, size: usize, align: usize) {
+    let may_be = cairn::may_have_size(p.cast(), size, align, false);
+    let ours = [
+        (resolved!("_ZdlPv"), delete as *const c_void),
+        (resolved!("_ZdaPv"), delete_array as *const c_void),
+        (resolved!("_ZdlPvSt11align_val_t"), delete_aligned as *const c_void),
+        (resolved!("_ZdaPvSt11align_val_t"), delete_array_aligned as *const c_void),
+    ];
+    if !may_be && !is_replaced() && ours.iter().all(|(now, own)| now == own) {
+        cairn::bad_size("operator delete", p.cast());
+    }
 }
 
 /// Where there is no runtime's definition to hand over to (a static executable): calls the

@@ -83,6 +83,13 @@ fn aligned(align: usize, size: usize) -> *mut c_void {
     }
 }
 
+/// Ends the process if the block cannot have that size and alignment. It may have been resized.
+fn expect_size(p: *mut c_void, align: usize, size: usize) {
+    if !align.is_power_of_two() || !cairn::may_have_size(p.cast(), size, align, true) {
+        cairn::bad_size("free", p.cast());
+    }
+}
+
 fn whole_pages(size: usize) -> *mut c_void {
     let page = page_size();
     match size.max(1).checked_next_multiple_of(page) {
@@ -161,9 +168,13 @@ pub(crate) extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     aligned(align, size)
 }
 
-/// aligned_alloc(3). As `memalign`, like glibc up to 2.37.
+/// aligned_alloc(3). An alignment that is no power of two is an error, as C23 says.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        set_errno(libc::EINVAL);
+        return null_mut();
+    }
     aligned(align, size)
 }
 
@@ -188,14 +199,18 @@ pub(crate) unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
 
 /// free_sized (C23).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn free_sized(p: *mut c_void, _size: usize) {
+pub(crate) unsafe extern "C" fn free_sized(p: *mut c_void, size: usize) {
+    if !cairn::has_class_of(p.cast(), size) {
+        expect_size(p, 1, size);
+    }
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate_named(p.cast(), "free") }
 }
 
 /// free_aligned_sized (C23).
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
+pub(crate) unsafe extern "C" fn free_aligned_sized(p: *mut c_void, align: usize, size: usize) {
+    expect_size(p, align, size);
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate_named(p.cast(), "free") }
 }

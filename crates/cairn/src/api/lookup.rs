@@ -5,7 +5,9 @@
 //! Checked: oracle tests; misuse tests of the C layer.
 //! Story: docs/design/layout.md
 
+use super::resize::stays;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::sync::Ordering;
 use crate::{large, os};
 
@@ -43,6 +45,27 @@ fn usable_elsewhere(p: *mut u8) -> usize {
     large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p))
 }
 
+/// Whether `p`, any value at all, points into a span of the class of that size: then a free that names the
+/// size is right about it, if `p` starts a block. False says nothing.
+#[inline(always)]
+#[must_use]
+pub fn has_class_of(p: *const u8, size: usize) -> bool {
+    size <= SMALL_MAX && address_map::descriptor(p).class() == size_class::small_class(size)
+}
+
+/// Whether the block that starts at `p` can be one of `size` bytes at a multiple of `align`; also true if no block
+/// starts there. A block that has kept its place when it was `resized` may be twice as large.
+#[must_use]
+pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> bool {
+    let p = p.cast_mut();
+    let Some((class, _)) = address_map::span_block(p) else {
+        let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
+        return large_usable(p).is_none_or(|usable| is_large && size <= usable);
+    };
+    let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
+    is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, class.block_size())
+}
+
 /// The start of the block that `p` points to or into; None if it is none of this allocator's.
 /// Free blocks of a span count: the metadata does not tell them apart.
 pub fn base(p: *const u8) -> Option<*mut u8> {
@@ -74,6 +97,13 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
 }
 
 pub(super) const FREED_TWICE: &str = "the block is free: freed twice, or never allocated";
+
+/// Says that the block at `p` has not the size or alignment that it is freed with, and aborts.
+#[cold]
+#[inline(never)]
+pub fn bad_size(call: &str, p: *const u8) -> ! {
+    os::fatal(call, p, "the size or the alignment is not the block's")
+}
 
 /// Says what is wrong with `p` and aborts.
 #[cold]

@@ -10,7 +10,7 @@ mod resize;
 mod zeroed;
 
 use lookup::{FREED_TWICE, bad_pointer};
-pub use lookup::{base, usable_size};
+pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 

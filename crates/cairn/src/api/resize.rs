@@ -32,8 +32,9 @@ pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
 pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let usable = span_block_size(p);
     // SAFETY: a block starts there.
-    if usable.is_some() && unsafe { Block::is_marked(p.cast()) } && search::is_free(p.cast()) {
-        os::fatal("realloc", p, FREED_TWICE);
+    if usable.is_some() && unsafe { Block::is_marked(p.cast()) } {
+        // SAFETY: `p` is a live block's start, the caller's to resize.
+        return unsafe { reallocate_marked(p, size, align) };
     }
     if usable.is_some_and(|usable| stays(size, usable)) {
         return p;
@@ -42,10 +43,28 @@ pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut 
     unsafe { reallocate_elsewhere(p, size, align, usable) }
 }
 
+/// Resizes a block that carries the mark of a free one, if it is not.
+#[cold]
+#[inline(never)]
+unsafe fn reallocate_marked(p: *mut u8, size: usize, align: usize) -> *mut u8 {
+    if search::is_free(p.cast()) {
+        os::fatal("realloc", p, FREED_TWICE);
+    }
+    // SAFETY: it is in no list: the block is the caller's, and this number the program's own.
+    unsafe {
+        let second = p.cast::<usize>().add(1);
+        let value = second.replace(0);
+        let new = reallocate_aligned(p, size, align);
+        let kept = if new.is_null() { p } else { new };
+        kept.cast::<usize>().add(1).write(value);
+        new
+    }
+}
+
 /// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
 /// smallest always.
 #[inline(always)]
-fn stays(size: usize, usable: usize) -> bool {
+pub(super) fn stays(size: usize, usable: usize) -> bool {
     size <= usable && (size >= usable / 2 || usable <= 64)
 }
 

@@ -11,10 +11,7 @@ use std::vec::Vec;
 
 fn is_noticed(block: *mut u8, place: &str) {
     let said = last_words(|| free(block));
-    assert!(
-        said.starts_with("cairn: free(0x") && said.contains("freed"),
-        "{place}: {said:?}"
-    );
+    assert!(said.starts_with("cairn: free(0x") && said.contains("freed"), "{place}: {said:?}");
     // SAFETY: none: that is what is tried.
     let said = last_words(|| unsafe { assert!(reallocate(block, 40).is_null()) });
     assert!(said.contains("freed"), "{place}, by realloc: {said:?}");
