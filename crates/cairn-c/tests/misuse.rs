@@ -89,6 +89,39 @@ fn second_free_of_a_large_block() {
 }
 
 #[test]
+fn second_free_of_a_small_block() {
+    aborts("double_free_small", "free");
+    aborts("double_free_medium", "free");
+    aborts("double_free_late", "free");
+    aborts("double_free_small_in_threads", "free");
+    aborts("double_free_by_realloc", "realloc");
+}
+
+#[test]
+fn free_of_a_block_that_was_never_allocated() {
+    aborts("free_of_a_neighbour", "free");
+}
+
+#[test]
+fn write_to_a_freed_block() {
+    aborts("write_after_free", "malloc");
+}
+
+#[test]
+fn sized_frees_that_lie() {
+    aborts("free_sized_too_large", "free");
+    aborts("free_sized_too_small", "free");
+    aborts("free_sized_large", "free");
+    aborts("free_aligned_sized_wrong", "free");
+}
+
+#[test]
+fn sized_deletes_that_lie() {
+    aborts("delete_of_another_size", "delete");
+    aborts("delete_of_another_alignment", "delete");
+}
+
+#[test]
 fn second_free_of_a_huge_block() {
     aborts("double_free_huge", "free");
 }

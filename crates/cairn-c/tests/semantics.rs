@@ -30,7 +30,7 @@ fn posix_memalign_refuses_bad_alignment_and_touches_nothing() {
 }
 
 #[test]
-fn memalign_and_aligned_alloc_round_odd_alignment_up() {
+fn memalign_rounds_odd_alignment_up_and_aligned_alloc_refuses_it() {
     passes("semantics.c", "odd_alignment_is_rounded_up");
 }
 

@@ -75,6 +75,19 @@ static void twice(size_t size)
 static void double_free_large(void) { twice(MIB); }
 static void double_free_huge(void) { twice(40 * MIB); }
 
+static void double_free_small(void) { twice(64); }
+static void double_free_medium(void) { twice(20000); }
+
+/* Others are freed in between: more than a cache holds. */
+static void double_free_late(void)
+{
+    static void *others[1000];
+    for (size_t i = 0; i < COUNT_OF(others); i++) others[i] = malloc(64);
+    void *block = announced(others[500]);
+    for (size_t i = 0; i < COUNT_OF(others); i++) free(others[i]);
+    free(hide(block));
+}
+
 static void *freeing(void *block)
 {
     free(block);
@@ -86,6 +99,77 @@ static void double_free_large_in_threads(void)
     void *block = announced(malloc(MIB));
     joined(started(freeing, block));
     joined(started(freeing, hide(block)));
+}
+
+static void double_free_small_in_threads(void)
+{
+    void *block = announced(malloc(64));
+    joined(started(freeing, block));
+    free(hide(block));
+}
+
+static void double_free_by_realloc(void)
+{
+    void *block = announced(malloc(600));
+    free(block);
+    exit(realloc(hide(block), 590) != NULL);
+}
+
+static void free_of_a_neighbour(void)
+{
+    void *block = malloc(1024);
+    free(announced((char *)block + 1024));
+}
+
+/* What malloc would hand out next. */
+static void write_after_free(void)
+{
+    static void *others[100];
+    for (size_t i = 0; i < COUNT_OF(others); i++) others[i] = malloc(2048);
+    void **block = announced(others[50]);
+    for (size_t i = 0; i < COUNT_OF(others); i += 2) free(others[i]);
+    block[0] = block[1] = a_static;
+    for (size_t i = 0; i < COUNT_OF(others); i++) others[i] = malloc(2048);
+    exit(0);
+}
+
+/* Not in the C library's headers, and not in every library. */
+void free_sized(void *, size_t) __attribute__((weak));
+void free_aligned_sized(void *, size_t, size_t) __attribute__((weak));
+void *_Znwm(size_t) __attribute__((weak));
+void _ZdlPvm(void *, size_t) __attribute__((weak));
+void _ZdlPvmSt11align_val_t(void *, size_t, size_t) __attribute__((weak));
+
+static void free_sized_too_large(void)
+{
+    free_sized(announced(malloc(64)), 100);
+}
+
+static void free_sized_too_small(void)
+{
+    free_sized(announced(malloc(3000)), 100);
+}
+
+static void free_sized_large(void)
+{
+    free_sized(announced(malloc(MIB)), 1000);
+}
+
+static void free_aligned_sized_wrong(void)
+{
+    void *block = malloc(48);
+    if ((uintptr_t)block % 32 == 0) block = malloc(48);
+    free_aligned_sized(announced(block), 32, 48);
+}
+
+static void delete_of_another_size(void)
+{
+    _ZdlPvm(announced(_Znwm(64)), 32);
+}
+
+static void delete_of_another_alignment(void)
+{
+    _ZdlPvmSt11align_val_t(announced(_Znwm(100)), 100, 4096);
 }
 
 /* All blocks of the size are freed and their memory given back: nothing is left of the span. */
@@ -170,6 +254,19 @@ static const struct test_case cases[] = {
     {"double_free_large", double_free_large},
     {"double_free_huge", double_free_huge},
     {"double_free_large_in_threads", double_free_large_in_threads},
+    {"double_free_small", double_free_small},
+    {"double_free_medium", double_free_medium},
+    {"double_free_late", double_free_late},
+    {"double_free_small_in_threads", double_free_small_in_threads},
+    {"double_free_by_realloc", double_free_by_realloc},
+    {"free_of_a_neighbour", free_of_a_neighbour},
+    {"write_after_free", write_after_free},
+    {"free_sized_too_large", free_sized_too_large},
+    {"free_sized_too_small", free_sized_too_small},
+    {"free_sized_large", free_sized_large},
+    {"free_aligned_sized_wrong", free_aligned_sized_wrong},
+    {"delete_of_another_size", delete_of_another_size},
+    {"delete_of_another_alignment", delete_of_another_alignment},
     {"free_after_the_span", free_after_the_span},
     {"realloc_stack", realloc_stack},
     {"realloc_inside", realloc_inside},
