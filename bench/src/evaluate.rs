@@ -300,14 +300,9 @@ pub(crate) mod tests {
             failures: failures.to_vec(),
             ..Cell::default()
         };
-        let allocator = |name: &str| Allocator {
-            name: name.into(),
-            version: "1".into(),
-            source: String::new(),
-            flags: String::new(),
-            about: String::new(),
-            no_preload: None,
-            no_engine: None,
+        let allocator = |name: &str| {
+            let (name, version) = (name.into(), "1".into());
+            Allocator { name, version, ..Allocator::default() }
         };
         LabResult {
             format: FORMAT,

@@ -47,7 +47,7 @@ pub struct LabResult {
 }
 
 /// An allocator, as the result tells of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Allocator {
     /// Column header.
     pub name: String,
