@@ -3,7 +3,6 @@
 use crate::evaluate::{Line, Mean, mean_of};
 use crate::result::{CaseResult, LabResult, SUBJECT};
 use cairn_workloads::case::{Plot, Table};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The subject's is its alone; the others' are told apart with any colour vision as far as so many
@@ -19,12 +18,10 @@ const DASHES: [&str; 3] = ["solid", "dashed", "dotted"];
 const FEW_POINTS: usize = 12;
 
 /// A chart and its place in the page.
-#[derive(Serialize)]
 pub(super) struct Chart {
     /// Unique in the page; also the name of its picture.
     pub(super) id: String,
     /// What ECharts is given.
-    #[serde(skip)]
     pub(super) option: Value,
 }
 
