@@ -46,7 +46,8 @@ pub(crate) const HINTS: Quiet = &[
 ];
 
 /// Runs `scenario` in every execution there is, twice: with loads that see the newest value, and
-/// with loads that see any they may. Prints how many those were.
+/// with loads that see any they may. Prints the bound of preemptions, how many executions those were,
+/// and the seconds they took, as a row of the table of `cargo xtask models`.
 pub(crate) fn check<F>(model: Model, scenario: F)
 where
     F: Fn(Size) + Send + Sync + 'static,
@@ -54,7 +55,8 @@ where
     let full = std::env::var("CAIRN_MODELS").is_ok_and(|size| size == "full");
     let size = if full { Size::Full } else { Size::Quick };
     let bound = model.preemptions[usize::from(full)];
-    let name = std::any::type_name_of_val(&scenario).replace("::{{closure}}", "");
+    let name = std::any::type_name_of_val(&scenario).trim_start_matches("protocol::");
+    let name = name.trim_end_matches("::{{closure}}");
     let scenario = Arc::new(scenario);
     let begun = Instant::now();
     let executions = [Loads::Newest, Loads::Allowed].map(|loads| {
@@ -74,7 +76,7 @@ where
     let bound = bound.map_or("all".to_owned(), |most| most.to_string());
     let seconds = begun.elapsed().as_secs_f64();
     let [newest, allowed] = executions;
-    println!("model {name}: preemptions {bound}, executions {newest} + {allowed}, {seconds:.1} s");
+    println!("model | {name} | {bound} | {newest} + {allowed} | {seconds:.1} |");
 }
 
 /// Starts a thread with a stack for the allocator's slow paths.
