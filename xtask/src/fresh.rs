@@ -25,7 +25,8 @@ pub(crate) struct Args {
 const NEEDS: &str = "mmdebstrap apt util-linux coreutils git";
 /// What is tried where little but the surroundings differs: programs that preload the library, and
 /// the command. Where all is built anew, the first alone: the README's command is the command.
-const SOME_TESTS: &str = "cargo test -p cairn-c -p cairn-cli --test environment --test run";
+const SOME_TESTS: &str =
+    "cargo test -p cairn-c -p cairn-cli --test environment --test run --test programs";
 const FEWER_TESTS: &str = "cargo test -p cairn-c --test environment";
 /// Far beyond what any step needs on a slow machine.
 const LIMIT: Duration = Duration::from_secs(3600);
