@@ -69,7 +69,6 @@ struct Peer {
     name: String,
     #[serde(rename = "crate")]
     package: String,
-    crate_version: String,
     project: String,
     about: String,
     flags: String,
@@ -180,7 +179,7 @@ impl Workshop {
     }
 
     fn peer(&self, peer: &Peer) -> Candidate {
-        let source = format!("crate {} {}", peer.package, peer.crate_version);
+        let source = format!("crate {} {}", peer.package, pinned(&peer.package));
         let mut candidate = Candidate::new(&peer.name, &peer.project, &source, &peer.about);
         candidate.public.flags.clone_from(&peer.flags);
         candidate.environment.clone_from(&peer.environment);
@@ -227,6 +226,13 @@ impl Workshop {
         std::fs::rename(&fresh, &kept)?;
         Ok(kept.canonicalize()?)
     }
+}
+
+/// The version of a peer's crate.
+fn pinned(package: &str) -> String {
+    let manifest = include_str!("../peers/preload/Cargo.toml").parse::<toml::Table>();
+    let crates = &manifest.expect("Cargo reads it, too")["dependencies"];
+    crates[package]["version"].as_str().unwrap_or_default().replace('=', "")
 }
 
 /// Has Cargo build something; the error has the first that it says.

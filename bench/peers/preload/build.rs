@@ -9,9 +9,9 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// What every peer must export.
+/// What every peer must export; of C++'s operators, what it defines.
 const FAMILY: &str = "malloc free calloc realloc memalign aligned_alloc posix_memalign valloc \
-                      pvalloc malloc_usable_size reallocarray";
+                      pvalloc malloc_usable_size reallocarray _Zn* _Zd*";
 
 /// The file of all peers.
 #[derive(Deserialize)]
