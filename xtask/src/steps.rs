@@ -11,6 +11,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait_timeout::ChildExt;
 
+/// Far beyond what most steps need, on a slow machine and under a tool.
+pub(crate) const LIMIT: Duration = Duration::from_secs(3600);
+
 /// What has been run.
 pub(crate) struct Steps {
     logs: PathBuf,
