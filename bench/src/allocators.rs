@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// An allocator, and its files as far as they are here.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Candidate {
     /// What the result tells of it.
     pub public: Allocator,
@@ -30,12 +30,10 @@ impl Candidate {
             name: name.into(),
             version: version.into(),
             source: source.into(),
-            flags: String::new(),
             about: about.into(),
-            no_preload: None,
-            no_engine: None,
+            ..Allocator::default()
         };
-        Candidate { public, library: None, engine: None, environment: BTreeMap::new() }
+        Candidate { public, ..Candidate::default() }
     }
 
     /// Takes the file at `path` as the library, or notes that it is not there.
@@ -71,10 +69,8 @@ struct Peer {
     name: String,
     #[serde(rename = "crate")]
     package: String,
-    crate_version: String,
     project: String,
     about: String,
-    forms: Vec<String>,
     flags: String,
     problem: Option<String>,
     /// What a program under it needs.
@@ -137,11 +133,7 @@ impl Workshop {
         let mut progress = Progress::of_runs(0);
         for package in ["cairn-c", "cairn-workloads"] {
             progress.step(&format!("building {package}"));
-            let output = cargo(&self.bench.with_file_name("Cargo.toml"), &self.target)
-                .args(["-p", package])
-                .output()
-                .context("cannot start cargo")?;
-            ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            build(&self.bench.with_file_name("Cargo.toml"), &self.target, &["-p", package], [])?;
         }
         Ok(self.target.join("release/cairn-workload"))
     }
@@ -158,20 +150,13 @@ impl Workshop {
         let Peers { peer: peers, packaged: from_debian } = Peers::read()?;
         let mut all = Vec::new();
         let mut progress = Progress::of_runs(0);
-        if wanted(SUBJECT) {
-            progress.step(&format!("building the workloads with {SUBJECT} linked in"));
-            let this = Candidate::new(
-                SUBJECT,
-                env!("CARGO_PKG_VERSION"),
-                "this checkout",
-                "The allocator that this lab belongs to.",
-            );
-            let this = this.with_library(&cairn, "cargo build --release -p cairn-c");
-            all.push(self.engine(this, &BTreeMap::new()));
-        }
-        if wanted("glibc") {
-            progress.step("building the workloads with glibc linked in");
-            all.push(self.engine(glibc(), &BTreeMap::new()));
+        let version = env!("CARGO_PKG_VERSION");
+        let about = "The allocator that this lab belongs to.";
+        let this = Candidate::new(SUBJECT, version, "this checkout", about)
+            .with_library(&cairn, "cargo build --release -p cairn-c");
+        for built in [this, glibc()].into_iter().filter(|built| wanted(&built.public.name)) {
+            progress.step(&format!("building the workloads with {} linked in", built.public.name));
+            all.push(self.engine(built, &BTreeMap::new()));
         }
         let peers: Vec<&Peer> = peers.iter().filter(|peer| wanted(&peer.name)).collect();
         for (before, peer) in peers.iter().enumerate() {
@@ -194,7 +179,7 @@ impl Workshop {
     }
 
     fn peer(&self, peer: &Peer) -> Candidate {
-        let source = format!("crate {} {}", peer.package, peer.crate_version);
+        let source = format!("crate {} {}", peer.package, pinned(&peer.package));
         let mut candidate = Candidate::new(&peer.name, &peer.project, &source, &peer.about);
         candidate.public.flags.clone_from(&peer.flags);
         candidate.environment.clone_from(&peer.environment);
@@ -202,20 +187,11 @@ impl Workshop {
         if let Some(problem) = &peer.problem {
             candidate.public.about.push_str(&format!(" Known problem: {problem}"));
         }
-        if peer.forms.iter().any(|form| form == "preload") {
-            match self.build_peer(&peer.name, PRELOAD, &format!("lib{}.so", peer.name), needs) {
-                Ok(library) => candidate.library = Some(library),
-                Err(error) => candidate.public.no_preload = Some(format!("{error:#}")),
-            }
-        } else {
-            candidate.public.no_preload = Some("does not exist in this form".into());
+        match self.build_peer(&peer.name, PRELOAD, &format!("lib{}.so", peer.name), needs) {
+            Ok(library) => candidate.library = Some(library),
+            Err(error) => candidate.public.no_preload = Some(format!("{error:#}")),
         }
-        if peer.forms.iter().any(|form| form == "linked") {
-            candidate = self.engine(candidate, needs);
-        } else {
-            candidate.public.no_engine = Some("does not exist in this form".into());
-        }
-        candidate
+        self.engine(candidate, needs)
     }
 
     fn engine(&self, mut candidate: Candidate, needs: &BTreeMap<String, String>) -> Candidate {
@@ -241,12 +217,8 @@ impl Workshop {
             true => self.target.join("peers/build"),
             false => directory.join("build"),
         };
-        let output = cargo(&self.bench.join("peers/Cargo.toml"), &target)
-            .args(["--locked", "-p", package, "--features", name])
-            .envs(needs)
-            .output()
-            .context("cannot start cargo")?;
-        ensure!(output.status.success(), "does not build: {}", first_error(&output.stderr));
+        let arguments = ["--locked", "-p", package, "--features", name];
+        build(&self.bench.join("peers/Cargo.toml"), &target, &arguments, needs)?;
         std::fs::create_dir_all(&directory)?;
         // A new file, not new contents: the old one may be mapped somewhere.
         let fresh = directory.join("fresh");
@@ -256,11 +228,26 @@ impl Workshop {
     }
 }
 
-fn cargo(manifest: &Path, target: &Path) -> Command {
+/// The version of a peer's crate.
+fn pinned(package: &str) -> String {
+    let manifest = include_str!("../peers/preload/Cargo.toml").parse::<toml::Table>();
+    let crates = &manifest.expect("Cargo reads it, too")["dependencies"];
+    crates[package]["version"].as_str().unwrap_or_default().replace('=', "")
+}
+
+/// Has Cargo build something; the error has the first that it says.
+fn build<'a>(
+    manifest: &Path,
+    target: &Path,
+    arguments: &[&str],
+    needs: impl IntoIterator<Item = (&'a String, &'a String)>,
+) -> Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest);
     command.arg("--target-dir").arg(target).current_dir(manifest.parent().expect("a file"));
-    command
+    let output = command.args(arguments).envs(needs).output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "does not build: {}", first_error(&output.stderr));
+    Ok(())
 }
 
 fn first_error(stderr: &[u8]) -> String {

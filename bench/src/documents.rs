@@ -190,55 +190,15 @@ fn number(version: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evaluate::tests::result;
     use crate::result::STORED;
-    use std::path::PathBuf;
-
-    fn root() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-    }
-
-    #[test]
-    fn a_part_is_replaced_and_nothing_else() {
-        let page = "a\n<!-- x -->\nold\n<!-- /x -->\nb\n";
-        assert_eq!(replaced(page, "x", "new\n").unwrap(), page.replace("old", "new"));
-        assert_eq!(replaced(page, "y", "new"), None);
-    }
-
-    #[test]
-    fn every_row_names_the_best_other() {
-        let result =
-            result(&[("a", &[100.0], &[]), ("b", &[105.0], &[]), (SUBJECT, &[110.0], &[])]);
-        let rows = rows(&result);
-        assert!(rows.contains("|case|110 ms|100|a|1.10|"), "{rows}");
-        let standings = standings(&result);
-        assert!(standings.contains("first in 0, level with the best in 0, behind in 1"));
-        assert!(standings.contains("|b|1|1.05|"), "{standings}");
-    }
-
-    #[test]
-    fn the_readme_names_the_subject_and_its_rivals_only() {
-        let result =
-            result(&[("glibc", &[200.0], &[]), ("x", &[1.0], &[]), (SUBJECT, &[4.0], &[])]);
-        let headline = headline(&result);
-        assert!(headline.contains("| glibc 1 | 200 | - |"), "{headline}");
-        assert!(headline.contains(&format!("| {SUBJECT} 1 | 4.00 | - |")));
-        assert_eq!(headline.lines().filter(|line| line.starts_with('|')).count(), 4, "{headline}");
-    }
-
-    #[test]
-    fn a_version_is_a_number_if_there_is_one() {
-        assert_eq!(number("mimalloc 3.3.2"), "3.3.2");
-        assert_eq!(number("2.36-9"), "2.36-9");
-        assert_eq!(number("x of June 2025"), "x of June 2025");
-    }
 
     /// `cargo lab document` was run after the last change of what it writes.
     #[test]
     fn the_pages_are_current() {
-        let result = LabResult::read(&root().join(STORED)).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let result = LabResult::read(&root.join(STORED)).unwrap();
         for (page, name, text) in parts(Some(&result)) {
-            let old = std::fs::read_to_string(root().join(page)).unwrap();
+            let old = std::fs::read_to_string(root.join(page)).unwrap();
             let fresh = replaced(&old, name, &text);
             assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {STORED}`");
         }

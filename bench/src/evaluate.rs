@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-/// How the subject did in a row.
+/// How the subject did in a row, in the order of [`standings`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Ahead of all others by more than the noise.
@@ -86,15 +86,11 @@ pub enum Standing {
     Unknown,
 }
 
-impl Standing {
-    /// All of them, in the order of [`standings`].
-    pub const ALL: [Standing; 4] =
-        [Standing::Wins, Standing::Ties, Standing::Loses, Standing::Unknown];
-}
-
 /// In how many rows the subject is ahead, level, behind, and without a figure.
-pub fn standings<'a>(lines: impl Iterator<Item = &'a Line<'a>> + Clone) -> [usize; 4] {
-    Standing::ALL.map(|standing| lines.clone().filter(|line| line.standing() == standing).count())
+pub fn standings<'a>(lines: impl Iterator<Item = &'a Line<'a>>) -> [usize; 4] {
+    let mut counts = [0; 4];
+    lines.for_each(|line| counts[line.standing() as usize] += 1);
+    counts
 }
 
 impl Line<'_> {
@@ -300,14 +296,9 @@ pub(crate) mod tests {
             failures: failures.to_vec(),
             ..Cell::default()
         };
-        let allocator = |name: &str| Allocator {
-            name: name.into(),
-            version: "1".into(),
-            source: String::new(),
-            flags: String::new(),
-            about: String::new(),
-            no_preload: None,
-            no_engine: None,
+        let allocator = |name: &str| {
+            let (name, version) = (name.into(), "1".into());
+            Allocator { name, version, ..Allocator::default() }
         };
         LabResult {
             format: FORMAT,

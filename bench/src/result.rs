@@ -7,7 +7,6 @@ use flate2::read::GzDecoder;
 use programs::process::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 
 /// Changes when an older reader would misread the file.
@@ -15,9 +14,6 @@ pub const FORMAT: u32 = 2;
 
 /// The result that the project's pages are made from, seen from the project's folder.
 pub const STORED: &str = "docs/results/data/lab-0.1.0.json.gz";
-
-/// What a file compressed by gzip begins with.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The allocator that the lab is about.
 pub const SUBJECT: &str = "cairn";
@@ -47,7 +43,7 @@ pub struct LabResult {
 }
 
 /// An allocator, as the result tells of it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Allocator {
     /// Column header.
     pub name: String,
@@ -103,13 +99,12 @@ impl LabResult {
     /// Reads a result from a file, compressed by gzip or not.
     pub fn read(path: &Path) -> Result<LabResult> {
         let name = || path.display().to_string();
-        let mut bytes = std::fs::read(path).with_context(name)?;
-        if bytes.starts_with(&GZIP) {
-            let mut text = Vec::new();
-            GzDecoder::new(&bytes[..]).read_to_end(&mut text).with_context(name)?;
-            bytes = text;
+        let mut text = std::fs::read(path).with_context(name)?;
+        let packed = GzDecoder::new(&text[..]);
+        if packed.header().is_some() {
+            text = std::io::read_to_string(packed).with_context(name)?.into();
         }
-        let result: LabResult = serde_json::from_slice(&bytes)
+        let result: LabResult = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not a result of this lab", name()))?;
         ensure!(result.format == FORMAT, "{} has format {}", name(), result.format);
         Ok(result)

@@ -14,6 +14,7 @@ use crate::journal::{self, Journal};
 use crate::plan::{Entry, Run};
 use crate::progress::Progress;
 use crate::result::{CONTROL, CaseResult, Cell, Form, SUBJECT};
+use crate::stats::rounded;
 use anyhow::Result;
 use cairn_workloads::case::{Curve, Results, Settings};
 use programs::Stage;
@@ -48,6 +49,8 @@ const SLOWEST: f64 = 30.0;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Points kept of a curve.
 const POINTS: usize = 120;
+/// Digits kept of a value: more are noise, and the file is kept.
+const DIGITS: usize = 5;
 
 /// One column of a run: an allocator, or the control.
 struct Column<'a> {
@@ -216,7 +219,7 @@ impl State {
 impl Cell {
     fn add(&mut self, results: Results) {
         for (key, value) in results.values {
-            self.values.entry(key).or_default().push(rounded(value));
+            self.values.entry(key).or_default().push(rounded(value, DIGITS));
         }
         for (key, curve) in results.curves {
             self.curves.entry(key).or_insert_with(|| thinned(&curve));
@@ -229,12 +232,7 @@ fn thinned(curve: &Curve) -> Curve {
     let last = curve.len().saturating_sub(1);
     let count = curve.len().min(POINTS);
     let at = |n: usize| curve[if count > 1 { n * last / (count - 1) } else { 0 }];
-    (0..count).map(|n| at(n).map(rounded)).collect()
-}
-
-/// To five digits: more is noise, and the file is kept.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.4e}").parse().expect("a number")
+    (0..count).map(|n| at(n).map(|x| rounded(x, DIGITS))).collect()
 }
 
 #[cfg(test)]

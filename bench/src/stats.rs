@@ -36,6 +36,11 @@ pub fn geometric_mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| (logs / values.len() as f64).exp())
 }
 
+/// To so many digits.
+pub fn rounded(value: f64, digits: usize) -> f64 {
+    format!("{value:.*e}", digits - 1).parse().expect("a number")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

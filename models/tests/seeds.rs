@@ -38,15 +38,12 @@ fn each_seed_stands_in_one_place() {
 fn each_loom_model_has_a_seed() {
     let mut models = BTreeSet::new();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/protocol");
-    for path in
-        fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("readable").path())
-    {
+    for entry in fs::read_dir(folder).expect("it is there") {
+        let path = entry.expect("readable").path();
         let text = fs::read_to_string(&path).expect("sources are readable");
         let module = path.file_stem().expect("it has a name").to_string_lossy();
-        for rest in text.split("#[test]").skip(1) {
-            let name = rest.split_once("fn ").and_then(|(_, rest)| rest.split_once('('));
-            models.insert(format!("protocol::{module}::{}", name.expect("a test is a function").0));
-        }
+        let tests = text.split("#[test]\nfn ").skip(1).filter_map(|rest| rest.split('(').next());
+        models.extend(tests.map(|name| format!("protocol::{module}::{name}")));
     }
     assert!(models.contains("protocol::locks::two_threads_and_one_lock"), "{models:?}");
     let mut named: BTreeSet<_> = seeds().into_values().flat_map(BTreeMap::into_keys).collect();

@@ -367,46 +367,27 @@ fn purged_memory_is_committed_again_among_threads() {
     });
 }
 
-#[cfg(not(miri))]
-#[test]
-fn purged_memory_is_committed_again() {
-    alone("purged_memory_is_committed_again", DECOMMITTING, 0);
+/// Tests of one thread: their names, the systems that they run on, and one call of how many fails; 0:
+/// none.
+macro_rules! one_thread {
+    ($($name:ident: $system:expr, $failing:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            alone(stringify!($name), $system, $failing);
+        }
+    )*};
 }
 
+one_thread! { pages_of_4_kib: USUAL, 0; }
+
+// Under Miri all tests share one reservation, and that has pages of one size. Where there is little
+// address space, it is made at a fixed place and mapped as it grows.
 #[cfg(not(miri))]
-#[test]
-fn calls_fail_where_purged_memory_is_committed_again() {
-    alone("calls_fail_where_purged_memory_is_committed_again", DECOMMITTING, 6);
-}
-
-#[test]
-fn pages_of_4_kib() {
-    alone("pages_of_4_kib", USUAL, 0);
-}
-
-// Under Miri all tests share one reservation, and that has pages of one size.
-
-#[cfg(not(miri))]
-#[test]
-fn pages_of_16_kib() {
-    alone("pages_of_16_kib", System { page: 16 * KIB, ..USUAL }, 0);
-}
-
-#[cfg(not(miri))]
-#[test]
-fn pages_of_64_kib() {
-    alone("pages_of_64_kib", System { page: 64 * KIB, ..USUAL }, 0);
-}
-
-#[cfg(not(miri))]
-#[test]
-fn calls_fail_with_pages_of_64_kib() {
-    alone("calls_fail_with_pages_of_64_kib", System { page: 64 * KIB, ..USUAL }, 6);
-}
-
-/// The reservation is made at a fixed place and mapped as it grows.
-#[cfg(not(miri))]
-#[test]
-fn little_address_space() {
-    alone("little_address_space", System { limit: 200 << 20, ..USUAL }, 0);
+one_thread! {
+    purged_memory_is_committed_again: DECOMMITTING, 0;
+    calls_fail_where_purged_memory_is_committed_again: DECOMMITTING, 6;
+    pages_of_16_kib: System { page: 16 * KIB, ..USUAL }, 0;
+    pages_of_64_kib: System { page: 64 * KIB, ..USUAL }, 0;
+    calls_fail_with_pages_of_64_kib: System { page: 64 * KIB, ..USUAL }, 6;
+    little_address_space: System { limit: 200 << 20, ..USUAL }, 0;
 }

@@ -2,14 +2,10 @@
 //! machine, or under a tool.
 
 use crate::library;
-use crate::steps::{Ended, run};
+use crate::steps::{Ended, LIMIT, run};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-/// Far beyond what a case needs on a slow machine, under a tool.
-const LIMIT: Duration = Duration::from_secs(3600);
 
 /// How a program comes to use the library.
 #[derive(Clone, Copy, PartialEq, Eq)]

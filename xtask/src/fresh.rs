@@ -5,9 +5,8 @@
 //! and every process started in it, belongs to namespaces of one command each and ends with it.
 
 use crate::library::{shell, target_dir};
-use crate::steps::{Ended, Steps, not_run};
+use crate::steps::{Ended, LIMIT, Steps, not_run};
 use anyhow::{Context, Result, bail, ensure};
-use std::time::Duration;
 use xshell::cmd;
 
 /// Options.
@@ -25,11 +24,9 @@ pub(crate) struct Args {
 const NEEDS: &str = "mmdebstrap apt util-linux coreutils git";
 /// What is tried where little but the surroundings differs: programs that preload the library, and
 /// the command. Where all is built anew, the first alone: the README's command is the command.
-const SOME_TESTS: &str = "cargo test -p cairn-c -p cairn-cli --test environment --test run";
+const SOME_TESTS: &str =
+    "cargo test -p cairn-c -p cairn-cli --test environment --test run --test programs";
 const FEWER_TESTS: &str = "cargo test -p cairn-c --test environment";
-/// Far beyond what any step needs on a slow machine.
-const LIMIT: Duration = Duration::from_secs(3600);
-
 const SCRIPT: &str = "xtask/src/fresh.sh";
 /// Places in the new system.
 const CLONE: &str = "/home/newcomer/cairn";
@@ -98,13 +95,4 @@ fn tested(ended: &Ended) -> Result<String> {
 fn last_lines(output: &str) -> String {
     let lines: Vec<&str> = output.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_commands_are_read_from_the_page() {
-        let page = "a\n```sh\nb c\n```\n```rust\nd\n```\n```sh\ne\nf\n```\n";
-        assert_eq!(super::shell_blocks(page), ["b c", "e && f"]);
-    }
 }

@@ -101,9 +101,7 @@ fn minimize(shell: &Shell, steps: &mut Steps) -> Result<()> {
         let command = command.args(["--", "-merge=1", "-use_counters=0", LONGEST]);
         steps.build(&format!("minimize {target}"), command)?;
         for program in committed.read_dir()? {
-            let bytes = fs::read(program?.path())?;
-            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            lines.push(format!("{target} {digits}\n"));
+            lines.push(format!("{target} {}\n", hex::encode(fs::read(program?.path())?)));
         }
     }
     lines.sort();
@@ -123,9 +121,7 @@ fn unpacked(target: &str) -> Result<PathBuf> {
     let text = std::io::read_to_string(packed)?;
     let programs = text.lines().filter_map(|line| line.strip_prefix(target)?.strip_prefix(' '));
     for (number, digits) in programs.enumerate() {
-        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).context(CORPUS);
-        let bytes: Vec<u8> = (0..digits.len()).step_by(2).map(byte).collect::<Result<_>>()?;
-        fs::write(folder.join(number.to_string()), bytes)?;
+        fs::write(folder.join(number.to_string()), hex::decode(digits).context(CORPUS)?)?;
     }
     Ok(folder)
 }

@@ -69,6 +69,8 @@ fn models(full: bool, only: &[String]) -> Result<()> {
     command.env("CAIRN_MODELS", if full { "full" } else { "quick" });
     steps.run("loom models", command, |ended: &Ended| {
         ended.ensure_success()?;
+        // The test harness may have begun the line.
+        let row = |line: &str| Some(format!("|{}", line.split_once("model |")?.1));
         rows = ended.output.lines().filter_map(row).collect();
         ensure!(!rows.is_empty(), "no model has run");
         Ok(format!("{} models", rows.len()))
@@ -77,16 +79,6 @@ fn models(full: bool, only: &[String]) -> Result<()> {
     println!("| model | preemptions | executions | seconds |\n| --- | --- | ---: | ---: |");
     rows.iter().for_each(|row| println!("{row}"));
     steps.finish()
-}
-
-/// A model's own account of its run as a row of the table.
-fn row(line: &str) -> Option<String> {
-    // The test harness may have begun the line.
-    let (_, rest) = line.split_once("model protocol::")?;
-    let (name, rest) = rest.split_once(": preemptions ")?;
-    let (bound, rest) = rest.split_once(", executions ")?;
-    let (executions, seconds) = rest.split_once(", ")?;
-    Some(format!("| {name} | {bound} | {executions} | {} |", seconds.trim_end_matches(" s")))
 }
 
 /// Plants one bug after the other, and runs the model that must find it.
@@ -116,10 +108,8 @@ fn seeded(only: &[String]) -> Result<()> {
         // The whole core's models search for some seconds; on a busy machine that is a few runs.
         command.env("CAIRN_MODEL_SECONDS", "60");
         steps.run(&format!("{name} ({model})"), command, |ended| {
-            ensure!(
-                ended.output.contains("running 1 test"),
-                "it does not build, or has no such test"
-            );
+            let ran = ended.output.contains("running 1 test");
+            ensure!(ran, "it does not build, or has no such test");
             let status = ended.status.context("not caught: no end")?;
             ensure!(!status.success(), "not caught");
             Ok(format!("caught: {}", reason(&ended.output)))

@@ -7,11 +7,10 @@
 use crate::c_programs::{Loading, Workshop, is_only_memory, run_cases};
 use crate::kernel;
 use crate::library::{shell, target_dir};
-use crate::steps::{Ended, Steps, not_run};
+use crate::steps::{Ended, LIMIT, Steps, not_run};
 use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 use xshell::{Shell, cmd};
 
 /// Options.
@@ -29,8 +28,6 @@ pub(crate) struct Args {
 }
 
 const TOOLS: [&str; 4] = ["address", "thread", "valgrind", "helgrind"];
-/// Far beyond what any step needs on a slow machine.
-const LIMIT: Duration = Duration::from_secs(3600);
 /// What valgrind is to end with if it has found something.
 const FOUND: i32 = 99;
 /// Has valgrind leave cairn's functions in place: cairn itself runs under the tool.
@@ -167,8 +164,7 @@ fn memcheck(workshop: &Workshop, steps: &mut Steps) {
         kernel::small(&mut command);
         steps.run(&format!("memcheck, cairn itself, {name}"), command, |ended| {
             ensure!(!ended.output.contains("libcairn"), "errors in cairn");
-            clean(ended)?;
-            Ok("no errors".to_owned())
+            clean(ended).map(|()| "no errors".to_owned())
         });
     }
 }
@@ -216,8 +212,7 @@ fn helgrind(workshop: &Workshop, steps: &mut Steps) -> Result<()> {
                     ensure!(ended.output.contains(words), "the race is not found");
                     return Ok("the race is found".to_owned());
                 }
-                clean(ended)?;
-                Ok("no errors".to_owned())
+                clean(ended).map(|()| "no errors".to_owned())
             });
         }
     }

@@ -9,9 +9,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use wait_timeout::ChildExt;
 
-/// Between two looks at a running command.
-const LOOK: Duration = Duration::from_millis(50);
+/// Far beyond what most steps need, on a slow machine and under a tool.
+pub(crate) const LIMIT: Duration = Duration::from_secs(3600);
 
 /// What has been run.
 pub(crate) struct Steps {
@@ -130,21 +131,14 @@ impl Steps {
 /// Runs a command to its end, or stops it, with all that it has started, after `limit`.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> {
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    let start = Instant::now();
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
     let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-    let status = loop {
-        match child.try_wait()? {
-            Some(status) => break Some(status),
-            None if start.elapsed() > limit => {
-                // The group may be gone just now.
-                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-                child.wait()?;
-                break None;
-            }
-            None => std::thread::sleep(LOOK),
-        }
-    };
+    let status = child.wait_timeout(limit)?;
+    if status.is_none() {
+        // The group may be gone just now.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        child.wait()?;
+    }
     let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
     Ok(Ended { status, output })
 }

@@ -7,12 +7,11 @@
 use crate::c_programs::{Loading, Workshop, cases, is_only_memory, run_cases};
 use crate::kernel;
 use crate::library::{shell, target_dir};
-use crate::steps::{Ended, Steps, not_run};
+use crate::steps::{Ended, LIMIT, Steps, not_run};
 use anyhow::{Result, ensure};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 use xshell::{Cmd, Shell, cmd};
 
 /// Options.
@@ -70,8 +69,6 @@ const TARGETS: [Target; 3] = [
     },
 ];
 
-/// Far beyond what any step needs on a slow machine.
-const LIMIT: Duration = Duration::from_secs(3600);
 /// Tests of the core that ask for what is not there: huge pages, which qemu 7.2 does not ask the
 /// kernel for, a reservation of 1 TiB and limits of address space, and a forked child that starts a
 /// thread, which it does not survive.

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// What every peer must export.
+/// What every peer must export; of C++'s operators, what it defines.
 const FAMILY: &str = "malloc free calloc realloc memalign aligned_alloc posix_memalign valloc \
-                      pvalloc malloc_usable_size reallocarray";
+                      pvalloc malloc_usable_size reallocarray _Zn* _Zd*";
 
 /// The file of all peers.
 #[derive(Deserialize)]
@@ -105,7 +105,7 @@ fn compile(peer: &Peer, sources: &Sources, here: &Path) -> Result<()> {
         build.include(directory.join(include));
     }
     for pattern in &sources.files {
-        build.files(matching(&directory.join(pattern))?);
+        build.files(matching(&directory, pattern)?);
     }
     build.try_compile("peer")?;
     Ok(())
@@ -148,16 +148,18 @@ fn argument(text: &str) {
     println!("cargo:rustc-cdylib-link-arg={text}");
 }
 
-/// The files that match a path whose last part may begin with a star.
-fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
-    let name = pattern.file_name().and_then(|name| name.to_str()).ok_or("no name")?;
-    let Some(end) = name.strip_prefix('*') else {
-        return Ok(vec![pattern.to_owned()]);
-    };
-    let mut files = Vec::new();
-    for entry in fs::read_dir(pattern.parent().ok_or("a pattern without directory")?)? {
-        files.push(entry?.path());
+/// The files that match a pattern: a choice of names in braces, or a star before the end of all.
+fn matching(directory: &Path, pattern: &str) -> Result<Vec<PathBuf>> {
+    if let Some((before, rest)) = pattern.split_once('{') {
+        let (names, after) = rest.split_once('}').ok_or("an open brace")?;
+        let paths = names.split(',').map(|name| directory.join(format!("{before}{name}{after}")));
+        return Ok(paths.collect());
     }
+    let Some((folder, end)) = pattern.split_once('*') else {
+        return Ok(vec![directory.join(pattern)]);
+    };
+    let entries = fs::read_dir(directory.join(folder))?;
+    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     files.retain(|path| path.to_string_lossy().ends_with(end));
     files.sort();
     Ok(files)
@@ -169,10 +171,8 @@ fn crate_directory(name: &str, here: &Path) -> Result<PathBuf> {
     let output = Command::new(env::var("CARGO")?)
         .args(["metadata", "--format-version", "1", "--no-default-features"])
         .args(["--filter-platform", &env::var("TARGET")?])
-        .arg("--features")
-        .arg(format!("{}/{name}", env::var("CARGO_PKG_NAME")?))
-        .arg("--manifest-path")
-        .arg(here.join("Cargo.toml"))
+        .args(["--features", &format!("{}/{name}", env::var("CARGO_PKG_NAME")?)])
+        .current_dir(here)
         .output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());

@@ -2,8 +2,8 @@
 
 use crate::evaluate::{Line, Mean, mean_of};
 use crate::result::{CaseResult, LabResult, SUBJECT};
+use crate::stats::rounded;
 use cairn_workloads::case::{Plot, Table};
-use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The subject's is its alone; the others' are told apart with any colour vision as far as so many
@@ -19,12 +19,10 @@ const DASHES: [&str; 3] = ["solid", "dashed", "dotted"];
 const FEW_POINTS: usize = 12;
 
 /// A chart and its place in the page.
-#[derive(Serialize)]
 pub(super) struct Chart {
     /// Unique in the page; also the name of its picture.
     pub(super) id: String,
     /// What ECharts is given.
-    #[serde(skip)]
     pub(super) option: Value,
 }
 
@@ -63,7 +61,7 @@ fn scatter(result: &LabResult, lines: &[Line<'_>]) -> Option<Chart> {
             other.0 != *column && (1.0..1.25).contains(&right) && (0.95..1.05).contains(&above)
         };
         json!({
-            "name": name, "value": [rounded(time.ratio), rounded(memory.ratio)],
+            "name": name, "value": [rounded(time.ratio, 4), rounded(memory.ratio, 4)],
             "symbol": if incomplete(time) || incomplete(memory) { "emptyCircle" } else { "circle" },
             "symbolSize": if own { 18 } else { 11 },
             "itemStyle": {"color": colour(name, *column), "borderWidth": 2, "opacity": 1},
@@ -78,7 +76,7 @@ fn scatter(result: &LabResult, lines: &[Line<'_>]) -> Option<Chart> {
         let low = ratios.iter().copied().fold(1.0, f64::min);
         let high = ratios.iter().copied().fold(1.0, f64::max);
         json!({
-            "type": "log", "logBase": 2, "min": rounded(low / 1.1), "max": rounded(high * 1.1),
+            "type": "log", "logBase": 2, "min": rounded(low / 1.1, 4), "max": rounded(high * 1.1, 4),
             "name": format!("{what}, × the frontier"), "nameLocation": "middle", "nameGap": 30,
             "axisLabel": {"customValues": MARKS}, "axisTick": {"customValues": MARKS},
         })
@@ -151,9 +149,4 @@ fn curves(case: &CaseResult, plot: &Plot, result: &LabResult) -> Option<Chart> {
 /// The same in every chart of a page.
 fn colour(name: &str, column: usize) -> &'static str {
     if name == SUBJECT { OWN } else { OTHERS[column % OTHERS.len()] }
-}
-
-/// Four digits are more than a chart shows.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.3e}").parse().expect("a number")
 }

@@ -11,14 +11,13 @@ pub mod browser;
 mod charts;
 
 use crate::evaluate::{self, Entry, Line, Standing, mean, mean_of};
-use crate::result::{Allocator, CaseResult, LabResult, SUBJECT};
+use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{bounded, ratio, show, title};
 use anyhow::{Context, Result};
 use cairn_workloads::case::{Group, Table};
-use charts::Chart;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, UndefinedBehavior, context};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -27,84 +26,11 @@ const TEMPLATE: &str = include_str!("../../assets/report.html");
 /// Ratios above this have the same colour.
 const DARKEST: f64 = 4.0;
 
-/// Everything that the template shows.
-#[derive(Serialize)]
-struct Page<'a> {
-    facts: Vec<(&'static str, String)>,
-    sentences: Vec<String>,
-    /// Titles of the tables that have rows.
-    titles: Vec<&'static str>,
-    means: Vec<MeanRow<'a>>,
-    tables: Vec<AllRows>,
-    charts: &'a [Chart],
-    /// What each case does.
-    cases: Vec<(String, &'a CaseResult)>,
-    allocators: &'a [Allocator],
-    failures: Vec<String>,
-    /// The result, and the options of all charts, as JSON.
-    result: String,
-    options: String,
-    style: &'static str,
-    echarts: &'static str,
-    script: &'static str,
-}
-
-/// An allocator's means.
-#[derive(Serialize)]
-struct MeanRow<'a> {
-    name: &'a str,
-    /// In the order of the tables: the mean, of how many rows, and how many failed.
-    cells: Vec<(String, usize, usize)>,
-}
-
-/// A table with all its rows.
-#[derive(Serialize)]
-struct AllRows {
-    title: &'static str,
-    groups: Vec<GroupRows>,
-}
-
-/// The rows of one group of cases, and above them the means over these.
-#[derive(Serialize)]
-struct GroupRows {
-    title: &'static str,
-    means: Vec<Cell>,
-    rows: Vec<Row>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    label: String,
-    /// How the subject stands: a word, and its value over the frontier.
-    standing: &'static str,
-    ratio: String,
-    noise: String,
-    unit: &'static str,
-    cells: Vec<Cell>,
-}
-
-#[derive(Serialize)]
-struct Cell {
-    text: String,
-    /// The figure itself.
-    median: String,
-    /// From 0 for the best to 100; none without a ratio.
-    heat: Option<u32>,
-}
-
-impl Cell {
-    fn new(text: String, median: Option<f64>, ratio_to_best: Option<f64>) -> Cell {
-        let heat = |ratio: f64| (100.0 * ratio.clamp(1.0, DARKEST).log(DARKEST)) as u32;
-        Cell { text, median: median.map_or(String::new(), ratio), heat: ratio_to_best.map(heat) }
-    }
-
-    fn of(entry: &Entry) -> Cell {
-        let median = match entry {
-            Entry::Value { median, .. } => Some(*median),
-            _ => None,
-        };
-        Cell::new(show(entry), median, entry.ratio())
-    }
+/// A cell of the tables: its text, the figure itself, and how far it is from the best, from 0 to 100;
+/// none without a ratio.
+fn cell(text: String, median: Option<f64>, ratio_to_best: Option<f64>) -> Value {
+    let heat = |ratio: f64| (100.0 * ratio.clamp(1.0, DARKEST).log(DARKEST)) as u32;
+    context! { text, median => median.map_or(String::new(), ratio), heat => ratio_to_best.map(heat) }
 }
 
 /// The page of a result.
@@ -115,27 +41,32 @@ pub fn page(result: &LabResult) -> Result<String> {
     let tables: Vec<Table> = Table::ALL.into_iter().filter(has_rows).collect();
     let options: serde_json::Map<_, _> =
         charts.iter().map(|chart| (chart.id.clone(), chart.option.clone())).collect();
-    let page = Page {
-        facts: facts(result),
-        sentences: sentences(result, &lines),
-        titles: tables.iter().map(|table| title(*table)).collect(),
-        means: means(result, &lines, &tables),
-        tables: tables.iter().map(|table| all_rows(result, &lines, *table)).collect(),
-        charts: &charts,
-        cases: result.cases.iter().map(|case| (case.label(), case)).collect(),
-        allocators: &result.allocators,
-        failures: evaluate::failures(result),
-        result: embedded(result)?,
-        options: embedded(&options)?,
-        style: include_str!("../../assets/report.css"),
-        echarts: include_str!("../../assets/echarts/echarts.min.js"),
-        script: include_str!("../../assets/report.js"),
+    let cases = result.cases.iter().map(|case| (case.label(), case));
+    let page = context! {
+        date => &*result.date,
+        command => &*result.command,
+        rounds => result.rounds,
+        machine => Serde(&result.machine),
+        allocators => Serde(&result.allocators),
+        cases => Serde(cases.collect::<Vec<_>>()),
+        sentences => sentences(result, &lines),
+        titles => tables.iter().map(|table| title(*table)).collect::<Vec<_>>(),
+        means => means(result, &lines, &tables),
+        tables => tables.iter().map(|table| all_rows(result, &lines, *table)).collect::<Vec<_>>(),
+        charts => charts.iter().map(|chart| chart.id.clone()).collect::<Vec<_>>(),
+        failures => evaluate::failures(result),
+        // The result, and the options of all charts, as JSON.
+        result => embedded(result)?,
+        options => embedded(&options)?,
+        style => include_str!("../../assets/report.css"),
+        echarts => include_str!("../../assets/echarts/echarts.min.js"),
+        script => include_str!("../../assets/report.js"),
     };
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.add_template("report.html", TEMPLATE)?;
-    Ok(environment.get_template("report.html")?.render(Serde(&page))?)
+    Ok(environment.get_template("report.html")?.render(page)?)
 }
 
 /// Writes the page of a result.
@@ -168,19 +99,6 @@ fn embedded(value: &impl Serialize) -> Result<String> {
     Ok(serde_json::to_string(value)?.replace('<', "\\u003c"))
 }
 
-fn facts(result: &LabResult) -> Vec<(&'static str, String)> {
-    let machine = &result.machine;
-    vec![
-        ("Processor", format!("{}, {} cores", machine.cpu, machine.cores)),
-        ("Kernel", format!("Linux {}", machine.kernel)),
-        ("Memory", format!("{} MiB, overcommit {}", machine.memory_mib, machine.overcommit)),
-        ("Transparent huge pages", machine.thp.clone()),
-        ("Load before the run", machine.load.clone()),
-        ("Command", result.command.clone()),
-        ("Date, rounds", format!("{}, {}", result.date, result.rounds)),
-    ]
-}
-
 fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
     let [ahead, tied, behind, unknown] = evaluate::standings(lines.iter());
     let columns = (0..).zip(&result.allocators).filter(|(_, a)| a.name != SUBJECT);
@@ -206,10 +124,11 @@ fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
     told
 }
 
-/// One row per allocator, the least mean of the first table first.
-fn means<'a>(result: &'a LabResult, lines: &[Line<'_>], tables: &[Table]) -> Vec<MeanRow<'a>> {
+/// One row per allocator, the least mean of the first table first: for each table the mean, of how
+/// many rows, and how many failed.
+fn means(result: &LabResult, lines: &[Line<'_>], tables: &[Table]) -> Vec<Value> {
     let of = |table: Table| lines.iter().filter(move |line| line.table == table);
-    let row = |(column, allocator): (usize, &'a Allocator)| {
+    let row = |(column, allocator): (usize, &Allocator)| {
         let cell = |table: &Table| match mean_of(lines, *table, column) {
             Some(mean) => (bounded(&mean), mean.rows, mean.failed),
             None => {
@@ -218,44 +137,49 @@ fn means<'a>(result: &'a LabResult, lines: &[Line<'_>], tables: &[Table]) -> Vec
             }
         };
         let first = tables.first().and_then(|table| mean_of(lines, *table, column));
-        let cells = tables.iter().map(cell).collect();
-        (first.map_or(f64::INFINITY, |mean| mean.ratio), MeanRow { name: &allocator.name, cells })
+        let cells = Serde(tables.iter().map(cell).collect::<Vec<_>>());
+        let row = context! { name => &*allocator.name, cells };
+        (first.map_or(f64::INFINITY, |mean| mean.ratio), row)
     };
     let mut rows: Vec<_> = result.allocators.iter().enumerate().map(row).collect();
     rows.sort_by(|a, b| a.0.total_cmp(&b.0));
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn all_rows(result: &LabResult, lines: &[Line<'_>], table: Table) -> AllRows {
+/// A table with all its rows by group, and above those of each group the means over them.
+fn all_rows(result: &LabResult, lines: &[Line<'_>], table: Table) -> Value {
     let group = |group: Group| {
-        let inside: Vec<&Line<'_>> = lines
-            .iter()
-            .filter(|line| line.table == table && line.result.case.group == group)
-            .collect();
-        let cell = |column: usize| match mean(inside.iter().copied(), column) {
-            Some(mean) => Cell::new(bounded(&mean), None, Some(mean.ratio)),
-            None => Cell::new("-".into(), None, None),
+        let inside = |line: &&Line<'_>| line.table == table && line.result.case.group == group;
+        let inside: Vec<&Line<'_>> = lines.iter().filter(inside).collect();
+        let mean_in = |column| match mean(inside.iter().copied(), column) {
+            Some(mean) => cell(bounded(&mean), None, Some(mean.ratio)),
+            None => cell("-".into(), None, None),
         };
-        let means = (0..result.allocators.len()).map(cell).collect();
-        let rows = inside.iter().map(|line| row(line)).collect();
-        GroupRows { title: group.title(), means, rows }
+        let means: Vec<Value> = (0..result.allocators.len()).map(mean_in).collect();
+        let rows: Vec<Value> = inside.iter().map(|line| row(line)).collect();
+        (!rows.is_empty()).then(|| context! { title => group.title(), means, rows })
     };
-    let groups = Group::ALL.into_iter().map(group).filter(|group| !group.rows.is_empty());
-    AllRows { title: title(table), groups: groups.collect() }
+    let groups: Vec<Value> = Group::ALL.into_iter().filter_map(group).collect();
+    context! { title => title(table), groups }
 }
 
-fn row(line: &Line<'_>) -> Row {
-    Row {
-        label: line.label.clone(),
-        standing: match line.standing() {
-            Standing::Wins => "ahead",
-            Standing::Ties => "tied",
-            Standing::Loses => "behind",
-            Standing::Unknown => "unknown",
-        },
-        ratio: line.subject.map_or("-".into(), ratio),
-        noise: format!("{:.0}%", line.noise * 100.0),
-        unit: line.unit,
-        cells: line.entries.iter().map(Cell::of).collect(),
+fn row(line: &Line<'_>) -> Value {
+    let standing = match line.standing() {
+        Standing::Wins => "ahead",
+        Standing::Ties => "tied",
+        Standing::Loses => "behind",
+        Standing::Unknown => "unknown",
+    };
+    let of = |entry: &Entry| match entry {
+        Entry::Value { median, .. } => cell(show(entry), Some(*median), entry.ratio()),
+        _ => cell(show(entry), None, entry.ratio()),
+    };
+    context! {
+        label => &*line.label,
+        standing,
+        ratio => line.subject.map_or("-".into(), ratio),
+        noise => format!("{:.0}%", line.noise * 100.0),
+        unit => line.unit,
+        cells => line.entries.iter().map(of).collect::<Vec<_>>(),
     }
 }

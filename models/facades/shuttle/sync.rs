@@ -20,21 +20,14 @@ pub(crate) trait Value {
     type Atomic;
 }
 
-impl Value for bool {
-    type Atomic = atomic::AtomicBool;
+macro_rules! values {
+    ($($value:ty: $atomic:ident),*) => {$(
+        impl Value for $value {
+            type Atomic = atomic::$atomic;
+        }
+    )*};
 }
-
-impl Value for u32 {
-    type Atomic = atomic::AtomicU32;
-}
-
-impl Value for u64 {
-    type Atomic = atomic::AtomicU64;
-}
-
-impl Value for usize {
-    type Atomic = atomic::AtomicUsize;
-}
+values!(bool: AtomicBool, u32: AtomicU32, u64: AtomicU64, usize: AtomicUsize);
 
 impl<T> Value for *mut T {
     type Atomic = atomic::AtomicPtr<T>;

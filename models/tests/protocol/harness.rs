@@ -5,18 +5,11 @@ use crate::block::Block;
 use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::sync::{Loads, Ordering, Quiet};
-use crate::{abandoned, arena, os, sync};
+use crate::{abandoned, arena, os, reservation, sync};
 use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-
-/// How large a model is run: with every change, or with `cargo xtask models --full`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Size {
-    Quick,
-    Full,
-}
 
 /// The bounds of a model.
 #[derive(Clone, Copy)]
@@ -45,16 +38,17 @@ pub(crate) const HINTS: Quiet = &[
     ("address_map.rs", "*mut protocol::address_map::Slot"),
 ];
 
-/// Runs `scenario` in every execution there is, twice: with loads that see the newest value, and
-/// with loads that see any they may. Prints how many those were.
+/// Runs `scenario` in every execution there is, quick or in full (`cargo xtask models --full`), twice:
+/// with loads that see the newest value, and with loads that see any they may. Prints a row of the
+/// table of `cargo xtask models`: bound of preemptions, executions of both, seconds.
 pub(crate) fn check<F>(model: Model, scenario: F)
 where
-    F: Fn(Size) + Send + Sync + 'static,
+    F: Fn(bool) + Send + Sync + 'static,
 {
     let full = std::env::var("CAIRN_MODELS").is_ok_and(|size| size == "full");
-    let size = if full { Size::Full } else { Size::Quick };
     let bound = model.preemptions[usize::from(full)];
-    let name = std::any::type_name_of_val(&scenario).replace("::{{closure}}", "");
+    let name = std::any::type_name_of_val(&scenario).trim_start_matches("protocol::");
+    let name = name.trim_end_matches("::{{closure}}");
     let scenario = Arc::new(scenario);
     let begun = Instant::now();
     let executions = [Loads::Newest, Loads::Allowed].map(|loads| {
@@ -67,14 +61,14 @@ where
             counter.fetch_add(1, Relaxed);
             sync::start(loads, model.quiet, model.growth);
             os::start();
-            scenario(size);
+            scenario(full);
         });
         count.load(Relaxed)
     });
     let bound = bound.map_or("all".to_owned(), |most| most.to_string());
     let seconds = begun.elapsed().as_secs_f64();
     let [newest, allowed] = executions;
-    println!("model {name}: preemptions {bound}, executions {newest} + {allowed}, {seconds:.1} s");
+    println!("model | {name} | {bound} | {newest} + {allowed} | {seconds:.1} |");
 }
 
 /// Starts a thread with a stack for the allocator's slow paths.
@@ -112,9 +106,13 @@ impl<T: Copy> Sent<T> {
 /// Who holds the spans of models that have no heaps.
 pub(crate) const TAG: u32 = 4096;
 
-/// Makes a span of `class` in the reservation, which must exist, with its first `used` blocks handed
-/// out; it, its index and those blocks.
-pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, usize, Vec<Sent<*mut Block>>) {
+/// A span, its index and blocks of it that are in use.
+type Made = (*mut Span, usize, Vec<Sent<*mut Block>>);
+
+/// Makes a span of `class` in the reservation, and that if there is none, with its first `used` blocks
+/// handed out; it, its index and those blocks.
+pub(crate) fn span(class: SizeClass, used: usize) -> Made {
+    assert!(address_map::exists() || reservation::init());
     let run = arena::take_span(class.span_slices(), 1).expect("the reservation has room");
     // SAFETY: the run is ours, and then the span.
     let span = unsafe { Span::create(run.index, run.zero, class, TAG) };
@@ -132,10 +130,7 @@ pub(crate) fn span(class: SizeClass, used: usize) -> (*mut Span, usize, Vec<Sent
 }
 
 /// As `span`, and its list has been used.
-pub(crate) fn listable_span(
-    class: SizeClass,
-    used: usize,
-) -> (*mut Span, usize, Vec<Sent<*mut Block>>) {
+pub(crate) fn listable_span(class: SizeClass, used: usize) -> Made {
     let (span, index, blocks) = span(class, used);
     // SAFETY: the span is ours.
     unsafe {

@@ -4,7 +4,7 @@
 use crate::address_map::{self, slice_of};
 use crate::block::{Block, Caches};
 use crate::harness::{
-    ALL, HINTS, Model, Sent, Size, assert_released, check, finish, listable_span, spawn,
+    ALL, HINTS, Model, Sent, assert_released, check, finish, listable_span, spawn,
 };
 use crate::heap::Heap;
 use crate::pool;
@@ -35,7 +35,7 @@ fn begin() {
 /// other thread; in full two.
 #[test]
 fn a_thread_ends_while_others_free() {
-    check(HEAPS, |size| {
+    check(HEAPS, |full| {
         begin();
         let heap = pool::take();
         let class = class();
@@ -50,7 +50,7 @@ fn a_thread_ends_while_others_free() {
                 spawn(move || heap::send_without_heap(index, block.get(), None))
             };
             let mut threads = vec![free(blocks[0])];
-            if size == Size::Full {
+            if full {
                 threads.push(free(blocks[1]));
             } else {
                 assert!(
@@ -70,7 +70,7 @@ fn a_thread_ends_while_others_free() {
 /// span: nobody else touches its fields.
 #[test]
 fn who_reads_its_own_tag_holds_the_span() {
-    check(HEAPS, |size| {
+    check(HEAPS, |full| {
         begin();
         let all: usize = class().layout().blocks.into();
         let blocks: Vec<_> = (0..all).map(|_| Sent(api::allocate(BYTES))).collect();
@@ -81,7 +81,7 @@ fn who_reads_its_own_tag_holds_the_span() {
         unsafe {
             let other = spawn(move || {
                 api::deallocate(one.get());
-                if size == Size::Full {
+                if full {
                     api::deallocate(two.get());
                 }
             });
@@ -89,7 +89,7 @@ fn who_reads_its_own_tag_holds_the_span() {
             assert!(!more.is_null());
             api::deallocate(blocks[2].get());
             other.join().unwrap();
-            let rest = if size == Size::Full { 3 } else { 1 };
+            let rest = if full { 3 } else { 1 };
             for block in blocks[rest..].iter().filter(|b| b.get() != blocks[2].get()) {
                 api::deallocate(block.get());
             }

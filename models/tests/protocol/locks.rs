@@ -1,7 +1,7 @@
 //! The lock of the slow paths, with simulated futexes: `wait` sleeps only if the word still is
 //! what the caller saw, `wake` wakes the one that has slept longest.
 
-use crate::harness::{ALL, FORKER, Model, Size, check, finish, spawn};
+use crate::harness::{ALL, FORKER, Model, check, finish, spawn};
 use crate::os::Lock;
 use crate::sync::Plain;
 
@@ -36,9 +36,9 @@ fn two_threads_and_one_lock() {
 #[test]
 fn three_threads_and_one_lock() {
     const THREE: Model = Model { preemptions: [Some(4), Some(4)], quiet: &[FORKER], growth: false };
-    check(THREE, |size| {
+    check(THREE, |full| {
         drop(LOCK.lock());
-        let rounds = if size == Size::Full { 2 } else { 1 };
+        let rounds = if full { 2 } else { 1 };
         let often = move || (0..rounds).for_each(|_| count());
         let others = [spawn(often), spawn(often)];
         count();

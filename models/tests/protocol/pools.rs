@@ -1,7 +1,7 @@
 //! The pool of heaps.
 
 use crate::address_map;
-use crate::harness::{ALL, FORKER, Model, Sent, Size, check, finish, spawn};
+use crate::harness::{ALL, FORKER, Model, Sent, check, finish, spawn};
 use crate::pool;
 use crate::reservation;
 use crate::sync::touched;
@@ -20,10 +20,10 @@ fn no_heap_is_given_twice() {
         unsafe { pool::put(heap) };
         Sent(heap.addr())
     }
-    check(POOL, |size| {
+    check(POOL, |full| {
         assert!(reservation::init());
         let first = come_and_go();
-        let others = if size == Size::Full { 2 } else { 1 };
+        let others = if full { 2 } else { 1 };
         let threads: Vec<_> = (0..others).map(|_| spawn(come_and_go)).collect();
         let mut places = vec![first.get(), come_and_go().get()];
         places.extend(finish(threads).iter().map(Sent::get));

@@ -5,10 +5,9 @@
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;
 use crate::harness::{
-    ALL, HINTS, Model, Sent, Size, TAG, assert_released, check, finish, give_up, listable_span,
-    span, spawn,
+    ALL, HINTS, Model, Sent, TAG, assert_released, check, finish, give_up, listable_span, span,
+    spawn,
 };
-use crate::reservation;
 use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
 use crate::{abandoned, arena, closed, heap};
@@ -29,7 +28,6 @@ fn free(index: usize, block: Sent<*mut Block>) -> JoinHandle<()> {
 #[test]
 fn leaving_against_the_last_frees() {
     check(SPANS, |_| {
-        assert!(reservation::init());
         let (span, index, blocks) = listable_span(CLASS, 2);
         let threads: Vec<_> = blocks.iter().map(|&b| free(index, b)).collect();
         // SAFETY: held until then.
@@ -44,9 +42,8 @@ fn leaving_against_the_last_frees() {
 /// one thread finds it empty. One block; in full two.
 #[test]
 fn reclaim_against_the_last_frees() {
-    check(SPANS, |size| {
-        assert!(reservation::init());
-        let used = if size == Size::Full { 2 } else { 1 };
+    check(SPANS, |full| {
+        let used = if full { 2 } else { 1 };
         let (span, index, blocks) = listable_span(CLASS, used);
         // SAFETY: held until then.
         unsafe { give_up(span) };
@@ -70,8 +67,7 @@ fn reclaim_against_the_last_frees() {
 /// it, and it alone touches the fields.
 #[test]
 fn two_threads_reclaim() {
-    check(SPANS, |size| {
-        assert!(reservation::init());
+    check(SPANS, |full| {
         let (span, index, blocks) = listable_span(CLASS, 1);
         // SAFETY: held until then.
         unsafe { give_up(span) };
@@ -88,7 +84,7 @@ fn two_threads_reclaim() {
             }
         };
         let other = spawn(reclaim);
-        let last = (size == Size::Full).then(|| free(index, blocks[0]));
+        let last = full.then(|| free(index, blocks[0]));
         let freed = last.is_some();
         let mine = reclaim();
         let others = other.join().unwrap();
@@ -116,7 +112,6 @@ fn two_threads_reclaim() {
 #[test]
 fn a_claimed_span_is_passed_by() {
     check(SPANS, |_| {
-        assert!(reservation::init());
         let (first, index, its) = listable_span(CLASS, 1);
         let (second, ..) = span(CLASS, 2);
         // SAFETY: held until then.
@@ -143,7 +138,6 @@ fn a_claimed_span_is_passed_by() {
 #[test]
 fn frees_into_a_full_abandoned_span() {
     check(SPANS, |_| {
-        assert!(reservation::init());
         let class = class_of(1024);
         let all: usize = class.layout().blocks.into();
         let (span, index, blocks) = listable_span(class, all - 1);
@@ -174,7 +168,6 @@ fn frees_into_a_full_abandoned_span() {
 fn a_free_against_a_destroyed_span() {
     const CLOSED: u32 = TAG | OWNER_CLOSED;
     check(SPANS, |_| {
-        assert!(reservation::init());
         let (span, index, blocks) = span(CLASS, 2);
         let block = blocks[0];
         // SAFETY: held.

@@ -2,7 +2,7 @@
 
 use crate::address_map;
 use crate::block::{Block, Chain, END};
-use crate::harness::{ALL, Model, Size, check, finish, spawn};
+use crate::harness::{ALL, Model, check, finish, spawn};
 use crate::remote::{Pushed, RemoteWord};
 use crate::reservation;
 use loom::cell::UnsafeCell;
@@ -14,7 +14,6 @@ const DEEP: Model = Model { preemptions: [Some(4), Some(4)], ..ALL };
 
 /// A span of a few blocks: the word, and what stands for the fields that belong to its owner.
 struct Blocks {
-    index: usize,
     /// Blocks that have come back, by whoever held the span then.
     returned: UnsafeCell<u32>,
     listed: Mutex<bool>,
@@ -28,9 +27,8 @@ unsafe impl Sync for Blocks {}
 impl Blocks {
     fn new() -> Arc<Blocks> {
         assert!(reservation::init());
-        let index = 0;
         assert!(reservation::commit(address_map::CHUNK_SLICES));
-        let blocks = Blocks { index, returned: UnsafeCell::new(0), listed: Mutex::new(false) };
+        let blocks = Blocks { returned: UnsafeCell::new(0), listed: Mutex::new(false) };
         assert!(blocks.word().is_owned());
         for i in 0..4 {
             // SAFETY: in the reservation, and nobody else's yet.
@@ -41,11 +39,11 @@ impl Blocks {
 
     fn word(&self) -> &'static RemoteWord {
         // SAFETY: a committed slice.
-        unsafe { address_map::remote_word(self.index) }
+        unsafe { address_map::remote_word(0) }
     }
 
     fn base(&self) -> *mut u8 {
-        address_map::slice_address(self.index)
+        address_map::slice_address(0)
     }
 
     fn block(&self, i: usize) -> *mut Block {
@@ -132,10 +130,10 @@ fn count(threads: impl IntoIterator<Item = JoinHandle<bool>>) -> usize {
 /// once, links intact (3). Two threads and the owner; in full a third thread.
 #[test]
 fn pushes_and_a_collecting_holder() {
-    check(DEEP, |size| {
+    check(DEEP, |full| {
         let span = Blocks::new();
         let freed: &[&'static [usize]] =
-            if size == Size::Full { &[&[0], &[1, 2], &[3]] } else { &[&[0], &[1, 2]] };
+            if full { &[&[0], &[1, 2], &[3]] } else { &[&[0], &[1, 2]] };
         let free = |&blocks: &&'static [usize]| {
             share(&span, move |span| assert_eq!(span.push(blocks), Pushed::Queued))
         };
@@ -151,9 +149,9 @@ fn pushes_and_a_collecting_holder() {
 /// and finds a block, or one of the others becomes the owner (1, 4). One other; in full two.
 #[test]
 fn a_push_and_a_holder_that_lets_go() {
-    check(ALL, |size| {
+    check(ALL, |full| {
         let span = Blocks::new();
-        let others = if size == Size::Full { 2 } else { 1 };
+        let others = if full { 2 } else { 1 };
         let threads: Vec<_> =
             (0..others).map(|i| share(&span, move |span| span.push_full(&[i]))).collect();
         let left = span.word().abandon();
@@ -186,8 +184,8 @@ fn two_pushes_into_an_abandoned() {
 /// full three.
 #[test]
 fn listing_against_the_last_frees() {
-    check(DEEP, |size| {
-        let live = if size == Size::Full { 3 } else { 2 };
+    check(DEEP, |full| {
+        let live = if full { 3 } else { 2 };
         let span = Blocks::new();
         let free = |i| share(&span, move |span| span.push_listed(i, live));
         let others: Vec<_> = (0..live as usize).map(free).collect();
@@ -208,8 +206,8 @@ fn listing_against_the_last_frees() {
 /// and no block is lost (1, 2). One block; in full two, by two threads.
 #[test]
 fn reclaim_against_the_last_free() {
-    check(DEEP, |size| {
-        let last = if size == Size::Full { 2 } else { 1 };
+    check(DEEP, |full| {
+        let last = if full { 2 } else { 1 };
         let live = last as u32 + 1;
         let span = Blocks::new();
         *span.listed.lock().unwrap() = true;

@@ -16,8 +16,8 @@ const WHOLE: usize = if cfg!(miri) { 64 } else { 256 };
 /// Where the random numbers of this execution begin.
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// xorshift64*.
-pub(crate) struct Random(u64);
+/// What the models draw.
+pub(crate) struct Random(fastrand::Rng);
 
 impl Random {
     /// Makes all that are made from now on differ from those made before.
@@ -26,22 +26,16 @@ impl Random {
     }
 
     /// The same sequence always.
-    pub(crate) const FIRST: Random = Random(0x9e37_79b9_7f4a_7c15);
+    pub(crate) const FIRST: Random = Random(fastrand::Rng::with_seed(0));
 
     /// A sequence for one thread of an execution.
     pub(crate) fn new(thread: u64) -> Random {
-        let seed = SEED.load(Ordering::Relaxed) * 1000 + thread + 1;
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        random.below(2);
-        random
+        Random(fastrand::Rng::with_seed(SEED.load(Ordering::Relaxed) * 1000 + thread))
     }
 
     /// A number below `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20) as usize % n
+        self.0.usize(..n)
     }
 
     /// One of those given, taken out; None if there is none.

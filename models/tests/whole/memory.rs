@@ -3,7 +3,8 @@
 //! refused, and what it rounds is rounded. Outside of Miri the protection is real: a touch of what
 //! is not accessible ends the run.
 //!
-//! Others may run before and after a call, never during it. It may fail if the model wants that.
+//! Others may run before and after a call, never during it. It may fail if the model wants that. What
+//! is unsafe asks for what it asks for in production, and looks whether it gets it.
 
 use super::threads::{self, point};
 use crate::os::{HUGE_PAGE, Moves, lock};
@@ -212,8 +213,6 @@ pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
     change("make_readable", (at, size), &[Reserved], |memory, units| memory.set(units, Readable))
 }
 
-/// # Safety
-/// As for the real one: this one checks it.
 pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     // What has been purged may be purged again, with its neighbours.
     let legal = if purged_is_committed() { &[Committed][..] } else { &[Committed, Reserved] };
@@ -226,9 +225,6 @@ pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
 }
 
 /// What was there is gone: it was dead.
-///
-/// # Safety
-/// As for the real one.
 pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe { purge(at, HUGE_PAGE) };
@@ -244,14 +240,10 @@ pub(crate) fn is_filled(_at: *mut u8, size: usize) -> bool {
     size.is_multiple_of(32)
 }
 
-/// # Safety
-/// As for the real one: this one checks it.
 pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
     change("release", (at, size), &[Reserved, Readable, Committed], Memory::unmap)
 }
 
-/// # Safety
-/// As for the real one: this one checks it.
 pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) -> *mut u8 {
     call(null_mut(), |memory| {
         if moves == Moves::Nowhere {

@@ -99,7 +99,7 @@ pub(super) fn run<'a>(
             let found = map.mappings.iter().filter_map(MapRange::filename).find(is_it);
             map.library = found.context("the library under test was not loaded")?.to_owned();
         }
-        if !map.in_library(registers.rsi) {
+        if !in_object(&map.mappings, &map.library, registers.rsi) {
             return Ok(Default::default());
         }
         counted[registers.rdi as usize].push(count(&mut tracee, &map)?);
@@ -113,34 +113,26 @@ struct Map {
     subject: PathBuf,
 }
 
-impl Map {
-    fn in_library(&self, address: u64) -> bool {
-        in_object(&self.mappings, &self.library, address)
-    }
-
-    fn in_subject(&self, address: u64) -> bool {
-        in_object(&self.mappings, &self.subject, address)
-    }
-}
-
 /// Counts from the present mark to the next.
 fn count(tracee: &mut Tracee, map: &Map) -> Result<Counts> {
     let mut counts = Counts::default();
     let mut registers = tracee.registers(0)?;
     let mut previous = 0;
+    let in_library = |address| in_object(&map.mappings, &map.library, address);
+    let in_subject = |address| in_object(&map.mappings, &map.subject, address);
     loop {
         let address = registers.rip;
         let step = tracee.decoded(address)?;
-        if step.mnemonic == Mnemonic::Int3 && map.in_subject(address) {
+        if step.mnemonic == Mnemonic::Int3 && in_subject(address) {
             ensure!(registers.rax == END, "a mark inside a counted stretch");
             registers.rip += 1;
             tracee.set_registers(0, registers)?;
             return Ok(counts);
         }
         if !(step.repeated && address == previous) {
-            if map.in_library(address) {
+            if in_library(address) {
                 counts.add(&step);
-            } else if !map.in_subject(address) {
+            } else if !in_subject(address) {
                 counts.outside += 1;
             }
         }

@@ -9,7 +9,7 @@ mod documents;
 mod source;
 
 use crate::library::{shell, workspace};
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use source::Source;
 use xshell::{Shell, cmd};
 
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let hot = core.iter().filter(is_hot).map(|source| source.code.len()).sum();
     report.budget("the hot core", hot, HOT_CODE_LINES);
     if code > CORE_CODE_LINES {
-        report.lines.push(format!("{CORE}: warning — {code} lines, aim at {CORE_CODE_LINES}"));
+        println!("{CORE}: warning — {code} lines, aim at {CORE_CODE_LINES}");
     }
     if args.count {
         for source in &core {
@@ -77,36 +77,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     println!("core: {code} lines of code, {hot} of them on the fast paths");
-    report.finish()
+    ensure!(report.failures == 0, "{} violations", report.failures);
+    Ok(())
 }
 
 /// What was found.
 #[derive(Default)]
 struct Report {
-    lines: Vec<String>,
     failures: usize,
 }
 
 impl Report {
     fn fail(&mut self, file: &str, line: usize, rule: &str, reason: impl std::fmt::Display) {
         self.failures += 1;
-        self.lines.push(format!("{file}:{line}: {rule} — {reason}"));
+        println!("{file}:{line}: {rule} — {reason}");
     }
 
     fn budget(&mut self, what: &str, lines: usize, most: usize) {
         if lines > most {
             self.fail(what, 1, "size", format!("{lines} lines, at most {most}"));
         }
-    }
-
-    fn finish(self) -> Result<()> {
-        for line in &self.lines {
-            println!("{line}");
-        }
-        if self.failures > 0 {
-            bail!("{} violations", self.failures);
-        }
-        Ok(())
     }
 }
 

@@ -14,6 +14,15 @@ FALLBACK void *memalign(size_t alignment, size_t size) {
 	return aligned_alloc(alignment, size);
 }
 
+FALLBACK int posix_memalign(void **place, size_t alignment, size_t size) {
+	if (alignment < sizeof(void *) || (alignment & (alignment - 1)))
+		return EINVAL;
+	void *block = aligned_alloc(alignment, size);
+	if (block != NULL)
+		*place = block;
+	return block == NULL ? ENOMEM : 0;
+}
+
 FALLBACK void *valloc(size_t size) {
 	return memalign(page, size);
 }

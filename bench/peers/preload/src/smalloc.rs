@@ -5,10 +5,10 @@
 //! pointer that is not its own is looked for, here to be let go. What is not here is in `missing.c`.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
 use core::ptr::null_mut;
 
-use libc::{EINVAL, ENOMEM};
+use libc::ENOMEM;
 use smmalloc::{Smalloc, ptr_to_sc};
 
 static SMALLOC: Smalloc = Smalloc::new();
@@ -87,24 +87,6 @@ extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void {
     allocate(size, alignment, Smalloc::alloc)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn posix_memalign(
-    place: *mut *mut c_void,
-    alignment: usize,
-    size: usize,
-) -> c_int {
-    if !alignment.is_power_of_two() || alignment < size_of::<usize>() {
-        return EINVAL;
-    }
-    let block = allocate(size, alignment, Smalloc::alloc);
-    if block.is_null() {
-        return ENOMEM;
-    }
-    // SAFETY: the caller gives a place for the pointer.
-    unsafe { *place = block };
-    0
 }
 
 #[unsafe(no_mangle)]

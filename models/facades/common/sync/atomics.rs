@@ -22,13 +22,6 @@ impl<T> Atomic<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// # Safety
-    /// As for the standard atomics.
-    pub(crate) unsafe fn from_ptr<'a>(value: *mut T) -> &'a Self {
-        // SAFETY: the caller's; an atomic is its value.
-        unsafe { &*value.cast() }
-    }
-
     pub(crate) const fn as_ptr(&self) -> *mut T {
         self.0.get()
     }

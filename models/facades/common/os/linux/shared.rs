@@ -1,6 +1,6 @@
 //! What the models' two systems have in common: what a thread has of its own, last words, and
 //! stand-ins for what neither has: threads of the library's own, which no model would schedule,
-//! memory groups, `errno`.
+//! memory groups.
 
 use super::{now_ms, purged_is_committed, with_own};
 use crate::heap::Heap;
@@ -120,11 +120,6 @@ pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
 /// The same in each run: addresses are, then.
 pub(crate) fn seed() -> usize {
     0
-}
-
-/// There is no `errno` to keep.
-pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
-    call()
 }
 
 /// A system that decommits has none.

@@ -1,5 +1,5 @@
 //! A system for models: one reservation of zeroed memory, futexes that loom schedules, and one key with
-//! a destructor. Nobody forks.
+//! a destructor. Nobody forks. What is unsafe asks for what it asks for in production.
 
 mod shared;
 
@@ -66,8 +66,6 @@ pub(crate) fn purged_is_committed() -> bool {
     true
 }
 
-/// # Safety
-/// As in production.
 pub(crate) unsafe fn use_huge_page(_: *mut u8) {}
 
 pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
@@ -78,16 +76,12 @@ pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
     false
 }
 
-/// # Safety
-/// As in production.
 pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     // SAFETY: callers name pages of their own whose contents are dead.
     unsafe { at.write_bytes(0, size) };
     true
 }
 
-/// # Safety
-/// As in production.
 pub(crate) unsafe fn release(_: *mut u8, _: usize) -> bool {
     unreachable!("the models have no mappings")
 }
@@ -100,8 +94,6 @@ pub(crate) fn map_at(_: *mut u8, _: usize) -> bool {
     false
 }
 
-/// # Safety
-/// As in production.
 pub(crate) unsafe fn remap(_: *mut u8, _: usize, _: usize, _: super::Moves) -> *mut u8 {
     null_mut()
 }

@@ -7,6 +7,11 @@
 //! `CAIRN_SOAK_SECONDS=1800` makes it run that long, `CAIRN_SOAK_THREADS` says how many threads,
 //! and `CAIRN_SOAK_CSV` names a file for the curve. `cargo xtask soak` does all of that.
 
+mod blocks;
+mod curve;
+
+use blocks::{Word, compare, step, verify, write};
+use curve::{MIB, Sample, ratios, resident, rise, write_curve};
 use std::io::Write;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -89,9 +94,6 @@ impl Random {
         power + self.below(power as u64 / 2 + 1) as usize
     }
 }
-
-/// Its first words say what it is; all that follow say so in their own way.
-type Word = u64;
 
 /// What a thread has done. One line each: counting must not order what the threads do.
 #[repr(align(128))]
@@ -286,52 +288,6 @@ impl Worker<'_> {
     }
 }
 
-/// Between words that are written and looked at: all of a small block, some of each page of a
-/// large one.
-fn step(size: usize) -> usize {
-    if size <= 8192 { 1 } else { 61 }
-}
-
-fn word(tag: Word, at: usize) -> Word {
-    tag ^ (at as Word) << 40
-}
-
-/// Marks words of a block of `size` bytes, from byte `from` on, and its head.
-unsafe fn write(block: *mut Word, tag: Word, from: usize, size: usize) {
-    // SAFETY: the caller's block, that large.
-    unsafe {
-        block.write(tag);
-        block.add(1).write(tag ^ size as Word);
-        let first = (from / 8).max(2).next_multiple_of(step(size));
-        for at in (first..size / 8).step_by(step(size)) {
-            block.add(at).write(word(tag, at));
-        }
-    }
-}
-
-/// Looks at the words below byte `upto` that have been marked, one in `step`.
-unsafe fn compare(block: *mut Word, tag: Word, upto: usize, step: usize) {
-    for at in (2usize.next_multiple_of(step)..upto / 8).step_by(step) {
-        // SAFETY: the caller's block.
-        let got = unsafe { block.add(at).read() };
-        assert_eq!(got, word(tag, at), "word {at} of {upto} bytes at {block:p}");
-    }
-}
-
-/// Looks at everything; the size.
-unsafe fn verify(block: *mut Word) -> usize {
-    // SAFETY: a block that `write` has made, the caller's.
-    unsafe {
-        let tag = block.read();
-        assert_ne!(tag, !0, "{block:p} is free already");
-        let size = (block.add(1).read() ^ tag) as usize;
-        let usable = cairn::usable_size(block.cast());
-        assert!(size >= 16 && size <= usable, "{block:p}: {size} bytes, {usable} usable");
-        compare(block, tag, size, step(size));
-        size
-    }
-}
-
 /// One thread's life.
 fn live(server: &Server, counters: &Counters, seed: u64) {
     let mut worker = Worker {
@@ -370,23 +326,6 @@ fn lives(server: &Server, number: usize) {
         let life = || live(server, counters, seed);
         std::thread::scope(|scope| scope.spawn(life).join()).expect("a panic ends the process");
     }
-}
-
-/// Bytes resident now.
-fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
-    let pages = statm.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number");
-    // SAFETY: no preconditions.
-    pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64
-}
-
-/// One second.
-struct Sample {
-    at: f64,
-    cycle: usize,
-    phase: &'static str,
-    resident: u64,
-    live: u64,
 }
 
 /// Everything stands still: walks the allocator's invariants and all of the cache.
@@ -463,40 +402,6 @@ fn run(server: &Server, baseline: u64, seconds: u64) -> Vec<Sample> {
         }
     }
     samples
-}
-
-/// Of each cycle, resident bytes over live bytes.
-fn ratios(samples: &[Sample]) -> Vec<f64> {
-    let cycles = samples.last().map_or(0, |last| last.cycle + 1);
-    let ratio = |cycle| {
-        let of_it = || samples.iter().filter(move |sample| sample.cycle == cycle);
-        let sum = |of: fn(&Sample) -> u64| of_it().map(of).sum::<u64>() as f64;
-        sum(|s| s.resident) / sum(|s| s.live).max(1.0)
-    };
-    (0..cycles).map(ratio).collect()
-}
-
-/// The least-squares line through equally spaced values: how much it rises from end to end,
-/// relative to their mean.
-fn rise(values: &[f64]) -> f64 {
-    let n = values.len() as f64;
-    let (middle, mean) = ((n - 1.0) / 2.0, values.iter().sum::<f64>() / n);
-    let at = |i: usize| i as f64 - middle;
-    let slope = values.iter().enumerate().map(|(i, v)| at(i) * (v - mean)).sum::<f64>()
-        / (0..values.len()).map(|i| at(i) * at(i)).sum::<f64>();
-    slope * (n - 1.0) / mean
-}
-
-const MIB: f64 = 1048576.0;
-
-/// Every so-manieth second, so that the longest run is some 900 lines.
-fn write_curve(path: &str, samples: &[Sample]) {
-    let mut text = String::from("second,phase,resident_mib,live_mib\n");
-    for sample in samples.iter().step_by(samples.len().div_ceil(900).max(1)) {
-        let (resident, live) = (sample.resident as f64 / MIB, sample.live as f64 / MIB);
-        text += &format!("{:.0},{},{resident:.1},{live:.1}\n", sample.at, sample.phase);
-    }
-    std::fs::write(path, text).expect("the curve's file can be written");
 }
 
 #[test]
