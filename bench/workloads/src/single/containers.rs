@@ -4,31 +4,13 @@
 //! usual way, libstdc++ would be loaded, and would allocate, in every process of the lab.
 //! Loaded like this its `operator new` is still the preloaded one, if there is one.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use std::ffi::{CStr, CString};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::Instant;
 
-mod rust;
-
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::single(
-        "containers-rust",
-        "A service over HashMap, BTreeMap, VecDeque, Vec and String; time per request. What \
-         ordinary Rust code does.",
-    )
-    .quick(0.2)
-    .rust(rust::run),
-    Case::single(
-        "containers-cxx",
-        "map, unordered_map, vector, list, string and shared_ptr, by new and delete. What \
-         ordinary C++ code does.",
-    )
-    .rows(Row::MS_PEAK)
-    .quick(0.2)
-    .c(cxx),
-];
+pub(crate) mod rust;
 
 const ROUNDS: usize = 20;
 const CHECKSUM: u64 = 16_695_040_647_630_440_651;
@@ -37,7 +19,7 @@ static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/containers.so"
 
 type Round = unsafe extern "C" fn(u64) -> u64;
 
-fn cxx(settings: &Settings) -> Results {
+pub(crate) fn cxx(settings: &Settings) -> Results {
     let round = load();
     // SAFETY: the function takes any number and runs on this thread alone.
     let round = || assert_eq!(unsafe { round(1) }, CHECKSUM, "wrong contents");
