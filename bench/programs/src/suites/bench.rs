@@ -2,7 +2,7 @@
 
 use super::readers::{self, Tally};
 use super::report::{Row, Suspect};
-use super::{Group, READERS, Suite, Unit};
+use super::{READERS, Suite, Unit};
 use crate::definitions::{self, fill, set};
 use crate::process::{Process, tail};
 use crate::stage::{Side, Size, Stage};
@@ -73,11 +73,12 @@ impl Bench<'_> {
         let stage = self.stage(side)?;
         let process = self.process(unit, &stage)?;
         let ended = set(process, &self.suite.env, &unit.variables).run()?;
-        let default = Group::default();
-        let group = unit.group.unwrap_or(&default);
-        let reader = group.reads.as_ref().map(|name| &READERS[name]);
+        let reader = unit.group.and_then(|group| Some(&READERS[group.reads.as_ref()?]));
+        // Without its own, those of automake; a program skips nothing.
+        let skips = |group: &'static Suite| group.skips.as_deref().unwrap_or(&[77]);
+        let skips = unit.group.map_or(&[][..], skips);
         let (log, is_program) = (ended.stderr.clone(), self.suite.script.is_some());
-        let mut tally = readers::read(reader, &group.skips, ended)?;
+        let mut tally = readers::read(reader, skips, ended)?;
         // What a suite provokes is told, and no failure.
         for line in log.lines().filter(|line| line.starts_with("cairn:")) {
             eprintln!("  it said: {line}");
@@ -108,7 +109,8 @@ impl Bench<'_> {
         };
         let linked = group.run_with.as_ref().filter(|_| stage.library.is_some());
         let words = definitions::words(linked.unwrap_or(&group.run), variables)?;
-        let mut process = set(stage.process(&words[0])?.args(&words[1..]), &group.env, variables);
+        let mut process =
+            set(stage.process(&words[0])?.args(&words[1..]), &group.test_env, variables);
         if linked.is_some() {
             process = process.without_env("LD_PRELOAD");
         }
