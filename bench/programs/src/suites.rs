@@ -367,7 +367,8 @@ impl Suite {
         script: &str,
         variables: &Variables,
     ) -> Result<Process<'a>> {
-        let shell = stage.tool("sh")?.limit(STEP_SECONDS).directory(&variables["source"]);
+        let shell = stage.tool("sh")?.limit(STEP_SECONDS);
+        let shell = shell.with(|shell| shell.current_dir(&variables["source"]));
         Ok(set(shell.script(script, variables), &self.env, variables))
     }
 

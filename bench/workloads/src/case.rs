@@ -73,6 +73,12 @@ impl Results {
         Results::of([("ms", time.as_secs_f64() * 1e3)])
     }
 
+    /// The same with more numbers.
+    pub fn and<const N: usize>(mut self, values: [(&str, f64); N]) -> Results {
+        self.values.extend(Results::of(values).values);
+        self
+    }
+
     /// The same with one more curve.
     pub fn with_curve(mut self, key: &str, curve: Curve) -> Results {
         self.curves.insert(key.to_owned(), curve);

@@ -36,8 +36,7 @@ pub(crate) fn run(settings: &Settings, threads: usize, requests: usize) -> Resul
     let ns_plain = plain.as_nanos() as f64 / operations as f64;
     let (time, operations, latencies) = pass::<true>(threads, requests);
     assert_eq!(latencies.iter().map(Latencies::count).sum::<u64>(), operations as u64);
-    let mut results = Results::ns(time, operations);
-    results.values.insert("ns_plain".to_owned(), ns_plain);
+    let mut results = Results::ns(time, operations).and([("ns_plain", ns_plain)]);
     Latencies::report(&latencies, &mut results);
     results
 }

@@ -109,13 +109,13 @@ impl Bench<'_> {
         };
         let linked = group.run_with.as_ref().filter(|_| stage.library.is_some());
         let words = definitions::words(linked.unwrap_or(&group.run), variables)?;
-        let mut process =
-            set(stage.process(&words[0])?.args(&words[1..]), &group.test_env, variables);
+        let process = stage.process(&words[0])?.with(|command| command.args(&words[1..]));
+        let mut process = set(process, &group.test_env, variables);
         if linked.is_some() {
-            process = process.without_env("LD_PRELOAD");
+            process = process.with(|command| command.env_remove("LD_PRELOAD"));
         }
         if let Some(directory) = &group.directory {
-            process = process.directory(fill(directory, variables));
+            process = process.with(|command| command.current_dir(fill(directory, variables)));
         }
         Ok(match group.limit {
             Some(seconds) => process.limit(seconds),
@@ -143,18 +143,5 @@ fn difference(without: &str, with: &str) -> Option<String> {
 impl Unit {
     fn full_name(&self, test: &str) -> String {
         if test.is_empty() { self.name.clone() } else { format!("{}: {test}", self.name) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_difference_is_shown() {
-        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
-        let of = |with| difference("a\nb\n", with).unwrap();
-        assert_eq!(of("a\nc\n"), "line 2 was `b` and is `c`");
-        assert_eq!(of("a\nb\nd\n"), "line 3 was `nothing` and is `d`");
     }
 }

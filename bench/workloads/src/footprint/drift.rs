@@ -41,9 +41,7 @@ pub(crate) fn run(settings: &Settings) -> Results {
     // The temporary blocks are not scaled: up to a MiB of a thread's.
     let least = (CACHED + LONG_LIVED) as f64 * settings.scale * 0.98;
     assert!(live as f64 > least, "{live} bytes live, not {least}");
-    let mut results = Results::ns(time, made);
-    results.values.insert("live_mib".to_owned(), mib(live));
-    sampler.report(results)
+    sampler.report(Results::ns(time, made).and([("live_mib", mib(live))]))
 }
 
 struct Store {

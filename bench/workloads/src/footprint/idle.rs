@@ -43,13 +43,13 @@ pub(crate) fn run(settings: &Settings, shape: &'static Shape) -> Results {
         Some(_) => leaf(threads, shape, !settings.no_alloc),
         None => {
             let (subject, baseline) = (child(threads, shape, false), child(threads, shape, true));
-            let mut result = Results::of([]);
-            for (key, per) in [("kib", "kib_per_thread"), ("joined", "kib_per_thread_joined")] {
-                result.values.insert(per.into(), (subject[key] - baseline[key]) / threads as f64);
-            }
-            result.values.insert("stack_kib_per_thread".into(), baseline["kib"] / threads as f64);
-            result.values.insert("peak_mib".into(), subject["peak_mib"]);
-            result
+            let each = |key| (subject[key] - baseline[key]) / threads as f64;
+            Results::of([
+                ("kib_per_thread", each("kib")),
+                ("kib_per_thread_joined", each("joined")),
+                ("stack_kib_per_thread", baseline["kib"] / threads as f64),
+                ("peak_mib", subject["peak_mib"]),
+            ])
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Results, Settings};
 use crate::curve::Sampler;
 use crate::malloc::SMALL;
-use crate::process::page_size;
+use rustix::param::page_size;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
@@ -82,11 +82,8 @@ pub(crate) fn survive(
     assert!((kept..=kept + 2 * heap.held.len() * page_size()).contains(&floor), "{floor} {kept}");
     let share = 100.0 * kept as f64 / heap.most_live as f64;
     assert!((share - survivors_percent as f64).abs() < 2.0, "{share}% survived");
-    let mut results = heap.report(fill_ms + free_ms);
-    for (key, value) in [("fill_ms", fill_ms), ("free_ms", free_ms), ("floor_mib", mib(floor))] {
-        results.values.insert(key.to_owned(), value);
-    }
-    results
+    let parts = [("fill_ms", fill_ms), ("free_ms", free_ms), ("floor_mib", mib(floor))];
+    heap.report(fill_ms + free_ms).and(parts)
 }
 
 /// Pages of the system's that hold at least one byte of these blocks. It depends on where

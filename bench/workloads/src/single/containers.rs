@@ -5,9 +5,10 @@
 //! Loaded like this its `operator new` is still the preloaded one, if there is one.
 
 use crate::case::{Results, Settings};
+use rustix::fs::MemfdFlags;
 use std::ffi::{CStr, CString};
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 pub(crate) mod rust;
@@ -32,12 +33,8 @@ pub(crate) fn cxx(settings: &Settings) -> Results {
 
 /// Loads the program; it stays loaded.
 fn load() -> Round {
-    // SAFETY: the name is a C string; the descriptor is checked and nobody else's.
-    let mut file = unsafe {
-        let descriptor = libc::memfd_create(c"containers".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(descriptor >= 0, "no file in memory: {}", std::io::Error::last_os_error());
-        std::fs::File::from_raw_fd(descriptor)
-    };
+    let file = rustix::fs::memfd_create("containers", MemfdFlags::CLOEXEC);
+    let mut file = std::fs::File::from(file.expect("a file in memory"));
     file.write_all(LIBRARY).expect("a file in memory takes all");
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zeros");
     // SAFETY: both names are C strings; the library's initialisers are those of libstdc++, and

@@ -183,7 +183,7 @@ pub(crate) fn free_hotspot(settings: &Settings) -> Results {
     const HANDED: usize = 100_000;
     let threads = settings.threads();
     let rounds = settings.scaled(50);
-    let (mut all, mut freeing) = (Duration::ZERO, Duration::ZERO);
+    let mut all = Duration::ZERO;
     for round in 0..=rounds {
         let room = HANDED.div_ceil(threads);
         let mut shares: Vec<_> = (0..threads).map(|_| Vec::with_capacity(room)).collect();
@@ -194,12 +194,9 @@ pub(crate) fn free_hotspot(settings: &Settings) -> Results {
         // The first round warms up.
         if round > 0 {
             all += filling + time;
-            freeing += time;
         }
     }
-    let blocks = (rounds * HANDED) as f64;
-    let ns = |time: Duration| time.as_nanos() as f64 / blocks;
-    Results::of([("ns", ns(all)), ("free_ns", ns(freeing))])
+    Results::ns(all, rounds * HANDED)
 }
 
 /// A block of at least one byte that carries a tag, made of its address, in its first and
