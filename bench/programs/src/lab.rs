@@ -1,6 +1,6 @@
 //! Times programs from outside, for the lab (`cargo lab`).
 //!
-//! What a program does is said in `programs.toml`; here is how it is measured: the cost of a whole
+//! What a program does is said in `lab.toml`; here is how it is measured: the cost of a whole
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
