@@ -25,7 +25,7 @@ sub text {
     my ($bytes) = @_;
     my $text = '';
     $text .= words(3 + below(12)) . "\n" while length $text < $bytes;
-    return $text;
+    print $text;
 }
 
 # A history for `git fast-import`: files that grow and change by a few lines at a time.
@@ -48,7 +48,6 @@ sub history {
             print "M 644 inline $path\ndata ", length $content, "\n$content\n";
         }
     }
-    return '';
 }
 
 # One huge main would only show how optimisers fare on functions of that size, so nothing is put
@@ -88,7 +87,7 @@ __attribute__((noinline)) static word f$i(word x, const double *table) {
 END
     }
     my $calls = join '', map { "x = f$_(x, table);\n" } 1 .. $count;
-    return <<"END";
+    print <<"END";
 int main(void) {
   double table[16] = {0, 0.5, 1, 1.5};
   word x = 1;
@@ -130,9 +129,9 @@ unsigned long part$i(unsigned long keys) {
 }
 END
     }
-    return '' unless $program;
+    return unless $program;
     my $calls = join ' + ', map { "part$_(keys)" } 1 .. $instances;
-    return <<"END";
+    print <<"END";
 int main() {
   unsigned long sum = 0;
   for (unsigned long keys = 100; keys < 1000; keys += 45) sum = sum * 31 + $calls;
@@ -176,7 +175,6 @@ pub fn shapes(n: u64) -> Vec<Box<dyn Shape>> {
 }
 END
     }
-    return '';
 }
 
 # Classes of Java.
@@ -204,7 +202,6 @@ class C$i<T extends Comparable<T>> {
 }
 END
     }
-    return '';
 }
 
 # What redis-server is asked. No answer may depend on the order of a hash table, which is random.
@@ -224,7 +221,6 @@ sub requests {
         ), "\r\n";
         print "ECHO end-of-batch\r\n" if $n % 16 == 0 || $n == $requests;
     }
-    return '';
 }
 
 # Questions to SQLite.
@@ -240,7 +236,7 @@ END
         my ($name, $shelf, $price, $note) = (words(1), below(200), below(100000), words(below(25)));
         print "INSERT INTO item(name, shelf, price, note) VALUES('$name', $shelf, $price / 100.0, '$note');\n";
     }
-    return <<'END';
+    print <<'END';
 COMMIT;
 CREATE INDEX item_name ON item(name);
 CREATE INDEX item_shelf ON item(shelf, price);
@@ -277,7 +273,6 @@ sub book {
 gsave 100 100 80 80 rectclip shfill grestore showpage
 END
     }
-    return '';
 }
 
 sub integers {
@@ -320,7 +315,7 @@ sub problems {
 (reset)
 END
     }
-    return '' unless $holes;
+    return unless $holes;
     # One pigeon too many for the holes: unsatisfiable, and tedious to show.
     for my $pigeon (0 .. $holes) {
         print "(declare-const p${pigeon}_$_ Bool)\n" for 1 .. $holes;
@@ -332,7 +327,7 @@ END
     print "(check-sat)\n(reset)\n";
     integers($holes, 5, '');
     print "(maximize (+ @{[map { \"x$_\" } 1 .. $holes]}))\n";
-    return <<'END';
+    print <<'END';
 (check-sat)
 (get-objectives)
 (reset)
@@ -350,4 +345,4 @@ END
 END
 }
 
-print main->can($kind)->(@ARGV);
+main->can($kind)->(@ARGV);

@@ -1,10 +1,10 @@
 //! Times programs from outside, for the lab (`cargo lab`).
 //!
-//! What a program does is said in `programs.toml`; here is how it is measured: the cost of a whole
+//! What a program does is said in `lab.toml`; here is how it is measured: the cost of a whole
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{Input, Sizes, Variables, fill, parsed, prepare, set, variables, words};
+use crate::definitions::{Input, Sizes, Variables, parsed, prepare, set, variables, words};
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
 use crate::stage::{Stage, fingerprint, private_copy};
@@ -45,36 +45,28 @@ struct Program {
 }
 
 /// A case of the lab.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Definition {
     name: String,
     about: String,
-    #[serde(default)]
     origin: String,
     /// Share of the full size in a quick run, where it is not what its kind usually has.
     quick: Option<f64>,
-    /// What it measures, and so the rows of the tables that it fills: `ms` of the whole run,
+    /// What it measures, and so the rows of the tables that it fills: `ms` of the whole run (usual),
     /// `starts`, `starts resident` of a program that knows its own resident set, `us/request` or
     /// `us/transaction` of a server, or `instructions`.
-    #[serde(default = "whole_run")]
-    measures: String,
+    measures: Option<String>,
     /// Variables of a full run, scaled.
-    #[serde(default)]
     scaled: BTreeMap<String, usize>,
-    #[serde(default)]
     inputs: Vec<Input>,
     /// The command that is timed.
-    #[serde(default)]
     run: String,
-    #[serde(default)]
     env: Variables,
     directory: Option<String>,
     /// Files that it makes, which must be the same under every allocator.
-    #[serde(default)]
     compare: Vec<String>,
     /// It starts many times in a row and prints so many lines each time.
-    #[serde(default)]
     lines: usize,
     /// Or a script that starts a server and a load, without the allocator itself: `{library}` is for
     /// the server. It prints `rate` and answers per second, of several the geometric mean, and
@@ -82,8 +74,10 @@ struct Definition {
     serves: Option<String>,
 }
 
-fn whole_run() -> String {
-    "ms".to_owned()
+impl Definition {
+    fn measures(&self) -> &str {
+        self.measures.as_deref().unwrap_or("ms")
+    }
 }
 
 /// The Debian packages that the programs, and the tools that measure them, come from.
@@ -114,8 +108,12 @@ fn case(row: &'static Definition) -> Case {
     /// The resident set says what the peak does, and is exact.
     const RESIDENT: Row = Row::new("", Table::Memory, "rss_kib", "KiB");
     const COUNT: Row = Row::new("", Table::Counts, "instructions", "instructions").floor(1.0);
+    assert!(
+        !row.name.is_empty() && !row.about.is_empty(),
+        "lab.toml: a row without a name or about"
+    );
     // A quick run leaves out what takes long.
-    let (group, quick, rows): (_, _, &'static [Row]) = match &*row.measures {
+    let (group, quick, rows): (_, _, &'static [Row]) = match row.measures() {
         "ms" => (Group::Programs, 0.0, Row::MS_PEAK),
         "starts" => (Group::Startup, 0.25, const { &[Row::time("ms"), Row::PEAK, FAULTS, CALLS] }),
         "starts resident" => {
@@ -147,7 +145,7 @@ impl Timed {
         variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
         let inputs = self.program.inputs.iter().chain(&self.row.inputs);
         prepare(stage, inputs, &self.program.env, &variables)?;
-        match (&*self.row.measures, &self.row.serves) {
+        match (self.row.measures(), &self.row.serves) {
             (_, Some(serves)) => self.served(stage, serves, &variables),
             ("instructions", _) => instructions(stage, &self.row.name),
             ("ms", _) => self.whole(stage, &variables),
@@ -160,7 +158,7 @@ impl Timed {
         let process = set(process, &self.program.env, variables);
         let process = set(process, &self.row.env, variables);
         match &self.row.directory {
-            Some(path) => process.directory(stage.work.join(path)),
+            Some(path) => process.with(|command| command.current_dir(stage.work.join(path))),
             None => process,
         }
     }
@@ -195,7 +193,7 @@ impl Timed {
         ensure!(!rates.is_empty(), "no rate in {said}");
         let us = rates.iter().map(|rate| (1e6 / rate).ln()).sum::<f64>() / rates.len() as f64;
         let peak_kib = said.lines().filter_map(|line| number(line, "peak_kib")).fold(0.0, f64::max);
-        Ok(Results::of([(&*self.row.measures, us.exp()), ("peak_mib", peak_kib / 1024.0)]))
+        Ok(Results::of([(self.row.measures(), us.exp()), ("peak_mib", peak_kib / 1024.0)]))
     }
 
     /// A program that runs to its end and must say and make the same under every allocator.
@@ -226,9 +224,10 @@ impl Timed {
         if let Some(calls) = self.system_calls(stage, variables)? {
             results.values.insert("system_calls".into(), calls);
         }
-        if self.row.measures == "starts resident" {
+        if self.row.measures() == "starts resident" {
             let line = words(&self.row.run, variables)?;
-            let once = stage.process(&line[0])?.args(&line[1..]).arg("resident");
+            let once = stage.process(&line[0])?;
+            let once = once.with(|command| command.args(&line[1..]).arg("resident"));
             let once = self.set(once, stage, variables).success()?;
             let kib = parse_kib(&once.text(), "Rss:").context("no Rss line")?;
             results.values.insert("rss_kib".into(), kib);
@@ -262,15 +261,18 @@ impl Timed {
         variables: &Variables,
     ) -> Result<(Ended, Results)> {
         let launcher = stage.made("launch", |path| {
-            let gcc = stage.tool("gcc")?.line("-O2 -static -o").arg(path);
-            gcc.arg(fill("{scripts}/launch.c", variables)).success().map(drop)
+            let gcc = format!("gcc -O2 -static -o {} {{scripts}}/launch.c", path.display());
+            stage.tool("sh")?.script(&gcc, variables).success().map(drop)
         })?;
         let (report, bare) = (stage.work.join("usage"), stage.bare());
         let preload = stage.library.as_deref().map_or(OsStr::new(""), Path::as_os_str);
         let line = words(&self.row.run, variables)?;
         let process = bare.process(&launcher.to_string_lossy())?;
-        let process = process.arg(&report).arg(times.to_string()).arg(preload);
-        let process = process.arg(stage.find(&line[0])?).args(&line[1..]);
+        let program = stage.find(&line[0])?;
+        let process = process.with(|launcher| {
+            launcher.arg(&report).arg(times.to_string()).args([preload, program.as_os_str()])
+        });
+        let process = process.with(|launcher| launcher.args(&line[1..]));
         let ended = self.set(process, stage, variables).success()?;
         let text = fs::read_to_string(&report)?;
         let numbers = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -344,10 +346,5 @@ mod tests {
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(packages().is_sorted());
-    }
-
-    #[test]
-    fn medians() {
-        assert_eq!([median(vec![3.0, 1.0, 2.0]), median(vec![4.0, 1.0])], [2.0, 2.5]);
     }
 }

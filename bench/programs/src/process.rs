@@ -10,7 +10,6 @@ use cairn_workloads::process::field_kib;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -137,33 +136,9 @@ impl<'a> Process<'a> {
         self
     }
 
-    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.command.arg(arg);
-        self
-    }
-
-    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        self.command.args(args);
-        self
-    }
-
-    /// Adds arguments written as one line, separated by spaces.
-    pub(crate) fn line(self, line: &str) -> Self {
-        self.args(line.split_whitespace())
-    }
-
-    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.command.env(name, value);
-        self
-    }
-
-    pub(crate) fn without_env(mut self, name: &str) -> Self {
-        self.command.env_remove(name);
-        self
-    }
-
-    pub(crate) fn directory(mut self, path: impl AsRef<Path>) -> Self {
-        self.command.current_dir(path);
+    /// With arguments, variables or another directory.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        change(&mut self.command);
         self
     }
 
@@ -174,7 +149,7 @@ impl<'a> Process<'a> {
 
     /// Makes a shell run a script up to the first command that fails.
     pub(crate) fn script(self, text: &str, variables: &Variables) -> Self {
-        self.arg("-ec").arg(fill(text, variables))
+        self.with(|sh| sh.arg("-ec").arg(fill(text, variables)))
     }
 
     /// Runs to the end and insists on exit status zero.
@@ -332,7 +307,8 @@ mod tests {
     #[test]
     fn limits_end_a_process() {
         let limits = Limits { timeout: Duration::from_millis(100), memory_mib: 1e3 };
-        let ended = Process::alone(Command::new("sleep"), &limits).arg("60").run().unwrap();
+        let sleep = Process::alone(Command::new("sleep"), &limits).with(|sleep| sleep.arg("60"));
+        let ended = sleep.run().unwrap();
         assert!(matches!(ended.end, Err(Failure::Timeout { .. })));
         let failed = Process::alone(Command::new("false"), &limits).success();
         let failure = Failure::from(failed.err().unwrap());

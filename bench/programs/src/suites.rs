@@ -42,13 +42,17 @@ impl Kind {
     }
 
     fn all(self) -> &'static [Suite] {
-        static ALL: LazyLock<[Table; 2]> = LazyLock::new(|| {
+        static ALL: LazyLock<[Vec<Suite>; 2]> = LazyLock::new(|| {
             let programs = include_str!("../programs.toml");
             let suites = include_str!("../suites.toml");
-            [("programs.toml", programs), ("suites.toml", suites)]
-                .map(|(name, text)| definitions::parsed(name, text))
+            [("programs.toml", programs), ("suites.toml", suites)].map(|(name, text)| {
+                let table = definitions::parsed(name, text);
+                let read = |suite: &String| Suite::read(&table, suite);
+                let all: Result<_> = table.keys().map(read).collect();
+                all.unwrap_or_else(|error| panic!("{name}: {error:#}"))
+            })
         });
-        &ALL[usize::from(self == Kind::Suites)].suite
+        &ALL[usize::from(self == Kind::Suites)]
     }
 }
 
@@ -82,69 +86,50 @@ pub struct Args {
     markdown: Option<PathBuf>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Table {
-    suite: Vec<Suite>,
-}
-
 /// How the outputs of suites tell of tests.
 static READERS: LazyLock<BTreeMap<String, Reader>> =
     LazyLock::new(|| definitions::parsed("readers.toml", include_str!("../readers.toml")));
 
-/// A test suite, or a program.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A test suite, or a program; or units of one kind, which have the fields of their suite but for
+/// those that they give themselves. The command lines of units know `{unit}`, its words `{1}` to
+/// `{4}`, all but the first as `{rest}`, and `{stem}`, the name of a file without its folder and its
+/// end.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Suite {
+    /// What it is called in the file.
     name: String,
     /// Without any, a program of that name from a package of that name.
-    #[serde(default)]
     needs: Needs,
     /// What is run, for the table.
     what: String,
     /// No part of a quick run.
-    #[serde(default)]
     full_only: bool,
     /// What scripts/sources.sh has to bring.
     source: Option<String>,
     /// The command whose output says the version of what is installed, if it is not the program of
     /// that name with `--version`.
     version: Option<String>,
-    #[serde(default)]
     vars: Sizes,
     /// Variables that a shell finds out.
-    #[serde(default)]
     shell: Variables,
-    #[serde(default)]
     inputs: Vec<Input>,
     /// Done once, in the sources, by a shell.
     build: Option<String>,
-    /// For all its processes, over what its groups say.
-    #[serde(default)]
+    /// For all its processes, over `test_env`.
     env: Variables,
     /// Of a program: what a shell runs, up to the first command that fails. What it prints must be
     /// the same on both sides.
     script: Option<String>,
     /// The executables (by prefix) of a program that must be seen with the library mapped; only
     /// those that live long enough to be seen for certain. Without any, the one of its name.
-    #[serde(default)]
     loaded: Vec<String>,
-    #[serde(default)]
-    group: Vec<Group>,
-    /// The suite whose groups are this one's, too.
-    groups_of: Option<String>,
     /// Failures with the library alone that are understood: the test (a `*` stands for anything)
     /// and why.
-    #[serde(default)]
     explained: Vec<[String; 2]>,
-}
-
-/// Units of one kind. Their command lines know `{unit}`, its words `{1}` to `{4}`, all but the first
-/// as `{rest}`, and `{stem}`, the name of a file without its folder and its end.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Group {
-    #[serde(default)]
+    /// The units, of one kind or more. In the file these are `group`, and one alone is the suite.
+    #[serde(skip)]
+    groups: Vec<Suite>,
     units: Vec<String>,
     /// Lists the units, a line each, by a shell in the sources.
     list: Option<String>,
@@ -152,38 +137,28 @@ struct Group {
     /// stands for anything.
     quick: Option<String>,
     full: Option<String>,
-    /// Of a unit, for the tables.
-    #[serde(default = "unit_itself")]
-    name: String,
+    /// What a unit is called in the tables, if not by its own name.
+    called: Option<String>,
     /// Makes `{program}` for a unit, once. Those that it makes none for are left out.
     compile: Option<String>,
     run: String,
     /// Another command for the side with the library, which has it linked in.
     run_with: Option<String>,
     directory: Option<String>,
-    #[serde(default)]
-    env: Variables,
+    /// For the units alone.
+    test_env: Variables,
     limit: Option<u64>,
     /// How its output tells of tests; without, the whole process is one test.
     reads: Option<String>,
-    /// Statuses that say that a test does not apply.
-    #[serde(default = "automake_skips")]
-    skips: Vec<i32>,
-}
-
-fn unit_itself() -> String {
-    "{unit}".to_owned()
-}
-
-fn automake_skips() -> Vec<i32> {
-    vec![77]
+    /// Statuses that say that a test does not apply, if it is not automake's.
+    skips: Option<Vec<i32>>,
 }
 
 /// A part of a suite that runs in one process, on both sides.
 struct Unit {
     name: String,
     /// None of a program.
-    group: Option<&'static Group>,
+    group: Option<&'static Suite>,
     variables: Variables,
 }
 
@@ -292,6 +267,29 @@ fn judge(
 }
 
 impl Suite {
+    /// The one of this name in a file, with what it has from the suite that it is `like`.
+    fn read(file: &toml::Table, name: &str) -> Result<Suite> {
+        let own = file[name].as_table().with_context(|| format!("{name} is no table"))?;
+        let mut whole = match own.get("like").and_then(toml::Value::as_str) {
+            Some(like) => file.get(like).and_then(toml::Value::as_table).cloned(),
+            None => Some(toml::Table::new()),
+        }
+        .with_context(|| format!("{name} is like nothing here"))?;
+        whole.extend(own.clone());
+        whole.insert("name".to_owned(), name.into());
+        whole.remove("like");
+        let groups = whole.remove("group").unwrap_or_else(|| vec![toml::Table::new()].into());
+        let mut suite: Suite = whole.clone().try_into().with_context(|| name.to_owned())?;
+        ensure!(!suite.what.is_empty(), "nobody says what {name} is");
+        for group in Vec::<toml::Table>::deserialize(groups)? {
+            let part = whole.clone().into_iter().chain(group).collect::<toml::Table>();
+            suite.groups.push(part.try_into().with_context(|| name.to_owned())?);
+        }
+        let runs = suite.script.is_some() || suite.groups.iter().all(|part| !part.run.is_empty());
+        ensure!(runs, "{name} runs nothing");
+        Ok(suite)
+    }
+
     fn needs(&self) -> Needs {
         match self.needs.is_empty() {
             true => Needs::from([(self.name.clone(), self.name.clone())]),
@@ -318,13 +316,7 @@ impl Suite {
 
     /// Whether a quick run is another one than a full run.
     fn varies(&self) -> bool {
-        let parted = |group: &Group| group.quick.is_some();
-        !self.vars.is_empty() || self.groups().iter().any(parted)
-    }
-
-    fn groups(&self) -> &[Group] {
-        let of = |name: &String| Kind::Suites.all().iter().find(|suite| suite.name == *name);
-        self.groups_of.as_ref().and_then(of).map_or(&self.group, |suite| &suite.group)
+        !self.vars.is_empty() || self.groups.iter().any(|group| group.quick.is_some())
     }
 
     /// Brings the sources, builds without the library, and says what there is to run.
@@ -362,7 +354,7 @@ impl Suite {
             return Ok((version, vec![Unit { name: self.name.clone(), group: None, variables }]));
         }
         let mut units = Vec::new();
-        for group in self.groups() {
+        for group in &self.groups {
             units.extend(self.units(group, stage, &variables)?);
         }
         Ok((version, units))
@@ -375,14 +367,15 @@ impl Suite {
         script: &str,
         variables: &Variables,
     ) -> Result<Process<'a>> {
-        let shell = stage.tool("sh")?.limit(STEP_SECONDS).directory(&variables["source"]);
+        let shell = stage.tool("sh")?.limit(STEP_SECONDS);
+        let shell = shell.with(|shell| shell.current_dir(&variables["source"]));
         Ok(set(shell.script(script, variables), &self.env, variables))
     }
 
     /// The units of a group that there are programs for.
     fn units(
         &self,
-        group: &'static Group,
+        group: &'static Suite,
         stage: &Stage,
         variables: &Variables,
     ) -> Result<Vec<Unit>> {
@@ -411,7 +404,10 @@ impl Suite {
             variables.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
             let words = (1..).zip(name.split(' '));
             variables.extend(words.map(|(nth, word): (u32, _)| (nth.to_string(), word.to_owned())));
-            let unit = Unit { name: fill(&group.name, &variables), group: Some(group), variables };
+            let unit = {
+                let called = group.called.as_deref().unwrap_or("{unit}");
+                Unit { name: fill(called, &variables), group: Some(group), variables }
+            };
             match self.compiled(group, &unit, stage)? {
                 true => units.push(unit),
                 false => left_out.push(unit.name),
@@ -424,7 +420,7 @@ impl Suite {
     }
 
     /// Builds the program of a unit, once, and says whether it is there. Both are remembered.
-    fn compiled(&self, group: &Group, unit: &Unit, stage: &Stage) -> Result<bool> {
+    fn compiled(&self, group: &Suite, unit: &Unit, stage: &Stage) -> Result<bool> {
         let Some(compile) = &group.compile else { return Ok(true) };
         let program = Path::new(&unit.variables["program"]);
         let failed = program.with_extension("failed");
@@ -443,13 +439,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suites_have_names_of_their_own_and_readers_that_exist() {
-        for kind in [Kind::Programs, Kind::Suites] {
-            let names: BTreeSet<&str> =
-                kind.all().iter().map(|suite| suite.name.as_str()).collect();
-            assert_eq!(names.len(), kind.all().len());
-        }
-        for group in Kind::Suites.all().iter().flat_map(Suite::groups) {
+    fn tables_can_be_read_and_readers_exist() {
+        assert_eq!([Kind::Programs, Kind::Suites].map(|kind| kind.all().len()), [26, 19]);
+        for group in Kind::Suites.all().iter().flat_map(|suite| &suite.groups) {
             let known = group.reads.as_ref().is_none_or(|name| READERS.contains_key(name));
             assert!(known, "{:?}", group.reads);
         }

@@ -34,23 +34,3 @@ fn between_markers(page: &str, name: &str, table: &str) -> Option<String> {
     let (_, after) = rest.split_once(&end)?;
     Some(format!("{before}{begin}\n\n{table}\n{end}{after}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_replaces_only_what_is_between_the_markers() {
-        let page = "text\n<!-- a:begin -->\nold\n<!-- a:end -->\nmore\n";
-        let text = between_markers(page, "a", "new\n").unwrap();
-        assert_eq!(text, "text\n<!-- a:begin -->\n\nnew\n\n<!-- a:end -->\nmore\n");
-        assert!(between_markers(page, "b", "new").is_none());
-    }
-
-    #[test]
-    fn bars_do_not_end_cells() {
-        let text =
-            markdown(&["a", "b"], 1..2, [vec!["x|y".to_owned(), "2".to_owned()]].into_iter());
-        assert_eq!(text, "|a|b|\n|---|---:|\n|x/y|2|\n");
-    }
-}

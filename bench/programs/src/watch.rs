@@ -83,19 +83,3 @@ fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn finds_a_child_and_what_it_maps() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        assert!(descendants(std::process::id()).contains(&child.id()));
-        let own = fs::read_link("/proc/self/exe").unwrap();
-        assert!(maps(std::process::id(), &own));
-        assert!(!maps(std::process::id(), Path::new("/nowhere/libnothing.so")));
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}

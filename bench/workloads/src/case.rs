@@ -73,6 +73,12 @@ impl Results {
         Results::of([("ms", time.as_secs_f64() * 1e3)])
     }
 
+    /// The same with more numbers.
+    pub fn and<const N: usize>(mut self, values: [(&str, f64); N]) -> Results {
+        self.values.extend(Results::of(values).values);
+        self
+    }
+
     /// The same with one more curve.
     pub fn with_curve(mut self, key: &str, curve: Curve) -> Results {
         self.curves.insert(key.to_owned(), curve);
@@ -128,6 +134,7 @@ impl Group {
 
 /// What the tables know about a workload or program.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Case {
     /// Name on the command line; also the label of its rows unless they say otherwise.
     pub name: Text,
@@ -166,6 +173,7 @@ impl Table {
 
 /// One row of one table. Smaller values are better in every row.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Row {
     /// Added to the name of the case, for a case with several rows in one table.
     pub suffix: Text,
@@ -187,8 +195,6 @@ impl Row {
         Row::new("", Table::Time, unit, unit)
     }
 
-    /// Time per operation, and the peak resident set.
-    pub const NS_PEAK: &'static [Row] = &[Row::time("ns"), Row::PEAK];
     /// Time of the whole, and the peak resident set.
     pub const MS_PEAK: &'static [Row] = &[Row::time("ms"), Row::PEAK];
 
@@ -217,13 +223,6 @@ impl Row {
         self.floor = floor;
         self
     }
-
-    /// The same, divided by the value at `key` and shown in `unit`.
-    pub const fn per(mut self, key: &'static str, unit: &'static str) -> Row {
-        self.per = Some(Fixed(key));
-        self.unit = Fixed(unit);
-        self
-    }
 }
 
 /// A curve to draw, one line per allocator.
@@ -237,25 +236,6 @@ pub struct Plot {
     pub y: Text,
     /// Which axes are logarithmic.
     pub log: (bool, bool),
-}
-
-impl Plot {
-    /// Resident memory over time.
-    pub const RSS: Plot = Plot::linear("rss", "seconds", "resident MiB");
-    /// Throughput by the number of threads.
-    pub const SCALING: Plot =
-        Plot { log: (true, false), ..Plot::linear("scaling", "threads", "million operations/s") };
-    /// Latency of malloc by percentile, as 1/(1 - quantile).
-    pub const MALLOC_LATENCY: Plot =
-        Plot { log: (true, true), ..Plot::linear("malloc", "1/(1 - quantile)", "malloc, ns") };
-    /// Latency of free by percentile, as 1/(1 - quantile).
-    pub const FREE_LATENCY: Plot =
-        Plot { log: (true, true), ..Plot::linear("free", "1/(1 - quantile)", "free, ns") };
-
-    /// With two linear axes.
-    pub const fn linear(key: &'static str, x: &'static str, y: &'static str) -> Plot {
-        Plot { key: Fixed(key), x: Fixed(x), y: Fixed(y), log: (false, false) }
-    }
 }
 
 /// How large a workload should be.
@@ -301,14 +281,11 @@ pub enum Interface {
 }
 
 /// A case that runs inside `cairn-workload` or a linked engine.
-#[derive(Clone, Copy)]
 pub struct Workload {
     /// What the tables know.
     pub case: Case,
     /// How it allocates.
     pub interface: Interface,
-    /// Runs it once.
-    pub run: fn(&Settings) -> Results,
 }
 
 impl Case {
@@ -330,48 +307,10 @@ impl Case {
         }
     }
 
-    /// Of one thread, with rows for the time per operation and the peak.
-    pub const fn single(name: &'static str, about: &'static str) -> Case {
-        Case::new(name, Group::Single, about, Row::NS_PEAK)
-    }
-
-    /// The same of several threads.
-    pub const fn threads(name: &'static str, about: &'static str) -> Case {
-        Case::new(name, Group::Threads, about, Row::NS_PEAK)
-    }
-
-    /// The same, with other rows.
-    pub const fn rows(mut self, rows: &'static [Row]) -> Case {
-        self.rows = Fixed(rows);
-        self
-    }
-
-    /// The same, described first at `origin`.
-    pub const fn from(mut self, origin: &'static str) -> Case {
-        self.origin = Fixed(origin);
-        self
-    }
-
-    /// The same, with curves to draw.
-    pub const fn plots(mut self, plots: &'static [Plot]) -> Case {
-        self.plots = Fixed(plots);
-        self
-    }
-
     /// The same, at this share of its size in a quick run; 0 leaves it out there.
     pub const fn quick(mut self, scale: f64) -> Case {
         self.quick_scale = scale;
         self
-    }
-
-    /// The workload that allocates by C's functions.
-    pub const fn c(self, run: fn(&Settings) -> Results) -> Workload {
-        Workload { case: self, interface: Interface::C, run }
-    }
-
-    /// The workload that allocates by Rust's global allocator.
-    pub const fn rust(self, run: fn(&Settings) -> Results) -> Workload {
-        Workload { case: self, interface: Interface::Rust, run }
     }
 }
 

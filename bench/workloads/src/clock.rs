@@ -12,8 +12,7 @@ const WARM_UP: Duration = Duration::from_millis(20);
 
 /// Nanoseconds per operation of `batch`, which performs `ops` operations per call. `ns` is the
 /// median of the slices: what an operation costs as a rule, without work that is done once in
-/// a while, and without the interruptions. `cpu_ns` is the CPU time of all slices: what
-/// operations cost on the whole.
+/// a while, and without the interruptions.
 ///
 /// Repeats it until the time budget is used; nothing is allocated or printed meanwhile.
 pub(crate) fn per_op(settings: &Settings, ops: usize, mut batch: impl FnMut()) -> Results {
@@ -31,7 +30,6 @@ pub(crate) fn per_op(settings: &Settings, ops: usize, mut batch: impl FnMut()) -
 
     let mut slices = [0.0f64; SLICES];
     let slices = &mut slices[..count];
-    let cpu = cpu_time();
     for slice in &mut *slices {
         let start = Instant::now();
         for _ in 0..repeats {
@@ -39,17 +37,10 @@ pub(crate) fn per_op(settings: &Settings, ops: usize, mut batch: impl FnMut()) -
         }
         *slice = start.elapsed().as_nanos() as f64 / (repeats * ops) as f64;
     }
-    let cpu = (cpu_time() - cpu).as_nanos() as f64;
     slices.sort_by(f64::total_cmp);
-    let cpu_ns = cpu / (count * repeats * ops) as f64;
-    Results::of([("ns", slices[count / 2]), ("cpu_ns", cpu_ns)])
+    Results::of([("ns", slices[count / 2])])
 }
 
 pub(crate) fn ms_since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
-}
-
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

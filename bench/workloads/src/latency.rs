@@ -10,13 +10,13 @@
 //! `ns_plain` is the same mix without any measuring, `ns` with it. On a machine with fewer
 //! free cores than threads the maximum is a turn of the scheduler.
 
-use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
+use crate::case::{Results, Settings};
 use crate::histogram::Latencies;
 use crate::malloc::Block;
 use crate::team::{self, Mail};
 use std::time::Duration;
 
-const REQUESTS: usize = 80_000;
+pub(crate) const REQUESTS: usize = 80_000;
 const BURST: std::ops::RangeInclusive<usize> = 8..=56;
 /// Long-lived objects of all threads.
 const OBJECTS: usize = 40_000;
@@ -30,57 +30,13 @@ const LARGE_ONE_IN: u32 = 256;
 const HANDED_OVER_ONE_IN: u32 = 16;
 const QUEUE: usize = 1024;
 
-const ROWS: &[Row] = &[
-    Row::new("", Table::Time, "ns_plain", "ns"),
-    latency(" malloc p50", "malloc_p50"),
-    latency(" malloc p99", "malloc_p99"),
-    latency(" malloc p99.9", "malloc_p99.9"),
-    latency(" malloc p99.99", "malloc_p99.99"),
-    latency(" malloc max", "malloc_max"),
-    latency(" free p50", "free_p50"),
-    latency(" free p99", "free_p99"),
-    latency(" free p99.9", "free_p99.9"),
-    latency(" free p99.99", "free_p99.99"),
-    latency(" free max", "free_max"),
-];
-
-const fn latency(suffix: &'static str, key: &'static str) -> Row {
-    Row::new(suffix, Table::Latency, key, "ns")
-}
-
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "latency-server",
-        "A server's mix with every malloc and free timed: bursts of small blocks, long-lived \
-         objects, buffers, blocks freed by another thread. One thread per core.",
-        |settings| run(settings, settings.threads(), REQUESTS),
-    ),
-    case("latency-1", "The same on one thread: the latencies without contention.", |settings| {
-        run(settings, settings.threads.unwrap_or(1), REQUESTS / 2)
-    }),
-    case(
-        "latency-16",
-        "The same with 16 threads, more than most machines have free cores: what happens when \
-         the holder of a lock is not running.",
-        |settings| run(settings, settings.threads.unwrap_or(16), REQUESTS),
-    ),
-];
-
-const fn case(name: &'static str, about: &'static str, run: fn(&Settings) -> Results) -> Workload {
-    Case::new(name, Group::Latency, about, ROWS)
-        .plots(&[Plot::MALLOC_LATENCY, Plot::FREE_LATENCY])
-        .quick(0.15)
-        .c(run)
-}
-
-fn run(settings: &Settings, threads: usize, requests: usize) -> Results {
+pub(crate) fn run(settings: &Settings, threads: usize, requests: usize) -> Results {
     let requests = settings.scaled(requests).div_ceil(threads);
     let (plain, operations, _) = pass::<false>(threads, requests);
     let ns_plain = plain.as_nanos() as f64 / operations as f64;
     let (time, operations, latencies) = pass::<true>(threads, requests);
     assert_eq!(latencies.iter().map(Latencies::count).sum::<u64>(), operations as u64);
-    let mut results = Results::ns(time, operations);
-    results.values.insert("ns_plain".to_owned(), ns_plain);
+    let mut results = Results::ns(time, operations).and([("ns_plain", ns_plain)]);
     Latencies::report(&latencies, &mut results);
     results
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! command     the main function of `cairn-workload` and of every linked engine
-//! cases       the one list of workloads
+//! cases       the one list of workloads; workloads.toml: what the tables know of them
 //!   single/     one thread
 //!   threads/    many, and blocks that one allocates and another frees
 //!   footprint/  resident memory, at the peak and over time
@@ -14,8 +14,8 @@
 //! clock, process, curve, histogram: the instruments
 //! ```
 //!
-//! To add a workload: one file with a `WORKLOADS` list and one line in [`cases::ALL`]. What
-//! to show of it is declared by its rows and plots; nothing else changes.
+//! To add a workload: its function, one line in [`cases`], one in workloads.toml, where its rows and
+//! plots say what to show of it; nothing else changes.
 
 pub mod case;
 pub mod cases;

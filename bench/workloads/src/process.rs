@@ -1,5 +1,7 @@
 //! What the system says about a process: resident set, faults, CPU time.
 
+use rustix::param::page_size;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -23,12 +25,6 @@ pub(crate) fn resident_about_kib() -> f64 {
     let text = read("/proc/self/statm", &mut buffer).unwrap_or("");
     let pages: f64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0.0);
     pages * page_size() as f64 / 1024.0
-}
-
-pub(crate) fn page_size() -> usize {
-    // SAFETY: sysconf takes any number and touches no memory of ours.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).unwrap_or(4096)
 }
 
 /// Peak resident set, in KiB. Not `ru_maxrss`: that survives exec, so it can be the parent's peak.
@@ -83,6 +79,5 @@ pub(crate) fn add_facts(values: &mut BTreeMap<String, f64>) {
 pub(crate) fn be_expendable() {
     // Without the file (other systems, sandboxes) the run is merely less polite.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
-    // SAFETY: PR_SET_PDEATHSIG takes a signal number and touches no memory.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
 }

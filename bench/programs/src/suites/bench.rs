@@ -2,7 +2,7 @@
 
 use super::readers::{self, Tally};
 use super::report::{Row, Suspect};
-use super::{Group, READERS, Suite, Unit};
+use super::{READERS, Suite, Unit};
 use crate::definitions::{self, fill, set};
 use crate::process::{Process, tail};
 use crate::stage::{Side, Size, Stage};
@@ -73,11 +73,12 @@ impl Bench<'_> {
         let stage = self.stage(side)?;
         let process = self.process(unit, &stage)?;
         let ended = set(process, &self.suite.env, &unit.variables).run()?;
-        let default = Group::default();
-        let group = unit.group.unwrap_or(&default);
-        let reader = group.reads.as_ref().map(|name| &READERS[name]);
+        let reader = unit.group.and_then(|group| Some(&READERS[group.reads.as_ref()?]));
+        // Without its own, those of automake; a program skips nothing.
+        let skips = |group: &'static Suite| group.skips.as_deref().unwrap_or(&[77]);
+        let skips = unit.group.map_or(&[][..], skips);
         let (log, is_program) = (ended.stderr.clone(), self.suite.script.is_some());
-        let mut tally = readers::read(reader, &group.skips, ended)?;
+        let mut tally = readers::read(reader, skips, ended)?;
         // What a suite provokes is told, and no failure.
         for line in log.lines().filter(|line| line.starts_with("cairn:")) {
             eprintln!("  it said: {line}");
@@ -108,12 +109,13 @@ impl Bench<'_> {
         };
         let linked = group.run_with.as_ref().filter(|_| stage.library.is_some());
         let words = definitions::words(linked.unwrap_or(&group.run), variables)?;
-        let mut process = set(stage.process(&words[0])?.args(&words[1..]), &group.env, variables);
+        let process = stage.process(&words[0])?.with(|command| command.args(&words[1..]));
+        let mut process = set(process, &group.test_env, variables);
         if linked.is_some() {
-            process = process.without_env("LD_PRELOAD");
+            process = process.with(|command| command.env_remove("LD_PRELOAD"));
         }
         if let Some(directory) = &group.directory {
-            process = process.directory(fill(directory, variables));
+            process = process.with(|command| command.current_dir(fill(directory, variables)));
         }
         Ok(match group.limit {
             Some(seconds) => process.limit(seconds),
@@ -141,18 +143,5 @@ fn difference(without: &str, with: &str) -> Option<String> {
 impl Unit {
     fn full_name(&self, test: &str) -> String {
         if test.is_empty() { self.name.clone() } else { format!("{}: {test}", self.name) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_difference_is_shown() {
-        assert_eq!(difference("a\nb\n", "a\nb\n"), None);
-        let of = |with| difference("a\nb\n", with).unwrap();
-        assert_eq!(of("a\nc\n"), "line 2 was `b` and is `c`");
-        assert_eq!(of("a\nb\nd\n"), "line 3 was `nothing` and is `d`");
     }
 }

@@ -74,9 +74,6 @@ impl Reader {
 mod tests {
     use super::super::READERS;
     use super::*;
-    use crate::process::{Limits, Process};
-    use std::process::Command;
-    use std::time::Duration;
 
     #[test]
     fn every_reader_reads_its_sample() {
@@ -88,18 +85,5 @@ mod tests {
             assert_eq!(tally.tests, tests, "{name}");
             assert!(tally.failed.keys().eq(&failed), "{name}: {:?}", tally.failed);
         }
-    }
-
-    #[test]
-    fn without_a_reader_the_status_says_all() {
-        let of = |script: &str| {
-            let limits = Limits { timeout: Duration::from_secs(9), memory_mib: 1e3 };
-            let shell = Process::alone(Command::new("sh"), &limits).arg("-c").arg(script);
-            let tally = read(None, &[77], shell.run().unwrap()).unwrap();
-            (tally.tests, tally.failed.into_values().collect::<Vec<_>>())
-        };
-        assert_eq!(of("true"), (1, vec![]));
-        assert_eq!(of("exit 77"), (0, vec![]));
-        assert_eq!(of("echo a; echo b; echo; false"), (1, vec!["exit status 1: b".to_owned()]));
     }
 }

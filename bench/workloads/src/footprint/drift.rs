@@ -6,8 +6,8 @@
 //! (replaced first in, first out, a third of the run later); one cached block in eight is freed by
 //! the next thread.
 
-use super::{HEAP, Held, MIB, mib, touched, watch};
-use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
+use super::{Held, MIB, mib, touched, watch};
+use crate::case::{Results, Settings};
 use crate::team::{self, Mail};
 use std::collections::VecDeque;
 
@@ -28,18 +28,7 @@ const HANDED_OVER_ONE_IN: u32 = 8;
 /// Blocks that wait for the thread that is to free them, at most.
 const QUEUE: usize = 256;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::new(
-    "drift",
-    Group::Footprint,
-    "A server with a working set of 72 MiB whose mean block size drifts from 32 B to 2 KiB \
-     and back; temporary, cached and long-lived blocks. Does fragmentation pile up?",
-    const { &[Row::time("ns"), HEAP, Row::new(" mean", Table::Memory, "mean_mib", "MiB")] },
-)
-.plots(&[Plot::RSS])
-.quick(0.08)
-.c(run)];
-
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     let threads = settings.threads();
     let share = settings.scale / threads as f64;
     let mail = Mail::ring(threads, 1, QUEUE).into_iter().enumerate();
@@ -52,9 +41,7 @@ fn run(settings: &Settings) -> Results {
     // The temporary blocks are not scaled: up to a MiB of a thread's.
     let least = (CACHED + LONG_LIVED) as f64 * settings.scale * 0.98;
     assert!(live as f64 > least, "{live} bytes live, not {least}");
-    let mut results = Results::ns(time, made);
-    results.values.insert("live_mib".to_owned(), mib(live));
-    sampler.report(results)
+    sampler.report(Results::ns(time, made).and([("live_mib", mib(live))]))
 }
 
 struct Store {

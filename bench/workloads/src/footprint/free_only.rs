@@ -1,8 +1,8 @@
 //! The thread that frees never allocates, so what it gets back must find its way to the one that
 //! does, or to the system, by itself; at the end the one that allocated waits and calls nothing.
 
-use super::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
-use crate::case::{Case, Group, Plot, Results, Row, Settings, Workload};
+use super::{Held, MIB, bytes_of, light_activity, mib, touched, watch};
+use crate::case::{Results, Settings};
 use crate::clock::ms_since;
 use crate::malloc::{Block, SMALL};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -13,29 +13,7 @@ const ROUNDS: usize = 3;
 const FILL: usize = 128 * MIB;
 const MEAN_SIZE: usize = 520;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::new(
-        "free-only",
-        Group::Footprint,
-        "One thread allocates 128 MiB, another, which never allocates, frees it; three times, \
-     then both wait while a third is lightly active. A pipeline with dedicated stages.",
-        const { &[Row::time("ms"), HEAP, AFTER] },
-    )
-    .plots(&[Plot::RSS])
-    .quick(0.1)
-    .c(run),
-    Case::new(
-        "chain-200",
-        Group::Footprint,
-        "200 threads, each frees what the one before allocated; the live set is constant.",
-        const { &[Row::time("ms"), Row::PEAK.per("live_mib", "x live")] },
-    )
-    .from("blow-up: Berger et al., Hoard, ASPLOS 2000; the chain: Vyukov")
-    .quick(0.05)
-    .c(chain),
-];
-
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     let blocks = settings.scaled(FILL / MEAN_SIZE);
     let list: Mutex<Vec<Held>> = Mutex::new(touched(blocks));
     let held = || list.lock().expect("no panic");
@@ -90,7 +68,7 @@ fn run(settings: &Settings) -> Results {
 
 /// Blow-up across threads: each stays alive, idle, until the end. The live set never exceeds two
 /// blocks more than 100 MiB; what the idle threads got back and keep to themselves is the blow-up.
-fn chain(settings: &Settings) -> Results {
+pub(crate) fn chain(settings: &Settings) -> Results {
     let threads = settings.threads.unwrap_or(200);
     // The same sizes in the same places for every thread: the live set does not drift.
     let mut rng = fastrand::Rng::with_seed(3);

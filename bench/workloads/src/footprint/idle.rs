@@ -2,7 +2,7 @@
 //! allocate, which takes the stacks out. Threads are made with pthread_create: those of std
 //! allocate on their own account.
 
-use crate::case::{Case, Group, Results, Row, Settings, Table, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::Block;
 use crate::process::resident_kib;
 use std::collections::BTreeMap;
@@ -15,12 +15,8 @@ const SIZES: [usize; 20] =
     [16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 1536, 2048];
 /// Blocks of one thread at most.
 const BLOCKS: usize = 60;
-const ROWS: &[Row] = &[
-    Row::new("", Table::Memory, "kib_per_thread", "KiB/thread").floor(1.0),
-    Row::new(" joined", Table::Memory, "kib_per_thread_joined", "KiB/thread").floor(1.0),
-];
 
-struct Shape {
+pub(crate) struct Shape {
     name: &'static str,
     threads: usize,
     /// Blocks of one thread, of which every second of a size is freed.
@@ -29,27 +25,8 @@ struct Shape {
     sizes: usize,
 }
 
-const FEW: Shape = Shape { name: "idle-200", threads: 200, blocks: BLOCKS, sizes: 20 };
-const MANY: Shape = Shape { name: "idle-10000", threads: 10_000, blocks: 8, sizes: 4 };
-
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::new(
-        FEW.name,
-        Group::Footprint,
-        "200 threads that allocated 60 small blocks, freed half, and wait.",
-        ROWS,
-    )
-    .c(|settings| run(settings, &FEW)),
-    Case::new(
-        MANY.name,
-        Group::Footprint,
-        "10,000 threads with small stacks that allocated 8 small blocks, freed half, and wait: \
-         a server with a thread per connection. What does the first malloc of a thread cost?",
-        ROWS,
-    )
-    .quick(0.1)
-    .c(|settings| run(settings, &MANY)),
-];
+pub(crate) const FEW: Shape = Shape { name: "idle-200", threads: 200, blocks: BLOCKS, sizes: 20 };
+pub(crate) const MANY: Shape = Shape { name: "idle-10000", threads: 10_000, blocks: 8, sizes: 4 };
 
 /// Where all threads wait: after their allocations, and before they free the rest.
 struct Meeting {
@@ -58,7 +35,7 @@ struct Meeting {
     shape: &'static Shape,
 }
 
-fn run(settings: &Settings, shape: &'static Shape) -> Results {
+pub(crate) fn run(settings: &Settings, shape: &'static Shape) -> Results {
     let threads = settings.threads.unwrap_or_else(|| settings.scaled(shape.threads));
     // The subject and its baseline must be alike to the page, so each runs in a process of
     // its own; this one only starts them.
@@ -66,13 +43,13 @@ fn run(settings: &Settings, shape: &'static Shape) -> Results {
         Some(_) => leaf(threads, shape, !settings.no_alloc),
         None => {
             let (subject, baseline) = (child(threads, shape, false), child(threads, shape, true));
-            let mut result = Results::of([]);
-            for (key, per) in [("kib", "kib_per_thread"), ("joined", "kib_per_thread_joined")] {
-                result.values.insert(per.into(), (subject[key] - baseline[key]) / threads as f64);
-            }
-            result.values.insert("stack_kib_per_thread".into(), baseline["kib"] / threads as f64);
-            result.values.insert("peak_mib".into(), subject["peak_mib"]);
-            result
+            let each = |key| (subject[key] - baseline[key]) / threads as f64;
+            Results::of([
+                ("kib_per_thread", each("kib")),
+                ("kib_per_thread_joined", each("joined")),
+                ("stack_kib_per_thread", baseline["kib"] / threads as f64),
+                ("peak_mib", subject["peak_mib"]),
+            ])
         }
     }
 }

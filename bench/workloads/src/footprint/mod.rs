@@ -5,18 +5,12 @@ pub(crate) mod free_only;
 pub(crate) mod idle;
 pub(crate) mod phases;
 
-use crate::case::{Row, Table};
 use crate::curve::Sampler;
 use crate::malloc::Block;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
 pub(super) const MIB: usize = 1 << 20;
-
-/// The peak of the resident set, by what was live at most.
-pub(super) const HEAP: Row =
-    Row::new("", Table::Memory, "heap_mib", "MiB").per("live_mib", "x live");
-pub(super) const AFTER: Row = Row::new(" after", Table::Memory, "after_mib", "MiB").floor(1.0);
 
 pub(super) fn mib(bytes: usize) -> f64 {
     bytes as f64 / MIB as f64

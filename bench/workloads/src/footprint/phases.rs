@@ -5,73 +5,13 @@
 //! time between cheap in memory. The mean over time and the faults show which was chosen, and
 //! whether one could have had both.
 
-use super::{AFTER, HEAP, Held, MIB, bytes_of, light_activity, mib, touched, watch};
-use crate::case::{Case, Group, Plot, Results, Row, Settings, Table, Workload};
+use super::{Held, MIB, bytes_of, light_activity, mib, touched, watch};
+use crate::case::{Results, Settings};
 use crate::curve::Sampler;
 use crate::malloc::SMALL;
-use crate::process::page_size;
+use rustix::param::page_size;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
-
-const FAULTS: Row = Row::new("", Table::Counts, "minor_faults", "faults");
-const FREE_TIME: Row = Row::new(" free", Table::Time, "free_ms", "ms");
-
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "survive-10",
-        "256 MiB of small blocks, of which a random tenth survives; then light activity for a \
-         second. A server after a peak: what stays resident though it is free.",
-        const { &[Row::new(" fill", Table::Time, "fill_ms", "ms"), FREE_TIME, Row::PEAK, AFTER] },
-    )
-    .c(|settings| survive(settings, 10, light_activity)),
-    case(
-        "free-all",
-        "256 MiB of small blocks, all freed in random order; then light activity for a second. \
-         The best case for giving memory back.",
-        const { &[FREE_TIME, AFTER] },
-    )
-    .c(|settings| survive(settings, 0, light_activity)),
-    case(
-        "free-all-idle",
-        "The same, but the process sleeps for the second and calls the allocator no more: \
-         what is given back without being asked again.",
-        const { &[AFTER] },
-    )
-    .c(|settings| survive(settings, 0, std::thread::sleep)),
-    case(
-        "sawtooth",
-        "Eight times the heap grows to 100-200 MiB and is freed nearly whole, with a pause \
-         between. Programs that work in phases: faults and time against memory held in between.",
-        const {
-            &[
-                Row::time("ms"),
-                Row::new(" mean", Table::Memory, "mean_mib", "MiB").floor(1.0),
-                FAULTS,
-            ]
-        },
-    )
-    .c(sawtooth),
-    case(
-        "phase-change",
-        "96 MiB of 48 B blocks, all freed, then of 400 B blocks, all freed, then of both. Can \
-         memory that served one size serve another?",
-        const { &[Row::time("ms"), HEAP] },
-    )
-    .quick(0.15)
-    .c(phase_change),
-    case(
-        "large-return",
-        "Blocks of 1-64 MiB come and go, 192 MiB at most; then all are freed and a second of \
-         light activity follows. Images, arrays, big buffers: time and faults against memory kept.",
-        const { &[Row::time("ms"), HEAP, AFTER, FAULTS] },
-    )
-    .quick(0.15)
-    .c(large_return),
-];
-
-const fn case(name: &'static str, about: &'static str, rows: &'static [Row]) -> Case {
-    Case::new(name, Group::Footprint, about, rows).plots(&[Plot::RSS]).quick(0.1)
-}
 
 /// The blocks in use, while a sampler watches.
 struct Heap {
@@ -123,7 +63,11 @@ impl Heap {
 
 /// How much goes back to the system after most of a heap was freed, and when. Where every page
 /// keeps a live block or two, only the pages without one can be given back: `floor_mib`.
-fn survive(settings: &Settings, survivors_percent: usize, pause: fn(Duration)) -> Results {
+pub(crate) fn survive(
+    settings: &Settings,
+    survivors_percent: usize,
+    pause: fn(Duration),
+) -> Results {
     const FILL: usize = 256 * MIB;
     /// Between the sizes of [`SMALL`].
     const MEAN_SIZE: usize = 520;
@@ -138,11 +82,8 @@ fn survive(settings: &Settings, survivors_percent: usize, pause: fn(Duration)) -
     assert!((kept..=kept + 2 * heap.held.len() * page_size()).contains(&floor), "{floor} {kept}");
     let share = 100.0 * kept as f64 / heap.most_live as f64;
     assert!((share - survivors_percent as f64).abs() < 2.0, "{share}% survived");
-    let mut results = heap.report(fill_ms + free_ms);
-    for (key, value) in [("fill_ms", fill_ms), ("free_ms", free_ms), ("floor_mib", mib(floor))] {
-        results.values.insert(key.to_owned(), value);
-    }
-    results
+    let parts = [("fill_ms", fill_ms), ("free_ms", free_ms), ("floor_mib", mib(floor))];
+    heap.report(fill_ms + free_ms).and(parts)
 }
 
 /// Pages of the system's that hold at least one byte of these blocks. It depends on where
@@ -156,7 +97,7 @@ fn occupied_pages(held: &[Held]) -> usize {
     pages.len()
 }
 
-fn sawtooth(settings: &Settings) -> Results {
+pub(crate) fn sawtooth(settings: &Settings) -> Results {
     const TEETH: usize = 8;
     /// Bytes at the tip of a tooth.
     const TIP: RangeInclusive<usize> = 100 * MIB..=200 * MIB;
@@ -189,7 +130,7 @@ fn sawtooth(settings: &Settings) -> Results {
 
 /// Memory that served one size and cannot serve another, or only after a delay, shows as a peak
 /// of more than the live set.
-fn phase_change(settings: &Settings) -> Results {
+pub(crate) fn phase_change(settings: &Settings) -> Results {
     const SMALLER: usize = 48;
     const LARGER: usize = 400;
     let live = settings.scaled(96 * MIB);
@@ -213,7 +154,7 @@ fn phase_change(settings: &Settings) -> Results {
 }
 
 /// Few blocks, each worth a system call of its own.
-fn large_return(settings: &Settings) -> Results {
+pub(crate) fn large_return(settings: &Settings) -> Results {
     const LIMIT: usize = 192 * MIB;
     let limit = settings.scaled(LIMIT).max(64 * MIB);
     // Bytes allocated in all.

@@ -2,7 +2,7 @@
 //! than others, and a live set well beyond the caches. The slots follow the 80/20 rule as the
 //! sizes do: four in five operations go to a fifth of the slots, and so on inside that fifth.
 
-use crate::case::{Case, Results, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::Block;
 use crate::team;
 use std::time::Instant;
@@ -11,28 +11,7 @@ const QUANTILES: usize = 4096;
 /// The smallest and largest size; the mean is near 105 bytes.
 const SIZES: (f64, f64) = (24.0, 8192.0);
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::single(
-        "alloc-test-1",
-        "Random slots of a large array are filled or emptied, sizes by a Pareto distribution, \
-     every byte written: a server's heap of some 60 MiB.",
-    )
-    .from(ORIGIN)
-    .quick(0.15)
-    .c(alone),
-    Case::threads(
-        "alloc-test-n",
-        "alloc-test in every thread: random slots of an array are filled or emptied, sizes by a \
-     Pareto distribution, every byte written. Threads that share nothing but the allocator.",
-    )
-    .from(ORIGIN)
-    .quick(0.1)
-    .c(together),
-];
-
-const ORIGIN: &str = "alloc-test: OLogN Technologies (ITHare), 2018";
-
-fn alone(settings: &Settings) -> Results {
+pub(crate) fn alone(settings: &Settings) -> Results {
     let steps = settings.scaled(2_000_000);
     let mut heap = Heap::new(1, settings.scaled(1 << 20), steps / 20);
     let start = Instant::now();
@@ -40,7 +19,7 @@ fn alone(settings: &Settings) -> Results {
     Results::ns(start.elapsed(), steps)
 }
 
-fn together(settings: &Settings) -> Results {
+pub(crate) fn together(settings: &Settings) -> Results {
     let threads = settings.threads();
     let (slots, steps) = (settings.scaled(1 << 18), settings.scaled(1_500_000));
     let prepare = |seed| Heap::new(seed, slots, steps / 20);

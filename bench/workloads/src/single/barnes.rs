@@ -1,20 +1,10 @@
 //! The gravity of n bodies, by a tree of cells: a far cell acts as one body in its centre of mass.
 //! The objects are of few sizes, allocated together, used for long and freed together.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use glam::DVec3;
 use std::f64::consts::TAU;
 use std::time::Instant;
-
-pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
-    "barnes-like",
-    "n-body simulation: a tree of cells is built, walked and freed at every step. Scientific \
-     programs, where the placement of the blocks matters as well as the time to get them.",
-)
-.rows(Row::MS_PEAK)
-.from("Barnes and Hut, Nature 324, 1986; as a benchmark: SPLASH-2, ISCA 1995")
-.quick(0.2)
-.rust(run)];
 
 const BODIES: u32 = 20_000;
 const STEPS: usize = 10;
@@ -22,7 +12,7 @@ const STEP: f64 = 1.0 / 64.0;
 /// Bodies closer than this attract one another less.
 const SOFTENING: f64 = 0.02;
 
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     let mut system = System::plummer(BODIES);
     system.update_fields();
     let before = system.sums();

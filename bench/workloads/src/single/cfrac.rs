@@ -10,22 +10,11 @@
 //! and quotient here is a new number on the heap, most of them 4 to 32 bytes and
 //! dead a few steps later.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use ethnum::U256;
 use std::hint::black_box;
 use std::ops::{Add, Mul, Sub};
 use std::time::Instant;
-
-/// Its heap is tiny: no row for the memory.
-pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
-    "cfrac-like",
-    "Factors numbers of 30 digits by continued fractions. Programs that make a fresh object of a \
-     few bytes at every step of an inner loop.",
-)
-.rows(const { &[Row::time("ms")] })
-.from("Zorn and Grunwald, Empirical measurements of six allocation-intensive C programs, 1992")
-.quick(0.2)
-.rust(run)];
 
 /// Pairs of primes, whose products are factored.
 const PRIMES: [[u64; 2]; 5] = [
@@ -42,7 +31,7 @@ const EARLY: usize = 40;
 /// By how much.
 const SHRUNK: u64 = 1 << 15;
 
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     check([1_000_003, 1_000_033], 40);
     let start = Instant::now();
     for &primes in PRIMES.iter().cycle().take(settings.scaled(PRIMES.len())) {

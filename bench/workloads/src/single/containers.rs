@@ -4,31 +4,14 @@
 //! usual way, libstdc++ would be loaded, and would allocate, in every process of the lab.
 //! Loaded like this its `operator new` is still the preloaded one, if there is one.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
+use rustix::fs::MemfdFlags;
 use std::ffi::{CStr, CString};
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-mod rust;
-
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::single(
-        "containers-rust",
-        "A service over HashMap, BTreeMap, VecDeque, Vec and String; time per request. What \
-         ordinary Rust code does.",
-    )
-    .quick(0.2)
-    .rust(rust::run),
-    Case::single(
-        "containers-cxx",
-        "map, unordered_map, vector, list, string and shared_ptr, by new and delete. What \
-         ordinary C++ code does.",
-    )
-    .rows(Row::MS_PEAK)
-    .quick(0.2)
-    .c(cxx),
-];
+pub(crate) mod rust;
 
 const ROUNDS: usize = 20;
 const CHECKSUM: u64 = 16_695_040_647_630_440_651;
@@ -37,7 +20,7 @@ static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/containers.so"
 
 type Round = unsafe extern "C" fn(u64) -> u64;
 
-fn cxx(settings: &Settings) -> Results {
+pub(crate) fn cxx(settings: &Settings) -> Results {
     let round = load();
     // SAFETY: the function takes any number and runs on this thread alone.
     let round = || assert_eq!(unsafe { round(1) }, CHECKSUM, "wrong contents");
@@ -50,12 +33,8 @@ fn cxx(settings: &Settings) -> Results {
 
 /// Loads the program; it stays loaded.
 fn load() -> Round {
-    // SAFETY: the name is a C string; the descriptor is checked and nobody else's.
-    let mut file = unsafe {
-        let descriptor = libc::memfd_create(c"containers".as_ptr(), libc::MFD_CLOEXEC);
-        assert!(descriptor >= 0, "no file in memory: {}", std::io::Error::last_os_error());
-        std::fs::File::from_raw_fd(descriptor)
-    };
+    let file = rustix::fs::memfd_create("containers", MemfdFlags::CLOEXEC);
+    let mut file = std::fs::File::from(file.expect("a file in memory"));
     file.write_all(LIBRARY).expect("a file in memory takes all");
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zeros");
     // SAFETY: both names are C strings; the library's initialisers are those of libstdc++, and

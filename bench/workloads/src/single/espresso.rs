@@ -5,20 +5,9 @@
 //! A cube has a bit for each of the two values of each input. It stands for all choices of one
 //! of its values for every input; a cover stands for the union of its cubes.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use std::hint::black_box;
 use std::time::Instant;
-
-/// Its heap is tiny: no row for the memory.
-pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
-    "espresso-like",
-    "Minimises two-level logic; every step makes short lists of cubes of a few bytes each. \
-     Programs that recurse over small, short-lived lists.",
-)
-.rows(const { &[Row::time("ms")] })
-.from("Zorn and Grunwald, Empirical measurements of six allocation-intensive C programs, 1992")
-.quick(0.2)
-.rust(run)];
 
 const FUNCTIONS: usize = 17;
 const INPUTS: u32 = 15;
@@ -31,7 +20,7 @@ const FIRST: u32 = FULL & 0x5555_5555;
 type Cube = Box<u32>;
 type Cover = Vec<Cube>;
 
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     let count = settings.scaled(FUNCTIONS) as u64;
     let functions: Vec<Cover> = (1..=count).map(random).collect();
     let start = Instant::now();

@@ -1,54 +1,14 @@
 //! The functions beside malloc and free. What each promises is checked: contents that move with the
 //! block, zeros, and the alignment of every address.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::words::{PAGE, Words};
 use std::ops::RangeInclusive;
 use std::time::Instant;
 
-const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 
-/// An allocator that copies at each step of 4 KiB moves hundreds of GiB; the driver's time
-/// limit is the answer to that.
-pub(crate) const WORKLOADS: &[Workload] = &[
-    in_ms("realloc-double", "16 B to 256 MiB by doubling, each new page touched.").c(double),
-    in_ms("realloc-step-64m", "+4 KiB at a time to 64 MiB, last word touched.")
-        .quick(0.25)
-        .c(|s| step(s, 64 * MIB)),
-    in_ms("realloc-step-256m", "+4 KiB at a time to 256 MiB, last word touched.")
-        .quick(0.0)
-        .c(|s| step(s, 256 * MIB)),
-    Case::single(
-        "calloc-heavy",
-        "calloc of 16 B-1 MiB, mostly small, 5,000 live, checked for zero, dirtied and freed in \
-         random order: tables and structures that are born clear.",
-    )
-    .quick(0.15)
-    .c(|s| replace(s, 5000, 200_000, dirtied)),
-    Case::single(
-        "aligned-heavy",
-        "posix_memalign and aligned_alloc with alignments of 16-4096 B, some of 32 KiB, sizes of \
-         16 B-16 KiB, 10,000 live, replaced in random order: SIMD buffers and pages.",
-    )
-    .quick(0.15)
-    .c(|s| replace(s, 10_000, 1_000_000, aligned)),
-    in_ms("malloc-large", "10 live blocks of 5-25 MiB, a random one replaced, each page touched.")
-        .from("mimalloc-bench, malloc-large")
-        .quick(0.15)
-        .c(|s| large(s, 10, 5 * MIB..=25 * MIB, 60)),
-    in_ms(
-        "large-churn",
-        "32 live blocks of 128 KiB-4 MiB, a random one replaced, each page touched.",
-    )
-    .quick(0.2)
-    .c(|s| large(s, 32, MIB / 8..=4 * MIB, 1500)),
-];
-
-const fn in_ms(name: &'static str, about: &'static str) -> Case {
-    Case::new(name, Group::Single, about, Row::MS_PEAK)
-}
-
-fn double(settings: &Settings) -> Results {
+pub(crate) fn double(settings: &Settings) -> Results {
     let limit = settings.scaled(256 * MIB);
     let start = Instant::now();
     let mut block = Words::malloc(16);
@@ -64,7 +24,7 @@ fn double(settings: &Settings) -> Results {
     Results::ms(time)
 }
 
-fn step(settings: &Settings, limit: usize) -> Results {
+pub(crate) fn step(settings: &Settings, limit: usize) -> Results {
     let steps = settings.scaled(limit / PAGE);
     let start = Instant::now();
     let mut block = Words::malloc(PAGE);
@@ -79,7 +39,7 @@ fn step(settings: &Settings, limit: usize) -> Results {
 
 /// Replaces a random one of the `live` blocks at a time. `fresh` makes one whose first and
 /// last word are the tag it is given.
-fn replace(
+pub(crate) fn replace(
     settings: &Settings,
     live: usize,
     times: usize,
@@ -107,7 +67,7 @@ fn replace(
 
 /// A block that was zero and no longer is: whether an allocator clears memory that is known to
 /// be clear, and whether it forgets to clear what is not.
-fn dirtied(rng: &mut fastrand::Rng, tag: u64) -> Words {
+pub(crate) fn dirtied(rng: &mut fastrand::Rng, tag: u64) -> Words {
     // Nine in ten up to 1 KiB, nearly all others up to 32 KiB, one in 200 up to 1 MiB.
     let size = match rng.u32(0..200) {
         0 => rng.usize(32 << 10..=1 << 20),
@@ -133,7 +93,7 @@ fn check_zero(block: &Words) {
 /// A block by one or the other function. The alignment of vector registers and cache lines is
 /// common, a page's is not rare, and one in a hundred wants 32 KiB (not more: some allocators
 /// refuse that).
-fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
+pub(crate) fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
     let align = match rng.u32(0..100) {
         0 => 32 << 10,
         1..6 => 4096,
@@ -151,7 +111,7 @@ fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
 
 /// Replaces a random one of a small working set of large blocks: whether an allocator goes to the
 /// system for each, and what it keeps. The marks on all pages are checked before a block goes.
-fn large(
+pub(crate) fn large(
     settings: &Settings,
     live: usize,
     sizes: RangeInclusive<usize>,

@@ -1,7 +1,7 @@
 //! Many growing things at once, through Rust's own vectors and strings: big blocks that move past
 //! one another, and small ones.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use std::time::{Duration, Instant};
 
 const VECTORS: usize = 64;
@@ -17,25 +17,7 @@ const APPENDS: usize = 3_000_000;
 /// Length at which a string is complete.
 const COMPLETE: std::ops::Range<usize> = 8..400;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::single(
-        "vectors-grow",
-        "64 byte vectors grow by doubling, in random turns, to 128 MiB together: buffers that \
-         fill side by side.",
-    )
-    .rows(Row::MS_PEAK)
-    .quick(0.25)
-    .rust(vectors),
-    Case::single(
-        "strings-grow",
-        "20,000 strings grow by 1-16 characters at a time; a complete one is cut to size and \
-         kept for a while. Text being put together, realloc of small sizes.",
-    )
-    .quick(0.15)
-    .rust(strings),
-];
-
-fn vectors(settings: &Settings) -> Results {
+pub(crate) fn vectors(settings: &Settings) -> Results {
     let bytes = settings.scaled(BYTES);
     let pattern: Vec<u8> = (0..PERIOD + CHUNK.end()).map(|at| (at % PERIOD) as u8).collect();
     let mut time = Duration::ZERO;
@@ -76,7 +58,7 @@ fn check(vectors: &[Vec<u8>], pattern: &[u8], bytes: usize) {
     }
 }
 
-fn strings(settings: &Settings) -> Results {
+pub(crate) fn strings(settings: &Settings) -> Results {
     let appends = settings.scaled(APPENDS);
     let mut desk = Desk::new();
     desk.append(STRINGS * 20);

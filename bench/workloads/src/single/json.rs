@@ -2,7 +2,7 @@
 //! strings that borrow from the text, the same with the parser's buffers kept from document to
 //! document, and strings of their own.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::clock::ms_since;
 use fastrand::Rng;
 use serde::Serialize;
@@ -11,53 +11,27 @@ use simd_json::Buffers;
 use std::hint::black_box;
 use std::time::Instant;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "json-borrowed",
-        "Parses three JSON documents of 0.8 MiB in all; strings borrow from the text. Services \
-         that take requests apart: bursts of small blocks, freed together.",
-        |s| run(s, borrowed),
-    ),
-    case(
-        "json-buffers",
-        "The same, while the parser keeps its large buffers from one document to the next.",
-        |s| run(s, buffered(Buffers::new(LARGEST))),
-    ),
-    case(
-        "json-owned",
-        "The same with the buffers made afresh and every string a block of its own.",
-        |s| run(s, owned),
-    ),
-];
-
-const fn case(name: &'static str, about: &'static str, run: fn(&Settings) -> Results) -> Workload {
-    Case::new(name, Group::Single, about, Row::MS_PEAK)
-        .from("the benchmarks of the simd-json crate; used on allocators by smalloc")
-        .quick(0.15)
-        .rust(run)
-}
-
 /// How often all documents are parsed at scale 1; the median counts.
 const ROUNDS: usize = 180;
 const WARM_UP: usize = 5;
-const LARGEST: usize = 512 << 10;
+pub(crate) const LARGEST: usize = 512 << 10;
 
 /// How often each byte occurs in a text. That does not depend on the order of fields, which
 /// parsed objects do not keep.
 type Bytes = [usize; 256];
 
-fn borrowed(text: &mut [u8], look: Option<&mut Bytes>) {
+pub(crate) fn borrowed(text: &mut [u8], look: Option<&mut Bytes>) {
     look_at(&simd_json::to_borrowed_value(text).expect("valid"), look);
 }
 
-fn buffered(mut buffers: Buffers) -> impl FnMut(&mut [u8], Option<&mut Bytes>) {
+pub(crate) fn buffered(mut buffers: Buffers) -> impl FnMut(&mut [u8], Option<&mut Bytes>) {
     move |text, look| {
         let value = simd_json::to_borrowed_value_with_buffers(text, &mut buffers);
         look_at(&value.expect("valid"), look);
     }
 }
 
-fn owned(text: &mut [u8], look: Option<&mut Bytes>) {
+pub(crate) fn owned(text: &mut [u8], look: Option<&mut Bytes>) {
     look_at(&simd_json::to_owned_value(text).expect("valid"), look);
 }
 
@@ -77,7 +51,10 @@ fn bytes_of(text: impl AsRef<str>) -> Bytes {
 
 /// `parse` parses a text, which it overwrites, looks at the result if that is wanted, and
 /// frees it.
-fn run(settings: &Settings, mut parse: impl FnMut(&mut [u8], Option<&mut Bytes>)) -> Results {
+pub(crate) fn run(
+    settings: &Settings,
+    mut parse: impl FnMut(&mut [u8], Option<&mut Bytes>),
+) -> Results {
     let documents = [messages(110), catalog(250), outline(7_000)];
     check(&documents, &mut parse);
     let mut input = Vec::with_capacity(LARGEST);

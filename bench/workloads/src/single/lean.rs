@@ -2,21 +2,11 @@
 //! the help of earlier ones, and entered into an environment. Nothing is ever changed in place.
 //! Objects are of 32 to 64 bytes, most of them dead at once, some kept for good, freed in chains.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
-
-pub(crate) const WORKLOADS: &[Workload] = &[Case::single(
-    "lean-like",
-    "Rewrites terms to normal forms and keeps them in a persistent tree, all by reference \
-     counts. Compilers and runtime systems of functional languages.",
-)
-.rows(Row::MS_PEAK)
-.from("Leijen, Zorn and de Moura, mimalloc, APLAS 2019, by the real compiler")
-.quick(0.2)
-.rust(run)];
 
 const DEFINITIONS: usize = 2600;
 const VARIABLES: u32 = 6;
@@ -26,7 +16,7 @@ const NEAR: usize = 200;
 const KEPT: usize = 16;
 const PRIME: u64 = 1_000_000_007;
 
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     compiled(50).check();
     let start = Instant::now();
     let module = compiled(settings.scaled(DEFINITIONS));

@@ -1,7 +1,7 @@
 //! What an allocator does to a heap as a whole: costs that grow with the heap, where the work does
 //! not.
 
-use crate::case::{Case, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::Block;
 use crate::words::Words;
 use std::time::{Duration, Instant};
@@ -9,23 +9,7 @@ use std::time::{Duration, Instant};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    Case::single("calloc-sparse", "A block of 20 MiB is filled; then 100 of 20 MiB come from calloc, a word written in each: tables \
-         that are larger than what is in them.").rows(Row::MS_PEAK)
-    .c(sparse),
-    Case::single("holes-80k", "2 GiB of blocks of 80 KB, every other freed; then 120 KB are allocated and an old block freed in \
-         turn: where does it fit?").rows(const { &[Row::time("ns")] })
-    .quick(0.25)
-    .c(holes),
-    Case::single("account", "256 MiB of blocks of 512 B; mallinfo2 ten times: monitoring that asks for figures.").rows(const { &[Row::time("us").floor(1.0)] })
-    .quick(0.25)
-    .c(account),
-    Case::single("fork", "16 threads hold 32 MiB of blocks of 1,000 B each and wait; 20 forks, the child ends at once.").rows(const { &[Row::time("ms")] })
-    .quick(0.25)
-    .c(forks),
-];
-
-fn sparse(settings: &Settings) -> Results {
+pub(crate) fn sparse(settings: &Settings) -> Results {
     const SIZE: usize = 20 * MIB;
     let mut first = Words::malloc(SIZE);
     first.fill(1);
@@ -45,7 +29,7 @@ fn sparse(settings: &Settings) -> Results {
     Results::ms(time)
 }
 
-fn holes(settings: &Settings) -> Results {
+pub(crate) fn holes(settings: &Settings) -> Results {
     const OPERATIONS: usize = 2000;
     let count = settings.scaled(2048 * MIB / (80 * KIB)).max(2 * OPERATIONS + 2);
     let mut old: Vec<Option<Block>> = (0..count).map(|_| Some(Block::new(80_000))).collect();
@@ -59,7 +43,7 @@ fn holes(settings: &Settings) -> Results {
     Results::ns(start.elapsed(), 2 * OPERATIONS)
 }
 
-fn account(settings: &Settings) -> Results {
+pub(crate) fn account(settings: &Settings) -> Results {
     const TIMES: usize = 10;
     let count = settings.scaled(256 * MIB / 512);
     let _blocks: Vec<Block> = (0..count).map(|_| Block::new(512)).collect();
@@ -71,7 +55,7 @@ fn account(settings: &Settings) -> Results {
     Results::of([("us", start.elapsed().as_secs_f64() * 1e6 / TIMES as f64)])
 }
 
-fn forks(settings: &Settings) -> Results {
+pub(crate) fn forks(settings: &Settings) -> Results {
     const THREADS: usize = 16;
     const FORKS: usize = 20;
     let count = settings.scaled(32 * MIB / 1000);

@@ -2,7 +2,7 @@
 //! blocks leave holes between them, which the next batches have to fill. `sh8bench` does both in
 //! turn in every thread.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::Block;
 use crate::team::{self, Mail};
 use std::time::{Duration, Instant};
@@ -19,47 +19,17 @@ const UNDER_WAY: usize = 16 * BATCH / RETAIN;
 /// Distinct sizes; a power of two.
 const SIZES: usize = 1024;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "sh6bench-lifo",
-        Group::Single,
-        "Batches of 1-1000 B, mostly small, freed last in, first out; every fourth block is \
-         retained for 64 batches. Temporaries between longer-lived objects.",
-    )
-    .from("sh6bench: MicroQuill, SmartHeap")
-    .c(|s| retaining(s, lifo)),
-    case(
-        "sh6bench-reverse",
-        Group::Single,
-        "The same, but every batch is freed from its first block on.",
-    )
-    .from("sh6bench: MicroQuill, SmartHeap")
-    .c(|s| retaining(s, REVERSE)),
-    case(
-        "sh8bench",
-        Group::Threads,
-        "Every thread frees batches of 1-1000 B, mostly small, in both orders; every fourth block \
-     is freed by the next thread. Temporaries, and objects that move on.",
-    )
-    .from("sh8bench: MicroQuill, SmartHeap")
-    .c(together),
-];
-
-const fn case(name: &'static str, group: Group, about: &'static str) -> Case {
-    Case::new(name, group, about, Row::NS_PEAK).quick(0.2)
-}
-
 /// Frees a set of blocks in some order.
 type Free = fn(&mut Vec<Block>);
 
-fn lifo(set: &mut Vec<Block>) {
+pub(crate) fn lifo(set: &mut Vec<Block>) {
     while set.pop().is_some() {}
 }
 
 /// From the first block on.
-const REVERSE: Free = Vec::clear;
+pub(crate) const REVERSE: Free = Vec::clear;
 
-fn retaining(settings: &Settings, free: Free) -> Results {
+pub(crate) fn retaining(settings: &Settings, free: Free) -> Results {
     let rounds = settings.scaled(ROUNDS);
     let mut retained: Vec<Vec<Block>> =
         (0..SETS).map(|_| Vec::with_capacity(BATCH / RETAIN)).collect();
@@ -80,7 +50,7 @@ fn retaining(settings: &Settings, free: Free) -> Results {
     Results::ns(time, rounds * BATCH)
 }
 
-fn together(settings: &Settings) -> Results {
+pub(crate) fn together(settings: &Settings) -> Results {
     let threads = settings.threads();
     let rounds = settings.scaled(ROUNDS_TOGETHER).div_ceil(threads);
     pass(threads, 32);

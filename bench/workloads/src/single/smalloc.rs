@@ -3,90 +3,15 @@
 //! Sizes are those of Rust programs as that project sees them: most are tiny, a few are some
 //! KiB, very few are large. A block is freed or resized at random or, as often, the newest.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::wrong_contents;
 use crate::team;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "smalloc-alloc",
-        Group::Single,
-        "600,000 blocks, mostly tiny, are allocated and written, twice; freeing is off the \
-         clock: building up a program's data.",
-        |s| alone(s, Mix::Alloc),
-    ),
-    case(
-        "smalloc-ad",
-        Group::Single,
-        "Allocate or free, by the toss of a coin, among some 20,000 blocks, mostly tiny.",
-        |s| alone(s, Mix::AllocFree),
-    ),
-    case(
-        "smalloc-adr",
-        Group::Single,
-        "Allocate, free or reallocate to any other size, with equal chances, among some 20,000 \
-         blocks, mostly tiny.",
-        |s| alone(s, Mix::AllocFreeResize),
-    ),
-    case(
-        "smalloc-grow",
-        Group::Single,
-        "Seven in eight operations double a block by realloc, from a few bytes to 64 KiB at \
-         most: vectors that were not given a capacity.",
-        |s| alone(s, Mix::Grow),
-    ),
-    case(
-        "smalloc-alloc-n",
-        Group::Threads,
-        "smalloc-alloc in every thread: all build up data.",
-        |s| together(s, Mix::Alloc),
-    ),
-    case(
-        "smalloc-ad-n",
-        Group::Threads,
-        "smalloc-ad in every thread, each with its own blocks.",
-        |s| together(s, Mix::AllocFree),
-    ),
-    case(
-        "smalloc-adr-n",
-        Group::Threads,
-        "smalloc-adr in every thread, each with its own blocks.",
-        |s| together(s, Mix::AllocFreeResize),
-    ),
-    Case::threads(
-        "hotspot",
-        "Every thread allocates 64 blocks of 32 B and frees them, over and over: contention \
-         for one size.",
-    )
-    .rows(const { &[Row::time("ns")] })
-    .from(ORIGIN)
-    .quick(0.2)
-    .rust(hotspot),
-    case(
-        "free-hotspot",
-        Group::Threads,
-        "One thread allocates 100,000 blocks of 32 B, all threads free them at once, each \
-         every n-th block. Frees that meet in the same places.",
-        free_hotspot,
-    ),
-];
-
-const ORIGIN: &str = "smalloc's bench: Zooko Wilcox-O'Hearn";
-
-const fn case(
-    name: &'static str,
-    group: Group,
-    about: &'static str,
-    run: fn(&Settings) -> Results,
-) -> Workload {
-    Case::new(name, group, about, Row::NS_PEAK).from(ORIGIN).quick(0.2).rust(run)
-}
-
 #[derive(Clone, Copy)]
-enum Mix {
+pub(crate) enum Mix {
     Alloc,
     AllocFree,
     AllocFreeResize,
@@ -106,7 +31,7 @@ impl Mix {
     }
 }
 
-fn alone(settings: &Settings, mix: Mix) -> Results {
+pub(crate) fn alone(settings: &Settings, mix: Mix) -> Results {
     let (steps, start, rounds) = mix.size();
     let steps = settings.scaled(steps);
     let mut time = Duration::ZERO;
@@ -119,7 +44,7 @@ fn alone(settings: &Settings, mix: Mix) -> Results {
     Results::ns(time, steps * rounds as usize)
 }
 
-fn together(settings: &Settings, mix: Mix) -> Results {
+pub(crate) fn together(settings: &Settings, mix: Mix) -> Results {
     let threads = settings.threads();
     let (steps, start, rounds) = mix.size();
     // Half as many as the form with one thread has.
@@ -234,7 +159,7 @@ fn size(rng: &mut fastrand::Rng) -> usize {
 
 const SIZE: usize = 32;
 
-fn hotspot(settings: &Settings) -> Results {
+pub(crate) fn hotspot(settings: &Settings) -> Results {
     const HELD: usize = 64;
     let threads = settings.threads();
     let batches = settings.scaled(15_000_000 / HELD).div_ceil(threads);
@@ -253,12 +178,12 @@ fn hotspot(settings: &Settings) -> Results {
     Results::ns(time, threads * batches * HELD)
 }
 
-fn free_hotspot(settings: &Settings) -> Results {
+pub(crate) fn free_hotspot(settings: &Settings) -> Results {
     /// Blocks that one thread hands out at a time.
     const HANDED: usize = 100_000;
     let threads = settings.threads();
     let rounds = settings.scaled(50);
-    let (mut all, mut freeing) = (Duration::ZERO, Duration::ZERO);
+    let mut all = Duration::ZERO;
     for round in 0..=rounds {
         let room = HANDED.div_ceil(threads);
         let mut shares: Vec<_> = (0..threads).map(|_| Vec::with_capacity(room)).collect();
@@ -269,12 +194,9 @@ fn free_hotspot(settings: &Settings) -> Results {
         // The first round warms up.
         if round > 0 {
             all += filling + time;
-            freeing += time;
         }
     }
-    let blocks = (rounds * HANDED) as f64;
-    let ns = |time: Duration| time.as_nanos() as f64 / blocks;
-    Results::of([("ns", ns(all)), ("free_ns", ns(freeing))])
+    Results::ns(all, rounds * HANDED)
 }
 
 /// A block of at least one byte that carries a tag, made of its address, in its first and

@@ -7,7 +7,7 @@
 //! eight objects and writes to the newest: with a single one it would hang on luck whether
 //! two threads meet in a line.
 
-use crate::case::{Case, Group, Results, Row, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::Block;
 use crate::team;
 use std::time::Duration;
@@ -18,24 +18,7 @@ const HELD: usize = 8;
 const OBJECTS: usize = 6000;
 const WRITES: u64 = 100_000;
 
-/// The work is fixed, so two threads should take half as long as one.
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case("cache-scratch-1", "one thread frees the main thread's object and writes to its own")
-        .c(|s| run(s, 1, true)),
-    case("cache-scratch-n", "the same work spread over all cores: passive false sharing")
-        .c(|s| run(s, s.threads().max(2), true)),
-    case("cache-thrash-1", "one thread writes to small objects of its own").c(|s| run(s, 1, false)),
-    case("cache-thrash-n", "the same work spread over all cores: active false sharing")
-        .c(|s| run(s, s.threads().max(2), false)),
-];
-
-const fn case(name: &'static str, about: &'static str) -> Case {
-    Case::new(name, Group::Threads, about, const { &[Row::time("ms")] })
-        .from("Berger et al., Hoard, ASPLOS 2000")
-        .quick(0.4)
-}
-
-fn run(settings: &Settings, threads: usize, passive: bool) -> Results {
+pub(crate) fn run(settings: &Settings, threads: usize, passive: bool) -> Results {
     let objects = settings.scaled(OBJECTS).div_ceil(threads);
     write(threads, objects.div_ceil(50), passive);
     Results::ms(write(threads, objects, passive))

@@ -2,7 +2,7 @@
 //! among its 1,000, then hands them all to a fresh thread and ends.
 
 use super::xmalloc;
-use crate::case::{Case, Curve, Group, Plot, Results, Row, Settings, Workload};
+use crate::case::{Curve, Results, Settings};
 use crate::malloc::{Block, SMALL};
 use crate::team;
 use std::thread::Scope;
@@ -13,29 +13,7 @@ const SLOTS: usize = 1000;
 const PER_THREAD: usize = 50_000;
 const TOTAL: usize = 40_000_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case("larson-2", "server of 2 threads, 16-1024 B, handing over to fresh threads")
-        .quick(0.2)
-        .c(|s| run(s, 2)),
-    case("larson-16", "the same with 16 threads").quick(0.2).c(|s| run(s, 16)),
-    case("larson-100", "the same with 100 threads, far more than cores")
-        .quick(0.1)
-        .c(|s| run(s, 100)),
-    scaling("scale-local", "Every thread fills and frees sets of 256 blocks of 16-1024 B.")
-        .c(|s| curve(s, LOCAL, 1, local)),
-    scaling("scale-larson", "Every thread replaces random ones of its 1,000 blocks, as in larson.")
-        .from("after Larson and Krishnan, ISMM 1998")
-        .c(|s| curve(s, REPLACED, 1, replace)),
-    scaling("scale-xmalloc", "Half of the threads allocate, half free, as in xmalloc.")
-        .from("after Kuszmaul, SuperMalloc, ISMM 2015")
-        .c(|s| curve(s, XMALLOC, 2, |threads, blocks| xmalloc::pass(threads / 2, blocks, SMALL))),
-];
-
-const fn case(name: &'static str, about: &'static str) -> Case {
-    Case::new(name, Group::Threads, about, Row::NS_PEAK).from("Larson and Krishnan, ISMM 1998")
-}
-
-fn run(settings: &Settings, threads: usize) -> Results {
+pub(crate) fn run(settings: &Settings, threads: usize) -> Results {
     let threads = settings.threads.unwrap_or(threads);
     let generations = settings.scaled(TOTAL / PER_THREAD).div_ceil(threads);
     // Many threads warm up enough in one generation.
@@ -87,24 +65,18 @@ impl Shop {
 // grows with the threads; beyond them it stays, so every count takes about as long.
 
 /// Operations per core and thread count, at scale 1.
-const LOCAL: usize = 12_000_000;
-const REPLACED: usize = 8_000_000;
-const XMALLOC: usize = 1_000_000;
+pub(crate) const LOCAL: usize = 12_000_000;
+pub(crate) const REPLACED: usize = 8_000_000;
+pub(crate) const XMALLOC: usize = 1_000_000;
 /// Blocks of a thread in `scale-local`.
 const SET: usize = 256;
 
-const fn scaling(name: &'static str, about: &'static str) -> Case {
-    Case::new(name, Group::Threads, about, const { &[Row::time("ns")] })
-        .plots(&[Plot::SCALING])
-        .quick(0.2)
-}
-
 /// Takes the numbers of threads and of operations in all; says how long that took, and how
 /// many operations it were.
-type Pass = fn(usize, usize) -> (Duration, usize);
+pub(crate) type Pass = fn(usize, usize) -> (Duration, usize);
 
 /// The curve from `least` threads on.
-fn curve(settings: &Settings, per_core: usize, least: usize, pass: Pass) -> Results {
+pub(crate) fn curve(settings: &Settings, per_core: usize, least: usize, pass: Pass) -> Results {
     let per_core = settings.scaled(per_core);
     pass(least, per_core / 10);
     let mut ns = 0.0;
@@ -117,7 +89,7 @@ fn curve(settings: &Settings, per_core: usize, least: usize, pass: Pass) -> Resu
     Results::of([("ns", ns)]).with_curve("scaling", points)
 }
 
-fn local(threads: usize, operations: usize) -> (Duration, usize) {
+pub(crate) fn local(threads: usize, operations: usize) -> (Duration, usize) {
     let turns = operations.div_ceil(threads * SET);
     let set_up = |me| {
         let mut rng = fastrand::Rng::with_seed(me);
@@ -137,7 +109,12 @@ fn local(threads: usize, operations: usize) -> (Duration, usize) {
     (team::timed(0..threads as u64, set_up, work, drop).0, threads * turns * SET)
 }
 
-fn replace(threads: usize, operations: usize) -> (Duration, usize) {
+pub(crate) fn replace(threads: usize, operations: usize) -> (Duration, usize) {
     let each = operations.div_ceil(threads);
     (team::timed(0..threads, Shop::new, |shop| shop.replace(each), drop).0, threads * each)
+}
+
+/// Half of the threads allocate, the others free.
+pub(crate) fn pass_on(threads: usize, blocks: usize) -> (Duration, usize) {
+    xmalloc::pass(threads / 2, blocks, SMALL)
 }

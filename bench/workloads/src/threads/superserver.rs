@@ -2,7 +2,7 @@
 //! bytes. Each thread has the same number of places in every class, and a fresh object takes the
 //! place of a random one of its class: that gives the lifetimes without a calendar.
 
-use crate::case::{Case, Plot, Results, Row, Settings, Table, Workload};
+use crate::case::{Results, Settings};
 use crate::histogram::Latencies;
 use crate::malloc::Block;
 use crate::team::{self, Mail};
@@ -20,33 +20,6 @@ const TURN: usize = 32;
 const INBOX: usize = 1024;
 const TOTAL: usize = 2_000_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[Case::threads(
-    "superserver",
-    "Sizes of 16 B to 256 KiB with equal bytes in each power of two, lifetimes proportional to \
-     size, freed by a random other thread; the slowest operations are recorded.",
-)
-.rows(
-    const {
-        &[
-            Row::time("ns"),
-            Row::PEAK,
-            Row::new(" slowest malloc", Table::Latency, "malloc_max", "ns"),
-            Row::new(" slowest free", Table::Latency, "free_max", "ns"),
-        ]
-    },
-)
-.from("SuperServer: Kuszmaul, SuperMalloc, ISMM 2015")
-.plots(&[Plot::MALLOC_LATENCY, Plot::FREE_LATENCY])
-.quick(0.15)
-.c(run), Case::threads(
-    "rptest",
-    "Threads each keep thousands of blocks of 16-16,000 B, the larger the rarer; a fifth of all \
-     is freed by the next thread.",
-)
-.from("rpmalloc-benchmark, Jansson, 2017")
-.quick(0.2)
-.c(rptest)];
-
 struct Server {
     rng: fastrand::Rng,
     /// [`CLASSES`] times [`PLACES`] objects.
@@ -56,7 +29,7 @@ struct Server {
     latencies: Latencies,
 }
 
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     let threads = settings.threads();
     let each = settings.scaled(TOTAL).div_ceil(threads);
     let others = (threads - 1).max(1);
@@ -135,7 +108,7 @@ const HANDED: usize = 50;
 const WAITING: usize = 800;
 const LOOPS: usize = 30_000;
 
-fn rptest(settings: &Settings) -> Results {
+pub(crate) fn rptest(settings: &Settings) -> Results {
     let threads = settings.threads();
     let loops = settings.scaled(LOOPS).div_ceil(threads);
     Results::ns(time(threads, loops), threads * (loops * PER_LOOP + loops.div_ceil(2) * HANDED))

@@ -1,6 +1,6 @@
 //! Producer and consumer in one: all threads allocate, all free what others allocated.
 
-use crate::case::{Case, Results, Settings, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::{Block, SMALL};
 use crate::team;
 use crossbeam_utils::atomic::AtomicCell;
@@ -9,15 +9,6 @@ use std::time::{Duration, Instant};
 const PLACES: usize = 4096;
 const TOTAL: usize = 8_000_000;
 const WARM_UP: usize = 200_000;
-
-pub(crate) const WORKLOADS: &[Workload] = &[Case::threads("swap", "All threads allocate 16-1024 B and exchange blocks through shared slots, freeing what they \
-     get: as many remote frees on every side.")
-.quick(0.2)
-.c(run), Case::threads("mstress", "Rounds of fresh threads that allocate objects of 8 B to 2 MiB, keep a part, and leave some \
-     to other threads through shared slots.")
-.from("mimalloc's stress test, Leijen, 2019")
-.quick(0.15)
-.c(stress)];
 
 /// A place where threads exchange blocks, by one atomic swap.
 type Place = AtomicCell<Option<Block>>;
@@ -28,7 +19,7 @@ fn places(count: usize) -> Vec<Place> {
     (0..count).map(|_| Place::default()).collect()
 }
 
-fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     let threads = settings.threads();
     exchange(threads, WARM_UP.div_ceil(threads));
     let each = settings.scaled(TOTAL).div_ceil(threads);
@@ -65,7 +56,7 @@ const THREADS: usize = 240;
 /// Each thread of a round has a changing set of objects. Now and then it exchanges one for whatever
 /// lies at a random shared place, so objects outlive their thread and are freed by others; between
 /// rounds half of what lies there is freed.
-fn stress(settings: &Settings) -> Results {
+pub(crate) fn stress(settings: &Settings) -> Results {
     let threads = settings.threads();
     let rounds = settings.scaled(THREADS).div_ceil(threads);
     rounds_of(threads, 1);

@@ -2,7 +2,7 @@
 //! goes into the hand-over. The blocks go one way, which empties the caches on one side and fills
 //! those on the other.
 
-use crate::case::{Case, Group, Results, Row, Settings, Table, Workload};
+use crate::case::{Results, Settings};
 use crate::malloc::{Block, SMALL};
 use crate::team::{self, Mail};
 use std::ops::RangeInclusive;
@@ -14,50 +14,7 @@ const TOTAL: usize = 4_000_000;
 /// Blocks in all of one size of the sweep.
 const TOTAL_SWEEP: usize = 700_000;
 
-pub(crate) const WORKLOADS: &[Workload] = &[
-    case(
-        "prodcons",
-        "One producer, one consumer, 64 B blocks through a bounded queue.",
-        one_by_one,
-    ),
-    Case::threads(
-        "xmalloc-sweep",
-        "Half of the threads allocate batches of blocks of one size, the others free them; a row \
-         for each size.",
-    )
-    .rows(
-        const {
-            &[
-                Row::new(" 16", Table::Time, "ns_16", "ns"),
-                Row::new(" 32", Table::Time, "ns_32", "ns"),
-                Row::new(" 64", Table::Time, "ns_64", "ns"),
-                Row::new(" 128", Table::Time, "ns_128", "ns"),
-                Row::new(" 256", Table::Time, "ns_256", "ns"),
-                Row::new(" 512", Table::Time, "ns_512", "ns"),
-                Row::new(" 1024", Table::Time, "ns_1024", "ns"),
-                Row::new(" 2048", Table::Time, "ns_2048", "ns"),
-                Row::PEAK,
-            ]
-        },
-    )
-    .from(ORIGIN)
-    .quick(0.2)
-    .c(sweep),
-    case("xmalloc-1x1", "One thread allocates batches of 16-1024 B, another frees them.", |s| {
-        random(s, 1)
-    }),
-    case("xmalloc-2x2", "The same with 2 producers and 2 consumers.", |s| random(s, 2)),
-    case("xmalloc-8x8", "The same with 8 producers and 8 consumers.", |s| random(s, 8)),
-];
-
-const ORIGIN: &str = "malloc-test: Lever and Boreham, USENIX 2000; batched: Kuszmaul, \
-                      SuperMalloc, ISMM 2015";
-
-const fn case(name: &'static str, about: &'static str, run: fn(&Settings) -> Results) -> Workload {
-    Case::new(name, Group::Threads, about, Row::NS_PEAK).from(ORIGIN).quick(0.2).c(run)
-}
-
-fn sweep(settings: &Settings) -> Results {
+pub(crate) fn sweep(settings: &Settings) -> Results {
     let pairs = (settings.threads() / 2).max(1);
     let blocks = settings.scaled(TOTAL_SWEEP);
     let mut results = Results::default();
@@ -70,7 +27,7 @@ fn sweep(settings: &Settings) -> Results {
     results
 }
 
-fn random(settings: &Settings, pairs: usize) -> Results {
+pub(crate) fn random(settings: &Settings, pairs: usize) -> Results {
     let blocks = settings.scaled(TOTAL);
     pass(pairs, blocks / 10, SMALL);
     let (time, freed) = pass(pairs, blocks, SMALL);
@@ -78,7 +35,7 @@ fn random(settings: &Settings, pairs: usize) -> Results {
 }
 
 /// A producer and a consumer, without batches.
-fn one_by_one(settings: &Settings) -> Results {
+pub(crate) fn one_by_one(settings: &Settings) -> Results {
     /// Blocks in flight at most.
     const QUEUE: usize = 4096;
     let pass = |blocks| {

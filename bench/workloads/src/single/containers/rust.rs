@@ -16,7 +16,7 @@ const ITEMS: usize = 40;
 /// What the answers of one life add up to.
 const ANSWERS: u64 = 13_367_627_120_466_194_770;
 
-pub(super) fn run(settings: &Settings) -> Results {
+pub(crate) fn run(settings: &Settings) -> Results {
     live(REQUESTS / 20);
     let rounds = settings.scaled(ROUNDS);
     let start = Instant::now();
