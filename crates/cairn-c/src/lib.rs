@@ -10,6 +10,7 @@ mod account;
 mod at_signal;
 mod config;
 mod cxx;
+mod cxx_runtime;
 mod environment;
 mod family;
 mod introspection;

@@ -5,31 +5,28 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/design/fast-paths.md
 
+mod large;
 mod lookup;
 mod resize;
 mod zeroed;
 
+use large::{allocate_large, cached_block, deallocate_large, new_block};
 use lookup::{FREED_TWICE, bad_pointer};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 
-use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED, OWNER_LARGE};
+use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::{Block, Caches};
 use crate::heap::Heap;
-use crate::large::{self, Freers};
 use crate::os;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
-use crate::sync::Ordering;
-use crate::{closed, crowd, search, thread};
+use crate::{closed, search, thread};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
 const SIZE_MAX: usize = isize::MAX as usize;
-
-/// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
-const LARGE_CACHE_SLICES: usize = 512;
 
 /// Blocks of other threads' spans that are kept for this one's next allocation have at least this
 /// size: smaller ones share a cache line with blocks that others use.
@@ -101,49 +98,6 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
 fn allocate_slow<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
     let block = thread::refill(class);
     if block.is_null() { F::answer(size, align) } else { block.cast() }
-}
-
-#[cold]
-#[inline(never)]
-fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
-    let mut block = cached_block(size, align);
-    if block.is_null() {
-        block = new_block(size, align).block;
-    }
-    if block.is_null() { F::answer(size, align) } else { block }
-}
-
-/// The run that the calling thread's heap keeps, if it will do; null if not.
-#[inline(always)]
-fn cached_block(size: usize, align: usize) -> *mut u8 {
-    if align > large::COLOUR_STEP {
-        return null_mut();
-    }
-    let heap = thread::heap();
-    // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
-    unsafe {
-        let block = large::take_cached(&(*heap).large_cache, size);
-        if !block.is_null() {
-            (*heap).count_large();
-        }
-        block
-    }
-}
-
-#[inline(never)]
-fn new_block(size: usize, align: usize) -> large::Allocated {
-    os::notice_fork();
-    let heap = thread::heap();
-    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    unsafe {
-        if (*heap).in_use {
-            (*heap).count_large();
-        }
-    }
-    if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
-        return large::Allocated::NONE;
-    }
-    large::allocate(size, align)
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
@@ -262,29 +216,4 @@ unsafe fn deallocate_marked(p: *mut u8, call: &str) {
         Block::unmark(p.cast());
         deallocate_named(p, call);
     }
-}
-
-#[inline(never)]
-unsafe fn deallocate_large(p: *mut u8, call: &str) {
-    os::notice_fork();
-    let heap = thread::heap();
-    let heaps = crowd::in_use();
-    let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
-    let most = LARGE_CACHE_SLICES / heaps.max(1);
-    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    let keeps = unsafe { (*heap).in_use }
-        && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
-        // SAFETY: the calling thread's heap.
-        && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
-    if !keeps && !p.is_null() && !free_large(p) {
-        bad_pointer(call, p);
-    }
-}
-
-#[cold]
-fn free_large(p: *mut u8) -> bool {
-    if !address_map::contains(p) {
-        return large::free_mapping(p);
-    }
-    address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
 }

@@ -1,0 +1,84 @@
+//! Owns: allocation and deallocation of what no span holds: large blocks, mappings, and bad pointers.
+//! Idea: a heap keeps one freed run for its next large block, for a thread may need the like again.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: oracle tests with contents; tests of large blocks and mappings.
+//! Story: docs/design/large-blocks.md
+
+use super::{NoMemory, SIZE_MAX, bad_pointer};
+use crate::address_map::{self, OWNER_LARGE};
+use crate::large::{self, Freers};
+use crate::sync::Ordering;
+use crate::{crowd, os, thread};
+use core::ptr::null_mut;
+
+/// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
+const LARGE_CACHE_SLICES: usize = 512;
+
+#[cold]
+#[inline(never)]
+pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
+    let mut block = cached_block(size, align);
+    if block.is_null() {
+        block = new_block(size, align).block;
+    }
+    if block.is_null() { F::answer(size, align) } else { block }
+}
+
+/// The run that the calling thread's heap keeps, if it will do; null if not.
+#[inline(always)]
+pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
+    if align > large::COLOUR_STEP {
+        return null_mut();
+    }
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which keeps nothing.
+    unsafe {
+        let block = large::take_cached(&(*heap).large_cache, size);
+        if !block.is_null() {
+            (*heap).count_large();
+        }
+        block
+    }
+}
+
+#[inline(never)]
+pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
+    os::notice_fork();
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    unsafe {
+        if (*heap).in_use {
+            (*heap).count_large();
+        }
+    }
+    if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
+        return large::Allocated::NONE;
+    }
+    large::allocate(size, align)
+}
+
+#[inline(never)]
+pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
+    os::notice_fork();
+    let heap = thread::heap();
+    let heaps = crowd::in_use();
+    let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
+    let most = LARGE_CACHE_SLICES / heaps.max(1);
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    let keeps = unsafe { (*heap).in_use }
+        && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
+        // SAFETY: the calling thread's heap.
+        && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
+    if !keeps && !p.is_null() && !free_large(p) {
+        bad_pointer(call, p);
+    }
+}
+
+#[cold]
+fn free_large(p: *mut u8) -> bool {
+    if !address_map::contains(p) {
+        return large::free_mapping(p);
+    }
+    address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
+}
