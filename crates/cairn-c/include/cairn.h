@@ -93,6 +93,7 @@ struct cairn_header {
     unsigned int span_start_offset;  /* pointer */
     unsigned int slots_offset;       /* slot_bytes each */
     unsigned int chunk_bytes;
+    const size_t *lists; /* the end of lists; [2] is the key: a link is word 1 of a block, xor the key */
 };
 
 /* The reservation of address space that spans and large blocks come from. */

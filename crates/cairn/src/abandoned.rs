@@ -146,7 +146,9 @@ pub(crate) fn settle_in_child() {
         let mut spans = abandoned.spans.lock();
         *spans = SpanList::EMPTY;
         let abandoned_ones = (OWNER_ABANDONED, class);
-        for (index, ..) in address_map::heads().filter(|head| (head.1, head.2) == abandoned_ones) {
+        for (index, ..) in
+            address_map::heads_from(0).filter(|head| (head.1, head.2) == abandoned_ones)
+        {
             // SAFETY: a span's slices are committed.
             if unsafe { address_map::remote_word(index) }.listed_live().is_some() {
                 // SAFETY: a listed span of this class, in no list any more; the lock is held.

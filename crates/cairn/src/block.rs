@@ -35,8 +35,9 @@ pub(crate) struct Block {
 const MARK: u16 = 0xf6d5;
 const MARK_SHIFT: u32 = 48;
 
-/// What lists need; alone, for it is read by every call and never written.
-struct Lists {
+/// What lists need; alone, for it is read by every call and never written. Tools read it: the fields stay in place.
+#[repr(C)]
+pub(crate) struct Lists {
     end: Block,
     key: Plain<usize>,
 }
@@ -44,7 +45,7 @@ struct Lists {
 // SAFETY: the end is never written; the key once, by the thread that makes the reservation, before there is a block.
 unsafe impl Sync for Lists {}
 
-static LISTS: Apart<Lists> = Apart(Lists {
+pub(crate) static LISTS: Apart<Lists> = Apart(Lists {
     end: Block { _first: 0, link: Plain::new(null_mut()) },
     key: Plain::new((MARK as usize) << MARK_SHIFT),
 });

@@ -6,6 +6,7 @@
 //! Story: docs/design/outside-view.md
 
 use crate::address_map::{self, HEAP_SIZE};
+use crate::block::{LISTS, Lists};
 use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
 use crate::span::Span;
 
@@ -38,6 +39,8 @@ pub struct Header {
     slots_offset: u32,
     /// From a chunk's remote words (64 slices') to the next one's.
     chunk_bytes: u32,
+    /// The end of lists, and behind it, at 16, the key of their links.
+    lists: *const Lists,
 }
 
 // SAFETY: constant; the pointers are addresses for a reader outside.
@@ -47,7 +50,7 @@ unsafe impl Sync for Header {}
 #[unsafe(export_name = "cairn_header")]
 pub static HEADER: Header = Header {
     magic: *b"CAIRNHDR",
-    version: 6,
+    version: 7,
     header_bytes: size_of::<Header>() as u32,
     map: &raw const address_map::MAP,
     classes: (&raw const CLASSES).cast(),
@@ -66,4 +69,5 @@ pub static HEADER: Header = Header {
     span_start_offset: Span::START_OFFSET as u32,
     slots_offset: address_map::SLOTS_OFFSET as u32,
     chunk_bytes: address_map::CHUNK_BYTES as u32,
+    lists: &raw const LISTS.0,
 };

@@ -167,7 +167,7 @@ impl Stats {
     }
 
     fn walk_slices(&mut self, eyes: &mut Eyes, end: usize) {
-        for (index, owner, class) in address_map::heads() {
+        for (index, owner, class) in address_map::heads_from(0) {
             if owner != OWNER_LARGE {
                 self.add_span(class, address_map::slot(index).cast(), index);
                 let bytes = class.span_slices() * SLICE_SIZE;

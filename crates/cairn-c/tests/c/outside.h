@@ -66,7 +66,7 @@ static inline void look(struct view *view, pid_t process, uintptr_t header)
     view->process = process;
     read_from(view, header, &view->header, sizeof view->header);
     CHECK(memcmp(view->header.magic, "CAIRNHDR", 8) == 0, "%.8s", view->header.magic);
-    CHECK(view->header.version == 6, "version %u", view->header.version);
+    CHECK(view->header.version == 7, "version %u", view->header.version);
     CHECK(view->header.header_bytes >= sizeof view->header, "%u", view->header.header_bytes);
     CHECK(view->header.class_count <= CLASSES_MAX, "%u classes", view->header.class_count);
     read_from(view, (uintptr_t)view->header.map, &view->map, sizeof view->map);
@@ -136,15 +136,18 @@ static inline void count_span(const struct view *view, size_t index, unsigned cl
 /* Blocks in the threads' lists count as used in their spans. A heap begins with its lists. */
 static inline void count_lists(const struct view *view, struct census *census)
 {
-    uintptr_t lists[CLASSES_MAX];
+    uintptr_t lists[CLASSES_MAX], link[2], key[3];
+    read_from(view, (uintptr_t)view->header.lists, key, sizeof key);
     size_t bytes = view->header.class_count * sizeof *lists;
     for (size_t heap = 0; heap < view->map.heap_limit; heap++) {
         if (!can_read(view, (uintptr_t)view->map.heaps + heap * view->header.heap_bytes, lists, bytes)) break;
         for (unsigned class = 0; class < view->header.class_count; class++) {
             size_t count = 0;
-            for (uintptr_t block = lists[class]; block != 0; count++) {
+            for (uintptr_t block = lists[class]; block != (uintptr_t)view->header.lists; count++) {
+                if (block == 0) break; /* of a heap that is not made */
                 CHECK(count < LIST_MAX, "the list of class %u does not end", class);
-                read_from(view, block, &block, sizeof block);
+                read_from(view, block, link, sizeof link);
+                block = link[1] ^ key[2];
             }
             CHECK(count <= census->in_use[class], "class %u: %zu", class, count);
             census->cached[class] += count;

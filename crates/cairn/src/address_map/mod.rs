@@ -412,13 +412,8 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
     }
 }
 
-/// The first slices of the spans and large blocks there are: (index, owner, class); the class of a
-/// large block is 0, whose spans have one slice.
-pub(crate) fn heads() -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    heads_from(0)
-}
-
-/// The same from slice `next` on.
+/// The first slices of the spans and large blocks there are, from slice `next` on: (index, owner, class); the
+/// class of a large block is 0, whose spans have one slice.
 pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
     core::iter::from_fn(move || {
         while next < described() {

@@ -162,7 +162,7 @@ pub(super) fn settle_in_child() {
         return;
     }
     let runs = || {
-        let heads = address_map::heads().filter(|&(_, owner, _)| owner == OWNER_LARGE);
+        let heads = address_map::heads_from(0).filter(|&(_, owner, _)| owner == OWNER_LARGE);
         // SAFETY: a large block's slot.
         let large = heads.map(|(index, ..)| unsafe { &*address_map::slot(index).cast::<Large>() });
         large.filter_map(|large| {

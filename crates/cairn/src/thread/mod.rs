@@ -326,7 +326,7 @@ fn settle() {
     abandoned::settle_in_child();
     large::settle_in_child();
     arena::settle_in_child(|| {
-        let spans = address_map::heads().map(|(index, owner, class)| match owner {
+        let spans = address_map::heads_from(0).map(|(index, owner, class)| match owner {
             OWNER_LARGE => (index, large::slices_at(index)),
             _ => (index, class.span_slices()),
         });
