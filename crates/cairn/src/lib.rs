@@ -22,6 +22,7 @@
 //! | closed heap | one whose blocks are its own, for as long as it exists |
 //! | shared heap | the one for threads that need little, under a lock |
 //! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
+//! | mark | the upper bits of the link in a free block: the program has not been given it |
 //! | refill | how an empty cache gets blocks |
 //! | owner | the heap that a span belongs to; it alone touches the span's lists |
 //! | active span | the span that refills of a class come from |
@@ -49,7 +50,7 @@
 //!
 //! ```text
 //! api::allocate_or                      class by table, Caches::pop
-//!   api::allocate_slow                  the cache is empty
+//!   api::allocate_slow                  the cache is empty, or its first block is not marked
 //!     thread::refill                    first call of a thread; in a crowd, the shared heap
 //!       shared::refill                  the first few blocks of a class, if there are other threads
 //!       Heap::refill                    own frees, others' frees, abandoned spans, untouched blocks
@@ -57,11 +58,12 @@
 //!   api::allocate_medium                over 1 KiB: class by arithmetic, Caches::pop
 //!     api::allocate_large               over 64 KiB: the cached run, a run of slices, or a mapping
 //!
-//! api::deallocate_named                 own span? a block's start? Caches::push
+//! api::deallocate_named                 own span? a block's start? not marked? Caches::push
 //!   Span::push_local                    the cache is full: into the span
 //!     Heap::span_event                  the count has run out
 //!   api::deallocate_elsewhere           a closed heap's: home at once; another's span: into the cache, or
 //!     Heap::batch_push, thread::send    into a batch, which leaves by one CAS
+//!   api::deallocate_marked              in a list? freed twice, which ends the process
 //!   api::deallocate_large               null; a run into the large cache, or back to the arena;
 //!                                       a mapping; a bad pointer, which ends the process
 //! ```
