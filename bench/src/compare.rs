@@ -45,7 +45,7 @@ pub struct Change {
     /// The allocator's medians.
     pub values: [Option<f64>; 2],
     /// Their unit.
-    pub unit: &'static str,
+    pub unit: String,
     /// The later over the earlier median.
     pub change: Option<f64>,
     /// The median change of the others, if they are enough.
@@ -155,7 +155,7 @@ fn change(sides: [Option<&Line<'_>>; 2], columns: [usize; 2], peers: &[[usize; 2
         table: line.table,
         verdict: Verdict::Same,
         values: values.map(|value| value.map(|(median, _)| median)),
-        unit: line.unit,
+        unit: line.unit.to_owned(),
         change: grown(&columns),
         control: median(&changes).filter(|_| changes.len() >= ENOUGH_PEERS),
         noise: values.iter().flatten().map(|(_, noise)| noise).sum(),

@@ -212,7 +212,7 @@ impl State {
     fn case(&mut self, entry: &Entry) -> CaseResult {
         let cells = self.cells.remove(&(entry.case().name.to_string(), entry.form));
         let cells = cells.unwrap_or_default().into_iter().map(|(name, known)| (name, known.cell));
-        CaseResult { case: *entry.case(), form: entry.form, cells: cells.collect() }
+        CaseResult { case: entry.case().clone(), form: entry.form, cells: cells.collect() }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
 use crate::stage::{Stage, fingerprint, private_copy};
 use anyhow::{Context, Result, bail, ensure};
-use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
+use cairn_workloads::case::{Case, Group, Results, Row};
 use cairn_workloads::process::parse_kib;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,7 +24,17 @@ static TABLE: LazyLock<Defined> = LazyLock::new(|| parsed("lab.toml", include_st
 #[serde(deny_unknown_fields)]
 struct Defined {
     packages: Vec<String>,
+    measures: BTreeMap<String, Measured>,
     program: Vec<Program>,
+}
+
+/// What cases of a kind have in common.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    group: Group,
+    quick: f64,
+    rows: Vec<Row>,
 }
 
 /// A program, or some that need the same.
@@ -53,9 +63,7 @@ struct Definition {
     origin: String,
     /// Share of the full size in a quick run, where it is not what its kind usually has.
     quick: Option<f64>,
-    /// What it measures, and so the rows of the tables that it fills: `ms` of the whole run (usual),
-    /// `starts`, `starts resident` of a program that knows its own resident set, `us/request` or
-    /// `us/transaction` of a server, or `instructions`.
+    /// What it measures, one of the table's `measures`: `ms` if it does not say.
     measures: Option<String>,
     /// Variables of a full run, scaled.
     scaled: BTreeMap<String, usize>,
@@ -102,32 +110,14 @@ pub fn all() -> &'static [Timed] {
     &ALL
 }
 
-fn case(row: &'static Definition) -> Case {
-    const FAULTS: Row = Row::new(" page faults", Table::Counts, "minor_faults", "faults");
-    const CALLS: Row = Row::new(" system calls", Table::Counts, "system_calls", "calls");
-    /// The resident set says what the peak does, and is exact.
-    const RESIDENT: Row = Row::new("", Table::Memory, "rss_kib", "KiB");
-    const COUNT: Row = Row::new("", Table::Counts, "instructions", "instructions").floor(1.0);
-    assert!(
-        !row.name.is_empty() && !row.about.is_empty(),
-        "lab.toml: a row without a name or about"
-    );
-    // A quick run leaves out what takes long.
-    let (group, quick, rows): (_, _, &'static [Row]) = match row.measures() {
-        "ms" => (Group::Programs, 0.0, Row::MS_PEAK),
-        "starts" => (Group::Startup, 0.25, const { &[Row::time("ms"), Row::PEAK, FAULTS, CALLS] }),
-        "starts resident" => {
-            (Group::Startup, 0.25, const { &[Row::time("ms"), RESIDENT, FAULTS, CALLS] })
-        }
-        "us/request" => (Group::Programs, 0.0, const { &[Row::time("us/request"), Row::PEAK] }),
-        "us/transaction" => {
-            (Group::Programs, 0.0, const { &[Row::time("us/transaction"), Row::PEAK] })
-        }
-        "instructions" => (Group::Instructions, 1.0, const { &[COUNT] }),
-        other => panic!("lab.toml: {other} is not measured"),
-    };
-    let case = Case::new(&row.name, group, &row.about, rows).quick(row.quick.unwrap_or(quick));
-    Case { origin: Fixed(&row.origin), ..case }
+fn case(row: &Definition) -> Case {
+    let (name, about, origin) = (row.name.clone(), row.about.clone(), row.origin.clone());
+    assert!(!name.is_empty() && !about.is_empty(), "lab.toml: a row without a name or about");
+    let measured = TABLE.measures.get(row.measures());
+    let measured = measured.unwrap_or_else(|| panic!("lab.toml: {} is not known", row.measures()));
+    let Measured { group, quick, rows } = measured.clone();
+    let quick_scale = row.quick.unwrap_or(quick);
+    Case { name, group, about, origin, rows, plots: Vec::new(), quick_scale }
 }
 
 impl Timed {

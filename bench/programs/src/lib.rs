@@ -23,7 +23,7 @@ mod packages;
 pub mod process;
 mod stage;
 pub mod suites;
-mod tables;
+pub mod tables;
 mod watch;
 
 pub use lab::packages;

@@ -166,7 +166,7 @@ fn workload(table: &Table, set: &Set, case: &toml::Table) -> Workload {
     }
     let read = Value::Table(whole).try_into::<Case>();
     let case = read.unwrap_or_else(|error| panic!("workloads.toml: {error} in {case}"));
-    let Some((interface, _)) = code(&case.name) else { panic!("no code of {}", &*case.name) };
+    let Some((interface, _)) = code(&case.name) else { panic!("no code of {}", case.name) };
     Workload { case, interface }
 }
 
@@ -182,8 +182,8 @@ mod tests {
         let mut seen = HashSet::new();
         for workload in all() {
             let case = &workload.case;
-            assert!(seen.insert(&*case.name), "{} twice", &*case.name);
-            assert!(!case.rows.is_empty(), "{} has no rows", &*case.name);
+            assert!(seen.insert(case.name.clone()), "{} twice", case.name);
+            assert!(!case.rows.is_empty(), "{} has no rows", case.name);
             // It starts its executable again, which is not the workloads' here.
             if case.name.starts_with("idle-") {
                 continue;
@@ -194,12 +194,12 @@ mod tests {
                 let mut results = run(&settings);
                 crate::process::add_facts(&mut results.values);
                 for row in case.rows.iter() {
-                    let found = results.values.get(&*row.key).copied().unwrap_or(f64::NAN);
+                    let found = results.values.get(&row.key).copied().unwrap_or(f64::NAN);
                     let plausible = found > 0.0 || row.table != Table::Time && found.is_finite();
-                    assert!(plausible, "{} {} {found}", &*case.name, &*row.key);
+                    assert!(plausible, "{} {} {found}", case.name, row.key);
                 }
-                let drawn = |plot: &Plot| !results.curves[&*plot.key].is_empty();
-                assert!(case.plots.iter().all(drawn), "{}", &*case.name);
+                let drawn = |plot: &Plot| !results.curves[&plot.key].is_empty();
+                assert!(case.plots.iter().all(drawn), "{}", case.name);
             }
         }
         assert_eq!(seen.len(), names().count(), "code without a case");
