@@ -170,11 +170,8 @@ Linux $(uname -r | sed 's/-.*//'), $(date +%F)";
     let suites =
         ["suite", "version", "what was run", "tests", "fail without", "with", "only with cairn"];
     let columns = if kind == Kind::Programs { &programs[..] } else { &suites };
-    text += &tables::markdown(
-        columns,
-        |at| (3..6).contains(&at),
-        rows.iter().map(|(suite, row)| row.cells(suite)),
-    );
+    let cells = rows.iter().map(|(suite, row)| row.cells(suite));
+    text += &tables::markdown(columns, |at| (3..6).contains(&at), cells);
     if !missing.is_empty() {
         let _ = writeln!(text, "\nWithout a result: {}.", missing.join(", "));
     }
