@@ -6,10 +6,10 @@
 
 use crate::evaluate::{self, Entry, Line, mean_of};
 use crate::result::{Allocator, LabResult};
-use crate::stats::{geometric_mean, median};
 use crate::table::{laid_out, ratio, title};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
+use programs::stats::{geometric_mean, median};
 use std::collections::BTreeMap;
 
 /// Other allocators that must be in both results, at the same version, to be the control.

@@ -1,9 +1,9 @@
 //! From a result to rows: medians, ratios to the best, ties, means.
 
 use crate::result::{Allocator, CONTROL, CaseResult, Cell, LabResult, SUBJECT};
-use crate::stats::{Summary, geometric_mean, median};
 use cairn_workloads::case::{Row, Table};
 use programs::process::Failure;
+use programs::stats::{Summary, geometric_mean, median};
 
 /// Differences below this are never called differences.
 const LEAST_NOISE: f64 = 0.01;

@@ -11,6 +11,7 @@
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
+//! stats        medians and means
 //! tables       Markdown
 //! ```
 //!
@@ -22,6 +23,7 @@ pub mod lab;
 mod packages;
 pub mod process;
 mod stage;
+pub mod stats;
 pub mod suites;
 pub mod tables;
 mod watch;

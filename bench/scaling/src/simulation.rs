@@ -167,6 +167,8 @@ impl Simulation {
                 }
                 for at in 0..self.cores.len() {
                     if self.cores[at].state == State::Blocked {
+                        // The thread runs on this core, too.
+                        std::thread::yield_now();
                         let polled = self.tracee.poll(at)?;
                         self.cores[at].arrive(polled);
                     }
@@ -178,7 +180,6 @@ impl Simulation {
 
     fn round(&mut self, random: &mut fastrand::Rng) -> Result<()> {
         self.round += 1;
-        let mut idle = true;
         for at in 0..self.cores.len() {
             if matches!(self.cores[at].state, State::Asleep(until) if until <= self.round) {
                 self.cores[at].state = State::Running;
@@ -187,25 +188,10 @@ impl Simulation {
                 if self.cores[at].state != State::Running {
                     break;
                 }
-                idle = false;
                 self.step(at)?;
             }
         }
-        if idle {
-            self.skip_idle_rounds();
-        }
         Ok(())
-    }
-
-    fn skip_idle_rounds(&mut self) {
-        let ends = self.cores.iter().filter_map(|core| match core.state {
-            State::Asleep(until) => Some(until),
-            State::Running | State::Blocked => None,
-        });
-        match ends.min() {
-            Some(first) => self.round = self.round.max(first.saturating_sub(1)),
-            None => std::thread::sleep(Duration::from_micros(50)),
-        }
     }
 
     /// One instruction of one core.

@@ -2,8 +2,8 @@
 
 use crate::evaluate::{Line, Mean, mean_of};
 use crate::result::{CaseResult, LabResult, SUBJECT};
-use crate::stats::rounded;
 use cairn_workloads::case::{Plot, Table};
+use programs::stats::rounded;
 use serde_json::{Value, json};
 
 /// The subject's is its alone; the others' are told apart with any colour vision as far as so many

@@ -1,7 +1,7 @@
 //! Everything that runs inside `cairn-workload`: the code here, what the tables know of it in
 //! workloads.toml. The process that runs a workload does not read that: it would add to its memory.
 
-use crate::case::{Case, Interface, Results, Settings, Workload};
+use crate::case::{Case, Interface, Results, Row, Settings, Workload};
 use crate::footprint::{self, drift, free_only, idle, phases};
 use crate::latency;
 use crate::malloc::SMALL;
@@ -143,13 +143,22 @@ struct Set {
     shared: toml::Table,
 }
 
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    toml::from_str(include_str!("../workloads.toml"))
+        .unwrap_or_else(|error| panic!("workloads.toml: {error}"))
+});
+
+/// The row of this name.
+pub fn row(name: &str) -> Row {
+    let row = TABLE.rows.get(name).unwrap_or_else(|| panic!("workloads.toml: no rows {name}"));
+    row.clone().try_into().unwrap_or_else(|error| panic!("workloads.toml: {error} in {name}"))
+}
+
 /// All workloads, in the order of the tables.
 pub fn all() -> impl Iterator<Item = &'static Workload> {
     static ALL: LazyLock<Vec<Workload>> = LazyLock::new(|| {
-        let table: Table = toml::from_str(include_str!("../workloads.toml"))
-            .unwrap_or_else(|error| panic!("workloads.toml: {error}"));
-        let cases = table.set.iter().flat_map(|set| set.case.iter().map(move |case| (set, case)));
-        cases.map(|(set, case)| workload(&table, set, case)).collect()
+        let cases = TABLE.set.iter().flat_map(|set| set.case.iter().map(move |case| (set, case)));
+        cases.map(|(set, case)| workload(&TABLE, set, case)).collect()
     });
     ALL.iter()
 }
