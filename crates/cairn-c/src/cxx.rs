@@ -5,7 +5,7 @@
 use crate::cxx_runtime::{allocate, cairn_new_retry, new_handler};
 use cairn::NoMemory;
 use core::arch::{asm, naked_asm};
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The C++ runtime's way out.
