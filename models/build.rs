@@ -5,6 +5,8 @@
 //!
 //! With `CAIRN_SEED=name` a bug out of seeds.toml is put in on the way. The models must find it.
 
+mod seed;
+
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,20 +14,19 @@ use std::{env, fs};
 
 const CORE: &str = "../crates/cairn/src";
 
-/// What stands in a file of the core, and what stands there instead.
+/// A bug.
 #[derive(Deserialize)]
-struct Edit {
-    find: String,
-    replace: String,
+struct Seed {
+    edit: String,
 }
 
 fn main() {
-    for watched in ["build.rs", "seeds.toml", "facades", CORE] {
+    for watched in ["build.rs", "seed.rs", "seeds.toml", "facades", CORE] {
         println!("cargo:rerun-if-changed={watched}");
     }
     println!("cargo:rerun-if-env-changed=CAIRN_SEED");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let seed = env::var("CAIRN_SEED")
+    let seeded = env::var("CAIRN_SEED")
         .ok()
         .filter(|name| !name.is_empty())
         .map(|name| seed_called(&name).unwrap_or_else(|| panic!("no seeded bug is called {name}")));
@@ -33,8 +34,8 @@ fn main() {
         let copy = out.join(model);
         let _ = fs::remove_dir_all(&copy);
         copy_tree(Path::new(CORE), &copy);
-        if let Some((file, edit)) = &seed {
-            apply(edit, &copy.join(file));
+        if let Some((file, seed)) = &seeded {
+            apply(&seed.edit, &copy.join(file));
         }
         for facades in ["common", model] {
             copy_tree(&Path::new("facades").join(facades), &copy);
@@ -43,13 +44,13 @@ fn main() {
 }
 
 /// A bug by its name, and the file it is for.
-fn seed_called(name: &str) -> Option<(String, Edit)> {
-    type Bugs = BTreeMap<String, Edit>;
+fn seed_called(name: &str) -> Option<(String, Seed)> {
+    type Bugs = BTreeMap<String, Seed>;
     let text = fs::read_to_string("seeds.toml").expect("it is there");
     let files: BTreeMap<String, BTreeMap<String, Bugs>> =
         toml::from_str(&text).unwrap_or_else(|e| panic!("seeds.toml: {e}"));
     files.into_iter().find_map(|(file, models)| {
-        models.into_values().find_map(|mut bugs| bugs.remove(name)).map(|edit| (file, edit))
+        models.into_values().find_map(|mut bugs| bugs.remove(name)).map(|seed| (file, seed))
     })
 }
 
@@ -76,8 +77,9 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-fn apply(Edit { find, replace }: &Edit, file: &Path) {
+fn apply(edit: &str, file: &Path) {
+    let find = &seed::found(edit);
     let text = fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     assert_eq!(text.matches(find).count(), 1, "{}: not there once:\n{find}", file.display());
-    fs::write(file, text.replace(find, replace)).expect("it was copied");
+    fs::write(file, text.replace(find, &seed::replacement(edit))).expect("it was copied");
 }

@@ -4,13 +4,13 @@
 //! median of their changes in a row is what the machine did to it; the verdict is on the
 //! change beyond that, where enough of them are in both results.
 
-use crate::evaluate::{self, Entry, Line, mean};
+use crate::evaluate::{self, Entry, Line, mean_of};
 use crate::result::{Allocator, LabResult};
-use crate::stats::{geometric_mean, median};
 use crate::table::{laid_out, ratio, title};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
-use std::collections::{BTreeMap, BTreeSet};
+use programs::stats::{geometric_mean, median};
+use std::collections::BTreeMap;
 
 /// Other allocators that must be in both results, at the same version, to be the control.
 const ENOUGH_PEERS: usize = 3;
@@ -45,7 +45,7 @@ pub struct Change {
     /// The allocator's medians.
     pub values: [Option<f64>; 2],
     /// Their unit.
-    pub unit: &'static str,
+    pub unit: String,
     /// The later over the earlier median.
     pub change: Option<f64>,
     /// The median change of the others, if they are enough.
@@ -79,37 +79,28 @@ impl Change {
 
 /// Compares how one allocator did in two results.
 pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comparison> {
-    let sides = [side(old, allocator)?, side(new, allocator)?];
-    let peers: Vec<[usize; 2]> = peers(old, new, allocator);
-    let [before, after] = &sides;
-    let columns = sides.each_ref().map(|side| side.column);
-    let keys: BTreeSet<_> = sides.iter().flat_map(|side| side.lines.keys()).collect();
-    let of = |key| change(sides.each_ref().map(|side| side.lines.get(key)), columns, &peers);
-    let mut changes: Vec<Change> = keys.into_iter().map(of).collect();
+    let column = |result: &LabResult| result.allocators.iter().position(|a| a.name == allocator);
+    let columns = column(old).zip(column(new));
+    let columns: [usize; 2] =
+        columns.with_context(|| format!("{allocator} is not in both results"))?.into();
+    let lines = [old, new].map(evaluate::lines);
+    let mut rows: BTreeMap<(Table, &str), [Option<&Line<'_>>; 2]> = BTreeMap::new();
+    for (side, lines) in lines.iter().enumerate() {
+        for line in lines {
+            rows.entry((line.table, &line.label)).or_default()[side] = Some(line);
+        }
+    }
+    let peers = peers(old, new, allocator);
+    let of = |sides: [Option<&Line<'_>>; 2]| change(sides, columns, &peers);
+    let mut changes: Vec<Change> = rows.into_values().map(of).collect();
     changes.sort_by(|a, b| {
         let order = a.table.cmp(&b.table).then(a.verdict.cmp(&b.verdict));
         order.then(b.size().total_cmp(&a.size())).then(a.label.cmp(&b.label))
     });
-    let mean_of = |side: &Side<'_>, table: Table| {
-        let lines = side.lines.values().filter(|line| line.table == table);
-        mean(lines, side.column).map(|mean| mean.ratio)
-    };
-    let means = Table::ALL.map(|table| (table, [mean_of(before, table), mean_of(after, table)]));
+    let mean = |side: usize, table| Some(mean_of(&lines[side], table, columns[side])?.ratio);
+    let means = Table::ALL.map(|table| (table, [mean(0, table), mean(1, table)]));
     let means = means.into_iter().filter(|(_, means)| means.iter().any(Option::is_some)).collect();
     Ok(Comparison { allocator: allocator.into(), warnings: warnings(old, new), changes, means })
-}
-
-/// A result's rows by table and label, and the allocator's column in it.
-struct Side<'a> {
-    column: usize,
-    lines: BTreeMap<(Table, String), Line<'a>>,
-}
-
-fn side<'a>(result: &'a LabResult, allocator: &str) -> Result<Side<'a>> {
-    let column = result.allocators.iter().position(|a| a.name == allocator);
-    let column = column.with_context(|| format!("{allocator} is not in both results"))?;
-    let lines = evaluate::lines(result).into_iter();
-    Ok(Side { column, lines: lines.map(|line| ((line.table, line.label.clone()), line)).collect() })
 }
 
 /// The columns of all others that did not change.
@@ -155,7 +146,7 @@ fn change(sides: [Option<&Line<'_>>; 2], columns: [usize; 2], peers: &[[usize; 2
         table: line.table,
         verdict: Verdict::Same,
         values: values.map(|value| value.map(|(median, _)| median)),
-        unit: line.unit,
+        unit: line.unit.to_owned(),
         change: grown(&columns),
         control: median(&changes).filter(|_| changes.len() >= ENOUGH_PEERS),
         noise: values.iter().flatten().map(|(_, noise)| noise).sum(),

@@ -1,13 +1,13 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use crate::allocators;
-use crate::evaluate::{self, Entry, Standing, mean_of};
-use crate::result::{LabResult, SUBJECT};
+use crate::evaluate::{self, Entry, Line, Standing, mean_of};
+use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{self, bounded, ratio};
 use anyhow::{Context, Result};
 use cairn_workloads::case::Table;
+use programs::tables::{markdown, replaced};
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::Path;
 
 /// Replaces the part named `name` of the page at `path`.
@@ -16,14 +16,6 @@ pub fn replace(path: &Path, name: &str, text: &str) -> Result<()> {
     let page = replaced(&page, name, text)
         .with_context(|| format!("{} has no part <!-- {name} -->", path.display()))?;
     Ok(std::fs::write(path, page)?)
-}
-
-/// The page with another text between the part's two marks; none without them.
-pub fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
-    let (before, rest) = page.split_once(&format!("<!-- {name} -->\n"))?;
-    let end = format!("<!-- /{name} -->");
-    let (_, after) = rest.split_once(&end)?;
-    Some(format!("{before}<!-- {name} -->\n{}\n{end}{after}", text.trim_end()))
 }
 
 /// What is generated: the page, the name of the part, the text.
@@ -43,18 +35,10 @@ pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, Str
 /// The command that installs everything that can take part.
 pub fn packages() -> String {
     let peers = allocators::packages().expect("peers.toml can be read");
-    let all = programs::packages().map(str::to_owned).chain(peers);
-    let mut text = String::from("```sh\napt-get install");
-    let mut width = 0;
-    for package in all.collect::<BTreeSet<String>>() {
-        if width + package.len() > 80 {
-            text.push_str(" \\\n   ");
-            width = 0;
-        }
-        width += package.len() + 1;
-        let _ = write!(text, " {package}");
-    }
-    text + "\n```\n"
+    let all: BTreeSet<String> = programs::packages().map(str::to_owned).chain(peers).collect();
+    let all = Vec::from_iter(all);
+    let lines: Vec<String> = all.chunks(6).map(|line| line.join(" ")).collect();
+    format!("```sh\napt-get install \\\n    {}\n```\n", lines.join(" \\\n    "))
 }
 
 /// The allocators that the README sets the subject beside.
@@ -63,21 +47,21 @@ const RIVALS: [&str; 5] = ["glibc", "mimalloc", "snmalloc", "jemalloc", "rpmallo
 /// The means of time and memory of the subject and its [`RIVALS`].
 pub fn headline(result: &LabResult) -> String {
     let lines = evaluate::lines(result);
-    let named = |name: &str| name == SUBJECT || RIVALS.contains(&name);
-    let mut text = String::from("| allocator | time | memory |\n| --- | ---: | ---: |\n");
-    for (column, allocator) in result.allocators.iter().enumerate() {
-        if named(&allocator.name) {
-            let (name, version) = (&allocator.name, number(&allocator.version));
-            let [time, memory] = [Table::Time, Table::Memory].map(|table| {
-                mean_of(&lines, table, column).as_ref().map_or("-".to_owned(), bounded)
-            });
-            let _ = writeln!(text, "| {name} {version} | {time} | {memory} |");
-        }
-    }
+    let named = |(_, it): &(usize, &Allocator)| it.name == SUBJECT || RIVALS.contains(&&*it.name);
+    let row = |(column, it): (usize, &Allocator)| {
+        let [time, memory] = [Table::Time, Table::Memory].map(|table| told(&lines, table, column));
+        vec![format!("{} {}", it.name, number(&it.version)), time, memory]
+    };
+    let shown = result.allocators.iter().enumerate().filter(named).map(row);
+    let text = markdown(&["allocator", "time", "memory"], |at| at > 0, shown);
     let rows = |table| lines.iter().filter(|line| line.table == table).count();
     let (time, memory) = (rows(Table::Time), rows(Table::Memory));
-    let _ = writeln!(text, "\nOver {time} rows of time and {memory} rows of memory.");
-    text
+    format!("{text}\nOver {time} rows of time and {memory} rows of memory.\n")
+}
+
+/// A mean in a table.
+fn told(lines: &[Line<'_>], table: Table, column: usize) -> String {
+    mean_of(lines, table, column).as_ref().map_or("-".to_owned(), bounded)
 }
 
 /// The head of a page of results: the machine, the day, the run.
@@ -90,32 +74,29 @@ pub fn head(result: &LabResult) -> String {
 /// The means of every allocator, and how often the subject is first.
 pub fn standings(result: &LabResult) -> String {
     let lines = evaluate::lines(result);
-    let tables: Vec<Table> =
-        Table::ALL.into_iter().filter(|&table| lines.iter().any(|l| l.table == table)).collect();
-    let mut text = String::from("|allocator|version");
-    tables.iter().for_each(|&table| text += &format!("|{}", table::title(table)));
-    text += "|failed|\n|---|---";
-    text += &"|---:".repeat(tables.len() + 1);
-    text += "|\n";
-    for (column, allocator) in result.allocators.iter().enumerate() {
-        let means: Vec<_> = tables.iter().map(|&table| mean_of(&lines, table, column)).collect();
-        let failed: usize = means.iter().flatten().map(|mean| mean.failed).sum();
-        let means: Vec<String> =
-            means.iter().map(|mean| mean.as_ref().map_or("-".to_owned(), bounded)).collect();
-        let (name, version) = (&allocator.name, number(&allocator.version));
-        let _ = writeln!(text, "|{name}|{version}|{}|{failed}|", means.join("|"));
-    }
-    text.push('\n');
+    let tables = evaluate::tables(&lines);
+    let row = |(column, it): (usize, &Allocator)| {
+        let failed =
+            tables.iter().filter_map(|&table| Some(mean_of(&lines, table, column)?.failed));
+        let means = tables.iter().map(|&table| told(&lines, table, column));
+        let (name, version) = (it.name.clone(), number(&it.version).to_owned());
+        let last = failed.sum::<usize>().to_string();
+        [name, version].into_iter().chain(means).chain([last]).collect()
+    };
+    let titles = tables.iter().map(|&table| table::title(table));
+    let columns: Vec<&str> = ["allocator", "version"].into_iter().chain(titles).collect();
+    let columns = [&columns[..], &["failed"]].concat();
+    let rows = result.allocators.iter().enumerate().map(row);
+    let mut text = markdown(&columns, |at| at > 1, rows) + "\n";
     for table in tables {
         let of_table = || lines.iter().filter(move |line| line.table == table);
-        let [wins, ties, loses, _] = evaluate::standings(of_table());
-        let _ = write!(
-            text,
-            "- {}: first in {wins}, level with the best in {ties}, behind in {loses}.",
-            table::title(table)
+        let ([wins, ties, loses, _], title) =
+            (evaluate::standings(of_table()), table::title(table));
+        text += &format!(
+            "- {title}: first in {wins}, level with the best in {ties}, behind in {loses}."
         );
         if let Some(mean) = evaluate::crossed_mean(of_table()) {
-            let _ = write!(text, " Over the crossed frontier: {}.", ratio(mean));
+            text += &format!(" Over the crossed frontier: {}.", ratio(mean));
         }
         text.push('\n');
     }
@@ -128,56 +109,48 @@ pub fn rows(result: &LabResult) -> String {
     let Some(subject) = result.allocators.iter().position(|a| a.name == SUBJECT) else {
         return String::new();
     };
-    let mut text = String::new();
-    for table in Table::ALL {
-        let mut of_table = lines.iter().filter(|line| line.table == table).peekable();
-        if of_table.peek().is_none() {
-            continue;
-        }
-        let title = table::title(table);
-        let _ = write!(text, "\n### {title}\n\n|row|{SUBJECT}|best other|which|ratio|\n");
-        text += "|---|---:|---:|---|---:|\n";
-        for line in of_table {
-            let level = if line.standing() == Standing::Ties { "=" } else { "" };
-            let own = match &line.entries[subject] {
-                Entry::Value { median, .. } => format!("{} {}", ratio(*median), line.unit),
-                _ => "-".to_owned(),
-            };
-            let (which, best) = match line.best_other.map(|other| (other, &line.entries[other])) {
-                Some((other, Entry::Value { median, .. })) => {
-                    (&*result.allocators[other].name, ratio(*median))
-                }
-                _ => ("-", "-".to_owned()),
-            };
-            let over = line.subject.map_or("-".to_owned(), ratio);
-            let _ = writeln!(text, "|{}|{own}|{best}|{which}|{over}{level}|", line.label);
-        }
-    }
-    text
+    let row = |line: &Line<'_>| {
+        let median = |column: usize| match &line.entries[column] {
+            Entry::Value { median, .. } => Some(ratio(*median)),
+            _ => None,
+        };
+        let own = median(subject).map(|own| format!("{own} {}", line.unit));
+        let other = line.best_other;
+        let best = other.and_then(|at| Some((median(at)?, result.allocators[at].name.clone())));
+        let (best, which) = best.unzip();
+        let level = if line.standing() == Standing::Ties { "=" } else { "" };
+        let over = format!("{}{level}", line.subject.map_or("-".to_owned(), ratio));
+        let cells = [Some(line.label.clone()), own, best, which, Some(over)];
+        cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned())).to_vec()
+    };
+    let one = |table: Table| {
+        let of_table = lines.iter().filter(|line| line.table == table);
+        let columns = ["row", SUBJECT, "best other", "which", "ratio"];
+        let text = markdown(&columns, |at| [1, 2, 4].contains(&at), of_table.map(row));
+        format!("\n### {}\n\n{text}", table::title(table))
+    };
+    evaluate::tables(&lines).into_iter().map(one).collect()
 }
 
 /// The measured throughput by threads of every case that has such a curve: the subject's, and the
 /// best of all others.
 pub fn scaling(result: &LabResult) -> String {
-    let mut text = String::from("|case|threads");
-    text += &format!("|{SUBJECT}|best other|\n|---|---:|---:|---:|\n");
+    let mut rows = Vec::new();
     for case in &result.cases {
         let curve = |name: &str| Some(case.cells.get(name)?.curves.get("scaling")?.as_slice());
-        let Some(own) = curve(SUBJECT) else { continue };
-        for &[threads, throughput] in own {
+        for &[threads, throughput] in curve(SUBJECT).unwrap_or_default() {
             let others = result.allocators.iter().filter(|a| a.name != SUBJECT);
-            let best = others
-                .filter_map(|a| {
-                    let point = curve(&a.name)?.iter().find(|point| point[0] == threads)?;
-                    Some((point[1], &a.name))
-                })
-                .max_by(|a, b| a.0.total_cmp(&b.0))
-                .map_or("-".to_owned(), |(best, name)| format!("{} {name}", ratio(best)));
-            let name = &*case.case.name;
-            let _ = writeln!(text, "|{name}|{threads}|{}|{best}|", ratio(throughput));
+            let at = |a: &Allocator| {
+                let point = curve(&a.name)?.iter().find(|point| point[0] == threads)?;
+                Some((point[1], a.name.clone()))
+            };
+            let best = others.filter_map(at).max_by(|a, b| a.0.total_cmp(&b.0));
+            let best = best.map(|(best, name)| format!("{} {name}", ratio(best)));
+            let (name, best) = (case.case.name.clone(), best.unwrap_or_else(|| "-".to_owned()));
+            rows.push(vec![name, threads.to_string(), ratio(throughput), best]);
         }
     }
-    text
+    markdown(&["case", "threads", SUBJECT, "best other"], |at| at > 0, rows.into_iter())
 }
 
 /// A version without the project's name before it: "3.3.2" of "mimalloc 3.3.2".

@@ -1,9 +1,9 @@
 //! From a result to rows: medians, ratios to the best, ties, means.
 
 use crate::result::{Allocator, CONTROL, CaseResult, Cell, LabResult, SUBJECT};
-use crate::stats::{Summary, geometric_mean, median};
 use cairn_workloads::case::{Row, Table};
 use programs::process::Failure;
+use programs::stats::{Summary, geometric_mean, median};
 
 /// Differences below this are never called differences.
 const LEAST_NOISE: f64 = 0.01;
@@ -17,7 +17,7 @@ pub struct Line<'a> {
     /// The table.
     pub table: Table,
     /// Unit of `best`.
-    pub unit: &'static str,
+    pub unit: &'a str,
     /// The smallest median of the row.
     pub best: Option<f64>,
     /// How far the control ended from itself, at least 1%.
@@ -121,8 +121,14 @@ pub struct Mean {
 /// All rows of a result, in its order.
 pub fn lines(result: &LabResult) -> Vec<Line<'_>> {
     let rows =
-        result.cases.iter().flat_map(|case| case.case.rows.0.iter().map(move |row| (case, row)));
+        result.cases.iter().flat_map(|case| case.case.rows.iter().map(move |row| (case, row)));
     rows.map(|(case, row)| line(&result.allocators, case, row)).collect()
+}
+
+/// The tables that have rows, in the order of the report.
+pub fn tables(lines: &[Line<'_>]) -> Vec<Table> {
+    let has_rows = |table: &Table| lines.iter().any(|line| line.table == *table);
+    Table::ALL.into_iter().filter(has_rows).collect()
 }
 
 /// The mean of the allocator in this column over the lines of a table; none without a value.
@@ -175,14 +181,14 @@ fn crossed(subject: &Summary, others: &[&Summary]) -> Option<f64> {
     geometric_mean(&(0..rounds).map(ratio).collect::<Option<Vec<f64>>>()?)
 }
 
-fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row) -> Line<'a> {
-    let divisor = row.per.and_then(|key| {
-        let values = result.cells.values().find_map(|cell| cell.values.get(&*key));
+fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'a Row) -> Line<'a> {
+    let divisor = row.per.as_ref().and_then(|key| {
+        let values = result.cells.values().find_map(|cell| cell.values.get(key));
         values.and_then(|values| Summary::of(values.clone()))
     });
     let scaled = |value: f64| value.max(row.floor) / divisor.as_ref().map_or(1.0, |d| d.median);
     let summary = |name: &str| -> Option<Summary> {
-        let values = result.cells.get(name)?.values.get(&*row.key)?;
+        let values = result.cells.get(name)?.values.get(&row.key)?;
         Summary::of(values.iter().map(|&value| scaled(value)).collect())
     };
     let summaries: Vec<Option<Summary>> = allocators.iter().map(|a| summary(&a.name)).collect();
@@ -214,10 +220,10 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'static Row)
     let all_others: Vec<&Summary> = others.filter_map(samples).collect();
     Line {
         crossed: own.and_then(samples).and_then(|own| crossed(own, &all_others)),
-        label: format!("{}{}", result.label(), &*row.suffix),
+        label: format!("{}{}", result.label(), row.suffix),
         result,
         table: row.table,
-        unit: row.unit.0,
+        unit: &row.unit,
         best: best.map(|best| best.median),
         noise,
         best_other,
@@ -285,12 +291,12 @@ pub(crate) mod tests {
     use crate::machine::Machine;
     use crate::result::{FORMAT, Form};
     use crate::table;
-    use cairn_workloads::case::{Case, Group};
     use std::collections::BTreeMap;
 
     /// A result of one case with one time row, from (name, samples, failures).
     pub(crate) fn result(cells: &[(&str, &[f64], &[Failure])]) -> LabResult {
-        const CASE: Case = Case::new("case", Group::Single, "", Row::MS_PEAK);
+        const CASE: &str = r#"{"name": "case", "group": "single", "about": "", "origin": "",
+            "rows": [{"table": "time", "key": "ms", "unit": "ms"}], "plots": [], "quick_scale": 1}"#;
         let cell = |samples: &[f64], failures: &[Failure]| Cell {
             values: BTreeMap::from([("ms".to_owned(), samples.to_vec())]),
             failures: failures.to_vec(),
@@ -313,7 +319,7 @@ pub(crate) mod tests {
                 .map(|(name, ..)| allocator(name))
                 .collect(),
             cases: vec![CaseResult {
-                case: CASE,
+                case: serde_json::from_str(CASE).unwrap(),
                 form: Form::Preloaded,
                 cells: cells
                     .iter()

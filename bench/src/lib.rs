@@ -30,5 +30,4 @@ pub mod progress;
 pub mod report;
 pub mod result;
 pub mod rounds;
-pub mod stats;
 pub mod table;

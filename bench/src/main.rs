@@ -8,6 +8,7 @@ use cairn_bench::plan::{self, Entry};
 use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
 use cairn_bench::{compare, documents, report, table};
+use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
 use programs::process::Limits;
 use std::path::{Path, PathBuf};
@@ -139,7 +140,7 @@ fn main() -> Result<()> {
         }
         Command::List => {
             for entry in plan::all() {
-                let (about, origin) = (&*entry.case().about, &*entry.case().origin);
+                let Case { about, origin, .. } = entry.case();
                 let origin = if origin.is_empty() { "" } else { &format!(" ({origin})") };
                 println!("{:28} {about}{origin}", entry.label());
             }

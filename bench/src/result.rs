@@ -123,8 +123,8 @@ impl LabResult {
 /// Name of a case, and the form where it is not the usual one.
 pub fn label(case: &Case, form: Form) -> String {
     match form {
-        Form::Preloaded => case.name.to_string(),
-        Form::Linked => format!("{} linked", &*case.name),
+        Form::Preloaded => case.name.clone(),
+        Form::Linked => format!("{} linked", case.name),
     }
 }
 

@@ -14,11 +14,11 @@ use crate::journal::{self, Journal};
 use crate::plan::{Entry, Run};
 use crate::progress::Progress;
 use crate::result::{CONTROL, CaseResult, Cell, Form, SUBJECT};
-use crate::stats::rounded;
 use anyhow::Result;
 use cairn_workloads::case::{Curve, Results, Settings};
 use programs::Stage;
 use programs::process::{Failure, Limits};
+use programs::stats::rounded;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -212,7 +212,7 @@ impl State {
     fn case(&mut self, entry: &Entry) -> CaseResult {
         let cells = self.cells.remove(&(entry.case().name.to_string(), entry.form));
         let cells = cells.unwrap_or_default().into_iter().map(|(name, known)| (name, known.cell));
-        CaseResult { case: *entry.case(), form: entry.form, cells: cells.collect() }
+        CaseResult { case: entry.case().clone(), form: entry.form, cells: cells.collect() }
     }
 }
 

@@ -15,12 +15,10 @@ pub fn print(result: &LabResult) -> String {
     for allocator in &result.allocators {
         out.push(format!("- {}: {} ({})", allocator.name, allocator.version, allocator.source));
     }
-    for table in Table::ALL {
+    for table in evaluate::tables(&lines) {
         let lines: Vec<&Line<'_>> = lines.iter().filter(|line| line.table == table).collect();
-        if !lines.is_empty() {
-            out.extend([String::new(), format!("### {}", title(table)), String::new()]);
-            out.push(one(result, &lines));
-        }
+        out.extend([String::new(), format!("### {}", title(table)), String::new()]);
+        out.push(one(result, &lines));
     }
     out.push(String::new());
     out.push(format!(

@@ -1,5 +1,9 @@
 //! The seeded bugs fit the core, and every loom model has one that it must find.
 
+#[path = "../seed.rs"]
+mod seed;
+
+use seed::{found, replacement};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,8 +12,7 @@ use std::path::Path;
 #[derive(Deserialize)]
 struct Seed {
     why: String,
-    find: String,
-    replace: String,
+    edit: String,
 }
 
 /// By the core's file, by the model, by name.
@@ -26,8 +29,8 @@ fn each_seed_stands_in_one_place() {
     for (file, models) in seeds() {
         let text = fs::read_to_string(core.join(&file)).unwrap_or_default();
         for (name, seed) in models.into_values().flatten() {
-            assert_eq!(text.matches(&seed.find).count(), 1, "{name}, in {file}");
-            assert_ne!(seed.find, seed.replace, "{name}");
+            assert_eq!(text.matches(&found(&seed.edit)).count(), 1, "{name}, in {file}");
+            assert_ne!(found(&seed.edit), replacement(&seed.edit), "{name}");
             assert!(!seed.why.is_empty(), "{name}");
             assert!(names.insert(name.clone()), "two are called {name}");
         }

@@ -35,7 +35,7 @@ impl Loading {
 /// Where a program is built, and for whom.
 pub(crate) struct Workshop {
     /// What to call before `gcc` and `g++`: nothing, or a triple and a dash.
-    pub(crate) prefix: &'static str,
+    pub(crate) prefix: String,
     /// Where libcairn.so and libcairn.a are.
     pub(crate) libraries: PathBuf,
     /// Where programs go.

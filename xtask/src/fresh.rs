@@ -7,6 +7,7 @@
 use crate::library::{shell, target_dir};
 use crate::steps::{Ended, LIMIT, Steps, not_run};
 use anyhow::{Context, Result, bail, ensure};
+use programs::process::tail;
 use xshell::cmd;
 
 /// Options.
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         {
             let command = cmd!(shell, "sh {SCRIPT} enter {root} {folder} {line} {home...}");
             steps.run(&format!("{place}, {what}"), command, |ended| {
-                ended.ensure_success().with_context(|| last_lines(&ended.output))?;
+                ended.ensure_success().with_context(|| tail(&ended.output))?;
                 judge(ended)
             });
         }
@@ -90,9 +91,4 @@ fn tested(ended: &Ended) -> Result<String> {
     ensure!(tests > 0, "no test has run");
     let skipped = ended.output.lines().filter(|line| line.contains("skipped ")).count();
     Ok(format!("{tests} tests passed, {skipped} skipped with a line"))
-}
-
-fn last_lines(output: &str) -> String {
-    let lines: Vec<&str> = output.lines().collect();
-    lines[lines.len().saturating_sub(40)..].join("\n")
 }

@@ -125,7 +125,7 @@ fn workshop(shell: &Shell, steps: &mut Steps) -> Result<Workshop> {
     let build = cmd!(shell, "cargo build --release -p cairn-c");
     steps.build("libcairn.so and libcairn.a", build)?;
     let (libraries, out) = (target_dir("release"), target_dir("sanitizers/programs"));
-    Ok(Workshop { prefix: "", libraries, out })
+    Ok(Workshop { prefix: String::new(), libraries, out })
 }
 
 /// One of valgrind's tools, about to run a program.

@@ -28,45 +28,17 @@ pub(crate) struct Args {
     step: String,
 }
 
-/// How a machine is reached.
+/// A machine; all but musl's is simulated.
 struct Target {
     name: &'static str,
-    triple: &'static str,
-    /// In front of the names of its C compilers.
-    prefix: &'static str,
-    /// What starts its programs; nothing if this machine does.
-    simulator: &'static str,
-    /// Debian's packages that all of this comes from.
+    /// Debian's packages of its compilers and its simulator.
     packages: &'static str,
-    /// Whether the C layer knows it.
-    c_layer: bool,
 }
 
 const TARGETS: [Target; 3] = [
-    Target {
-        name: "aarch64",
-        triple: "aarch64-unknown-linux-gnu",
-        prefix: "aarch64-linux-gnu-",
-        simulator: "qemu-aarch64 -L /usr/aarch64-linux-gnu",
-        packages: "qemu-user g++-aarch64-linux-gnu",
-        c_layer: true,
-    },
-    Target {
-        name: "s390x",
-        triple: "s390x-unknown-linux-gnu",
-        prefix: "s390x-linux-gnu-",
-        simulator: "qemu-s390x -L /usr/s390x-linux-gnu",
-        packages: "qemu-user gcc-s390x-linux-gnu",
-        c_layer: false,
-    },
-    Target {
-        name: "musl",
-        triple: "x86_64-unknown-linux-musl",
-        prefix: "",
-        simulator: "",
-        packages: "gcc",
-        c_layer: false,
-    },
+    Target { name: "aarch64", packages: "qemu-user g++-aarch64-linux-gnu" },
+    Target { name: "s390x", packages: "qemu-user gcc-s390x-linux-gnu" },
+    Target { name: "musl", packages: "gcc" },
 ];
 
 /// Tests of the core that ask for what is not there: huge pages, which qemu 7.2 does not ask the
@@ -101,12 +73,11 @@ pub(crate) fn run_all(args: &Args) -> Result<()> {
     let (shell, mut steps) = (shell()?, Steps::new("targets", LIMIT, &args.step)?);
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     for target in TARGETS.iter().filter(|target| wanted(target.name)) {
-        eprintln!(
-            "needs: apt-get install {}; rustup target add {}",
-            target.packages, target.triple
-        );
+        let (packages, triple) = (target.packages, target.triple());
+        eprintln!("needs: apt-get install {packages}; rustup target add {triple}");
         target.core(&shell, args.seconds, &mut steps);
-        if target.c_layer {
+        // The C layer is not for the others.
+        if target.name == "aarch64" {
             target.c_layer(&shell, &mut steps)?;
         }
     }
@@ -119,28 +90,44 @@ pub(crate) fn run_all(args: &Args) -> Result<()> {
 }
 
 impl Target {
+    fn triple(&self) -> String {
+        match self.simulator() {
+            Some(_) => format!("{}-unknown-linux-gnu", self.name),
+            None => "x86_64-unknown-linux-musl".to_owned(),
+        }
+    }
+
+    /// What starts its programs, if this machine does not.
+    fn simulator(&self) -> Option<String> {
+        let name = self.name;
+        (name != "musl").then(|| format!("qemu-{name} -L /usr/{name}-linux-gnu"))
+    }
+
+    /// In front of the names of its C compilers.
+    fn prefix(&self) -> String {
+        format!("{}-linux-gnu-", self.name)
+    }
+
     /// Cargo, set up for this machine.
     fn cargo<'a>(&self, shell: &'a Shell, subcommand: &str) -> Cmd<'a> {
-        let (triple, simulator) = (self.triple, self.simulator);
+        let triple = self.triple();
         let command = cmd!(shell, "cargo {subcommand} --release --target {triple}");
-        if simulator.is_empty() {
-            return command;
-        }
+        let Some(simulator) = self.simulator() else { return command };
         let key = triple.replace('-', "_").to_uppercase();
         command
-            .env(format!("CARGO_TARGET_{key}_LINKER"), format!("{}gcc", self.prefix))
-            .env(format!("CARGO_TARGET_{key}_RUNNER"), simulator)
+            .env(format!("CARGO_TARGET_{key}_LINKER"), self.prefix() + "gcc")
+            .env(format!("CARGO_TARGET_{key}_RUNNER"), &simulator)
             .env("CAIRN_TEST_SIMULATOR", simulator)
     }
 
     /// The core's own tests, with assertions in the code as it ships.
     fn core(&self, shell: &Shell, seconds: u32, steps: &mut Steps) {
-        steps.core_tests(self.triple, |tests| {
+        steps.core_tests(&self.triple(), |tests| {
             let command = self.cargo(shell, "test").args(tests);
             let command = command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
             let mut command =
                 Command::from(command.env("CAIRN_STRESS_SECONDS", seconds.to_string()));
-            if !self.simulator.is_empty() {
+            if self.simulator().is_some() {
                 kernel::small(&mut command);
                 command.arg("--").args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]));
             }
@@ -150,13 +137,13 @@ impl Target {
 
     /// Programs in C and C++, preloaded, linked and static.
     fn c_layer(&self, shell: &Shell, steps: &mut Steps) -> Result<()> {
-        let triple = self.triple;
+        let triple = self.triple();
         let build = self.cargo(shell, "build").args(["-p", "cairn-c"]);
         steps.build(&format!("{triple}, libcairn.so and libcairn.a"), build)?;
         let workshop = Workshop {
-            prefix: self.prefix,
-            libraries: target_dir(triple).join("release"),
-            out: target_dir("targets").join(triple),
+            prefix: self.prefix(),
+            libraries: target_dir(&triple).join("release"),
+            out: target_dir("targets").join(&triple),
         };
         for (source, left_out) in PROGRAMS {
             for loading in [Loading::Preloaded, Loading::Linked, Loading::Static] {
@@ -193,7 +180,7 @@ impl Target {
     fn simulated(&self, program: &Path, preload: Option<&Path>) -> Command {
         // The simulator writes core files of its own making.
         let mut command = Command::new("prlimit");
-        command.arg("--core=0").args(self.simulator.split(' '));
+        command.arg("--core=0").args(self.simulator().iter().flat_map(|it| it.split(' ')));
         if let Some(library) = preload {
             command.args(["-E", &format!("LD_PRELOAD={}", library.display())]);
         }

@@ -8,8 +8,10 @@ use crate::definitions::{Input, Sizes, Variables, parsed, prepare, set, variable
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
 use crate::stage::{Stage, fingerprint, private_copy};
+use crate::stats::{geometric_mean, median};
 use anyhow::{Context, Result, bail, ensure};
-use cairn_workloads::case::{Case, Fixed, Group, Results, Row, Table};
+use cairn_workloads::case::{Case, Group, Results};
+use cairn_workloads::cases;
 use cairn_workloads::process::parse_kib;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,7 +26,17 @@ static TABLE: LazyLock<Defined> = LazyLock::new(|| parsed("lab.toml", include_st
 #[serde(deny_unknown_fields)]
 struct Defined {
     packages: Vec<String>,
+    measures: BTreeMap<String, Measured>,
     program: Vec<Program>,
+}
+
+/// What cases of a kind have in common.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Measured {
+    group: Group,
+    quick: f64,
+    rows: Vec<String>,
 }
 
 /// A program, or some that need the same.
@@ -53,9 +65,7 @@ struct Definition {
     origin: String,
     /// Share of the full size in a quick run, where it is not what its kind usually has.
     quick: Option<f64>,
-    /// What it measures, and so the rows of the tables that it fills: `ms` of the whole run (usual),
-    /// `starts`, `starts resident` of a program that knows its own resident set, `us/request` or
-    /// `us/transaction` of a server, or `instructions`.
+    /// What it measures, one of the table's `measures`: `ms` if it does not say.
     measures: Option<String>,
     /// Variables of a full run, scaled.
     scaled: BTreeMap<String, usize>,
@@ -102,32 +112,15 @@ pub fn all() -> &'static [Timed] {
     &ALL
 }
 
-fn case(row: &'static Definition) -> Case {
-    const FAULTS: Row = Row::new(" page faults", Table::Counts, "minor_faults", "faults");
-    const CALLS: Row = Row::new(" system calls", Table::Counts, "system_calls", "calls");
-    /// The resident set says what the peak does, and is exact.
-    const RESIDENT: Row = Row::new("", Table::Memory, "rss_kib", "KiB");
-    const COUNT: Row = Row::new("", Table::Counts, "instructions", "instructions").floor(1.0);
-    assert!(
-        !row.name.is_empty() && !row.about.is_empty(),
-        "lab.toml: a row without a name or about"
-    );
-    // A quick run leaves out what takes long.
-    let (group, quick, rows): (_, _, &'static [Row]) = match row.measures() {
-        "ms" => (Group::Programs, 0.0, Row::MS_PEAK),
-        "starts" => (Group::Startup, 0.25, const { &[Row::time("ms"), Row::PEAK, FAULTS, CALLS] }),
-        "starts resident" => {
-            (Group::Startup, 0.25, const { &[Row::time("ms"), RESIDENT, FAULTS, CALLS] })
-        }
-        "us/request" => (Group::Programs, 0.0, const { &[Row::time("us/request"), Row::PEAK] }),
-        "us/transaction" => {
-            (Group::Programs, 0.0, const { &[Row::time("us/transaction"), Row::PEAK] })
-        }
-        "instructions" => (Group::Instructions, 1.0, const { &[COUNT] }),
-        other => panic!("lab.toml: {other} is not measured"),
-    };
-    let case = Case::new(&row.name, group, &row.about, rows).quick(row.quick.unwrap_or(quick));
-    Case { origin: Fixed(&row.origin), ..case }
+fn case(row: &Definition) -> Case {
+    let (name, about, origin) = (row.name.clone(), row.about.clone(), row.origin.clone());
+    assert!(!name.is_empty() && !about.is_empty(), "lab.toml: a row without a name or about");
+    let measured = TABLE.measures.get(row.measures());
+    let measured = measured.unwrap_or_else(|| panic!("lab.toml: {} is not known", row.measures()));
+    let &Measured { group, quick, ref rows } = measured;
+    let rows = rows.iter().map(|name| cases::row(name)).collect();
+    let quick_scale = row.quick.unwrap_or(quick);
+    Case { name, group, about, origin, rows, plots: Vec::new(), quick_scale }
 }
 
 impl Timed {
@@ -190,10 +183,9 @@ impl Timed {
         let said = once(stage)?;
         stage.compare(&self.row.name, &others(&said), |bare| Ok(others(&once(bare)?)))?;
         let rates: Vec<f64> = said.lines().filter_map(|line| number(line, "rate")).collect();
-        ensure!(!rates.is_empty(), "no rate in {said}");
-        let us = rates.iter().map(|rate| (1e6 / rate).ln()).sum::<f64>() / rates.len() as f64;
+        let rate = geometric_mean(&rates).with_context(|| format!("no rate in {said}"))?;
         let peak_kib = said.lines().filter_map(|line| number(line, "peak_kib")).fold(0.0, f64::max);
-        Ok(Results::of([(self.row.measures(), us.exp()), ("peak_mib", peak_kib / 1024.0)]))
+        Ok(Results::of([(self.row.measures(), 1e6 / rate), ("peak_mib", peak_kib / 1024.0)]))
     }
 
     /// A program that runs to its end and must say and make the same under every allocator.
@@ -288,8 +280,8 @@ impl Timed {
         ];
         let mut results = Results::default();
         for (at, (name, unit)) in columns.into_iter().enumerate() {
-            let value = median(runs.iter().map(|run| run[at] / unit).collect());
-            results.values.insert(name.into(), value);
+            let values: Vec<f64> = runs.iter().map(|run| run[at] / unit).collect();
+            results.values.extend(median(&values).map(|value| (name.to_owned(), value)));
         }
         Ok((ended, results))
     }
@@ -298,12 +290,6 @@ impl Timed {
 /// The number of a line that begins with this word.
 fn number(line: &str, word: &str) -> Option<f64> {
     line.strip_prefix(word)?.split_whitespace().next()?.parse().ok()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
-    values[low].midpoint(values[high])
 }
 
 /// The instructions of one operation. One process does all patterns, each once before it counts;

@@ -11,6 +11,7 @@
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
 //!     packages   executables and the Debian packages that bring them
+//! stats        medians and means
 //! tables       Markdown
 //! ```
 //!
@@ -22,8 +23,9 @@ pub mod lab;
 mod packages;
 pub mod process;
 mod stage;
+pub mod stats;
 pub mod suites;
-mod tables;
+pub mod tables;
 mod watch;
 
 pub use lab::packages;

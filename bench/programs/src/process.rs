@@ -295,9 +295,9 @@ fn how(status: ExitStatus) -> String {
 }
 
 /// The end of an output, for messages.
-pub(crate) fn tail(text: &str) -> String {
+pub fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n") + "\n"
+    lines[lines.len().saturating_sub(40)..].join("\n") + "\n"
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! Tables in Markdown, and the pages that they go into.
+//! Tables in Markdown, and the pages that they go into: between `<!-- NAME -->` and
+//! `<!-- /NAME -->`.
 
 use anyhow::{Context, Result};
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 
-/// A table; `right` are the columns of numbers.
-pub(crate) fn markdown(
+/// A table; `right` says which columns are of numbers.
+pub fn markdown(
     columns: &[&str],
-    right: Range<usize>,
+    right: impl Fn(usize) -> bool,
     rows: impl Iterator<Item = Vec<String>>,
 ) -> String {
-    let ruler = |at: usize| if right.contains(&at) { "---:" } else { "---" };
+    let ruler = |at: usize| if right(at) { "---:" } else { "---" };
     let ruler: Vec<&str> = (0..columns.len()).map(ruler).collect();
     let mut text = format!("|{}|\n|{}|\n", columns.join("|"), ruler.join("|"));
     for cells in rows {
@@ -24,13 +24,14 @@ pub(crate) fn markdown(
 /// Puts the table between the markers of that name in an existing page, or makes a file of it.
 pub(crate) fn write(out: &Path, name: &str, table: &str) -> Result<()> {
     let page = fs::read_to_string(out).unwrap_or_default();
-    let text = between_markers(&page, name, table).unwrap_or_else(|| table.to_owned());
+    let text = replaced(&page, name, table).unwrap_or_else(|| table.to_owned());
     fs::write(out, text).with_context(|| format!("cannot write {}", out.display()))
 }
 
-fn between_markers(page: &str, name: &str, table: &str) -> Option<String> {
-    let (begin, end) = (format!("<!-- {name}:begin -->"), format!("<!-- {name}:end -->"));
-    let (before, rest) = page.split_once(&begin)?;
+/// The page with another text between the part's two marks; none without them.
+pub fn replaced(page: &str, name: &str, text: &str) -> Option<String> {
+    let (before, rest) = page.split_once(&format!("<!-- {name} -->\n"))?;
+    let end = format!("<!-- /{name} -->");
     let (_, after) = rest.split_once(&end)?;
-    Some(format!("{before}{begin}\n\n{table}\n{end}{after}"))
+    Some(format!("{before}<!-- {name} -->\n{}\n{end}{after}", text.trim_end()))
 }

@@ -3,8 +3,8 @@
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod command {
     use anyhow::{Context, Result};
-    use cairn_scaling::probe::{self, Shape};
-    use cairn_scaling::simulation::{self, Account, Plan};
+    use cairn_scaling::probe::{self, Order, Shape};
+    use cairn_scaling::simulation::{self, Account};
     use clap::{Parser, ValueEnum};
     use std::path::Path;
 
@@ -43,6 +43,7 @@ mod command {
             cli.threads =
                 if cli.quick { vec![2, 8, 32] } else { (1..=8).map(|n| 1 << n).collect() };
         }
+        let probe = std::env::current_exe()?;
         println!("|library|shape|threads|operations|{}|", Account::COLUMNS.join("|"));
         println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|");
         for &shape in &cli.shapes {
@@ -53,9 +54,8 @@ mod command {
                     // Few for each of many threads: they were stopped at random points of what they
                     // repeat, so that together they show all of it.
                     let operations = (threads as u64 * 64).max(if cli.quick { 2048 } else { 4096 });
-                    let probe = std::env::current_exe()?;
-                    let plan = Plan { probe, shape, threads, operations };
-                    let account = simulation::run(&plan, path.map(Path::new))
+                    let (order, path) = (Order { shape, threads }, path.map(Path::new));
+                    let account = simulation::run(&probe, order, operations, path)
                         .with_context(|| format!("{name}, {} of {threads}", shape.name()))?;
                     let (operations, shape) = (account.operations(), shape.name());
                     let figures = account.figures().map(number).join("|");

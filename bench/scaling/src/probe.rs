@@ -42,17 +42,16 @@ impl Shape {
 /// The probe's variable: an [`Order`] as JSON.
 pub const ORDER: &str = "CAIRN_SCALING_PROBE";
 
+/// Bytes in a block.
+const SIZE: usize = 64;
+
 /// What to run.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Who frees what.
     pub shape: Shape,
     /// How many threads.
     pub threads: usize,
-    /// Bytes in a block.
-    pub size: usize,
-    /// Blocks that each thread handles before it is warm.
-    pub warm_up: u64,
 }
 
 /// What the tracer has to know.
@@ -155,8 +154,10 @@ struct Common {
 }
 
 impl Common {
+    /// Whether each thread has handled enough blocks.
     fn is_warm(&self) -> bool {
-        self.progress.iter().all(|done| done.0.load(Relaxed) >= self.order.warm_up)
+        let enough = (200_000 / self.order.threads as u64).max(4_000);
+        self.progress.iter().all(|done| done.0.load(Relaxed) >= enough)
     }
 
     fn ready(&self) -> Ready {
@@ -178,12 +179,14 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Reads the block's first word and frees it.
+    /// Reads the block's first word and frees it, if there is a block.
     #[inline(always)]
-    fn free(&mut self, block: Block) {
-        black_box(block.size());
-        block.free();
-        self.count();
+    fn free(&mut self, block: Option<Block>) {
+        if let Some(block) = block {
+            black_box(block.size());
+            block.free();
+            self.count();
+        }
     }
 
     /// Counts one call of free, or of a malloc whose block another thread frees.
@@ -212,16 +215,15 @@ impl Worker<'_> {
 /// Runs the program; it returns only on an error.
 pub fn run(order: &str) -> anyhow::Result<()> {
     let order: Order = serde_json::from_str(order)?;
-    let threads = order.threads;
     let common = Common {
         order,
         traced: Apart::default(),
-        progress: (0..threads).map(|_| Apart::default()).collect(),
-        threads: (0..threads).map(|_| AtomicI32::default()).collect(),
+        progress: (0..order.threads).map(|_| Apart::default()).collect(),
+        threads: (0..order.threads).map(|_| AtomicI32::default()).collect(),
     };
-    let exchange = shapes::Exchange::new(&common.order);
+    let exchange = shapes::Exchange::new(order);
     std::thread::scope(|scope| {
-        for index in 0..common.order.threads {
+        for index in 0..order.threads {
             let (common, exchange) = (&common, &exchange);
             scope.spawn(move || {
                 // SAFETY: gettid takes nothing and changes nothing.

@@ -5,13 +5,11 @@ use crate::probe::{self, Order, Ready, Shape};
 use anyhow::{Context, Result, ensure};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use stepper::{Mnemonic, Registers, Step, Tracee, in_object};
 
-/// Bytes in a block.
-const SIZE: usize = 64;
 /// Instructions in a turn, at most.
 const QUANTUM: u64 = 4;
 /// Turns that a pause lasts: a spinning allocator looks again soon, a waiting program has nothing
@@ -21,18 +19,6 @@ const PAUSE: [u64; 2] = [200, 16];
 const LOOK: u64 = 16;
 /// When to stop in any case.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// What to simulate, and how long.
-pub struct Plan {
-    /// The executable that is the probe.
-    pub probe: PathBuf,
-    /// Who frees what.
-    pub shape: Shape,
-    /// How many threads.
-    pub threads: usize,
-    /// Pairs of malloc and free that are counted; a third as many run before.
-    pub operations: u64,
-}
 
 /// What is counted in a run.
 #[derive(Default)]
@@ -75,13 +61,14 @@ impl Account {
     }
 }
 
-/// Runs a simulation of `library`; without one, of the C library.
-pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Account> {
-    let least = if plan.shape == Shape::Local { 1 } else { 2 };
-    ensure!((least..=4096).contains(&plan.threads), "{} threads", plan.threads);
+/// Has the executable `probe` run an order on `library`; without one, on the C library. So many
+/// pairs of malloc and free are counted; a third as many run before.
+pub fn run(probe: &Path, order: Order, operations: u64, library: Option<&Path>) -> Result<Account> {
+    let least = if order.shape == Shape::Local { 1 } else { 2 };
+    ensure!((least..=4096).contains(&order.threads), "{} threads", order.threads);
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
     let library = library.transpose()?;
-    let mut child = spawn(plan, library.as_deref())?;
+    let mut child = spawn(probe, order, library.as_deref())?;
     // If this fails the child's input ends, and so does the child.
     let ready = greeting(&mut child)?;
     let tracee = Tracee::attach(child, &ready.threads)?;
@@ -89,23 +76,21 @@ pub fn run(plan: &Plan, library: Option<&Path>) -> Result<Account> {
     let code = tracee.mappings()?;
     let is_its_own = |library| in_object(&code, library, ready.malloc);
     ensure!(library.as_deref().is_none_or(is_its_own), "malloc is another object's");
-    Simulation::new(tracee, ready, plan)?.run(plan)
+    Simulation::new(tracee, ready)?.run(operations)
 }
 
-fn spawn(plan: &Plan, library: Option<&Path>) -> Result<Child> {
-    let warm_up = (200_000 / plan.threads as u64).max(4_000);
-    let order = Order { shape: plan.shape, threads: plan.threads, size: SIZE, warm_up };
-    let mut command = Command::new(&plan.probe);
+fn spawn(probe: &Path, order: Order, library: Option<&Path>) -> Result<Child> {
+    let mut command = Command::new(probe);
     command.env_clear().env(probe::ORDER, serde_json::to_string(&order)?);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // Two libraries ask how many cores there are; they are told what they would make of one
     // for each thread.
-    command.env("MALLOC_CONF", format!("narenas:{}", 4 * plan.threads));
-    command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * plan.threads));
+    command.env("MALLOC_CONF", format!("narenas:{}", 4 * order.threads));
+    command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * order.threads));
     // Time goes on while threads stand still: nothing is given back by it.
     command.env("CAIRN_PURGE_DELAY", "1000000000s");
     command.envs(library.map(|library| ("LD_PRELOAD", library)));
-    command.spawn().with_context(|| format!("cannot start {}", plan.probe.display()))
+    command.spawn().with_context(|| format!("cannot start {}", probe.display()))
 }
 
 /// The probe's one line, which says that it is warm.
@@ -154,17 +139,17 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(tracee: Tracee, ready: Ready, plan: &Plan) -> Result<Simulation> {
+    fn new(tracee: Tracee, ready: Ready) -> Result<Simulation> {
         let core = |at| {
             let registers = tracee.registers(at)?;
             Ok(Core { registers, call: None, state: State::Running, last: 0 })
         };
-        let cores = (0..plan.threads).map(core).collect::<Result<_>>()?;
+        let cores = (0..ready.threads.len()).map(core).collect::<Result<_>>()?;
         let (directory, account) = Default::default();
         Ok(Simulation { cores, tracee, ready, directory, account, round: 0 })
     }
 
-    fn run(mut self, plan: &Plan) -> Result<Account> {
+    fn run(mut self, operations: u64) -> Result<Account> {
         let mut random = fastrand::Rng::with_seed(1);
         let start = Instant::now();
         // A thread may have been stopped inside a system call, which then begins again.
@@ -172,7 +157,7 @@ impl Simulation {
             let stepped = self.tracee.step(at, true)?;
             self.cores[at].arrive(stepped);
         }
-        for (operations, part) in [(plan.operations / 3, 0.4), (plan.operations, 1.0)] {
+        for (operations, part) in [(operations / 3, 0.4), (operations, 1.0)] {
             let end = start + LIMIT.mul_f64(part);
             let blocks = std::mem::take(&mut self.account.blocks);
             self.account = Account { blocks, ..Account::default() };
@@ -182,6 +167,8 @@ impl Simulation {
                 }
                 for at in 0..self.cores.len() {
                     if self.cores[at].state == State::Blocked {
+                        // The thread runs on this core, too.
+                        std::thread::yield_now();
                         let polled = self.tracee.poll(at)?;
                         self.cores[at].arrive(polled);
                     }
@@ -193,7 +180,6 @@ impl Simulation {
 
     fn round(&mut self, random: &mut fastrand::Rng) -> Result<()> {
         self.round += 1;
-        let mut idle = true;
         for at in 0..self.cores.len() {
             if matches!(self.cores[at].state, State::Asleep(until) if until <= self.round) {
                 self.cores[at].state = State::Running;
@@ -202,25 +188,10 @@ impl Simulation {
                 if self.cores[at].state != State::Running {
                     break;
                 }
-                idle = false;
                 self.step(at)?;
             }
         }
-        if idle {
-            self.skip_idle_rounds();
-        }
         Ok(())
-    }
-
-    fn skip_idle_rounds(&mut self) {
-        let ends = self.cores.iter().filter_map(|core| match core.state {
-            State::Asleep(until) => Some(until),
-            State::Running | State::Blocked => None,
-        });
-        match ends.min() {
-            Some(first) => self.round = self.round.max(first.saturating_sub(1)),
-            None => std::thread::sleep(Duration::from_micros(50)),
-        }
     }
 
     /// One instruction of one core.

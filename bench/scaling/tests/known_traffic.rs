@@ -2,22 +2,17 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use cairn_scaling::probe::Shape;
-use cairn_scaling::simulation::{self, Plan};
+use cairn_scaling::probe::{Order, Shape};
+use cairn_scaling::simulation;
 use nix::errno::Errno;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The counts; `None`, with the reason printed, where no child may be traced.
-fn simulate(
-    shape: Shape,
-    threads: usize,
-    operations: u64,
-    library: Option<&Path>,
-) -> Option<[f64; 6]> {
-    let probe = PathBuf::from(env!("CARGO_BIN_EXE_cairn-scaling"));
-    match simulation::run(&Plan { probe, shape, threads, operations }, library) {
+fn simulate(order: Order, operations: u64, library: Option<&Path>) -> Option<[f64; 6]> {
+    let probe = Path::new(env!("CARGO_BIN_EXE_cairn-scaling"));
+    match simulation::run(probe, order, operations, library) {
         Ok(account) => Some(account.figures()),
         Err(error) if error.downcast_ref() == Some(&Errno::EPERM) => {
             // Not `println!`, which the harness keeps to itself if the test passes.
@@ -45,7 +40,7 @@ fn traffic_is_as_known_beforehand() {
         (Shape::Pairs, 4, 1000, Some(&library), [ANY, [1.8, 2.2], [1.0, 1e9], [0.0, 0.99]]),
     ];
     for (shape, threads, operations, library, bounds) in table {
-        let Some(figures) = simulate(shape, threads, operations, library) else { return };
+        let Some(figures) = simulate(Order { shape, threads }, operations, library) else { return };
         let [instructions, locked, own, _, blocks, program] = figures;
         for (figure, [least, most]) in [own, blocks, program, locked].into_iter().zip(bounds) {
             assert!((least..=most).contains(&figure), "{}: {figures:?}", shape.name());

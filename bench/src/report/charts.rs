@@ -2,8 +2,8 @@
 
 use crate::evaluate::{Line, Mean, mean_of};
 use crate::result::{CaseResult, LabResult, SUBJECT};
-use crate::stats::rounded;
 use cairn_workloads::case::{Plot, Table};
+use programs::stats::rounded;
 use serde_json::{Value, json};
 
 /// The subject's is its alone; the others' are told apart with any colour vision as far as so many
@@ -105,7 +105,7 @@ const MARKS: [f64; 15] =
 fn curves(case: &CaseResult, plot: &Plot, result: &LabResult) -> Option<Chart> {
     let mut series = Vec::new();
     for (column, allocator) in result.allocators.iter().enumerate() {
-        let curve = case.cells.get(&allocator.name).and_then(|cell| cell.curves.get(&*plot.key));
+        let curve = case.cells.get(&allocator.name).and_then(|cell| cell.curves.get(&plot.key));
         // What has a place on the axes.
         let fits = |log: bool, value: f64| value.is_finite() && (!log || value > 0.0);
         let points: Vec<&[f64; 2]> = curve
@@ -130,7 +130,7 @@ fn curves(case: &CaseResult, plot: &Plot, result: &LabResult) -> Option<Chart> {
     let axis = |name: &str, log: bool| {
         json!({
             "type": if log { "log" } else { "value" }, "name": name, "nameLocation": "middle",
-            "nameGap": if name == &*plot.x { 28 } else { 46 }, "axisLabel": {"hideOverlap": true},
+            "nameGap": if name == plot.x { 28 } else { 46 }, "axisLabel": {"hideOverlap": true},
         })
     };
     let option = json!({
@@ -141,8 +141,8 @@ fn curves(case: &CaseResult, plot: &Plot, result: &LabResult) -> Option<Chart> {
         "yAxis": axis(&plot.y, plot.log.1),
         "series": series,
     });
-    let id = format!("{}-{}", &*plot.key, case.label().replace(' ', "-"));
-    let title = format!("{}: {} by {}", case.label(), &*plot.y, &*plot.x);
+    let id = format!("{}-{}", plot.key, case.label().replace(' ', "-"));
+    let title = format!("{}: {} by {}", case.label(), plot.y, plot.x);
     (!series.is_empty()).then(|| Chart::new(id, &title, &case.case.about, option))
 }
 

@@ -37,8 +37,7 @@ fn cell(text: String, median: Option<f64>, ratio_to_best: Option<f64>) -> Value 
 pub fn page(result: &LabResult) -> Result<String> {
     let lines = evaluate::lines(result);
     let charts = charts::all(result, &lines);
-    let has_rows = |table: &Table| lines.iter().any(|line| line.table == *table);
-    let tables: Vec<Table> = Table::ALL.into_iter().filter(has_rows).collect();
+    let tables = evaluate::tables(&lines);
     let options: serde_json::Map<_, _> =
         charts.iter().map(|chart| (chart.id.clone(), chart.option.clone())).collect();
     let cases = result.cases.iter().map(|case| (case.label(), case));

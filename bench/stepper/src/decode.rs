@@ -82,27 +82,18 @@ fn writes(used: &UsedMemory) -> bool {
 
 /// The value of the whole register that `register` is part of, or of a segment's base.
 fn value(registers: &Registers, register: Register) -> Option<u64> {
+    let r = registers;
+    // As instructions number them.
+    let general = [
+        r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12,
+        r.r13, r.r14, r.r15,
+    ];
     Some(match register.full_register() {
-        Register::RAX => registers.rax,
-        Register::RBX => registers.rbx,
-        Register::RCX => registers.rcx,
-        Register::RDX => registers.rdx,
-        Register::RSI => registers.rsi,
-        Register::RDI => registers.rdi,
-        Register::RBP => registers.rbp,
-        Register::RSP => registers.rsp,
-        Register::R8 => registers.r8,
-        Register::R9 => registers.r9,
-        Register::R10 => registers.r10,
-        Register::R11 => registers.r11,
-        Register::R12 => registers.r12,
-        Register::R13 => registers.r13,
-        Register::R14 => registers.r14,
-        Register::R15 => registers.r15,
-        Register::RIP => registers.rip,
-        Register::FS => registers.fs_base,
-        Register::GS => registers.gs_base,
+        Register::RIP => r.rip,
+        Register::FS => r.fs_base,
+        Register::GS => r.gs_base,
         Register::CS | Register::DS | Register::ES | Register::SS => 0,
+        whole if whole.is_gpr64() => general[whole.number()],
         _ => return None,
     })
 }

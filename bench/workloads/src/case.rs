@@ -1,47 +1,8 @@
 //! What a case is: a name, where it comes from, the rows and plots it fills.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::time::Duration;
-
-/// A constant of the source. Read back from a result it is leaked: a process reads a few
-/// results and ends.
-#[derive(Debug)]
-pub struct Fixed<T: ?Sized + 'static>(pub &'static T);
-
-impl<T: ?Sized> Clone for Fixed<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T: ?Sized> Copy for Fixed<T> {}
-
-/// Constant text.
-pub type Text = Fixed<str>;
-
-impl<T: ?Sized> Deref for Fixed<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        self.0
-    }
-}
-
-impl<T: ?Sized + Serialize> Serialize for Fixed<T> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de, T: ?Sized> Deserialize<'de> for Fixed<T>
-where
-    Box<T>: Deserialize<'de>,
-{
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Fixed(Box::leak(Box::<T>::deserialize(deserializer)?)))
-    }
-}
 
 /// Points of a plot: (x, y).
 pub type Curve = Vec<[f64; 2]>;
@@ -133,21 +94,21 @@ impl Group {
 }
 
 /// What the tables know about a workload or program.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Name on the command line; also the label of its rows unless they say otherwise.
-    pub name: Text,
+    pub name: String,
     /// Where it stands.
     pub group: Group,
     /// What it does and what that stands for, in a sentence or two.
-    pub about: Text,
+    pub about: String,
     /// Where it was described first; empty where it is the lab's own.
-    pub origin: Text,
+    pub origin: String,
     /// Rows of the tables that this case fills.
-    pub rows: Fixed<[Row]>,
+    pub rows: Vec<Row>,
     /// Curves worth drawing.
-    pub plots: Fixed<[Plot]>,
+    pub plots: Vec<Plot>,
     /// Share of the full size in a `--quick` run; 0 leaves it out.
     pub quick_scale: f64,
 }
@@ -172,68 +133,34 @@ impl Table {
 }
 
 /// One row of one table. Smaller values are better in every row.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// Added to the name of the case, for a case with several rows in one table.
-    pub suffix: Text,
+    #[serde(default)]
+    pub suffix: String,
     /// The table.
     pub table: Table,
     /// Key in [`Results::values`].
-    pub key: Text,
+    pub key: String,
     /// Unit shown beside the best value.
-    pub unit: Text,
+    pub unit: String,
     /// Key of the value it is divided by, one that is the same for all allocators.
-    pub per: Option<Text>,
+    pub per: Option<String>,
     /// Values below this count as this: keeps ratios finite where the best is near nothing.
+    #[serde(default)]
     pub floor: f64,
 }
 
-impl Row {
-    /// A time row in `unit`; the value's key is the unit.
-    pub const fn time(unit: &'static str) -> Row {
-        Row::new("", Table::Time, unit, unit)
-    }
-
-    /// Time of the whole, and the peak resident set.
-    pub const MS_PEAK: &'static [Row] = &[Row::time("ms"), Row::PEAK];
-
-    /// The row of the peak resident set.
-    pub const PEAK: Row = Row::new("", Table::Memory, "peak_mib", "MiB");
-
-    /// A row of any table.
-    pub const fn new(
-        suffix: &'static str,
-        table: Table,
-        key: &'static str,
-        unit: &'static str,
-    ) -> Row {
-        Row {
-            suffix: Fixed(suffix),
-            table,
-            key: Fixed(key),
-            unit: Fixed(unit),
-            per: None,
-            floor: 0.0,
-        }
-    }
-
-    /// The same, with values below `floor` taken as that.
-    pub const fn floor(mut self, floor: f64) -> Row {
-        self.floor = floor;
-        self
-    }
-}
-
 /// A curve to draw, one line per allocator.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plot {
     /// Key in [`Results::curves`].
-    pub key: Text,
+    pub key: String,
     /// What the x axis shows, with its unit.
-    pub x: Text,
+    pub x: String,
     /// What the y axis shows, with its unit.
-    pub y: Text,
+    pub y: String,
     /// Which axes are logarithmic.
     pub log: (bool, bool),
 }
@@ -286,32 +213,6 @@ pub struct Workload {
     pub case: Case,
     /// How it allocates.
     pub interface: Interface,
-}
-
-impl Case {
-    /// A case of the lab's own, without plots, full size in a quick run.
-    pub const fn new(
-        name: &'static str,
-        group: Group,
-        about: &'static str,
-        rows: &'static [Row],
-    ) -> Case {
-        Case {
-            name: Fixed(name),
-            group,
-            about: Fixed(about),
-            origin: Fixed(""),
-            rows: Fixed(rows),
-            plots: Fixed(&[]),
-            quick_scale: 1.0,
-        }
-    }
-
-    /// The same, at this share of its size in a quick run; 0 leaves it out there.
-    pub const fn quick(mut self, scale: f64) -> Case {
-        self.quick_scale = scale;
-        self
-    }
 }
 
 /// The JSON line that a workload process prints.

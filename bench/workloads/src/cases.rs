@@ -1,7 +1,7 @@
 //! Everything that runs inside `cairn-workload`: the code here, what the tables know of it in
 //! workloads.toml. The process that runs a workload does not read that: it would add to its memory.
 
-use crate::case::{Case, Interface, Results, Settings, Workload};
+use crate::case::{Case, Interface, Results, Row, Settings, Workload};
 use crate::footprint::{self, drift, free_only, idle, phases};
 use crate::latency;
 use crate::malloc::SMALL;
@@ -143,13 +143,22 @@ struct Set {
     shared: toml::Table,
 }
 
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    toml::from_str(include_str!("../workloads.toml"))
+        .unwrap_or_else(|error| panic!("workloads.toml: {error}"))
+});
+
+/// The row of this name.
+pub fn row(name: &str) -> Row {
+    let row = TABLE.rows.get(name).unwrap_or_else(|| panic!("workloads.toml: no rows {name}"));
+    row.clone().try_into().unwrap_or_else(|error| panic!("workloads.toml: {error} in {name}"))
+}
+
 /// All workloads, in the order of the tables.
 pub fn all() -> impl Iterator<Item = &'static Workload> {
     static ALL: LazyLock<Vec<Workload>> = LazyLock::new(|| {
-        let table: Table = toml::from_str(include_str!("../workloads.toml"))
-            .unwrap_or_else(|error| panic!("workloads.toml: {error}"));
-        let cases = table.set.iter().flat_map(|set| set.case.iter().map(move |case| (set, case)));
-        cases.map(|(set, case)| workload(&table, set, case)).collect()
+        let cases = TABLE.set.iter().flat_map(|set| set.case.iter().map(move |case| (set, case)));
+        cases.map(|(set, case)| workload(&TABLE, set, case)).collect()
     });
     ALL.iter()
 }
@@ -166,7 +175,7 @@ fn workload(table: &Table, set: &Set, case: &toml::Table) -> Workload {
     }
     let read = Value::Table(whole).try_into::<Case>();
     let case = read.unwrap_or_else(|error| panic!("workloads.toml: {error} in {case}"));
-    let Some((interface, _)) = code(&case.name) else { panic!("no code of {}", &*case.name) };
+    let Some((interface, _)) = code(&case.name) else { panic!("no code of {}", case.name) };
     Workload { case, interface }
 }
 
@@ -182,8 +191,8 @@ mod tests {
         let mut seen = HashSet::new();
         for workload in all() {
             let case = &workload.case;
-            assert!(seen.insert(&*case.name), "{} twice", &*case.name);
-            assert!(!case.rows.is_empty(), "{} has no rows", &*case.name);
+            assert!(seen.insert(case.name.clone()), "{} twice", case.name);
+            assert!(!case.rows.is_empty(), "{} has no rows", case.name);
             // It starts its executable again, which is not the workloads' here.
             if case.name.starts_with("idle-") {
                 continue;
@@ -194,12 +203,12 @@ mod tests {
                 let mut results = run(&settings);
                 crate::process::add_facts(&mut results.values);
                 for row in case.rows.iter() {
-                    let found = results.values.get(&*row.key).copied().unwrap_or(f64::NAN);
+                    let found = results.values.get(&row.key).copied().unwrap_or(f64::NAN);
                     let plausible = found > 0.0 || row.table != Table::Time && found.is_finite();
-                    assert!(plausible, "{} {} {found}", &*case.name, &*row.key);
+                    assert!(plausible, "{} {} {found}", case.name, row.key);
                 }
-                let drawn = |plot: &Plot| !results.curves[&*plot.key].is_empty();
-                assert!(case.plots.iter().all(drawn), "{}", &*case.name);
+                let drawn = |plot: &Plot| !results.curves[&plot.key].is_empty();
+                assert!(case.plots.iter().all(drawn), "{}", case.name);
             }
         }
         assert_eq!(seen.len(), names().count(), "code without a case");

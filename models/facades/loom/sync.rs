@@ -252,13 +252,6 @@ pub(crate) fn seen<T>(at: *const T) {
     place_at(at.addr(), 0).0.with(|_| ());
 }
 
-impl<T> Plain<*mut T> {
-    /// The upper 16 bits of the address.
-    pub(crate) fn upper_bits(&self) -> u16 {
-        (self.get().addr() >> 48) as u16
-    }
-}
-
 /// A plain memory cell, of a pointer or a number.
 #[repr(transparent)]
 pub(crate) struct Plain<T>(T);

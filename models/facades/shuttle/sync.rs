@@ -51,13 +51,6 @@ impl<T: Value> Deref for Atomic<T> {
     }
 }
 
-impl<T> Plain<*mut T> {
-    /// The upper 16 bits of the address.
-    pub(crate) fn upper_bits(&self) -> u16 {
-        (self.get().addr() >> 48) as u16
-    }
-}
-
 /// As the core's. Others may run before a write: links of blocks change under their eyes, if the
 /// blocks are not the writer's alone.
 #[repr(transparent)]

@@ -5,6 +5,7 @@ use super::Args;
 use super::trace::{self, Counts};
 use crate::library;
 use anyhow::{Context, Result, ensure};
+use programs::stats::median;
 use serde::Deserialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -217,10 +218,8 @@ fn mode(counts: &[Counts]) -> Option<(Counts, usize)> {
 }
 
 fn median_per_call(batches: &[Counts]) -> Option<f64> {
-    let mut totals: Vec<u64> = batches.iter().map(|counts| counts.instructions).collect();
-    totals.sort_unstable();
-    let median = *totals.get(totals.len() / 2)?;
-    Some(round(median as f64 / BATCH))
+    let totals: Vec<f64> = batches.iter().map(|counts| counts.instructions as f64).collect();
+    median(&totals).map(|median| round(median / BATCH))
 }
 
 /// To two digits, as the file has them.

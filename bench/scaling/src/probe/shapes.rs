@@ -1,6 +1,6 @@
 //! What the threads do.
 
-use super::{Apart, Block, Order, Shape, Slot, Worker};
+use super::{Apart, Block, Order, SIZE, Shape, Slot, Worker};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// Blocks that a thread keeps, or a ring has room for.
@@ -35,7 +35,7 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// What the order's shape does not use is empty: it would lie between the blocks.
-    pub(super) fn new(order: &Order) -> Exchange {
+    pub(super) fn new(order: Order) -> Exchange {
         let threads = order.threads;
         let of = |used: &[Shape], count| if used.contains(&order.shape) { count } else { 0 };
         let sets = of(&[Shape::Pairs, Shape::OneToAll, Shape::LarsonLike], 2 * threads);
@@ -51,36 +51,34 @@ impl Exchange {
 
 /// Runs a thread for ever.
 pub(super) fn work(worker: &mut Worker, exchange: &Exchange) -> ! {
-    let (me, size) = (worker.index, worker.common.order.size);
-    let first_half = me % 2 == 0;
+    let me = worker.index;
+    let first_half = me.is_multiple_of(2);
     match worker.common.order.shape {
-        Shape::Local => local(worker, size),
-        Shape::Pairs if first_half => produce(worker, &exchange.sets[me / 2].0, size),
+        Shape::Local => local(worker),
+        Shape::Pairs if first_half => produce(worker, &exchange.sets[me / 2].0),
         Shape::Pairs => consume(worker, &exchange.sets[me / 2].0),
-        Shape::AnyConsumer if first_half => fill(worker, &exchange.batches, size),
+        Shape::AnyConsumer if first_half => fill(worker, &exchange.batches),
         Shape::AnyConsumer => empty(worker, &exchange.batches),
-        Shape::Swap => swap(worker, &exchange.slots, size),
-        Shape::LarsonLike => replace(worker, exchange, size),
-        Shape::OneToAll if me == 0 => serve(worker, &exchange.sets, size),
+        Shape::Swap => swap(worker, &exchange.slots),
+        Shape::LarsonLike => replace(worker, exchange),
+        Shape::OneToAll if me == 0 => serve(worker, &exchange.sets),
         Shape::OneToAll => consume(worker, &exchange.sets[me].0[..1]),
     }
 }
 
-fn local(worker: &mut Worker, size: usize) -> ! {
+fn local(worker: &mut Worker) -> ! {
     let mut set: [Option<Block>; SET] = [const { None }; SET];
     loop {
         for slot in &mut set {
-            if let Some(block) = slot.replace(Block::new(size)) {
-                worker.free(block);
-            }
+            worker.free(slot.replace(Block::new(SIZE)));
         }
     }
 }
 
-fn produce(worker: &mut Worker, ring: &[[Slot; LANE]], size: usize) -> ! {
+fn produce(worker: &mut Worker, ring: &[[Slot; LANE]]) -> ! {
     loop {
         for slot in ring.as_flattened() {
-            let block = Block::new(size);
+            let block = Block::new(SIZE);
             while !slot.is_empty() {
                 worker.wait();
             }
@@ -96,9 +94,7 @@ fn consume(worker: &mut Worker, ring: &[[Slot; LANE]]) -> ! {
             while slot.is_empty() {
                 worker.wait();
             }
-            if let Some(block) = slot.take() {
-                worker.free(block);
-            }
+            worker.free(slot.take());
         }
     }
 }
@@ -119,11 +115,11 @@ fn claim<'a>(worker: &mut Worker, batches: &'a [Batch], from: u8) -> &'a Batch {
     }
 }
 
-fn fill(worker: &mut Worker, batches: &[Batch], size: usize) -> ! {
+fn fill(worker: &mut Worker, batches: &[Batch]) -> ! {
     loop {
         let batch = claim(worker, batches, EMPTY);
         for slot in &batch.slots.0 {
-            slot.put(Block::new(size));
+            slot.put(Block::new(SIZE));
             worker.count();
         }
         batch.state.0.store(FULL, Ordering::Release);
@@ -134,47 +130,41 @@ fn empty(worker: &mut Worker, batches: &[Batch]) -> ! {
     loop {
         let batch = claim(worker, batches, FULL);
         for slot in &batch.slots.0 {
-            if let Some(block) = slot.take() {
-                worker.free(block);
-            }
+            worker.free(slot.take());
         }
         batch.state.0.store(EMPTY, Ordering::Release);
     }
 }
 
-fn swap(worker: &mut Worker, slots: &[Apart<Slot>], size: usize) -> ! {
+fn swap(worker: &mut Worker, slots: &[Apart<Slot>]) -> ! {
     loop {
-        let block = Block::new(size);
+        let block = Block::new(SIZE);
         let slot = &slots[worker.random.usize(..slots.len())].0;
-        if let Some(block) = slot.swap(block) {
-            worker.free(block);
-        }
+        worker.free(slot.swap(block));
     }
 }
 
-fn replace(worker: &mut Worker, exchange: &Exchange, size: usize) -> ! {
+fn replace(worker: &mut Worker, exchange: &Exchange) -> ! {
     let mut mine = worker.index;
     loop {
         let set = exchange.sets[mine].0.as_flattened();
         for _ in 0..SET {
             let slot = &set[worker.random.usize(..SET)];
             let old = slot.take();
-            let fresh = worker.random.usize(size / 4..=size * 4);
+            let fresh = worker.random.usize(SIZE / 4..=SIZE * 4);
             slot.put(Block::new(fresh));
-            if let Some(block) = old {
-                worker.free(block);
-            }
+            worker.free(old);
         }
         let other = &exchange.boxes[worker.random.usize(..exchange.boxes.len())].0;
         mine = other.swap(mine, Ordering::AcqRel);
     }
 }
 
-fn serve(worker: &mut Worker, sets: &[Set], size: usize) -> ! {
+fn serve(worker: &mut Worker, sets: &[Set]) -> ! {
     loop {
         for set in &sets[1..worker.common.order.threads] {
             for slot in set.0[0].iter().filter(|slot| slot.is_empty()) {
-                slot.put(Block::new(size));
+                slot.put(Block::new(SIZE));
                 worker.count();
             }
         }

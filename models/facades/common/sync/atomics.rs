@@ -1,6 +1,7 @@
 //! What the models' atomics have in common: an atomic is its value, of the size that it has in
 //! production. Each model says what the operations do.
 
+use super::Plain;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering;
 
@@ -31,6 +32,13 @@ impl<T> Atomic<T> {
 #[track_caller]
 pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
     word.load(Ordering::Relaxed) == value
+}
+
+impl<T> Plain<*mut T> {
+    /// The upper 16 bits of the address.
+    pub(crate) fn upper_bits(&self) -> u16 {
+        (self.get().addr() >> 48) as u16
+    }
 }
 
 /// A value alone on its cache line.
