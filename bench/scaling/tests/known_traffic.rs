@@ -36,8 +36,9 @@ fn traffic_is_as_known_beforehand() {
     let table: [(Shape, usize, u64, Option<&Path>, Bounds); 3] = [
         (Shape::Local, 4, 100, None, [NONE, NONE, NONE, ANY]),
         (Shape::Local, 4, 150, Some(&library), [[0.0, 0.1], [0.0, 0.1], ANY, [0.0, 0.1]]),
-        // Each consumer reads its blocks and links them, but hands several back at once.
-        (Shape::Pairs, 4, 1000, Some(&library), [ANY, [1.8, 2.2], [1.0, 1e9], [0.0, 0.99]]),
+        // Each consumer reads its blocks and links them, but hands several back at once. The producer reads
+        // the link and clears it.
+        (Shape::Pairs, 4, 1000, Some(&library), [ANY, [2.8, 3.2], [1.0, 1e9], [0.0, 0.99]]),
     ];
     for (shape, threads, operations, library, bounds) in table {
         let Some(figures) = simulate(Order { shape, threads }, operations, library) else { return };

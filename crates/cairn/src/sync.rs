@@ -57,6 +57,22 @@ impl<T> Plain<*mut T> {
     }
 }
 
+/// Says that the caller reads what stands there, and then writes it: so the line comes once, to be written, where
+/// another processor has it. Processors that do not know the instruction take it for none.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn will_write<T>(at: *const T) {
+    // SAFETY: no effect but on caches, at any address.
+    unsafe {
+        core::arch::asm!("prefetchw [{0}]", in(reg) at, options(nostack, preserves_flags, readonly))
+    };
+}
+
+/// Says that the caller reads what stands there, and then writes it.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn will_write<T>(_: *const T) {}
+
 /// The caller alone may use what stands there now: a model reports it if that is not so.
 #[inline(always)]
 pub(crate) fn touched<T>(_: *const T) {}
