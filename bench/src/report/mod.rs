@@ -15,6 +15,7 @@ use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{bounded, ratio, show, title};
 use anyhow::{Context, Result};
 use cairn_workloads::case::{Group, Table};
+use flate2::read::GzDecoder;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value};
 use minijinja::{Environment, UndefinedBehavior, context};
@@ -22,6 +23,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const TEMPLATE: &str = include_str!("../../assets/report.html");
+const ECHARTS: &[u8] = include_bytes!("../../assets/echarts/echarts.min.js.gz");
 
 /// Ratios above this have the same colour.
 const DARKEST: f64 = 4.0;
@@ -58,7 +60,7 @@ pub fn page(result: &LabResult) -> Result<String> {
         result => embedded(result)?,
         options => embedded(&options)?,
         style => include_str!("../../assets/report.css"),
-        echarts => include_str!("../../assets/echarts/echarts.min.js"),
+        echarts => std::io::read_to_string(GzDecoder::new(ECHARTS))?,
         script => include_str!("../../assets/report.js"),
     };
     let mut environment = Environment::new();
