@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn the_yardstick_holds_whatever_the_table_says() {
-        assert!(table(14, 22.0).over_the_yardstick().is_empty());
-        assert_eq!(table(15, 22.5).over_the_yardstick().len(), 2);
+        assert!(table(15, 22.0).over_the_yardstick().is_empty());
+        assert_eq!(table(16, 22.5).over_the_yardstick().len(), 2);
         assert_eq!(Table::default().over_the_yardstick().len(), 4);
     }
 
