@@ -4,7 +4,7 @@
 //! Never: decides who may touch a block; that is the caller's word.
 //! Threads: whoever owns the blocks; holds nothing.
 //! Checked: the models follow every chain; `Span::check` walks the lists.
-//! Story: docs/design/remote-frees.md
+//! Story: docs/design/remote-frees.md, docs/design/fast-paths.md
 
 use crate::os;
 use crate::policy::salt;

@@ -13,9 +13,10 @@ use crate::pool;
 use crate::size_class::SizeClass;
 use crate::span::Span;
 
-/// Whether a block, which carries the mark of a free one, is in a list. Wrong answers: a block that another
-/// thread is moving from one list to another may be missed. None is found that is in use: that would take a thread
-/// that allocates a block, writes this one's address there, combined with the key, and both times.
+/// Whether a block, which carries the mark of a free one, is in a list. It may be missed while another thread moves it
+/// from one list to another. A block in use is not found: whoever frees it has been given it, and so sees all lists as
+/// they were without it, or later. Then only a program leads here that writes a link to it, combined with the key, into
+/// the first blocks that it takes off such a list, in both walks.
 pub(crate) fn is_free(block: *mut Block) -> bool {
     let Some((class, _)) = address_map::span_block(block.cast()) else { return false };
     // SAFETY: the start of a block.
