@@ -2,8 +2,8 @@
 
 use crate::Registers;
 use iced_x86::{
-    Code, Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess,
-    Register, UsedMemory,
+    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    UsedMemory,
 };
 
 /// No x86 instruction is longer.
@@ -36,11 +36,7 @@ pub struct Step {
 impl Step {
     /// Decodes the instruction at `address`.
     pub(crate) fn decode(bytes: &[u8], address: u64, factory: &mut InstructionInfoFactory) -> Step {
-        let mut instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
-        if instruction.mnemonic() == Mnemonic::Prefetchw {
-            // It takes the line, as an instruction does that writes there.
-            instruction.set_code(Code::Not_rm8);
-        }
+        let instruction = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE).decode();
         let mut memory = factory.info(&instruction).used_memory().to_vec();
         memory.retain(|used| !matches!(used.access(), OpAccess::None | OpAccess::NoMemAccess));
         let mnemonic = instruction.mnemonic();
@@ -132,7 +128,6 @@ mod tests {
         assert_eq!(accesses(&[0xc3]), [(0x9000, 8, false)], "ret");
         assert_eq!(accesses(&[0x48, 0x8d, 0x07]), [], "lea rax, [rdi]");
         assert_eq!(accesses(&[0x0f, 0x1f, 0x00]), [], "nop [rax]");
-        assert_eq!(accesses(&[0x0f, 0x0d, 0x0f]), [(0x5000, 1, true)], "prefetchw [rdi]");
     }
 
     #[test]

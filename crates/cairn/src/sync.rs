@@ -57,48 +57,6 @@ impl<T> Plain<*mut T> {
     }
 }
 
-/// Whether the processor has `prefetchw`: the first ones with 64 bits may not. Relaxed: it decides only how fast
-/// a line comes.
-#[cfg(target_arch = "x86_64")]
-static HAS_PREFETCHW: AtomicBool = AtomicBool::new(false);
-
-/// Asks the processor what it has; once, by the thread that makes the reservation.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn look_at_processor() {
-    const EXTENDED: u32 = 0x8000_0000;
-    #[allow(unused_unsafe, reason = "later compilers take it for safe")]
-    // SAFETY: every processor with 64 bits answers these.
-    let has = unsafe {
-        core::arch::x86_64::__cpuid(EXTENDED).eax > EXTENDED
-            && core::arch::x86_64::__cpuid(EXTENDED + 1).ecx >> 8 & 1 == 1
-    };
-    HAS_PREFETCHW.store(has, Ordering::Relaxed);
-}
-
-/// Asks the processor what it has.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn look_at_processor() {}
-
-/// Says that the caller reads what stands there, and then writes it: so the line comes once, to be written, where
-/// another processor has it.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-pub(crate) fn will_write<T>(at: *const T) {
-    if HAS_PREFETCHW.load(Ordering::Relaxed) {
-        // SAFETY: no effect but on caches, at any address; the processor has the instruction.
-        unsafe {
-            core::arch::asm!(
-                "prefetchw [{0}]", in(reg) at, options(nostack, preserves_flags, readonly),
-            );
-        }
-    }
-}
-
-/// Says that the caller reads what stands there, and then writes it.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-pub(crate) fn will_write<T>(_: *const T) {}
-
 /// The caller alone may use what stands there now: a model reports it if that is not so.
 #[inline(always)]
 pub(crate) fn touched<T>(_: *const T) {}

@@ -22,7 +22,6 @@ use crate::heap::Heap;
 use crate::os;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
-use crate::sync::will_write;
 use crate::{closed, search, thread};
 use core::ptr::null_mut;
 
@@ -173,7 +172,6 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
-    will_write(p);
     // SAFETY: it starts there.
     if unsafe { Block::is_marked(p.cast()) } {
         // SAFETY: the block is the caller's to free.

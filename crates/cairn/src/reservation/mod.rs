@@ -14,7 +14,7 @@ use crate::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
 };
 use crate::size_class::SLICE_SHIFT;
-use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle, look_at_processor};
+use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle};
 use crate::{block, os};
 
 const GIB: usize = 1 << 30;
@@ -157,7 +157,6 @@ fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
     }
     RESERVED.store(reserved, Ordering::Relaxed);
     block::set_key(random(10, usize::MAX));
-    look_at_processor();
     address_map::install(&Tables {
         base: front.wrapping_add(front_of(size)),
         slices,

@@ -54,7 +54,3 @@ pub(crate) const fn production<T: Copy>(production: T, _model: T) -> T {
 pub(crate) const fn model<T: Copy>(_production: T, model: T) -> T {
     model
 }
-
-/// Caches and processors are no model's business.
-pub(crate) fn look_at_processor() {}
-pub(crate) fn will_write<T>(_: *const T) {}
