@@ -7,9 +7,12 @@
 
 use crate::address_map::{self, OWNER_ABANDONED};
 use crate::block::Chain;
+use crate::heads::heads_from;
+use crate::live::came_home;
 use crate::os::Lock;
 use crate::size_class::{CLASS_COUNT, SizeClass};
-use crate::span::{Span, SpanList};
+use crate::span::Span;
+use crate::span_list::SpanList;
 use crate::sync::{AtomicUsize, Ordering};
 
 struct AbandonedSpans {
@@ -57,7 +60,7 @@ pub(crate) unsafe fn list_or_release(span: *mut Span) {
     // SAFETY: the caller owns the span; if it cannot be listed, nothing is in use any more.
     unsafe {
         if (*span).used() == 0 || !list(span) {
-            (*span).empty();
+            (*span).empty(Chain::EMPTY);
             (*span).release();
         }
     }
@@ -98,7 +101,7 @@ fn take(
     // SAFETY: it is in this list.
     unsafe { spans.remove(span) };
     abandoned.count.store(spans.len(), Ordering::Relaxed);
-    Some((span, pending))
+    Some((span, came_home(pending)))
 }
 
 /// Gives back the pages on which nothing lives in all these spans, once around.
@@ -146,9 +149,7 @@ pub(crate) fn settle_in_child() {
         let mut spans = abandoned.spans.lock();
         *spans = SpanList::EMPTY;
         let abandoned_ones = (OWNER_ABANDONED, class);
-        for (index, ..) in
-            address_map::heads_from(0).filter(|head| (head.1, head.2) == abandoned_ones)
-        {
+        for (index, ..) in heads_from(0).filter(|head| (head.1, head.2) == abandoned_ones) {
             // SAFETY: a span's slices are committed.
             if unsafe { address_map::remote_word(index) }.listed_live().is_some() {
                 // SAFETY: a listed span of this class, in no list any more; the lock is held.

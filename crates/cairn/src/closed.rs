@@ -9,19 +9,19 @@
 //! Story: docs/design/closed-heaps.md
 
 use crate::address_map;
-use crate::block::{Block, Caches};
+use crate::block::Block;
+use crate::caches::Caches;
 use crate::heap::Heap;
-use crate::pool;
+use crate::policy::HARDENED;
+use crate::pool::{self, partitions::NOBODY};
 use crate::remote::Generation;
 use crate::size_class::{self, SizeClass};
 use crate::span::Span;
+use crate::span_list::SpanList;
 use crate::sync::Ordering;
-use crate::{large, os, thread};
+use crate::{large, live, os, quarantine, thread};
 use core::marker::PhantomData;
 use core::ptr::null_mut;
-
-/// No thread has this number: nobody uses the heap.
-const NOBODY: usize = usize::MAX;
 
 /// A heap whose blocks are its own: they share no span and no cache with those of threads.
 ///
@@ -86,7 +86,7 @@ impl ClosedHeap {
         // SAFETY: this heap's, which is gone after this; nobody uses its blocks.
         unsafe {
             (*self.heap).user.store(NOBODY, Ordering::Relaxed);
-            (*self.heap).destroy_spans();
+            destroy_spans(self.heap);
             large::destroy(&(*self.heap).owned);
             pool::put_closed(self.heap);
         }
@@ -108,6 +108,14 @@ impl Drop for ClosedHeap {
 }
 
 impl Attached<'_> {
+    /// A closed heap in the hands of the calling thread.
+    ///
+    /// # Safety
+    /// Nobody else uses the heap meanwhile, and its user is the calling thread, or nobody.
+    pub(crate) unsafe fn to(heap: *mut Heap) -> Attached<'static> {
+        Attached { heap, _one: PhantomData }
+    }
+
     /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
     #[inline]
     pub fn allocate(&mut self, size: usize, align: usize) -> *mut u8 {
@@ -164,6 +172,9 @@ pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32) -> boo
         }
         let meant = generation_of(p, class, owner);
         if let Some(meant) = meant {
+            if HARDENED {
+                quarantine::zero(p.cast(), class);
+            }
             thread::send_closed(address_map::span_index(p, class), p.cast(), meant);
         }
         meant.is_some()
@@ -191,12 +202,12 @@ unsafe fn free_attached(
         if (*heap).user.load(Ordering::Relaxed) != (*mine).thread {
             return false;
         }
-        if !Caches::push(&raw mut (*heap).caches, class, block) {
-            let span: *mut Span =
-                address_map::descriptor(block.cast()).slot.load(Ordering::Relaxed).cast();
-            if (*span).push_local(block) {
-                (*heap).span_event(span);
-            }
+        if HARDENED && !live::take_back(block.cast()) {
+            os::fatal("free", block.cast(), live::FREED_TWICE);
+        }
+        let home = Caches::push(&raw mut (*heap).caches, class, block);
+        if !home.is_null() {
+            (*heap).take_home(class, home);
         }
     }
     true
@@ -209,4 +220,35 @@ pub(crate) fn generation_of(p: *const u8, class: SizeClass, owner: u32) -> Optio
     let generation = word.generation();
     // Only now, for a span that is destroyed loses its owner before its generation.
     (address_map::descriptor(p).owner.load(Ordering::Relaxed) == owner).then_some(generation)
+}
+
+/// Destroys all spans of a closed heap. Nothing of it can be used after that.
+///
+/// # Safety
+/// Nobody uses a block of it any more, or the heap.
+unsafe fn destroy_spans(heap: *mut Heap) {
+    // SAFETY: the heap's invariant 2 says where its spans are.
+    unsafe {
+        for class in SizeClass::all() {
+            destroy_from((*heap).active[class.index()]);
+            destroy_from((*heap).partial[class.index()].first());
+        }
+        destroy_from((*heap).full.first());
+        quarantine::forget(&raw mut (*heap).caches.quarantine, heap.cast());
+    }
+}
+
+/// Destroys a span and those after it in its list, if it is in one; null is fine.
+///
+/// # Safety
+/// They are the caller's; nobody uses a block of them.
+unsafe fn destroy_from(mut span: *mut Span) {
+    while !span.is_null() {
+        // SAFETY: the caller's; an active span has no next one.
+        unsafe {
+            let next = SpanList::after(span);
+            (*span).destroy();
+            span = next;
+        }
+    }
 }

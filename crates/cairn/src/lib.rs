@@ -83,27 +83,35 @@ mod abandoned;
 mod address_map;
 mod api;
 mod arena;
+mod caches;
 mod closed;
 mod crowd;
+mod fences;
+mod heads;
 mod heap;
+mod holes;
 mod large;
+mod live;
 mod os;
 mod outside;
 mod pool;
+mod quarantine;
 mod reservation;
 mod sampling;
 mod search;
 mod size_class;
 mod span;
+mod span_list;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
 
 pub use api::{
-    NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed,
-    allocate_zeroed_aligned, allocate_zeroed_or, bad_size, base, deallocate, deallocate_named,
-    has_class_of, may_have_size, reallocate, reallocate_aligned, usable_size,
+    NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_or, allocate_in,
+    allocate_or, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or, bad_size, base,
+    deallocate, deallocate_named, has_class_of, may_have_size, reallocate, reallocate_aligned,
+    usable_size,
 };
 
 pub use closed::{Attached, ClosedHeap};

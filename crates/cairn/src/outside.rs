@@ -9,6 +9,7 @@ use crate::address_map::{self, HEAP_SIZE};
 use crate::block::{LISTS, Lists};
 use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
 use crate::span::Span;
+use core::mem::offset_of;
 
 /// Where everything is. Offsets are in bytes. The layout of this struct only ever grows at its
 /// end; `version` changes when a field's meaning does.
@@ -63,10 +64,10 @@ pub static HEADER: Header = Header {
     slot_bytes: size_of::<address_map::Slot>() as u32,
     words_offset: address_map::WORDS_OFFSET as u32,
     heap_bytes: HEAP_SIZE as u32,
-    span_until_event_offset: Span::UNTIL_EVENT_OFFSET as u32,
-    span_used_after_event_offset: Span::USED_AFTER_EVENT_OFFSET as u32,
-    span_carved_offset: Span::CARVED_OFFSET as u32,
-    span_start_offset: Span::START_OFFSET as u32,
+    span_until_event_offset: offset_of!(Span, until_event) as u32,
+    span_used_after_event_offset: offset_of!(Span, used_after_event) as u32,
+    span_carved_offset: offset_of!(Span, carved) as u32,
+    span_start_offset: offset_of!(Span, start) as u32,
     slots_offset: address_map::SLOTS_OFFSET as u32,
     chunk_bytes: address_map::CHUNK_BYTES as u32,
     lists: &raw const LISTS.0,

@@ -2,15 +2,39 @@
 //! Idea: a constant in ordinary `if`s: both sides always compile, and the default build has no trace of it.
 //! Never: decides at run time.
 //! Threads: any; holds nothing.
-//! Checked: the unit tests of heaps and spans run in both builds.
+//! Checked: the unit tests run in both builds; tests/attacks.rs of the C layer.
 //! Story: docs/design/policy.md
 
 /// Whether this is the hardened build: `--features hardened`.
 pub(crate) const HARDENED: bool = cfg!(feature = "hardened");
+
+/// How many kinds of objects can be told apart: a block of one is no block of another one later.
+pub(crate) const PARTITIONS: usize = 16;
+
+/// What a constant is in the default build, and in the hardened one.
+pub(crate) const fn in_hardened<T: Copy>(default: T, hardened: T) -> T {
+    if HARDENED { hardened } else { default }
+}
 
 /// What a link is combined with beside the key where it stands at `place`. Hardened, that is the place: else two
 /// equal links show that they are, and one can be copied elsewhere.
 #[inline(always)]
 pub(crate) fn salt(place: usize) -> usize {
     if HARDENED { place.rotate_left(17) } else { 0 }
+}
+
+/// The signature of a link that stands at `place`. The rotation between the two products keeps a change of some
+/// bits from showing in those bits alone.
+#[inline(always)]
+pub(crate) fn signature(link: usize, place: usize, key: usize) -> usize {
+    let odd = key << 1 | 1;
+    let mixed = (link.rotate_left(24) ^ place ^ key.rotate_left(32)).wrapping_mul(odd);
+    (mixed.rotate_left(32) ^ key).wrapping_mul(odd)
+}
+
+/// A number out of which the argument cannot be read: the finalizer of splitmix64.
+pub(crate) fn mixed(number: u64) -> u64 {
+    let x = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
 }

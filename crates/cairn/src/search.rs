@@ -7,7 +7,8 @@
 //! Story: docs/design/fast-paths.md
 
 use crate::address_map;
-use crate::block::{Block, Caches, END};
+use crate::block::{Block, END};
+use crate::caches::Caches;
 use crate::heap::{Heap, is_block_of};
 use crate::pool;
 use crate::size_class::SizeClass;

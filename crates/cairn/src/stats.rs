@@ -8,14 +8,16 @@
 //! Story: docs/design/accounting.md
 
 use crate::address_map::{self, OWNER_LARGE};
-use crate::block::Caches;
+use crate::caches::Caches;
+use crate::heads::heads_from;
 use crate::heap::Heap;
+use crate::policy::HARDENED;
 use crate::pool;
 use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{arena, large, os, search};
+use crate::{arena, large, os, quarantine, search};
 
 /// Bytes, and those of them that have memory behind them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -149,8 +151,8 @@ impl Stats {
             stats.mapping_blocks += 1;
             last = mapping.address;
         }
-        let [_, _, sections, heaps] = reservation::metadata_extents();
-        for (at, bytes) in [sections, heaps] {
+        let [_, _, sections, live, heaps] = reservation::metadata_extents();
+        for (at, bytes) in [sections, live, heaps] {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }
         if resident {
@@ -167,7 +169,7 @@ impl Stats {
     }
 
     fn walk_slices(&mut self, eyes: &mut Eyes, end: usize) {
-        for (index, owner, class) in address_map::heads_from(0) {
+        for (index, owner, class) in heads_from(0) {
             if owner != OWNER_LARGE {
                 self.add_span(class, address_map::slot(index).cast(), index);
                 let bytes = class.span_slices() * SLICE_SIZE;
@@ -239,7 +241,13 @@ impl Stats {
 /// `this` is a heap that has been made.
 pub(crate) unsafe fn peek_cache(this: *const Heap, class: SizeClass) -> usize {
     // SAFETY: heaps are never unmapped.
-    search::each(class, unsafe { Caches::peek(&raw const (*this).caches, class) }).count()
+    let caches = unsafe { &raw const (*this).caches };
+    match HARDENED {
+        // SAFETY: as above.
+        true => unsafe { quarantine::peek(&raw const (*caches).quarantine, caches.cast(), class) },
+        // SAFETY: as above.
+        false => search::each(class, unsafe { Caches::peek(caches, class) }).count(),
+    }
 }
 
 /// Bytes of the pages of descriptors that have been written; a look at others finds the one page of zeros.

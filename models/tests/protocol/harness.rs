@@ -1,7 +1,7 @@
 //! How a model is run, and what many of them begin with.
 
 use crate::address_map::{self, OWNER_NONE};
-use crate::block::Block;
+use crate::block::{Block, Chain};
 use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::sync::{Loads, Ordering, Quiet};
@@ -153,7 +153,7 @@ pub(crate) unsafe fn give_up(span: *mut Span) {
             (*span).absorb((*span).collect());
         }
         if (*span).used() == 0 || !abandoned::list(span) {
-            (*span).empty();
+            (*span).empty(Chain::EMPTY);
             (*span).release();
         }
     }

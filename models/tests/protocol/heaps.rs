@@ -2,7 +2,8 @@
 //! Loom watches what the models of spans watch; the hints are numbers here.
 
 use crate::address_map::{self, slice_of};
-use crate::block::{Block, Caches};
+use crate::block::Block;
+use crate::caches::Caches;
 use crate::harness::{
     ALL, HINTS, Model, Sent, assert_released, check, finish, listable_span, spawn,
 };

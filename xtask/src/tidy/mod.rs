@@ -29,7 +29,7 @@ const LABELS: [&str; 6] = ["Owns:", "Idea:", "Never:", "Threads:", "Checked:", "
 /// Lines of code that are still held in the head.
 const CORE_CODE_LINES: usize = 7000;
 /// The rooms of the fast paths, and their lines of code; of `api`, `malloc` and `free`.
-const HOT: [&str; 5] = ["address_map", "block", "remote", "span", "heap"];
+const HOT: [&str; 6] = ["address_map", "block", "caches", "remote", "span", "heap"];
 const FAST_PATHS: &str = "crates/cairn/src/api/mod.rs";
 const HOT_CODE_LINES: usize = 2000;
 /// Lines of a file, tests apart.

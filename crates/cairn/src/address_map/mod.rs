@@ -7,6 +7,7 @@
 //! Checked: const assertions here; layout asserted in `init`.
 //! Story: docs/design/layout.md
 
+use crate::policy::{HARDENED, in_hardened};
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SLICE_SHIFT, SizeClass};
 use crate::sync::{Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds};
@@ -34,8 +35,10 @@ pub(crate) const CHUNK_SLICES: usize = 64;
 /// its first slot, and one of bitmaps for each of these.
 pub(crate) const SECTION_SLICES: usize = SECTION_CHUNKS * CHUNK_SLICES;
 const SECTION_CHUNKS: usize = 16;
+/// Bytes of a heap at most, without what the hardened build puts behind it.
+pub(crate) const HEAP_BYTES: usize = 4096;
 /// Bytes set aside for a heap; its address modulo 2^32 is its tag.
-pub(crate) const HEAP_SIZE: usize = 4096;
+pub(crate) const HEAP_SIZE: usize = in_hardened(HEAP_BYTES, 8 * HEAP_BYTES);
 
 pub(crate) const DESCRIPTOR_SHIFT: u32 = 5;
 
@@ -282,7 +285,9 @@ pub(crate) fn span_block(p: *const u8) -> Option<(SizeClass, u32)> {
     // SAFETY: what had an owner had a span. What is read of it does not change while the block is
     // in use; any address is taken, and `p` is in the reservation if there is an answer.
     let (class, offset) = unsafe { d.probe(p) };
-    (offset & class.layout().mask == 0).then_some((class, owner))
+    let is_start =
+        offset & class.layout().mask == 0 && (!HARDENED || offset < class.layout().end());
+    is_start.then_some((class, owner))
 }
 
 /// The first slice of the span of `class` that `p` points into: spans are aligned to their size.
@@ -410,27 +415,6 @@ pub(crate) fn set_owner(first: usize, count: usize, owner: u32) {
     for i in first..first + count {
         descriptor_at(i).owner.store(owner, Ordering::Relaxed);
     }
-}
-
-/// The first slices of the spans and large blocks there are, from slice `next` on: (index, owner, class); the
-/// class of a large block is 0, whose spans have one slice.
-pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    core::iter::from_fn(move || {
-        while next < described() {
-            let (index, d) = (next, descriptor_at(next));
-            let owner = d.owner.load(Ordering::Relaxed);
-            let class = d.class();
-            let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
-            if at_slot && owner != OWNER_NONE {
-                // On behind the whole span: if it was being made at a fork, its other slices may
-                // still say what was there before.
-                next += class.span_slices();
-                return Some((index, owner, class));
-            }
-            next += 1;
-        }
-        None
-    })
 }
 
 /// The end of the slices that have been described.

@@ -7,14 +7,24 @@
 
 use super::resize::stays;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
-use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
+use crate::live::{self, FREED_TWICE};
+use crate::policy::HARDENED;
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
 use crate::{large, os};
 
 /// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
 pub(super) fn span_block_size(p: *mut u8) -> Option<usize> {
-    address_map::span_block(p).map(|(class, _)| class.block_size())
+    live_block(p).map(|(class, _)| class.block_size())
+}
+
+/// The class of the span block that starts at `p`, any value at all, and its span's owner; None if none does, or,
+/// in the hardened build, if the program does not have it.
+#[inline(always)]
+pub(super) fn live_block(p: *const u8) -> Option<(SizeClass, u32)> {
+    // SAFETY: it points into a span.
+    address_map::span_block(p).filter(|_| !HARDENED || unsafe { live::is_live(p) })
 }
 
 pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
@@ -93,10 +103,9 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
         .wrapping_add(layout.slack as usize);
     let offset = p.addr().checked_sub(first.addr())?;
     let size = layout.size as usize;
-    Some((first.wrapping_add(offset / size * size), size))
+    let is_block = offset / size < usize::from(layout.blocks);
+    is_block.then(|| (first.wrapping_add(offset / size * size), size))
 }
-
-pub(super) const FREED_TWICE: &str = "the block is free: freed twice, or never allocated";
 
 /// Says that the block at `p` has not the size or alignment that it is freed with, and aborts.
 #[cold]

@@ -5,24 +5,30 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/design/fast-paths.md
 
+mod hardened;
 mod large;
 mod lookup;
+mod partition;
 mod resize;
 mod zeroed;
 
 use large::{allocate_large, cached_block, deallocate_large, new_block};
-use lookup::{FREED_TWICE, bad_pointer};
+use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
+pub use partition::{PARTITIONS, allocate_in};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
-use crate::block::{Block, Caches};
+use crate::block::Block;
+use crate::caches::Caches;
 use crate::heap::Heap;
+use crate::live::FREED_TWICE;
 use crate::os;
+use crate::policy::HARDENED;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
-use crate::{closed, search, thread};
+use crate::{closed, quarantine, search, thread};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -143,10 +149,13 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
         let caches = &raw mut (*heap).caches;
         match address_map::owned_block(p, Heap::tag(heap)) {
             Some(at) if (*caches).is_start(at.class, at.number) => {
+                if HARDENED {
+                    return hardened::deallocate_own(heap, at.class, p, call);
+                }
                 if Block::is_marked(p.cast()) {
                     return deallocate_marked(p, call);
                 }
-                if !Caches::push(caches, at.class, p.cast()) {
+                if !Caches::push(caches, at.class, p.cast()).is_null() {
                     let span: *mut Span = at.slot().cast();
                     if (*span).push_local(p.cast()) {
                         (*heap).span_event(span);
@@ -168,7 +177,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
 //     the rest           a large block, a mapping, or a bad pointer
 #[inline(never)]
 unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
-    let Some((class, owner)) = address_map::span_block(p) else {
+    let Some((class, owner)) = live_block(p) else {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
@@ -191,9 +200,12 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
     // which has no room and gathers nothing.
     unsafe {
-        if (is_abandoned || layout.size >= FOREIGN_MIN)
+        if HARDENED {
+            // Only the owner of a span may say in the table of live blocks what becomes of it.
+            quarantine::zero(p.cast(), class);
+        } else if (is_abandoned || layout.size >= FOREIGN_MIN)
             && (*heap).caches.left(class) > least
-            && Caches::push(&raw mut (*heap).caches, class, p.cast())
+            && Caches::push(&raw mut (*heap).caches, class, p.cast()).is_null()
         {
             return;
         }

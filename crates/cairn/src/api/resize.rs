@@ -6,9 +6,10 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/large-blocks.md
 
-use super::lookup::{FREED_TWICE, large_usable, span_block_size};
+use super::lookup::{large_usable, span_block_size};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
+use crate::live::FREED_TWICE;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
 use crate::{address_map, large, os, search};
 use core::ptr::null_mut;

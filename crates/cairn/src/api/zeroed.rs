@@ -6,7 +6,8 @@
 //! Story: docs/design/fast-paths.md
 
 use super::{NoMemory, Null, cached_block, new_block};
-use crate::block::{Block, Caches};
+use crate::block::Block;
+use crate::caches::Caches;
 use crate::heap::Heap;
 use crate::large;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};

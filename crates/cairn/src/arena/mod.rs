@@ -8,10 +8,12 @@
 
 mod bits;
 mod huge;
+mod kept;
 mod purge;
 mod runs;
 mod tree;
 
+pub(crate) use kept::{keep, kept_slices, settle_kept_in_child, take_kept};
 pub(crate) use purge::{in_debt, purge_all, tick};
 pub use purge::{purge_delay_ms, set_purge_delay_ms};
 
@@ -205,7 +207,9 @@ pub(crate) struct Counts {
 /// How many slices are what.
 pub(crate) fn counts() -> Counts {
     let arena = ARENA.lock();
-    Counts { clean: arena.free - arena.dirty, dirty: arena.dirty, purged: arena.purged }
+    let (clean, dirty, purged) = (arena.free - arena.dirty, arena.dirty, arena.purged);
+    drop(arena);
+    Counts { clean: clean + kept_slices(), dirty, purged }
 }
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.

@@ -14,13 +14,16 @@ mod upkeep;
 pub(crate) use sending::send_without_heap;
 pub(crate) use upkeep::{request_trim, set_besides};
 
-use crate::address_map::{self, HEAP_SIZE, OWNER_CLOSED};
-use crate::block::{Block, Caches, Chain, END};
+use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
+use crate::block::{Block, Chain, END};
+use crate::caches::Caches;
 use crate::crowd;
 use crate::large::{Large, Owned};
+use crate::policy::{PARTITIONS, in_hardened};
 use crate::sampling::Sampling;
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
-use crate::span::{Span, SpanList};
+use crate::span::Span;
+use crate::span_list::SpanList;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
 
 // Invariants
@@ -64,9 +67,9 @@ pub(crate) struct Heap {
     /// What the fast paths use; the rest is for the slow ones.
     pub(crate) caches: Caches,
     /// The spans that refills come from.
-    active: [*mut Span; CLASS_COUNT],
-    partial: [SpanList; CLASS_COUNT],
-    full: SpanList,
+    pub(crate) active: [*mut Span; CLASS_COUNT],
+    pub(crate) partial: [SpanList; CLASS_COUNT],
+    pub(crate) full: SpanList,
     full_slices: usize,
     /// Slices of full spans that it keeps at most: as many as it has had frees into.
     full_limit: usize,
@@ -101,6 +104,10 @@ pub(crate) struct Heap {
     pub(crate) is_shared: bool,
     /// `OWNER_CLOSED` in a closed heap, else 0.
     closed: u32,
+    /// In the hardened build, its thread's heaps for partitions, or null.
+    pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
+    /// The number of the partition that a closed heap serves, plus 1, or 0.
+    pub(crate) partition: u8,
     /// A closed heap's large blocks.
     pub(crate) owned: Owned,
     /// The number of the thread that has a closed heap attached.
@@ -111,7 +118,7 @@ pub(crate) struct Heap {
     pub(crate) epoch: u32,
 }
 
-const _: () = assert!(size_of::<Heap>() <= HEAP_SIZE - 64);
+const _: () = assert!(size_of::<Heap>() <= HEAP_BYTES - 64);
 
 impl Heap {
     /// A heap with nothing in it.

@@ -6,9 +6,13 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
-use crate::block::{Block, Chain, END, Limit};
+use crate::block::{Block, Chain};
+use crate::caches::Limit;
+use crate::policy::{HARDENED, in_hardened};
+use crate::quarantine::READY;
 use crate::size_class::SizeClass;
-use crate::span::{Carved, Span, SpanList};
+use crate::span::{Carved, Span};
+use crate::span_list::SpanList;
 use crate::sync::in_shuttle;
 use crate::{abandoned, arena, crowd, sampling};
 use core::ptr::null_mut;
@@ -21,7 +25,7 @@ const COLD_CARVES: u8 = 6;
 /// Then it carves this much, which makes the refills of a growing heap rare.
 const HOT_CARVE_BYTES: usize = 16384;
 /// Blocks that it carves at most.
-const CARVE_BLOCKS: usize = in_shuttle(64, 3);
+const CARVE_BLOCKS: usize = in_shuttle(in_hardened(64, READY as usize), 3);
 /// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
 const SHARED_REFILLS: u8 = 3;
 
@@ -70,7 +74,7 @@ impl Heap {
     /// Whether the next blocks of a class are to come from the shared heap.
     #[inline(always)]
     pub(crate) fn asks_shared(&self, class: SizeClass) -> bool {
-        self.carves[class.index()] < SHARED_REFILLS && crowd::in_use() > 1
+        !HARDENED && self.carves[class.index()] < SHARED_REFILLS && crowd::in_use() > 1
     }
 
     /// Counts that they do: how often they have.
@@ -83,6 +87,9 @@ impl Heap {
     fn begin(&mut self, class: SizeClass) {
         self.caches.check_end(class);
         self.slow_tick();
+        if HARDENED && self.has_too_many_full() {
+            self.drop_oldest_full();
+        }
         if self.ordinary & class.bit() == 0 {
             self.refilled |= class.bit();
             self.judge_quiet();
@@ -92,7 +99,7 @@ impl Heap {
 
     #[inline(always)]
     fn fill(&mut self, class: SizeClass, found: Found) -> *mut Block {
-        if self.ordinary & class.bit() == 0 {
+        if HARDENED || self.ordinary & class.bit() == 0 {
             return self.fill_carefully(class, found);
         }
         // SAFETY: the list is this heap's now, and not empty.
@@ -131,10 +138,16 @@ impl Heap {
         if self.sampling.is_on() {
             return self.fill_cut(class, list, limit);
         }
+        let (found, mut most) = (list.count, in_hardened(u32::MAX, READY));
         if freed && self.is_quiet() {
+            (most, limit) = (1, Limit::NOTHING);
+        }
+        if found > most {
             // SAFETY: the list is of the active span, which this heap owns.
-            unsafe { (*self.active[class.index()]).take_rest_back(&mut list) };
-            limit = Limit::NOTHING;
+            unsafe {
+                let rest = list.split(most);
+                (*self.active[class.index()]).take_back(rest, found - most);
+            }
         }
         // SAFETY: the list is this heap's now, and not empty.
         unsafe { self.caches.fill(class, list, limit) }
@@ -142,16 +155,10 @@ impl Heap {
 
     /// Fills the cache up to the next sample, or with that alone. The rest goes back.
     fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
-        let (most, is_sample) = self.sampling.cut(class, list.count as usize);
-        let mut last = list.head;
+        let count = list.count.min(in_hardened(u32::MAX, READY));
+        let (most, is_sample) = self.sampling.cut(class, count as usize);
         // SAFETY: the list is this heap's, and longer than that.
-        let rest = unsafe {
-            (1..most).for_each(|_| last = Block::next(last));
-            let rest = Block::next(last);
-            Block::set_next(last, END);
-            rest
-        };
-        list.count = most as u32;
+        let rest = unsafe { list.split(most as u32) };
         self.put_all_back(class, rest);
         let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
         // SAFETY: the list is this heap's, and not empty.
@@ -247,11 +254,16 @@ impl Heap {
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {
-        let Some(run) = arena::take_span(class.span_slices(), crowd::in_use()) else {
+        let slices = class.span_slices();
+        let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
+        let kept = if HARDENED { kept() } else { None };
+        let Some(run) = kept.or_else(|| arena::take_span(slices, crowd::in_use())) else {
             return Carved::NONE;
         };
         // SAFETY: the run is ours, taken just now in the class's length.
         let span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
+        // SAFETY: made just now.
+        unsafe { (*span).partition = self.partition };
         self.activate(class, span);
         self.carve(class)
     }

@@ -164,7 +164,7 @@ unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Opti
             unsafe {
                 // No reference is made: the links are the lock's until the span is out of the list.
                 abandoned::remove(span, Span::class_at(span));
-                (*span).empty();
+                (*span).empty(chain);
                 (*span).release();
             }
             None

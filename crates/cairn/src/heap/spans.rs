@@ -6,9 +6,10 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
-use crate::block::END;
+use crate::policy::HARDENED;
 use crate::size_class::SizeClass;
-use crate::span::{Span, SpanList};
+use crate::span::Span;
+use crate::span_list::SpanList;
 use crate::{abandoned, crowd, os};
 use core::ptr::null_mut;
 
@@ -36,7 +37,7 @@ impl Heap {
     }
 
     /// Parks the active span, if there is one.
-    pub(super) fn deactivate(&mut self, class: SizeClass) {
+    pub(crate) fn deactivate(&mut self, class: SizeClass) {
         let span = core::mem::replace(&mut self.active[class.index()], null_mut());
         if !span.is_null() {
             // SAFETY: this heap owns it, and it is in no list.
@@ -62,7 +63,8 @@ impl Heap {
                 (*span).set_full(WORTHWHILE.min(u32::from(class.layout().blocks) / 2));
                 self.full_slices += class.span_slices();
                 self.full.push_front(span);
-                if self.has_too_many_full() {
+                // Hardened, a refill begins with it: blocks on their way to a list are none of a span's that goes.
+                if !HARDENED && self.has_too_many_full() {
                     self.drop_oldest_full();
                 }
             }
@@ -70,8 +72,11 @@ impl Heap {
     }
 
     /// Takes the oldest span out of `full`, and abandons it if it is full still.
-    fn drop_oldest_full(&mut self) {
-        let span = self.full.last();
+    pub(super) fn drop_oldest_full(&mut self) {
+        let span = self.full_without_held(SpanList::last);
+        if span.is_null() {
+            return;
+        }
         // SAFETY: a member of `full`, which this heap owns until it is abandoned.
         unsafe {
             self.unlist(span);
@@ -82,6 +87,22 @@ impl Heap {
                 self.full_limit /= 4;
                 (*span).absorb((*span).collect());
                 self.park(span);
+            }
+        }
+    }
+
+    /// A full span that is to be abandoned, or null. In the hardened build the blocks of its class go home first:
+    /// only the owner of a span may say in the table of live blocks what becomes of them.
+    pub(super) fn full_without_held(&mut self, pick: fn(&SpanList) -> *mut Span) -> *mut Span {
+        loop {
+            let span = pick(&self.full);
+            // SAFETY: null, or a span that this heap owns.
+            let Some(class) = unsafe { span.as_ref() }.map(Span::class).filter(|_| HARDENED) else {
+                return span;
+            };
+            self.empty_cache(class);
+            if pick(&self.full) == span {
+                return span;
             }
         }
     }
@@ -137,7 +158,7 @@ impl Heap {
     /// Looks for frees of others in some of the full spans of a closed heap, in turn: they stay its own.
     #[cold]
     #[inline(never)]
-    pub(super) fn collect_full(&mut self, most: usize) {
+    pub(crate) fn collect_full(&mut self, most: usize) {
         if !self.is_closed() {
             return;
         }
@@ -154,21 +175,6 @@ impl Heap {
         }
     }
 
-    /// Destroys all spans of a closed heap. Nothing of it can be used after that.
-    ///
-    /// # Safety
-    /// Nobody uses a block of it any more.
-    pub(crate) unsafe fn destroy_spans(&mut self) {
-        // SAFETY: invariant 2 says where its spans are.
-        unsafe {
-            for class in SizeClass::all() {
-                destroy_from(self.active[class.index()]);
-                destroy_from(self.partial[class.index()].first());
-            }
-            destroy_from(self.full.first());
-        }
-    }
-
     /// A local free into `span` was the one before an event.
     ///
     /// # Safety
@@ -181,7 +187,7 @@ impl Heap {
             let class = (*span).class();
             if span == self.active[class.index()] {
                 // Without a cache it is one block that comes and goes.
-                if self.caches.first(class) != END {
+                if !self.caches.is_empty(class) {
                     self.release_active(class);
                 }
                 return;
@@ -214,7 +220,10 @@ impl Heap {
         if class.is_long() {
             self.release_active(class);
         }
-        self.slow_tick();
+        // Hardened, other blocks may be on their way to a span that an upkeep would abandon.
+        if !HARDENED {
+            self.slow_tick();
+        }
     }
 
     /// Releases the active span of a class whose spans become empty, if only the cache has blocks of
@@ -258,21 +267,6 @@ impl Heap {
                 self.sweep_next = SpanList::after(span);
             }
             self.partial[class.index()].remove(span);
-        }
-    }
-}
-
-/// Destroys a span and those after it in its list, if it is in one; null is fine.
-///
-/// # Safety
-/// They are the caller's; nobody uses a block of them.
-unsafe fn destroy_from(mut span: *mut Span) {
-    while !span.is_null() {
-        // SAFETY: the caller's; an active span has no next one.
-        unsafe {
-            let next = SpanList::after(span);
-            (*span).destroy();
-            span = next;
         }
     }
 }

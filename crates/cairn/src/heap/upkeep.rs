@@ -9,9 +9,10 @@ use super::{Heap, LOOK};
 use crate::address_map;
 use crate::block::{Block, Chain, END};
 use crate::size_class::SizeClass;
-use crate::span::{Span, SpanList};
+use crate::span::Span;
+use crate::span_list::SpanList;
 use crate::sync::{AtomicPtr, Ordering, in_shuttle};
-use crate::{arena, crowd, large, os};
+use crate::{arena, crowd, large, os, quarantine};
 use core::ptr::null_mut;
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
@@ -216,7 +217,7 @@ impl Heap {
 
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
     /// more until the class is refilled.
-    pub(super) fn empty_cache(&mut self, class: SizeClass) {
+    pub(crate) fn empty_cache(&mut self, class: SizeClass) {
         let list = self.caches.take_all(class);
         self.put_all_back(class, list);
     }
@@ -230,6 +231,23 @@ impl Heap {
                 self.put_back(class, list);
                 list = next;
             }
+        }
+    }
+
+    /// Frees a block that the hardened build has held for a while; some of these are slow ticks.
+    ///
+    /// # Safety
+    /// As for `put_back`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn take_home(&mut self, class: SizeClass, block: *mut Block) {
+        // SAFETY: the block is this heap's.
+        unsafe {
+            quarantine::expect_zero(block, class);
+            self.put_back(class, block);
+        }
+        if self.caches.quarantine.is_tick() {
+            self.slow_tick();
         }
     }
 
@@ -254,7 +272,7 @@ impl Heap {
 
     /// Collects what others have freed in the first `most` spans of `partial`; releases those that
     /// are empty, and abandons all if `leave`.
-    fn settle(&mut self, class: SizeClass, most: usize, leave: bool) {
+    pub(crate) fn settle(&mut self, class: SizeClass, most: usize, leave: bool) {
         let mut at = self.partial[class.index()].first();
         for _ in 0..most {
             if at.is_null() {
@@ -294,7 +312,7 @@ impl Heap {
 
     /// Abandons one span of the full list; false if there is none.
     fn abandon_one_full(&mut self) -> bool {
-        let span = self.full.first();
+        let span = self.full_without_held(SpanList::first);
         if !span.is_null() {
             // SAFETY: it is in that list, and owned by this heap.
             unsafe {

@@ -7,6 +7,7 @@
 
 use super::{Allocated, Large, allocate, free, mapping};
 use crate::address_map::{self, OWNER_LARGE};
+use crate::heads::heads_from;
 use crate::os::Lock;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::{from_ref, null_mut};
@@ -162,7 +163,7 @@ pub(super) fn settle_in_child() {
         return;
     }
     let runs = || {
-        let heads = address_map::heads_from(0).filter(|&(_, owner, _)| owner == OWNER_LARGE);
+        let heads = heads_from(0).filter(|&(_, owner, _)| owner == OWNER_LARGE);
         // SAFETY: a large block's slot.
         let large = heads.map(|(index, ..)| unsafe { &*address_map::slot(index).cast::<Large>() });
         large.filter_map(|large| {

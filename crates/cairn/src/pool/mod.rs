@@ -6,6 +6,7 @@
 //! Checked: thread churn, idle thread and fork tests.
 //! Story: docs/design/shared-heap.md, docs/design/fork.md
 
+pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;
 
@@ -15,7 +16,7 @@ use crate::heap::{Heap, set_besides};
 use crate::os::Lock;
 use crate::reservation;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
-use crate::{arena, crowd, large, os};
+use crate::{arena, crowd, large, os, quarantine};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -84,6 +85,8 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 /// The heap came from `take`, and the caller does not use it any more.
 pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: taken from here, and the caller is the last who uses it.
+    unsafe { partitions::put_all(heap) };
+    // SAFETY: as above.
     unsafe { (*heap).abandon_all() };
     let mut pool = POOL.lock();
     // SAFETY: as above.
@@ -225,6 +228,7 @@ pub(crate) fn bury() {
         unsafe {
             large::drop_cached(&(*heap).large_cache);
             large::set_free(&(*heap).owned);
+            quarantine::forget(&raw mut (*heap).caches.quarantine, heap.cast());
             let mut pool = POOL.lock();
             heap.write(Heap::EMPTY);
             (*heap).next = pool.free;

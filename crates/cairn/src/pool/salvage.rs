@@ -8,6 +8,7 @@
 
 use crate::abandoned;
 use crate::address_map::{self, OWNER_HEAP_MIN, OWNER_LARGE};
+use crate::heads::heads_from;
 use crate::os::Lock;
 use crate::pool;
 use crate::span::Span;
@@ -42,7 +43,7 @@ fn some(slices: usize) {
     let mut next = NEXT.lock();
     let from = *next;
     let end = from.saturating_add(slices);
-    for (index, owner, _) in address_map::heads_from(from).take_while(|head| head.0 < end) {
+    for (index, owner, _) in heads_from(from).take_while(|head| head.0 < end) {
         *next = index + 1;
         if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_owner(owner) {
             // SAFETY: the span's owner is not in this process; the lock makes this thread the only one
@@ -51,7 +52,7 @@ fn some(slices: usize) {
         }
     }
     // Beyond the last one that is in use there is nothing.
-    if address_map::heads_from(end.max(*next)).next().is_none() {
+    if heads_from(end.max(*next)).next().is_none() {
         *next = 0;
         if pool::has_dead() {
             pool::bury();

@@ -6,7 +6,8 @@
 //! Checked: the idle thread and late allocation tests.
 //! Story: docs/design/shared-heap.md
 
-use crate::block::{Block, Caches, Chain};
+use crate::block::{Block, Chain};
+use crate::caches::Caches;
 use crate::crowd::in_use;
 use crate::heap::Heap;
 use crate::os::{self, Lock};

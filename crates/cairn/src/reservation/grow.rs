@@ -10,7 +10,9 @@ use crate::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, committed, heap_address,
     slice_address, slice_limit,
 };
+use crate::live::{self, LIVE_BYTES};
 use crate::os;
+use crate::policy::HARDENED;
 use crate::size_class::{SLICE_SHIFT, SLICE_SIZE};
 use crate::sync::Ordering;
 use core::ptr::null_mut;
@@ -23,11 +25,11 @@ fn pages(start: *mut u8, from: usize, to: usize) -> (*mut u8, usize) {
 }
 
 /// The pages under the descriptors of slices `from..to`, the second part from the table's start on, and
-/// under their sections: (address, bytes), 0 for none.
-fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
+/// under their sections, and under what the table of live blocks has of them: (address, bytes), 0 for none.
+fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 4] {
     let slices = slice_limit();
     if slices == 0 {
-        return [(null_mut(), 0); 3];
+        return [(null_mut(), 0); 4];
     }
     let address_map::Tables { descriptors: table, sections, .. } = address_map::tables();
     let start = ((slice_address(0).addr() >> SLICE_SHIFT) + from) & (slices - 1);
@@ -41,7 +43,12 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 3] {
     [
         pages(table, bytes(start), bytes(end.min(slices))),
         beyond,
-        pages(sections, from / SECTION_SLICES * SECTION_BYTES, sections_end),
+        pages(sections, from.div_ceil(SECTION_SLICES) * SECTION_BYTES, sections_end),
+        if HARDENED {
+            pages(live::table(), from * LIVE_BYTES, to * LIVE_BYTES)
+        } else {
+            (table, 0)
+        },
     ]
 }
 
@@ -65,19 +72,35 @@ pub(crate) fn commit(count: usize) -> bool {
         };
     if done {
         address_map::set_committed(to);
+        seal_whole(metadata(from, to), to);
     }
     done
+}
+
+/// Hardened: seals the pages under metadata that is committed. The last one of each part is committed again
+/// with what follows, unless that is the end of all.
+fn seal_whole(parts: [(*mut u8, usize); 4], to: usize) {
+    let last = if to < slice_limit() { os::page_size() } else { 0 };
+    for (at, bytes) in parts {
+        if HARDENED && bytes > last {
+            os::seal(at, bytes - last);
+        }
+    }
 }
 
 /// Makes heap number `index` usable memory; its neighbours on the same page come with it.
 pub(crate) fn commit_heap(index: usize) -> bool {
     let pages = heap_address(index).map(|at| pages(at, 0, HEAP_SIZE));
-    pages.is_some_and(|(at, bytes)| os::commit(at, bytes))
+    let done = pages.is_some_and(|(at, bytes)| os::commit(at, bytes));
+    if HARDENED && done {
+        pages.into_iter().for_each(|(at, bytes)| os::seal(at, bytes));
+    }
+    done
 }
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
-pub(crate) fn metadata_extents() -> [(*mut u8, usize); 4] {
-    let [descriptors, beyond, sections] = metadata(0, committed());
+pub(crate) fn metadata_extents() -> [(*mut u8, usize); 5] {
+    let [descriptors, beyond, sections, live] = metadata(0, committed());
     let address_map::Tables { heaps, heap_limit, .. } = address_map::tables();
-    [descriptors, beyond, sections, pages(heaps, 0, heap_limit * HEAP_SIZE)]
+    [descriptors, beyond, sections, live, pages(heaps, 0, heap_limit * HEAP_SIZE)]
 }

@@ -13,6 +13,8 @@ pub(crate) use grow::{commit, commit_heap, metadata_extents};
 use crate::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
 };
+use crate::live::{self, LIVE_BYTES};
+use crate::policy::{HARDENED, in_hardened, mixed};
 use crate::size_class::SLICE_SHIFT;
 use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle};
 use crate::{block, os};
@@ -40,6 +42,7 @@ struct Layout {
     sections: usize,
     heaps: usize,
     heap_limit: usize,
+    live: usize,
     bytes: usize,
 }
 
@@ -48,13 +51,9 @@ fn random(nth: usize, below: usize) -> usize {
     if os::seed() == 0 {
         return 0;
     }
-    // The finalizer of splitmix64: no bit of the kernel's number, which serves others too, can be read
-    // off the result.
-    let mut x =
-        (os::seed() as u64).wrapping_add((nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (x ^ x >> 31) as usize % below
+    // No bit of the kernel's number, which serves others too, can be read off the result.
+    let steps = (nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed((os::seed() as u64).wrapping_add(steps)) as usize % below
 }
 
 /// How far in front of a reservation's slices the reservation begins.
@@ -81,8 +80,10 @@ fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
     let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
     let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
-    let heap_limit = (size >> 20).clamp(256, 65536);
-    Layout { sections, heaps, heap_limit, bytes: heaps + heap_limit * HEAP_SIZE }
+    let heap_limit = (size >> 20).clamp(in_hardened(256, 64), 65536);
+    let live = heaps + heap_limit * HEAP_SIZE;
+    let bytes = live + in_hardened(0, os::round_up(slices * LIVE_BYTES, PAGE));
+    Layout { sections, heaps, heap_limit, live, bytes }
 }
 
 /// Where the metadata of a reservation begins whose front is there, counted from it. No heap's address is a
@@ -91,7 +92,7 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
     let layout = layout_of(size);
     let place = random(1, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
     let heaps = front + place + layout.heaps;
-    let (multiple, end) = (heaps.next_multiple_of(4 * GIB), front + place + layout.bytes);
+    let (multiple, end) = (heaps.next_multiple_of(4 * GIB), front + place + layout.live);
     match end.checked_sub(multiple) {
         None | Some(0) => place,
         // All of them in front of it, or behind it.
@@ -104,7 +105,7 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
 #[cfg(test)]
 pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
     let layout = layout_of(size);
-    (metadata + layout.heaps, layout.bytes - layout.heaps)
+    (metadata + layout.heaps, layout.live - layout.heaps)
 }
 
 /// Makes the reservation. False if there is no address space for it.
@@ -157,6 +158,9 @@ fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
     }
     RESERVED.store(reserved, Ordering::Relaxed);
     block::set_key(random(10, usize::MAX));
+    if HARDENED {
+        live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
+    }
     address_map::install(&Tables {
         base: front.wrapping_add(front_of(size)),
         slices,

@@ -11,6 +11,7 @@ mod index;
 
 pub(crate) use index::SizeClass;
 
+use crate::policy::HARDENED;
 use crate::sync::in_shuttle;
 
 /// Bytes in a slice, the unit in which spans and large blocks take memory. Half of it doubles
@@ -49,7 +50,7 @@ pub(crate) struct ClassLayout {
     /// Slices in a span, a power of two; spans are aligned to their size.
     pub(crate) slices: u16,
     /// Unused bytes before the first block. They stand in front so that every address from
-    /// the first block to the span's end belongs to a block.
+    /// the first block to the span's end belongs to a block, or to a guard.
     pub(crate) slack: u32,
     /// Free blocks that a heap's cache takes in, in units of which a block has `CACHE_UNITS`: a program that
     /// replaces blocks at random would refill for every few.
@@ -69,14 +70,22 @@ impl ClassLayout {
         self.cache_limit / CACHE_UNITS as u32
     }
 
+    /// A number that is above `offset * inverse` of each block's start, and of no place behind the last block that
+    /// the mask admits.
+    #[inline(always)]
+    pub(crate) const fn end(&self) -> u64 {
+        (self.blocks as u64) << self.size.trailing_zeros()
+    }
+
     const fn new(size: usize) -> ClassLayout {
         let slices = match size {
             ..=1024 => 1,
             1025..=4096 => 4,
             _ => 32,
         };
-        let bytes = slices * SLICE_SIZE;
-        let blocks = bytes / size;
+        let [before, after] = guards(slices);
+        let bytes = slices * SLICE_SIZE - after;
+        let blocks = (bytes - before) / size;
         let shift = size.trailing_zeros();
         let odd = (size >> shift) as u64;
         // Newton's iteration doubles the correct low bits each time, from 3.
@@ -104,12 +113,27 @@ impl ClassLayout {
     }
 }
 
+/// Bytes that the hardened build guards in front of the blocks of a span of so many slices, and behind them. The
+/// latter are a multiple of all alignments that the span's blocks may have. Short spans have no guards: they would take
+/// a quarter of them.
+pub(crate) const fn guards(slices: usize) -> [usize; 2] {
+    match slices {
+        4 if HARDENED => [GUARD, GUARD],
+        32 if HARDENED => [GUARD, SLICE_SIZE],
+        _ => [0, 0],
+    }
+}
+
+/// Bytes of a guard: of most systems' pages. Where pages are larger there is none.
+const GUARD: usize = 4096;
+
 /// The classes, smallest first.
 pub(crate) static CLASSES: [ClassLayout; CLASS_COUNT] = classes().0;
 /// Their masks, apart: a free finds its own by one instruction, in its heap's copy.
 pub(crate) const MASKS: [u64; CLASS_COUNT] = classes().1;
 
-const fn class_size(class: usize) -> usize {
+/// Bytes in a block of class number `class`.
+pub(crate) const fn class_size(class: usize) -> usize {
     if class < 16 {
         (class + 1) * 16
     } else {
@@ -216,7 +240,7 @@ mod tests {
                 _ => 32,
             };
             assert_eq!(c.slices, slices);
-            assert!(c.slack < c.size);
+            assert!((c.slack as usize) < c.size as usize + guards(slices.into())[0]);
             let of = |c: &ClassLayout| (c.size, c.blocks, c.slices, c.slack, c.inverse, c.mask);
             assert_eq!(of(c), of(&made));
             assert_eq!((c.size as u64 >> c.size.trailing_zeros()).wrapping_mul(c.inverse), 1);
@@ -227,11 +251,11 @@ mod tests {
     fn classes_ascend_and_spans_hold_at_least_eight() {
         for (i, c) in CLASSES.iter().enumerate() {
             assert_eq!(c.size as usize, class_size(i));
-            assert!(c.blocks >= 8);
-            assert_eq!(
-                c.slack as usize + c.blocks as usize * c.size as usize,
-                c.slices as usize * SLICE_SIZE
-            );
+            assert!(c.blocks >= if HARDENED { 7 } else { 8 });
+            let [before, after] = guards(c.slices.into());
+            let blocks = c.blocks as usize * c.size as usize;
+            assert!(c.slack as usize >= before);
+            assert_eq!(c.slack as usize + blocks + after, c.slices as usize * SLICE_SIZE);
             assert!(i == 0 || CLASSES[i - 1].size < c.size);
         }
     }
@@ -240,12 +264,17 @@ mod tests {
     fn block_test_is_exact_over_whole_spans_and_beyond() {
         for c in &CLASSES {
             // As `Descriptor::probe` and its callers do with copies of the two.
-            let is_block = |offset: usize| (offset as u64).wrapping_mul(c.inverse) & c.mask == 0;
+            let is_block = |offset: usize| {
+                let number = (offset as u64).wrapping_mul(c.inverse);
+                number & c.mask == 0 && (!HARDENED || number < c.end())
+            };
             let bytes = c.slices as usize * SLICE_SIZE;
             let first = c.slack as usize;
             for at in 0..bytes {
                 let offset = at.wrapping_sub(first);
-                let is = at >= first && (at - first).is_multiple_of(c.size as usize);
+                let is = at >= first
+                    && (at - first).is_multiple_of(c.size as usize)
+                    && (at - first) / (c.size as usize) < c.blocks.into();
                 assert_eq!(is_block(offset), is, "size {} at {at}", c.size);
             }
             let mut x = 0x9e37_79b9_7f4a_7c15u64;

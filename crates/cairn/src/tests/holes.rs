@@ -96,7 +96,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
                     let misses = |p| unsafe { d.probe(p) }.1 & span.layout().mask;
                     assert!(live.iter().all(|&block| misses(block) == 0));
                 }
-                span.empty();
+                span.empty(Chain::EMPTY);
                 span.release();
             }
         }

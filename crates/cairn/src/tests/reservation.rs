@@ -94,7 +94,7 @@ fn tables_do_not_overlap() {
         // And not much besides.
         let sections = to.div_ceil(SECTION_SLICES) - from / SECTION_SLICES;
         let bytes = [(to - from) * 32, sections * address_map::SECTION_BYTES, 65_536 * HEAP_SIZE];
-        let [descriptors, beyond, sections, heaps] = extents.map(|(_, len)| len);
+        let [descriptors, beyond, sections, _, heaps] = extents.map(|(_, len)| len);
         for (len, bytes) in [descriptors + beyond, sections, heaps].into_iter().zip(bytes) {
             assert!((bytes..bytes + 2 * 4096).contains(&len), "{len} for {bytes}");
         }

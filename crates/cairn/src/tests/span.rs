@@ -8,7 +8,8 @@ use crate::block::{Block, Chain, END};
 use crate::policy::HARDENED;
 use crate::remote::Pushed;
 use crate::size_class::{SizeClass, class_of};
-use crate::span::{Carved, Span, SpanList};
+use crate::span::{Carved, Span};
+use crate::span_list::SpanList;
 use crate::sync::Ordering;
 use crate::{abandoned, thread};
 use core::ptr::null_mut;
@@ -67,6 +68,7 @@ fn owner(index: usize) -> u32 {
 }
 
 #[test]
+#[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn a_new_span_is_described_and_untouched() {
     alone(|| {
         for (size, slices, count) in [(1024, 1, 16), (3000, 4, 21), (60_000, 32, 8), (48, 1, 341)] {
@@ -194,6 +196,7 @@ fn a_full_span_has_an_event_after_some_frees() {
 }
 
 #[test]
+#[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
     alone(|| {
         let span = span_of(1024);
@@ -221,13 +224,14 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         assert!(!young.is_full());
         assert_counts(young, 15, 1, 0);
         // And of what comes back by a way that does not count, there is nothing left.
-        young.empty();
+        young.empty(Chain::EMPTY);
         assert_eq!((young.used(), young.has_local_free()), (0, false));
     });
 }
 
 /// Blocks come back through the word of the right span, wherever it stands in its chunk.
 #[test]
+#[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn every_span_has_a_word_of_its_own() {
     alone(|| {
         let spans: Vec<&mut Span> = (0..130).map(|_| span_of(1024)).collect();
@@ -324,6 +328,7 @@ fn a_list_of_spans_is_a_list() {
 }
 
 #[test]
+#[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn the_latest_abandoned_span_is_reclaimed() {
     alone(|| {
         let class = class_of(1024);

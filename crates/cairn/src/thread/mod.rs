@@ -10,6 +10,7 @@ mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::{Block, Chain};
+use crate::heads::heads_from;
 use crate::heap::{self, Heap};
 use crate::os::Lock;
 use crate::pool::{self, salvage, shared};
@@ -116,7 +117,12 @@ pub(crate) fn refill(class: SizeClass) -> *mut Block {
 #[cold]
 #[inline(never)]
 fn take_without_heap(class: SizeClass) -> *mut Block {
-    if start() { shared::take(class, 1).head } else { null_mut() }
+    let block = if start() { shared::take(class, 1).head } else { null_mut() };
+    if !block.is_null() {
+        // SAFETY: the caller's: a list of one.
+        unsafe { Block::unmark(block) };
+    }
+    block
 }
 
 /// Gives `block` back to the span at slice `span`, which the calling thread does not hold.
@@ -324,9 +330,11 @@ fn settle() {
     let own = if is_stand_in(own) { null_mut() } else { own };
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();
+    pool::partitions::settle_in_child();
+    arena::settle_kept_in_child();
     large::settle_in_child();
     arena::settle_in_child(|| {
-        let spans = address_map::heads_from(0).map(|(index, owner, class)| match owner {
+        let spans = heads_from(0).map(|(index, owner, class)| match owner {
             OWNER_LARGE => (index, large::slices_at(index)),
             _ => (index, class.span_slices()),
         });

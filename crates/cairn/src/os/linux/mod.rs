@@ -121,6 +121,64 @@ pub(crate) const fn purged_is_committed() -> bool {
     true
 }
 
+/// Makes pages inaccessible, and what is in them goes; false if the system cannot, or there are so many that it would
+/// take too many mappings. No memory and no mapping where the kernel has such pages (6.13).
+///
+/// # Safety
+/// The pages are the caller's, and nobody uses them.
+pub(crate) unsafe fn guard(at: *mut u8, size: usize) -> bool {
+    if !at.addr().is_multiple_of(page_size()) || !size.is_multiple_of(page_size()) {
+        return false;
+    }
+    if !NO_GUARD_PAGES.load(Ordering::Relaxed) {
+        // SAFETY: the caller's pages; errno's location is valid for the calling thread.
+        let install = || unsafe {
+            match libc::madvise(at.cast(), size, MADV_GUARD_INSTALL) {
+                0 => 0,
+                _ => *libc::__errno_location(),
+            }
+        };
+        match if fault::hit() { libc::ENOMEM } else { keeping_errno(install) } {
+            0 => return true,
+            libc::EINVAL => NO_GUARD_PAGES.store(true, Ordering::Relaxed),
+            _ => return false,
+        }
+    }
+    let few = PROTECTED.fetch_add(1, Ordering::Relaxed) < PROTECTED_MAX;
+    // SAFETY: the caller's, and in no use.
+    let is_done = few && unsafe { purge(at, size) } && protect(at, size, libc::PROT_NONE);
+    if !is_done {
+        PROTECTED.fetch_sub(1, Ordering::Relaxed);
+    }
+    is_done
+}
+
+/// Makes guarded pages accessible again; they read as zeros. False if the system refuses.
+pub(crate) fn unguard(at: *mut u8, size: usize) -> bool {
+    if !NO_GUARD_PAGES.load(Ordering::Relaxed) {
+        return (0..2).any(|_| advise(at, size, MADV_GUARD_REMOVE));
+    }
+    let is_done = commit(at, size);
+    PROTECTED.fetch_sub(usize::from(is_done), Ordering::Relaxed);
+    is_done
+}
+
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
+/// The kernel has no guard pages. Relaxed: who sees it late asks once more.
+static NO_GUARD_PAGES: AtomicBool = AtomicBool::new(false);
+/// Ranges that are mappings of their own for lack of them. Each may make two mappings more: a process may have
+/// 65,530.
+static PROTECTED: AtomicUsize = AtomicUsize::new(0);
+const PROTECTED_MAX: usize = 400;
+
+/// Keeps pages from being unmapped or given another protection, for ever, where the kernel can do that (6.10).
+pub(crate) fn seal(at: *mut u8, size: usize) {
+    const SYS_MSEAL: libc::c_long = 462;
+    // SAFETY: the caller's pages, which stay as they are.
+    done(|| unsafe { libc::syscall(SYS_MSEAL, at, size, 0) as i32 });
+}
+
 /// Asks the kernel not to back the range by huge pages of its own accord.
 pub(crate) fn keep_small_pages(at: *mut u8, size: usize) {
     advise(at, size, libc::MADV_NOHUGEPAGE);

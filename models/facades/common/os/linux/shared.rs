@@ -117,6 +117,16 @@ pub static HUGE_PAGES: () = ();
 
 pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
 
+pub(crate) unsafe fn guard(_: *mut u8, _: usize) -> bool {
+    false
+}
+
+pub(crate) fn unguard(_: *mut u8, _: usize) -> bool {
+    true
+}
+
+pub(crate) fn seal(_: *mut u8, _: usize) {}
+
 /// The same in each run: addresses are, then.
 pub(crate) fn seed() -> usize {
     0

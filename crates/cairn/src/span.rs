@@ -6,19 +6,15 @@
 //! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
 //! Story: docs/design/spans.md
 
-mod holes;
-mod list;
-
-pub(crate) use list::SpanList;
-
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain, END};
+use crate::live::came_home;
+use crate::policy::HARDENED;
 use crate::remote::RemoteWord;
-use crate::size_class::{ClassLayout, SizeClass};
+use crate::size_class::{ClassLayout, SLICE_SIZE, SizeClass};
 use crate::sync::touched;
-use crate::{arena, os};
-use core::{marker::PhantomPinned, ptr::null_mut};
-use holes::PIECES;
+use crate::{arena, fences, os, quarantine};
+use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
 
 // The blocks of a span, in address order:
 //
@@ -43,27 +39,29 @@ use holes::PIECES;
 #[repr(C, align(64))]
 pub(crate) struct Span {
     // Written by every free.
-    local_free: *mut Block,
+    pub(crate) local_free: *mut Block,
     /// Local frees until the next event.
-    until_event: u32,
+    pub(crate) until_event: u32,
     // Rarely written.
-    carved: u16,
-    hidden: u16,
+    pub(crate) carved: u16,
+    pub(crate) hidden: u16,
     // Constant.
-    start: *mut u8,
+    pub(crate) start: *mut u8,
     // Links in the heap's or the abandoned spans' list.
-    next: *mut Span,
-    prev: *mut Span,
+    pub(crate) next: *mut Span,
+    pub(crate) prev: *mut Span,
     /// Sixteenths of the span that have been given back, a bit each.
-    holes: u16,
+    pub(crate) holes: u16,
     /// Blocks in use when holes were last looked for.
-    used_at_sweep: u16,
+    pub(crate) used_at_sweep: u16,
     /// Blocks in use when that event comes.
-    used_after_event: i16,
+    pub(crate) used_after_event: i16,
     /// Constant, too.
     class: u8,
-    /// Untouched blocks are zero (1); in its heap's list of full spans (2).
+    /// Untouched blocks are zero (1); in its heap's list of full spans (2); it has guards (4, 8: `fences`).
     flags: u8,
+    /// The number of the partition that alone may use its slices, plus 1, or 0.
+    pub(crate) partition: u8,
     /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
 }
@@ -88,6 +86,9 @@ const NO_EVENT: i16 = -1;
 
 const ZERO: u8 = 1;
 const FULL: u8 = 2;
+
+/// Pieces of a span that can be given back one by one, if they are whole pages.
+pub(crate) const PIECES: usize = 16;
 
 const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
 
@@ -120,16 +121,24 @@ impl Span {
                 used_after_event: 0,
                 class: class.number() as u8,
                 flags: if zero { ZERO } else { 0 },
+                partition: 0,
                 _read: PhantomPinned,
             });
         }
         // SAFETY: the run is the caller's, and no block of it has been handed out.
         unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
+        if HARDENED {
+            // SAFETY: the run is the caller's; the span has been made just now.
+            unsafe { (*span).flags |= fences::put((*span).base(), c.slices.into()) };
+        }
         span
     }
 
     /// Says that no block is in use: all have come back by a way that does not count them.
-    pub(crate) fn empty(&mut self) {
+    ///
+    /// `last` are those with which the count has been reached, linked with all that were pending.
+    pub(crate) fn empty(&mut self, last: Chain) {
+        came_home(last);
         self.collect();
         self.local_free = END;
         self.set_used(0, 0);
@@ -141,7 +150,17 @@ impl Span {
         debug_assert_eq!(self.used(), 0);
         let (index, slices) = (self.index(), self.layout().slices as usize);
         address_map::set_owner(index, slices, OWNER_NONE);
-        arena::release(index, slices, true);
+        self.give_back(index, slices);
+    }
+
+    /// Gives its run back: to the arena, or to its partition. A run whose guards the system does not take away is in
+    /// no use any more.
+    fn give_back(&self, index: usize, slices: usize) {
+        match usize::from(self.partition).checked_sub(1) {
+            _ if HARDENED && !fences::remove(self.base(), slices, self.flags) => {}
+            Some(partition) if HARDENED => arena::keep(partition, index, slices),
+            _ => arena::release(index, slices, true),
+        }
     }
 
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
@@ -150,7 +169,7 @@ impl Span {
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);
         self.word().destroy();
-        arena::release(index, slices, true);
+        self.give_back(index, slices);
     }
 
     /// Takes back a block. True if an event is due.
@@ -178,20 +197,17 @@ impl Span {
         list
     }
 
-    /// Takes back all of a list but its first block, just handed out by this active span, unless
-    /// it has others.
+    /// Takes back a list of `count` blocks, just handed out by this active span.
     ///
     /// # Safety
     /// The blocks are of this span, and the caller's.
-    pub(crate) unsafe fn take_rest_back(&mut self, list: &mut Chain) {
+    pub(crate) unsafe fn take_back(&mut self, list: *mut Block, count: u32) {
         if self.local_free == END {
-            self.until_event = self.until_event.wrapping_sub(list.count - 1);
-            list.count = 1;
-            // SAFETY: the blocks are free, linked, and the caller's.
-            unsafe {
-                self.local_free = Block::next(list.head);
-                Block::set_next(list.head, END);
-            }
+            self.until_event = self.until_event.wrapping_sub(count);
+            self.local_free = list;
+        } else {
+            // SAFETY: as above.
+            unsafe { self.push_list(list) };
         }
     }
 
@@ -220,6 +236,12 @@ impl Span {
     fn link(&mut self, first: usize, count: usize) -> Chain {
         let size = self.layout().size as usize;
         let first = self.start.wrapping_add(first * size);
+        if HARDENED && self.flags & ZERO == 0 {
+            // SAFETY: untouched blocks are the owner's.
+            (0..count).for_each(|nth| unsafe {
+                quarantine::zero(first.wrapping_add(nth * size).cast(), self.class())
+            });
+        }
         let mut at = first;
         for _ in 1..count {
             let next = at.wrapping_add(size);
@@ -231,6 +253,20 @@ impl Span {
         unsafe { Block::set_next(at.cast(), END) };
         self.until_event += count as u32;
         Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
+    }
+
+    /// Bytes in a piece.
+    pub(crate) fn piece(&self) -> usize {
+        (self.layout().slices as usize * SLICE_SIZE / PIECES).max(os::page_size())
+    }
+
+    /// The numbers of the carved blocks that begin in a piece.
+    pub(crate) fn blocks_of(&self, piece: usize) -> Range<usize> {
+        let begun = |at: usize| {
+            let at = at.saturating_sub(self.layout().slack as usize);
+            at.div_ceil(self.layout().size as usize).min(usize::from(self.carved))
+        };
+        begun(piece * self.piece())..begun((piece + 1) * self.piece())
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here; only while
@@ -248,7 +284,7 @@ impl Span {
     /// Becomes the owner's by claim: the batch is all that is free.
     pub(crate) fn claim(&mut self, batch: Chain) {
         debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
-        self.absorb(batch);
+        self.absorb(came_home(batch));
     }
 
     /// Takes blocks back one by one from a list.
@@ -322,7 +358,7 @@ impl Span {
     /// Takes the blocks that others have freed.
     #[inline]
     pub(crate) fn collect(&self) -> Chain {
-        self.word().collect(self.base())
+        came_home(self.word().collect(self.base()))
     }
 
     /// Says in the descriptors that nobody owns this span. Before the word says so.
@@ -374,12 +410,6 @@ impl Span {
         touched(self);
         self.until_event.wrapping_add_signed(i32::from(self.used_after_event))
     }
-
-    /// Where the fields are that tools read.
-    pub(crate) const UNTIL_EVENT_OFFSET: usize = core::mem::offset_of!(Span, until_event);
-    pub(crate) const USED_AFTER_EVENT_OFFSET: usize = core::mem::offset_of!(Span, used_after_event);
-    pub(crate) const CARVED_OFFSET: usize = core::mem::offset_of!(Span, carved);
-    pub(crate) const START_OFFSET: usize = core::mem::offset_of!(Span, start);
 
     /// (used, carved) of a span that somebody else may be changing: for accounts.
     ///

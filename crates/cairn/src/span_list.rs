@@ -5,7 +5,7 @@
 //! Checked: the tests of spans compare with a plain deque.
 //! Story: docs/design/spans.md
 
-use super::Span;
+use crate::span::Span;
 use crate::sync::point;
 use core::ptr::null_mut;
 

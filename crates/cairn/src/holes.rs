@@ -6,30 +6,12 @@
 //! Checked: tests/holes.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use super::Span;
 use crate::block::{Block, END};
 use crate::os;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE};
-use core::ops::Range;
-
-/// Pieces of a span that can be given back one by one, if they are whole pages.
-pub(super) const PIECES: usize = 16;
+use crate::span::{PIECES, Span};
 
 impl Span {
-    /// Bytes in a piece.
-    pub(super) fn piece(&self) -> usize {
-        (self.layout().slices as usize * SLICE_SIZE / PIECES).max(os::page_size())
-    }
-
-    /// The numbers of the carved blocks that begin in a piece.
-    pub(super) fn blocks_of(&self, piece: usize) -> Range<usize> {
-        let begun = |at: usize| {
-            let at = at.saturating_sub(self.layout().slack as usize);
-            at.div_ceil(self.layout().size as usize).min(usize::from(self.carved))
-        };
-        begun(piece * self.piece())..begun((piece + 1) * self.piece())
-    }
-
     /// Gives back the pieces in which no block is in use. The free ones that begin there leave
     /// `local_free`, and come back by `carve`. Owner only; not for an active span.
     pub(crate) fn make_holes(&mut self) {

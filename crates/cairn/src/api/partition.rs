@@ -1,0 +1,72 @@
+//! Owns: allocation in partitions, which keep objects of one kind away from those of others.
+//! Idea: a thread has a closed heap for each partition that it needs.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: tests/partitions.rs
+//! Story: docs/design/policy.md
+
+use crate::closed::Attached;
+use crate::heap::Heap;
+use crate::policy::{self, HARDENED};
+use crate::pool::partitions::{NOBODY, put, take};
+use crate::thread;
+use core::mem::ManuallyDrop;
+use core::ptr::null_mut;
+
+/// How many partitions there are.
+pub const PARTITIONS: usize = policy::PARTITIONS;
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two, in a partition, a number that counts modulo
+/// `PARTITIONS`; null if there is no memory.
+///
+/// In the hardened build the memory of a block of up to 64 KiB belongs to its partition for ever: once it is freed, no
+/// other partition gets it, and no allocation without one. So an object of one type is not taken for one of another
+/// type that has come to its place. Frees are as always; a block that `reallocate` moves leaves its partition.
+/// The default build has no partitions. Any thread, at any time.
+///
+/// ```
+/// let block = cairn::allocate_in(3, 100, 16);
+/// assert!(!block.is_null());
+/// // SAFETY: nobody uses the block.
+/// unsafe { cairn::deallocate(block) };
+/// ```
+pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
+    if !HARDENED {
+        return super::allocate_aligned(size, align);
+    }
+    let partition = partition % PARTITIONS;
+    match thread::number() {
+        Some(number) => allocate_in_own(partition, number, size, align),
+        None => allocate_in_borrowed(partition, size, align),
+    }
+}
+
+fn allocate_in_own(partition: usize, number: usize, size: usize, align: usize) -> *mut u8 {
+    let mine = thread::heap();
+    // SAFETY: the calling thread's heap, which has a place for each partition.
+    unsafe {
+        let place = (&raw mut (*mine).partitions).cast::<*mut Heap>().add(partition);
+        if (*place).is_null() {
+            *place = take(partition, number);
+            if (*place).is_null() {
+                return null_mut();
+            }
+        }
+        ManuallyDrop::new(Attached::to(*place)).allocate(size, align)
+    }
+}
+
+/// A thread that has no heap, or none any more, has a partition's for this one block.
+#[cold]
+fn allocate_in_borrowed(partition: usize, size: usize, align: usize) -> *mut u8 {
+    let heap = if thread::start() { take(partition, NOBODY) } else { null_mut() };
+    if heap.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the calling thread's until it is put back.
+    unsafe {
+        let block = ManuallyDrop::new(Attached::to(heap)).allocate(size, align);
+        put(partition, heap);
+        block
+    }
+}

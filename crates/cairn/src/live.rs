@@ -1,0 +1,120 @@
+//! Owns: which blocks the program has, in the hardened build: a bit for each 16 bytes of the reservation.
+//! Idea: out of the program's reach, so that nothing that it writes makes a free block look like one in use.
+//! Never: is asked in the default build, which has no such table.
+//! Threads: whoever owns the block's span writes, and no other; any may ask about a block that it has. A word
+//!   belongs to one span alone.
+//! Checked: tests/quarantine.rs; the attacks of the C layer.
+//! Story: docs/design/policy.md
+
+use crate::address_map::slice_address;
+use crate::block::{Block, Chain, END};
+use crate::os;
+use crate::policy::HARDENED;
+use crate::size_class::{MIN_ALIGN, SLICE_SIZE};
+use crate::sync::{AtomicU32, Ordering, Plain};
+
+// Invariants
+//  1. The bit of a block's start is set exactly while the program has the block, as far as its span's owner
+//     knows: a free by another thread counts when the owner collects it.
+//  2. All other bits are 0.
+
+/// What it means if the program gives back what it does not have.
+pub(crate) const FREED_TWICE: &str = "the block is free: freed twice, or never allocated";
+
+/// log2 of the bytes that a word stands for.
+const WORD_SHIFT: u32 = 9;
+/// Bytes of the table for a slice.
+pub(crate) const LIVE_BYTES: usize = SLICE_SIZE / MIN_ALIGN / 8;
+
+const _: () = assert!(1 << WORD_SHIFT == MIN_ALIGN * u32::BITS as usize);
+
+/// Where the table would say it of address 0.
+struct Table(Plain<*const AtomicU32>);
+
+// SAFETY: written once, by the thread that makes the reservation, before there is a block.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table(Plain::new(core::ptr::null()));
+
+/// Says where the table begins, and where the first slice is; once, by the thread that makes the reservation.
+pub(crate) fn install(table: *mut u8, base: *mut u8) {
+    TABLE.0.set(table.wrapping_sub(base.addr() / SLICE_SIZE * LIVE_BYTES).cast());
+}
+
+/// The first slice's part of the table.
+pub(crate) fn table() -> *mut u8 {
+    let before = slice_address(0).addr() / SLICE_SIZE * LIVE_BYTES;
+    TABLE.0.get().wrapping_byte_add(before).cast_mut().cast()
+}
+
+/// The word of a block, and its bit there.
+#[inline(always)]
+unsafe fn place(p: *const u8) -> (&'static AtomicU32, u32) {
+    let word = TABLE.0.get().wrapping_byte_add(p.addr() >> WORD_SHIFT << 2);
+    // SAFETY: the table covers what is committed.
+    (unsafe { &*word }, (p.addr() / MIN_ALIGN) as u32)
+}
+
+/// The block goes to the program.
+///
+/// # Safety
+/// It is a free block of the caller's.
+#[inline(always)]
+pub(crate) unsafe fn hand_out(p: *const u8) {
+    // SAFETY: a block is in a committed slice. The owner alone writes: no atomic step is needed.
+    let (word, bit) = unsafe { place(p) };
+    debug_assert_eq!(word.load(Ordering::Relaxed) & 1u32.wrapping_shl(bit), 0);
+    word.store(word.load(Ordering::Relaxed) | 1u32.wrapping_shl(bit), Ordering::Relaxed);
+}
+
+/// The block comes from the program; false, and nothing is done, if the program does not have it.
+///
+/// # Safety
+/// It is a place in a span of the caller's.
+#[inline(always)]
+pub(crate) unsafe fn take_back(p: *const u8) -> bool {
+    // SAFETY: a span's slices are committed. The owner alone writes.
+    let (word, bit) = unsafe { place(p) };
+    let (old, bit) = (word.load(Ordering::Relaxed), 1u32.wrapping_shl(bit));
+    word.store(old & !bit, Ordering::Relaxed);
+    old & bit != 0
+}
+
+/// Whether the program has a block that starts at `p`.
+///
+/// # Safety
+/// `p` points into a span.
+#[inline(always)]
+pub(crate) unsafe fn is_live(p: *const u8) -> bool {
+    // SAFETY: a span's slices are committed.
+    let (word, bit) = unsafe { place(p) };
+    word.load(Ordering::Relaxed) & 1u32.wrapping_shl(bit) != 0
+}
+
+/// The program has no block in a run of slices.
+///
+/// # Safety
+/// The run is the caller's, and committed.
+pub(crate) unsafe fn forget(first: *const u8, slices: usize) {
+    // SAFETY: the table covers it.
+    unsafe {
+        let words = core::ptr::from_ref(place(first).0).cast_mut();
+        words.cast::<u8>().write_bytes(0, slices * LIVE_BYTES);
+    }
+}
+
+/// Blocks have come from the program by way of other threads; the same ones. Ends the process if one of them has
+/// come before.
+pub(crate) fn came_home(chain: Chain) -> Chain {
+    let mut at = if HARDENED && chain.count > 0 { chain.head } else { END };
+    while at != END {
+        // SAFETY: blocks of a span of the caller's, free and linked.
+        unsafe {
+            if !take_back(at.cast()) {
+                os::fatal("free", at.cast(), FREED_TWICE);
+            }
+            at = Block::next(at);
+        }
+    }
+    chain
+}

@@ -1,0 +1,351 @@
+//! Owns: what takes the place of a cache's lists in the hardened build: for each class a few blocks that are
+//!   ready, and a few that have just been freed.
+//! Idea: a freed block takes a place among the latter, at random, and whatever has stood there becomes ready. So
+//!   nobody knows which block comes next, none comes back at once, and no block carries a link.
+//! Never: is asked in the default build; hands out a block that somebody has written to since it was freed.
+//! Threads: the one whose caches they are; `peek` any.
+//! Checked: tests/quarantine.rs; the attacks of the C layer.
+//! Story: docs/design/policy.md
+
+use crate::address_map::{HEAP_BYTES, HEAP_SIZE};
+use crate::block::{Block, Chain, END, overwritten};
+use crate::policy::{HARDENED, mixed};
+use crate::size_class::{CLASS_COUNT, SizeClass, class_size};
+use crate::sync::Ordering;
+use crate::{live, os};
+use core::ptr::null_mut;
+use core::sync::atomic::compiler_fence;
+
+// Invariants
+//  1. `ready[..count]` and `held` are blocks of the class, of spans of the heap, or null in `held`. They count as used
+//     there. The program has none of them: their bits in `live` are 0.
+//  2. Their first `ZEROED_BYTES` are 0 unless somebody has written to them.
+//  3. `filled` has the bit of each class that may have some.
+
+/// Blocks that are ready, at most.
+pub(crate) const READY: u32 = 32;
+/// Freed blocks that wait, at most; a power of two.
+const HELD: usize = 32;
+/// Bytes of freed blocks of a class that wait, unless one block has more.
+const HELD_BYTES: usize = 8 << 10;
+/// Bytes at the head of a free block that are zero, and looked at when it is handed out. Twice of it costs what
+/// `malloc` and `free` of a KiB cost without.
+const ZEROED_BYTES: usize = 128;
+/// One in so many frees sends a block home, whatever room there is. A power of two.
+const HOME: u64 = 1 << 14;
+/// One in so many frees is a slow tick if it sends a block home. A smaller power of two.
+const TICK: u64 = 1 << 6;
+
+/// What a heap knows of its blocks; they stand behind the heap.
+#[repr(C)]
+pub(crate) struct Quarantine {
+    random: [u64; HARDENED as usize],
+    filled: [u64; HARDENED as usize],
+    count: [u32; CLASSES],
+    /// One less than the blocks of a class that wait.
+    held_masks: [u8; CLASSES],
+    /// Units of 16 bytes at the head of a block that are zero while it is free.
+    zeroed_units: [u8; CLASSES],
+}
+
+/// Classes that have some.
+const CLASSES: usize = if HARDENED { CLASS_COUNT } else { 0 };
+
+/// The blocks of one class.
+#[repr(C)]
+struct Kept {
+    ready: [*mut Block; READY as usize],
+    held: [*mut Block; HELD],
+}
+
+const _: () = assert!(!HARDENED || HEAP_BYTES + CLASS_COUNT * size_of::<Kept>() <= HEAP_SIZE);
+
+impl Quarantine {
+    /// No blocks.
+    pub(crate) const EMPTY: Quarantine = Quarantine {
+        random: [0; HARDENED as usize],
+        filled: [0; HARDENED as usize],
+        count: [0; CLASSES],
+        held_masks: held_masks(),
+        zeroed_units: zeroed_units(),
+    };
+
+    /// Whether the free that has just been answered with a block is one of those that are slow ticks.
+    pub(crate) fn is_tick(&self) -> bool {
+        self.random.iter().any(|random| random & (TICK - 1) == 0)
+    }
+
+    /// Whether none is ready.
+    pub(crate) fn is_empty(&self, class: SizeClass) -> bool {
+        self.count.get(class.index()).is_none_or(|&count| count == 0)
+    }
+}
+
+/// Where the blocks of a class stand.
+#[inline(always)]
+fn kept(heap: *mut u8, class: SizeClass) -> *mut Kept {
+    heap.wrapping_add(HEAP_BYTES).cast::<Kept>().wrapping_add(class.index())
+}
+
+/// The next number. Its upper bits are as good as random; the lowest n are all 0 once in 2^n calls.
+#[inline(always)]
+unsafe fn next_random(this: *mut Quarantine) -> u64 {
+    // SAFETY: the caller's.
+    unsafe {
+        let state = (&raw mut (*this).random).cast::<u64>();
+        *state = (*state).wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        *state
+    }
+}
+
+/// Whether a free block is zero throughout.
+#[inline(always)]
+pub(crate) fn zeroes_all_of(class: SizeClass) -> bool {
+    class.block_size() <= ZEROED_BYTES
+}
+
+/// Zeroes the head of a block that is being freed.
+///
+/// # Safety
+/// A block of at least that many bytes, the caller's: 16, 32, 48 or a multiple of 64, as `zeroed_bytes` says.
+#[inline(always)]
+unsafe fn zero_head(block: *mut Block, bytes: usize) {
+    let (mut at, end) = (block.cast::<u128>(), block.wrapping_byte_add(bytes).cast());
+    // SAFETY: inside the block, which is aligned to 16.
+    unsafe {
+        while at < end {
+            at.write(0);
+            at = at.add(1);
+            // Without this it becomes a call.
+            compiler_fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// Zeroes the head of a block of a class that is being freed.
+///
+/// # Safety
+/// The caller's.
+pub(crate) unsafe fn zero(block: *mut Block, class: SizeClass) {
+    // SAFETY: as above.
+    unsafe { zero_head(block, class.block_size().min(ZEROED_BYTES)) };
+}
+
+/// Whether the head of a free block is zero still.
+///
+/// # Safety
+/// As for `zero_head`.
+#[inline(always)]
+unsafe fn is_zero(block: *mut Block, bytes: usize) -> bool {
+    let (mut at, end) = (block.cast::<[u64; 2]>(), block.wrapping_byte_add(bytes).cast());
+    let mut sum = 0;
+    // SAFETY: as in `zero_head`.
+    unsafe {
+        while at < end {
+            let [a, b] = at.read();
+            sum |= a | b;
+            at = at.add(1);
+        }
+    }
+    sum == 0
+}
+
+/// Ends the process if somebody has written to the head of a free block of a class.
+///
+/// # Safety
+/// The caller's, and it carries no link.
+pub(crate) unsafe fn expect_zero(block: *mut Block, class: SizeClass) {
+    // SAFETY: the caller's.
+    if HARDENED && !unsafe { is_zero(block, class.block_size().min(ZEROED_BYTES)) } {
+        overwritten(block);
+    }
+}
+
+/// Takes a block that is ready; null if there is none.
+///
+/// # Safety
+/// The calling thread's heap, or a stand-in, which has none.
+#[inline(always)]
+pub(crate) unsafe fn pop(this: *mut Quarantine, heap: *mut u8, class: SizeClass) -> *mut Block {
+    // SAFETY: the thread's own; invariant 1.
+    unsafe {
+        let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
+        let Some(left) = (*count).checked_sub(1) else { return null_mut() };
+        *count = left;
+        let block = *(&raw mut (*kept(heap, class)).ready).cast::<*mut Block>().add(left as usize);
+        live::hand_out(block.cast());
+        if !is_zero(block, zeroed_bytes(this, class)) {
+            overwritten(block);
+        }
+        block
+    }
+}
+
+/// Takes in a freed block, and answers one that has to go home, or null. At most `most` are ready.
+///
+/// # Safety
+/// As for `Caches::push`; the program does not have the block any more, as `live` says.
+#[inline(always)]
+pub(crate) unsafe fn push(
+    this: *mut Quarantine,
+    heap: *mut u8,
+    class: SizeClass,
+    most: i32,
+    block: *mut Block,
+) -> *mut Block {
+    // SAFETY: the thread's own; invariant 1.
+    unsafe {
+        zero_head(block, zeroed_bytes(this, class));
+        let random = next_random(this);
+        let kept = kept(heap, class);
+        let place = (random >> 56) as usize & held_mask(this, class);
+        let held = (&raw mut (*kept).held).cast::<*mut Block>().add(place);
+        let old = core::mem::replace(&mut *held, block);
+        let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
+        if old.is_null() {
+            *(&raw mut (*this).filled).cast::<u64>() |= class.bit();
+            return old;
+        }
+        if *count as i32 >= most || random & (HOME - 1) == 0 {
+            return old;
+        }
+        *(&raw mut (*kept).ready).cast::<*mut Block>().add(*count as usize) = old;
+        *count += 1;
+        null_mut()
+    }
+}
+
+const fn held_masks() -> [u8; CLASSES] {
+    let (mut masks, mut class) = ([0; CLASSES], 0);
+    while class < CLASSES {
+        let fits = HELD_BYTES / class_size(class);
+        let count = if fits > HELD { HELD } else { fits };
+        masks[class] = if count > 1 { (1 << count.ilog2()) - 1 } else { 0 };
+        class += 1;
+    }
+    masks
+}
+
+const fn zeroed_units() -> [u8; CLASSES] {
+    let (mut units, mut class) = ([0; CLASSES], 0);
+    while class < CLASSES {
+        let size = class_size(class);
+        units[class] = (if size < ZEROED_BYTES { size } else { ZEROED_BYTES } / 16) as u8;
+        class += 1;
+    }
+    units
+}
+
+#[inline(always)]
+unsafe fn held_mask(this: *const Quarantine, class: SizeClass) -> usize {
+    // SAFETY: the caller's, or constant.
+    usize::from(unsafe { *(&raw const (*this).held_masks).cast::<u8>().add(class.index()) })
+}
+
+/// Bytes at the head of a block of a class that are zero while it is free.
+#[inline(always)]
+unsafe fn zeroed_bytes(this: *const Quarantine, class: SizeClass) -> usize {
+    // SAFETY: as above.
+    16 * usize::from(unsafe { *(&raw const (*this).zeroed_units).cast::<u8>().add(class.index()) })
+}
+
+/// Makes the blocks of a list ready, in a random order; none is.
+///
+/// # Safety
+/// The list is the caller's: at most `READY` free blocks of the class. So is the heap.
+pub(crate) unsafe fn fill(this: *mut Quarantine, heap: *mut u8, class: SizeClass, list: Chain) {
+    // SAFETY: the caller's own.
+    unsafe {
+        let state = (&raw mut (*this).random).cast::<u64>();
+        if *state == 0 {
+            *state = mixed(os::seed() as u64 ^ heap.addr() as u64 ^ os::now_ns() << 20) | 1;
+        }
+        *(&raw mut (*this).filled).cast::<u64>() |= class.bit();
+        let ready = (&raw mut (*kept(heap, class)).ready).cast::<*mut Block>();
+        let (mut at, mut count) = (list.head, 0);
+        while at != END && count < READY as usize {
+            let next = Block::next(at);
+            Block::unmark(at);
+            let place = (next_random(this) >> 32) as usize * (count + 1) >> 32;
+            *ready.add(count) = *ready.add(place);
+            *ready.add(place) = at;
+            (at, count) = (next, count + 1);
+        }
+        *(&raw mut (*this).count).cast::<u32>().add(class.index()) = count as u32;
+        debug_assert!(at == END && count == list.count as usize);
+    }
+}
+
+/// Takes all blocks of a class out, as a list.
+///
+/// # Safety
+/// The heap is the calling thread's.
+pub(crate) unsafe fn take_all(
+    this: *mut Quarantine,
+    heap: *mut u8,
+    class: SizeClass,
+) -> *mut Block {
+    let mut list = END;
+    // SAFETY: the caller's own.
+    unsafe {
+        let filled = (&raw mut (*this).filled).cast::<u64>();
+        if *filled & class.bit() == 0 {
+            return list;
+        }
+        *filled &= !class.bit();
+        let mask = held_mask(this, class);
+        let mut put = |block: *mut Block| {
+            expect_zero(block, class);
+            Block::set_next(block, list);
+            list = block;
+        };
+        let kept = kept(heap, class);
+        let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
+        let ready = (&raw mut (*kept).ready).cast::<*mut Block>();
+        (0..*count as usize).for_each(|nth| put(*ready.add(nth)));
+        *count = 0;
+        let held = (&raw mut (*kept).held).cast::<*mut Block>();
+        for nth in 0..=mask {
+            let block = core::mem::replace(&mut *held.add(nth), null_mut());
+            if !block.is_null() {
+                put(block);
+            }
+        }
+    }
+    list
+}
+
+/// Forgets all blocks: their spans are gone.
+///
+/// # Safety
+/// The heap is the caller's.
+pub(crate) unsafe fn forget(this: *mut Quarantine, heap: *mut u8) {
+    if !HARDENED {
+        return;
+    }
+    // SAFETY: the caller's own.
+    unsafe {
+        let filled = (&raw mut (*this).filled).cast::<u64>();
+        for class in SizeClass::all().filter(|class| *filled & class.bit() != 0) {
+            (&raw mut (*kept(heap, class)).held).write_bytes(0, 1);
+        }
+        this.cast::<Quarantine>().write(Quarantine { random: (*this).random, ..Quarantine::EMPTY });
+    }
+}
+
+/// How many blocks of a class there are, while the heap's thread may be at work.
+///
+/// # Safety
+/// The heap has been made.
+pub(crate) unsafe fn peek(this: *const Quarantine, heap: *const u8, class: SizeClass) -> usize {
+    // SAFETY: heaps are never unmapped. Volatile, and plain for the thread.
+    unsafe {
+        if (&raw const (*this).filled).cast::<u64>().read_volatile() & class.bit() == 0 {
+            return 0;
+        }
+        let count = (&raw const (*this).count).cast::<u32>().add(class.index()).read_volatile();
+        let held = (&raw const (*kept(heap.cast_mut(), class)).held).cast::<*mut Block>();
+        let waits = |nth: &usize| !held.add(*nth).read_volatile().is_null();
+        count as usize + (0..=held_mask(this, class)).filter(waits).count()
+    }
+}

@@ -1,0 +1,109 @@
+//! Partitions: in the hardened build, memory of one is never another's.
+#![cfg(feature = "hardened")]
+
+use super::alone::alone;
+use super::forks::child_does;
+use super::heaps::{blocks, free};
+use super::misuse::last_words;
+use crate::{PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate};
+use std::collections::HashSet;
+use std::thread;
+use std::vec::Vec;
+
+fn in_partition(partition: usize, size: usize, count: usize) -> Vec<*mut u8> {
+    let held: Vec<_> = (0..count).map(|_| allocate_in(partition, size, 16)).collect();
+    for block in &held {
+        // SAFETY: a live block.
+        unsafe { block.write_bytes(0xa5, size) };
+    }
+    held
+}
+
+fn addresses(blocks: &[*mut u8]) -> HashSet<usize> {
+    blocks.iter().map(|block| block.addr()).collect()
+}
+
+/// Slices under blocks.
+fn slices(blocks: &[*mut u8]) -> HashSet<usize> {
+    blocks.iter().map(|block| block.addr() >> 14).collect()
+}
+
+#[test]
+fn memory_of_a_partition_is_never_another_s() {
+    alone(|| {
+        for size in [16, 100, 1024, 4096, 20_000] {
+            let first = in_partition(1, size, 300);
+            let was = slices(&first);
+            first.into_iter().for_each(free);
+            purge();
+            let others: Vec<_> =
+                (2..PARTITIONS).flat_map(|of| in_partition(of, size, 100)).collect();
+            let plain = blocks(size, 600);
+            let large = blocks(1 << 20, 4);
+            assert!(slices(&others).is_disjoint(&was) && slices(&plain).is_disjoint(&was));
+            assert!(large.iter().all(|block| !was.contains(&(block.addr() >> 14))));
+            // Its own blocks come from there.
+            let again = in_partition(1, size, 300);
+            assert!(!slices(&again).is_disjoint(&was));
+            others.into_iter().chain(plain).chain(large).chain(again).for_each(free);
+            check();
+        }
+    });
+}
+
+#[test]
+fn what_a_thread_leaves_goes_to_the_next_one_of_the_partition() {
+    alone(|| {
+        let of_thread = |partition| {
+            let held = thread::spawn(move || {
+                let held = in_partition(partition, 64, 200);
+                held.iter().step_by(2).copied().for_each(free);
+                held.iter().map(|block| block.expose_provenance()).collect::<Vec<_>>()
+            });
+            let held = held.join().expect("a thread");
+            held.into_iter().map(core::ptr::with_exposed_provenance_mut).collect::<Vec<*mut u8>>()
+        };
+        let first = of_thread(3);
+        assert!(slices(&of_thread(4)).is_disjoint(&slices(&first)));
+        let again = of_thread(3);
+        assert!(!slices(&again).is_disjoint(&slices(&first)));
+        // What is in use is nobody's again, and can be freed here.
+        let live: Vec<_> = first.iter().skip(1).step_by(2).copied().collect();
+        let reused: Vec<_> = again.iter().copied().filter(|block| live.contains(block)).collect();
+        assert!(reused.is_empty());
+        live.iter().copied().for_each(free);
+        let said = last_words(|| free(live[3]));
+        assert!(said.contains("free"), "{said}");
+        check();
+    });
+}
+
+#[test]
+fn blocks_of_partitions_are_blocks_like_others() {
+    alone(|| {
+        for partition in 0..2 * PARTITIONS {
+            let mut block = allocate_in(partition, 100, 64);
+            assert!(block.addr().is_multiple_of(64));
+            // SAFETY: live blocks.
+            unsafe {
+                block.write_bytes(7, 100);
+                block = reallocate(block, 5000);
+                assert!((0..100).all(|at| block.add(at).read() == 7));
+            }
+            free(block);
+        }
+        let large = in_partition(5, 1 << 20, 2);
+        assert_eq!(addresses(&large).len(), 2);
+        assert!(child_does(|| {
+            large.iter().copied().for_each(free);
+            in_partition(5, 64, 100).into_iter().for_each(free);
+            in_partition(6, 64, 100).into_iter().for_each(free);
+            check();
+        }));
+        large.into_iter().for_each(free);
+        free(allocate(1));
+        purge();
+        assert_eq!(Stats::take().allocated(), 0);
+        assert!(allocate_in(1, usize::MAX - 100, 16).is_null());
+    });
+}

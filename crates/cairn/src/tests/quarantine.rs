@@ -1,0 +1,230 @@
+//! The hardened build: what becomes of a block between two uses, and what is noticed in between.
+#![cfg(feature = "hardened")]
+
+use super::alone::alone;
+use super::forks::child_does;
+use super::heaps::{Other, blocks, free};
+use super::misuse::last_words;
+use crate::block::Block;
+use crate::quarantine::READY;
+use crate::size_class::{SLICE_SIZE, SizeClass, guards};
+use crate::{ClosedHeap, address_map, allocate, allocate_zeroed, base, check, live, purge};
+use std::collections::HashSet;
+use std::vec::Vec;
+
+/// Overwrites what a free block may have carried.
+fn wipe(block: *mut u8) {
+    // SAFETY: none: that is what is tried.
+    unsafe { block.cast::<[u64; 2]>().write([0; 2]) };
+}
+
+fn is_noticed(says: &str, work: impl FnOnce()) {
+    let said = last_words(work);
+    assert!(said.starts_with("cairn: ") && said.contains(says), "{said:?}");
+}
+
+/// Whatever the program writes to a block that it has freed, a second free is one.
+#[test]
+fn freed_twice_is_certain() {
+    alone(|| {
+        for class in SizeClass::all() {
+            let held = blocks(class.block_size(), 100);
+            held.iter().copied().for_each(free);
+            for at in [0, 1, 50, 98, 99] {
+                is_noticed("freed", || {
+                    wipe(held[at]);
+                    free(held[at]);
+                });
+            }
+        }
+        check();
+    });
+}
+
+/// What other threads free comes by the owner before anybody gets it again.
+#[test]
+fn freed_twice_by_others_is_certain_when_the_owner_collects() {
+    alone(|| {
+        let (other, size) = (Other::new(), 600);
+        let held = other.allocates(size, 200);
+        is_noticed("free", || {
+            for block in held.iter().chain(&held) {
+                wipe(*block);
+                free(*block);
+            }
+            // The child has the other's heap, and salvages it.
+            purge();
+            (0..400).for_each(|_| assert!(!allocate(size).is_null()));
+        });
+        held.into_iter().for_each(free);
+        other.leaves();
+        check();
+    });
+}
+
+#[test]
+fn never_allocated_is_certain() {
+    alone(|| {
+        for size in [16, 1024, 3000, 64 << 10] {
+            let block = allocate(size);
+            let class = address_map::descriptor(block).class();
+            let span = address_map::slice_address(address_map::span_index(block, class));
+            let layout = class.layout();
+            let starts = (0..layout.blocks.into()).map(|nth: usize| nth * class.block_size());
+            for start in starts.map(|at| span.wrapping_add(layout.slack as usize + at)) {
+                // SAFETY: in a span.
+                if !unsafe { live::is_live(start) } {
+                    is_noticed("freed twice, or never allocated", || free(start));
+                    break;
+                }
+            }
+            free(block);
+        }
+    });
+}
+
+#[test]
+fn a_write_after_free_is_noticed_when_the_block_is_handed_out() {
+    alone(|| {
+        for size in [16, 64, 100, 1024, 5000] {
+            let held = blocks(size, 100);
+            held.iter().copied().step_by(2).for_each(free);
+            for place in [0, 8, 15] {
+                is_noticed("has written to it", || {
+                    // SAFETY: none: that is what is tried.
+                    unsafe { held[50].add(place).write(1) };
+                    (0..200).for_each(|_| assert!(!allocate(size).is_null()));
+                    blocks(size, 500).into_iter().for_each(free);
+                    (0..500).for_each(|_| assert!(!allocate(size).is_null()));
+                });
+            }
+        }
+        check();
+    });
+}
+
+/// Part of a link, or one from elsewhere.
+#[test]
+fn links_are_signed() {
+    alone(|| {
+        let held = blocks(64, 400);
+        held.iter().copied().for_each(free);
+        let all = || (0..600).for_each(|_| assert!(!allocate(64).is_null()));
+        let linked = |block: &&*mut u8| {
+            // SAFETY: a block of the process's, free.
+            unsafe { Block::is_marked(block.cast()) }
+        };
+        let [one, two] = [0, 1].map(|nth| *held.iter().filter(linked).nth(nth).expect("linked"));
+        is_noticed("has written to it", || {
+            // SAFETY: none: that is what is tried.
+            unsafe { one.add(8).write(one.add(8).read() ^ 0x40) };
+            all();
+        });
+        is_noticed("has written to it", || {
+            // SAFETY: none: that is what is tried.
+            unsafe { one.copy_from(two, 16) };
+            all();
+        });
+        check();
+    });
+}
+
+#[test]
+fn blocks_come_back_late_and_in_no_order() {
+    alone(|| {
+        let mut seen = HashSet::new();
+        let (mut at_once, mut next) = (0, Vec::new());
+        let held = blocks(64, 3 * READY as usize);
+        for _ in 0..200 {
+            let block = allocate(64);
+            free(block);
+            let again = allocate(64);
+            at_once += usize::from(again == block);
+            seen.insert(again.addr());
+            next.push(again);
+            free(next.swap_remove(next.len() / 2));
+        }
+        assert!(at_once < 20 && seen.len() > 20, "{at_once} {}", seen.len());
+        let ascending = held.windows(2).filter(|pair| pair[0] < pair[1]).count();
+        assert!((READY as usize..2 * READY as usize).contains(&ascending), "{ascending}");
+        held.into_iter().for_each(free);
+        check();
+    });
+}
+
+/// Zero to the program, too, in the way of `calloc` as in another.
+#[test]
+fn what_was_there_is_gone() {
+    alone(|| {
+        for size in [16, 100, 128] {
+            let dirty = || {
+                let held = blocks(size, 300);
+                // SAFETY: live blocks.
+                held.iter().for_each(|block| unsafe { block.write_bytes(0xa5, size) });
+                held.into_iter().for_each(free);
+            };
+            dirty();
+            let zero = |block: *mut u8| {
+                // SAFETY: a live block.
+                (0..size).all(|at| unsafe { block.add(at).read() } == 0)
+            };
+            assert!((0..300).all(|_| zero(allocate(size))));
+            dirty();
+            assert!((0..300).all(|_| zero(allocate_zeroed(size))));
+        }
+    });
+}
+
+#[test]
+fn long_spans_end_in_guards() {
+    alone(|| {
+        for size in [2000, 20_000] {
+            let block = allocate(size);
+            let class = address_map::descriptor(block).class();
+            let slices = class.span_slices();
+            let span = address_map::slice_address(address_map::span_index(block, class));
+            let [before, after] = guards(slices);
+            let behind = span.wrapping_add(slices * SLICE_SIZE - after);
+            for place in [span, span.wrapping_add(before - 1), behind] {
+                assert!(!child_does(|| {
+                    // SAFETY: none: that is what is tried.
+                    unsafe { place.write_volatile(1) };
+                }));
+                assert_eq!(base(place), None);
+                is_noticed("", || free(place));
+            }
+            assert!(child_does(|| {
+                // SAFETY: a live block.
+                unsafe { block.write_bytes(1, size) };
+                free(block);
+                purge();
+                // What was guarded can be used.
+                let all = blocks(1 << 20, 20);
+                // SAFETY: live blocks.
+                all.iter().for_each(|block| unsafe { block.write_bytes(1, 1 << 20) });
+            }));
+            free(block);
+        }
+    });
+}
+
+#[test]
+fn closed_heaps_have_it_too() {
+    alone(|| {
+        let mut heap = ClosedHeap::new().expect("memory");
+        let held: Vec<_> = (0..200).map(|_| heap.attach().allocate(64, 16)).collect();
+        let here = heap.attach();
+        held.iter().copied().for_each(free);
+        is_noticed("freed twice", || {
+            wipe(held[3]);
+            free(held[3]);
+        });
+        drop(here);
+        // SAFETY: nobody uses its blocks.
+        unsafe { heap.destroy() };
+        let mut again = ClosedHeap::new().expect("memory");
+        let more: HashSet<_> = (0..200).map(|_| again.attach().allocate(64, 16)).collect();
+        assert_eq!(more.len(), 200);
+        check();
+    });
+}
