@@ -14,7 +14,7 @@ const HARMLESS: &str = "harmless";
 const SUCCEEDS: &str = "succeeds";
 
 /// Each attack, and its end with the default build.
-const ATTACKS: [(&str, &str); 27] = [
+const ATTACKS: [(&str, &str); 34] = [
     ("link_to_a_place", STOPPED),
     ("link_of_another_block", STOPPED),
     ("link_in_part", STOPPED),
@@ -42,6 +42,13 @@ const ATTACKS: [(&str, &str); 27] = [
     ("guess_of_the_next_block", SUCCEEDS),
     ("overflow_into_metadata", STOPPED),
     ("free_in_a_forked_child", HARMLESS),
+    ("double_free_of_a_wiped_block", SUCCEEDS),
+    ("double_free_of_a_wiped_block_by_two_threads", SUCCEEDS),
+    ("write_to_the_head_of_a_free_block", SUCCEEDS),
+    ("overflow_among_larger_blocks", SUCCEEDS),
+    ("order_of_reuse", SUCCEEDS),
+    ("type_by_reuse_among_tokens", SUCCEEDS),
+    ("free_of_new", HARMLESS),
 ];
 
 fn end_of(outcome: &Outcome) -> &str {

@@ -86,6 +86,7 @@ impl Block {
     pub(crate) unsafe fn next(this: *mut Block) -> *mut Block {
         // SAFETY: a live address, and nobody else touches a free block of the caller's.
         let link = unsafe { (*this).link.get() };
+        // SAFETY: as above.
         let is_signed = || signed(link, this) == unsafe { (*this).first.get() };
         if !is_mark(link) || HARDENED && !is_signed() {
             overwritten(this);

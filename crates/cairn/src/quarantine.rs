@@ -217,7 +217,7 @@ pub(crate) unsafe fn push(
 
 const fn held_masks() -> [u8; CLASSES] {
     let (mut masks, mut class) = ([0; CLASSES], 0);
-    while class < CLASSES {
+    while class < masks.len() {
         let fits = HELD_BYTES / class_size(class);
         let count = if fits > HELD { HELD } else { fits };
         masks[class] = if count > 1 { (1 << count.ilog2()) - 1 } else { 0 };
@@ -228,7 +228,7 @@ const fn held_masks() -> [u8; CLASSES] {
 
 const fn zeroed_units() -> [u8; CLASSES] {
     let (mut units, mut class) = ([0; CLASSES], 0);
-    while class < CLASSES {
+    while class < units.len() {
         let size = class_size(class);
         units[class] = (if size < ZEROED_BYTES { size } else { ZEROED_BYTES } / 16) as u8;
         class += 1;
@@ -266,7 +266,7 @@ pub(crate) unsafe fn fill(this: *mut Quarantine, heap: *mut u8, class: SizeClass
         while at != END && count < READY as usize {
             let next = Block::next(at);
             Block::unmark(at);
-            let place = (next_random(this) >> 32) as usize * (count + 1) >> 32;
+            let place = ((next_random(this) >> 32) as usize * (count + 1)) >> 32;
             *ready.add(count) = *ready.add(place);
             *ready.add(place) = at;
             (at, count) = (next, count + 1);

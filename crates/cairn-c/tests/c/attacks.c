@@ -317,6 +317,90 @@ static void free_in_a_forked_child(void)
     ends(status != 0);
 }
 
+/* What a free block carries is gone by the second free. */
+static void double_free_of_a_wiped_block(void)
+{
+    warm_up(SMALL);
+    void *block = malloc(SMALL);
+    free(block);
+    memset(hide(block), 0x33, SMALL);
+    free(hide(block));
+    ends(is_given(SMALL, NULL));
+}
+
+static void double_free_of_a_wiped_block_by_two_threads(void)
+{
+    warm_up(SMALL);
+    void *block = malloc(SMALL);
+    in_a_thread(block);
+    memset(hide(block), 0x33, SMALL);
+    free(hide(block));
+    ends(is_given(SMALL, NULL));
+}
+
+/* An object's table of functions stands there. */
+static void write_to_the_head_of_a_free_block(void)
+{
+    warm_up(200);
+    char *block = malloc(200);
+    free(block);
+    ((char *)hide(block))[0] = 0x77;
+    int found = 0;
+    for (size_t i = 0; i < 2 * MANY; i++) {
+        char *other = malloc(200);
+        found |= other[0] == 0x77;
+        if (i % 2) free(other);
+    }
+    ends(found);
+}
+
+/* From a block of some KiB to those of other sizes. */
+static void overflow_among_larger_blocks(void)
+{
+    for (size_t i = 0; i < MANY; i++) some[i] = malloc(3000);
+    memset(hide(some[MANY / 2]), 0x41, 128 * KIB);
+    ends(1);
+}
+
+static void order_of_reuse(void)
+{
+    warm_up(SMALL);
+    size_t guessed = 0;
+    for (size_t i = 0; i + 1 < MANY; i += 2) {
+        free(some[i]);
+        free(some[i + 1]);
+        char *last = malloc(SMALL), *first = malloc(SMALL);
+        guessed += last == some[i + 1] && first == some[i];
+        some[i] = first;
+        some[i + 1] = last;
+    }
+    ends(guessed > MANY / 8);
+}
+
+void *__alloc_token_malloc(size_t, size_t) __attribute__((weak));
+
+/* The same for types that the compiler tells apart. */
+static void type_by_reuse_among_tokens(void)
+{
+    if (!__alloc_token_malloc) ends(1);
+    for (size_t i = 0; i < MANY; i++) some[i] = __alloc_token_malloc(SMALL, 1);
+    for (size_t i = 0; i < MANY; i++) free(some[i]);
+    int found = 0;
+    for (size_t i = 0; i < MANY; i++) {
+        void *other = __alloc_token_malloc(SMALL, 2);
+        for (size_t j = 0; j < MANY; j++) found |= other == hide(some[j]);
+    }
+    ends(found);
+}
+
+/* C++'s operators and C's functions mixed: one heap serves both. */
+static void free_of_new(void)
+{
+    if (!_Znwm) ends(0);
+    for (size_t i = 0; i < MANY; i++) free(_Znwm(SMALL));
+    ends(is_given(SMALL, NULL));
+}
+
 static const struct test_case cases[] = {
     {"link_to_a_place", link_to_a_place},
     {"link_of_another_block", link_of_another_block},
@@ -345,5 +429,12 @@ static const struct test_case cases[] = {
     {"guess_of_the_next_block", guess_of_the_next_block},
     {"overflow_into_metadata", overflow_into_metadata},
     {"free_in_a_forked_child", free_in_a_forked_child},
+    {"double_free_of_a_wiped_block", double_free_of_a_wiped_block},
+    {"double_free_of_a_wiped_block_by_two_threads", double_free_of_a_wiped_block_by_two_threads},
+    {"write_to_the_head_of_a_free_block", write_to_the_head_of_a_free_block},
+    {"overflow_among_larger_blocks", overflow_among_larger_blocks},
+    {"order_of_reuse", order_of_reuse},
+    {"type_by_reuse_among_tokens", type_by_reuse_among_tokens},
+    {"free_of_new", free_of_new},
 };
 MAIN(cases)
