@@ -138,9 +138,8 @@ impl Workshop {
         Ok(self.target.join("release/cairn-workload"))
     }
 
-    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named
-    /// on the command line, which replace one of the same name. Those that `wanted` refuses
-    /// are neither built nor listed.
+    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named on the command line,
+    /// which replace one of the same name. Those that `wanted` refuses are neither built nor listed.
     pub fn all(
         &self,
         named: &[(String, PathBuf)],

@@ -132,8 +132,7 @@ pub fn rows(result: &LabResult) -> String {
     evaluate::tables(&lines).into_iter().map(one).collect()
 }
 
-/// The measured throughput by threads of every case that has such a curve: the subject's, and the
-/// best of all others.
+/// The measured throughput by threads of every case that has such a curve: the subject's, and the best of all others.
 pub fn scaling(result: &LabResult) -> String {
     let mut rows = Vec::new();
     for case in &result.cases {
