@@ -138,7 +138,7 @@ pub fn scaling(result: &LabResult) -> String {
     for case in &result.cases {
         let curve = |name: &str| Some(case.cells.get(name)?.curves.get("scaling")?.as_slice());
         for &[threads, throughput] in curve(SUBJECT).unwrap_or_default() {
-            let others = result.allocators.iter().filter(|a| a.name != SUBJECT);
+            let others = result.allocators.iter().filter(|a| a.is_other());
             let at = |a: &Allocator| {
                 let point = curve(&a.name)?.iter().find(|point| point[0] == threads)?;
                 Some((point[1], a.name.clone()))
