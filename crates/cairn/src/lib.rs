@@ -118,6 +118,60 @@ pub use thread::{purge, sample_every, see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 
+/// How many partitions there are. What is allocated without one comes from partition 0.
+pub const PARTITIONS: usize = 16;
+
+/// As `allocate_aligned`, from a partition: blocks of two partitions shall not get each other's
+/// places, so that a mistake with one kind of data does not reach the other. The default build has
+/// one heap for all.
+#[inline]
+pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
+    debug_assert!(partition < PARTITIONS);
+    allocate_aligned(size, align)
+}
+
+/// As `allocate_zeroed_aligned`, from a partition. Large blocks have pages of their own, which the
+/// core knows to be zeros.
+pub fn allocate_zeroed_in(partition: usize, size: usize, align: usize) -> *mut u8 {
+    if size > size_class::MEDIUM_MAX {
+        return allocate_zeroed_aligned(size, align);
+    }
+    let p = allocate_in(partition, size, align);
+    if !p.is_null() {
+        // SAFETY: a new block of at least so many bytes.
+        unsafe { p.write_bytes(0, size) };
+    }
+    p
+}
+
+/// As `reallocate_aligned`; a small block that cannot stay where it is moves to the partition.
+///
+/// # Safety
+/// As for `reallocate_aligned`.
+pub unsafe fn reallocate_in(partition: usize, p: *mut u8, size: usize, align: usize) -> *mut u8 {
+    if p.is_null() {
+        return allocate_in(partition, size, align);
+    }
+    // What may stay does, and between large blocks pages move. Bad pointers and sizes go there, too.
+    let stays = may_have_size(p, size, 1, true);
+    // SAFETY: `p` is a live block's start.
+    let is_large = size > size_class::MEDIUM_MAX
+        && unsafe { size > isize::MAX as usize || usable_size(p) > size_class::MEDIUM_MAX };
+    if stays || is_large {
+        // SAFETY: `p` is a live block's start, the caller's to resize.
+        return unsafe { reallocate_aligned(p, size, align) };
+    }
+    let new = allocate_in(partition, size, align);
+    if !new.is_null() {
+        // SAFETY: both blocks are live and apart, and have that many bytes.
+        unsafe {
+            new.copy_from_nonoverlapping(p, usable_size(p).min(size));
+            deallocate_named(p, "realloc");
+        }
+    }
+    new
+}
+
 /// The allocator as a Rust global allocator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cairn;
@@ -144,5 +198,35 @@ unsafe impl GlobalAlloc for Cairn {
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: `p` is a live block of this allocator, and aligned as the layout says.
         unsafe { reallocate_aligned(p, size, layout.align()) }
+    }
+}
+
+/// A partition as an allocator of Rust's: collections that name it get their blocks there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Partition<const N: usize>;
+
+// SAFETY: as for `Cairn`.
+unsafe impl<const N: usize> GlobalAlloc for Partition<N> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        const { assert!(N < PARTITIONS) };
+        allocate_in(N, layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, p: *mut u8, _layout: Layout) {
+        // SAFETY: `p` is a live block of this allocator that nobody uses any more.
+        unsafe { deallocate(p) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        allocate_zeroed_in(N, layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: `p` is a live block of this allocator, and aligned as the layout says.
+        unsafe { reallocate_in(N, p, size, layout.align()) }
     }
 }
