@@ -65,21 +65,34 @@ pub(crate) fn library() -> &'static Library {
             archive: std::env::var_os("CAIRN_TEST_ARCHIVE").map(PathBuf::from),
             is_stand_in: true,
         },
-        None => built_library(),
+        None => built_library(BUILD),
     })
 }
 
-fn built_library() -> Library {
+/// What can be built of the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As most have it.
+    Default,
+    /// With the feature `hardened`.
+    Hardened,
+}
+
+/// The one that is under test.
+const BUILD: Build = if cfg!(feature = "hardened") { Build::Hardened } else { Build::Default };
+
+/// Builds the library.
+pub(crate) fn built_library(build: Build) -> Library {
     let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Same directory as the running tests, whether it came from the environment, a flag or a
-    // configuration file. Without the parent's build target the path has no triple in it.
     // Cargo gives both builds' files the same names.
     let hardened = target_dir.join("hardened");
-    let (target_dir, features) = match cfg!(feature = "hardened") {
-        true => (&*hardened, &["--features", "hardened"][..]),
-        false => (target_dir, &[][..]),
+    let (target_dir, features) = match build {
+        Build::Hardened => (&*hardened, &["--features", "hardened"][..]),
+        Build::Default => (target_dir, &[][..]),
     };
+    // Same directory as the running tests, whether it came from the environment, a flag or a
+    // configuration file. Without the parent's build target the path has no triple in it.
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "cairn-c", "--target-dir"])
         .arg(target_dir)
@@ -91,7 +104,7 @@ fn built_library() -> Library {
     assert!(built.status.success(), "no library:\n{}", String::from_utf8_lossy(&built.stderr));
     let release = nameable(target_dir).join("release");
     let mut shared = release.join("libcairn.so");
-    if cfg!(feature = "hardened") {
+    if build == Build::Hardened {
         // By the name that the loader will look for.
         shared = release.join("libcairn-hardened.so");
         let made = std::os::unix::fs::symlink("libcairn.so", &shared);
