@@ -201,7 +201,20 @@ unsafe impl GlobalAlloc for Cairn {
     }
 }
 
-/// A partition as an allocator of Rust's: collections that name it get their blocks there.
+/// A partition as an allocator of Rust's.
+///
+/// ```
+/// use std::alloc::{GlobalAlloc, Layout};
+///
+/// let (keys, layout) = (cairn::Partition::<3>, Layout::array::<u8>(100).unwrap());
+/// // SAFETY: the block is freed once, with the layout that it has by then.
+/// unsafe {
+///     let key = keys.alloc_zeroed(layout);
+///     let key = keys.realloc(key, layout, 1000);
+///     assert_eq!(*key.add(99), 0);
+///     keys.dealloc(key, Layout::array::<u8>(1000).unwrap());
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Partition<const N: usize>;
 
