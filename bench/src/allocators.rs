@@ -2,7 +2,7 @@
 //! by path. One that cannot be had stays in the tables, with the reason.
 
 use crate::progress::Progress;
-use crate::result::{Allocator, Form, SUBJECT};
+use crate::result::{Allocator, Form, HARDENED, SUBJECT};
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Line, Results, Settings};
 use programs::process::{Failure, Limits, Process};
@@ -138,23 +138,32 @@ impl Workshop {
         Ok(self.target.join("release/cairn-workload"))
     }
 
-    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named
-    /// on the command line, which replace one of the same name. Those that `wanted` refuses
-    /// are neither built nor listed.
+    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named on the command line,
+    /// which replace one of the same name. Those that `wanted` refuses are neither built nor listed.
     pub fn all(
         &self,
         named: &[(String, PathBuf)],
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<Candidate>> {
-        let cairn = self.target.join("release/libcairn.so");
         let Peers { peer: peers, packaged: from_debian } = Peers::read()?;
         let mut all = Vec::new();
         let mut progress = Progress::of_runs(0);
         let version = env!("CARGO_PKG_VERSION");
+        if wanted(HARDENED) {
+            progress.step("building cairn-c, hardened");
+            let arguments = ["-p", "cairn-c", "--features", "hardened"];
+            let (manifest, target) = (self.bench.with_file_name("Cargo.toml"), "hardened");
+            build(&manifest, &self.target.join(target), &arguments, [])?;
+        }
+        let own = |name: &str, library: &str, about: &str| {
+            Candidate::new(name, version, "this checkout", about)
+                .with_library(&self.target.join(library), "cargo build --release -p cairn-c")
+        };
         let about = "The allocator that this lab belongs to.";
-        let this = Candidate::new(SUBJECT, version, "this checkout", about)
-            .with_library(&cairn, "cargo build --release -p cairn-c");
-        for built in [this, glibc()].into_iter().filter(|built| wanted(&built.public.name)) {
+        let this = own(SUBJECT, "release/libcairn.so", about);
+        let about = "cairn's hardened build.";
+        let hardened = own(HARDENED, "hardened/release/libcairn.so", about);
+        for built in [this, hardened, glibc()].into_iter().filter(|it| wanted(&it.public.name)) {
             progress.step(&format!("building the workloads with {} linked in", built.public.name));
             all.push(self.engine(built, &BTreeMap::new()));
         }

@@ -132,14 +132,13 @@ pub fn rows(result: &LabResult) -> String {
     evaluate::tables(&lines).into_iter().map(one).collect()
 }
 
-/// The measured throughput by threads of every case that has such a curve: the subject's, and the
-/// best of all others.
+/// The measured throughput by threads of every case that has such a curve: the subject's, and the best of all others.
 pub fn scaling(result: &LabResult) -> String {
     let mut rows = Vec::new();
     for case in &result.cases {
         let curve = |name: &str| Some(case.cells.get(name)?.curves.get("scaling")?.as_slice());
         for &[threads, throughput] in curve(SUBJECT).unwrap_or_default() {
-            let others = result.allocators.iter().filter(|a| a.name != SUBJECT);
+            let others = result.allocators.iter().filter(|a| a.is_other());
             let at = |a: &Allocator| {
                 let point = curve(&a.name)?.iter().find(|point| point[0] == threads)?;
                 Some((point[1], a.name.clone()))

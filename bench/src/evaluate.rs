@@ -211,7 +211,7 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'a Row) -> L
         Entry::Value { ratio, spread, .. } => Some((ratio, spread)),
         _ => None,
     };
-    let others = (0..entries.len()).filter(|column| Some(*column) != own);
+    let others = (0..entries.len()).filter(|column| allocators[*column].is_other());
     let ratios = others.clone().filter_map(|column| Some((column, value(column)?.0)));
     let best_other = ratios.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(column, _)| column);
     let frontier = best_other.and_then(value);

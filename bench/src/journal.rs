@@ -40,8 +40,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal at `path`, going on with it if it is of the same plan and `fresh` is
-    /// not asked for.
+    /// Opens the journal at `path`, going on with it if it is of the same plan and `fresh` is not asked for.
     pub fn open(path: &Path, identity: &Value, fresh: bool) -> Result<Journal> {
         let done = if fresh { None } else { read(path, identity) };
         let context = || format!("cannot write {}", path.display());

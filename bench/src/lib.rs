@@ -16,8 +16,7 @@
 //!   documents    the generated parts of the project's pages
 //! ```
 //!
-//! To add a workload, see `cairn_workloads`; a program: `programs/lab.toml`; an allocator:
-//! `peers/peers.toml`.
+//! To add a workload, see `cairn_workloads`; a program: `programs/lab.toml`; an allocator: `peers/peers.toml`.
 
 pub mod allocators;
 pub mod compare;

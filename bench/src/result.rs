@@ -18,6 +18,9 @@ pub const STORED: &str = "docs/results/data/lab-0.1.0.json.gz";
 /// The allocator that the lab is about.
 pub const SUBJECT: &str = "cairn";
 
+/// Its hardened build: a column like any, but none of the others that it is set beside.
+pub const HARDENED: &str = "cairn-hardened";
+
 /// The column in which [`SUBJECT`] runs once more: how far it ends from itself is the noise.
 pub const CONTROL: &str = "cairn, again";
 
@@ -59,6 +62,13 @@ pub struct Allocator {
     pub no_preload: Option<String>,
     /// Why it cannot be linked here, if so.
     pub no_engine: Option<String>,
+}
+
+impl Allocator {
+    /// Whether it is none of this project's.
+    pub fn is_other(&self) -> bool {
+        self.name != SUBJECT && self.name != HARDENED
+    }
 }
 
 /// How an allocator came into the process.

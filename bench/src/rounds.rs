@@ -6,8 +6,7 @@
 //! once to warm the machine up, under a drawn allocator; those runs are dropped, every workload warms
 //! up its own process besides, and each run finds a GiB of memory that has just been in use.
 //!
-//! The subject takes part twice, as itself and as its own control: how far apart those two
-//! end is the noise of the row.
+//! The subject takes part twice, as itself and as its own control: how far apart those two end is the noise of the row.
 
 use crate::allocators::{Candidate, run_workload};
 use crate::journal::{self, Journal};

@@ -71,8 +71,7 @@ fn one(result: &LabResult, lines: &[&Line<'_>]) -> String {
     laid_out(rows, 1)
 }
 
-/// Rows of a table; the first is the header. So many columns are words, the others
-/// numbers.
+/// Rows of a table; the first is the header. So many columns are words, the others numbers.
 pub fn laid_out(rows: Vec<Vec<String>>, words: usize) -> String {
     let mut rows = rows.into_iter();
     let mut printed = comfy_table::Table::new();

@@ -1,7 +1,8 @@
-//! Builds `libcairn.so` for the command to carry.
+//! Builds `libcairn.so` and `libcairn-hardened.so` for the command to carry.
 //!
-//! A nested cargo builds it into its own target directory, because the outer one is locked, and
-//! always in the release profile, because a debug command must not hand out a debug allocator.
+//! A nested cargo builds each into its own target directory, because the outer one is locked, and
+//! cargo would take one build's file for the other's in a common one. Always in the release profile,
+//! because a debug command must not hand out a debug allocator.
 
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -38,20 +39,27 @@ fn main() {
     }
     println!("cargo::rerun-if-changed=build.rs");
 
-    let library = build_library(workspace);
-    let contents = fs::read(&library)
-        .unwrap_or_else(|error| panic!("cannot read {}: {error}", library.display()));
-    println!("cargo::rustc-env=EMBEDDED_LIBRARY={}", library.display());
-    let hash = short_hash(&contents);
-    println!("cargo::rustc-env=EMBEDDED_LIBRARY_HASH={hash}");
+    let hash = embed("EMBEDDED_LIBRARY", &build_library(workspace, "libcairn", &[]));
     println!("cargo::rustc-env=EMBEDDED_LIBRARY_HASH8={}", &hash[..8]);
+    let hardened = build_library(workspace, "libcairn-hardened", &["--features", "hardened"]);
+    embed("EMBEDDED_HARDENED", &hardened);
+}
+
+/// Tells the command where a library is, and its hash, which is returned.
+fn embed(variable: &str, library: &Path) -> String {
+    let contents = fs::read(library)
+        .unwrap_or_else(|error| panic!("cannot read {}: {error}", library.display()));
+    println!("cargo::rustc-env={variable}={}", library.display());
+    let hash = short_hash(&contents);
+    println!("cargo::rustc-env={variable}_HASH={hash}");
+    hash
 }
 
 /// Runs the nested cargo. `cargo rustc` and not `cargo build`: it can leave out `libcairn.a`,
 /// which would double the link-time work.
-fn build_library(workspace: &Path) -> PathBuf {
+fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
     let target = variable("TARGET");
-    let target_dir = Path::new(&variable("OUT_DIR")).join("libcairn");
+    let target_dir = Path::new(&variable("OUT_DIR")).join(name);
 
     let mut cargo = Command::new(variable("CARGO"));
     for (name, _) in env::vars_os() {
@@ -67,12 +75,13 @@ fn build_library(workspace: &Path) -> PathBuf {
         .args(["--config", "profile.release.debug=false"])
         .args(["--config", "profile.release.split-debuginfo='off'"])
         .args(["--config", "profile.release.strip='symbols'"])
+        .args(features)
         .args(["--target", &target])
         .arg("--target-dir")
         .arg(&target_dir)
         .status()
         .expect("cargo starts");
-    assert!(status.success(), "libcairn.so does not build: see cargo's messages above");
+    assert!(status.success(), "{name}.so does not build: see cargo's messages above");
 
     target_dir.join(target).join("release/libcairn.so")
 }

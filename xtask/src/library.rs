@@ -29,3 +29,20 @@ pub(crate) fn build() -> Result<PathBuf> {
     cmd!(shell, "cargo build --quiet --release -p cairn-c").quiet().run()?;
     Ok(target_dir("release/libcairn.so"))
 }
+
+/// Builds the hardened libraries; libcairn-hardened.so, beside the others. Cargo has its own folder
+/// for them: it gives both builds' files the same names.
+pub(crate) fn build_hardened() -> Result<PathBuf> {
+    let (shell, folder) = (shell()?, target_dir("hardened"));
+    let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --features hardened");
+    build.arg("--target-dir").arg(&folder).quiet().run()?;
+    let shared = target_dir("release/libcairn-hardened.so");
+    for end in ["a", "so"] {
+        let built = folder.join("release/libcairn").with_extension(end);
+        // A new file, not new contents: the old one may be mapped somewhere.
+        let (fresh, kept) = (shared.with_extension("new"), shared.with_extension(end));
+        shell.copy_file(built, &fresh)?;
+        std::fs::rename(fresh, kept)?;
+    }
+    Ok(shared)
+}

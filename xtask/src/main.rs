@@ -46,7 +46,11 @@ enum Command {
     /// Run programs of operations against an oracle: guided by coverage, or at random.
     Fuzz(fuzz::Args),
     /// Build the release libcairn.so and libcairn.a and print their paths.
-    Library,
+    Library {
+        /// The hardened ones: libcairn-hardened.so and libcairn-hardened.a.
+        #[arg(long)]
+        hardened: bool,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -61,8 +65,8 @@ fn main() -> anyhow::Result<()> {
         Command::Soak(args) => soak::run(&args)?,
         Command::Models(args) => models::run(&args)?,
         Command::Fuzz(args) => fuzz::run(&args)?,
-        Command::Library => {
-            let shared = library::build()?;
+        Command::Library { hardened } => {
+            let shared = if hardened { library::build_hardened()? } else { library::build()? };
             println!("{}\n{}", shared.display(), shared.with_extension("a").display());
         }
     }

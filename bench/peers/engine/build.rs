@@ -6,8 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Each peer, the type of its allocator and the value.
-const ALLOCATORS: [(&str, &str, &str); 15] = [
+const ALLOCATORS: [(&str, &str, &str); 16] = [
     ("cairn", "cairn::Cairn", "cairn::Cairn"),
+    ("cairn-hardened", "cairn::Cairn", "cairn::Cairn"),
     ("ferroc", "ferroc::Ferroc", "ferroc::Ferroc"),
     ("glibc", "std::alloc::System", "std::alloc::System"),
     ("hardened", "hardened_malloc::HardenedMalloc", "hardened_malloc::HardenedMalloc"),

@@ -1,5 +1,4 @@
-//! What the tables of programs, of suites and of the lab have in common: variables, inputs, command
-//! lines.
+//! What the tables of programs, of suites and of the lab have in common: variables, inputs, command lines.
 //!
 //! `{name}` stands for a variable; in a command line, which is split as a shell splits it, `{*name}`
 //! stands for its words.

@@ -292,9 +292,8 @@ fn number(line: &str, word: &str) -> Option<f64> {
     line.strip_prefix(word)?.split_whitespace().next()?.parse().ok()
 }
 
-/// The instructions of one operation. One process does all patterns, each once before it counts;
-/// what the loops themselves cost is counted on functions that do nothing, and subtracted. The
-/// kernel is not counted.
+/// The instructions of one operation. One process does all patterns, each once before it counts; what the loops
+/// themselves cost is counted on functions that do nothing, and subtracted. The kernel is not counted.
 fn instructions(stage: &Stage, case: &str) -> Result<Results> {
     /// Operations in each count; the C source has the same number.
     const OPERATIONS: f64 = 20_000.0;

@@ -15,8 +15,7 @@
 //! tables       Markdown
 //! ```
 //!
-//! To add a program: an entry in `programs.toml`, or in `lab.toml` to time it; a
-//! suite: one in `suites.toml`.
+//! To add a program: an entry in `programs.toml`, or in `lab.toml` to time it; a suite: one in `suites.toml`.
 
 mod definitions;
 pub mod lab;

@@ -12,9 +12,8 @@ use std::process::Command;
 /// What processes find on their path: the system's own directories, no one's stand-ins.
 pub(crate) const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The files that a program cannot do without, each with its package as `apt-get install` takes
-/// it. A file is a name to be found on the path, or an absolute path in which `*` stands for
-/// anything within one component.
+/// The files that a program cannot do without, each with its package as `apt-get install` takes it. A file is a name to
+/// be found on the path, or an absolute path in which `*` stands for anything within one component.
 pub(crate) type Needs = BTreeMap<String, String>;
 
 /// Where an executable of the system is.

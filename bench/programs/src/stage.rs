@@ -56,8 +56,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// For a case of the lab: `scale` is its share of the full size, `scratch` a directory that is
-    /// kept over all runs.
+    /// For a case of the lab: `scale` is its share of the full size, `scratch` a directory that is kept over all runs.
     pub fn of_lab(
         library: Option<&Path>,
         environment: &BTreeMap<String, String>,
@@ -179,8 +178,7 @@ impl Stage {
         process.observed(self.watch.as_ref(), self.logs.as_deref())
     }
 
-    /// The file or directory of this name among the inputs. At first use `make` makes it, at the
-    /// path that it is given.
+    /// The file or directory of this name among the inputs. At first use `make` makes it, at the path that it is given.
     pub(crate) fn made(
         &self,
         name: &str,
@@ -188,8 +186,7 @@ impl Stage {
     ) -> Result<PathBuf> {
         let path = self.input.join(name);
         if !path.exists() {
-            // What is left half done must not be taken for the whole. The extension stays:
-            // compilers go by it.
+            // What is left half done must not be taken for the whole. The extension stays: compilers go by it.
             let part = path.with_file_name(format!("part-{name}"));
             let _ = fs::remove_dir_all(&part);
             make(&part)?;

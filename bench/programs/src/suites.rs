@@ -90,10 +90,9 @@ pub struct Args {
 static READERS: LazyLock<BTreeMap<String, Reader>> =
     LazyLock::new(|| definitions::parsed("readers.toml", include_str!("../readers.toml")));
 
-/// A test suite, or a program; or units of one kind, which have the fields of their suite but for
-/// those that they give themselves. The command lines of units know `{unit}`, its words `{1}` to
-/// `{4}`, all but the first as `{rest}`, and `{stem}`, the name of a file without its folder and its
-/// end.
+/// A test suite, or a program; or units of one kind, which have the fields of their suite but for those that they give
+/// themselves. The command lines of units know `{unit}`, its words `{1}` to `{4}`, all but the first as `{rest}`, and
+/// `{stem}`, the name of a file without its folder and its end.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Suite {
@@ -124,8 +123,7 @@ struct Suite {
     /// The executables (by prefix) of a program that must be seen with the library mapped; only
     /// those that live long enough to be seen for certain. Without any, the one of its name.
     loaded: Vec<String>,
-    /// Failures with the library alone that are understood: the test (a `*` stands for anything)
-    /// and why.
+    /// Failures with the library alone that are understood: the test (a `*` stands for anything) and why.
     explained: Vec<[String; 2]>,
     /// The units, of one kind or more. In the file these are `group`, and one alone is the suite.
     #[serde(skip)]

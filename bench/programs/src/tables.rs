@@ -1,5 +1,4 @@
-//! Tables in Markdown, and the pages that they go into: between `<!-- NAME -->` and
-//! `<!-- /NAME -->`.
+//! Tables in Markdown, and the pages that they go into: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use anyhow::{Context, Result};
 use std::fs;

@@ -40,8 +40,7 @@ impl Watch {
         }
     }
 
-    /// How many processes of each executable had the library mapped, which none may have if nobody
-    /// asked for it.
+    /// How many processes of each executable had the library mapped, which none may have if nobody asked for it.
     pub(crate) fn loaded(&self) -> Result<BTreeMap<String, usize>> {
         let mut loaded = BTreeMap::new();
         for (_, name) in self.loaded.borrow().iter() {

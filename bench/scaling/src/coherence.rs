@@ -1,9 +1,8 @@
 //! Which core holds which cache line: a directory in the manner of MESI.
 //!
-//! Each core has one private cache without bound. A line has any number of holders after
-//! reads, and exactly one after a write; a sole holder writes for free. What was cached before the
-//! first write seen here is not known: until then a fetch may have been a hit or not, and does not
-//! count.
+//! Each core has one private cache without bound. A line has any number of holders after reads, and exactly one after a
+//! write; a sole holder writes for free. What was cached before the first write seen here is not known: until then a
+//! fetch may have been a hit or not, and does not count.
 
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
@@ -37,8 +36,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// One access; whether the line moved: was fetched from another core's cache, or others lost
-    /// their copies.
+    /// One access; whether the line moved: was fetched from another core's cache, or others lost their copies.
     pub fn access(&mut self, core: usize, line: Line, write: bool) -> bool {
         let state = self.lines.entry(line).or_default();
         let held = state.holders.contains(core);

@@ -8,8 +8,7 @@
 //! simulation   one core per thread, in turns: each step's accesses go to the directory
 //! ```
 //!
-//! Threads are stopped and stepped by the crate `stepper`. The story is in
-//! `docs/results/scaling.md`.
+//! Threads are stopped and stepped by the crate `stepper`. The story is in `docs/results/scaling.md`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

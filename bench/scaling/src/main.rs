@@ -11,8 +11,7 @@ mod command {
     /// Count locked instructions and cache-line transfers of allocators, by simulation.
     #[derive(Parser)]
     struct Cli {
-        /// A library to preload; a name alone is the C library, which stands for all if none is
-        /// given.
+        /// A library to preload; a name alone is the C library, which stands for all if none is given.
         #[arg(long, value_name = "NAME=PATH")]
         library: Vec<String>,
         /// Only these shapes (comma-separated) [default: all]

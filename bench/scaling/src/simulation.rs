@@ -37,9 +37,8 @@ pub struct Account {
 }
 
 impl Account {
-    /// The names of the figures: instructions, and those with a lock; the allocator's moves of lines
-    /// of its own, and of the one that moves most; its moves of lines of blocks, for links and
-    /// headers; the program's moves.
+    /// The names of the figures: instructions, and those with a lock; the allocator's moves of lines of its own, and of
+    /// the one that moves most; its moves of lines of blocks, for links and headers; the program's moves.
     pub const COLUMNS: [&str; 6] =
         ["instructions", "locked", "own", "hottest", "blocks", "program"];
 
@@ -83,8 +82,7 @@ fn spawn(probe: &Path, order: Order, library: Option<&Path>) -> Result<Child> {
     let mut command = Command::new(probe);
     command.env_clear().env(probe::ORDER, serde_json::to_string(&order)?);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    // Two libraries ask how many cores there are; they are told what they would make of one
-    // for each thread.
+    // Two libraries ask how many cores there are; they are told what they would make of one for each thread.
     command.env("MALLOC_CONF", format!("narenas:{}", 4 * order.threads));
     command.env("GLIBC_TUNABLES", format!("glibc.malloc.arena_max={}", 8 * order.threads));
     // Time goes on while threads stand still: nothing is given back by it.

@@ -6,8 +6,7 @@ use cairn_workloads::case::{Plot, Table};
 use programs::stats::rounded;
 use serde_json::{Value, json};
 
-/// The subject's is its alone; the others' are told apart with any colour vision as far as so many
-/// can be.
+/// The subject's is its alone; the others' are told apart with any colour vision as far as so many can be.
 const OWN: &str = "#1f6feb";
 const OTHERS: [&str; 9] = [
     "#80808a", "#e69f00", "#009e73", "#d54a1e", "#b05aa8", "#8c6d46", "#3fb4c8", "#a8a01c",

@@ -102,7 +102,7 @@ fn embedded(value: &impl Serialize) -> Result<String> {
 
 fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
     let [ahead, tied, behind, unknown] = evaluate::standings(lines.iter());
-    let columns = (0..).zip(&result.allocators).filter(|(_, a)| a.name != SUBJECT);
+    let columns = (0..).zip(&result.allocators).filter(|(_, a)| a.is_other());
     let ran = |column: usize| lines.iter().any(|line| line.entries[column].ratio().is_some());
     let (others, missing): (Vec<_>, Vec<_>) = columns.partition(|(column, _)| ran(*column));
     let missing: Vec<&str> = missing.into_iter().map(|(_, a)| &*a.name).collect();

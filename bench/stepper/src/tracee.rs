@@ -18,9 +18,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::rc::Rc;
 
-/// A process some of whose threads stand still but while they execute one instruction. They
-/// share the tracing thread's core: turns are then taken without a message between cores. The
-/// process is killed when this is dropped.
+/// A process some of whose threads stand still but while they execute one instruction. They share the tracing thread's
+/// core: turns are then taken without a message between cores. The process is killed when this is dropped.
 pub struct Tracee {
     child: Child,
     /// The process has ended, and its number may be another's.

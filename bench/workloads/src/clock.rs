@@ -10,9 +10,8 @@ const SLICE: Duration = Duration::from_micros(500);
 const SLICES: usize = 600;
 const WARM_UP: Duration = Duration::from_millis(20);
 
-/// Nanoseconds per operation of `batch`, which performs `ops` operations per call. `ns` is the
-/// median of the slices: what an operation costs as a rule, without work that is done once in
-/// a while, and without the interruptions.
+/// Nanoseconds per operation of `batch`, which performs `ops` operations per call. `ns` is the median of the slices:
+/// what an operation costs as a rule, without work that is done once in a while, and without the interruptions.
 ///
 /// Repeats it until the time budget is used; nothing is allocated or printed meanwhile.
 pub(crate) fn per_op(settings: &Settings, ops: usize, mut batch: impl FnMut()) -> Results {

@@ -1,5 +1,4 @@
-//! The main function of `cairn-workload` and of the linked engines: runs one workload and
-//! prints one JSON line.
+//! The main function of `cairn-workload` and of the linked engines: runs one workload and prints one JSON line.
 //!
 //! Arguments are read with lexopt rather than clap: this process's own footprint is part
 //! of every RSS figure, the same for all allocators but better small.

@@ -14,10 +14,9 @@ const ROOM: usize = 15_000;
 
 /// A thread that looks at the resident set every few milliseconds.
 ///
-/// It allocates before its first point, the room for its points included, which it touches, and
-/// not again until its end. The first and the last point are exact; those between are the
-/// kernel's counters, because the exact figure costs milliseconds on a big heap and holds up every
-/// mmap and munmap of the process meanwhile.
+/// It allocates before its first point, the room for its points included, which it touches, and not again until its
+/// end. The first and the last point are exact; those between are the kernel's counters, because the exact figure costs
+/// milliseconds on a big heap and holds up every mmap and munmap of the process meanwhile.
 pub(crate) struct Sampler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Curve>,

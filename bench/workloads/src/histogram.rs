@@ -31,8 +31,7 @@ impl<const TIMED: bool> Latencies<TIMED> {
         self.mallocs.len() + self.frees.len()
     }
 
-    /// Allocates. The write of the first word counts, so that a page fault counts the same
-    /// wherever it falls.
+    /// Allocates. The write of the first word counts, so that a page fault counts the same wherever it falls.
     #[inline(always)]
     pub(crate) fn make(&mut self, size: usize) -> Block {
         if !TIMED {
@@ -95,8 +94,7 @@ fn percentiles(name: &str, ticks: &Histogram<u64>, ns_per_tick: f64, results: &m
 #[inline(always)]
 fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: rdtscp exists on every x86-64 of the last fifteen years, lfence on all of them;
-    // neither touches memory.
+    // SAFETY: rdtscp exists on every x86-64 of the last fifteen years, lfence on all of them; neither touches memory.
     unsafe {
         let mut processor = 0;
         let now = std::arch::x86_64::__rdtscp(&mut processor);
@@ -123,8 +121,7 @@ fn ns_per_tick() -> f64 {
     start.elapsed().as_nanos() as f64 / ticks_since(first) as f64
 }
 
-/// Ticks that reading the counter twice in a row takes, as a rule: the cost of measuring,
-/// contained in every latency.
+/// Ticks that reading the counter twice in a row takes, as a rule: the cost of measuring, contained in every latency.
 fn overhead_ticks() -> u64 {
     let mut samples = [0; 1001].map(|_| ticks_since(ticks()));
     samples.sort_unstable();

@@ -5,10 +5,9 @@
 //! allocates a burst of small blocks and frees them at its end, replaces two of the thread's
 //! long-lived objects, now and then uses a large buffer; some blocks are freed by the next thread.
 //!
-//! Reading the counter is contained in every latency: `overhead_ns`; latencies are multiples
-//! of its steps, some 10 ns on some processors, which the means average out.
-//! `ns_plain` is the same mix without any measuring, `ns` with it. On a machine with fewer
-//! free cores than threads the maximum is a turn of the scheduler.
+//! Reading the counter is contained in every latency: `overhead_ns`; latencies are multiples of its steps, some 10 ns
+//! on some processors, which the means average out. `ns_plain` is the same mix without any measuring, `ns` with it. On
+//! a machine with fewer free cores than threads the maximum is a turn of the scheduler.
 
 use crate::case::{Results, Settings};
 use crate::histogram::Latencies;
@@ -23,8 +22,7 @@ const OBJECTS: usize = 40_000;
 const OBJECT: std::ops::RangeInclusive<usize> = 64..=1024;
 const BUFFER: std::ops::RangeInclusive<usize> = 4 << 10..=64 << 10;
 const LARGE: usize = 1 << 20;
-/// One request in so many uses a buffer, a large one; one small block in so many is freed by
-/// the next thread.
+/// One request in so many uses a buffer, a large one; one small block in so many is freed by the next thread.
 const BUFFER_ONE_IN: u32 = 4;
 const LARGE_ONE_IN: u32 = 256;
 const HANDED_OVER_ONE_IN: u32 = 16;

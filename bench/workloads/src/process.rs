@@ -18,8 +18,7 @@ pub(crate) fn resident_kib() -> f64 {
 /// Resident set now, in KiB, from the kernel's counters: microseconds, where the exact
 /// [`resident_kib`] takes milliseconds on a big heap and holds up mmap meanwhile.
 ///
-/// Linux 6.2 to 6.16 let these counters lag by some dozens of pages per CPU. Allocates
-/// nothing.
+/// Linux 6.2 to 6.16 let these counters lag by some dozens of pages per CPU. Allocates nothing.
 pub(crate) fn resident_about_kib() -> f64 {
     let mut buffer = [0; 256];
     let text = read("/proc/self/statm", &mut buffer).unwrap_or("");

@@ -59,15 +59,13 @@ impl<T> Mail<T> {
         ring
     }
 
-    /// Sends to the thread that `others` threads stand before; if there is no room, the item
-    /// comes back.
+    /// Sends to the thread that `others` threads stand before; if there is no room, the item comes back.
     #[inline]
     pub(crate) fn send(&mut self, others: usize, item: T) -> Result<(), T> {
         self.to[others].push(item).map_err(|PushError::Full(item)| item)
     }
 
-    /// The same, but waits for room. What arrives meanwhile goes to `each`, so that nobody
-    /// waits in a circle.
+    /// The same, but waits for room. What arrives meanwhile goes to `each`, so that nobody waits in a circle.
     pub(crate) fn deliver(&mut self, others: usize, mut item: T, mut each: impl FnMut(T)) {
         while let Err(back) = self.send(others, item) {
             item = back;

@@ -84,8 +84,7 @@ impl Words {
     #[inline]
     pub(crate) fn expect(&self, at: usize, value: u64) {
         assert!(at < self.words);
-        // SAFETY: invariant 1 and the bounds check; callers read what calloc zeroed or they
-        // wrote.
+        // SAFETY: invariant 1 and the bounds check; callers read what calloc zeroed or they wrote.
         let found = unsafe { self.start.add(at).read_volatile() };
         if found != value {
             wrong_contents(value, found);

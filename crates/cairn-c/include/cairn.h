@@ -6,7 +6,8 @@
  * change. This header declares what cairn offers beyond them.
  *
  * All sizes are in bytes. All functions may be called by any thread at any time, also by many at
- * once, but not by a signal handler that has interrupted the allocator. None changes errno.
+ * once, but not by a signal handler that has interrupted the allocator. Only those that allocate
+ * change errno, when they fail.
  */
 #ifndef CAIRN_H
 #define CAIRN_H
@@ -65,6 +66,21 @@ void cairn_purge(void);
  * that the figures need not be of one moment. Nothing is allocated.
  */
 void cairn_stats_print(void);
+
+/*
+ * malloc, calloc, aligned_alloc and realloc from a partition of the heap, 0 to 15; other numbers count
+ * modulo 16, and what is allocated without a partition comes from 0. In the hardened build blocks of
+ * different partitions shall not take each other's places, so that a mistake with one kind of data does not reach
+ * another; in the default build all partitions are one. free and realloc take the blocks;
+ * cairn_realloc_in moves a small block to the partition when it has to move it.
+ *
+ * clang chooses a partition by type under -fsanitize=alloc-token; give it -falloc-token-max=16 then,
+ * and link the library.
+ */
+void *cairn_malloc_in(unsigned int partition, size_t size);
+void *cairn_calloc_in(unsigned int partition, size_t count, size_t size);
+void *cairn_aligned_alloc_in(unsigned int partition, size_t align, size_t size);
+void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
 
 /*
  * Where everything is, for tools that read a heap from outside, in a live process or a core

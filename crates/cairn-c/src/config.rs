@@ -19,6 +19,9 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
+/// How the configuration names the build.
+const BUILD: &str = if cfg!(feature = "hardened") { " hardened" } else { "" };
+
 /// Settings that have an effect only when all have been read.
 #[derive(Default)]
 struct Wishes {
@@ -108,7 +111,7 @@ fn print_config(wishes: &Wishes) {
     // Outputs do not fail.
     let _ = writeln!(
         out,
-        "cairn {} configuration\nCAIRN_STATS={}\nCAIRN_STATS_FILE={}\n\
+        "cairn {}{BUILD} configuration\nCAIRN_STATS={}\nCAIRN_STATS_FILE={}\n\
          CAIRN_STATS_AT_SIGNAL={at_signal}\nCAIRN_SHOW_CONFIG=1\nCAIRN_NO_INHERIT={}\n\
          CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms\nCAIRN_PURGE_THREAD={}",
         env!("CARGO_PKG_VERSION"),

@@ -15,7 +15,7 @@ impl NoMemory for Throw {
     #[inline(always)]
     fn answer(size: usize, align: usize) -> *mut u8 {
         // SAFETY: the stub's only contract is its types.
-        unsafe { cairn_new_retry(size, align) }
+        unsafe { cairn_new_retry(size, align, 0) }
     }
 }
 
@@ -109,6 +109,31 @@ pub(crate) unsafe extern "C" fn delete_array_sized(p: *mut c_void, size: usize) 
     unsafe { delete_array_by_table(p) }
 }
 
+// What stands behind the names in this process, where that may be a program's.
+
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn new_by_table(_size: usize) -> *mut c_void {
+    jump!("_Znwm")
+}
+
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn new_array_by_table(_size: usize) -> *mut c_void {
+    jump!("_Znam")
+}
+
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn new_aligned_by_table(_size: usize, _align: usize) -> *mut c_void {
+    jump!("_ZnwmSt11align_val_t")
+}
+
+#[unsafe(naked)]
+pub(crate) unsafe extern "C" fn new_array_aligned_by_table(
+    _size: usize,
+    _align: usize,
+) -> *mut c_void {
+    jump!("_ZnamSt11align_val_t")
+}
+
 #[unsafe(naked)]
 unsafe extern "C" fn delete_by_table(_p: *mut c_void) {
     jump!("_ZdlPv")
@@ -191,7 +216,7 @@ pub(crate) unsafe extern "C" fn delete_array_aligned_nothrow(
 // The nothrow forms: a throwing form whose exception is caught. Only the C++ runtime can catch,
 // so its own definitions run when ours have no memory, or are not the ones to ask.
 
-type Tag = *const c_char;
+pub(crate) type Tag = *const c_char;
 
 /// The runtime's own definition of a nothrow form, or null.
 fn next(name: &CStr) -> *mut c_void {
@@ -236,7 +261,7 @@ macro_rules! resolved {
 
 /// Whether the program has a throwing form of its own where ours might be: then the nothrow
 /// forms are the runtime's, which call it.
-fn is_replaced() -> bool {
+pub(crate) fn is_replaced() -> bool {
     const OURS: u8 = 1;
     const REPLACED: u8 = 2;
     static KNOWN: AtomicU8 = AtomicU8::new(0);
@@ -291,14 +316,14 @@ fn retry(size: usize, align: usize) -> *mut c_void {
         // SAFETY: a new-handler has this type.
         let handler: extern "C" fn() = unsafe { core::mem::transmute(handler) };
         handler();
-        let p = allocate(size, align);
+        let p = allocate(size, align, 0);
         if !p.is_null() {
             return p.cast();
         }
     }
 }
 
-fn plain_nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
+pub(crate) fn plain_nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     if !is_replaced() {
         let p = cairn::allocate(size);
         if !p.is_null() {
@@ -314,7 +339,7 @@ fn plain_nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
     next(size, tag)
 }
 
-fn aligned_nothrow(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
+pub(crate) fn aligned_nothrow(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
     if !is_replaced() {
         let p = cairn::allocate_aligned(size, align);
         if !p.is_null() {

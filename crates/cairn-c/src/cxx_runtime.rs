@@ -13,12 +13,13 @@ global_asm!(
     ".hidden cairn_new_retry",
     ".globl cairn_new_retry",
     ".type cairn_new_retry, @function",
-    "cairn_new_retry:", // rdi: size, rsi: alignment
+    "cairn_new_retry:", // rdi: size, rsi: alignment, rdx: partition
     ".cfi_startproc",
     "sub rsp, 24",
     ".cfi_adjust_cfa_offset 24",
     "mov [rsp], rdi",
     "mov [rsp + 8], rsi",
+    "mov [rsp + 16], rdx",
     "2:",
     "call {handler}",
     "test rax, rax",
@@ -26,6 +27,7 @@ global_asm!(
     "call rax",
     "mov rdi, [rsp]",
     "mov rsi, [rsp + 8]",
+    "mov rdx, [rsp + 16]",
     "call {allocate}",
     "test rax, rax",
     "jz 2b",
@@ -52,22 +54,24 @@ global_asm!(
     ".hidden cairn_new_retry",
     ".globl cairn_new_retry",
     ".type cairn_new_retry, %function",
-    "cairn_new_retry:", // x0: size, x1: alignment
+    "cairn_new_retry:", // x0: size, x1: alignment, x2: partition
     ".cfi_startproc",
-    "stp x29, x30, [sp, #-32]!",
-    ".cfi_def_cfa_offset 32",
-    ".cfi_offset x29, -32",
-    ".cfi_offset x30, -24",
+    "stp x29, x30, [sp, #-48]!",
+    ".cfi_def_cfa_offset 48",
+    ".cfi_offset x29, -48",
+    ".cfi_offset x30, -40",
     "stp x0, x1, [sp, #16]",
+    "str x2, [sp, #32]",
     "2:",
     "bl {handler}",
     "cbz x0, 3f",
     "blr x0",
     "ldp x0, x1, [sp, #16]",
+    "ldr x2, [sp, #32]",
     "bl {allocate}",
     "cbz x0, 2b",
     ".cfi_remember_state",
-    "ldp x29, x30, [sp], #32",
+    "ldp x29, x30, [sp], #48",
     ".cfi_def_cfa_offset 0",
     ".cfi_restore x29",
     ".cfi_restore x30",
@@ -76,7 +80,7 @@ global_asm!(
     ".cfi_restore_state",
     "bl {thrower}",
     "mov x16, x0",
-    "ldp x29, x30, [sp], #32",
+    "ldp x29, x30, [sp], #48",
     ".cfi_def_cfa_offset 0",
     ".cfi_restore x29",
     ".cfi_restore x30",
@@ -90,7 +94,7 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    pub(crate) fn cairn_new_retry(size: usize, align: usize) -> *mut u8;
+    pub(crate) fn cairn_new_retry(size: usize, align: usize, partition: usize) -> *mut u8;
 }
 
 // References that may stay unresolved: the runtime's functions if they are linked in, or were
@@ -172,6 +176,6 @@ extern "C" fn thrower() -> *mut c_void {
     throw
 }
 
-pub(crate) extern "C" fn allocate(size: usize, align: usize) -> *mut u8 {
-    cairn::allocate_aligned(size, align)
+pub(crate) extern "C" fn allocate(size: usize, align: usize, partition: usize) -> *mut u8 {
+    cairn::allocate_in(partition, size, align)
 }

@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 /// What aligned requests without an alignment of their own get: `alignof(max_align_t)`.
-const MALLOC_ALIGN: usize = 16;
+pub(crate) const MALLOC_ALIGN: usize = 16;
 
 /// Null, and errno says why.
 pub(crate) struct Errno;
@@ -23,12 +23,12 @@ impl NoMemory for Errno {
     }
 }
 
-fn set_errno(value: c_int) {
+pub(crate) fn set_errno(value: c_int) {
     // SAFETY: errno's location is valid for the calling thread.
     unsafe { *libc::__errno_location() = value };
 }
 
-fn no_memory() -> *mut c_void {
+pub(crate) fn no_memory() -> *mut c_void {
     Errno::answer(0, 0).cast()
 }
 
@@ -72,15 +72,44 @@ unsafe fn resized_array(p: *mut c_void, count: usize, size: usize) -> *mut c_voi
     }
 }
 
-/// Rounds an alignment that is no power of two up to one, as glibc does.
-fn aligned(align: usize, size: usize) -> *mut c_void {
-    match align.max(MALLOC_ALIGN).checked_next_power_of_two() {
-        Some(align) => cairn::allocate_aligned_or::<Errno>(size, align).cast(),
-        None => {
-            set_errno(libc::EINVAL);
-            null_mut()
-        }
+/// Rounds an alignment that is no power of two up to one, as glibc does. EINVAL if it cannot be.
+pub(crate) fn whole_alignment(align: usize) -> Option<usize> {
+    let align = align.max(MALLOC_ALIGN).checked_next_power_of_two();
+    if align.is_none() {
+        set_errno(libc::EINVAL);
     }
+    align
+}
+
+fn aligned(align: usize, size: usize) -> *mut c_void {
+    match whole_alignment(align) {
+        Some(align) => cairn::allocate_aligned_or::<Errno>(size, align).cast(),
+        None => null_mut(),
+    }
+}
+
+/// posix_memalign(3) by way of `make`, from a size and an alignment.
+///
+/// # Safety
+///
+/// `out` may be written.
+#[inline(always)]
+pub(crate) unsafe fn placed(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+    make: impl FnOnce(usize, usize) -> *mut u8,
+) -> c_int {
+    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
+        return libc::EINVAL;
+    }
+    let p = make(size, align);
+    if p.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { *out = p.cast() };
+    0
 }
 
 /// Ends the process if the block cannot have that size and alignment. It may have been resized.
@@ -98,7 +127,7 @@ fn whole_pages(size: usize) -> *mut c_void {
     }
 }
 
-fn page_size() -> usize {
+pub(crate) fn page_size() -> usize {
     // SAFETY: sysconf has no preconditions.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
@@ -150,16 +179,8 @@ pub(crate) unsafe extern "C" fn posix_memalign(
     align: usize,
     size: usize,
 ) -> c_int {
-    if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
-        return libc::EINVAL;
-    }
-    let p = cairn::allocate_aligned(size, align);
-    if p.is_null() {
-        return libc::ENOMEM;
-    }
     // SAFETY: the caller's contract.
-    unsafe { *out = p.cast() };
-    0
+    unsafe { placed(out, align, size, cairn::allocate_aligned) }
 }
 
 /// memalign(3). Rounds an alignment that is no power of two up to one, as glibc does.

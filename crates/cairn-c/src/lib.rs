@@ -17,6 +17,7 @@ mod introspection;
 mod report;
 mod settings;
 mod stats;
+mod tokens;
 
 /// A broken invariant: the core does not panic on anything a program does.
 #[cfg(panic = "abort")]

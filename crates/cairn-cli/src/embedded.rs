@@ -1,4 +1,4 @@
-//! The library that travels inside the command.
+//! The libraries that travel inside the command.
 //!
 //! Owns the embedded bytes and the file that the loader gets to see. The one idea: that file is
 //! a cache, named after its contents and compared with the embedded bytes at each use. It must
@@ -13,11 +13,24 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::{env, io};
 
-/// `libcairn.so`, as built and stripped by `build.rs`.
-pub(crate) static LIBRARY: &[u8] = include_bytes!(env!("EMBEDDED_LIBRARY"));
+/// A library, as built and stripped by `build.rs`.
+pub(crate) struct Library {
+    pub(crate) contents: &'static [u8],
+    /// Of its file; it names the contents by 16 hex digits.
+    name: &'static str,
+}
 
-/// Names the contents of [`LIBRARY`]: 16 hex digits.
-const HASH: &str = env!("EMBEDDED_LIBRARY_HASH");
+/// The default build.
+pub(crate) static DEFAULT: Library = Library {
+    contents: include_bytes!(env!("EMBEDDED_LIBRARY")),
+    name: concat!("libcairn-", env!("EMBEDDED_LIBRARY_HASH"), ".so"),
+};
+
+/// The hardened build.
+pub(crate) static HARDENED: Library = Library {
+    contents: include_bytes!(env!("EMBEDDED_HARDENED")),
+    name: concat!("libcairn-hardened-", env!("EMBEDDED_HARDENED_HASH"), ".so"),
+};
 
 /// What `cairn --version` prints behind the name.
 pub(crate) const VERSION: &str =
@@ -28,14 +41,25 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// In a directory with this bit, only the owner of an entry can replace it.
 const STICKY: u32 = 0o1000;
 
+/// The build that was asked for.
+pub(crate) fn build(hardened: bool) -> &'static Library {
+    if hardened { &HARDENED } else { &DEFAULT }
+}
+
+/// Whether a path is that of a build of cairn: of this command, another version, or the user.
+pub(crate) fn is_cairn(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    name == b"libcairn.so" || name.starts_with(b"libcairn-") && name.ends_with(b".so")
+}
+
 /// Makes sure that the library lies in a safe place and returns its path.
 ///
 /// Files of other versions stay where they are: running programs may still start children with
 /// them.
-pub(crate) fn install() -> Result<PathBuf> {
+pub(crate) fn install(library: &Library) -> Result<PathBuf> {
     let mut obstacles = Vec::new();
     for directory in candidate_directories() {
-        match install_in(&directory) {
+        match install_in(&directory, library) {
             Ok(path) => return Ok(path),
             Err(error) => obstacles.push(format!("{}: {error:#}", directory.display())),
         }
@@ -54,7 +78,7 @@ fn candidate_directories() -> Vec<PathBuf> {
     cache.map(|cache| cache.join("cairn")).into_iter().chain([temporary]).collect()
 }
 
-fn install_in(directory: &Path) -> Result<PathBuf> {
+fn install_in(directory: &Path, library: &Library) -> Result<PathBuf> {
     // Looked at before anything is made: under `sudo` with the home of another user, nothing
     // owned by root shall appear there.
     let existing = directory.ancestors().find(|path| path.exists()).context("not absolute")?;
@@ -67,9 +91,9 @@ fn install_in(directory: &Path) -> Result<PathBuf> {
     ensure!(is_ours(&directory.metadata()?), "owned by another user, or others can write to it");
     ensure_loadable_from(&directory)?;
 
-    let path = directory.join(format!("libcairn-{HASH}.so"));
-    if !is_intact(&path) {
-        write_atomically(&path).context("cannot write libcairn.so")?;
+    let path = directory.join(library.name);
+    if !is_intact(&path, library.contents) {
+        write_atomically(&path, library.contents).context("cannot write libcairn.so")?;
     }
     Ok(path)
 }
@@ -108,17 +132,17 @@ fn is_ours(metadata: &Metadata) -> bool {
 }
 
 /// Whether the file is a plain file of ours with exactly the embedded contents.
-fn is_intact(path: &Path) -> bool {
+fn is_intact(path: &Path, expected: &[u8]) -> bool {
     let matches = || -> io::Result<bool> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         let metadata = file.metadata()?;
-        if !metadata.is_file() || !is_ours(&metadata) || metadata.len() != LIBRARY.len() as u64 {
+        if !metadata.is_file() || !is_ours(&metadata) || metadata.len() != expected.len() as u64 {
             return Ok(false);
         }
-        let mut contents = Vec::with_capacity(LIBRARY.len());
+        let mut contents = Vec::with_capacity(expected.len());
         file.read_to_end(&mut contents)?;
-        Ok(contents == LIBRARY)
+        Ok(contents == expected)
     };
     matches().unwrap_or(false)
 }
@@ -126,13 +150,13 @@ fn is_intact(path: &Path) -> bool {
 /// Writes the library under a temporary name and renames it, so that no one sees half of it and
 /// programs that run with a former file keep that. No fsync: after a crash [`is_intact`] finds
 /// what is missing.
-fn write_atomically(path: &Path) -> Result<()> {
+fn write_atomically(path: &Path, contents: &[u8]) -> Result<()> {
     let directory = path.parent().context("no directory")?;
     let mut file = tempfile::Builder::new()
         .prefix(".libcairn-")
         .permissions(Permissions::from_mode(0o644))
         .tempfile_in(directory)?;
-    file.write_all(LIBRARY)?;
+    file.write_all(contents)?;
     let _: File = file.persist(path)?;
     Ok(())
 }

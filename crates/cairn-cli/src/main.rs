@@ -1,7 +1,7 @@
 //! The `cairn` command.
 //!
 //! Owns the command line; each subcommand is a module. The one idea: the command carries
-//! `libcairn.so` inside itself, so there is nothing to install. It must never stand between a
+//! the library inside itself, so there is nothing to install. It must never stand between a
 //! program and its user: whatever is started takes over this very process.
 //!
 //! | module | holds |
@@ -39,7 +39,11 @@ enum Command {
     Run(run::Args),
 
     /// Print the path of libcairn.so, for LD_PRELOAD=$(cairn path)
-    Path,
+    Path {
+        /// Of the hardened build
+        #[arg(long)]
+        hardened: bool,
+    },
 }
 
 /// The C entry point, in place of the one of Rust's runtime. That one ignores SIGPIPE and opens
@@ -57,7 +61,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     };
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
-        Command::Path => print_path(),
+        Command::Path { hardened } => print_path(embedded::build(hardened)),
     };
     let Err(error) = outcome else { return 0 };
     eprintln!("cairn: {error:#}");
@@ -72,9 +76,9 @@ fn tell(words: &clap::Error) -> c_int {
     if words.use_stderr() { EXIT_OWN_FAILURE.into() } else { 0 }
 }
 
-fn print_path() -> Result<()> {
+fn print_path(library: &embedded::Library) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(embedded::install()?.as_os_str().as_bytes())?;
+    stdout.write_all(embedded::install(library)?.as_os_str().as_bytes())?;
     stdout.write_all(b"\n")?;
     Ok(stdout.flush()?)
 }

@@ -340,7 +340,7 @@ fn architecture<H: FileHeader<Endian = Endianness>>(header: &H, endian: Endianne
 
 /// Asked of the embedded library itself, so that there is no second list of targets.
 fn library_architecture() -> String {
-    let parsed = FileHeader64::<Endianness>::parse(embedded::LIBRARY);
+    let parsed = FileHeader64::<Endianness>::parse(embedded::DEFAULT.contents);
     parsed
         .and_then(|header| Ok(architecture(header, header.endian()?)))
         .unwrap_or_else(|_| env::consts::ARCH.to_owned())

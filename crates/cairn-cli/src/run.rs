@@ -71,6 +71,10 @@ pub(crate) struct Args {
     #[arg(long)]
     no_inherit: bool,
 
+    /// Use the hardened build, which stops more attacks on the heap
+    #[arg(long)]
+    hardened: bool,
+
     /// Give memory back while the program is idle, too, and before its memory cgroup is full
     ///
     /// It takes one thread more in the program, and in each child that inherits cairn.
@@ -85,7 +89,7 @@ pub(crate) struct Args {
 /// Becomes the program; returns only if that fails.
 pub(crate) fn run(args: &Args) -> Result<Infallible> {
     let launch = program::resolve(&args.command)?;
-    let library = embedded::install()?;
+    let library = embedded::install(embedded::build(args.hardened))?;
     let mut environment = environment(&library, args)?;
     let lines = advice::lines(&environment);
     for line in &lines {
@@ -137,15 +141,16 @@ fn entries(variables: Vec<(OsString, OsString)>) -> Vec<OsString> {
     variables.into_iter().map(entry).collect()
 }
 
-/// Puts the library in front of what is preloaded already, so that its malloc wins; once only,
-/// for a `cairn run` below another one.
+/// Puts the library in front of what is preloaded already, so that its malloc wins. Any other cairn
+/// goes: below another `cairn run`, with the same build or not, the newer choice counts.
 fn preload_list(library: &Path, inherited: Option<OsString>) -> OsString {
     let mut list = library.as_os_str().to_owned();
     let inherited = inherited.unwrap_or_default();
     for entry in inherited.as_bytes().split(|byte| b" :".contains(byte)) {
-        if !entry.is_empty() && entry != library.as_os_str().as_bytes() {
+        let entry = OsStr::from_bytes(entry);
+        if !entry.is_empty() && !embedded::is_cairn(Path::new(entry)) {
             list.push(":");
-            list.push(OsStr::from_bytes(entry));
+            list.push(entry);
         }
     }
     list

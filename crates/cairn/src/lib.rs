@@ -109,9 +109,9 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_or, allocate_in,
-    allocate_or, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or, bad_size, base,
-    deallocate, deallocate_named, has_class_of, may_have_size, reallocate, reallocate_aligned,
-    usable_size,
+    allocate_or, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_in, allocate_zeroed_or,
+    bad_size, base, deallocate, deallocate_named, has_class_of, may_have_size, reallocate,
+    reallocate_aligned, reallocate_in, usable_size,
 };
 
 pub use closed::{Attached, ClosedHeap};
@@ -152,5 +152,48 @@ unsafe impl GlobalAlloc for Cairn {
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: `p` is a live block of this allocator, and aligned as the layout says.
         unsafe { reallocate_aligned(p, size, layout.align()) }
+    }
+}
+
+/// A partition as an allocator of Rust's.
+///
+/// ```
+/// use std::alloc::{GlobalAlloc, Layout};
+///
+/// let (keys, layout) = (cairn::Partition::<3>, Layout::array::<u8>(100).unwrap());
+/// // SAFETY: the block is freed once, with the layout that it has by then.
+/// unsafe {
+///     let key = keys.alloc_zeroed(layout);
+///     let key = keys.realloc(key, layout, 1000);
+///     assert_eq!(*key.add(99), 0);
+///     keys.dealloc(key, Layout::array::<u8>(1000).unwrap());
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Partition<const N: usize>;
+
+// SAFETY: as for `Cairn`.
+unsafe impl<const N: usize> GlobalAlloc for Partition<N> {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        const { assert!(N < PARTITIONS) };
+        allocate_in(N, layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, p: *mut u8, _layout: Layout) {
+        // SAFETY: `p` is a live block of this allocator that nobody uses any more.
+        unsafe { deallocate(p) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        allocate_zeroed_in(N, layout.size(), layout.align())
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: `p` is a live block of this allocator, and aligned as the layout says.
+        unsafe { reallocate_in(N, p, size, layout.align()) }
     }
 }

@@ -2,9 +2,8 @@
 //! allocator cannot reuse: pages held by a few long-lived blocks, lists of sizes that are no longer
 //! asked for, blocks freed by a thread that did not allocate them.
 //!
-//! A block is temporary (freed 256 steps later), cached (replaced at random) or long-lived
-//! (replaced first in, first out, a third of the run later); one cached block in eight is freed by
-//! the next thread.
+//! A block is temporary (freed 256 steps later), cached (replaced at random) or long-lived (replaced first in, first
+//! out, a third of the run later); one cached block in eight is freed by the next thread.
 
 use super::{Held, MIB, mib, touched, watch};
 use crate::case::{Results, Settings};
@@ -109,8 +108,7 @@ impl Server {
         self.mail.close(drop);
     }
 
-    /// A temporary block, and a cached or long-lived one, in place of others; the latter's
-    /// size.
+    /// A temporary block, and a cached or long-lived one, in place of others; the latter's size.
     fn step(&mut self, mean: usize) -> usize {
         let block = self.make(mean);
         self.temporary.put(block);

@@ -18,8 +18,7 @@ pub(crate) fn run(settings: &Settings) -> Results {
     let list: Mutex<Vec<Held>> = Mutex::new(touched(blocks));
     let held = || list.lock().expect("no panic");
     let most_live = AtomicUsize::new(0);
-    // The three threads meet before the first round, after each fill and each free, and at the
-    // end.
+    // The three threads meet before the first round, after each fill and each free, and at the end.
     let meeting = Barrier::new(3);
     let sampler = watch();
     let (mut fill_ms, mut free_ms) = (0.0, 0.0);

@@ -1,6 +1,5 @@
-//! What a thread costs is the resident set beyond a second process whose threads do not
-//! allocate, which takes the stacks out. Threads are made with pthread_create: those of std
-//! allocate on their own account.
+//! What a thread costs is the resident set beyond a second process whose threads do not allocate, which takes the
+//! stacks out. Threads are made with pthread_create: those of std allocate on their own account.
 
 use crate::case::{Results, Settings};
 use crate::malloc::Block;
@@ -83,8 +82,7 @@ fn leaf(threads: usize, shape: &'static Shape, allocate: bool) -> Results {
     let mut handles: Vec<libc::pthread_t> = vec![0; threads];
     let before = resident_kib();
     for handle in &mut handles {
-        // SAFETY: `meeting` outlives the threads, which are joined below; the attributes are
-        // initialised.
+        // SAFETY: `meeting` outlives the threads, which are joined below; the attributes are initialised.
         let failed = unsafe {
             let meeting = (&raw const meeting) as *mut c_void;
             libc::pthread_create(handle, &attributes, thread, meeting)
@@ -102,8 +100,7 @@ fn leaf(threads: usize, shape: &'static Shape, allocate: bool) -> Results {
 }
 
 extern "C" fn thread(meeting: *mut c_void) -> *mut c_void {
-    // SAFETY: the argument is the Meeting that `leaf` keeps until it has joined this thread;
-    // it is only read.
+    // SAFETY: the argument is the Meeting that `leaf` keeps until it has joined this thread; it is only read.
     let meeting = unsafe { &*meeting.cast::<Meeting>() };
     let mut blocks = [const { None::<Block> }; BLOCKS];
     let &Shape { blocks: count, sizes, .. } = meeting.shape;

@@ -1,9 +1,8 @@
 //! One thread whose heap goes through phases: it fills, empties, changes its sizes, rests.
 //!
-//! Stands for compilers' passes, batch jobs, image processing, a server after a peak. Memory
-//! that is held on to makes the next phase cheap in page faults; memory given back makes the
-//! time between cheap in memory. The mean over time and the faults show which was chosen, and
-//! whether one could have had both.
+//! Stands for compilers' passes, batch jobs, image processing, a server after a peak. Memory that is held on to makes
+//! the next phase cheap in page faults; memory given back makes the time between cheap in memory. The mean over time
+//! and the faults show which was chosen, and whether one could have had both.
 
 use super::{Held, MIB, bytes_of, light_activity, mib, touched, watch};
 use crate::case::{Results, Settings};

@@ -75,8 +75,7 @@ fn block(rng: &mut fastrand::Rng, sizes: &[u16]) -> Block {
     Block::written(sizes[rng.usize(0..QUANTILES)].into())
 }
 
-/// The size at one of [`QUANTILES`], by Pareto's distribution with the shape of the 80/20
-/// rule, bounded above.
+/// The size at one of [`QUANTILES`], by Pareto's distribution with the shape of the 80/20 rule, bounded above.
 fn pareto(quantile: usize) -> u16 {
     let shape = 5.0f64.ln() / 4.0f64.ln();
     let (least, most) = SIZES;

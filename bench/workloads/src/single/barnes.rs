@@ -138,9 +138,8 @@ struct System {
 }
 
 impl System {
-    /// A ball of stars in equilibrium, densest in its middle: Plummer's model, drawn as
-    /// Aarseth, Hénon and Wielen do (Astronomy and Astrophysics 37, 1974). Mass, radius and
-    /// the constant of gravity are 1.
+    /// A ball of stars in equilibrium, densest in its middle: Plummer's model, drawn as Aarseth, Hénon and Wielen do
+    /// (Astronomy and Astrophysics 37, 1974). Mass, radius and the constant of gravity are 1.
     fn plummer(bodies: u32) -> System {
         let mut rng = fastrand::Rng::with_seed(4);
         let body = |body| {
@@ -198,8 +197,7 @@ impl System {
         (momentum, energy)
     }
 
-    /// The sums do not change as the bodies move; the tree's approximation lets them drift a
-    /// little.
+    /// The sums do not change as the bodies move; the tree's approximation lets them drift a little.
     fn check_sums(&self, before: (DVec3, f64)) {
         let after = self.sums();
         let (drift, gain) = (after.0.distance(before.0), (after.1 / before.1 - 1.0).abs());

@@ -1,14 +1,12 @@
 //! The continued-fraction method of factoring, on numbers of 30 digits.
 //!
-//! The convergents A/B of the square root of N give squares A^2 that are congruent to small
-//! numbers Q modulo N, with alternating signs. Those Q that are products of small primes are
-//! collected until some of them multiply to a square; that gives x^2 = y^2 modulo N, and
-//! gcd(x - y, N) is a factor as a rule (Morrison and Brillhart, Mathematics of Computation 29,
-//! 1975).
+//! The convergents A/B of the square root of N give squares A^2 that are congruent to small numbers Q modulo N, with
+//! alternating signs. Those Q that are products of small primes are collected until some of them multiply to a square;
+//! that gives x^2 = y^2 modulo N, and gcd(x - y, N) is a factor as a rule (Morrison and Brillhart, Mathematics of
+//! Computation 29, 1975).
 //!
-//! Stands for programs that make a fresh, tiny object at every step: each sum, product
-//! and quotient here is a new number on the heap, most of them 4 to 32 bytes and
-//! dead a few steps later.
+//! Stands for programs that make a fresh, tiny object at every step: each sum, product and quotient here is a new
+//! number on the heap, most of them 4 to 32 bytes and dead a few steps later.
 
 use crate::case::{Results, Settings};
 use ethnum::U256;
@@ -46,8 +44,7 @@ fn check(primes: [u64; 2], base: usize) {
     assert!(found == p || found == q, "{found:?} does not divide {p:?} * {q:?}");
 }
 
-/// A natural number below 2^256, every one a block of its own on the heap: as many words as it
-/// needs, the least first.
+/// A natural number below 2^256, every one a block of its own on the heap: as many words as it needs, the least first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Natural(Box<[u32]>);
 
@@ -57,8 +54,7 @@ impl Natural {
         words.fold(U256::ZERO, |value, &word| value << 32 | U256::from(word))
     }
 
-    /// The value of a number of one or two words, as most are: the narrower the arithmetic, the
-    /// faster it is, by far.
+    /// The value of a number of one or two words, as most are: the narrower the arithmetic, the faster it is, by far.
     fn small(&self) -> Option<u64> {
         match *self.0 {
             [word] => Some(word.into()),
@@ -149,8 +145,7 @@ struct Relation {
     a: Natural,
     /// Whether it is -Q.
     negative: bool,
-    /// The primes whose product Q is, by their places in the base, each as often as it
-    /// divides Q.
+    /// The primes whose product Q is, by their places in the base, each as often as it divides Q.
     primes: Vec<u16>,
 }
 
@@ -248,9 +243,8 @@ struct Product {
     of: Vec<u32>,
 }
 
-/// The last relation, times those of `pivots` that make it a square; if there are none, it
-/// becomes one of them. In the place of each column stands a product whose first odd column
-/// it is.
+/// The last relation, times those of `pivots` that make it a square; if there are none, it becomes one of them. In the
+/// place of each column stands a product whose first odd column it is.
 fn reduced(pivots: &mut [Option<Product>], relations: &[Relation]) -> Option<Product> {
     let last = relations.len() - 1;
     let mut odd = [U256::from(u8::from(relations[last].negative)), U256::ZERO];
@@ -281,8 +275,7 @@ impl Product {
     }
 }
 
-/// The common divisor of `n` and x - y, where x is the product of the A and y the root of the
-/// product of the Q.
+/// The common divisor of `n` and x - y, where x is the product of the A and y the root of the product of the Q.
 fn divisor<'a>(
     n: &Natural,
     base: &[u64],

@@ -1,6 +1,5 @@
-//! Two-level logic minimisation: expand, irredundant and reduce, over and over, until the
-//! cover no longer shrinks (Brayton, Hachtel, McMullen and Sangiovanni-Vincentelli, Logic
-//! Minimization Algorithms for VLSI Synthesis, 1984).
+//! Two-level logic minimisation: expand, irredundant and reduce, over and over, until the cover no longer shrinks
+//! (Brayton, Hachtel, McMullen and Sangiovanni-Vincentelli, Logic Minimization Algorithms for VLSI Synthesis, 1984).
 //!
 //! A cube has a bit for each of the two values of each input. It stands for all choices of one
 //! of its values for every input; a cover stands for the union of its cubes.

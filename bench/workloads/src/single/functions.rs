@@ -82,17 +82,15 @@ pub(crate) fn dirtied(rng: &mut fastrand::Rng, tag: u64) -> Words {
     block
 }
 
-/// Small blocks are checked whole, others at both ends and in strides: five words in each
-/// page, at different places.
+/// Small blocks are checked whole, others at both ends and in strides: five words in each page, at different places.
 fn check_zero(block: &Words) {
     let stride = if block.last() < 128 { 1 } else { 97 };
     (0..=block.last()).step_by(stride).for_each(|at| block.expect(at, 0));
     block.expect(block.last(), 0);
 }
 
-/// A block by one or the other function. The alignment of vector registers and cache lines is
-/// common, a page's is not rare, and one in a hundred wants 32 KiB (not more: some allocators
-/// refuse that).
+/// A block by one or the other function. The alignment of vector registers and cache lines is common, a page's is not
+/// rare, and one in a hundred wants 32 KiB (not more: some allocators refuse that).
 pub(crate) fn aligned(rng: &mut fastrand::Rng, tag: u64) -> Words {
     let align = match rng.u32(0..100) {
         0 => 32 << 10,

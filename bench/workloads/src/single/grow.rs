@@ -35,8 +35,7 @@ pub(crate) fn vectors(settings: &Settings) -> Results {
     Results::ms(time)
 }
 
-/// Appends in random turns; some vectors get more turns than others, so that they do not
-/// double in step.
+/// Appends in random turns; some vectors get more turns than others, so that they do not double in step.
 fn fill(vectors: &mut [Vec<u8>], bytes: usize, pattern: &[u8], rng: &mut fastrand::Rng) {
     let mut left = bytes;
     while left > 0 {

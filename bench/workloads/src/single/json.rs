@@ -1,6 +1,5 @@
-//! Parsing JSON into trees of values with the `simd-json` crate, in the three ways it offers:
-//! strings that borrow from the text, the same with the parser's buffers kept from document to
-//! document, and strings of their own.
+//! Parsing JSON into trees of values with the `simd-json` crate, in the three ways it offers: strings that borrow from
+//! the text, the same with the parser's buffers kept from document to document, and strings of their own.
 
 use crate::case::{Results, Settings};
 use crate::clock::ms_since;
@@ -16,8 +15,7 @@ const ROUNDS: usize = 180;
 const WARM_UP: usize = 5;
 pub(crate) const LARGEST: usize = 512 << 10;
 
-/// How often each byte occurs in a text. That does not depend on the order of fields, which
-/// parsed objects do not keep.
+/// How often each byte occurs in a text. That does not depend on the order of fields, which parsed objects do not keep.
 type Bytes = [usize; 256];
 
 pub(crate) fn borrowed(text: &mut [u8], look: Option<&mut Bytes>) {
@@ -49,8 +47,7 @@ fn bytes_of(text: impl AsRef<str>) -> Bytes {
     bytes
 }
 
-/// `parse` parses a text, which it overwrites, looks at the result if that is wanted, and
-/// frees it.
+/// `parse` parses a text, which it overwrites, looks at the result if that is wanted, and frees it.
 pub(crate) fn run(
     settings: &Settings,
     mut parse: impl FnMut(&mut [u8], Option<&mut Bytes>),

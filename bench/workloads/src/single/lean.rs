@@ -51,8 +51,7 @@ struct Factor {
     rest: Variables,
 }
 
-/// A term's normal form: products that are added, in ascending order. Equal polynomials have
-/// the same.
+/// A term's normal form: products that are added, in ascending order. Equal polynomials have the same.
 type Normal = Option<Rc<Summand>>;
 
 #[derive(PartialEq, Eq)]

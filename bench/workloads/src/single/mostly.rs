@@ -1,5 +1,4 @@
-//! What an allocator does to a heap as a whole: costs that grow with the heap, where the work does
-//! not.
+//! What an allocator does to a heap as a whole: costs that grow with the heap, where the work does not.
 
 use crate::case::{Results, Settings};
 use crate::malloc::Block;

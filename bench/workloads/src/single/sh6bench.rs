@@ -1,6 +1,5 @@
-//! `lifo` frees every set as a stack of temporaries does, `reverse` as a queue does. The retained
-//! blocks leave holes between them, which the next batches have to fill. `sh8bench` does both in
-//! turn in every thread.
+//! `lifo` frees every set as a stack of temporaries does, `reverse` as a queue does. The retained blocks leave holes
+//! between them, which the next batches have to fill. `sh8bench` does both in turn in every thread.
 
 use crate::case::{Results, Settings};
 use crate::malloc::Block;

@@ -54,9 +54,8 @@ pub(crate) fn glibc_simple(settings: &Settings) -> Results {
     const SIZES: [usize; 10] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, LARGEST];
     const LARGEST: usize = 4096;
     let mut blocks: Vec<Block> = (0..MOST).map(|_| Block::new(LARGEST)).collect();
-    // Allocated while there are as many and as large blocks as there ever will be: the heap's
-    // end stays in use, as in nearly any program, and giving it back to the system and taking
-    // it again is not what is measured.
+    // Allocated while there are as many and as large blocks as there ever will be: the heap's end stays in use, as in
+    // nearly any program, and giving it back to the system and taking it again is not what is measured.
     let _end = Block::new(LARGEST);
     blocks.clear();
     per_op(settings, COUNTS.len() * SIZES.len() * MOST, || {

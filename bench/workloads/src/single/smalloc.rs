@@ -68,8 +68,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// With `start` blocks, and room for the pointers to all others: the coin's walk stays far
-    /// below twice the start.
+    /// With `start` blocks, and room for the pointers to all others: the coin's walk stays far below twice the start.
     fn new(mix: Mix, seed: u64, start: usize, steps: usize) -> Holder {
         let mut rng = fastrand::Rng::with_seed(seed);
         let sizes = (0..4096).map(|_| size(&mut rng) as u32).collect();
@@ -116,8 +115,7 @@ impl Holder {
         }
     }
 
-    /// Doubles a block at random, or puts a new one in the place of one that is large or, once
-    /// in a while, of any.
+    /// Doubles a block at random, or puts a new one in the place of one that is large or, once in a while, of any.
     #[inline]
     fn grow(&mut self) {
         let at = self.rng.usize(0..self.blocks.len());

@@ -1,11 +1,9 @@
-//! False sharing. An allocator that hands out parts of one cache line to several threads slows all
-//! of them down.
+//! False sharing. An allocator that hands out parts of one cache line to several threads slows all of them down.
 //!
-//! Active (thrash): each thread allocates its objects itself. Passive (scratch): the main
-//! thread allocated the first objects of all; a thread frees its share before it allocates
-//! its own, and may get back parts of lines that others still hold. A thread holds its last
-//! eight objects and writes to the newest: with a single one it would hang on luck whether
-//! two threads meet in a line.
+//! Active (thrash): each thread allocates its objects itself. Passive (scratch): the main thread allocated the first
+//! objects of all; a thread frees its share before it allocates its own, and may get back parts of lines that others
+//! still hold. A thread holds its last eight objects and writes to the newest: with a single one it would hang on luck
+//! whether two threads meet in a line.
 
 use crate::case::{Results, Settings};
 use crate::malloc::Block;

@@ -71,8 +71,7 @@ pub(crate) const XMALLOC: usize = 1_000_000;
 /// Blocks of a thread in `scale-local`.
 const SET: usize = 256;
 
-/// Takes the numbers of threads and of operations in all; says how long that took, and how
-/// many operations it were.
+/// Takes the numbers of threads and of operations in all; says how long that took, and how many operations it were.
 pub(crate) type Pass = fn(usize, usize) -> (Duration, usize);
 
 /// The curve from `least` threads on.

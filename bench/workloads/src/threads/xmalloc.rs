@@ -1,6 +1,5 @@
-//! A producer puts a whole batch into a bounded queue, any consumer frees all of it: little time
-//! goes into the hand-over. The blocks go one way, which empties the caches on one side and fills
-//! those on the other.
+//! A producer puts a whole batch into a bounded queue, any consumer frees all of it: little time goes into the
+//! hand-over. The blocks go one way, which empties the caches on one side and fills those on the other.
 
 use crate::case::{Results, Settings};
 use crate::malloc::{Block, SMALL};

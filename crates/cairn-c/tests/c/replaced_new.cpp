@@ -1,5 +1,6 @@
 // A program with its own operator new: ours must stand back.
 #include "check.h"
+#include "tokens.h"
 
 #include <new>
 #include <string>
@@ -52,8 +53,24 @@ static void other_forms_follow()
           own_deletes - deletes);
 }
 
+#ifdef CAIRN_IS_LINKED
+// So do those that clang calls with a token.
+static void tokens_follow()
+{
+    size_t news = own_news, deletes = own_deletes;
+    ::operator delete(hide(__alloc_token__Znwm(100, 3)));
+    ::operator delete[](hide(__alloc_token_7__Znam(100)));
+    ::operator delete(hide(__alloc_token__ZnwmRKSt9nothrow_t(100, &std::nothrow, 3)));
+    CHECK(own_news == news + 3 && own_deletes == deletes + 3, "%zu and %zu calls", own_news - news,
+          own_deletes - deletes);
+}
+#endif
+
 static const struct test_case cases[] = {
     {"program_wins", program_wins},
     {"other_forms_follow", other_forms_follow},
+#ifdef CAIRN_IS_LINKED
+    {"tokens_follow", tokens_follow},
+#endif
 };
 MAIN(cases)

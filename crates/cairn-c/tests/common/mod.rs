@@ -7,6 +7,8 @@
 //! whether a test asks for common semantics or only for our own; `CAIRN_TEST_ARCHIVE` names the
 //! archive for static programs. Cases that need our own interface are skipped then.
 //!
+//! With `--features hardened` the library is the hardened build.
+//!
 //! What a test skips it says in a line on standard error, which the harness lets through. With
 //! `CAIRN_TEST_ALL=1` a program that is missing fails the test instead.
 
@@ -63,29 +65,52 @@ pub(crate) fn library() -> &'static Library {
             archive: std::env::var_os("CAIRN_TEST_ARCHIVE").map(PathBuf::from),
             is_stand_in: true,
         },
-        None => built_library(),
+        None => built_library(BUILD),
     })
 }
 
-fn built_library() -> Library {
+/// What can be built of the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As most have it.
+    Default,
+    /// With the feature `hardened`.
+    Hardened,
+}
+
+/// The one that is under test.
+const BUILD: Build = if cfg!(feature = "hardened") { Build::Hardened } else { Build::Default };
+
+/// Builds the library.
+pub(crate) fn built_library(build: Build) -> Library {
     let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    // Cargo gives both builds' files the same names.
+    let hardened = target_dir.join("hardened");
+    let (target_dir, features) = match build {
+        Build::Hardened => (&*hardened, &["--features", "hardened"][..]),
+        Build::Default => (target_dir, &[][..]),
+    };
     // Same directory as the running tests, whether it came from the environment, a flag or a
     // configuration file. Without the parent's build target the path has no triple in it.
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--release", "-p", "cairn-c", "--target-dir"])
         .arg(target_dir)
+        .args(features)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("CARGO_BUILD_TARGET")
         .output()
         .expect("cargo starts");
     assert!(built.status.success(), "no library:\n{}", String::from_utf8_lossy(&built.stderr));
     let release = nameable(target_dir).join("release");
-    Library {
-        shared: release.join("libcairn.so"),
-        archive: Some(release.join("libcairn.a")),
-        is_stand_in: false,
+    let mut shared = release.join("libcairn.so");
+    if build == Build::Hardened {
+        // By the name that the loader will look for.
+        shared = release.join("libcairn-hardened.so");
+        let made = std::os::unix::fs::symlink("libcairn.so", &shared);
+        assert!(made.is_ok() || shared.is_symlink(), "no link {}", shared.display());
     }
+    Library { shared, archive: Some(release.join("libcairn.a")), is_stand_in: false }
 }
 
 /// True, with a word about it, if this test cannot be asked of a stand-in.

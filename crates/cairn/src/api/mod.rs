@@ -15,7 +15,7 @@ mod zeroed;
 use large::{allocate_large, cached_block, deallocate_large, new_block};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
-pub use partition::{PARTITIONS, allocate_in};
+pub use partition::{PARTITIONS, allocate_in, allocate_zeroed_in, reallocate_in};
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
 

@@ -9,6 +9,7 @@ use crate::closed::Attached;
 use crate::heap::Heap;
 use crate::policy::{self, HARDENED};
 use crate::pool::partitions::{NOBODY, put, take};
+use crate::size_class::MEDIUM_MAX;
 use crate::thread;
 use core::mem::ManuallyDrop;
 use core::ptr::null_mut;
@@ -31,7 +32,7 @@ pub const PARTITIONS: usize = policy::PARTITIONS;
 /// unsafe { cairn::deallocate(block) };
 /// ```
 pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
-    if !HARDENED {
+    if !HARDENED || size > MEDIUM_MAX {
         return super::allocate_aligned(size, align);
     }
     let partition = partition % PARTITIONS;
@@ -69,4 +70,46 @@ fn allocate_in_borrowed(partition: usize, size: usize, align: usize) -> *mut u8 
         put(partition, heap);
         block
     }
+}
+
+/// As `allocate_zeroed_aligned`, from a partition. Large blocks have pages of their own, which the
+/// core knows to be zeros.
+pub fn allocate_zeroed_in(partition: usize, size: usize, align: usize) -> *mut u8 {
+    if size > MEDIUM_MAX {
+        return super::allocate_zeroed_aligned(size, align);
+    }
+    let p = allocate_in(partition, size, align);
+    if !p.is_null() {
+        // SAFETY: a new block of at least so many bytes.
+        unsafe { p.write_bytes(0, size) };
+    }
+    p
+}
+
+/// As `reallocate_aligned`; a small block that cannot stay where it is moves to the partition.
+///
+/// # Safety
+/// As for `reallocate_aligned`.
+pub unsafe fn reallocate_in(partition: usize, p: *mut u8, size: usize, align: usize) -> *mut u8 {
+    if p.is_null() {
+        return allocate_in(partition, size, align);
+    }
+    // What may stay does, and between large blocks pages move. Bad pointers and sizes go there, too.
+    let stays = super::may_have_size(p, size, 1, true);
+    // SAFETY: `p` is a live block's start.
+    let is_large = size > MEDIUM_MAX
+        && unsafe { size > isize::MAX as usize || super::usable_size(p) > MEDIUM_MAX };
+    if stays || is_large {
+        // SAFETY: `p` is a live block's start, the caller's to resize.
+        return unsafe { super::reallocate_aligned(p, size, align) };
+    }
+    let new = allocate_in(partition, size, align);
+    if !new.is_null() {
+        // SAFETY: both blocks are live and apart, and have that many bytes.
+        unsafe {
+            new.copy_from_nonoverlapping(p, super::usable_size(p).min(size));
+            super::deallocate_named(p, "realloc");
+        }
+    }
+    new
 }
