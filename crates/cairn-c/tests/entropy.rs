@@ -23,14 +23,13 @@ struct Quantity {
 #[expect(clippy::reversed_empty_ranges, reason = "an empty range is what is meant")]
 const NONE: RangeInclusive<u32> = 1..=0;
 
-/// As docs/design/layout.md says: the window begins at one of 2^25 multiples of 2 MiB. Of the metadata's address
-/// only the bits that are the window's, too, are claimed: no heap may stand at a multiple of 4 GiB, so that in one of 16
-/// processes the heaps end at such a multiple, or begin behind it.
+/// As docs/design/layout.md says: the window begins at one of 2^25 multiples of 2 MiB, its metadata at a multiple of
+/// 64 KiB. The bits about 2^32 of the metadata's address are not claimed: no heap may stand at a multiple of that.
 const QUANTITIES: [Quantity; 10] = [
     Quantity { name: "window", random: 21..=45 },
     Quantity { name: "metadata", random: 34..=45 },
-    Quantity { name: "metadata-low-half", random: NONE },
-    Quantity { name: "metadata-from-window", random: NONE },
+    Quantity { name: "metadata-low-half", random: 16..=29 },
+    Quantity { name: "metadata-from-window", random: 16..=29 },
     Quantity { name: "key", random: 0..=47 },
     Quantity { name: "block", random: 21..=45 },
     Quantity { name: "block-from-window", random: NONE },

@@ -87,19 +87,27 @@ fn layout_of(size: usize) -> Layout {
 }
 
 /// Where the metadata of a reservation begins whose front is there, counted from it. No heap's address is a
-/// multiple of 2^32: its tag would be `OWNER_NONE`.
+/// multiple of 2^32: its tag would be `OWNER_NONE`. A place where one would be is drawn again. If there is no other, the
+/// heaps end there, or begin behind it.
 pub(crate) fn place_of(front: usize, size: usize) -> usize {
     let layout = layout_of(size);
-    let place = random(1, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
-    let heaps = front + place + layout.heaps;
-    let (multiple, end) = (heaps.next_multiple_of(4 * GIB), front + place + layout.live);
-    match end.checked_sub(multiple) {
-        None | Some(0) => place,
-        // All of them in front of it, or behind it.
+    let draw = |nth| random(nth, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
+    // How much of the heaps would be behind a multiple, and where that is.
+    let beyond = |place: usize| {
+        let multiple = (front + place + layout.heaps).next_multiple_of(4 * GIB);
+        (front + place + layout.live).checked_sub(multiple).filter(|&beyond| beyond > 0)
+    };
+    let found = (DRAWS..2 * DRAWS).map(draw).find(|&place| beyond(place).is_none());
+    let place = found.unwrap_or_else(|| draw(1));
+    match beyond(place) {
+        None => place,
         Some(beyond) if beyond <= place => place - beyond,
-        Some(_) => place + (multiple + PAGE - heaps),
+        Some(beyond) => place + layout.live - layout.heaps - beyond + PAGE,
     }
 }
+
+/// Draws for that; in the hardened build each fails with a probability of a half.
+const DRAWS: usize = 32;
 
 /// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
 #[cfg(test)]
