@@ -70,8 +70,9 @@ const ALLOCATION: [&str; 50] = [
 ];
 
 /// Our own interface.
-const OWN: [&str; 6] = [
+const OWN: [&str; 7] = [
     "cairn_base",
+    "cairn_guard_every",
     "cairn_is_active",
     "cairn_purge",
     "cairn_stats_print",

@@ -42,6 +42,7 @@
 //! | hole | purged pages inside a span that is in use |
 //! | slow tick | one visit of a slow path; each 64th does upkeep |
 //! | quiet | a heap with few slow ticks: each allocation is one, so that upkeep goes on |
+//! | guard, bay | an inaccessible page; where a sampled block lies, between two of them |
 //! | salvage | in a forked child: to take over the spans of threads that it does not have |
 //! | statistics | where every byte is, counted when somebody asks |
 //! | page | a page of the operating system's, and nothing else |
@@ -85,6 +86,7 @@ mod api;
 mod arena;
 mod closed;
 mod crowd;
+mod guards;
 mod heap;
 mod large;
 mod os;
@@ -114,7 +116,7 @@ pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
 pub use sampling::Told;
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{purge, sample_every, see_forks, start_purge_thread};
+pub use thread::{guard_every, purge, sample_every, see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -27,6 +27,14 @@ pub(crate) fn set(bytes: usize, told: Told) {
     INTERVAL.store(bytes, Ordering::Release);
 }
 
+/// Ends it, if that is who is told.
+pub(crate) fn end(told: Told) {
+    let order = Ordering::Relaxed;
+    if TOLD.compare_exchange(told as *mut (), null_mut(), order, order).is_ok() {
+        INTERVAL.store(0, order);
+    }
+}
+
 /// What a heap knows of it. The block in which `left` runs out is the sample.
 #[derive(Clone, Copy)]
 pub(crate) struct Sampling {

@@ -15,7 +15,7 @@ use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{arena, large, os, search};
+use crate::{arena, guards, large, os, search};
 
 /// Bytes, and those of them that have memory behind them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -149,8 +149,12 @@ impl Stats {
             stats.mapping_blocks += 1;
             last = mapping.address;
         }
+        for (at, bytes) in guards::live() {
+            eyes.add(&mut stats.mappings, at, bytes, at.addr() + bytes);
+            stats.mapping_blocks += 1;
+        }
         let [_, _, sections, heaps] = reservation::metadata_extents();
-        for (at, bytes) in [sections, heaps] {
+        for (at, bytes) in [sections, heaps, guards::metadata()] {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }
         if resident {

@@ -5,11 +5,12 @@
 //! Checked: oracle tests with contents; tests of large blocks and mappings.
 //! Story: docs/design/large-blocks.md
 
-use super::{NoMemory, SIZE_MAX, bad_pointer};
+use super::{NoMemory, SIZE_MAX, bad_pointer, deallocate};
 use crate::address_map::{self, OWNER_LARGE};
+use crate::block::Block;
 use crate::large::{self, Freers};
 use crate::sync::Ordering;
-use crate::{crowd, os, thread};
+use crate::{crowd, guards, os, thread};
 use core::ptr::null_mut;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
@@ -23,6 +24,24 @@ pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 
         block = new_block(size, align).block;
     }
     if block.is_null() { F::answer(size, align) } else { block }
+}
+
+/// The block that a refill has given, or a guarded one in its place if it is a sample.
+#[inline(always)]
+pub(super) fn guarded(block: *mut Block, size: usize, align: usize) -> *mut Block {
+    if guards::is_drawn(block.cast()) { guarded_instead(block, size, align) } else { block }
+}
+
+#[cold]
+#[inline(never)]
+fn guarded_instead(block: *mut Block, size: usize, align: usize) -> *mut Block {
+    let new = guards::allocate(size, align);
+    if new.is_null() {
+        return block;
+    }
+    // SAFETY: a live block that nobody has seen.
+    unsafe { deallocate(block.cast()) };
+    new.cast()
 }
 
 /// The run that the calling thread's heap keeps, if it will do; null if not.
@@ -70,15 +89,15 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
         && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
-    if !keeps && !p.is_null() && !free_large(p) {
+    if !keeps && !p.is_null() && !free_large(p, call) {
         bad_pointer(call, p);
     }
 }
 
 #[cold]
-fn free_large(p: *mut u8) -> bool {
+fn free_large(p: *mut u8, call: &str) -> bool {
     if !address_map::contains(p) {
-        return large::free_mapping(p);
+        return guards::free(p, call) || large::free_mapping(p);
     }
     address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
 }

@@ -9,7 +9,7 @@ use super::resize::stays;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::sync::Ordering;
-use crate::{large, os};
+use crate::{guards, large, os};
 
 /// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
@@ -20,7 +20,7 @@ pub(super) fn span_block_size(p: *mut u8) -> Option<usize> {
 pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
     os::notice_fork();
     if !address_map::contains(p) {
-        return large::mapping_usable_size(p);
+        return guards::usable_size(p).or_else(|| large::mapping_usable_size(p));
     }
     let d = address_map::descriptor(p);
     (d.owner.load(Ordering::Relaxed) == OWNER_LARGE).then(|| large::usable_size(p))?
@@ -59,6 +59,9 @@ pub fn has_class_of(p: *const u8, size: usize) -> bool {
 pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> bool {
     let p = p.cast_mut();
     let Some((class, _)) = address_map::span_block(p) else {
+        if let Some(asked) = guards::usable_size(p) {
+            return size == asked && p.addr().is_multiple_of(align);
+        }
         let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
         return large_usable(p).is_none_or(|usable| is_large && size <= usable);
     };
@@ -76,7 +79,7 @@ pub fn base(p: *const u8) -> Option<*mut u8> {
 pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     os::notice_fork();
     if !address_map::contains(p) {
-        return large::mapping_base(p);
+        return guards::block_around(p).or_else(|| large::mapping_base(p));
     }
     let index = address_map::slice_of(p);
     if index >= address_map::committed() {
@@ -109,6 +112,7 @@ pub fn bad_size(call: &str, p: *const u8) -> ! {
 #[cold]
 #[inline(never)]
 pub(super) fn bad_pointer(call: &str, p: *mut u8) -> ! {
+    guards::misused(call, p);
     let reason = match base(p) {
         Some(block) if block.addr() == p.addr() => FREED_TWICE,
         Some(_) => "the pointer is inside a block, not at its start",

@@ -10,7 +10,7 @@ mod lookup;
 mod resize;
 mod zeroed;
 
-use large::{allocate_large, cached_block, deallocate_large, new_block};
+use large::{allocate_large, cached_block, deallocate_large, guarded, new_block};
 use lookup::{FREED_TWICE, bad_pointer};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
@@ -69,7 +69,7 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
         (class, Caches::pop(&raw mut (*heap).caches, class))
     };
     if block.is_null() {
-        return allocate_slow::<F>(class, size, MIN_ALIGN);
+        return allocate_slow::<F>(size, class, MIN_ALIGN);
     }
     block.cast()
 }
@@ -87,7 +87,7 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
     let block = unsafe { Caches::pop(&raw mut (*thread::heap()).caches, class) };
     if block.is_null() {
-        return allocate_slow::<F>(class, size, align);
+        return allocate_slow::<F>(size, class, align);
     }
     block.cast()
 }
@@ -95,8 +95,8 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
 /// Refills the cache, which is empty.
 #[cold]
 #[inline(never)]
-fn allocate_slow<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
-    let block = thread::refill(class);
+fn allocate_slow<F: NoMemory>(size: usize, class: SizeClass, align: usize) -> *mut u8 {
+    let block = guarded(thread::refill(class), size, align);
     if block.is_null() { F::answer(size, align) } else { block.cast() }
 }
 

@@ -5,7 +5,7 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/fast-paths.md
 
-use super::{NoMemory, Null, cached_block, new_block};
+use super::{NoMemory, Null, cached_block, guarded, new_block};
 use crate::block::{Block, Caches};
 use crate::heap::Heap;
 use crate::large;
@@ -25,15 +25,20 @@ pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
         return allocate_zeroed_medium::<F>(size);
     }
     let heap = thread::heap();
-    allocate_zeroed_class::<F>(heap, size_class::small_class(size), size)
+    allocate_zeroed_class::<F>(heap, size_class::small_class(size), size, MIN_ALIGN)
 }
 
 #[inline(always)]
-fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: SizeClass, size: usize) -> *mut u8 {
+fn allocate_zeroed_class<F: NoMemory>(
+    heap: *mut Heap,
+    class: SizeClass,
+    size: usize,
+    align: usize,
+) -> *mut u8 {
     // SAFETY: as in `allocate_class`.
     unsafe {
         match Caches::pop(&raw mut (*heap).caches, class) {
-            block if block.is_null() => allocate_zeroed_slow::<F>(class, size),
+            block if block.is_null() => allocate_zeroed_slow::<F>(size, class, align),
             block => zero(heap, class, block),
         }
     }
@@ -53,10 +58,16 @@ unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u
 
 #[cold]
 #[inline(never)]
-fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
-    let block = thread::refill(class);
-    if block.is_null() {
-        return F::answer(size, MIN_ALIGN);
+fn allocate_zeroed_slow<F: NoMemory>(size: usize, class: SizeClass, align: usize) -> *mut u8 {
+    let given = thread::refill(class);
+    if given.is_null() {
+        return F::answer(size, align);
+    }
+    let block = guarded(given, size, align);
+    if block != given {
+        // SAFETY: the block has `size` bytes and is ours.
+        unsafe { block.cast::<u8>().write_bytes(0, size) };
+        return block.cast();
     }
     // SAFETY: the block is ours. The heap may have come only just now; a thread without one has
     // a stand-in, which calls nothing fresh.
@@ -67,7 +78,7 @@ fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
 fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if size <= MEDIUM_MAX {
         let class = size_class::medium_class(size);
-        return allocate_zeroed_class::<F>(thread::heap(), class, size);
+        return allocate_zeroed_class::<F>(thread::heap(), class, size, MIN_ALIGN);
     }
     allocate_zeroed_large::<F>(size, MIN_ALIGN)
 }
@@ -99,7 +110,7 @@ pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
     }
     debug_assert!(align.is_power_of_two());
     match size_class::class_of_aligned(size, align) {
-        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), class, size),
+        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), class, size, align),
         None => allocate_zeroed_large::<Null>(size, align),
     }
 }

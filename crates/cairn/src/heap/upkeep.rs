@@ -11,7 +11,7 @@ use crate::block::{Block, Chain, END};
 use crate::size_class::SizeClass;
 use crate::span::{Span, SpanList};
 use crate::sync::{AtomicPtr, Ordering, in_shuttle};
-use crate::{arena, crowd, large, os};
+use crate::{arena, crowd, guards, large, os};
 use core::ptr::null_mut;
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
@@ -56,6 +56,7 @@ fn tick() {
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
     arena::tick(os::now_ms());
+    guards::follow();
 }
 
 impl Heap {

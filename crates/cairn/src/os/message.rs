@@ -21,13 +21,7 @@ impl Message {
 
     /// Adds text.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
-        for &b in text.as_bytes() {
-            if let Some(slot) = self.bytes.get_mut(self.len) {
-                *slot = b;
-                self.len += 1;
-            }
-        }
-        self
+        self.bytes(text.as_bytes())
     }
 
     /// Adds an address.
@@ -37,6 +31,28 @@ impl Message {
         for place in (0..=last).rev() {
             let digit = address >> (place * 4) & 15;
             self.text("0123456789abcdef".get(digit..=digit).unwrap_or("?"));
+        }
+        self
+    }
+
+    /// Adds a number.
+    pub(crate) fn number(&mut self, number: usize) -> &mut Self {
+        let mut unit = 10usize.pow(number.max(1).ilog10());
+        while unit > 0 {
+            let digit = number / unit % 10;
+            self.text("0123456789".get(digit..=digit).unwrap_or("?"));
+            unit /= 10;
+        }
+        self
+    }
+
+    /// Adds bytes as they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        for &b in bytes {
+            if let Some(slot) = self.bytes.get_mut(self.len) {
+                *slot = b;
+                self.len += 1;
+            }
         }
         self
     }

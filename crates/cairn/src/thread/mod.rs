@@ -18,7 +18,7 @@ use crate::reservation;
 use crate::sampling::{self, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, arena, crowd, large, os};
+use crate::{abandoned, arena, crowd, guards, large, os};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -278,9 +278,24 @@ pub fn purge() -> usize {
 /// allocation with a heap of their own on. While it is on, what a thread frees is not kept for its next allocation, so that
 /// none is counted twice or left out. `told` gets the block and its size in bytes; it runs on the thread
 /// that allocates, and must not allocate, free or panic. A profiler is built on this (docs/design/upkeep.md).
+///
+/// There is one user of it: a later call, or `guard_every`, takes it over.
 pub fn sample_every(bytes: usize, told: Told) {
     sampling::set(bytes, told);
     heap::request_trim();
+    follow_sampling();
+}
+
+/// Places one allocation in every `bytes` against an inaccessible page, and keeps it inaccessible for a while when
+/// it is freed: an access that must not be ends with a report on standard error (docs/guide/guards.md). 0 bytes end
+/// that; what is guarded stays so until it is freed. It draws as `sample_every` does, in its place. False if there is no memory for it.
+pub fn guard_every(bytes: usize) -> bool {
+    let done = guards::set(bytes);
+    follow_sampling();
+    done
+}
+
+fn follow_sampling() {
     let heap = tls::get();
     if !is_stand_in(heap) {
         // SAFETY: the calling thread's own.
