@@ -104,8 +104,9 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, allocate, allocate_aligned, allocate_aligned_or, allocate_or, allocate_zeroed,
-    allocate_zeroed_aligned, allocate_zeroed_or, bad_size, base, deallocate, deallocate_named,
-    has_class_of, may_have_size, reallocate, reallocate_aligned, usable_size,
+    allocate_zeroed_aligned, allocate_zeroed_array_or, allocate_zeroed_or, bad_size, base,
+    deallocate, deallocate_named, has_class_of, may_have_size, reallocate, reallocate_aligned,
+    usable_size,
 };
 
 pub use closed::{Attached, ClosedHeap};

@@ -9,6 +9,7 @@ use super::{NoMemory, SIZE_MAX, bad_pointer, deallocate};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
 use crate::large::{self, Freers};
+use crate::size_class::SizeClass;
 use crate::sync::Ordering;
 use crate::{crowd, guards, os, thread};
 use core::ptr::null_mut;
@@ -26,22 +27,30 @@ pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 
     if block.is_null() { F::answer(size, align) } else { block }
 }
 
-/// The block that a refill has given, or a guarded one in its place if it is a sample.
+/// Refills the cache of a class and pops a block, or gives a guarded one in its place if it is a sample; null if
+/// there is no memory.
 #[inline(always)]
-pub(super) fn guarded(block: *mut Block, size: usize, align: usize) -> *mut Block {
-    if guards::is_drawn(block.cast()) { guarded_instead(block, size, align) } else { block }
+pub(super) fn refill(size: usize, class: SizeClass, align: usize) -> *mut Block {
+    // Asked first: then nobody has to keep the size for it.
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+    let is_sampled = unsafe { (*thread::heap()).sampling.is_on() };
+    if is_sampled { refill_watched(size, class, align) } else { thread::refill(class) }
 }
 
 #[cold]
 #[inline(never)]
-fn guarded_instead(block: *mut Block, size: usize, align: usize) -> *mut Block {
-    let new = guards::allocate(size, align);
-    if new.is_null() {
+fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
+    let block = thread::refill(class);
+    if !guards::is_drawn(block.cast()) {
+        return block;
+    }
+    let guarded = guards::allocate(size, align);
+    if guarded.is_null() {
         return block;
     }
     // SAFETY: a live block that nobody has seen.
     unsafe { deallocate(block.cast()) };
-    new.cast()
+    guarded.cast()
 }
 
 /// The run that the calling thread's heap keeps, if it will do; null if not.

@@ -10,11 +10,11 @@ mod lookup;
 mod resize;
 mod zeroed;
 
-use large::{allocate_large, cached_block, deallocate_large, guarded, new_block};
+use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{FREED_TWICE, bad_pointer};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub use resize::{reallocate, reallocate_aligned};
-pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
+pub use zeroed::*;
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::{Block, Caches};
@@ -96,7 +96,7 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
 #[cold]
 #[inline(never)]
 fn allocate_slow<F: NoMemory>(size: usize, class: SizeClass, align: usize) -> *mut u8 {
-    let block = guarded(thread::refill(class), size, align);
+    let block = refill(size, class, align);
     if block.is_null() { F::answer(size, align) } else { block.cast() }
 }
 

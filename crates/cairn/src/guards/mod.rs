@@ -142,6 +142,12 @@ fn known(index: usize) -> &'static Bay {
     unsafe { &*KNOWN.load(Ordering::Relaxed).add(index) }
 }
 
+/// Whether an address is in the pool.
+#[inline]
+pub(crate) fn holds(p: *const u8) -> bool {
+    offset_of(p.addr()).is_some()
+}
+
 /// The first byte of a bay.
 fn bay_start(index: usize) -> *mut u8 {
     pool().wrapping_add(index * stride() + os::page_size())
@@ -250,11 +256,13 @@ impl Place {
     unsafe fn damage(&self) -> Option<usize> {
         let [front, behind] = self.gaps();
         // SAFETY: the caller's.
-        let [front, behind] = [front, behind].map(|(at, bytes)| {
-            (at.addr(), unsafe { core::slice::from_raw_parts(at.cast_const(), bytes) })
-        });
-        let after = behind.1.iter().position(|&byte| byte != PATTERN).map(|at| behind.0 + at);
-        after.or_else(|| front.1.iter().rposition(|&byte| byte != PATTERN).map(|at| front.0 + at))
+        let read = |(at, bytes): (*mut u8, usize)| unsafe {
+            core::slice::from_raw_parts(at.cast_const(), bytes)
+        };
+        let is_written = |&byte: &u8| byte != PATTERN;
+        let after = read(behind).iter().position(is_written).map(|at| behind.0.addr() + at);
+        let before = || read(front).iter().rposition(is_written).map(|at| front.0.addr() + at);
+        after.or_else(before)
     }
 }
 

@@ -95,10 +95,28 @@ fn is_new() -> bool {
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
 #[inline(always)]
 pub(crate) fn refill(class: SizeClass) -> *mut Block {
-    let heap = own_heap();
-    if heap.is_null() {
-        return take_without_heap(class);
+    let heap = tls::get();
+    if is_stand_in(heap) {
+        return refill_instead_of(heap, class);
     }
+    // SAFETY: the calling thread's own.
+    unsafe { refill_own(heap, class) }
+}
+
+#[cold]
+#[inline(never)]
+fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
+    match heap_instead_of(stand_in) {
+        heap if heap.is_null() => take_without_heap(class),
+        // SAFETY: the calling thread's own.
+        heap => unsafe { refill_own(heap, class) },
+    }
+}
+
+/// # Safety
+/// The heap is the calling thread's own.
+#[inline(always)]
+unsafe fn refill_own(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         if (*heap).asks_shared(class) {
