@@ -47,6 +47,9 @@ pub struct Header {
     guards: *const guards::Control,
 }
 
+// The command `cairn guards` finds it there.
+const _: () = assert!(core::mem::offset_of!(Header, guards) == 104);
+
 // SAFETY: constant; the pointers are addresses for a reader outside.
 unsafe impl Sync for Header {}
 
