@@ -33,15 +33,26 @@ pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 
 pub(super) fn refill(size: usize, class: SizeClass, align: usize) -> *mut Block {
     // Asked first: then nobody has to keep the size for it.
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
-    let is_sampled = unsafe { (*thread::heap()).sampling.is_on() };
-    if is_sampled { refill_watched(size, class, align) } else { thread::refill(class) }
+    let is_watched = unsafe { (*thread::heap()).sampling.is_watched() };
+    if is_watched { refill_watched(size, class, align) } else { thread::refill(class) }
 }
 
 #[cold]
 #[inline(never)]
 fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
+    let heap = thread::heap();
+    // SAFETY: the calling thread's own: no stand-in is sampled.
+    let before = unsafe { (*heap).caches.left(class) };
     let block = thread::refill(class);
-    if !guards::is_drawn(block.cast()) {
+    // SAFETY: as above.
+    let is_sample = unsafe {
+        let after = (*heap).caches.left(class);
+        guards::is_drawn(block.cast())
+            || !block.is_null()
+                && !(*heap).sampling.is_on()
+                && (*heap).sampling.count(class, before, after)
+    };
+    if !is_sample {
         return block;
     }
     let guarded = guards::allocate(size, align);

@@ -15,7 +15,7 @@ use crate::os::Lock;
 use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
-use crate::sampling::{self, Told};
+use crate::sampling::{self, Draw, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
 use crate::{abandoned, arena, crowd, guards, large, os};
@@ -299,7 +299,7 @@ pub fn purge() -> usize {
 ///
 /// There is one user of it: a later call, or `guard_every`, takes it over.
 pub fn sample_every(bytes: usize, told: Told) {
-    sampling::set(bytes, told);
+    sampling::set(bytes, Draw::Each, told);
     heap::request_trim();
     follow_sampling();
 }
