@@ -187,7 +187,11 @@ fn say_stack(what: &str, thread: usize, calls: &Calls) {
     let mut line = Message::new();
     line.text("  ").text(what).text(" by thread ").number(thread).text(":\n");
     os::write_stderr(line.as_bytes());
-    for (number, &call) in calls.iter().take_while(|&&call| call != 0).enumerate() {
+    for (number, &call) in calls.iter().enumerate() {
+        // The first may be an instruction; frame pointers may have led to anything.
+        if call == 0 || number > 0 && !stack::is_return(call) {
+            break;
+        }
         let mut line = Message::new();
         line.text("    #").number(number).text(" ").address(call);
         os::mapped_around(call, |mapped| {

@@ -59,47 +59,55 @@ impl Stack {
         self.words.iter().copied().enumerate().take(self.count)
     }
 
-    /// The two words at an address of the stack.
-    fn pair(&self, at: usize) -> Option<(usize, usize)> {
-        let place = at.wrapping_sub(self.from) / 8;
-        if place + 1 < self.count {
-            return Some((*self.words.get(place)?, *self.words.get(place + 1)?));
+    /// The two words at an address of the stack, which is read on there if need be.
+    fn pair(&mut self, at: usize) -> Option<(usize, usize)> {
+        let mut place = at.wrapping_sub(self.from) / 8;
+        if place + 1 >= self.count {
+            *self = Stack::read(at);
+            place = 0;
         }
-        let mut pair = [0; 2];
-        (read_words(at, &mut pair) == 2).then_some((pair[0], pair[1]))
+        (self.count >= 2).then_some((*self.words.get(place)?, *self.words.get(place + 1)?))
     }
 
-    /// Whether a word is the address behind a call.
-    fn is_return(&self, word: usize) -> bool {
+    /// Whether a word can be an address in code: it is none in the stack or the reservation.
+    fn can_be_code(&self, word: usize) -> bool {
         let is_data = word.abs_diff(self.from) < FRAME_MAX
             || address_map::contains(core::ptr::without_provenance(word));
-        let mut code = [0; 8];
         !(is_data || word < 1 << 16 || word >> 56 != 0)
-            && os::read_own(word - 8, &mut code) == 8
-            && machine::is_call(code)
     }
 
     /// The place of the call that has led into cairn, and where that goes back to: a call that leads
     /// there for sure, or the first of any. What an earlier call has left in between may look like one.
     fn entry(&self) -> Option<(usize, usize)> {
-        let is_call = |&(_, word): &(usize, usize)| !is_own(word) && self.is_return(word);
-        let leads_here = |&(_, word): &(usize, usize)| is_call_of_own(word);
-        let sure = self.known().filter(is_call).find(leads_here);
-        sure.or_else(|| self.known().find(is_call))
+        let is = |wanted: usize| {
+            move |&(_, word): &(usize, usize)| {
+                !is_own(word) && self.can_be_code(word) && verdict(word) & wanted == wanted
+            }
+        };
+        self.known().find(is(LEADS_HERE)).or_else(|| self.known().find(is(IS_RETURN)))
     }
 
-    /// Whether a frame whose caller's return address stands behind `at` can be at `frame`.
+    /// Whether a frame around what stands at `at` can be at `frame`.
     fn is_frame(&self, at: usize, frame: usize) -> bool {
-        frame > at
-            && frame - at < FRAME_MAX
-            && frame.is_multiple_of(8)
-            && self.pair(frame).is_some_and(|(_, back)| self.is_return(back))
+        frame > at && frame - at < FRAME_MAX && frame.is_multiple_of(8)
     }
 
-    /// Adds where the frame at `frame`, if it is one, and those around it go back to.
-    fn follow(&self, calls: &mut Calls, mut count: usize, mut at: usize, mut frame: usize) {
+    /// The same, and it goes back to behind a call.
+    fn is_sure_frame(&mut self, at: usize, frame: usize) -> bool {
+        let Some((_, back)) = self.is_frame(at, frame).then(|| self.pair(frame)).flatten() else {
+            return false;
+        };
+        self.can_be_code(back) && is_return(back)
+    }
+
+    /// Adds where the frame at `frame`, if it is one, and those around it go back to. Whether that is code is
+    /// asked when somebody wants to see it.
+    fn follow(&mut self, calls: &mut Calls, mut count: usize, mut at: usize, mut frame: usize) {
         while count < FRAMES && self.is_frame(at, frame) {
             let Some((next, back)) = self.pair(frame) else { return };
+            if !self.can_be_code(back) {
+                return;
+            }
             calls[count] = back;
             count += 1;
             (at, frame) = (frame, next);
@@ -107,12 +115,35 @@ impl Stack {
     }
 }
 
-/// Whether the call in front of `back` leads into cairn's own code, by way of a table or not.
-fn is_call_of_own(back: usize) -> bool {
-    let mut code = [0; 8];
-    if os::read_own(back - 8, &mut code) < 8 {
-        return false;
+/// What is known of words that may be return addresses, by the word: the word, and two bits below it. Code
+/// does not change; to look at it takes a system call. Relaxed: each is complete.
+static VERDICTS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+/// It is the address behind a call.
+const IS_RETURN: usize = 1;
+/// The call leads into cairn's own code.
+const LEADS_HERE: usize = 2;
+
+fn verdict(word: usize) -> usize {
+    let place = VERDICTS.get((word ^ word >> 8) % VERDICTS.len()).unwrap_or(&VERDICTS[0]);
+    let known = place.load(Ordering::Relaxed);
+    if known >> 2 == word {
+        return known & 3;
     }
+    let mut code = [0; 8];
+    let is_return = os::read_own(word - 8, &mut code) == 8 && machine::is_call(code);
+    let leads_here = is_return && is_call_of_own(code, word);
+    let verdict = usize::from(is_return) * IS_RETURN + usize::from(leads_here) * LEADS_HERE;
+    place.store(word << 2 | verdict, Ordering::Relaxed);
+    verdict
+}
+
+/// Whether a word is the address behind a call.
+pub(super) fn is_return(word: usize) -> bool {
+    word >= 1 << 16 && word >> 56 == 0 && verdict(word) & IS_RETURN != 0
+}
+
+/// Whether the call with which `code`, in front of `back`, ends leads into cairn's own code, by way of a table or not.
+fn is_call_of_own(code: [u8; 8], back: usize) -> bool {
     match machine::call_target(code, back) {
         Target::Code(start) if !is_own(start) => {
             let mut code = [0; 16];
@@ -150,39 +181,44 @@ pub(super) fn callers(here: Registers) -> Calls {
     if here.stack == 0 {
         return calls;
     }
-    let stack = Stack::read(here.stack);
+    let mut stack = Stack::read(here.stack);
     if OWN[1].load(Ordering::Relaxed) == 0 {
-        callers_of_all(&stack, here, &mut calls);
+        callers_of_all(&mut stack, here, &mut calls);
         return calls;
     }
     let Some((first, back)) = stack.entry() else { return calls };
     calls[0] = back;
     // The frame pointer is still in its register, or the first that has used it for something else has
-    // stored it right below its own return address.
-    let stored = |(place, word): (usize, usize)| {
-        let is_back = place == first || is_own(word);
-        is_back.then(|| stack.words.get(place.wrapping_sub(1)).copied()).flatten()
-    };
+    // stored it right below its own return address: the outermost counts.
     let at = here.stack + 8 * first;
     let mut frame = here.frame;
-    for candidate in stack.known().take(first + 1).filter_map(stored) {
-        if stack.is_frame(at, candidate) {
-            frame = candidate;
+    for place in (1..=first).rev() {
+        let (word, stored) = (stack.words[place], stack.words[place - 1]);
+        if (place == first || is_own(word)) && stack.is_sure_frame(at, stored) {
+            frame = stored;
+            break;
+        }
+        if stack.from != here.stack {
+            // A look at a frame far away.
+            stack = Stack::read(here.stack);
         }
     }
-    stack.follow(&mut calls, 1, at, frame);
+    if stack.is_sure_frame(at, frame) {
+        stack.follow(&mut calls, 1, at, frame);
+    }
     calls
 }
 
 /// The same where cairn is a part of the program: its own functions are among them.
-fn callers_of_all(stack: &Stack, here: Registers, calls: &mut Calls) {
-    let end = if stack.is_frame(here.stack, here.frame) { here.frame } else { usize::MAX };
+fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut Calls) {
+    let is_frame = stack.is_frame(here.stack, here.frame);
+    let end = if is_frame { here.frame } else { usize::MAX };
     let mut count = 0;
     for (place, word) in stack.known() {
         if count == OWN_MAX || here.stack + 8 * place >= end {
             break;
         }
-        if stack.is_return(word) {
+        if stack.can_be_code(word) && is_return(word) {
             calls[count] = word;
             count += 1;
         }
@@ -199,15 +235,13 @@ pub(super) fn interrupted(instruction: usize, registers: Registers) -> Calls {
         return calls;
     }
     calls[0] = instruction;
-    let stack = Stack::read(registers.stack);
+    let mut stack = Stack::read(registers.stack);
     let mut count = 1;
     // A function that has no frame, as memcpy, has its return address on top.
+    let top = stack.words[0];
     let around = stack.pair(registers.frame).map(|(_, back)| back);
-    if let Some((back, _)) = stack.pair(registers.stack)
-        && Some(back) != around
-        && stack.is_return(back)
-    {
-        calls[1] = back;
+    if Some(top) != around && stack.can_be_code(top) && is_return(top) {
+        calls[1] = top;
         count = 2;
     }
     stack.follow(&mut calls, count, registers.stack.wrapping_sub(8), registers.frame);
