@@ -149,10 +149,7 @@ impl Stats {
             stats.mapping_blocks += 1;
             last = mapping.address;
         }
-        for (at, bytes) in guards::live() {
-            eyes.add(&mut stats.mappings, at, bytes, at.addr() + bytes);
-            stats.mapping_blocks += 1;
-        }
+        stats.add_guarded(&mut eyes);
         let [_, _, sections, heaps] = reservation::metadata_extents();
         for (at, bytes) in [sections, heaps, guards::metadata()] {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
@@ -168,6 +165,15 @@ impl Stats {
         stats.clean = counts.clean * SLICE_SIZE;
         stats.given_back = counts.purged * SLICE_SIZE as u64;
         stats
+    }
+
+    /// Guarded blocks are mappings, too.
+    #[inline(never)]
+    fn add_guarded(&mut self, eyes: &mut Eyes) {
+        for (at, bytes) in guards::live() {
+            eyes.add(&mut self.mappings, at, bytes, at.addr() + bytes);
+            self.mapping_blocks += 1;
+        }
     }
 
     fn walk_slices(&mut self, eyes: &mut Eyes, end: usize) {

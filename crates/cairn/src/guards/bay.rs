@@ -42,12 +42,14 @@ pub(super) struct Trace {
 
 impl Trace {
     /// Keeps the calling thread's.
+    #[inline(never)]
     pub(super) fn keep(&self, calls: &Calls) {
         self.thread.store(os::thread_id(), Ordering::Relaxed);
         self.calls.iter().zip(calls).for_each(|(kept, &call)| kept.store(call, Ordering::Relaxed));
     }
 
     /// Whose it is, and the stack.
+    #[inline(never)]
     pub(super) fn look(&self) -> (usize, Calls) {
         let mut calls = [0; FRAMES];
         let kept = self.calls.iter().map(|call| call.load(Ordering::Relaxed));

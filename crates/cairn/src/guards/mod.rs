@@ -16,7 +16,7 @@ pub(crate) use report::misused;
 use crate::os;
 use crate::sampling::{self, Draw};
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use bay::{Bay, State};
 use core::ptr::null_mut;
 use machine::Registers;
@@ -38,6 +38,11 @@ const UNDERFLOW_EACH: usize = 4;
 /// Below so many bytes from one sample to the next each allocation can be one. That costs a busy thread a tenth of
 /// its time, or its half: caches take in no frees. Above, those that come to a refill can be.
 const EACH_BELOW: usize = 1 << 20;
+/// Above it there is one sample in so many milliseconds at most: each takes 20 microseconds, mostly of the
+/// system's, so that a program that allocates gigabytes in a second pays no more than others. After a pause there
+/// may be more in a row.
+const SAMPLE_MS: u64 = 3;
+const SAMPLES_IN_A_ROW: u64 = 100;
 /// What is between a block and the ends of its pages.
 const PATTERN: u8 = 0xca;
 
@@ -49,6 +54,8 @@ static KNOWN: AtomicPtr<Bay> = AtomicPtr::new(null_mut());
 static TICKETS: AtomicUsize = AtomicUsize::new(1);
 /// Pages of live blocks. Relaxed: the same.
 static PAGES: AtomicUsize = AtomicUsize::new(0);
+/// Up to when, on the clock of milliseconds, samples have been taken. Relaxed: two threads may take one at once.
+static TAKEN_MS: AtomicU64 = AtomicU64::new(0);
 /// Blocks that have just been drawn, by their addresses: 0 or the block. Relaxed: the same thread stores and
 /// finds it; if another one comes between, there is a sample less.
 static DRAWN: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
@@ -66,6 +73,8 @@ pub(crate) static CONTROL: Control =
     Control { wanted: AtomicUsize::new(0), done: AtomicUsize::new(0) };
 
 /// Guards one allocation in every so many bytes from now on; 0: none. False if there is no memory for it.
+#[cold]
+#[inline(never)]
 pub(crate) fn set(bytes: usize) -> bool {
     let can = bytes == 0 || has_pool() || make_pool();
     if !can {
@@ -153,11 +162,13 @@ pub(crate) fn holds(p: *const u8) -> bool {
 }
 
 /// The first byte of a bay.
+#[inline(never)]
 fn bay_start(index: usize) -> *mut u8 {
     pool().wrapping_add(index * stride() + os::page_size())
 }
 
 /// How far into the pool an address is; None: elsewhere.
+#[inline(never)]
 fn offset_of(address: usize) -> Option<usize> {
     let pool = pool();
     let offset = address.wrapping_sub(pool.addr());
@@ -172,6 +183,7 @@ fn bay_around(address: usize) -> Option<usize> {
 }
 
 /// The live block that `p` points to or into: its bay, first byte and size.
+#[inline(never)]
 fn live_around(p: *const u8) -> Option<(usize, usize, usize)> {
     let index = bay_around(p.addr())?;
     let bay = known(index);
@@ -223,6 +235,7 @@ impl Place {
         Place::of(index, (block, size))
     }
 
+    #[inline(never)]
     fn of(index: usize, (start, size): (usize, usize)) -> Place {
         let page = os::page_size();
         let bay = bay_start(index);
@@ -257,6 +270,7 @@ impl Place {
     ///
     /// # Safety
     /// As for `fill_gaps`, which has been called.
+    #[inline(never)]
     unsafe fn damage(&self) -> Option<usize> {
         let [front, behind] = self.gaps();
         // SAFETY: the caller's.
@@ -301,7 +315,7 @@ pub(crate) fn allocate(size: usize, align: usize) -> *mut u8 {
 #[inline(never)]
 fn allocate_for(here: Registers, size: usize, align: usize) -> *mut u8 {
     let align = align.max(MIN_ALIGN);
-    if !has_pool() || size > BAY_BYTES || align > os::page_size() {
+    if !has_pool() || size > BAY_BYTES || align > os::page_size() || !is_in_time() {
         return null_mut();
     }
     let Some((index, since, was)) = take_oldest() else { return null_mut() };
@@ -319,17 +333,38 @@ fn allocate_for(here: Registers, size: usize, align: usize) -> *mut u8 {
     place.block
 }
 
+/// Whether there may be a sample now; it counts as taken then.
+fn is_in_time() -> bool {
+    if CONTROL.done.load(Ordering::Relaxed) < EACH_BELOW {
+        return true;
+    }
+    let now = os::now_ms();
+    let since = now.saturating_sub(SAMPLES_IN_A_ROW * SAMPLE_MS);
+    let taken = TAKEN_MS.load(Ordering::Relaxed).max(since) + SAMPLE_MS;
+    if taken <= now {
+        TAKEN_MS.store(taken, Ordering::Relaxed);
+    }
+    taken <= now
+}
+
 /// Takes the bay that has been free for the longest: which, since when, and what it was.
+#[inline(never)]
 fn take_oldest() -> Option<(usize, usize, State)> {
-    // If another thread is faster each time, there is a sample less.
-    (0..4).find_map(|_| {
-        let free = |index| known(index).free_since().map(|since| (since, index));
-        let (since, index) = (0..BAYS).filter_map(free).min()?;
-        known(index).take(since).map(|was| (index, since, was))
-    })
+    // If another thread is faster, there is a sample less.
+    let mut oldest = (usize::MAX, 0);
+    for index in 0..BAYS {
+        if let Some(since) = known(index).free_since()
+            && since < oldest.0
+        {
+            oldest = (since, index);
+        }
+    }
+    let (since, index) = oldest;
+    known(index).take(since).map(|was| (index, since, was))
 }
 
 /// Makes a place accessible, if that is not too much.
+#[inline(never)]
 fn open(place: &Place) -> bool {
     let pages = place.pages();
     let before = PAGES.fetch_add(pages, Ordering::Relaxed);
@@ -362,6 +397,7 @@ fn free_for(here: Registers, p: *mut u8, call: &str) -> bool {
     }
 }
 
+#[inline(never)]
 fn close(index: usize, here: Registers, call: &str) {
     let bay = known(index);
     let place = Place::of(index, bay.block());

@@ -39,6 +39,7 @@ fn one_at_a_time(report: impl FnOnce()) {
 }
 
 /// The block next to an address of the pool, and where the address is.
+#[inline(never)]
 fn nearest(address: usize) -> Option<(&'static Bay, Where)> {
     let index = offset_of(address)? / stride();
     // A guard page is behind the bay before, too.
@@ -77,6 +78,7 @@ impl Where {
 }
 
 /// Adds `8 bytes into a block of 100 bytes`.
+#[inline(never)]
 fn add_place(line: &mut Message, place: Where, bay: &Bay) {
     let (bytes, relation) = match place {
         Where::Inside(bytes) => (bytes, " into"),
@@ -165,6 +167,7 @@ pub(super) fn damaged(index: usize, call: &str, address: usize) -> ! {
     os::abort();
 }
 
+#[inline(never)]
 fn begin_line(call: &str, address: usize) -> Message {
     let mut line = Message::new();
     line.text("cairn: ").text(call).text("(").address(address).text("): ");
@@ -172,6 +175,7 @@ fn begin_line(call: &str, address: usize) -> Message {
 }
 
 /// Says who has freed the block, if somebody has, and who has allocated it.
+#[inline(never)]
 fn say_history(bay: &Bay) {
     let say = |what, trace: &Trace| {
         let (thread, calls) = trace.look();
@@ -183,6 +187,7 @@ fn say_history(bay: &Bay) {
     say("allocated", &bay.allocated);
 }
 
+#[inline(never)]
 fn say_stack(what: &str, thread: usize, calls: &Calls) {
     let mut line = Message::new();
     line.text("  ").text(what).text(" by thread ").number(thread).text(":\n");

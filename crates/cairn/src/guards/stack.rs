@@ -14,6 +14,8 @@ use crate::{address_map, os};
 pub(super) const FRAMES: usize = 16;
 /// Words of a stack that are read at once: more than cairn's own frames take.
 const WORDS: usize = 192;
+/// Words of it that cairn's own frames take, mostly.
+const OWN_WORDS: usize = 80;
 /// Callers that are listed if nobody knows which of them are cairn's own.
 const OWN_MAX: usize = 6;
 /// A frame that is larger is none.
@@ -49,6 +51,24 @@ struct Stack {
 }
 
 impl Stack {
+    /// The stack of the caller, from its stack pointer on. What is left of that page is read at once, which saves a
+    /// call of the system's; if that is too little, as any other.
+    fn of_caller(from: usize) -> Stack {
+        let page = os::page_size();
+        let count = (page - from % page) / size_of::<usize>();
+        if count < OWN_WORDS {
+            return Stack::read(from);
+        }
+        let mut stack = Stack { from, words: [0; WORDS], count: count.min(WORDS) };
+        let place: *const usize = core::ptr::with_exposed_provenance(from);
+        for (at, word) in stack.words.iter_mut().enumerate().take(count) {
+            // SAFETY: on the page under the stack pointer, above it.
+            *word = unsafe { place.add(at).read_volatile() };
+        }
+        stack
+    }
+
+    #[inline(never)]
     fn read(from: usize) -> Stack {
         let mut stack = Stack { from, words: [0; WORDS], count: 0 };
         stack.count = read_words(from, &mut stack.words);
@@ -60,6 +80,7 @@ impl Stack {
     }
 
     /// The two words at an address of the stack, which is read on there if need be.
+    #[inline(never)]
     fn pair(&mut self, at: usize) -> Option<(usize, usize)> {
         let mut place = at.wrapping_sub(self.from) / 8;
         if place + 1 >= self.count {
@@ -70,6 +91,7 @@ impl Stack {
     }
 
     /// Whether a word can be an address in code: it is none in the stack or the reservation.
+    #[inline(never)]
     fn can_be_code(&self, word: usize) -> bool {
         let is_data = word.abs_diff(self.from) < FRAME_MAX
             || address_map::contains(core::ptr::without_provenance(word));
@@ -78,6 +100,7 @@ impl Stack {
 
     /// The place of the call that has led into cairn, and where that goes back to: a call that leads
     /// there for sure, or the first of any. What an earlier call has left in between may look like one.
+    #[inline(never)]
     fn entry(&self) -> Option<(usize, usize)> {
         let is = |wanted: usize| {
             move |&(_, word): &(usize, usize)| {
@@ -93,6 +116,7 @@ impl Stack {
     }
 
     /// The same, and it goes back to behind a call.
+    #[inline(never)]
     fn is_sure_frame(&mut self, at: usize, frame: usize) -> bool {
         let Some((_, back)) = self.is_frame(at, frame).then(|| self.pair(frame)).flatten() else {
             return false;
@@ -102,6 +126,7 @@ impl Stack {
 
     /// Adds where the frame at `frame`, if it is one, and those around it go back to. Whether that is code is
     /// asked when somebody wants to see it.
+    #[inline(never)]
     fn follow(&mut self, calls: &mut Calls, mut count: usize, mut at: usize, mut frame: usize) {
         while count < FRAMES && self.is_frame(at, frame) {
             let Some((next, back)) = self.pair(frame) else { return };
@@ -123,6 +148,7 @@ const IS_RETURN: usize = 1;
 /// The call leads into cairn's own code.
 const LEADS_HERE: usize = 2;
 
+#[inline(never)]
 fn verdict(word: usize) -> usize {
     let place = VERDICTS.get((word ^ word >> 8) % VERDICTS.len()).unwrap_or(&VERDICTS[0]);
     let known = place.load(Ordering::Relaxed);
@@ -165,6 +191,7 @@ fn content(target: Target) -> usize {
 }
 
 /// Reads words at any address; how many could be read.
+#[inline(never)]
 fn read_words(at: usize, words: &mut [usize]) -> usize {
     // SAFETY: words are bytes.
     let bytes = unsafe {
@@ -181,7 +208,7 @@ pub(super) fn callers(here: Registers) -> Calls {
     if here.stack == 0 {
         return calls;
     }
-    let mut stack = Stack::read(here.stack);
+    let mut stack = Stack::of_caller(here.stack);
     if OWN[1].load(Ordering::Relaxed) == 0 {
         callers_of_all(&mut stack, here, &mut calls);
         return calls;
@@ -200,7 +227,7 @@ pub(super) fn callers(here: Registers) -> Calls {
         }
         if stack.from != here.stack {
             // A look at a frame far away.
-            stack = Stack::read(here.stack);
+            stack = Stack::of_caller(here.stack);
         }
     }
     if stack.is_sure_frame(at, frame) {
@@ -210,6 +237,7 @@ pub(super) fn callers(here: Registers) -> Calls {
 }
 
 /// The same where cairn is a part of the program: its own functions are among them.
+#[inline(never)]
 fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut Calls) {
     let is_frame = stack.is_frame(here.stack, here.frame);
     let end = if is_frame { here.frame } else { usize::MAX };

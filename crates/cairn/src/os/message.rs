@@ -20,11 +20,13 @@ impl Message {
     }
 
     /// Adds text.
+    #[inline(never)]
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         self.bytes(text.as_bytes())
     }
 
     /// Adds an address.
+    #[inline(never)]
     pub(crate) fn address(&mut self, address: usize) -> &mut Self {
         self.text("0x");
         let last = (address | 1).ilog2() / 4;
@@ -36,6 +38,7 @@ impl Message {
     }
 
     /// Adds a number.
+    #[inline(never)]
     pub(crate) fn number(&mut self, number: usize) -> &mut Self {
         let mut unit = 10usize.pow(number.max(1).ilog10());
         while unit > 0 {
@@ -47,6 +50,7 @@ impl Message {
     }
 
     /// Adds bytes as they are.
+    #[inline(never)]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         for &b in bytes {
             if let Some(slot) = self.bytes.get_mut(self.len) {

@@ -95,6 +95,7 @@ fn take_back() {
 }
 
 /// Reads what stands at an address, any at all, of at most two pages; how many bytes of it could be read.
+#[inline(never)]
 pub(crate) fn read_own(at: usize, bytes: &mut [u8]) -> usize {
     let page = super::page_size();
     let first = (page - at % page).min(bytes.len());
@@ -194,12 +195,22 @@ fn search(
 }
 
 /// Of a line like `5600-5700 r-xp 00001000 08:01 42   /usr/bin/cat`: the range, and the place in the file.
+#[inline(never)]
 fn numbers(line: &[u8]) -> Option<((usize, usize), usize)> {
-    let hex = |digits: &[u8]| usize::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok();
-    let mut fields = line.split(|&b| b == b' ');
-    let mut ends = fields.next()?.split(|&b| b == b'-');
-    let range = (hex(ends.next()?)?, hex(ends.next()?)?);
-    Some((range, hex(fields.nth(1)?)?))
+    let mut fields = line.split(|&b| b == b' ' || b == b'-');
+    let range = (hex(fields.next()?)?, hex(fields.next()?)?);
+    // The rights come before it; the last of them may be written as a dash.
+    let offset = fields.find(|field| field.len() >= OFFSET_DIGITS)?;
+    Some((range, hex(offset)?))
+}
+
+/// Digits of a place in a file, at least.
+const OFFSET_DIGITS: usize = 8;
+
+fn hex(digits: &[u8]) -> Option<usize> {
+    digits
+        .iter()
+        .try_fold(0, |number, &digit| Some(number << 4 | char::from(digit).to_digit(16)? as usize))
 }
 
 /// What stands behind the fields of a line, if that is a path.
