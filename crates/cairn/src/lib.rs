@@ -52,6 +52,7 @@
 //! ```text
 //! api::allocate_or                      class by table, Caches::pop
 //!   api::allocate_slow                  the cache is empty, or its first block is not marked
+//!     api::refill_watched               the heap is sampled: a guarded block in the place of a sample
 //!     thread::refill                    first call of a thread; in a crowd, the shared heap
 //!       shared::refill                  the first few blocks of a class, if there are other threads
 //!       Heap::refill                    own frees, others' frees, abandoned spans, untouched blocks
@@ -66,7 +67,7 @@
 //!     Heap::batch_push, thread::send    into a batch, which leaves by one CAS
 //!   api::deallocate_marked              in a list? freed twice, which ends the process
 //!   api::deallocate_large               null; a run into the large cache, or back to the arena;
-//!                                       a mapping; a bad pointer, which ends the process
+//!                                       a mapping; a guarded block; a bad pointer, which ends the process
 //! ```
 //!
 //! ARCHITECTURE.md has the rooms and their rules.

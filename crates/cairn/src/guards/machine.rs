@@ -54,6 +54,7 @@ pub(super) fn registers() -> Registers {
 }
 
 /// Where a call leads, or a jump.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "it is not known there"))]
 pub(super) enum Target {
     /// There.
     Code(usize),

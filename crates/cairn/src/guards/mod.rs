@@ -40,9 +40,9 @@ const UNDERFLOW_EACH: usize = 4;
 const EACH_BELOW: usize = 1 << 20;
 /// Above it there is one sample in so many milliseconds at most: each takes 20 microseconds, mostly of the
 /// system's, so that a program that allocates gigabytes in a second pays no more than others. After a pause there
-/// may be more in a row.
-const SAMPLE_MS: u64 = 3;
-const SAMPLES_IN_A_ROW: u64 = 100;
+/// may be more in a row; tests want many.
+const SAMPLE_MS: u64 = 4;
+pub(crate) static IN_A_ROW: AtomicU64 = AtomicU64::new(16);
 /// What is between a block and the ends of its pages.
 const PATTERN: u8 = 0xca;
 
@@ -339,7 +339,7 @@ fn is_in_time() -> bool {
         return true;
     }
     let now = os::now_ms();
-    let since = now.saturating_sub(SAMPLES_IN_A_ROW * SAMPLE_MS);
+    let since = now.saturating_sub(IN_A_ROW.load(Ordering::Relaxed) * SAMPLE_MS);
     let taken = TAKEN_MS.load(Ordering::Relaxed).max(since) + SAMPLE_MS;
     if taken <= now {
         TAKEN_MS.store(taken, Ordering::Relaxed);

@@ -32,9 +32,16 @@ pub(super) fn find_own_code() {
     // A program that has cairn inside begins in the same code.
     let range = range.filter(|range| !(range.0..range.1).contains(&os::entry_point()));
     let (start, end) = range.unwrap_or((0, 0));
+    let is_high = os::entry_point() >= HIGH;
+    LOWEST.store(if is_high { HIGH } else { 1 << 16 }, Ordering::Relaxed);
     OWN[0].store(start, Ordering::Relaxed);
     OWN[1].store(end, Ordering::Relaxed);
 }
+
+/// Code is not below. Where the system has put the program to a random place, it is high, as libraries are, and
+/// small numbers need not be looked at.
+static LOWEST: AtomicUsize = AtomicUsize::new(0);
+const HIGH: usize = 1 << 40;
 
 fn is_own(word: usize) -> bool {
     (OWN[0].load(Ordering::Relaxed)..OWN[1].load(Ordering::Relaxed)).contains(&word)
@@ -95,7 +102,7 @@ impl Stack {
     fn can_be_code(&self, word: usize) -> bool {
         let is_data = word.abs_diff(self.from) < FRAME_MAX
             || address_map::contains(core::ptr::without_provenance(word));
-        !(is_data || word < 1 << 16 || word >> 56 != 0)
+        !is_data && (LOWEST.load(Ordering::Relaxed)..1 << 48).contains(&word)
     }
 
     /// The place of the call that has led into cairn, and where that goes back to: a call that leads
@@ -165,7 +172,7 @@ fn verdict(word: usize) -> usize {
 
 /// Whether a word is the address behind a call.
 pub(super) fn is_return(word: usize) -> bool {
-    word >= 1 << 16 && word >> 56 == 0 && verdict(word) & IS_RETURN != 0
+    (LOWEST.load(Ordering::Relaxed)..1 << 48).contains(&word) && verdict(word) & IS_RETURN != 0
 }
 
 /// Whether the call with which `code`, in front of `back`, ends leads into cairn's own code, by way of a table or not.
