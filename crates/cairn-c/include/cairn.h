@@ -61,6 +61,14 @@ void *cairn_base(const void *pointer);
 void cairn_purge(void);
 
 /*
+ * From now on places one allocation in every so many bytes against an inaccessible page, and keeps
+ * it inaccessible for a while when it is freed: docs/guide/guards.md. An access that must not be is
+ * reported on standard error; then it does what it would have done. 0 bytes end that; what is
+ * guarded stays so until it is freed. Returns 1, or 0 if there is no memory for it.
+ */
+int cairn_guard_every(size_t bytes);
+
+/*
  * Writes to standard error where the process's memory is: what the program holds, what cairn adds
  * and why, and what is resident; docs/guide/statistics.md explains it. Other threads run on meanwhile, so
  * that the figures need not be of one moment. Nothing is allocated.
@@ -110,6 +118,7 @@ struct cairn_header {
     unsigned int slots_offset;       /* slot_bytes each */
     unsigned int chunk_bytes;
     const size_t *lists; /* the end of lists; [2] is the key: a link is word 1 of a block, xor the key */
+    size_t *guards; /* what cairn_guard_every is to be called with, a tool may write that; and what was done */
 };
 
 /* The reservation of address space that spans and large blocks come from. */

@@ -28,6 +28,7 @@ struct Wishes {
     show: bool,
     no_inherit: bool,
     purge_thread: bool,
+    guards: usize,
     at_signal: Option<Signals>,
     warned: bool,
 }
@@ -43,6 +44,7 @@ impl Wishes {
             Setting::HugePages(on) => cairn::HUGE_PAGES.store(on, Ordering::Relaxed),
             Setting::PurgeDelayMs(ms) => cairn::set_purge_delay_ms(ms),
             Setting::PurgeThread(on) => self.purge_thread = on,
+            Setting::Guards(bytes) => self.guards = bytes,
             Setting::Warned => self.warned = true,
         }
     }
@@ -82,6 +84,9 @@ extern "C" fn start() {
     if wishes.no_inherit {
         leave_children_alone();
     }
+    if wishes.guards > 0 && !cairn::guard_every(wishes.guards) {
+        warn(format_args!("CAIRN_GUARDS: there is no memory for it"));
+    }
     // Last: the environment is changed while there is one thread.
     if wishes.purge_thread && !cairn::start_purge_thread() {
         warn(format_args!("CAIRN_PURGE_THREAD: no thread can be started"));
@@ -113,7 +118,8 @@ fn print_config(wishes: &Wishes) {
         out,
         "cairn {}{BUILD} configuration\nCAIRN_STATS={}\nCAIRN_STATS_FILE={}\n\
          CAIRN_STATS_AT_SIGNAL={at_signal}\nCAIRN_SHOW_CONFIG=1\nCAIRN_NO_INHERIT={}\n\
-         CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms\nCAIRN_PURGE_THREAD={}",
+         CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms\nCAIRN_PURGE_THREAD={}\n\
+         CAIRN_GUARDS={}",
         env!("CARGO_PKG_VERSION"),
         stats::whose(),
         Text(stats::file()),
@@ -121,5 +127,6 @@ fn print_config(wishes: &Wishes) {
         flag(cairn::HUGE_PAGES.load(Ordering::Relaxed)),
         cairn::purge_delay_ms(),
         flag(wishes.purge_thread),
+        wishes.guards,
     );
 }

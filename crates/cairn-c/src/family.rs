@@ -36,10 +36,7 @@ pub(crate) fn no_memory() -> *mut c_void {
 
 #[inline]
 fn zeroed(count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        Some(bytes) => cairn::allocate_zeroed_or::<Errno>(bytes).cast(),
-        None => no_memory(),
-    }
+    cairn::allocate_zeroed_array_or::<Errno>(count, size).cast()
 }
 
 /// Always inlined: the jump would be an instruction in each `realloc` (docs/design/fast-paths.md).

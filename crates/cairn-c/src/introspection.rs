@@ -150,6 +150,12 @@ pub(crate) extern "C" fn cairn_purge() {
     cairn::purge();
 }
 
+/// Guards one allocation in every so many bytes; 0 bytes: none. 0 if there is no memory for it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_guard_every(bytes: usize) -> c_int {
+    c_int::from(cairn::guard_every(bytes))
+}
+
 /// 1: this is how a program can tell that it runs on cairn.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cairn_is_active() -> c_int {

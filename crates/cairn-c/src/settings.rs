@@ -18,6 +18,8 @@ pub(crate) enum Setting<'a> {
     HugePages(bool),
     PurgeDelayMs(usize),
     PurgeThread(bool),
+    /// Bytes from one guarded block to the next; 0: none.
+    Guards(usize),
     /// Somebody above this process has spoken of settings that make no sense.
     Warned,
 }
@@ -52,6 +54,7 @@ pub(crate) struct Signals {
 enum Form {
     Switch,
     Time,
+    Bytes,
     Stats,
     Path,
     Signals,
@@ -62,6 +65,7 @@ impl Form {
         match self {
             Form::Switch => "it is 0 or 1",
             Form::Time => "it is a time such as 250ms or 1s, or 0",
+            Form::Bytes => "it is a number of bytes such as 10MiB or 512KiB, or 0",
             Form::Stats => "it is 0, 1 or all",
             Form::Path => "it is the path of a file, of less than 1000 bytes",
             Form::Signals => "it is 0, 1, TERM or INT",
@@ -70,7 +74,7 @@ impl Form {
 }
 
 /// The names, without the prefix.
-const NAMES: [(&str, Form); 8] = [
+const NAMES: [(&str, Form); 9] = [
     ("STATS", Form::Stats),
     ("STATS_FILE", Form::Path),
     ("STATS_AT_SIGNAL", Form::Signals),
@@ -79,6 +83,7 @@ const NAMES: [(&str, Form); 8] = [
     ("HUGE_PAGES", Form::Switch),
     ("PURGE_DELAY", Form::Time),
     ("PURGE_THREAD", Form::Switch),
+    ("GUARDS", Form::Bytes),
 ];
 
 /// Longest path of a file; room is left for a process's number behind it.
@@ -103,6 +108,7 @@ pub(crate) fn read<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Setting<'a>, P
         b"HUGE_PAGES" => switch(value).map(Setting::HugePages),
         b"PURGE_DELAY" => milliseconds(value).map(Setting::PurgeDelayMs),
         b"PURGE_THREAD" => switch(value).map(Setting::PurgeThread),
+        b"GUARDS" => bytes(value).map(Setting::Guards),
         b"WARNED" => Some(Setting::Warned),
         _ => None,
     };
@@ -154,6 +160,21 @@ fn milliseconds(value: &[u8]) -> Option<usize> {
         b"" if number == 0 => Some(0),
         _ => None,
     }
+}
+
+/// A number of bytes, with or without a unit: `10MiB`, `512KiB`, `1`, `0`.
+pub(crate) fn bytes(value: &[u8]) -> Option<usize> {
+    let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
+    let (number, unit) = value.split_at_checked(digits)?;
+    let number: usize = core::str::from_utf8(number).ok()?.parse().ok()?;
+    let shift = match unit {
+        b"" => 0,
+        b"KiB" => 10,
+        b"MiB" => 20,
+        b"GiB" => 30,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift)
 }
 
 impl Display for Problem<'_> {

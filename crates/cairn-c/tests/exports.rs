@@ -70,10 +70,11 @@ const ALLOCATION: [&str; 50] = [
 ];
 
 /// Our own interface.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "cairn_aligned_alloc_in",
     "cairn_base",
     "cairn_calloc_in",
+    "cairn_guard_every",
     "cairn_is_active",
     "cairn_malloc_in",
     "cairn_purge",

@@ -9,9 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// The library's own: one list of names, one reading of values.
-#[allow(dead_code, reason = "the command asks for problems only")]
+#[allow(dead_code, reason = "the command asks for problems, and for numbers of bytes")]
 #[path = "../../cairn-c/src/settings.rs"]
-mod settings;
+pub(crate) mod settings;
 
 /// Tells everything below, the library too, that the settings have been spoken of.
 pub(crate) const WARNED: &str = "CAIRN_WARNED";

@@ -8,12 +8,14 @@
 //! | --- | --- |
 //! | [`run`] | `cairn run`: environment and exec |
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
+//! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
 #![no_main]
 
 mod advice;
 mod embedded;
+mod guards;
 mod program;
 mod run;
 
@@ -37,6 +39,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+
+    Guards(guards::Args),
 
     /// Print the path of libcairn.so, for LD_PRELOAD=$(cairn path)
     Path {
@@ -62,6 +66,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path { hardened } => print_path(embedded::build(hardened)),
+        Command::Guards(args) => guards::run(&args),
     };
     let Err(error) = outcome else { return 0 };
     eprintln!("cairn: {error:#}");

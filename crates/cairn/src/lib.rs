@@ -42,6 +42,7 @@
 //! | hole | purged pages inside a span that is in use |
 //! | slow tick | one visit of a slow path; each 64th does upkeep |
 //! | quiet | a heap with few slow ticks: each allocation is one, so that upkeep goes on |
+//! | guard, bay | an inaccessible page; where a sampled block lies, between two of them |
 //! | salvage | in a forked child: to take over the spans of threads that it does not have |
 //! | statistics | where every byte is, counted when somebody asks |
 //! | page | a page of the operating system's, and nothing else |
@@ -51,6 +52,7 @@
 //! ```text
 //! api::allocate_or                      class by table, Caches::pop
 //!   api::allocate_slow                  the cache is empty, or its first block is not marked
+//!     api::refill_watched               the heap is sampled: a guarded block in the place of a sample
 //!     thread::refill                    first call of a thread; in a crowd, the shared heap
 //!       shared::refill                  the first few blocks of a class, if there are other threads
 //!       Heap::refill                    own frees, others' frees, abandoned spans, untouched blocks
@@ -65,7 +67,7 @@
 //!     Heap::batch_push, thread::send    into a batch, which leaves by one CAS
 //!   api::deallocate_marked              in a list? freed twice, which ends the process
 //!   api::deallocate_large               null; a run into the large cache, or back to the arena;
-//!                                       a mapping; a bad pointer, which ends the process
+//!                                       a mapping; a guarded block; a bad pointer, which ends the process
 //! ```
 //!
 //! ARCHITECTURE.md has the rooms and their rules.
@@ -87,6 +89,7 @@ mod caches;
 mod closed;
 mod crowd;
 mod fences;
+mod guards;
 mod heads;
 mod heap;
 mod holes;
@@ -109,9 +112,9 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_or, allocate_in,
-    allocate_or, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_in, allocate_zeroed_or,
-    bad_size, base, deallocate, deallocate_named, has_class_of, may_have_size, reallocate,
-    reallocate_aligned, reallocate_in, usable_size,
+    allocate_or, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_array_or,
+    allocate_zeroed_in, allocate_zeroed_or, bad_size, base, deallocate, deallocate_named,
+    has_class_of, may_have_size, reallocate, reallocate_aligned, reallocate_in, usable_size,
 };
 
 pub use closed::{Attached, ClosedHeap};
@@ -122,7 +125,7 @@ pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
 pub use sampling::Told;
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{purge, sample_every, see_forks, start_purge_thread};
+pub use thread::{guard_every, purge, sample_every, see_forks, start_purge_thread};
 
 use core::alloc::{GlobalAlloc, Layout};
 

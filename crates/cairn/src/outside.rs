@@ -7,6 +7,7 @@
 
 use crate::address_map::{self, HEAP_SIZE};
 use crate::block::{LISTS, Lists};
+use crate::guards;
 use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
 use crate::span::Span;
 use core::mem::offset_of;
@@ -42,7 +43,13 @@ pub struct Header {
     chunk_bytes: u32,
     /// The end of lists, and behind it, at 16, the key of their links.
     lists: *const Lists,
+    /// Two words: bytes from one guarded block to the next that a tool asks for, 0 for none; and those that the
+    /// process has done. It follows at a slow tick; if it cannot, it takes the first word back.
+    guards: *const guards::Control,
 }
+
+// The command `cairn guards` finds it there.
+const _: () = assert!(core::mem::offset_of!(Header, guards) == 104);
 
 // SAFETY: constant; the pointers are addresses for a reader outside.
 unsafe impl Sync for Header {}
@@ -71,4 +78,5 @@ pub static HEADER: Header = Header {
     slots_offset: address_map::SLOTS_OFFSET as u32,
     chunk_bytes: address_map::CHUNK_BYTES as u32,
     lists: &raw const LISTS.0,
+    guards: &raw const guards::CONTROL,
 };

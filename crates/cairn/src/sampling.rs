@@ -7,8 +7,8 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
-use crate::size_class::SizeClass;
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::size_class::{CACHE_UNITS, SizeClass};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 /// Who is told of a sampled allocation: the block, and its size in bytes. It must not allocate, free or
@@ -20,11 +20,33 @@ static INTERVAL: AtomicUsize = AtomicUsize::new(0);
 /// A `Told`, or null. Relaxed: it is stored before the interval, and read after it.
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
+/// Whether samples are drawn at refills alone. Relaxed: as `TOLD`.
+static AT_REFILLS: AtomicBool = AtomicBool::new(false);
+
+/// Which allocations can be samples.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Draw {
+    /// Each: exactly that in which the count runs out. Caches take in no frees.
+    Each,
+    /// Those that come to a refill: the first after the count has run out. Caches work as ever, and nobody is told:
+    /// who asks for a refill asks `count`.
+    Refills,
+}
+
 /// Says how all heaps sample from their next look at it on: see `thread::sample_every`.
-pub(crate) fn set(bytes: usize, told: Told) {
+pub(crate) fn set(bytes: usize, draw: Draw, told: Told) {
+    AT_REFILLS.store(draw == Draw::Refills, Ordering::Relaxed);
     TOLD.store(told as *mut (), Ordering::Relaxed);
     // Release: who finds the interval finds whom to tell.
     INTERVAL.store(bytes, Ordering::Release);
+}
+
+/// Ends it, if that is who is told.
+pub(crate) fn end(told: Told) {
+    let order = Ordering::Relaxed;
+    if TOLD.compare_exchange(told as *mut (), null_mut(), order, order).is_ok() {
+        INTERVAL.store(0, order);
+    }
 }
 
 /// What a heap knows of it. The block in which `left` runs out is the sample.
@@ -36,22 +58,48 @@ pub(crate) struct Sampling {
     left: usize,
     /// Classes whose next block is the sample, a bit each.
     due: u64,
+    /// Samples are drawn at refills alone.
+    at_refills: bool,
 }
 
 impl Sampling {
-    /// Whether the heap is sampled.
+    /// Whether any allocation of the heap can be a sample.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
+        self.interval > 0 && !self.at_refills
+    }
+
+    /// Whether some can.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self) -> bool {
         self.interval > 0
+    }
+
+    /// Counts what a refill tells of, by what the cache of `class` took in before it and does after it:
+    /// the blocks of the cache, and those that have come back to it and been allocated again. Whether the
+    /// block that the refill has given is the sample.
+    pub(crate) fn count(&mut self, class: SizeClass, before: i32, after: i32) -> bool {
+        // Each free into the cache has cost a unit for good (see `block::Limit`).
+        let limit = class.layout().cache_limit as i32;
+        let again = if before > 0 { limit.saturating_sub(before) } else { 0 };
+        // Two of the three limits that a cache starts with are multiples of this, and so of what a block counts for.
+        const MULTIPLE: i32 = 1 << 30;
+        let is_limit = after.rem_euclid(CACHE_UNITS) != 0;
+        let taken = if is_limit { limit - after } else { after.wrapping_neg() % MULTIPLE };
+        let bytes = (again + taken / CACHE_UNITS + 1) as usize * class.block_size();
+        let is_sample = bytes >= self.left;
+        self.left = if is_sample { self.interval } else { self.left - bytes };
+        is_sample
     }
 
     /// Whether somebody has asked for something else than the heap does. It does that from now on.
     pub(crate) fn follow(&mut self) -> bool {
         // Acquire: pairs with `set`.
         let interval = INTERVAL.load(Ordering::Acquire);
-        let is_new = interval != self.interval;
+        let at_refills = AT_REFILLS.load(Ordering::Relaxed);
+        let is_new = interval != self.interval || at_refills != self.at_refills;
         if is_new {
-            *self = Sampling { interval, left: interval, due: 0 };
+            *self = Sampling { interval, left: interval, due: 0, at_refills };
         }
         is_new
     }

@@ -17,7 +17,7 @@ use crate::reservation;
 use crate::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{arena, large, os, quarantine, search};
+use crate::{arena, guards, large, os, quarantine, search};
 
 /// Bytes, and those of them that have memory behind them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,8 +151,9 @@ impl Stats {
             stats.mapping_blocks += 1;
             last = mapping.address;
         }
+        stats.add_guarded(&mut eyes);
         let [_, _, sections, live, heaps] = reservation::metadata_extents();
-        for (at, bytes) in [sections, live, heaps] {
+        for (at, bytes) in [sections, live, heaps, guards::metadata()] {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }
         if resident {
@@ -166,6 +167,15 @@ impl Stats {
         stats.clean = counts.clean * SLICE_SIZE;
         stats.given_back = counts.purged * SLICE_SIZE as u64;
         stats
+    }
+
+    /// Guarded blocks are mappings, too.
+    #[inline(never)]
+    fn add_guarded(&mut self, eyes: &mut Eyes) {
+        for (at, bytes) in guards::live() {
+            eyes.add(&mut self.mappings, at, bytes, at.addr() + bytes);
+            self.mapping_blocks += 1;
+        }
     }
 
     fn walk_slices(&mut self, eyes: &mut Eyes, end: usize) {

@@ -20,6 +20,8 @@ mod exits;
 #[cfg(test)]
 mod forks;
 #[cfg(test)]
+mod guards;
+#[cfg(test)]
 mod heap;
 #[cfg(test)]
 mod heaps;

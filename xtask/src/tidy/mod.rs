@@ -152,15 +152,15 @@ fn check_header(source: &Source, report: &mut Report) {
     }
 }
 
-/// Variants only in `policy`, the system in `os`, what is written for a machine in `thread` and
-/// `sync`, and no macro defined.
+/// Variants only in `policy`, the system in `os`, what is written for a machine in `thread`,
+/// `sync` and `guards`, and no macro defined.
 fn check_reach(source: &Source, report: &mut Report) {
     const ONLY_IN: [(&str, &[&str]); 6] = [
         ("feature =", &["policy"]),
         ("libc::", &["os"]),
         ("thread_local", &["thread"]),
-        ("target_arch", &["thread", "sync"]),
-        ("asm!", &["thread", "sync"]),
+        ("target_arch", &["thread", "sync", "guards"]),
+        ("asm!", &["thread", "sync", "guards"]),
         ("macro_rules!", &[]),
     ];
     for (number, line) in &source.code {

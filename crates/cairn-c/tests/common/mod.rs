@@ -252,6 +252,8 @@ fn compile(source: &str, loading: Loading) -> PathBuf {
     compiler.arg(if is_cxx { "-std=c++17" } else { "-std=gnu11" });
     // The compiler must not reason about allocations: it may leave out what we test.
     compiler.args(["-O1", "-g", "-pthread", "-Wall", "-Wextra", "-fno-builtin"]);
+    // The stacks of guards' reports are followed by them.
+    compiler.arg("-fno-omit-frame-pointer");
     // For the loops that write and read whole blocks.
     compiler.arg("-ftree-vectorize");
     compiler.arg("-I").arg(include_dir());

@@ -5,11 +5,13 @@
 //! Checked: oracle tests with contents; tests of large blocks and mappings.
 //! Story: docs/design/large-blocks.md
 
-use super::{NoMemory, SIZE_MAX, bad_pointer};
+use super::{NoMemory, SIZE_MAX, bad_pointer, deallocate};
 use crate::address_map::{self, OWNER_LARGE};
+use crate::block::Block;
 use crate::large::{self, Freers};
+use crate::size_class::SizeClass;
 use crate::sync::Ordering;
-use crate::{crowd, os, thread};
+use crate::{crowd, guards, os, thread};
 use core::ptr::null_mut;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
@@ -23,6 +25,43 @@ pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 
         block = new_block(size, align).block;
     }
     if block.is_null() { F::answer(size, align) } else { block }
+}
+
+/// Refills the cache of a class and pops a block, or gives a guarded one in its place if it is a sample; null if
+/// there is no memory.
+#[inline(always)]
+pub(super) fn refill(size: usize, class: SizeClass, align: usize) -> *mut Block {
+    // Asked first: then nobody has to keep the size for it.
+    // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+    let is_watched = unsafe { (*thread::heap()).sampling.is_watched() };
+    if is_watched { refill_watched(size, class, align) } else { thread::refill(class) }
+}
+
+#[cold]
+#[inline(never)]
+fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
+    let heap = thread::heap();
+    // SAFETY: the calling thread's own: no stand-in is sampled.
+    let before = unsafe { (*heap).caches.left(class) };
+    let block = thread::refill(class);
+    // SAFETY: as above.
+    let is_sample = unsafe {
+        let after = (*heap).caches.left(class);
+        guards::is_drawn(block.cast())
+            || !block.is_null()
+                && !(*heap).sampling.is_on()
+                && (*heap).sampling.count(class, before, after)
+    };
+    if !is_sample {
+        return block;
+    }
+    let guarded = guards::allocate(size, align);
+    if guarded.is_null() {
+        return block;
+    }
+    // SAFETY: a live block that nobody has seen.
+    unsafe { deallocate(block.cast()) };
+    guarded.cast()
 }
 
 /// The run that the calling thread's heap keeps, if it will do; null if not.
@@ -70,15 +109,15 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
         && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
-    if !keeps && !p.is_null() && !free_large(p) {
+    if !keeps && !p.is_null() && !free_large(p, call) {
         bad_pointer(call, p);
     }
 }
 
 #[cold]
-fn free_large(p: *mut u8) -> bool {
+fn free_large(p: *mut u8, call: &str) -> bool {
     if !address_map::contains(p) {
-        return large::free_mapping(p);
+        return guards::free(p, call) || large::free_mapping(p);
     }
     address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
 }

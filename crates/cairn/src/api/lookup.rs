@@ -11,7 +11,7 @@ use crate::live::{self, FREED_TWICE};
 use crate::policy::HARDENED;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{large, os};
+use crate::{guards, large, os};
 
 /// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
@@ -30,7 +30,7 @@ pub(super) fn live_block(p: *const u8) -> Option<(SizeClass, u32)> {
 pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
     os::notice_fork();
     if !address_map::contains(p) {
-        return large::mapping_usable_size(p);
+        return guards::usable_size(p).or_else(|| large::mapping_usable_size(p));
     }
     let d = address_map::descriptor(p);
     (d.owner.load(Ordering::Relaxed) == OWNER_LARGE).then(|| large::usable_size(p))?
@@ -69,6 +69,9 @@ pub fn has_class_of(p: *const u8, size: usize) -> bool {
 pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> bool {
     let p = p.cast_mut();
     let Some((class, _)) = address_map::span_block(p) else {
+        if let Some(asked) = guards::usable_size(p) {
+            return size == asked && p.addr().is_multiple_of(align);
+        }
         let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
         return large_usable(p).is_none_or(|usable| is_large && size <= usable);
     };
@@ -86,7 +89,7 @@ pub fn base(p: *const u8) -> Option<*mut u8> {
 pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     os::notice_fork();
     if !address_map::contains(p) {
-        return large::mapping_base(p);
+        return guards::block_around(p).or_else(|| large::mapping_base(p));
     }
     let index = address_map::slice_of(p);
     if index >= address_map::committed() {
@@ -118,6 +121,7 @@ pub fn bad_size(call: &str, p: *const u8) -> ! {
 #[cold]
 #[inline(never)]
 pub(super) fn bad_pointer(call: &str, p: *mut u8) -> ! {
+    guards::misused(call, p);
     let reason = match base(p) {
         Some(block) if block.addr() == p.addr() => FREED_TWICE,
         Some(_) => "the pointer is inside a block, not at its start",

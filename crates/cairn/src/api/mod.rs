@@ -12,12 +12,12 @@ mod partition;
 mod resize;
 mod zeroed;
 
-use large::{allocate_large, cached_block, deallocate_large, new_block};
+use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub use partition::{PARTITIONS, allocate_in, allocate_zeroed_in, reallocate_in};
 pub use resize::{reallocate, reallocate_aligned};
-pub use zeroed::{allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_or};
+pub use zeroed::*;
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;
@@ -75,7 +75,7 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
         (class, Caches::pop(&raw mut (*heap).caches, class))
     };
     if block.is_null() {
-        return allocate_slow::<F>(class, size, MIN_ALIGN);
+        return allocate_slow::<F>(size, class, MIN_ALIGN);
     }
     block.cast()
 }
@@ -93,7 +93,7 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
     let block = unsafe { Caches::pop(&raw mut (*thread::heap()).caches, class) };
     if block.is_null() {
-        return allocate_slow::<F>(class, size, align);
+        return allocate_slow::<F>(size, class, align);
     }
     block.cast()
 }
@@ -101,8 +101,8 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
 /// Refills the cache, which is empty.
 #[cold]
 #[inline(never)]
-fn allocate_slow<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *mut u8 {
-    let block = thread::refill(class);
+fn allocate_slow<F: NoMemory>(size: usize, class: SizeClass, align: usize) -> *mut u8 {
+    let block = refill(size, class, align);
     if block.is_null() { F::answer(size, align) } else { block.cast() }
 }
 

@@ -11,7 +11,7 @@ use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
 use crate::live::FREED_TWICE;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, large, os, search};
+use crate::{address_map, guards, large, os, search};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -94,7 +94,9 @@ unsafe fn reallocate_elsewhere(
 #[cold]
 unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
-    let resized = if !address_map::contains(p) {
+    let resized = if guards::usable_size(p).is_some() {
+        None
+    } else if !address_map::contains(p) {
         large::reallocate_mapping(p, size, align)
     } else if size > MEDIUM_MAX && align <= os::HUGE_PAGE {
         // SAFETY: the start of a live large block, the caller's to resize.

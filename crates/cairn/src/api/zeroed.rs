@@ -5,13 +5,12 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/fast-paths.md
 
-use super::{NoMemory, Null, cached_block, new_block};
+use super::{NoMemory, Null, cached_block, new_block, refill};
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::heap::Heap;
-use crate::large;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
-use crate::thread;
+use crate::{guards, large, thread};
 
 /// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
 #[inline(always)]
@@ -22,19 +21,34 @@ pub fn allocate_zeroed(size: usize) -> *mut u8 {
 /// As `allocate_zeroed`, with another answer than null.
 #[inline(always)]
 pub fn allocate_zeroed_or<F: NoMemory>(size: usize) -> *mut u8 {
-    if size > SMALL_MAX {
-        return allocate_zeroed_medium::<F>(size);
-    }
-    let heap = thread::heap();
-    allocate_zeroed_class::<F>(heap, size_class::small_class(size), size)
+    allocate_zeroed_array_or::<F>(1, size)
 }
 
+/// Allocates `count` times `size` zeroed bytes, aligned to 16. If that is too much, or there is no memory, the
+/// answer is `F`'s.
 #[inline(always)]
-fn allocate_zeroed_class<F: NoMemory>(heap: *mut Heap, class: SizeClass, size: usize) -> *mut u8 {
+pub fn allocate_zeroed_array_or<F: NoMemory>(count: usize, size: usize) -> *mut u8 {
+    let Some(bytes) = count.checked_mul(size) else { return F::answer(usize::MAX, MIN_ALIGN) };
+    if bytes > SMALL_MAX {
+        return allocate_zeroed_medium::<F>(bytes);
+    }
+    let class = size_class::small_class(bytes);
+    allocate_zeroed_class::<F>(thread::heap(), [count, size], class, MIN_ALIGN)
+}
+
+/// The size in two factors: the registers of both are free anyway, one for the product would be an instruction
+/// more.
+#[inline(always)]
+fn allocate_zeroed_class<F: NoMemory>(
+    heap: *mut Heap,
+    [count, size]: [usize; 2],
+    class: SizeClass,
+    align: usize,
+) -> *mut u8 {
     // SAFETY: as in `allocate_class`.
     unsafe {
         match Caches::pop(&raw mut (*heap).caches, class) {
-            block if block.is_null() => allocate_zeroed_slow::<F>(class, size),
+            block if block.is_null() => allocate_zeroed_slow::<F>(count, size, class, align),
             block => zero(heap, class, block),
         }
     }
@@ -54,10 +68,21 @@ unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u
 
 #[cold]
 #[inline(never)]
-fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
-    let block = thread::refill(class);
+fn allocate_zeroed_slow<F: NoMemory>(
+    count: usize,
+    size: usize,
+    class: SizeClass,
+    align: usize,
+) -> *mut u8 {
+    let size = count * size;
+    let block = refill(size, class, align);
     if block.is_null() {
-        return F::answer(size, MIN_ALIGN);
+        return F::answer(size, align);
+    }
+    if guards::holds(block.cast()) {
+        // SAFETY: the block has `size` bytes and is ours.
+        unsafe { block.cast::<u8>().write_bytes(0, size) };
+        return block.cast();
     }
     // SAFETY: the block is ours. The heap may have come only just now; a thread without one has
     // a stand-in, which calls nothing fresh.
@@ -68,7 +93,7 @@ fn allocate_zeroed_slow<F: NoMemory>(class: SizeClass, size: usize) -> *mut u8 {
 fn allocate_zeroed_medium<F: NoMemory>(size: usize) -> *mut u8 {
     if size <= MEDIUM_MAX {
         let class = size_class::medium_class(size);
-        return allocate_zeroed_class::<F>(thread::heap(), class, size);
+        return allocate_zeroed_class::<F>(thread::heap(), [1, size], class, MIN_ALIGN);
     }
     allocate_zeroed_large::<F>(size, MIN_ALIGN)
 }
@@ -100,7 +125,7 @@ pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
     }
     debug_assert!(align.is_power_of_two());
     match size_class::class_of_aligned(size, align) {
-        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), class, size),
+        Some(class) => allocate_zeroed_class::<Null>(thread::heap(), [1, size], class, align),
         None => allocate_zeroed_large::<Null>(size, align),
     }
 }

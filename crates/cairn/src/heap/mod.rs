@@ -96,7 +96,7 @@ pub(crate) struct Heap {
     /// Those of them whose refill is an ordinary one.
     ordinary: u64,
     trims_seen: usize,
-    sampling: Sampling,
+    pub(crate) sampling: Sampling,
     // The pool's.
     pub(crate) next: *mut Heap,
     pub(crate) in_use: bool,

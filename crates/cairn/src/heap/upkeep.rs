@@ -12,7 +12,7 @@ use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::span_list::SpanList;
 use crate::sync::{AtomicPtr, Ordering, in_shuttle};
-use crate::{arena, crowd, large, os, quarantine};
+use crate::{arena, crowd, guards, large, os, quarantine};
 use core::ptr::null_mut;
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
@@ -57,6 +57,7 @@ fn tick() {
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
     arena::tick(os::now_ms());
+    guards::follow();
 }
 
 impl Heap {

@@ -20,23 +20,43 @@ impl Message {
     }
 
     /// Adds text.
+    #[inline(never)]
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
-        for &b in text.as_bytes() {
-            if let Some(slot) = self.bytes.get_mut(self.len) {
-                *slot = b;
-                self.len += 1;
-            }
-        }
-        self
+        self.bytes(text.as_bytes())
     }
 
     /// Adds an address.
+    #[inline(never)]
     pub(crate) fn address(&mut self, address: usize) -> &mut Self {
         self.text("0x");
         let last = (address | 1).ilog2() / 4;
         for place in (0..=last).rev() {
             let digit = address >> (place * 4) & 15;
             self.text("0123456789abcdef".get(digit..=digit).unwrap_or("?"));
+        }
+        self
+    }
+
+    /// Adds a number.
+    #[inline(never)]
+    pub(crate) fn number(&mut self, number: usize) -> &mut Self {
+        let mut unit = 10usize.pow(number.max(1).ilog10());
+        while unit > 0 {
+            let digit = number / unit % 10;
+            self.text("0123456789".get(digit..=digit).unwrap_or("?"));
+            unit /= 10;
+        }
+        self
+    }
+
+    /// Adds bytes as they are.
+    #[inline(never)]
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        for &b in bytes {
+            if let Some(slot) = self.bytes.get_mut(self.len) {
+                *slot = b;
+                self.len += 1;
+            }
         }
         self
     }

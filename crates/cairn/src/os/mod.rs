@@ -16,7 +16,7 @@ pub(crate) use lock::{
     Guard, Lock, begin_fork, end_fork, forget_forkers, notice_fork, notices, notify_all,
     settled_notices,
 };
-pub(crate) use message::{broken, fatal};
+pub(crate) use message::{Message, broken, fatal};
 
 /// Where a mapping may go when it is resized.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -16,10 +16,10 @@ use crate::os::Lock;
 use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
-use crate::sampling::{self, Told};
+use crate::sampling::{self, Draw, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, arena, crowd, large, os};
+use crate::{abandoned, arena, crowd, guards, large, os};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -96,10 +96,28 @@ fn is_new() -> bool {
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
 #[inline(always)]
 pub(crate) fn refill(class: SizeClass) -> *mut Block {
-    let heap = own_heap();
-    if heap.is_null() {
-        return take_without_heap(class);
+    let heap = tls::get();
+    if is_stand_in(heap) {
+        return refill_instead_of(heap, class);
     }
+    // SAFETY: the calling thread's own.
+    unsafe { refill_own(heap, class) }
+}
+
+#[cold]
+#[inline(never)]
+fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
+    match heap_instead_of(stand_in) {
+        heap if heap.is_null() => take_without_heap(class),
+        // SAFETY: the calling thread's own.
+        heap => unsafe { refill_own(heap, class) },
+    }
+}
+
+/// # Safety
+/// The heap is the calling thread's own.
+#[inline(always)]
+unsafe fn refill_own(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         if (*heap).asks_shared(class) {
@@ -284,9 +302,24 @@ pub fn purge() -> usize {
 /// allocation with a heap of their own on. While it is on, what a thread frees is not kept for its next allocation, so that
 /// none is counted twice or left out. `told` gets the block and its size in bytes; it runs on the thread
 /// that allocates, and must not allocate, free or panic. A profiler is built on this (docs/design/upkeep.md).
+///
+/// There is one user of it: a later call, or `guard_every`, takes it over.
 pub fn sample_every(bytes: usize, told: Told) {
-    sampling::set(bytes, told);
+    sampling::set(bytes, Draw::Each, told);
     heap::request_trim();
+    follow_sampling();
+}
+
+/// Places one allocation in every `bytes` against an inaccessible page, and keeps it inaccessible for a while when
+/// it is freed: an access that must not be ends with a report on standard error (docs/guide/guards.md). 0 bytes end
+/// that; what is guarded stays so until it is freed. It draws as `sample_every` does, in its place. False if there is no memory for it.
+pub fn guard_every(bytes: usize) -> bool {
+    let done = guards::set(bytes);
+    follow_sampling();
+    done
+}
+
+fn follow_sampling() {
     let heap = tls::get();
     if !is_stand_in(heap) {
         // SAFETY: the calling thread's own.

@@ -6,9 +6,11 @@
 //! Story: docs/guide/limits.md
 
 mod cgroup;
+mod faults;
 mod threads;
 
 pub(crate) use cgroup::Group;
+pub(crate) use faults::*;
 pub use threads::*;
 
 use super::{Moves, fault};
@@ -85,7 +87,7 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
 }
 
 fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
-    // SAFETY: callers name pages of their own reservation, and only widen access.
+    // SAFETY: callers name pages of their own; who withdraws access says that nobody needs it.
     done(|| unsafe { libc::mprotect(at.cast(), size, prot) })
 }
 
@@ -97,6 +99,14 @@ pub(crate) fn commit(at: *mut u8, size: usize) -> bool {
 /// Makes reserved pages readable, as zeros, at no charge.
 pub(crate) fn make_readable(at: *mut u8, size: usize) -> bool {
     protect(at, size, libc::PROT_READ)
+}
+
+/// Makes pages inaccessible, what is in them stays.
+///
+/// # Safety
+/// The pages are the caller's, and whoever touches them from now on does so without right.
+pub(crate) unsafe fn withdraw(at: *mut u8, size: usize) -> bool {
+    protect(at, size, libc::PROT_NONE)
 }
 
 fn advise(at: *mut u8, size: usize, advice: i32) -> bool {

@@ -110,6 +110,38 @@ impl Group {
     }
 }
 
+/// Nobody asks for guards.
+pub(crate) fn see_faults(_: fn(usize, *const c_void)) -> bool {
+    false
+}
+
+pub(crate) fn read_own(_: usize, _: &mut [u8]) -> usize {
+    0
+}
+
+pub(crate) fn thread_id() -> usize {
+    thread_token()
+}
+
+pub(crate) fn entry_point() -> usize {
+    0
+}
+
+/// What is mapped somewhere.
+pub(crate) struct Mapped<'a> {
+    pub(crate) range: (usize, usize),
+    pub(crate) base: usize,
+    pub(crate) path: &'a [u8],
+}
+
+pub(crate) fn mapped_around<T>(_: usize, _: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {
+    None
+}
+
+pub(crate) unsafe fn withdraw(_: *mut u8, _: usize) -> bool {
+    false
+}
+
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// There is nothing to switch off.

@@ -1,0 +1,135 @@
+//! `cairn guards`: a process that runs gets guards and loses them, and what cannot be is said in a line.
+
+mod common;
+
+use common::{Home, NOBODY, assert_refused, assert_succeeded, display, is_root, text};
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const SIGSEGV: i32 = 11;
+
+/// A program that allocates and frees, and reads a freed block for as long as that is no fault.
+const READS_AFTER_FREE: &[u8] = b"
+#include <stdlib.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+    (void)argv;
+    for (;;) {
+        char *blocks[200];
+        for (int i = 0; i < 200; i++) blocks[i] = malloc(100);
+        for (int i = 0; i < 200; i++) {
+            free(blocks[i]);
+            if (argc > 1) (void)*(volatile char *)blocks[i];
+        }
+        usleep(10);
+    }
+}
+";
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the program on cairn, or without it.
+fn start(home: &Home, on_cairn: bool, arguments: &[&str]) -> Option<Running> {
+    let source = home.file("reads.c", 0o644, READS_AFTER_FREE);
+    let program = home.path().join("reads");
+    let mut cc = Command::new("cc");
+    let compiled = cc.args(["-fno-builtin", "-w", "-o"]).arg(&program).arg(source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        common::skipped("no C compiler");
+        return None;
+    }
+    let mut command = Command::new(&program);
+    if on_cairn {
+        command = home.cairn();
+        command.args(["run", display(&program)]);
+    }
+    let child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    // Until it has become the program.
+    let maps = format!("/proc/{}/maps", child.id());
+    for _ in 0..1000 {
+        if std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(display(&program))) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Some(Running(child))
+}
+
+fn guards(home: &Home, process: &Running, bytes: &[&str]) -> Output {
+    let pid = process.0.id().to_string();
+    home.cairn().args(["guards", &pid]).args(bytes).output().unwrap()
+}
+
+#[test]
+fn guards_come_and_go() {
+    let home = Home::new();
+    let Some(process) = start(&home, true, &[]) else { return };
+    for (bytes, said) in [
+        (&["1KiB"][..], "guards are on: one allocation in every 1024 bytes\n"),
+        (&["off"], "guards are off\n"),
+        (&["0"], "guards are off\n"),
+        (&[], "guards are on: one allocation in every 10485760 bytes\n"),
+    ] {
+        let output = guards(&home, &process, bytes);
+        assert_succeeded(&output);
+        assert_eq!(text(&output.stdout), said);
+    }
+}
+
+#[test]
+fn a_process_that_errs_is_caught() {
+    let home = Home::new();
+    let Some(mut process) = start(&home, true, &["reads"]) else { return };
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(process.0.try_wait().unwrap().is_none(), "nobody notices without guards");
+    // It may be over before it is known that it has begun.
+    guards(&home, &process, &["1KiB"]);
+    let status = process.0.wait().unwrap();
+    assert_eq!(status.signal(), Some(SIGSEGV));
+    let mut said = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("cairn: use after free: "), "{said}");
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let home = Home::new();
+    let Some(other) = start(&home, false, &[]) else { return };
+    let output = guards(&home, &other, &[]);
+    assert_refused(&output, 125, &[&other.0.id().to_string(), "no cairn in it"]);
+    let gone = other.0.id().to_string();
+    drop(other);
+    let output = home.cairn().args(["guards", &gone]).output().unwrap();
+    assert_refused(&output, 125, &["no process", &gone]);
+    let output = home.cairn().args(["guards", "1", "some"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("10MiB, or off"));
+}
+
+#[test]
+fn it_takes_the_rights_of_a_debugger() {
+    if !is_root() {
+        common::skipped("only root can become another user");
+        return;
+    }
+    let home = Home::new();
+    let Some(process) = start(&home, true, &[]) else { return };
+    std::fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let cairn = home.file("cairn", 0o755, &std::fs::read(env!("CARGO_BIN_EXE_cairn")).unwrap());
+    let mut command = Command::new(cairn);
+    command.args(["guards", &process.0.id().to_string()]).uid(NOBODY).gid(NOBODY);
+    let output = command.output().unwrap();
+    assert_refused(&output, 125, &["not permitted", "debugger"]);
+}

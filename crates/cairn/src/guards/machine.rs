@@ -1,0 +1,138 @@
+//! Owns: what of stacks and faults differs from machine to machine.
+//! Idea: two registers, what a call looks like in front of its return address, and where a signal's handler finds
+//!   the registers of the thread.
+//! Never: reads memory.
+//! Threads: any; holds nothing.
+//! Checked: tests/guards.rs of the C layer compares stacks with functions.
+//! Story: docs/guide/guards.md
+
+use core::ffi::c_void;
+
+/// Where a stack stands.
+#[derive(Clone, Copy)]
+pub(super) struct Registers {
+    /// Of the function that asks; 0: the machine is not known.
+    pub(super) stack: usize,
+    /// What may be the frame pointer of a caller.
+    pub(super) frame: usize,
+}
+
+/// Where a thread was when it touched what it must not.
+pub(super) struct Place {
+    /// The instruction; 0: the machine is not known.
+    pub(super) instruction: usize,
+    pub(super) registers: Registers,
+    /// Whether it was going to write.
+    pub(super) writes: Option<bool>,
+}
+
+/// The function's that it is inlined into.
+#[inline(always)]
+pub(super) fn registers() -> Registers {
+    let (stack, frame): (usize, usize);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads two registers.
+    unsafe {
+        core::arch::asm!(
+            "mov {0}, rsp", "mov {1}, rbp",
+            out(reg) stack, out(reg) frame, options(nomem, nostack, preserves_flags),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads two registers.
+    unsafe {
+        core::arch::asm!(
+            "mov {0}, sp", "mov {1}, x29",
+            out(reg) stack, out(reg) frame, options(nomem, nostack, preserves_flags),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        (stack, frame) = (0, 0);
+    }
+    Registers { stack, frame }
+}
+
+/// Where a call leads, or a jump.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "it is not known there"))]
+pub(super) enum Target {
+    /// There.
+    Code(usize),
+    /// To what stands there.
+    Word(usize),
+    /// That depends on registers.
+    Unknown,
+}
+
+/// Where the call leads with which the code in front of `end` ends.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn call_target(code: [u8; 8], end: usize) -> Target {
+    let [_, _, first, second, a, b, c, d] = code;
+    let place = end.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize);
+    match (first, second) {
+        (_, 0xe8) => Target::Code(place),
+        (0xff, 0x15) => Target::Word(place),
+        _ => Target::Unknown,
+    }
+}
+
+/// Where the code at `start` jumps, if that is all it does: an entry of the table for calls between libraries.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn jump_target(code: [u8; 16], start: usize) -> Target {
+    // endbr64 and bnd may stand in front of: jmp [rip + n].
+    let lead = if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
+    let lead = lead + usize::from(code[lead] == 0xf2);
+    match code[lead..lead + 6] {
+        [0xff, 0x25, a, b, c, d] => {
+            let end = start + lead + 6;
+            Target::Word(end.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize))
+        }
+        _ => Target::Unknown,
+    }
+}
+
+/// Not known.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn call_target(_: [u8; 8], _: usize) -> Target {
+    Target::Unknown
+}
+
+/// Not known.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn jump_target(_: [u8; 16], _: usize) -> Target {
+    Target::Unknown
+}
+
+/// Whether the code that ends with these bytes ends with a call.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn is_call(code: [u8; 8]) -> bool {
+    // call rel32; or call through a register or memory, 0xff /2, of 2 to 7 bytes.
+    let through = |length: usize| code[8 - length] == 0xff && code[9 - length] >> 3 & 7 == 2;
+    code[3] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(through)
+}
+
+/// Whether the code that ends with these bytes ends with a call.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn is_call(code: [u8; 8]) -> bool {
+    let last = u32::from_le_bytes([code[4], code[5], code[6], code[7]]);
+    // bl, blr.
+    cfg!(target_arch = "aarch64") && (last >> 26 == 0x25 || last & 0xffff_fc1f == 0xd63f_0000)
+}
+
+/// What a signal's handler is told of the thread: a `ucontext_t`, read as words.
+pub(super) fn place(context: *const c_void) -> Place {
+    // SAFETY: the system's, with all registers in it.
+    let word = |at: usize| unsafe { context.cast::<usize>().add(at).read() };
+    if cfg!(target_arch = "x86_64") {
+        // From word 5 on: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, flags, segments, error.
+        let registers = Registers { stack: word(5 + 15), frame: word(5 + 10) };
+        let writes = Some(word(5 + 19) & 2 != 0);
+        return Place { instruction: word(5 + 16), registers, writes };
+    }
+    if cfg!(target_arch = "aarch64") {
+        // From word 22 on: the fault's address, x0 to x30, sp, pc.
+        let registers = Registers { stack: word(22 + 32), frame: word(22 + 30) };
+        return Place { instruction: word(22 + 33), registers, writes: None };
+    }
+    Place { instruction: 0, registers: Registers { stack: 0, frame: 0 }, writes: None }
+}

@@ -1,0 +1,220 @@
+//! Owns: what happens at a touch of memory that is not accessible; reads of memory that may not be there; which
+//!   file an address is of.
+//! Idea: the action that SIGSEGV had before is kept, and gets every signal after us.
+//! Never: allocates, takes a lock, or ends a program that would have gone on.
+//! Threads: any; a handler may call all of it but `see_faults`.
+//! Checked: tests/guards.rs of the C layer.
+//! Story: docs/guide/guards.md
+
+use super::{keeping_errno, process_id};
+use crate::sync::{AtomicPtr, Ordering, UnsafeCell};
+use core::ffi::{c_int, c_void};
+use core::ptr::{null, null_mut};
+
+/// What looks at a fault first: at its address, and what the system says of the thread.
+pub(crate) type Seen = fn(usize, *const c_void);
+
+/// A `Seen`, or null.
+static SEEN: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// The action before ours.
+static PREVIOUS: Previous = Previous(UnsafeCell::new(None));
+
+struct Previous(UnsafeCell<Option<libc::sigaction>>);
+
+// SAFETY: written before our handler is installed, and by handlers that take back what they find.
+unsafe impl Sync for Previous {}
+
+/// Has `seen` look at each fault from now on; to be called once. False if the system refuses.
+pub(crate) fn see_faults(seen: Seen) -> bool {
+    SEEN.store(seen as *mut (), Ordering::Release);
+    // SAFETY: zero is a value of the struct; both are valid for reading and writing; the handler
+    // stays loaded as long as the process.
+    keeping_errno(|| unsafe {
+        let mut before: libc::sigaction = core::mem::zeroed();
+        if libc::sigaction(libc::SIGSEGV, null(), &mut before) != 0 {
+            return false;
+        }
+        *PREVIOUS.0.get() = Some(before);
+        let mut ours = before;
+        ours.sa_sigaction = at_fault as *const () as usize;
+        // As the program's would run, but on a stack of its own where there is one.
+        let kept = before.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
+        ours.sa_flags = kept | libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGSEGV, &ours, null_mut()) == 0
+    })
+}
+
+extern "C" fn at_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the system's.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr()) };
+    let is_sent = code <= 0;
+    let seen = SEEN.load(Ordering::Acquire);
+    if !is_sent && !seen.is_null() {
+        // SAFETY: stored by `see_faults` out of such a function.
+        let seen: Seen = unsafe { core::mem::transmute(seen) };
+        keeping_errno(|| seen(address.addr(), context));
+    }
+    // SAFETY: written before this handler was installed.
+    let Some(before) = (unsafe { *PREVIOUS.0.get() }) else { return };
+    match before.sa_sigaction {
+        libc::SIG_IGN if is_sent => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            take_back();
+            // A fault comes again at once, at its place. What somebody has sent does not.
+            if is_sent {
+                // SAFETY: has no preconditions.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler => {
+            if before.sa_flags & libc::SA_RESETHAND != 0 {
+                take_back();
+            }
+            // SAFETY: the program's handler, called as it wants to be called.
+            unsafe {
+                if before.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                        core::mem::transmute(handler);
+                    handler(signal, info, context);
+                } else {
+                    let handler: extern "C" fn(c_int) = core::mem::transmute(handler);
+                    handler(signal);
+                }
+            }
+        }
+    }
+}
+
+/// From now on the signal ends the process.
+fn take_back() {
+    // SAFETY: zero is a value of the struct: the default action.
+    keeping_errno(|| unsafe {
+        let action: libc::sigaction = core::mem::zeroed();
+        libc::sigaction(libc::SIGSEGV, &action, null_mut());
+    });
+}
+
+/// Reads what stands at an address, any at all, of at most two pages; how many bytes of it could be read.
+#[inline(never)]
+pub(crate) fn read_own(at: usize, bytes: &mut [u8]) -> usize {
+    let page = super::page_size();
+    let first = (page - at % page).min(bytes.len());
+    let place = core::ptr::without_provenance_mut::<c_void>;
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let remote = [
+        libc::iovec { iov_base: place(at), iov_len: first },
+        libc::iovec { iov_base: place(at.wrapping_add(first)), iov_len: bytes.len() - first },
+    ];
+    // By number: it needs no newer C library.
+    // SAFETY: `bytes` is valid for writing; the system looks whether the rest can be read.
+    let count = keeping_errno(|| unsafe {
+        let process = process_id();
+        let call = libc::SYS_process_vm_readv;
+        libc::syscall(call, process, &raw const local, 1usize, remote.as_ptr(), 2usize, 0usize)
+    });
+    usize::try_from(count).unwrap_or(0)
+}
+
+/// The number of the calling thread, as debuggers show it.
+pub(crate) fn thread_id() -> usize {
+    // SAFETY: has no preconditions.
+    keeping_errno(|| unsafe { libc::syscall(libc::SYS_gettid) }) as usize
+}
+
+/// Where the program begins to run: an address in its code.
+pub(crate) fn entry_point() -> usize {
+    // SAFETY: has no preconditions.
+    unsafe { libc::getauxval(libc::AT_ENTRY) as usize }
+}
+
+/// What the process has mapped at a place.
+pub(crate) struct Mapped<'a> {
+    /// The first address, and the one behind the last.
+    pub(crate) range: (usize, usize),
+    /// Where the first mapping of the same file begins.
+    pub(crate) base: usize,
+    /// The file's path; empty if there is none.
+    pub(crate) path: &'a [u8],
+}
+
+/// Room for a line of the list of mappings; what is longer is cut.
+const LINE: usize = 320;
+
+/// Looks up what is mapped around an address; None if nothing is, or the list cannot be read.
+pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let name = c"/proc/self/maps".as_ptr();
+    // SAFETY: a C string; the descriptor is this function's own.
+    keeping_errno(|| unsafe {
+        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags);
+        if file < 0 {
+            return None;
+        }
+        let mut line = [0; LINE];
+        let found = search(file, address, &mut line);
+        libc::syscall(libc::SYS_close, file);
+        let (range, base, len) = found?;
+        let path = line.get(..len).map_or(&[][..], path);
+        Some(then(Mapped { range, base, path }))
+    })
+}
+
+/// Reads lines until one is of the address: its range, the base of its file, and its length in `line`.
+fn search(
+    file: i64,
+    address: usize,
+    line: &mut [u8; LINE],
+) -> Option<((usize, usize), usize, usize)> {
+    let (mut room, mut len, mut base) = ([0u8; 512], 0, 0);
+    loop {
+        // SAFETY: `room` is valid for writing.
+        let count = unsafe { libc::syscall(libc::SYS_read, file, room.as_mut_ptr(), room.len()) };
+        let read = room.get(..usize::try_from(count).ok()?)?;
+        if read.is_empty() {
+            return None;
+        }
+        for &byte in read {
+            if byte != b'\n' {
+                if let Some(place) = line.get_mut(len) {
+                    *place = byte;
+                    len += 1;
+                }
+                continue;
+            }
+            let text = line.get(..len)?;
+            let (range, offset) = numbers(text)?;
+            if offset == 0 {
+                base = range.0;
+            }
+            if (range.0..range.1).contains(&address) {
+                return Some((range, base, len));
+            }
+            len = 0;
+        }
+    }
+}
+
+/// Of a line like `5600-5700 r-xp 00001000 08:01 42   /usr/bin/cat`: the range, and the place in the file.
+#[inline(never)]
+fn numbers(line: &[u8]) -> Option<((usize, usize), usize)> {
+    let mut fields = line.split(|&b| b == b' ' || b == b'-');
+    let range = (hex(fields.next()?)?, hex(fields.next()?)?);
+    // The rights come before it; the last of them may be written as a dash.
+    let offset = fields.find(|field| field.len() >= OFFSET_DIGITS)?;
+    Some((range, hex(offset)?))
+}
+
+/// Digits of a place in a file, at least.
+const OFFSET_DIGITS: usize = 8;
+
+fn hex(digits: &[u8]) -> Option<usize> {
+    digits
+        .iter()
+        .try_fold(0, |number, &digit| Some(number << 4 | char::from(digit).to_digit(16)? as usize))
+}
+
+/// What stands behind the fields of a line, if that is a path.
+fn path(line: &[u8]) -> &[u8] {
+    let at = line.iter().position(|&b| b == b'/').unwrap_or(line.len());
+    line.get(at..).unwrap_or(&[])
+}

@@ -1,0 +1,183 @@
+//! Guarded blocks, as far as nothing goes wrong with them; what does is in the tests of the C layer.
+
+use super::alone::alone;
+use super::{all_zero, assert_nothing_is_left};
+use crate::{
+    Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, guard_every,
+    guards, may_have_size, os, purge, reallocate, sample_every, usable_size,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::vec::Vec;
+
+/// Begins with a thread that has a heap.
+fn begin(bytes: usize) {
+    free(allocate(64));
+    assert!(guard_every(bytes));
+}
+
+/// A guarded block of that size.
+fn guarded(size: usize) -> *mut u8 {
+    let block = allocate(size);
+    assert!(guards::holds(block), "each allocation is guarded as far as there is room");
+    block
+}
+
+fn free(block: *mut u8) {
+    // SAFETY: a live block.
+    unsafe { deallocate(block) };
+}
+
+#[test]
+fn a_guarded_block_is_known_by_its_address() {
+    alone(|| {
+        begin(1);
+        for size in [0, 1, 16, 100, 4096, 5000, 65536] {
+            let block = guarded(size);
+            // SAFETY: a live block of that size.
+            unsafe {
+                block.write_bytes(1, size);
+                assert_eq!(usable_size(block), size);
+            }
+            let last = block.wrapping_add(size.saturating_sub(1));
+            assert_eq!(base(last), Some(block));
+            assert_eq!(base(block.wrapping_add(size.max(1))), None);
+            assert!(may_have_size(block, size, 16, false));
+            assert!(!may_have_size(block, size + 1, 1, true));
+            free(block);
+            assert_eq!(base(block), None);
+        }
+        check();
+    });
+}
+
+#[test]
+fn contents_and_alignment_are_as_ever() {
+    alone(|| {
+        begin(1);
+        for align in [16, 64, 256, 4096] {
+            let block = allocate_aligned(100, align);
+            assert!(guards::holds(block) && block.addr().is_multiple_of(align));
+            free(block);
+        }
+        for round in 0..600 {
+            let block = allocate_zeroed(1000 + round);
+            // SAFETY: a live block has that many bytes.
+            unsafe {
+                assert!(all_zero(block, 1000 + round));
+                block.write_bytes(7, 1000 + round);
+                let grown = reallocate(block, 70_000);
+                assert!((0..1000).all(|at| grown.add(at).read() == 7));
+                let shrunk = reallocate(grown, 500);
+                assert!((0..500).all(|at| shrunk.add(at).read() == 7));
+                free(shrunk);
+            }
+        }
+        check();
+    });
+}
+
+/// The place that was freed first is used first.
+#[test]
+fn freed_places_rest_the_longest() {
+    alone(|| {
+        begin(1);
+        let first = guarded(64);
+        free(first);
+        let mut others = 0;
+        loop {
+            let block = guarded(64);
+            free(block);
+            if block.addr() & !0xffff == first.addr() & !0xffff {
+                break;
+            }
+            others += 1;
+        }
+        assert!(others >= 200, "{others}");
+    });
+}
+
+#[test]
+fn without_room_blocks_are_ordinary() {
+    alone(|| {
+        begin(1);
+        let blocks: Vec<_> = (0..1000).map(|_| allocate(100)).collect();
+        let count = blocks.iter().filter(|block| guards::holds(**block)).count();
+        assert_eq!(count, (768 << 10) / os::page_size());
+        let stats = Stats::take();
+        assert_eq!(stats.mapping_blocks, count);
+        assert_eq!(stats.mappings.bytes, count * os::page_size());
+        assert!(stats.mappings.resident + (90 << 10) <= 1 << 20);
+        blocks.into_iter().for_each(free);
+        assert!(guard_every(0));
+        purge();
+        check();
+        assert_nothing_is_left();
+    });
+}
+
+/// Ever so many bytes, whether they come from refills or go round in a cache.
+#[test]
+fn refills_draw_as_many_as_asked() {
+    alone(|| {
+        guards::IN_A_ROW.store(1000, Ordering::Relaxed);
+        begin(1 << 20);
+        let blocks: Vec<_> = (0..1_000_000).map(|_| allocate(64)).collect();
+        let count = blocks.iter().filter(|block| guards::holds(**block)).count();
+        assert!((58..=62).contains(&count), "{count} in 61 MiB");
+        blocks.into_iter().for_each(free);
+        let count = (0..1_000_000)
+            .filter(|_| {
+                let block = allocate(64);
+                free(block);
+                guards::holds(block)
+            })
+            .count();
+        // From one slow tick to the next there are 50,000 pairs, 3 MiB.
+        assert!((15..=62).contains(&count), "{count} in 61 MiB");
+        check();
+    });
+}
+
+static TOLD: AtomicUsize = AtomicUsize::new(0);
+
+/// Whoever asks last draws.
+#[test]
+fn guards_and_a_profiler_take_turns() {
+    alone(|| {
+        begin(1);
+        free(guarded(64));
+        sample_every(1, |_, _| {
+            TOLD.fetch_add(1, Ordering::Relaxed);
+        });
+        let block = allocate(64);
+        assert!(!guards::holds(block) && TOLD.load(Ordering::Relaxed) == 1);
+        free(block);
+        // That is not the guards' any more.
+        assert!(guard_every(0));
+        free(allocate(64));
+        assert_eq!(TOLD.load(Ordering::Relaxed), 2);
+        assert!(guard_every(1));
+        free(guarded(64));
+        assert_eq!(TOLD.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn without_memory_it_says_so() {
+    alone(|| {
+        for nth in 0..2 {
+            os::fault::arm(nth, true);
+            assert!(!guard_every(1));
+            os::fault::disarm();
+        }
+        assert!(!guards::holds(allocate(64)));
+        assert!(guard_every(1));
+        let block = guarded(64);
+        os::fault::arm(0, true);
+        let other = allocate(64);
+        os::fault::disarm();
+        assert!(!guards::holds(other));
+        free(block);
+        free(other);
+    });
+}
