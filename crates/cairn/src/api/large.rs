@@ -46,13 +46,14 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     let block = thread::refill(class);
     // SAFETY: as above.
     let is_sample = unsafe {
-        let after = (*heap).caches.left(class);
-        guards::is_drawn(block.cast())
-            || !block.is_null()
-                && !(*heap).sampling.is_on()
-                && (*heap).sampling.count(class, before, after)
+        let sampling = &mut (*heap).sampling;
+        if sampling.is_on() {
+            guards::is_drawn(block.cast())
+        } else {
+            sampling.count(class, before, (*heap).caches.left(class))
+        }
     };
-    if !is_sample {
+    if !is_sample || block.is_null() {
         return block;
     }
     let guarded = guards::allocate(size, align);
