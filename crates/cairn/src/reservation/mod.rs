@@ -80,7 +80,7 @@ fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
     let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
     let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
-    let heap_limit = (size >> 20).clamp(in_hardened(256, 64), 65536);
+    let heap_limit = (size >> in_hardened(20, 23)).clamp(in_hardened(256, 32), 65536);
     let live = heaps + heap_limit * HEAP_SIZE;
     let bytes = live + in_hardened(0, os::round_up(slices * LIVE_BYTES, PAGE));
     Layout { sections, heaps, heap_limit, live, bytes }
