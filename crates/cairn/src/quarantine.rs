@@ -333,6 +333,20 @@ pub(crate) unsafe fn forget(this: *mut Quarantine, heap: *mut u8) {
     }
 }
 
+/// Forgets all blocks of a heap whose thread a fork has left behind, wherever it has been.
+///
+/// # Safety
+/// The heap is the caller's.
+pub(crate) unsafe fn wipe(heap: *mut u8) {
+    let (kept, bytes) = (heap.wrapping_add(HEAP_BYTES), HEAP_SIZE - HEAP_BYTES);
+    // SAFETY: what stands behind the heap.
+    unsafe {
+        if HARDENED && !(os::page_size() <= HEAP_BYTES && os::purge(kept, bytes)) {
+            kept.write_bytes(0, bytes);
+        }
+    }
+}
+
 /// How many blocks of a class there are, while the heap's thread may be at work.
 ///
 /// # Safety

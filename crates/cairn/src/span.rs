@@ -149,15 +149,20 @@ impl Span {
     pub(crate) fn release(&mut self) {
         debug_assert_eq!(self.used(), 0);
         let (index, slices) = (self.index(), self.layout().slices as usize);
+        let is_bare = self.remove_fences(slices);
         address_map::set_owner(index, slices, OWNER_NONE);
-        self.give_back(index, slices);
+        self.give_back(index, slices, is_bare);
     }
 
-    /// Gives its run back: to the arena, or to its partition. A run whose guards the system does not take away is in
-    /// no use any more.
-    fn give_back(&self, index: usize, slices: usize) {
+    /// Takes its guards away; false if the system has not. It has its owner still: a fork may come at any step.
+    fn remove_fences(&self, slices: usize) -> bool {
+        !HARDENED || fences::remove(self.base(), slices, self.flags)
+    }
+
+    /// Gives its run back: to the arena, or to its partition. One that has its guards is in no use any more.
+    fn give_back(&self, index: usize, slices: usize, is_bare: bool) {
         match usize::from(self.partition).checked_sub(1) {
-            _ if HARDENED && !fences::remove(self.base(), slices, self.flags) => {}
+            _ if !is_bare => {}
             Some(partition) if HARDENED => arena::keep(partition, index, slices),
             _ => arena::release(index, slices, true),
         }
@@ -166,10 +171,11 @@ impl Span {
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
     pub(crate) fn destroy(&mut self) {
         let (index, slices) = (self.index(), self.layout().slices as usize);
+        let is_bare = self.remove_fences(slices);
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);
         self.word().destroy();
-        self.give_back(index, slices);
+        self.give_back(index, slices, is_bare);
     }
 
     /// Takes back a block. True if an event is due.

@@ -228,7 +228,7 @@ pub(crate) fn bury() {
         unsafe {
             large::drop_cached(&(*heap).large_cache);
             large::set_free(&(*heap).owned);
-            quarantine::forget(&raw mut (*heap).caches.quarantine, heap.cast());
+            quarantine::wipe(heap.cast());
             let mut pool = POOL.lock();
             heap.write(Heap::EMPTY);
             (*heap).next = pool.free;

@@ -140,7 +140,8 @@ pub(crate) unsafe fn guard(at: *mut u8, size: usize) -> bool {
     if !at.addr().is_multiple_of(page_size()) || !size.is_multiple_of(page_size()) {
         return false;
     }
-    if !NO_GUARD_PAGES.load(Ordering::Relaxed) {
+    let known = GUARD_PAGES.load(Ordering::Relaxed);
+    if known != LACKING {
         // SAFETY: the caller's pages; errno's location is valid for the calling thread.
         let install = || unsafe {
             match libc::madvise(at.cast(), size, MADV_GUARD_INSTALL) {
@@ -149,8 +150,11 @@ pub(crate) unsafe fn guard(at: *mut u8, size: usize) -> bool {
             }
         };
         match if fault::hit() { libc::ENOMEM } else { keeping_errno(install) } {
-            0 => return true,
-            libc::EINVAL => NO_GUARD_PAGES.store(true, Ordering::Relaxed),
+            0 => {
+                GUARD_PAGES.store(THERE, Ordering::Relaxed);
+                return true;
+            }
+            libc::EINVAL if known == UNKNOWN => GUARD_PAGES.store(LACKING, Ordering::Relaxed),
             _ => return false,
         }
     }
@@ -165,7 +169,7 @@ pub(crate) unsafe fn guard(at: *mut u8, size: usize) -> bool {
 
 /// Makes guarded pages accessible again; they read as zeros. False if the system refuses.
 pub(crate) fn unguard(at: *mut u8, size: usize) -> bool {
-    if !NO_GUARD_PAGES.load(Ordering::Relaxed) {
+    if GUARD_PAGES.load(Ordering::Relaxed) != LACKING {
         return (0..2).any(|_| advise(at, size, MADV_GUARD_REMOVE));
     }
     let is_done = commit(at, size);
@@ -175,8 +179,12 @@ pub(crate) fn unguard(at: *mut u8, size: usize) -> bool {
 
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
-/// The kernel has no guard pages. Relaxed: who sees it late asks once more.
-static NO_GUARD_PAGES: AtomicBool = AtomicBool::new(false);
+/// Whether the kernel has guard pages: the first answer counts, for it says how guards are taken away. Relaxed: the
+/// first one is asked for by the thread that starts.
+static GUARD_PAGES: AtomicUsize = AtomicUsize::new(UNKNOWN);
+const UNKNOWN: usize = 0;
+const THERE: usize = 1;
+const LACKING: usize = 2;
 /// Ranges that are mappings of their own for lack of them. Each may make two mappings more: a process may have
 /// 65,530.
 static PROTECTED: AtomicUsize = AtomicUsize::new(0);
