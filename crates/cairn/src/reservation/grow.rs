@@ -72,30 +72,24 @@ pub(crate) fn commit(count: usize) -> bool {
         };
     if done {
         address_map::set_committed(to);
-        seal_whole(metadata(from, to), to);
+        if HARDENED && from == 0 {
+            seal(metadata(from, to));
+        }
     }
     done
 }
 
-/// Hardened: seals the pages under metadata that is committed. The last one of each part is committed again
-/// with what follows, unless that is the end of all.
-fn seal_whole(parts: [(*mut u8, usize); 4], to: usize) {
-    let last = if to < slice_limit() { os::page_size() } else { 0 };
-    for (at, bytes) in parts {
-        if HARDENED && bytes > last {
-            os::seal(at, bytes - last);
-        }
-    }
+/// Seals what the start has committed, but the last page of each part, which is committed again with what follows. Not
+/// what comes later: by then the program may have forbidden itself system calls that it does not know.
+fn seal(parts: [(*mut u8, usize); 4]) {
+    let whole = parts.map(|(at, bytes)| (at, bytes.saturating_sub(os::page_size())));
+    whole.into_iter().filter(|part| part.1 > 0).for_each(|(at, bytes)| os::seal(at, bytes));
 }
 
 /// Makes heap number `index` usable memory; its neighbours on the same page come with it.
 pub(crate) fn commit_heap(index: usize) -> bool {
     let pages = heap_address(index).map(|at| pages(at, 0, HEAP_SIZE));
-    let done = pages.is_some_and(|(at, bytes)| os::commit(at, bytes));
-    if HARDENED && done {
-        pages.into_iter().for_each(|(at, bytes)| os::seal(at, bytes));
-    }
-    done
+    pages.is_some_and(|(at, bytes)| os::commit(at, bytes))
 }
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.
