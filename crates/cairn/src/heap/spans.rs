@@ -231,7 +231,8 @@ impl Heap {
     fn release_active(&mut self, class: SizeClass) {
         // SAFETY: invariant 2: this heap owns it.
         let in_use = |span: *mut Span| unsafe { span.as_ref() }.map_or(u32::MAX, Span::used);
-        if in_use(self.active[class.index()]) <= class.layout().cache_blocks() {
+        // Hardened, the cache has blocks of any of its spans.
+        if HARDENED || in_use(self.active[class.index()]) <= class.layout().cache_blocks() {
             self.empty_cache(class);
         }
         if in_use(self.active[class.index()]) == 0 {
