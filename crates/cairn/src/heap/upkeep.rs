@@ -244,7 +244,7 @@ impl Heap {
     pub(crate) unsafe fn take_home(&mut self, class: SizeClass, block: *mut Block) {
         // SAFETY: the block is this heap's.
         unsafe {
-            quarantine::expect_zero(block, class);
+            quarantine::expect_zero(block);
             self.put_back(class, block);
         }
         if self.caches.quarantine.is_tick() {
