@@ -28,7 +28,7 @@ const NONE: RangeInclusive<u32> = 1..=0;
 const QUANTITIES: [Quantity; 10] = [
     Quantity { name: "window", random: 21..=45 },
     Quantity { name: "metadata", random: 34..=45 },
-    Quantity { name: "metadata-low-half", random: 16..=29 },
+    Quantity { name: "metadata-low-half", random: 16..=27 },
     Quantity { name: "metadata-from-window", random: 16..=29 },
     Quantity { name: "key", random: 0..=47 },
     Quantity { name: "block", random: 21..=45 },

@@ -8,7 +8,6 @@
 use crate::address_map::{self, HEAP_SIZE};
 use crate::block::{LISTS, Lists};
 use crate::guards;
-use crate::policy::HARDENED;
 use crate::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
 use crate::span::Span;
 use core::mem::offset_of;
@@ -42,8 +41,8 @@ pub struct Header {
     slots_offset: u32,
     /// From a chunk's remote words (64 slices') to the next one's.
     chunk_bytes: u32,
-    /// The end of lists, and behind it, at 16, the key of their links; null in the hardened build, whose caches are
-    /// no lists.
+    /// The end of lists, and behind it, at 16, the key of their links. The caches of the hardened build are no lists:
+    /// its `heap_bytes` are 32 KiB.
     lists: *const Lists,
     /// Two words: bytes from one guarded block to the next that a tool asks for, 0 for none; and those that the
     /// process has done. It follows at a slow tick; if it cannot, it takes the first word back.
@@ -79,6 +78,6 @@ pub static HEADER: Header = Header {
     span_start_offset: offset_of!(Span, start) as u32,
     slots_offset: address_map::SLOTS_OFFSET as u32,
     chunk_bytes: address_map::CHUNK_BYTES as u32,
-    lists: if HARDENED { core::ptr::null() } else { &raw const LISTS.0 },
+    lists: &raw const LISTS.0,
     guards: &raw const guards::CONTROL,
 };
