@@ -228,3 +228,25 @@ fn closed_heaps_have_it_too() {
         check();
     });
 }
+
+/// Where the kernel can do that.
+#[test]
+fn metadata_stays_as_it_is() {
+    alone(|| {
+        free(allocate(64));
+        // SAFETY: a committed slice.
+        let word = core::ptr::from_ref(unsafe { address_map::remote_word(0) });
+        let page = word.map_addr(|at| at & !4095).cast_mut();
+        // SAFETY: whole pages; readable and writable they stay, or become again.
+        let is_refused = unsafe {
+            let refused = libc::mprotect(page.cast(), 4096, libc::PROT_READ) != 0;
+            refused
+                || libc::syscall(462, 0, 0, 0) != 0 && {
+                    libc::mprotect(page.cast(), 4096, libc::PROT_READ | libc::PROT_WRITE);
+                    true
+                }
+        };
+        assert!(is_refused);
+        check();
+    });
+}
