@@ -367,8 +367,7 @@ fn purged_memory_is_committed_again_among_threads() {
     });
 }
 
-/// Tests of one thread: their names, the systems that they run on, and one call of how many fails; 0:
-/// none.
+/// Tests of one thread: their names, the systems that they run on, and one call of how many fails; 0: none.
 macro_rules! one_thread {
     ($($name:ident: $system:expr, $failing:expr;)*) => {$(
         #[test]

@@ -98,8 +98,7 @@ fn seeded(only: &[String]) -> Result<()> {
         let (test, function) = model.split_once("::").context("`model` names no test")?;
         let mut command = cargo_test(name, test);
         if test == LOOM {
-            // What takes time there is loom, which stays optimised; this is built again for each
-            // bug.
+            // What takes time there is loom, which stays optimised; this is built again for each bug.
             let keys = ["opt-level", "debug"];
             command
                 .args(keys.map(|key| format!("--config=profile.dev.package.cairn-models.{key}=0")));

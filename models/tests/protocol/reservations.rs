@@ -26,8 +26,7 @@ fn what_is_committed_is_there() {
     });
 }
 
-/// Threads that start at the same time make the reservation once, and both see it whole. Three
-/// threads.
+/// Threads that start at the same time make the reservation once, and both see it whole. Three threads.
 #[test]
 fn the_reservation_is_made_once() {
     const START: Model = Model { preemptions: [Some(3), Some(4)], quiet: &[FORKER], growth: false };

@@ -91,8 +91,7 @@ fn two_threads_reclaim() {
         finish(last);
         assert!(!(mine && others), "two threads hold it");
         if mine || others {
-            // SAFETY: the one that has it has ended, or is this one; the block is in use, or
-            // waits in the word.
+            // SAFETY: the one that has it has ended, or is this one; the block is in use, or waits in the word.
             unsafe {
                 if !freed {
                     (*span).push_local(blocks[0].get());

@@ -72,8 +72,7 @@ impl Blocks {
         }
     }
 
-    /// Counts blocks that came with a claim. Holders only; loom reports it if there are two
-    /// (invariant 1).
+    /// Counts blocks that came with a claim. Holders only; loom reports it if there are two (invariant 1).
     fn claimed(&self, count: u32) {
         // SAFETY: as said.
         self.returned.with_mut(|n| unsafe { *n += count });

@@ -159,8 +159,7 @@ impl Table {
         calls.chain(amortised).collect()
     }
 
-    /// What is worse in `now` than in this table, or missing in one of them, a line each; and what
-    /// is better.
+    /// What is worse in `now` than in this table, or missing in one of them, a line each; and what is better.
     fn compare(&self, now: &Table) -> (Vec<String>, Vec<String>) {
         let (golden, now) = (self.figures(), now.figures());
         let (mut worse, mut better) = (Vec::new(), Vec::new());
