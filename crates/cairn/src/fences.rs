@@ -6,7 +6,11 @@
 //! Story: docs/design/policy.md
 
 use crate::size_class::{SLICE_SIZE, guards};
+use crate::sync::{AtomicUsize, Ordering};
 use crate::{live, os};
+
+/// Slices that are in no use any more because the system has not taken their guards away. Relaxed: a number.
+pub(crate) static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// The flags of a span that says which guards it has.
 const FLAGS: [u8; 2] = [4, 8];
@@ -33,5 +37,9 @@ pub(crate) unsafe fn put(span: *mut u8, slices: usize) -> u8 {
 /// Takes those away that the flags name; false if the system has not.
 pub(crate) fn remove(span: *mut u8, slices: usize, flags: u8) -> bool {
     let mut there = places(span, slices).into_iter().filter(|place| place.0 & flags != 0);
-    there.all(|(_, at, bytes)| os::unguard(at, bytes))
+    let is_done = there.all(|(_, at, bytes)| os::unguard(at, bytes));
+    if !is_done {
+        LOST.fetch_add(slices, Ordering::Relaxed);
+    }
+    is_done
 }

@@ -23,6 +23,9 @@
 //! | shared heap | the one for threads that need little, under a lock |
 //! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
 //! | mark | the upper bits of the link in a free block: the program has not been given it |
+//! | live bit | hardened: in metadata, whether the program has a block |
+//! | quarantine | hardened: blocks of a class that have just been freed; they wait |
+//! | partition | hardened: one of 16 kinds of objects; its memory never becomes another's |
 //! | refill | how an empty cache gets blocks |
 //! | owner | the heap that a span belongs to; it alone touches the span's lists |
 //! | active span | the span that refills of a class come from |

@@ -80,7 +80,8 @@ pub(crate) unsafe fn take_back(p: *const u8) -> bool {
     old & bit != 0
 }
 
-/// Whether the program has a block that starts at `p`.
+/// Whether the program has a block that starts at `p`. Relaxed, as all here: who has a block has it by the program's
+/// own synchronisation, later than the bit; what becomes of other bits of the word does not change this one.
 ///
 /// # Safety
 /// `p` points into a span.

@@ -44,6 +44,7 @@ pub(crate) fn take(partition: usize, thread: usize) -> *mut Heap {
             heap.write(Heap::closed());
             (*heap).partition = partition as u8 + 1;
         }
+        // Relaxed: who finds its own number there has written it.
         (*heap).user.store(thread, Ordering::Relaxed);
     }
     heap
