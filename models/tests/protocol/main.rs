@@ -9,6 +9,7 @@ include!(concat!(env!("OUT_DIR"), "/loom/lib.rs"));
 
 mod harness;
 
+mod bays;
 mod heaps;
 mod locks;
 mod pools;

@@ -2,7 +2,7 @@
 //! Idea: one atomic word says what a bay is and since when; whoever changes it to a passing state has the bay.
 //! Never: waits for another thread: what a fork has left in a passing state stays so.
 //! Threads: any, in a signal's handler too.
-//! Checked: tests/guards.rs.
+//! Checked: tests/guards.rs; a loom model of the word.
 //! Story: docs/guide/guards.md
 
 use super::stack::{Calls, FRAMES};
@@ -17,7 +17,7 @@ use crate::sync::{AtomicUsize, Ordering};
 /// What a bay is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
-pub(super) enum State {
+pub(crate) enum State {
     /// It has had no block.
     Unused,
     /// A thread is about to put a block there.
@@ -35,7 +35,7 @@ const STATES: [State; 5] =
 const STATE_BITS: u32 = 3;
 
 /// A stack, and whose.
-pub(super) struct Trace {
+pub(crate) struct Trace {
     thread: AtomicUsize,
     calls: [AtomicUsize; FRAMES],
 }
@@ -60,7 +60,7 @@ impl Trace {
 
 /// What is known of a bay. Memory of zeros is an unused one. Relaxed but for the word: whoever has seen the
 /// word sees what was there before it changed.
-pub(super) struct Bay {
+pub(crate) struct Bay {
     word: AtomicUsize,
     /// The block's first byte.
     start: AtomicUsize,
@@ -76,32 +76,34 @@ impl Bay {
         self.word.load(Ordering::Acquire)
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         STATES.get(self.word() & 7).copied().unwrap_or(State::Taking)
     }
 
     /// The block, if it is or was there: its first byte, and its size.
-    pub(super) fn block(&self) -> (usize, usize) {
+    pub(crate) fn block(&self) -> (usize, usize) {
         (self.start.load(Ordering::Relaxed), self.size.load(Ordering::Relaxed))
     }
 
     /// Since when the bay can be taken; None if it cannot.
-    pub(super) fn free_since(&self) -> Option<usize> {
+    pub(crate) fn free_since(&self) -> Option<usize> {
         matches!(self.state(), State::Unused | State::Freed).then(|| self.word() >> STATE_BITS)
     }
 
     /// Takes the bay, if it is as free as it was then. What it was, to put it back.
-    pub(super) fn take(&self, since: usize) -> Option<State> {
+    pub(crate) fn take(&self, since: usize) -> Option<State> {
         let was = self.state();
         let from = since << STATE_BITS | was as usize;
         let can = matches!(was, State::Unused | State::Freed);
         (can && self.step(from, State::Taking)).then_some(was)
     }
 
-    /// Begins to free the block; false if it is none, or somebody else does.
-    pub(super) fn begin_to_free(&self) -> bool {
+    /// Begins to free the block that starts there; false if it is not there any more, or somebody else frees it.
+    pub(crate) fn begin_to_free(&self, start: usize) -> bool {
         let from = self.word();
-        from & 7 == State::Live as usize && self.step(from, State::Freeing)
+        let is_it = from & 7 == State::Live as usize && self.block().0 == start;
+        // If the word is what it was, so is the block.
+        is_it && self.step(from, State::Freeing)
     }
 
     fn step(&self, from: usize, to: State) -> bool {
@@ -110,13 +112,13 @@ impl Bay {
     }
 
     /// Says what the bay, which the caller has, is from now on.
-    pub(super) fn settle(&self, state: State, ticket: usize) {
+    pub(crate) fn settle(&self, state: State, ticket: usize) {
         // Release: who sees the state sees the rest.
         self.word.store(ticket << STATE_BITS | state as usize, Ordering::Release);
     }
 
     /// Says which block the bay, which the caller has, is going to hold.
-    pub(super) fn describe(&self, start: usize, size: usize) {
+    pub(crate) fn describe(&self, start: usize, size: usize) {
         self.start.store(start, Ordering::Relaxed);
         self.size.store(size, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@
 //! Checked: tests/guards.rs here and in the C layer.
 //! Story: docs/guide/guards.md
 
-mod bay;
+pub(crate) mod bay;
 mod machine;
 mod report;
 mod stack;
@@ -389,7 +389,7 @@ pub(crate) fn free(p: *mut u8, call: &str) -> bool {
 #[inline(never)]
 fn free_for(here: Registers, p: *mut u8, call: &str) -> bool {
     match live_around(p) {
-        Some((index, start, _)) if start == p.addr() && known(index).begin_to_free() => {
+        Some((index, start, _)) if start == p.addr() && known(index).begin_to_free(start) => {
             close(index, here, call);
             true
         }
