@@ -114,7 +114,7 @@ fn closed_heaps() {
     explore("closed_heaps", || {
         crew(2, |_, random| {
             for round in 0..4 {
-                let mut heap = crate::ClosedHeap::new().expect("calls do not fail");
+                let heap = crate::Heap::new().expect("calls do not fail");
                 let bag = Bag::default();
                 let free = |thread: u64| {
                     let bag = bag.clone();
@@ -125,11 +125,10 @@ fn closed_heaps() {
                         }
                     })
                 };
-                let mut attached = heap.attach();
-                let mut more = |bag: &Bag, random: &mut Random| {
+                let more = |bag: &Bag, random: &mut Random| {
                     let size = [small, small, small, run, mapping][random.below(5)](random);
                     let count = if size < 4 * KIB { 10 } else { 1 };
-                    let new = |_| Held::allocate_in(&mut attached, size);
+                    let new = |_| Held::allocate_in(&heap, size);
                     (0..count).filter_map(new).for_each(|held| bag.put(held));
                 };
                 more(&bag, random);
@@ -142,16 +141,13 @@ fn closed_heaps() {
                 }
                 if random.below(3) == 0 {
                     // They go on freeing meanwhile.
-                    drop(attached);
                     drop(heap);
                     finish(others);
                     bag.empty();
                 } else {
                     finish(others);
                     std::mem::take(&mut *bag.all()).into_iter().for_each(|held| _ = held.forget());
-                    drop(attached);
-                    // SAFETY: nobody has a block of it any more.
-                    unsafe { heap.destroy() };
+                    heap.destroy();
                 }
             }
         });

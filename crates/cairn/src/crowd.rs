@@ -7,6 +7,9 @@
 
 use crate::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
 
+/// The number of no thread.
+pub(crate) const NOBODY: usize = usize::MAX;
+
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping.
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that

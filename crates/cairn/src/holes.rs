@@ -12,6 +12,12 @@ use crate::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::span::{PIECES, Span};
 
 impl Span {
+    /// Whether a carved block is in a hole.
+    pub(crate) fn is_hidden(&self, block: usize) -> bool {
+        let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
+        holes.map(|hole| self.blocks_of(hole)).any(|blocks| blocks.contains(&block))
+    }
+
     /// Gives back the pieces in which no block is in use. The free ones that begin there leave
     /// `local_free`, and come back by `carve`. Owner only; not for an active span.
     pub(crate) fn make_holes(&mut self) {

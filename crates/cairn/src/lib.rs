@@ -92,9 +92,11 @@ mod caches;
 mod closed;
 mod crowd;
 mod fences;
+mod group;
 mod guards;
 mod heads;
 mod heap;
+mod heaps;
 mod holes;
 mod large;
 mod live;
@@ -120,7 +122,11 @@ pub use api::{
     has_class_of, may_have_size, reallocate, reallocate_aligned, reallocate_in, usable_size,
 };
 
-pub use closed::{Attached, ClosedHeap};
+pub use group::HeapStats;
+pub use heaps::{
+    Area, DetachedHeap, Heap, HeapId, Owned, Shared, SharedHeap, heap_of, owner_thread,
+    thread_number, visit,
+};
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use os::{HUGE_PAGES, start_small_thread};

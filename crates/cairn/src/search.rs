@@ -28,22 +28,26 @@ pub(crate) fn is_free(block: *mut Block) -> bool {
 }
 
 fn is_in_a_list(class: SizeClass, block: *mut Block) -> bool {
-    let index = address_map::span_index(block.cast(), class);
+    let mut lists = lists_of(address_map::span_index(block.cast(), class)).chain(caches_of(class));
+    lists.any(|list| holds(class, list, block))
+}
+
+/// The lists in which free blocks of the span at slice `index` are, but for caches; some blocks may be others'.
+pub(crate) fn lists_of(index: usize) -> impl Iterator<Item = *mut Block> {
     let span: *const Span = address_map::slot(index).cast();
     // SAFETY: a span's slices are committed, and metadata is never unmapped.
-    let [own, pending] = unsafe {
-        let pending =
-            address_map::remote_word(index).pending_head(address_map::slice_address(index));
-        [Span::peek_free(span), pending]
+    let own = unsafe {
+        let word = address_map::remote_word(index);
+        [peek_free(span), word.pending_head(address_map::slice_address(index))]
     };
-    let heaps = (0..pool::counts().1).filter_map(address_map::heap_address);
-    let mut lists = heaps.flat_map(|heap| {
-        let heap: *const Heap = heap.cast();
-        // SAFETY: heaps that have been made are never unmapped.
-        unsafe { [Caches::peek(&raw const (*heap).caches, class), Heap::peek_batch(heap, index)] }
-    });
-    [own, pending].into_iter().any(|list| holds(class, list, block))
-        || lists.any(|list| holds(class, list, block))
+    // SAFETY: heaps that have been made are never unmapped.
+    own.into_iter().chain(pool::all().map(move |heap| unsafe { Heap::peek_batch(heap, index) }))
+}
+
+/// The caches of a class.
+pub(crate) fn caches_of(class: SizeClass) -> impl Iterator<Item = *mut Block> {
+    // SAFETY: heaps that have been made are never unmapped.
+    pool::all().map(move |heap| unsafe { Caches::peek(&raw const (*heap).caches, class) })
 }
 
 fn holds(class: SizeClass, list: *mut Block, block: *mut Block) -> bool {
@@ -60,4 +64,29 @@ pub(crate) fn each(class: SizeClass, list: *mut Block) -> impl Iterator<Item = *
         is_block_of(class, at).then(next).filter(|next| !next.is_null()).map(|next| (at, next))
     };
     core::iter::successors(sound(list), move |&(_, next)| sound(next)).map(|(at, _)| at).take(most)
+}
+
+/// (used, carved) of a span that somebody else may be changing: for accounts.
+///
+/// # Safety
+/// `span` is a slot that has held a span.
+pub(crate) unsafe fn peek_span(span: *const Span) -> (usize, usize) {
+    // SAFETY: never unmapped. Volatile: the values may change, and are checked for sense. They are
+    // plain for the owner: as relaxed atomics they would take it two instructions more for each
+    // free, and one for each 30 allocations.
+    unsafe {
+        let until = (&raw const (*span).until_event).read_volatile();
+        let after = (&raw const (*span).used_after_event).read_volatile();
+        let carved = (&raw const (*span).carved).read_volatile();
+        (until.saturating_add_signed(i32::from(after)) as usize, usize::from(carved))
+    }
+}
+
+/// The first block in `local_free`, read while the owner may be at work.
+///
+/// # Safety
+/// As for `peek_span`.
+unsafe fn peek_free(span: *const Span) -> *mut Block {
+    // SAFETY: as in `peek_span`.
+    unsafe { (&raw const (*span).local_free).read_volatile() }
 }

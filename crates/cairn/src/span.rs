@@ -417,31 +417,6 @@ impl Span {
         self.until_event.wrapping_add_signed(i32::from(self.used_after_event))
     }
 
-    /// (used, carved) of a span that somebody else may be changing: for accounts.
-    ///
-    /// # Safety
-    /// `this` is a slot that has held a span.
-    pub(crate) unsafe fn peek(this: *const Span) -> (usize, usize) {
-        // SAFETY: never unmapped. Volatile: the values may change, and are checked for sense. They are
-        // plain for the owner: as relaxed atomics they would take it two instructions more for each
-        // free, and one for each 30 allocations.
-        unsafe {
-            let until = (&raw const (*this).until_event).read_volatile();
-            let after = (&raw const (*this).used_after_event).read_volatile();
-            let carved = (&raw const (*this).carved).read_volatile();
-            (until.saturating_add_signed(i32::from(after)) as usize, usize::from(carved))
-        }
-    }
-
-    /// The first block in `local_free`, read while the owner may be at work.
-    ///
-    /// # Safety
-    /// As for `peek`.
-    pub(crate) unsafe fn peek_free(this: *const Span) -> *mut Block {
-        // SAFETY: as in `peek`.
-        unsafe { (&raw const (*this).local_free).read_volatile() }
-    }
-
     /// Blocks in `local_free`.
     pub(crate) fn free(&self) -> u32 {
         let (carved, used) = (u32::from(self.carved - self.hidden), self.used());

@@ -193,7 +193,7 @@ impl Stats {
 
     fn add_span(&mut self, class: SizeClass, span: *const Span, index: usize) {
         // SAFETY: metadata is never unmapped; the fields may be changing.
-        let (used, carved) = unsafe { Span::peek(span) };
+        let (used, carved) = unsafe { search::peek_span(span) };
         // SAFETY: what has been described is committed.
         let pending = unsafe { address_map::remote_word(index) }.pending() as usize;
         let blocks = usize::from(class.layout().blocks);

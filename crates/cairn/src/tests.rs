@@ -34,6 +34,8 @@ mod interface;
 #[cfg(test)]
 mod large;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod lock;
 #[cfg(test)]
 mod mappings;
@@ -54,9 +56,13 @@ mod sample;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
+mod shared;
+#[cfg(test)]
 mod span;
 #[cfg(test)]
 mod twice;
+#[cfg(test)]
+mod visit;
 
 use crate::address_map;
 use crate::fences;

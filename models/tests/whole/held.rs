@@ -68,7 +68,7 @@ impl Held {
     }
 
     /// Allocates from a closed heap.
-    pub(crate) fn allocate_in(heap: &mut crate::Attached<'_>, size: usize) -> Option<Held> {
+    pub(crate) fn allocate_in(heap: &crate::Heap, size: usize) -> Option<Held> {
         Held::take(heap.allocate(size, 16), size)
     }
 

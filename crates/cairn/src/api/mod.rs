@@ -16,6 +16,7 @@ use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub use partition::{PARTITIONS, allocate_in, allocate_zeroed_in, reallocate_in};
+pub(crate) use resize::resize_large;
 pub use resize::{reallocate, reallocate_aligned};
 pub use zeroed::*;
 

@@ -5,13 +5,13 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use crate::closed::Attached;
+use crate::closed;
+use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::policy::{self, HARDENED};
-use crate::pool::partitions::{NOBODY, put, take};
+use crate::pool::partitions::{put, take};
 use crate::size_class::MEDIUM_MAX;
 use crate::thread;
-use core::mem::ManuallyDrop;
 use core::ptr::null_mut;
 
 /// How many partitions there are.
@@ -53,7 +53,7 @@ fn allocate_in_own(partition: usize, number: usize, size: usize, align: usize) -
                 return null_mut();
             }
         }
-        ManuallyDrop::new(Attached::to(*place)).allocate(size, align)
+        closed::allocate(*place, size, align)
     }
 }
 
@@ -66,7 +66,7 @@ fn allocate_in_borrowed(partition: usize, size: usize, align: usize) -> *mut u8 
     }
     // SAFETY: the calling thread's until it is put back.
     unsafe {
-        let block = ManuallyDrop::new(Attached::to(heap)).allocate(size, align);
+        let block = closed::allocate(heap, size, align);
         put(partition, heap);
         block
     }

@@ -94,7 +94,16 @@ unsafe fn reallocate_elsewhere(
 #[cold]
 unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
-    let resized = if guards::usable_size(p).is_some() {
+    // SAFETY: the start of a live large block, the caller's to resize; it has `usable` bytes.
+    unsafe { resize_large(p, size, align).unwrap_or_else(|| copy_to_new(p, usable, size, align)) }
+}
+
+/// Resizes a large block in place, or by moving its pages; null if there is no memory. None: copying is due.
+///
+/// # Safety
+/// `p` is the start of a live block over `MEDIUM_MAX`, the caller's to resize.
+pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
+    if guards::usable_size(p).is_some() {
         None
     } else if !address_map::contains(p) {
         large::reallocate_mapping(p, size, align)
@@ -103,9 +112,7 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
         unsafe { large::reallocate(p, size) }
     } else {
         None
-    };
-    // SAFETY: as above; it has `usable` bytes.
-    resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
+    }
 }
 
 unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {

@@ -18,13 +18,14 @@ use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
 use crate::caches::Caches;
 use crate::crowd;
+use crate::group::Group;
 use crate::large::{Large, Owned};
 use crate::policy::{PARTITIONS, in_hardened};
 use crate::sampling::Sampling;
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::Span;
 use crate::span_list::SpanList;
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering, in_loom, in_shuttle};
+use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
@@ -81,7 +82,7 @@ pub(crate) struct Heap {
     pub(crate) large_cache: AtomicPtr<Large>,
     remote_frees: u32,
     large_blocks: u32,
-    slow_ticks: u32,
+    pub(crate) slow_ticks: u32,
     /// Upkeep is due at a slow tick whose number has none of these bits.
     upkeep_mask: u32,
     /// How often in a row it was found quiet: with less than one slow tick in a millisecond.
@@ -108,10 +109,10 @@ pub(crate) struct Heap {
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
     pub(crate) partition: u8,
-    /// A closed heap's large blocks.
+    /// A closed heap's large blocks, and what it holds.
     pub(crate) owned: Owned,
-    /// The number of the thread that has a closed heap attached.
-    pub(crate) user: AtomicUsize,
+    /// Who uses it, if it is closed, and which others it belongs together with.
+    pub(crate) group: Group<Heap>,
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
@@ -151,7 +152,7 @@ impl Heap {
 
     /// A closed heap with nothing in it.
     pub(crate) fn closed() -> Heap {
-        Heap { in_use: true, closed: OWNER_CLOSED, ..Heap::EMPTY }
+        Heap { in_use: true, closed: OWNER_CLOSED, group: Group::of_nobody(), ..Heap::EMPTY }
     }
 
     /// Whether it is a closed heap.

@@ -6,11 +6,12 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
+use crate::arena::Run;
 use crate::block::{Block, Chain};
 use crate::caches::Limit;
 use crate::policy::{HARDENED, in_hardened};
 use crate::quarantine::READY;
-use crate::size_class::SizeClass;
+use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::span::{Carved, Span};
 use crate::span_list::SpanList;
 use crate::sync::in_shuttle;
@@ -253,13 +254,23 @@ impl Heap {
         self.carve(class)
     }
 
-    fn carve_new(&mut self, class: SizeClass) -> Carved {
+    /// A run of slices for a span; None if there is none, or if the heap must not have it.
+    fn take_run(&mut self, class: SizeClass) -> Option<Run> {
         let slices = class.span_slices();
+        if !self.group.take(slices * SLICE_SIZE) {
+            return None;
+        }
         let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
         let kept = if HARDENED { kept() } else { None };
-        let Some(run) = kept.or_else(|| arena::take_span(slices, crowd::in_use())) else {
-            return Carved::NONE;
-        };
+        let run = kept.or_else(|| arena::take_span(slices, crowd::in_use()));
+        if run.is_none() {
+            self.group.give(slices * SLICE_SIZE);
+        }
+        run
+    }
+
+    fn carve_new(&mut self, class: SizeClass) -> Carved {
+        let Some(run) = self.take_run(class) else { return Carved::NONE };
         // SAFETY: the run is ours, taken just now in the class's length.
         let span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
         // SAFETY: made just now.

@@ -7,7 +7,7 @@
 
 use super::{Heap, LOOK};
 use crate::policy::HARDENED;
-use crate::size_class::SizeClass;
+use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::span_list::SpanList;
 use crate::{abandoned, crowd, os};
@@ -53,7 +53,7 @@ impl Heap {
             let class = (*span).class();
             let partial = &mut self.partial[class.index()];
             if (*span).used() == 0 {
-                (*span).release();
+                self.release(span);
             } else if (*span).has_local_free() {
                 partial.push_front(span);
             } else if (*span).untouched() > 0 {
@@ -107,6 +107,17 @@ impl Heap {
         }
     }
 
+    /// Gives the run of a span back.
+    ///
+    /// # Safety
+    /// The heap owns `span`, which is in no list; nothing of it is in use.
+    unsafe fn release(&self, span: *mut Span) {
+        // SAFETY: as above. It is constant.
+        self.group.give(unsafe { (*span).class() }.span_slices() * SLICE_SIZE);
+        // SAFETY: as above.
+        unsafe { (*span).release() };
+    }
+
     /// Abandons a full span: it is nobody's until the next free; false if frees have come in.
     ///
     /// # Safety
@@ -132,7 +143,9 @@ impl Heap {
             if !(*span).has_local_free() {
                 (*span).absorb((*span).collect());
             }
-            if (*span).used() == 0 || (*span).has_blocks() {
+            if (*span).used() == 0 {
+                self.release(span);
+            } else if (*span).has_blocks() {
                 abandoned::list_or_release(span);
             } else if !self.abandon_full(span) {
                 self.partial[(*span).class().index()].push_back(span);
@@ -216,7 +229,7 @@ impl Heap {
             return unsafe { self.partial[class.index()].push_front(span) };
         }
         // SAFETY: as above.
-        unsafe { (*span).release() };
+        unsafe { self.release(span) };
         if class.is_long() {
             self.release_active(class);
         }

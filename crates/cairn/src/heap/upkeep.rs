@@ -91,12 +91,6 @@ impl Heap {
         }
     }
 
-    /// How many slow ticks there have been.
-    #[cfg(test)]
-    pub(crate) fn slow_ticks(&self) -> u32 {
-        self.slow_ticks
-    }
-
     /// Whether the last slow tick was one with upkeep.
     pub(crate) fn is_due(&self) -> bool {
         self.slow_ticks & self.upkeep_mask == 0 || arena::in_debt()

@@ -8,6 +8,7 @@
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
 use crate::arena;
+use crate::group::Budget;
 use crate::os::{self, Lock, Moves};
 use crate::sync::{Ordering, point};
 use core::ptr::{null, null_mut};
@@ -37,6 +38,12 @@ pub(crate) struct Mapping {
 impl Mapping {
     fn usable(&self) -> usize {
         self.address.addr() + self.bytes - self.start.addr()
+    }
+
+    /// What the heap holds that it belongs to, if it belongs to one.
+    fn budget(&self) -> Option<&'static Budget> {
+        // SAFETY: a heap that goes takes its name out of the table first; this is asked under the lock.
+        unsafe { self.owner.as_ref() }.map(|owned| &owned.budget)
     }
 }
 
@@ -104,13 +111,18 @@ fn roomy(exact: usize) -> usize {
     os::round_up(exact.saturating_add(exact / 4), unit)
 }
 
-/// Grows a mapping to `exact` bytes and room to spare, or to `exact`; null if it cannot be. It may move,
-/// to a multiple of a page.
+/// Grows a mapping to the first of two lengths that it can have; null if it can have neither. It may move, to a
+/// multiple of a page.
 ///
 /// # Safety
 /// The mapping is the caller's; nobody else reads it, or changes it, meanwhile.
-unsafe fn grown(address: *mut u8, old: usize, exact: usize, moves: Moves) -> (*mut u8, usize) {
-    for bytes in [roomy(exact), exact] {
+unsafe fn grown(
+    address: *mut u8,
+    old: usize,
+    lengths: [usize; 2],
+    moves: Moves,
+) -> (*mut u8, usize) {
+    for bytes in lengths {
         // SAFETY: the mapping is the caller's, to move as far as `moves` says.
         let p = unsafe { os::remap(address, old, bytes, moves) };
         if !p.is_null() {
@@ -131,17 +143,31 @@ pub(crate) fn free(p: *mut u8) -> bool {
     let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
     forget(p);
     mappings.remove(at);
+    if let Some(budget) = mapping.budget() {
+        budget.give_large(mapping.bytes);
+    }
     drop(mappings);
     unmap(mapping);
     true
 }
 
-/// Says what the block at `p` belongs to.
-pub(super) fn set_owner(p: *mut u8, owner: *const Owned) {
+/// Says what the block at `p` belongs to; false, and nothing is done, if that must not have it.
+pub(super) fn set_owner(p: *mut u8, owner: *const Owned) -> bool {
     let mut mappings = MAPPINGS.lock();
-    if let Some((at, _)) = mappings.find(p) {
-        mappings.entry(at).owner = owner;
-    }
+    mappings.find(p).is_some_and(|(at, mapping)| {
+        let owned = Mapping { owner, ..mapping };
+        let fits = owned.budget().is_none_or(|budget| budget.take_large(mapping.bytes));
+        if fits {
+            mappings.entry(at).owner = owner;
+        }
+        fits
+    })
+}
+
+/// What the block at `p` belongs to; null if it belongs to nobody, or if none starts there.
+pub(super) fn owner_of(p: *const u8) -> *const Owned {
+    let found = MAPPINGS.lock().find(p);
+    found.filter(|(_, m)| m.start.cast_const() == p).map_or(null(), |(_, mapping)| mapping.owner)
 }
 
 /// The blocks that belong to `owner` belong to nobody any more, and `then` gets them.
@@ -185,13 +211,25 @@ pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {
                 mappings.entry(at).bytes = exact;
+                if let Some(budget) = mapping.budget() {
+                    budget.shrink_large(mapping.bytes - exact);
+                }
             }
         }
         return Some(p);
     }
     let moves = if align <= os::page_size() { Moves::Anywhere } else { Moves::Nowhere };
+    // Its heap pays for the room to spare, too, or does without.
+    let (lengths, budget) = ([roomy(exact), exact], mapping.budget());
+    let fits = |bytes| budget.is_none_or(|budget| budget.grow_large(bytes - mapping.bytes));
+    let Some(most) = lengths.into_iter().find(|&bytes| fits(bytes)) else {
+        return Some(null_mut());
+    };
     // SAFETY: the block is the caller's, and the mapping with it.
-    let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, exact, moves) };
+    let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
+    if let Some(budget) = budget {
+        budget.shrink_large(most - bytes.max(mapping.bytes));
+    }
     if address.is_null() {
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.
         return None;

@@ -13,7 +13,7 @@ pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
-pub(crate) use owned::{Owned, allocate_owned, destroy, set_free};
+pub(crate) use owned::{Owned, allocate_owned, destroy, owner_of, set_free};
 
 #[cfg(test)]
 pub(crate) use mapping::hold as hold_mappings;
@@ -327,6 +327,14 @@ pub(crate) fn run_at(index: usize) -> Option<(*mut u8, usize)> {
         .filter(|&(at, _)| core::ptr::eq(at, address_map::slice_address(index)))
 }
 
+/// The large block whose first slice is `index`, as its descriptor says: (start, usable bytes).
+pub(crate) fn block_in(index: usize) -> Option<(*mut u8, usize)> {
+    run_at(index)?;
+    // SAFETY: a slot.
+    let large = unsafe { &*address_map::slot(index).cast::<Large>() };
+    Some((large.run().0, large.usable()))
+}
+
 /// The slices of the large block whose first one is `index`.
 pub(crate) fn slices_at(index: usize) -> usize {
     run_at(index).map_or(1, |(_, bytes)| bytes / SLICE_SIZE)
@@ -360,10 +368,13 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     if size >= MOVE_MIN {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
+        if !new.is_null() && !owned::inherit(large, new) {
+            mapping::free(new);
+            return Some(null_mut());
+        }
         if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };
-            owned::inherit(large, new);
             free(p);
             grown(usable);
             return Some(new);
@@ -391,8 +402,12 @@ impl Large {
         (self.start.load(Ordering::Relaxed), self.slices.load(Ordering::Relaxed))
     }
 
+    fn bytes(&self) -> usize {
+        self.run().1 * SLICE_SIZE
+    }
+
     fn usable(&self) -> usize {
-        self.run().1 * SLICE_SIZE - self.colour()
+        self.bytes() - self.colour()
     }
 
     fn colour(&self) -> usize {
@@ -421,6 +436,7 @@ impl Large {
             self.no_huge_pages(tail, slices - keep);
             // First: a child that is forked in between loses slices, and has none twice.
             self.slices.store(keep, Ordering::Relaxed);
+            owned::shrink(self, (slices - keep) * SLICE_SIZE);
             arena::release(tail, slices - keep, true);
         }
     }
@@ -438,10 +454,15 @@ impl Large {
         let (start, slices) = self.run();
         let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
         let more = need.div_ceil(SLICE_SIZE) - slices;
-        let fits = need < EXTEND_MAX && arena::take_exactly(end, more).is_some();
+        if need >= EXTEND_MAX || !owned::grow(self, more * SLICE_SIZE) {
+            return false;
+        }
+        let fits = arena::take_exactly(end, more).is_some();
         if fits {
             self.slices.store(slices + more, Ordering::Relaxed);
             self.has_grown.store(true, Ordering::Relaxed);
+        } else {
+            owned::shrink(self, more * SLICE_SIZE);
         }
         fits
     }

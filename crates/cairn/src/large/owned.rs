@@ -7,6 +7,7 @@
 
 use super::{Allocated, Large, allocate, free, mapping};
 use crate::address_map::{self, OWNER_LARGE};
+use crate::group::Budget;
 use crate::heads::heads_from;
 use crate::os::Lock;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
@@ -20,6 +21,8 @@ use core::ptr::{from_ref, null_mut};
 pub(crate) struct Owned {
     first: AtomicPtr<Large>,
     mappings: AtomicUsize,
+    /// What the heap holds, these blocks included.
+    pub(crate) budget: Budget,
 }
 
 /// Where a run stands: in no list unless it belongs to a heap. Relaxed throughout: used under the lock, or
@@ -50,42 +53,81 @@ impl Link {
 }
 
 /// Allocates a block of `size` bytes that belongs to a heap, more than a span serves or aligned beyond what
-/// it does.
+/// it does. None if the heap must not have it, or if there is no memory.
 pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Allocated {
+    // Asked first: what the heap must not have shall not be made.
+    if !owned.budget.take(size) {
+        return Allocated::NONE;
+    }
+    owned.budget.give(size);
     let got = allocate(size, align);
-    own(owned, got.block);
+    if !got.block.is_null() && !own(owned, got.block) {
+        free(got.block);
+        mapping::free(got.block);
+        return Allocated::NONE;
+    }
     got
 }
 
-/// Makes the mapping's block at `p` the heap's that `large` belongs to, if any. Its heap may go meanwhile: under
-/// the lock either `large` has none any more, or the heap finds the mapping.
-pub(super) fn inherit(large: &Large, p: *mut u8) {
+/// Makes the mapping's block at `p` the heap's that `large` belongs to, if any; false if the heap must not have it.
+/// Its heap may go meanwhile: under the lock either `large` has none any more, or the heap finds the mapping.
+pub(super) fn inherit(large: &Large, p: *mut u8) -> bool {
+    if !large.link.is_owned() {
+        return true;
+    }
+    let _held = OWNED.lock();
+    // SAFETY: a list that is there while a block says so, under the lock.
+    unsafe { large.link.of().as_ref() }.is_none_or(|owned| own_mapping(owned, p))
+}
+
+fn own_mapping(owned: &Owned, p: *mut u8) -> bool {
+    owned.mappings.fetch_add(1, Ordering::Relaxed);
+    mapping::set_owner(p, from_ref(owned))
+}
+
+/// Makes the block at `p`, which belongs to nobody and is nobody else's to use, a heap's; false if the heap must not
+/// have it.
+fn own(owned: &Owned, p: *mut u8) -> bool {
+    if !address_map::contains(p) {
+        return own_mapping(owned, p);
+    }
+    let large: *mut Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
+    // SAFETY: a live block's slot.
+    let large = unsafe { &*large };
+    let fits = owned.budget.take_large(large.bytes());
+    if fits {
+        let _held = OWNED.lock();
+        insert(owned, large);
+    }
+    fits
+}
+
+/// The block has grown by so many bytes, or is going to; false if its heap must not have them.
+pub(super) fn grow(large: &Large, bytes: usize) -> bool {
+    if !large.link.is_owned() {
+        return true;
+    }
+    let _held = OWNED.lock();
+    // SAFETY: as above.
+    unsafe { large.link.of().as_ref() }.is_none_or(|owned| owned.budget.grow_large(bytes))
+}
+
+/// The block has so many bytes less.
+pub(super) fn shrink(large: &Large, bytes: usize) {
     if large.link.is_owned() {
         let _held = OWNED.lock();
-        // SAFETY: a list that is there while a block says so, under the lock.
+        // SAFETY: as above.
         if let Some(owned) = unsafe { large.link.of().as_ref() } {
-            own_mapping(owned, p);
+            owned.budget.shrink_large(bytes);
         }
     }
 }
 
-fn own_mapping(owned: &Owned, p: *mut u8) {
-    owned.mappings.fetch_add(1, Ordering::Relaxed);
-    mapping::set_owner(p, from_ref(owned));
-}
-
-/// Makes the block at `p`, which belongs to nobody and is nobody else's to use, a heap's; null is fine.
-fn own(owned: &Owned, p: *mut u8) {
-    if p.is_null() {
-        return;
-    }
-    if address_map::contains(p) {
-        let _held = OWNED.lock();
-        let large: *mut Large = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
-        // SAFETY: a live block's slot.
-        insert(owned, unsafe { &*large });
-    } else {
-        own_mapping(owned, p);
+/// The heap's large blocks that the block at `p` belongs to, any value at all; null if it belongs to none.
+pub(crate) fn owner_of(p: *mut u8) -> *const Owned {
+    match address_map::contains(p) {
+        true => super::at(p).map_or(null_mut(), |large| large.link.of().cast_mut()),
+        false => mapping::owner_of(p),
     }
 }
 
@@ -125,6 +167,7 @@ fn unlink(large: &Large) {
         if let Some(next) = next.as_ref() {
             next.link.prev.store(prev, Ordering::Relaxed);
         }
+        owned.budget.give_large(large.bytes());
     }
     large.link.clear();
 }

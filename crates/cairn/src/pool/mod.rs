@@ -12,6 +12,7 @@ pub(crate) mod shared;
 
 use crate::address_map;
 use crate::crowd::{in_use, one_less, one_more};
+use crate::group::Group;
 use crate::heap::{Heap, set_besides};
 use crate::os::Lock;
 use crate::reservation;
@@ -28,6 +29,8 @@ struct Pool {
 unsafe impl Send for Pool {}
 
 static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
+/// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
+pub(crate) static PARTS: Lock<()> = Lock::new(());
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -114,6 +117,26 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     pool.free = heap;
 }
 
+/// Whether the thread of that number, whose heap that was, is at work still. What it did before it left is seen by
+/// the caller.
+pub(crate) fn is_at_work(heap: *const Heap, thread: usize) -> bool {
+    let _pool = POOL.lock();
+    // SAFETY: null, or a heap: those are never unmapped. Volatile: who takes it next gives it a number after the lock.
+    let at_work = |heap: *const Heap| unsafe {
+        (&raw const (*heap).in_use).read_volatile()
+            && (&raw const (*heap).thread).read_volatile() == thread
+    };
+    !heap.is_null() && at_work(heap) && !is_left_behind(thread)
+}
+
+/// Whether that is a heap that has been made, in use or not. Any address is answered.
+pub(crate) fn is_made(heap: *const Heap) -> bool {
+    let index = address_map::heap_of_owner(Heap::tag(heap));
+    index.is_some_and(|index| {
+        heap_at(index).is_some_and(|at| core::ptr::eq(at, heap)) && index < POOL.lock().made
+    })
+}
+
 /// Whether a heap waits for a thread.
 pub(crate) fn has_free() -> bool {
     !POOL.lock().free.is_null()
@@ -146,7 +169,7 @@ fn is_dead(heap: *const Heap) -> bool {
     // SAFETY: a heap that has been made; what is read changes while nobody looks.
     unsafe {
         match (*heap).is_closed() {
-            true => is_left_behind((*heap).user.load(Ordering::Relaxed)),
+            true => is_left_behind((*heap).group.user.load(Ordering::Relaxed)),
             false => (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed),
         }
     }
@@ -181,6 +204,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     let alive_thread = unsafe { alive[0].as_ref() }.map_or(0, |heap| heap.thread);
     FORKED[0].store(THREADS.load(Ordering::Relaxed), Ordering::Relaxed);
     FORKED[1].store(alive_thread, Ordering::Relaxed);
+    PARTS.settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
     let mut in_use = 0;
@@ -229,6 +253,14 @@ pub(crate) fn bury() {
             large::drop_cached(&(*heap).large_cache);
             large::set_free(&(*heap).owned);
             quarantine::wipe(heap.cast());
+            let Group { of, budget, next, .. } = (*heap).group;
+            if !of.is_null() && of != heap {
+                // A part stays with its shared heap.
+                heap.write(Heap::closed());
+                ((*heap).group.of, (*heap).group.next) = (of, next);
+                (*heap).group.budget = budget;
+                continue;
+            }
             let mut pool = POOL.lock();
             heap.write(Heap::EMPTY);
             (*heap).next = pool.free;

@@ -7,6 +7,7 @@
 //! Story: docs/design/policy.md
 
 use super::take_any;
+use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::os::Lock;
 use crate::policy::PARTITIONS;
@@ -20,9 +21,6 @@ struct Free([*mut Heap; PARTITIONS]);
 unsafe impl Send for Free {}
 
 static FREE: Lock<Free> = Lock::new(Free([null_mut(); PARTITIONS]));
-
-/// Nobody uses the heap.
-pub(crate) const NOBODY: usize = usize::MAX;
 
 /// Takes the heap of a partition for the thread of that number; null if there is no memory for one.
 pub(crate) fn take(partition: usize, thread: usize) -> *mut Heap {
@@ -45,7 +43,7 @@ pub(crate) fn take(partition: usize, thread: usize) -> *mut Heap {
             (*heap).partition = partition as u8 + 1;
         }
         // Relaxed: who finds its own number there has written it.
-        (*heap).user.store(thread, Ordering::Relaxed);
+        (*heap).group.user.store(thread, Ordering::Relaxed);
     }
     heap
 }
@@ -62,7 +60,7 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
         SizeClass::all().for_each(|class| (*heap).deactivate(class));
         (*heap).collect_full(usize::MAX);
         SizeClass::all().for_each(|class| (*heap).settle(class, usize::MAX, false));
-        (*heap).user.store(NOBODY, Ordering::Relaxed);
+        (*heap).group.user.store(NOBODY, Ordering::Relaxed);
         if let Some(first) = FREE.lock().0.get_mut(partition) {
             (*heap).next = core::mem::replace(first, heap);
         }

@@ -12,7 +12,7 @@ fn free(block: *mut u8) {
 
 fn slow_ticks() -> u32 {
     // SAFETY: this thread's heap.
-    unsafe { (*thread::heap()).slow_ticks() }
+    unsafe { (*thread::heap()).slow_ticks }
 }
 
 /// Pairs of malloc and free of `size` until the next slow tick; `held` others are in use meanwhile.

@@ -8,9 +8,7 @@ use crate::block::Chain;
 use crate::remote::Pushed;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, class_of};
 use crate::sync::Ordering;
-use crate::{
-    Attached, ClosedHeap, Stats, allocate, check, purge, reallocate, stats, thread, usable_size,
-};
+use crate::{HeapId, Stats, allocate, check, purge, reallocate, stats, thread, usable_size};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
@@ -18,8 +16,52 @@ use std::vec::Vec;
 /// Of all kinds: spans of each length, a run, a mapping.
 const SIZES: [usize; 6] = [16, 1000, 4000, 60_000, 300_000, 40 << 20];
 
-fn new() -> ClosedHeap {
-    ClosedHeap::new().expect("there is memory")
+/// A heap that a thread has attached for a while only.
+pub(super) struct Closed(HeapId);
+
+/// In the hands of the calling thread.
+pub(super) struct Attached<'a>(&'a Closed);
+
+impl Closed {
+    pub(super) fn attach(&mut self) -> Attached<'_> {
+        // SAFETY: nobody else uses it.
+        unsafe { self.0.attach() };
+        Attached(self)
+    }
+
+    pub(super) fn destroy(self) {
+        // SAFETY: these tests do not use its blocks after this.
+        unsafe { self.0.destroy() };
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it.
+        unsafe { self.0.delete() };
+    }
+}
+
+impl Attached<'_> {
+    pub(super) fn allocate(&mut self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: attached.
+        unsafe { self.0.0.allocate(size, align) }
+    }
+}
+
+impl Drop for Attached<'_> {
+    fn drop(&mut self) {
+        // SAFETY: attached.
+        unsafe { self.0.0.detach() };
+    }
+}
+
+pub(super) fn new() -> Closed {
+    let heap = HeapId::new_owned().expect("there is memory");
+    // SAFETY: attached by this thread.
+    unsafe { heap.detach() };
+    Closed(heap)
 }
 
 fn blocks(heap: &mut Attached<'_>, size: usize, count: usize) -> Vec<*mut u8> {
@@ -33,9 +75,8 @@ fn blocks(heap: &mut Attached<'_>, size: usize, count: usize) -> Vec<*mut u8> {
     (0..count).map(block).collect()
 }
 
-fn destroy(heap: ClosedHeap) {
-    // SAFETY: these tests do not use its blocks after this.
-    unsafe { heap.destroy() };
+fn destroy(heap: Closed) {
+    heap.destroy();
 }
 
 fn owner(block: *mut u8) -> u32 {

@@ -8,7 +8,7 @@ use super::misuse::last_words;
 use crate::block::Block;
 use crate::quarantine::READY;
 use crate::size_class::{SLICE_SIZE, SizeClass, guards};
-use crate::{ClosedHeap, address_map, allocate, allocate_zeroed, base, check, live, purge};
+use crate::{address_map, allocate, allocate_zeroed, base, check, live, purge};
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -211,7 +211,7 @@ fn long_spans_end_in_guards() {
 #[test]
 fn closed_heaps_have_it_too() {
     alone(|| {
-        let mut heap = ClosedHeap::new().expect("memory");
+        let mut heap = super::closed::new();
         let held: Vec<_> = (0..200).map(|_| heap.attach().allocate(64, 16)).collect();
         let here = heap.attach();
         held.iter().copied().for_each(free);
@@ -220,9 +220,8 @@ fn closed_heaps_have_it_too() {
             free(held[3]);
         });
         drop(here);
-        // SAFETY: nobody uses its blocks.
-        unsafe { heap.destroy() };
-        let mut again = ClosedHeap::new().expect("memory");
+        heap.destroy();
+        let mut again = super::closed::new();
         let more: HashSet<_> = (0..200).map(|_| again.attach().allocate(64, 16)).collect();
         assert_eq!(more.len(), 200);
         check();

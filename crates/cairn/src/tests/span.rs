@@ -58,7 +58,7 @@ fn assert_counts(span: &Span, used: u32, free: u32, untouched: usize) {
     assert_eq!(span.has_local_free(), free > 0);
     assert_eq!(span.has_blocks(), free > 0 || untouched > 0);
     // SAFETY: a span.
-    let peeked = unsafe { Span::peek(span) };
+    let peeked = unsafe { crate::search::peek_span(span) };
     assert_eq!(peeked, (used as usize, (used + free) as usize));
     span.check();
 }

@@ -6,7 +6,7 @@ use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
 use crate::block::Block;
 use crate::size_class::{MEDIUM_MAX, SizeClass};
-use crate::{ClosedHeap, allocate, allocate_zeroed, check, purge, reallocate};
+use crate::{allocate, allocate_zeroed, check, purge, reallocate};
 use std::vec::Vec;
 
 fn is_noticed(block: *mut u8, place: &str) {
@@ -83,7 +83,7 @@ fn blocks_of_others() {
 #[test]
 fn blocks_of_a_closed_heap() {
     alone(|| {
-        let mut heap = ClosedHeap::new().expect("memory");
+        let mut heap = super::closed::new();
         let held: Vec<_> = (0..200).map(|_| heap.attach().allocate(64, 16)).collect();
         held.iter().copied().for_each(free);
         for at in [0, 100, 199] {

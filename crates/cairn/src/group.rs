@@ -1,0 +1,227 @@
+//! Owns: who uses a closed heap, and what those that belong together share: what they hold, and what they may.
+//! Idea: the first of them stands for all. Bytes are counted by spans and large blocks, so that allocations count
+//!   nothing.
+//! Never: knows spans, blocks or threads.
+//! Threads: any; the counters are atomics, `parts` grows under a lock of the caller's.
+//! Checked: tests/limits.rs
+//! Story: docs/design/closed-heaps.md
+
+use crate::crowd::NOBODY;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+// Invariants
+//  1. `held` is the bytes of all spans of the heaps, and of their large blocks; `large` and `large_blocks` are of the
+//     latter. `held` <= `hard`, if that is not 0, but for a moment in which one has asked for too much.
+//  2. `is_over` says that `held` has been more than `soft` since it was last no more.
+// Relaxed throughout: a number is all that they are.
+
+/// What a group of heaps holds, and what it may hold. All zeros: nothing, and no limits.
+pub(crate) struct Budget {
+    held: AtomicUsize,
+    peak: AtomicUsize,
+    large: AtomicUsize,
+    large_blocks: AtomicUsize,
+    soft: AtomicUsize,
+    hard: AtomicUsize,
+    is_over: AtomicBool,
+    /// Nobody has been told of that yet.
+    is_due: AtomicBool,
+    /// Who is to be told, a function, or null, and what else.
+    told: AtomicPtr<()>,
+    words: [AtomicUsize; 2],
+}
+
+/// What a heap holds, in bytes of its spans and large blocks. It costs no walk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeapStats {
+    /// Of spans, whatever of them is in use.
+    pub spans: usize,
+    /// Of large blocks: over 64 KiB, or aligned to more.
+    pub large: usize,
+    /// How many large blocks there are.
+    pub large_blocks: usize,
+    /// The most that both have been together.
+    pub peak: usize,
+    /// What they may be before somebody is told; 0: no limit.
+    pub soft_limit: usize,
+    /// What they may be at most; 0: no limit.
+    pub hard_limit: usize,
+}
+
+impl Budget {
+    /// Takes so many bytes more; false, and nothing is done, if that is over the hard limit.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        let (soft, hard) = (self.soft.load(Ordering::Relaxed), self.hard.load(Ordering::Relaxed));
+        let Some(held) = before.checked_add(bytes).filter(|&held| hard == 0 || held <= hard) else {
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        };
+        self.peak.fetch_max(held, Ordering::Relaxed);
+        if soft > 0 && held > soft && !self.is_over.swap(true, Ordering::Relaxed) {
+            self.is_due.store(true, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Gives so many back.
+    pub(crate) fn give(&self, bytes: usize) {
+        let held = self.held.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+        if held <= self.soft.load(Ordering::Relaxed) {
+            self.is_over.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// The same for a large block.
+    pub(crate) fn take_large(&self, bytes: usize) -> bool {
+        let fits = self.take(bytes);
+        if fits {
+            self.large.fetch_add(bytes, Ordering::Relaxed);
+            self.large_blocks.fetch_add(1, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// The same for a large block.
+    pub(crate) fn give_large(&self, bytes: usize) {
+        self.large.fetch_sub(bytes, Ordering::Relaxed);
+        self.large_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.give(bytes);
+    }
+
+    /// A large block gets so many bytes more; false, and nothing is done, if that is over the hard limit.
+    pub(crate) fn grow_large(&self, bytes: usize) -> bool {
+        let fits = self.take(bytes);
+        self.large.fetch_add(if fits { bytes } else { 0 }, Ordering::Relaxed);
+        fits
+    }
+
+    /// A large block has so many bytes less.
+    pub(crate) fn shrink_large(&self, bytes: usize) {
+        self.large.fetch_sub(bytes, Ordering::Relaxed);
+        self.give(bytes);
+    }
+
+    /// Whether more than the soft limit is held, and nobody has been told of it; the caller will.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed) && self.is_due.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether more than the soft limit is held.
+    pub(crate) fn is_over(&self) -> bool {
+        let soft = self.soft.load(Ordering::Relaxed);
+        soft > 0 && self.held.load(Ordering::Relaxed) > soft
+    }
+
+    /// Says who is to be told, and what else.
+    pub(crate) fn set_told(&self, told: *mut (), words: [usize; 2]) {
+        self.told.store(null_mut(), Ordering::Relaxed);
+        self.words.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        self.told.store(told, Ordering::Release);
+    }
+
+    /// Who is to be told, if anybody, and what else.
+    pub(crate) fn told(&self) -> Option<(*mut (), [usize; 2])> {
+        let told = self.told.load(Ordering::Acquire);
+        let words = [0, 1].map(|nth: usize| self.words[nth].load(Ordering::Relaxed));
+        (!told.is_null()).then_some((told, words))
+    }
+
+    /// Sets both limits, in bytes; 0: none. False, and nothing is done, if more than the hard one is held.
+    pub(crate) fn limit(&self, soft: usize, hard: usize) -> bool {
+        if hard > 0 && self.held.load(Ordering::Relaxed) > hard {
+            return false;
+        }
+        self.soft.store(soft, Ordering::Relaxed);
+        self.hard.store(hard, Ordering::Relaxed);
+        self.is_over.store(self.is_over(), Ordering::Relaxed);
+        self.is_due.store(self.is_over(), Ordering::Relaxed);
+        true
+    }
+
+    /// What is held.
+    pub(crate) fn stats(&self) -> HeapStats {
+        let large = self.large.load(Ordering::Relaxed);
+        HeapStats {
+            spans: self.held.load(Ordering::Relaxed).saturating_sub(large),
+            large,
+            large_blocks: self.large_blocks.load(Ordering::Relaxed),
+            peak: self.peak.load(Ordering::Relaxed),
+            soft_limit: self.soft.load(Ordering::Relaxed),
+            hard_limit: self.hard.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Lists of parts in a shared heap. With half as many, threads that meet wait longer for their part to be found; each
+/// takes 8 bytes of every heap.
+const LISTS: usize = 16;
+
+/// What a heap of the program's is. All zeros: none.
+pub(crate) struct Group<H> {
+    /// The number of the thread that has a closed heap attached, and that thread's heap.
+    pub(crate) user: AtomicUsize,
+    pub(crate) user_heap: *const H,
+    /// The heap that stands for all of its group: itself, or the shared heap of which it is a part; null:
+    /// none of the program's.
+    pub(crate) of: *mut H,
+    /// The budget of that one; null: nobody counts what it holds.
+    pub(crate) budget: *const Budget,
+    /// The number of the shared heap, which no other has had or will have; 0: it is none.
+    pub(crate) serial: usize,
+    /// What the program has said that it is.
+    pub(crate) tag: AtomicUsize,
+    /// A shared heap's parts: lists by the number of the thread.
+    parts: [AtomicPtr<H>; LISTS],
+    /// The part behind this one.
+    pub(crate) next: *mut H,
+    /// In a thread's heap: the shared heap that it has used last, by its serial, and its part there.
+    pub(crate) last: (usize, *mut H),
+}
+
+impl<H> Group<H> {
+    /// A heap that no thread uses, and no group.
+    pub(crate) fn of_nobody() -> Group<H> {
+        // SAFETY: numbers, atomics and null pointers.
+        let group: Group<H> = unsafe { core::mem::zeroed() };
+        group.user.store(NOBODY, Ordering::Relaxed);
+        group
+    }
+
+    /// What all of the group hold, if somebody counts that.
+    pub(crate) fn budget(&self) -> Option<&Budget> {
+        // SAFETY: null, or that of the heap that stands for the group: it is there as long as this one.
+        unsafe { self.budget.as_ref() }
+    }
+
+    /// Takes so many bytes more; false, and nothing is done, if that is over the hard limit.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        self.budget().is_none_or(|budget| budget.take(bytes))
+    }
+
+    /// Gives so many back.
+    pub(crate) fn give(&self, bytes: usize) {
+        if let Some(budget) = self.budget() {
+            budget.give(bytes);
+        }
+    }
+
+    /// The first part that may be that thread's.
+    pub(crate) fn first(&self, thread: usize) -> *mut H {
+        // Acquire: who finds a part finds it made.
+        self.parts.get(thread % LISTS).map_or(null_mut(), |first| first.load(Ordering::Acquire))
+    }
+
+    /// Puts a part into the list of a thread. Under the caller's lock.
+    pub(crate) fn put_first(&self, thread: usize, part: *mut H) {
+        if let Some(first) = self.parts.get(thread % LISTS) {
+            first.store(part, Ordering::Release);
+        }
+    }
+
+    /// The first parts of all lists.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = *mut H> {
+        self.parts.iter().map(|first| first.load(Ordering::Acquire))
+    }
+}

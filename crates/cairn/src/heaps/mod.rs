@@ -1,0 +1,397 @@
+//! Owns: heaps of the program's, by their names: every call on them.
+//! Idea: a heap is named by its place. The cache there is the owned heap's own, and that of a shared heap is always
+//!   empty, so that one way leads to both.
+//! Never: knows C types or errno.
+//! Threads: see each call.
+//! Checked: tests/closed.rs, tests/shared.rs, tests/limits.rs, tests/visit.rs
+//! Story: docs/design/closed-heaps.md
+
+mod types;
+mod visit;
+
+pub use types::{DetachedHeap, Heap, Owned, Shared, SharedHeap};
+pub use visit::{Area, visit};
+
+use crate::address_map::{self, OWNER_CLOSED};
+use crate::block::Block;
+use crate::caches::Caches;
+use crate::closed::{self, of_thread};
+use crate::group::HeapStats;
+use crate::heap;
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::sync::Ordering;
+use crate::{api, arena, crowd, large, thread};
+use core::ptr::{NonNull, null_mut};
+
+/// Names a heap of the program's, of either kind: what C programs have, and what `heap_of` and visitors are given.
+///
+/// `Heap` and `SharedHeap` are the safe ways to use one. Each unsafe call here wants that the heap has not been deleted
+/// or destroyed. What is so called ends the process with a message where that can be seen: a heap that is none, or that
+/// another thread has attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct HeapId(NonNull<heap::Heap>);
+
+// SAFETY: a name. Who may use what it names, each call says.
+unsafe impl Send for HeapId {}
+// SAFETY: as above.
+unsafe impl Sync for HeapId {}
+
+impl HeapId {
+    /// Makes an owned heap, attached to the calling thread; None if there is no memory for it.
+    #[must_use]
+    pub fn new_owned() -> Option<HeapId> {
+        let heap = NonNull::new(closed::create(false))?;
+        // SAFETY: made just now.
+        unsafe { closed::attach(heap.as_ptr()) };
+        Some(HeapId(heap))
+    }
+
+    /// Makes a shared heap; None if there is no memory for it.
+    #[must_use]
+    pub fn new_shared() -> Option<HeapId> {
+        NonNull::new(closed::create(true)).map(HeapId)
+    }
+
+    /// The heap of that address.
+    ///
+    /// # Safety
+    /// `into_raw` has answered it.
+    #[must_use]
+    #[inline(always)]
+    pub unsafe fn from_raw(heap: NonNull<u8>) -> HeapId {
+        HeapId(heap.cast())
+    }
+
+    /// An address that no other heap has while this one is there. Nothing is to be read from it.
+    #[must_use]
+    pub fn into_raw(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    /// Whether it is a shared heap. Ends the process if it is no heap any more, as far as that can be seen.
+    ///
+    /// # Safety
+    /// The heap is there.
+    #[must_use]
+    pub unsafe fn is_shared(self) -> bool {
+        // SAFETY: as above.
+        unsafe { closed::is_shared(self.0.as_ptr()) }
+    }
+
+    /// Gives an owned heap to the calling thread, which alone may allocate from it then. Nothing is done to a shared
+    /// one. A thread that ends need not have detached its heaps.
+    ///
+    /// # Safety
+    /// The heap is there. No other thread uses it.
+    pub unsafe fn attach(self) {
+        // SAFETY: as above.
+        unsafe {
+            if !self.is_shared() {
+                closed::attach(self.0.as_ptr());
+            }
+        }
+    }
+
+    /// Takes an owned heap from the calling thread: any thread may attach it. Nothing is done to a shared one.
+    ///
+    /// # Safety
+    /// The heap is there, and attached to the calling thread.
+    pub unsafe fn detach(self) {
+        // SAFETY: as above.
+        unsafe {
+            if !self.is_shared() {
+                closed::detach(self.0.as_ptr());
+            }
+        }
+    }
+
+    /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory, or if the heap must
+    /// not have more.
+    ///
+    /// # Safety
+    /// The heap is there; an owned one is attached to the calling thread.
+    #[inline]
+    pub unsafe fn allocate(self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as above; the size is small, or of that class.
+        unsafe {
+            if align <= MIN_ALIGN && size <= SMALL_MAX {
+                return self.allocate_class(size_class::small_class(size));
+            }
+            match size_class::class_of_aligned(size, align) {
+                Some(class) => self.allocate_class(class),
+                None => self.allocate_large(size, align).block,
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn allocate_class(self, class: SizeClass) -> *mut u8 {
+        // SAFETY: the heap's cache is the calling thread's, or empty and only read.
+        unsafe {
+            let block = Caches::pop(&raw mut (*self.0.as_ptr()).caches, class);
+            if block.is_null() { self.refill(class).cast() } else { block.cast() }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn refill(self, class: SizeClass) -> *mut Block {
+        // SAFETY: as for `allocate`.
+        unsafe {
+            self.with_part(|part, is_part| match is_part {
+                true => closed::allocate_class(part, class),
+                false => closed::refill(part, class),
+            })
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn allocate_large(self, size: usize, align: usize) -> large::Allocated {
+        // SAFETY: as for `allocate`.
+        unsafe { self.with_part(|part, _| closed::allocate_large(part, size, align)) }
+    }
+
+    /// Calls `then` with the heap that the calling thread allocates from, and whether it is a part of this one. A
+    /// thread that cannot have one gets what is zero.
+    #[inline]
+    unsafe fn with_part<R: Zero>(self, then: impl FnOnce(*mut heap::Heap, bool) -> R) -> R {
+        let heap = self.0.as_ptr();
+        // SAFETY: as for `allocate`. What has been a heap has no serial any more.
+        unsafe {
+            if (*heap).group.serial == 0 {
+                return then(heap, false);
+            }
+            of_thread(heap, |part| if part.is_null() { R::ZERO } else { then(part, true) })
+        }
+    }
+
+    /// As `allocate`, with zeroed bytes.
+    ///
+    /// # Safety
+    /// As for `allocate`.
+    pub unsafe fn allocate_zeroed(self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as above; what is zeroed is a new block of at least so many bytes.
+        unsafe {
+            let Some(class) = size_class::class_of_aligned(size, align) else {
+                let got = self.allocate_large(size, align);
+                if !got.zero && !got.block.is_null() {
+                    got.block.write_bytes(0, size);
+                    large::forget(got.block);
+                }
+                return got.block;
+            };
+            self.with_part(|part, _| {
+                let block = closed::allocate_class(part, class);
+                if !block.is_null() && !(*part).caches.is_zeroed(class) {
+                    block.cast::<u8>().write_bytes(0, class.block_size());
+                }
+                block
+            })
+            .cast()
+        }
+    }
+
+    /// Resizes a block, in place if that is sensible; if it must move, to this heap. The contents are kept up to the
+    /// smaller size. Null if there is no memory, or if the heap must not have more: the old block stays as it is. A
+    /// null `p` allocates.
+    ///
+    /// # Safety
+    /// As for `allocate`; `p` is null or the start of a live block, of any heap; if the result is not null, the old
+    /// pointer is dead.
+    pub unsafe fn reallocate(self, p: *mut u8, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe {
+            if p.is_null() {
+                return self.allocate(size, align);
+            }
+            let usable = api::usable_size(p);
+            // Large blocks grow where they are, or move their pages, and keep their heap.
+            let is_large = size > MEDIUM_MAX && usable > MEDIUM_MAX;
+            if is_large && heap_of(p) == Some(self) && p.addr().is_multiple_of(align) {
+                if let Some(resized) = api::resize_large(p, size, align) {
+                    return resized;
+                }
+            } else if api::may_have_size(p, size, align, true) {
+                return p;
+            }
+            let new = self.allocate(size, align);
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(p, usable.min(size));
+                api::deallocate_named(p, "realloc");
+            }
+            new
+        }
+    }
+
+    /// Ends the heap. Its blocks live on, as if other threads had allocated them.
+    ///
+    /// # Safety
+    /// The heap is there, and nobody uses it any more. Its blocks may be used, and freed meanwhile.
+    pub unsafe fn delete(self) {
+        // SAFETY: as above.
+        unsafe { closed::end(self.0.as_ptr(), false) };
+    }
+
+    /// Ends the heap and frees all its blocks at once, with a step for each span and each large block.
+    ///
+    /// # Safety
+    /// The heap is there, and nobody uses it any more. Nobody uses a block of it any more, and no thread is about to
+    /// free one.
+    pub unsafe fn destroy(self) {
+        // SAFETY: as above.
+        unsafe { closed::end(self.0.as_ptr(), true) };
+    }
+
+    /// What the program has said that the heap is; 0 before.
+    ///
+    /// # Safety
+    /// The heap is there.
+    #[must_use]
+    pub unsafe fn tag(self) -> usize {
+        // SAFETY: as above.
+        unsafe { self.0.as_ref() }.group.tag.load(Ordering::Relaxed)
+    }
+
+    /// Says what the heap is, in a number of the program's choice.
+    ///
+    /// # Safety
+    /// The heap is there.
+    pub unsafe fn set_tag(self, tag: usize) {
+        // SAFETY: as above.
+        unsafe { self.0.as_ref() }.group.tag.store(tag, Ordering::Relaxed);
+    }
+
+    /// What the heap holds: no walk, a few loads. Other threads' part of a shared heap is in it.
+    ///
+    /// # Safety
+    /// The heap is there.
+    #[must_use]
+    pub unsafe fn stats(self) -> HeapStats {
+        // SAFETY: as above.
+        unsafe { self.0.as_ref() }.owned.budget.stats()
+    }
+
+    /// Limits what the heap may hold in spans and large blocks, in bytes; 0 is no limit. False, and nothing is done, if
+    /// it holds more than `hard`, or if `soft` is more than `hard`.
+    ///
+    /// An allocation for which the heap would need more than `hard` gives back what is free in the heap, and fails if
+    /// that does not help. One that takes it beyond `soft` gives back what is free, in the process too, and
+    /// then, if the heap still holds more, calls `told` with the heap and `words`, once until it has been below. `told`
+    /// runs on the thread that allocates, inside the allocation; it may allocate and free, also in this heap, but
+    /// must not end it or panic.
+    ///
+    /// # Safety
+    /// The heap is there. Nobody else sets its limits, or allocates from it, meanwhile.
+    pub unsafe fn set_limits(
+        self,
+        soft: usize,
+        hard: usize,
+        told: Option<fn(HeapId, [usize; 2])>,
+        words: [usize; 2],
+    ) -> bool {
+        // SAFETY: as above.
+        let budget = &unsafe { self.0.as_ref() }.owned.budget;
+        let told = told.map_or(null_mut(), |told| told as *mut ());
+        let done = (hard == 0 || soft <= hard) && budget.limit(soft, hard);
+        if done {
+            budget.set_told(told, words);
+        }
+        done
+    }
+
+    /// Gives what is free in the heap back to the system. Parts of a shared heap that other threads use follow at
+    /// these threads' next slow ticks. The bytes that went at once.
+    ///
+    /// # Safety
+    /// As for `allocate`.
+    pub unsafe fn purge(self) -> usize {
+        // SAFETY: as above.
+        unsafe {
+            self.with_part(|part, is_part| {
+                closed::give_back(part);
+                if is_part {
+                    heap::request_trim();
+                }
+                0
+            })
+        };
+        arena::purge_all()
+    }
+
+    /// Whether the heap is the one that the block at `p` belongs to, or points into.
+    #[must_use]
+    pub fn contains(self, p: *const u8) -> bool {
+        heap_of(p) == Some(self)
+    }
+}
+
+/// The heap of the program's that the block at `p`, or around it, belongs to; None if it is none of the allocator's, or
+/// if it belongs to threads, as what `allocate` gives does. Any value of `p` is answered; for a block that has been freed
+/// the answer is None or some heap. Any thread, at any time.
+#[must_use]
+pub fn heap_of(p: *const u8) -> Option<HeapId> {
+    let start = api::base(p)?;
+    let of = match address_map::span_block(start) {
+        Some((_, owner)) if owner & OWNER_CLOSED != 0 => {
+            let heap = heap_at(owner)?;
+            // SAFETY: a heap that has been made.
+            unsafe { (*heap).group.of }
+        }
+        Some(_) => null_mut(),
+        None => match large::owner_of(start) {
+            owned if owned.is_null() => null_mut(),
+            owned => {
+                owned.wrapping_byte_sub(core::mem::offset_of!(heap::Heap, owned)).cast_mut().cast()
+            }
+        },
+    };
+    NonNull::new(of).map(HeapId)
+}
+
+/// The heap that a descriptor names as owner; None if it is no heap's.
+fn heap_at(owner: u32) -> Option<*const heap::Heap> {
+    let at = address_map::heap_of_owner(owner).and_then(address_map::heap_address);
+    at.map(|at| at.cast_const().cast())
+}
+
+/// The number of the thread that owns the span of the block at `p`: it alone frees there without an atomic step. 0 if
+/// no thread does, or if there is no such block. Any thread, at any time; the answer may be old when it comes.
+#[must_use]
+pub fn owner_thread(p: *const u8) -> usize {
+    let owner =
+        api::base(p).and_then(|start| address_map::span_block(start)).map(|(_, owner)| owner);
+    let Some(heap) = owner.and_then(heap_at) else { return 0 };
+    // SAFETY: a heap that has been made. Volatile: it changes when a thread takes it.
+    unsafe {
+        match (*heap).is_closed() {
+            true => Some((*heap).group.user.load(Ordering::Relaxed))
+                .filter(|&user| user != crowd::NOBODY),
+            false => Some((&raw const (*heap).thread).read_volatile()),
+        }
+        .unwrap_or(0)
+    }
+}
+
+/// The calling thread's number, which no other thread of the process has had or will have; 0 if it can have none.
+#[must_use]
+pub fn thread_number() -> usize {
+    thread::number().unwrap_or(0)
+}
+
+/// What a call answers when there is no memory.
+trait Zero {
+    const ZERO: Self;
+}
+
+impl Zero for *mut Block {
+    const ZERO: Self = null_mut();
+}
+
+impl Zero for large::Allocated {
+    const ZERO: Self = large::Allocated::NONE;
+}
+
+impl Zero for usize {
+    const ZERO: Self = 0;
+}

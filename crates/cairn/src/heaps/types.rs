@@ -1,0 +1,194 @@
+//! Owns: heaps as values of Rust's: what may be done with which, and until when, is in their types.
+//! Idea: an owned heap that a thread has attached stays on that thread; to move it is to detach it.
+//! Never: allocates by another way than `HeapId`.
+//! Threads: `Heap` one, `DetachedHeap` and `SharedHeap` any.
+//! Checked: tests/closed.rs, tests/shared.rs; the examples below, those that must not compile too.
+//! Story: docs/design/closed-heaps.md
+
+use super::HeapId;
+use crate::group::HeapStats;
+use core::marker::PhantomData;
+use core::mem::forget;
+
+/// A heap whose blocks are its own: they share no span and no cache with those of threads or other heaps.
+///
+/// The thread that has made or attached it allocates, without locks or atomic steps. Blocks are freed like all
+/// others, by `deallocate`, on any thread. When the heap is dropped, the blocks in use live on; when it is destroyed, they
+/// go with it. It takes a page, and a page at least for each size class in use. In a forked child a heap that another
+/// thread had attached must not be used.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// let block = heap.allocate(100, 16);
+/// assert!(!block.is_null() && cairn::heap_of(block) == Some(heap.id()));
+/// heap.destroy();
+/// ```
+///
+/// It stays on its thread:
+///
+/// ```compile_fail
+/// let heap = cairn::Heap::new().expect("memory");
+/// std::thread::spawn(move || heap.allocate(100, 16).addr());
+/// ```
+#[derive(Debug)]
+pub struct Heap<Kind = Owned> {
+    id: HeapId,
+    _kind: PhantomData<Kind>,
+}
+
+/// The kind of a heap that one thread uses.
+#[derive(Debug)]
+pub struct Owned(PhantomData<*mut ()>);
+
+/// The kind of a heap that all threads use.
+#[derive(Debug)]
+pub struct Shared;
+
+/// A heap from which any thread allocates. Each has a part of it, and uses it without locks or atomic steps; a thread
+/// that ends leaves its part to one that comes later. All else is as in `Heap`. It takes a page, and one for each part.
+///
+/// ```
+/// let heap = cairn::Heap::shared().expect("memory");
+/// std::thread::scope(|scope| {
+///     for _ in 0..2 {
+///         scope.spawn(|| assert!(!heap.allocate(100, 16).is_null()));
+///     }
+/// });
+/// heap.destroy();
+/// ```
+pub type SharedHeap = Heap<Shared>;
+
+/// A heap that no thread has attached: it may go to another one.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory").detach();
+/// std::thread::spawn(move || heap.attach().allocate(100, 16).addr()).join().unwrap();
+/// ```
+#[derive(Debug)]
+pub struct DetachedHeap {
+    id: HeapId,
+}
+
+impl Heap {
+    /// Makes a heap; None if there is no memory for it.
+    #[must_use]
+    pub fn new() -> Option<Heap> {
+        HeapId::new_owned().map(|id| Heap { id, _kind: PhantomData })
+    }
+
+    /// Makes a heap for all threads; None if there is no memory for it.
+    #[must_use]
+    pub fn shared() -> Option<SharedHeap> {
+        HeapId::new_shared().map(|id| Heap { id, _kind: PhantomData })
+    }
+
+    /// Takes the heap from its thread.
+    #[must_use]
+    pub fn detach(self) -> DetachedHeap {
+        let id = self.id;
+        forget(self);
+        // SAFETY: the calling thread's.
+        unsafe { id.detach() };
+        DetachedHeap { id }
+    }
+}
+
+impl DetachedHeap {
+    /// Gives the heap to the calling thread.
+    #[must_use]
+    pub fn attach(self) -> Heap {
+        let id = self.id;
+        forget(self);
+        // SAFETY: nobody uses it.
+        unsafe { id.attach() };
+        Heap { id, _kind: PhantomData }
+    }
+}
+
+impl Drop for DetachedHeap {
+    /// Blocks in use live on.
+    fn drop(&mut self) {
+        // SAFETY: this heap's, which is gone after this.
+        unsafe { self.id.delete() };
+    }
+}
+
+impl<Kind> Heap<Kind> {
+    /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory, or if the
+    /// heap must not have more. The block is freed by `deallocate`, or goes with the heap.
+    #[inline]
+    #[must_use]
+    pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: the heap is there; an owned one is the calling thread's.
+        unsafe { self.id.allocate(size, align) }
+    }
+
+    /// As `allocate`, with zeroed bytes.
+    #[must_use]
+    pub fn allocate_zeroed(&self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.id.allocate_zeroed(size, align) }
+    }
+
+    /// Resizes a block; if it must move, to this heap. Null if there is no memory, or if the heap must not
+    /// have more: the old block stays as it is. A null `p` allocates.
+    ///
+    /// # Safety
+    /// `p` is null or the start of a live block, of any heap, and aligned to `align`; if the result is not
+    /// null, the old pointer is dead.
+    pub unsafe fn reallocate(&self, p: *mut u8, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { self.id.reallocate(p, size, align) }
+    }
+
+    /// Frees all blocks of the heap at once, and the heap: a step for each span and each large block.
+    ///
+    /// What borrows the heap is gone by now. A block that was allocated by `allocate` is a dead pointer after
+    /// this, and no thread may be about to free one.
+    pub fn destroy(self) {
+        let id = self.id;
+        forget(self);
+        // SAFETY: nobody else has the heap. Who uses a pointer to a block answers for it.
+        unsafe { id.destroy() };
+    }
+
+    /// The heap's name, for what is asked by it.
+    #[must_use]
+    pub fn id(&self) -> HeapId {
+        self.id
+    }
+
+    /// What the heap holds: a few loads.
+    #[must_use]
+    pub fn stats(&self) -> HeapStats {
+        // SAFETY: the heap is there.
+        unsafe { self.id.stats() }
+    }
+
+    /// Limits what the heap may hold in spans and large blocks, in bytes; 0 is no limit. See
+    /// `HeapId::set_limits`.
+    pub fn set_limits(
+        &mut self,
+        soft: usize,
+        hard: usize,
+        told: Option<fn(HeapId, [usize; 2])>,
+        words: [usize; 2],
+    ) -> bool {
+        // SAFETY: the heap is there, and nobody else's meanwhile.
+        unsafe { self.id.set_limits(soft, hard, told, words) }
+    }
+
+    /// Gives what is free in the heap back to the system: the bytes that went at once.
+    pub fn purge(&self) -> usize {
+        // SAFETY: the heap is there; an owned one is the calling thread's.
+        unsafe { self.id.purge() }
+    }
+}
+
+impl<Kind> Drop for Heap<Kind> {
+    /// Blocks in use live on.
+    fn drop(&mut self) {
+        // SAFETY: this heap's, which is gone after this.
+        unsafe { self.id.delete() };
+    }
+}

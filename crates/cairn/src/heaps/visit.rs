@@ -1,0 +1,183 @@
+//! Owns: the walk over the areas and blocks of a heap, or of all.
+//! Idea: a block is in use unless it is in a list of free ones. All lists are gone through first, and what is found there
+//!   is marked in a bitmap.
+//! Never: allocates from a heap, or changes one.
+//! Threads: one; all others rest, by the caller's word.
+//! Checked: tests/visit.rs
+//! Story: docs/design/closed-heaps.md
+
+use super::{HeapId, heap_of, owner_thread};
+use crate::address_map::{self, OWNER_LARGE};
+use crate::block::Block;
+use crate::heads::heads_from;
+use crate::policy::HARDENED;
+use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::span::Span;
+use crate::{large, live, os, search};
+
+/// A span, or a large block: where blocks of one size are.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    /// The first block.
+    pub start: *mut u8,
+    /// From there to the end of the last block.
+    pub bytes: usize,
+    /// Bytes in a block.
+    pub block_size: usize,
+    /// Blocks there are.
+    pub blocks: usize,
+    /// Blocks that the program has.
+    pub used: usize,
+    /// The heap that it belongs to; None if it belongs to threads.
+    pub heap: Option<HeapId>,
+    /// The number of the thread that owns it; 0 if none does.
+    pub thread: usize,
+}
+
+/// A bit for each place of the reservation at which a block may start.
+struct Marks {
+    words: *mut u64,
+    bytes: usize,
+}
+
+impl Marks {
+    fn new() -> Option<Marks> {
+        let bytes = os::round_up(
+            (address_map::committed() * SLICE_SIZE / MIN_ALIGN / 8).max(1),
+            os::page_size(),
+        );
+        let words: *mut u64 = os::map(bytes).cast();
+        (!words.is_null()).then_some(Marks { words, bytes })
+    }
+
+    fn place(&self, block: *const u8) -> (*mut u64, u64) {
+        let number = (block.addr() - address_map::slice_address(0).addr()) / MIN_ALIGN;
+        debug_assert!(number / 8 < self.bytes);
+        (self.words.wrapping_add(number / 64), 1 << (number % 64))
+    }
+
+    fn set(&mut self, block: *mut Block) {
+        let (word, bit) = self.place(block.cast());
+        // SAFETY: a place for each block of what is committed.
+        unsafe { *word |= bit };
+    }
+
+    fn has(&self, block: *const u8) -> bool {
+        let (word, bit) = self.place(block);
+        // SAFETY: as above.
+        unsafe { *word & bit != 0 }
+    }
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to it any more.
+        unsafe { os::release(self.words.cast(), self.bytes) };
+    }
+}
+
+/// Calls `each` with every area of `heap`, or of the whole process if that is None, spans that no thread owns
+/// included; and if `blocks`, after each area with every block of it that the program has. It goes on while `each`
+/// answers true. Whether it has come to the end; false too if there is no memory for what it must note down, an eighth
+/// of a byte for each 16 bytes.
+///
+/// Sampled blocks between guards are left out.
+///
+/// # Safety
+/// No other thread allocates or frees meanwhile, and `each` does neither.
+pub unsafe fn visit(
+    heap: Option<HeapId>,
+    blocks: bool,
+    mut each: impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    os::notice_fork();
+    if !address_map::exists() {
+        return true;
+    }
+    let Some(mut marks) = Marks::new() else { return false };
+    if !HARDENED {
+        mark_caches(&mut marks);
+    }
+    let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
+    for (index, owner, class) in heads_from(0) {
+        let at = address_map::slice_address(index);
+        let goes_on = if owner == OWNER_LARGE {
+            // SAFETY: by the caller's word nothing changes meanwhile.
+            let block = large::block_in(index);
+            block.is_none_or(|(start, usable)| {
+                !is_meant(start) || visit_large(start, usable, blocks, &mut each)
+            })
+        } else {
+            let first = at.wrapping_add(class.layout().slack as usize);
+            !is_meant(first) || visit_span(index, class, blocks, &mut marks, &mut each)
+        };
+        if !goes_on {
+            return false;
+        }
+    }
+    let mut last = core::ptr::null();
+    while let Some(mapping) = large::mapping_behind(last) {
+        last = mapping.address;
+        let usable = mapping.address.addr() + mapping.bytes - mapping.start.addr();
+        if is_meant(mapping.start) && !visit_large(mapping.start, usable, blocks, &mut each) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Marks what is in the caches of all heaps.
+fn mark_caches(marks: &mut Marks) {
+    for class in SizeClass::all() {
+        for list in search::caches_of(class) {
+            search::each(class, list).for_each(|block| marks.set(block));
+        }
+    }
+}
+
+fn visit_large(
+    start: *mut u8,
+    usable: usize,
+    blocks: bool,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let heap = heap_of(start);
+    let area =
+        Area { start, bytes: usable, block_size: usable, blocks: 1, used: 1, heap, thread: 0 };
+    each(&area, None) && (!blocks || each(&area, Some(start)))
+}
+
+fn visit_span(
+    index: usize,
+    class: SizeClass,
+    blocks: bool,
+    marks: &mut Marks,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let span: *const Span = address_map::slot(index).cast();
+    for list in search::lists_of(index) {
+        search::each(class, list).for_each(|block| marks.set(block));
+    }
+    // SAFETY: a span, by the caller's word at rest.
+    let (span, carved) = unsafe { (&*span, search::peek_span(span).1) };
+    let is_live = |nth: &usize| {
+        let block = span.start.wrapping_add(nth * class.block_size());
+        // SAFETY: a block of a span.
+        !marks.has(block) && (!HARDENED || unsafe { live::is_live(block) })
+    };
+    let in_use = || (0..carved).filter(|&nth| !span.is_hidden(nth)).filter(is_live);
+    let start = span.start;
+    let count = usize::from(class.layout().blocks);
+    let area = Area {
+        start,
+        bytes: count * class.block_size(),
+        block_size: class.block_size(),
+        blocks: count,
+        used: in_use().count(),
+        heap: heap_of(start),
+        thread: owner_thread(start),
+    };
+    each(&area, None)
+        && (!blocks
+            || in_use().all(|nth| each(&area, Some(start.wrapping_add(nth * class.block_size())))))
+}
