@@ -13,6 +13,7 @@ mod cxx;
 mod cxx_runtime;
 mod environment;
 mod family;
+mod heaps;
 mod introspection;
 mod report;
 mod settings;

@@ -10,9 +10,9 @@ include!(concat!(env!("OUT_DIR"), "/loom/lib.rs"));
 mod harness;
 
 mod bays;
-mod heaps;
 mod locks;
 mod pools;
 mod reservations;
 mod spans;
+mod threads;
 mod words;

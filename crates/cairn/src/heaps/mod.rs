@@ -13,6 +13,7 @@ pub use types::{DetachedHeap, Heap, Owned, Shared, SharedHeap};
 pub use visit::{Area, visit};
 
 use crate::address_map::{self, OWNER_CLOSED};
+use crate::api::{NoMemory, Null};
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::closed::{self, of_thread};
@@ -113,37 +114,51 @@ impl HeapId {
     /// The heap is there; an owned one is attached to the calling thread.
     #[inline]
     pub unsafe fn allocate(self, size: usize, align: usize) -> *mut u8 {
-        // SAFETY: as above; the size is small, or of that class.
+        // SAFETY: as above.
+        unsafe { self.allocate_or::<Null>(size, align) }
+    }
+
+    /// As `allocate`, with another answer than null.
+    ///
+    /// # Safety
+    /// As for `allocate`.
+    #[inline(always)]
+    pub unsafe fn allocate_or<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as above; the size is small. The heap's cache is the calling thread's, or empty and only read.
         unsafe {
-            if align <= MIN_ALIGN && size <= SMALL_MAX {
-                return self.allocate_class(size_class::small_class(size));
+            if align > MIN_ALIGN || size > SMALL_MAX {
+                return self.allocate_elsewhere::<F>(size, align);
             }
-            match size_class::class_of_aligned(size, align) {
-                Some(class) => self.allocate_class(class),
-                None => self.allocate_large(size, align).block,
-            }
+            let class = size_class::small_class(size);
+            let block = Caches::pop(&raw mut (*self.0.as_ptr()).caches, class);
+            if block.is_null() { self.refill_or::<F>(class, size, align) } else { block.cast() }
         }
     }
 
-    #[inline(always)]
-    unsafe fn allocate_class(self, class: SizeClass) -> *mut u8 {
-        // SAFETY: the heap's cache is the calling thread's, or empty and only read.
+    #[inline(never)]
+    unsafe fn allocate_elsewhere<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as for `allocate_or`; the size is of that class.
         unsafe {
+            let Some(class) = size_class::class_of_aligned(size, align) else {
+                let block = self.allocate_large(size, align).block;
+                return if block.is_null() { F::answer(size, align) } else { block };
+            };
             let block = Caches::pop(&raw mut (*self.0.as_ptr()).caches, class);
-            if block.is_null() { self.refill(class).cast() } else { block.cast() }
+            if block.is_null() { self.refill_or::<F>(class, size, align) } else { block.cast() }
         }
     }
 
     #[cold]
     #[inline(never)]
-    unsafe fn refill(self, class: SizeClass) -> *mut Block {
+    unsafe fn refill_or<F: NoMemory>(self, class: SizeClass, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as for `allocate`.
-        unsafe {
+        let block = unsafe {
             self.with_part(|part, is_part| match is_part {
                 true => closed::allocate_class(part, class),
                 false => closed::refill(part, class),
             })
-        }
+        };
+        if block.is_null() { F::answer(size, align) } else { block.cast() }
     }
 
     #[inline(never)]
@@ -190,6 +205,31 @@ impl HeapId {
             })
             .cast()
         }
+    }
+
+    /// Allocates up to `count` blocks of `size` bytes at multiples of `align` and writes them to `blocks`: how many. Fewer
+    /// only if there is no memory for more, or the heap must not have them.
+    ///
+    /// # Safety
+    /// As for `allocate`; `blocks` has room for `count`.
+    pub unsafe fn allocate_batch(
+        self,
+        size: usize,
+        align: usize,
+        count: usize,
+        blocks: *mut *mut u8,
+    ) -> usize {
+        for nth in 0..count {
+            // SAFETY: as above.
+            unsafe {
+                let block = self.allocate(size, align);
+                if block.is_null() {
+                    return nth;
+                }
+                blocks.add(nth).write(block);
+            }
+        }
+        count
     }
 
     /// Resizes a block, in place if that is sensible; if it must move, to this heap. The contents are kept up to the
