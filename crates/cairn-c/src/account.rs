@@ -68,13 +68,15 @@ struct Summary {
 impl Summary {
     fn of(stats: &Stats) -> Summary {
         let small = stats.sum(|c| c.in_use).min(stats.spans.resident);
+        let first = stats.nursery_used.min(stats.nurseries.resident);
         Summary {
             held: stats.allocated(),
             blocks: stats.classes.iter().map(|c| c.in_use).sum::<usize>()
                 + stats.large_blocks
+                + stats.nursery_blocks
                 + stats.mapping_blocks,
-            held_resident: small + stats.large.resident + stats.mappings.resident,
-            between: stats.spans.resident - small,
+            held_resident: small + first + stats.large.resident + stats.mappings.resident,
+            between: stats.spans.resident - small + stats.nurseries.resident - first,
             waiting: stats.dirty.resident,
             tables: stats.metadata.resident,
         }
@@ -181,6 +183,10 @@ fn write_table(out: &mut Output, stats: &Stats) -> fmt::Result {
         single(out, name, bytes)?;
     }
     single(out, "  too small a rest for a block", stats.spans.bytes - parts_sum)?;
+    if stats.nurseries.bytes > 0 {
+        row(out, "first blocks of the program's heaps", stats.nurseries)?;
+        single(out, "  in use", stats.nursery_used)?;
+    }
     row(out, "large blocks in use", stats.large)?;
     row(out, "larger ones, mapped one by one", stats.mappings)?;
     row(out, "free, not yet given back", stats.dirty)?;

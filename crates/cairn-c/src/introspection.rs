@@ -50,13 +50,14 @@ pub(crate) struct MallInfo {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mallinfo2() -> MallInfo2 {
     let stats = Stats::count();
-    let free = stats.sum(|c| c.free + c.cached + c.untouched);
+    let free =
+        stats.sum(|c| c.free + c.cached + c.untouched) + stats.nurseries.bytes - stats.nursery_used;
     MallInfo2 {
-        arena: stats.spans.bytes + stats.large.bytes + stats.dirty.bytes,
+        arena: stats.spans.bytes + stats.large.bytes + stats.nurseries.bytes + stats.dirty.bytes,
         ordblks: stats.classes.iter().map(|c| c.free + c.cached).sum(),
         hblks: stats.mapping_blocks,
         hblkhd: stats.mappings.bytes,
-        uordblks: stats.sum(|c| c.in_use) + stats.large.bytes,
+        uordblks: stats.sum(|c| c.in_use) + stats.large.bytes + stats.nursery_used,
         fordblks: free + stats.dirty.bytes,
         keepcost: stats.dirty.bytes,
         ..MallInfo2::default()

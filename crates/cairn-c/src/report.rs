@@ -262,6 +262,7 @@ pub(crate) fn write_xml(out: &mut Stream) -> fmt::Result {
     let amounts = [
         ("spans", stats.spans),
         ("large", stats.large),
+        ("nurseries", stats.nurseries),
         ("mappings", stats.mappings),
         ("dirty", stats.dirty),
         ("metadata", stats.metadata),

@@ -20,7 +20,10 @@
 //! | descriptor | what any thread may read about a slice: owner, class, the span's metadata |
 //! | heap | what one thread allocates from |
 //! | closed heap | one whose blocks are its own, for as long as it exists |
-//! | shared heap | the one for threads that need little, under a lock |
+//! | owned, shared heap | the program's: one thread at a time uses it; each thread has a part of it |
+//! | handle | what the program holds of a heap |
+//! | nursery | a piece of a slice for the first blocks of an owned heap, of all sizes |
+//! | the shared heap | the allocator's own, for threads that need little, under a lock |
 //! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
 //! | mark | the upper bits of the link in a free block: the program has not been given it |
 //! | live bit | hardened: in metadata, whether the program has a block |
@@ -88,12 +91,13 @@ mod abandoned;
 mod address_map;
 mod api;
 mod arena;
+mod budget;
 mod caches;
 mod closed;
 mod crowd;
 mod fences;
-mod group;
 mod guards;
+mod handle;
 mod heads;
 mod heap;
 mod heaps;
@@ -122,7 +126,7 @@ pub use api::{
     has_class_of, may_have_size, reallocate, reallocate_aligned, reallocate_in, usable_size,
 };
 
-pub use group::HeapStats;
+pub use budget::HeapStats;
 pub use heaps::{
     Area, DetachedHeap, Heap, HeapId, Owned, Shared, SharedHeap, heap_of, owner_thread,
     thread_number, visit,

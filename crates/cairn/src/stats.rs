@@ -88,7 +88,7 @@ pub struct ClassRow {
 
 /// The account. All figures are in bytes unless they say otherwise. In `bytes`,
 /// spans = in_use + cached + free + untouched of all classes + what is cut off in front, and
-/// spans + large + dirty + mappings + metadata = total; the same in `resident`.
+/// spans + large + nurseries + dirty + mappings + metadata = total; the same in `resident`.
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
     /// By size class.
@@ -99,6 +99,12 @@ pub struct Stats {
     pub large: Amount,
     /// Their number.
     pub large_blocks: usize,
+    /// Where the first blocks of the program's heaps are.
+    pub nurseries: Amount,
+    /// Their number.
+    pub nursery_blocks: usize,
+    /// Their bytes.
+    pub nursery_used: usize,
     /// Blocks that are mappings.
     pub mappings: Amount,
     /// Their number.
@@ -187,6 +193,10 @@ impl Stats {
             } else if let Some((at, bytes)) = large::run_at(index) {
                 eyes.add(&mut self.large, at, bytes, end);
                 self.large_blocks += 1;
+            } else if let Some((blocks, used)) = large::nursery_account(index) {
+                eyes.add(&mut self.nurseries, address_map::slice_address(index), SLICE_SIZE, end);
+                self.nursery_blocks += blocks;
+                self.nursery_used += used;
             }
         }
     }
@@ -231,7 +241,8 @@ impl Stats {
 
     /// Everything that cairn has mapped for use.
     pub fn total(&self) -> Amount {
-        let parts = [self.spans, self.large, self.mappings, self.dirty, self.metadata];
+        let parts =
+            [self.spans, self.large, self.nurseries, self.mappings, self.dirty, self.metadata];
         parts.iter().fold(Amount::default(), |sum, part| Amount {
             bytes: sum.bytes + part.bytes,
             resident: sum.resident + part.resident,
@@ -240,7 +251,7 @@ impl Stats {
 
     /// Blocks that the program holds, as far as their sizes are known: usable bytes.
     pub fn allocated(&self) -> usize {
-        self.sum(|row| row.in_use) + self.large.bytes + self.mappings.bytes
+        self.sum(|row| row.in_use) + self.large.bytes + self.nursery_used + self.mappings.bytes
     }
 }
 

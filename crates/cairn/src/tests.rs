@@ -42,6 +42,8 @@ mod mappings;
 #[cfg(test)]
 mod misuse;
 #[cfg(test)]
+mod nursery;
+#[cfg(test)]
 mod partitions;
 #[cfg(test)]
 mod purges;

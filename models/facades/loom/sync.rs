@@ -94,7 +94,7 @@ macro_rules! numbers {
         }
     )*};
 }
-numbers!(u32, u64, usize);
+numbers!(u8, u32, u64, usize);
 
 impl Value for bool {
     fn bits(self) -> u64 {

@@ -27,7 +27,7 @@ macro_rules! values {
         }
     )*};
 }
-values!(bool: AtomicBool, u32: AtomicU32, u64: AtomicU64, usize: AtomicUsize);
+values!(bool: AtomicBool, u8: AtomicU8, u32: AtomicU32, u64: AtomicU64, usize: AtomicUsize);
 
 impl<T> Value for *mut T {
     type Atomic = atomic::AtomicPtr<T>;

@@ -11,6 +11,7 @@ mod harness;
 
 mod bays;
 mod locks;
+mod nurseries;
 mod pools;
 mod reservations;
 mod spans;

@@ -11,7 +11,7 @@ use crate::block::Block;
 use crate::large::{self, Freers};
 use crate::size_class::SizeClass;
 use crate::sync::Ordering;
-use crate::{crowd, guards, os, thread};
+use crate::{closed, crowd, guards, os, thread};
 use core::ptr::null_mut;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
@@ -120,5 +120,6 @@ fn free_large(p: *mut u8, call: &str) -> bool {
     if !address_map::contains(p) {
         return guards::free(p, call) || large::free_mapping(p);
     }
-    address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE && large::free(p)
+    address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
+        && (large::free(p) || large::free_in_nursery(p, closed::is_mine))
 }

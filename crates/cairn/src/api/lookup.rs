@@ -33,7 +33,8 @@ pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
         return guards::usable_size(p).or_else(|| large::mapping_usable_size(p));
     }
     let d = address_map::descriptor(p);
-    (d.owner.load(Ordering::Relaxed) == OWNER_LARGE).then(|| large::usable_size(p))?
+    let is_large = d.owner.load(Ordering::Relaxed) == OWNER_LARGE;
+    is_large.then(|| large::usable_size(p).or_else(|| large::nursery_usable(p)))?
 }
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
@@ -72,6 +73,10 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
         if let Some(asked) = guards::usable_size(p) {
             return size == asked && p.addr().is_multiple_of(align);
         }
+        if let Some(usable) = large::nursery_usable(p) {
+            let is_fresh = size.max(1).next_multiple_of(MIN_ALIGN) == usable;
+            return p.addr().is_multiple_of(align) && (is_fresh || resized && stays(size, usable));
+        }
         let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
         return large_usable(p).is_none_or(|usable| is_large && size <= usable);
     };
@@ -98,7 +103,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     let d = address_map::descriptor(p);
     let owner = d.owner.load(Ordering::Relaxed);
     if owner == OWNER_NONE || owner == OWNER_LARGE {
-        return large::block_around(p);
+        return large::block_around(p).or_else(|| large::nursery_block(p));
     }
     let class = d.class();
     let layout = class.layout();

@@ -94,6 +94,9 @@ unsafe fn reallocate_elsewhere(
 #[cold]
 unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
+    if stays(size, usable) && large::nursery_usable(p).is_some() {
+        return p;
+    }
     // SAFETY: the start of a live large block, the caller's to resize; it has `usable` bytes.
     unsafe { resize_large(p, size, align).unwrap_or_else(|| copy_to_new(p, usable, size, align)) }
 }

@@ -16,6 +16,7 @@ use crate::address_map;
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::crowd::NOBODY;
+use crate::handle::{Handle, Member, OWNED, SHARED};
 use crate::heap::Heap;
 use crate::policy::HARDENED;
 use crate::pool::{self, salvage};
@@ -28,52 +29,58 @@ use crate::{arena, large, live, os, quarantine, thread};
 use core::ptr::null_mut;
 
 // A heap of the program's is owned: one thread at a time has it, its `user`; or shared: each thread that uses it
-// has a part of it, which is a closed heap as well.
+// has a part of it. An owned heap begins with nurseries. When they are used up it has a closed heap, as each part is one.
 //
-// allocate             the cache of the heap, or of the thread's part
-//   refill             is the heap the thread's? then as for any heap
+// make_room            another nursery, or the same again
+// own_heap             the closed heap; is the heap the thread's?
+//   refill             as for any heap
 //     give_back        no memory, or the limit: what is free goes, and once more
 //     tell             over the soft limit: what is free goes, then the program is told
 
 /// What a heap is called in messages.
 const HEAP: &str = "cairn_heap";
 
+/// What the program has of a heap.
+pub(crate) type Name = Handle<Heap>;
+
 /// The number of the last shared heap. Relaxed: a number is all it is.
 static SERIALS: AtomicUsize = AtomicUsize::new(0);
 
 /// Who is told that a heap holds more than its soft limit, and two words of the program's.
-pub(crate) type Told = fn(*mut Heap, [usize; 2]);
+pub(crate) type Told = fn(*mut Name, [usize; 2]);
 
-/// Makes a heap, which no thread has attached; null if there is no memory for it.
-pub(crate) fn create(is_shared: bool) -> *mut Heap {
-    os::notice_fork();
-    let heap = if thread::start() { pool::take_any(1) } else { null_mut() };
-    if !heap.is_null() {
-        // SAFETY: this heap's alone.
-        unsafe {
-            heap.write(Heap::closed());
-            (*heap).group.of = heap;
-            (*heap).group.budget = &raw const (*heap).owned.budget;
-            if is_shared {
-                (*heap).group.serial = SERIALS.fetch_add(1, Ordering::Relaxed) + 1;
-            }
-        }
-    }
-    heap
+/// What a heap allocates from until it has one of its own.
+fn stand_in() -> *mut Heap {
+    (&raw const thread::EMPTY.heap).cast_mut()
 }
 
-/// Whether it is a heap of the program's, as far as can be told, and which kind; ends the process if it is none.
-///
-/// # Safety
-/// `heap` is readable, or no heap's place at all.
-pub(crate) unsafe fn is_shared(heap: *mut Heap) -> bool {
-    let is_place = pool::is_made(heap);
-    // SAFETY: heaps are never unmapped.
-    unsafe {
-        if !is_place || !(*heap).is_closed() || (*heap).group.of != heap {
-            os::fatal(HEAP, heap.cast(), "no heap is here: destroyed already, or never made");
-        }
-        (*heap).group.serial != 0
+/// What the calling thread keeps for heaps of the program's, or null.
+fn mine() -> *mut Member<Heap> {
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
+    unsafe { if (*heap).in_use { &raw mut (*heap).member } else { null_mut() } }
+}
+
+/// Makes a heap, which no thread has attached; null if there is no memory for it.
+pub(crate) fn create(is_shared: bool) -> *mut Name {
+    if !thread::start() {
+        return null_mut();
+    }
+    let (kind, serial) = match is_shared {
+        true => (SHARED, SERIALS.fetch_add(1, Ordering::Relaxed) + 1),
+        false => (OWNED, 0),
+    };
+    // SAFETY: the calling thread's.
+    unsafe { Handle::create(mine(), &pool::HANDLES, stand_in(), kind, serial) }
+}
+
+/// Whether it is a shared heap; ends the process if it is no heap of the program's, as far as can be told.
+pub(crate) fn is_shared(name: *mut Name) -> bool {
+    // SAFETY: handles are never unmapped.
+    match unsafe { pool::HANDLES.is_made(name).then(|| (*name).kind.load(Ordering::Relaxed)) } {
+        Some(SHARED) => true,
+        Some(OWNED) => false,
+        _ => os::fatal(HEAP, name.cast(), "no heap is here: destroyed already, or never made"),
     }
 }
 
@@ -81,43 +88,108 @@ pub(crate) unsafe fn is_shared(heap: *mut Heap) -> bool {
 ///
 /// # Safety
 /// No thread uses it.
-pub(crate) unsafe fn attach(heap: *mut Heap) {
+pub(crate) unsafe fn attach(name: *mut Name) {
     let thread = thread::number().unwrap_or(NOBODY);
-    // SAFETY: heaps are never unmapped.
+    // SAFETY: handles are never unmapped.
     unsafe {
-        let user = (*heap).group.user.load(Ordering::Relaxed);
-        if user != thread && pool::is_at_work((*heap).group.user_heap, user) {
-            os::fatal(HEAP, heap.cast(), "the heap is attached to another thread");
+        let user = (*name).user.load(Ordering::Relaxed);
+        if user != thread && user != NOBODY && pool::is_at_work((*name).user_heap, user) {
+            os::fatal(HEAP, name.cast(), "the heap is attached to another thread");
         }
-        (*heap).group.user_heap = thread::heap();
-        // Relaxed: who finds its own number has written it.
-        (*heap).group.user.store(thread, Ordering::Relaxed);
+        (*name).user_heap = thread::heap();
+        set_user(name, thread);
     }
 }
 
 /// Takes it from its thread: it may be attached by any.
 ///
 /// # Safety
-/// The calling thread has attached it.
-pub(crate) unsafe fn detach(heap: *mut Heap) {
-    // SAFETY: the calling thread's.
-    unsafe { (*heap).group.user.store(NOBODY, Ordering::Relaxed) };
+/// The calling thread has attached it, or nobody uses it.
+pub(crate) unsafe fn detach(name: *mut Name) {
+    // SAFETY: as above.
+    unsafe { set_user(name, NOBODY) };
 }
 
-/// Allocates `size` bytes at a multiple of `align`, a power of two, from an owned heap or a part; null if there is no
-/// memory, or if the heap must not have more.
+/// # Safety
+/// No other thread uses it.
+unsafe fn set_user(name: *mut Name, thread: usize) {
+    // SAFETY: as above. Relaxed: who finds its own number has written it. A stand-in is never written.
+    unsafe {
+        (*name).user.store(thread, Ordering::Relaxed);
+        if (*name).heap != stand_in() {
+            (*(*name).heap).member.user.store(thread, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The heap of its own that an owned heap allocates from, made if need be; null if there is no memory for one. Ends the
+/// process if it is not the calling thread's.
 ///
 /// # Safety
-/// The heap is one that the calling thread has attached, or its part.
+/// It is an owned heap.
+pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
+    // SAFETY: handles are never unmapped.
+    unsafe {
+        expect_mine(name);
+        if (*name).heap != stand_in() {
+            return (*name).heap;
+        }
+        let heap = pool::take_any(1);
+        if !heap.is_null() {
+            heap.write(Heap::closed());
+            (*heap).member.of = name;
+            (*name).heap = heap;
+            set_user(name, (*name).user.load(Ordering::Relaxed));
+        }
+        heap
+    }
+}
+
+/// Ends the process if an owned heap is none, or not the calling thread's.
+unsafe fn expect_mine(name: *mut Name) {
+    // SAFETY: handles are never unmapped.
+    unsafe {
+        if (*name).kind.load(Ordering::Relaxed) != OWNED {
+            is_shared(name);
+        }
+        let user = (*name).user.load(Ordering::Relaxed);
+        if user != NOBODY && Some(user) != thread::number() {
+            os::fatal(HEAP, name.cast(), "the heap is not attached to the thread that uses it");
+        }
+    }
+}
+
+/// Makes room for a block in the nursery of an owned heap; false if a class shall serve it.
+///
+/// # Safety
+/// It is an owned heap.
+pub(crate) unsafe fn make_room(name: *mut Name, size: usize) -> bool {
+    // SAFETY: as above, and the calling thread's, as is seen here.
+    unsafe {
+        expect_mine(name);
+        let has_room = Handle::make_room(name, mine(), size);
+        tell(name);
+        has_room
+    }
+}
+
+/// Whether the calling thread is the one that uses the heap of a handle.
+pub(crate) fn is_mine(name: *mut ()) -> bool {
+    // SAFETY: handles are never unmapped. A stand-in is the heap of thread 0, which uses none.
+    unsafe { (*name.cast::<Name>()).user.load(Ordering::Relaxed) == (*thread::heap()).thread }
+}
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two, from a closed heap; null if there is no memory, or if no
+/// class serves them.
+///
+/// # Safety
+/// The heap is the calling thread's: what it has attached allocates from it, or it is its part, or its partition.
 #[inline]
 pub(crate) unsafe fn allocate(heap: *mut Heap, size: usize, align: usize) -> *mut u8 {
     debug_assert!(align.is_power_of_two());
-    match size_class::class_of_aligned(size, align) {
-        // SAFETY: as above.
-        Some(class) => unsafe { allocate_class(heap, class).cast() },
-        // SAFETY: as above.
-        None => unsafe { allocate_large(heap, size, align).block },
-    }
+    // SAFETY: as above.
+    size_class::class_of_aligned(size, align)
+        .map_or(null_mut(), |class| unsafe { allocate_class(heap, class).cast() })
 }
 
 /// Allocates a block of a class.
@@ -133,26 +205,21 @@ pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> *mut B
     }
 }
 
+/// Refills the cache of a class and takes a block.
+///
 /// # Safety
 /// As for `allocate`.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
-    // SAFETY: the heap is the calling thread's, as is seen here.
+    // SAFETY: the heap is the calling thread's.
     unsafe {
-        if !(*heap).is_closed() {
-            is_shared(heap);
-        }
-        let user = (*heap).group.user.load(Ordering::Relaxed);
-        if user != NOBODY && Some(user) != thread::number() {
-            os::fatal(HEAP, heap.cast(), "the heap is not attached to the thread that uses it");
-        }
         let mut block = (*heap).refill(class);
         if block.is_null() {
             give_back(heap);
             block = (*heap).refill(class);
         }
-        tell(heap);
+        tell((*heap).member.of);
         block
     }
 }
@@ -160,10 +227,11 @@ pub(crate) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
 /// Allocates a block that no span serves.
 ///
 /// # Safety
-/// As for `allocate`.
+/// As for `allocate`, or it is a heap that has none of its own.
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn allocate_large(
+    name: *mut Name,
     heap: *mut Heap,
     size: usize,
     align: usize,
@@ -172,15 +240,15 @@ pub(crate) unsafe fn allocate_large(
     if size > isize::MAX as usize || align > isize::MAX as usize {
         return large::Allocated::NONE;
     }
-    // SAFETY: the heap is the calling thread's; its group is there as long as it is. A partition has none.
+    // SAFETY: the heap is the calling thread's.
     unsafe {
-        let first = if (*heap).group.of.is_null() { heap } else { (*heap).group.of };
-        let mut got = large::allocate_owned(&(*first).owned, size, align);
+        let owned = &(*name).owned;
+        let mut got = large::allocate_owned(owned, size, align);
         if got.block.is_null() {
-            give_back(heap);
-            got = large::allocate_owned(&(*first).owned, size, align);
+            trim(name, heap);
+            got = large::allocate_owned(owned, size, align);
         }
-        tell(heap);
+        tell(name);
         got
     }
 }
@@ -189,7 +257,7 @@ pub(crate) unsafe fn allocate_large(
 ///
 /// # Safety
 /// As for `allocate`, or nobody uses the heap.
-pub(crate) unsafe fn give_back(heap: *mut Heap) {
+unsafe fn give_back(heap: *mut Heap) {
     // SAFETY: the calling thread's.
     unsafe {
         SizeClass::all().for_each(|class| (*heap).empty_cache(class));
@@ -199,41 +267,75 @@ pub(crate) unsafe fn give_back(heap: *mut Heap) {
     }
 }
 
-/// Tells the program that the heap holds more than its soft limit, if it does after all that is free has gone.
+/// Gives back what is free in a heap, or in a part of one; that one may be a stand-in.
 ///
 /// # Safety
 /// As for `allocate`.
-unsafe fn tell(heap: *mut Heap) {
+pub(crate) unsafe fn trim(name: *mut Name, heap: *mut Heap) {
     // SAFETY: the calling thread's.
-    let Some(budget) = (unsafe { (*heap).group.budget() }).filter(|budget| budget.is_due()) else {
+    unsafe {
+        if heap != stand_in() {
+            give_back(heap);
+        }
+        if (*name).kind.load(Ordering::Relaxed) == OWNED {
+            Handle::trim(name);
+        }
+    }
+}
+
+/// Tells the program that the heap holds more than its soft limit, if it does after all that is free has gone. Null is
+/// fine.
+///
+/// # Safety
+/// The heap is the calling thread's, or shared.
+unsafe fn tell(name: *mut Name) {
+    // SAFETY: null, or a handle.
+    let Some(budget) = (unsafe { name.as_ref() }).map(|name| &name.owned.budget) else { return };
+    if !budget.is_due() {
         return;
-    };
+    }
     // SAFETY: as above.
-    unsafe { give_back(heap) };
+    unsafe {
+        match is_shared(name) {
+            true => of_thread(name, |part| {
+                if !part.is_null() {
+                    give_back(part)
+                }
+            }),
+            false => trim(name, (*name).heap),
+        }
+    }
     arena::purge_all();
     if let Some((told, words)) = budget.told().filter(|_| budget.is_over()) {
         // SAFETY: stored by `set_limits` out of such a function.
         let told = unsafe { core::mem::transmute::<*mut (), Told>(told) };
-        // SAFETY: as above. Nothing of the heap is under way: it may be used.
-        told(unsafe { (*heap).group.of }, words);
+        // Nothing of the heap is under way: it may be used.
+        told(name, words);
     }
 }
 
 /// Ends a heap. If it is destroyed, with all its blocks; else those live on.
 ///
 /// # Safety
-/// Nobody uses the heap any more. If it is destroyed: nobody uses a block of it any more, and no thread is about to
-/// free one.
-pub(crate) unsafe fn end(heap: *mut Heap, with_blocks: bool) {
+/// Nobody uses the heap any more, or has it attached but the calling thread. If it is destroyed: nobody uses a block of it
+/// any more, and no thread is about to free one.
+pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
     os::notice_fork();
     // SAFETY: this heap's, which is gone after this.
     unsafe {
-        if is_shared(heap) {
+        if is_shared(name) {
             // A part of a thread that a fork has left behind is none that can be ended, until it is salvaged.
             salvage::all();
-            parts::for_each(heap, |part| end_one(part, with_blocks));
+            parts::for_each(name, |part| end_one(part, with_blocks));
+        } else if (*name).heap != stand_in() {
+            end_one((*name).heap, with_blocks);
         }
-        end_one(heap, with_blocks);
+        Handle::end_nurseries(name, mine(), with_blocks);
+        match with_blocks {
+            true => large::destroy(&(*name).owned),
+            false => large::set_free(&(*name).owned),
+        }
+        Handle::end(name, mine(), &pool::HANDLES, stand_in());
     }
 }
 
@@ -242,16 +344,10 @@ pub(crate) unsafe fn end(heap: *mut Heap, with_blocks: bool) {
 unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
     // SAFETY: the caller's; nobody uses its blocks, if they go.
     unsafe {
-        detach(heap);
+        (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         match with_blocks {
-            true => {
-                destroy_spans(heap);
-                large::destroy(&(*heap).owned);
-            }
-            false => {
-                (*heap).abandon_all();
-                large::set_free(&(*heap).owned);
-            }
+            true => destroy_spans(heap),
+            false => (*heap).abandon_all(),
         }
         pool::put_closed(heap);
     }
@@ -300,7 +396,7 @@ unsafe fn free_attached(
     // SAFETY: a heap that has been made. A stand-in is the heap of thread 0, which uses none. What
     // names the calling thread was written by it: it alone is inside the heap.
     unsafe {
-        if (*heap).group.user.load(Ordering::Relaxed) != (*mine).thread {
+        if (*heap).member.user.load(Ordering::Relaxed) != (*mine).thread {
             return false;
         }
         if HARDENED && !live::take_back(block.cast()) {

@@ -6,6 +6,7 @@
 //! Checked: tests/shared.rs
 //! Story: docs/design/closed-heaps.md
 
+use super::Name;
 use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::os;
@@ -19,12 +20,12 @@ use core::ptr::null_mut;
 /// # Safety
 /// The heap is a shared one, and is not ended meanwhile.
 #[inline]
-pub(crate) unsafe fn of_thread<R>(shared: *mut Heap, then: impl FnOnce(*mut Heap) -> R) -> R {
+pub(crate) unsafe fn of_thread<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
     let mine = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which has used no shared heap; theirs have serials.
     unsafe {
-        let (serial, part) = (*mine).group.last;
-        if serial == (*shared).group.serial {
+        let (serial, part) = (*mine).member.last;
+        if serial == (*shared).serial {
             return then(part);
         }
         find(shared, then)
@@ -35,7 +36,7 @@ pub(crate) unsafe fn of_thread<R>(shared: *mut Heap, then: impl FnOnce(*mut Heap
 /// As for `of_thread`.
 #[cold]
 #[inline(never)]
-unsafe fn find<R>(shared: *mut Heap, then: impl FnOnce(*mut Heap) -> R) -> R {
+unsafe fn find<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
     os::notice_fork();
     salvage::all();
     let number = thread::number();
@@ -48,30 +49,33 @@ unsafe fn find<R>(shared: *mut Heap, then: impl FnOnce(*mut Heap) -> R) -> R {
             drop(held);
             return result;
         };
-        let mut part = (*shared).group.first(number);
-        while !part.is_null() && (*part).group.user.load(Ordering::Relaxed) != number {
-            part = (*part).group.next;
+        let mut part = (*shared).first(number);
+        while !part.is_null() && (*part).member.user.load(Ordering::Relaxed) != number {
+            part = (*part).member.next;
         }
         if part.is_null() {
             let _held = pool::PARTS.lock();
             part = take(shared, number);
         }
         if !part.is_null() {
-            (*thread::heap()).group.last = ((*shared).group.serial, part);
+            (*thread::heap()).member.last = ((*shared).serial, part);
         }
         then(part)
     }
 }
 
 /// Takes a part that nobody uses any more, or makes one; null if there is no memory for it. Under the lock.
-unsafe fn take(shared: *mut Heap, number: usize) -> *mut Heap {
+unsafe fn take(shared: *mut Name, number: usize) -> *mut Heap {
     // SAFETY: parts are there as long as their heap is; the lock says who uses one.
     unsafe {
-        let mut part = (*shared).group.first(number);
+        let mut part = (*shared).first(number);
         while !part.is_null()
-            && pool::is_at_work((*part).group.user_heap, (*part).group.user.load(Ordering::Relaxed))
+            && pool::is_at_work(
+                (*part).member.user_heap,
+                (*part).member.user.load(Ordering::Relaxed),
+            )
         {
-            part = (*part).group.next;
+            part = (*part).member.next;
         }
         if part.is_null() {
             part = pool::take_any(1);
@@ -79,14 +83,13 @@ unsafe fn take(shared: *mut Heap, number: usize) -> *mut Heap {
                 return null_mut();
             }
             part.write(Heap::closed());
-            (*part).group.of = shared;
-            (*part).group.budget = (*shared).group.budget;
-            (*part).group.next = (*shared).group.first(number);
-            (*shared).group.put_first(number, part);
+            (*part).member.of = shared;
+            (*part).member.next = (*shared).first(number);
+            (*shared).put_first(number, part);
         }
-        (*part).group.user_heap = thread::heap();
+        (*part).member.user_heap = thread::heap();
         // Relaxed: who finds its own number has written it.
-        (*part).group.user.store(number, Ordering::Relaxed);
+        (*part).member.user.store(number, Ordering::Relaxed);
         part
     }
 }
@@ -95,13 +98,13 @@ unsafe fn take(shared: *mut Heap, number: usize) -> *mut Heap {
 ///
 /// # Safety
 /// Nobody makes one meanwhile; `then` may end the part.
-pub(super) unsafe fn for_each(shared: *mut Heap, then: impl Fn(*mut Heap)) {
+pub(super) unsafe fn for_each(shared: *mut Name, then: impl Fn(*mut Heap)) {
     // SAFETY: a shared heap; the next part is read before this one may go.
     unsafe {
-        for first in (*shared).group.firsts() {
+        for first in (*shared).firsts() {
             let mut part = first;
             while !part.is_null() {
-                let next = (*part).group.next;
+                let next = (*part).member.next;
                 then(part);
                 part = next;
             }

@@ -18,8 +18,8 @@ use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
 use crate::caches::Caches;
 use crate::crowd;
-use crate::group::Group;
-use crate::large::{Large, Owned};
+use crate::handle::Member;
+use crate::large::Large;
 use crate::policy::{PARTITIONS, in_hardened};
 use crate::sampling::Sampling;
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
@@ -109,10 +109,8 @@ pub(crate) struct Heap {
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
     pub(crate) partition: u8,
-    /// A closed heap's large blocks, and what it holds.
-    pub(crate) owned: Owned,
-    /// Who uses it, if it is closed, and which others it belongs together with.
-    pub(crate) group: Group<Heap>,
+    /// Who uses it, if it is closed, and whose it is; what a thread keeps for such heaps.
+    pub(crate) member: Member<Heap>,
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
@@ -152,7 +150,7 @@ impl Heap {
 
     /// A closed heap with nothing in it.
     pub(crate) fn closed() -> Heap {
-        Heap { in_use: true, closed: OWNER_CLOSED, group: Group::of_nobody(), ..Heap::EMPTY }
+        Heap { in_use: true, closed: OWNER_CLOSED, member: Member::of_nobody(), ..Heap::EMPTY }
     }
 
     /// Whether it is a closed heap.

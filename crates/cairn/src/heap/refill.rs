@@ -257,14 +257,14 @@ impl Heap {
     /// A run of slices for a span; None if there is none, or if the heap must not have it.
     fn take_run(&mut self, class: SizeClass) -> Option<Run> {
         let slices = class.span_slices();
-        if !self.group.take(slices * SLICE_SIZE) {
+        if !self.member.take(slices * SLICE_SIZE) {
             return None;
         }
         let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
         let kept = if HARDENED { kept() } else { None };
         let run = kept.or_else(|| arena::take_span(slices, crowd::in_use()));
         if run.is_none() {
-            self.group.give(slices * SLICE_SIZE);
+            self.member.give(slices * SLICE_SIZE);
         }
         run
     }

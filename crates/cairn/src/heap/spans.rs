@@ -113,7 +113,7 @@ impl Heap {
     /// The heap owns `span`, which is in no list; nothing of it is in use.
     unsafe fn release(&self, span: *mut Span) {
         // SAFETY: as above. It is constant.
-        self.group.give(unsafe { (*span).class() }.span_slices() * SLICE_SIZE);
+        self.member.give(unsafe { (*span).class() }.span_slices() * SLICE_SIZE);
         // SAFETY: as above.
         unsafe { (*span).release() };
     }

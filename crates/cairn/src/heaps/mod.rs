@@ -15,10 +15,11 @@ pub use visit::{Area, visit};
 use crate::address_map::{self, OWNER_CLOSED};
 use crate::api::{NoMemory, Null};
 use crate::block::Block;
+use crate::budget::HeapStats;
 use crate::caches::Caches;
-use crate::closed::{self, of_thread};
-use crate::group::HeapStats;
-use crate::heap;
+use crate::closed::{self, Name, of_thread};
+use crate::handle::{Handle, SHARED};
+use crate::heap::{self, Heap as Inner};
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
 use crate::{api, arena, crowd, large, thread};
@@ -31,7 +32,7 @@ use core::ptr::{NonNull, null_mut};
 /// another thread has attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct HeapId(NonNull<heap::Heap>);
+pub struct HeapId(NonNull<Name>);
 
 // SAFETY: a name. Who may use what it names, each call says.
 unsafe impl Send for HeapId {}
@@ -76,8 +77,7 @@ impl HeapId {
     /// The heap is there.
     #[must_use]
     pub unsafe fn is_shared(self) -> bool {
-        // SAFETY: as above.
-        unsafe { closed::is_shared(self.0.as_ptr()) }
+        closed::is_shared(self.0.as_ptr())
     }
 
     /// Gives an owned heap to the calling thread, which alone may allocate from it then. Nothing is done to a shared
@@ -124,60 +124,83 @@ impl HeapId {
     /// As for `allocate`.
     #[inline(always)]
     pub unsafe fn allocate_or<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
-        // SAFETY: as above; the size is small. The heap's cache is the calling thread's, or empty and only read.
+        // SAFETY: as above; the size is small. The nursery and the cache are the calling thread's, or empty.
         unsafe {
+            if align <= MIN_ALIGN
+                && let Some(block) = Handle::allocate(self.0.as_ptr(), size)
+            {
+                return block;
+            }
             if align > MIN_ALIGN || size > SMALL_MAX {
                 return self.allocate_elsewhere::<F>(size, align);
             }
             let class = size_class::small_class(size);
-            let block = Caches::pop(&raw mut (*self.0.as_ptr()).caches, class);
-            if block.is_null() { self.refill_or::<F>(class, size, align) } else { block.cast() }
+            let block = Caches::pop(&raw mut (*(*self.0.as_ptr()).heap).caches, class);
+            if block.is_null() { self.refill_or::<F>(size, class) } else { block.cast() }
         }
     }
 
     #[inline(never)]
     unsafe fn allocate_elsewhere<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
-        // SAFETY: as for `allocate_or`; the size is of that class.
-        unsafe {
-            let Some(class) = size_class::class_of_aligned(size, align) else {
-                let block = self.allocate_large(size, align).block;
-                return if block.is_null() { F::answer(size, align) } else { block };
-            };
-            let block = Caches::pop(&raw mut (*self.0.as_ptr()).caches, class);
-            if block.is_null() { self.refill_or::<F>(class, size, align) } else { block.cast() }
-        }
+        let block = match size_class::class_of_aligned(size, align) {
+            // SAFETY: as for `allocate_or`.
+            Some(class) => unsafe { self.allocate_class(class).0.cast() },
+            // SAFETY: as above.
+            None => unsafe { self.allocate_large(size, align).block },
+        };
+        if block.is_null() { F::answer(size, align) } else { block }
     }
 
     #[cold]
     #[inline(never)]
-    unsafe fn refill_or<F: NoMemory>(self, class: SizeClass, size: usize, align: usize) -> *mut u8 {
-        // SAFETY: as for `allocate`.
+    unsafe fn refill_or<F: NoMemory>(self, size: usize, class: SizeClass) -> *mut u8 {
+        let name = self.0.as_ptr();
+        // SAFETY: as for `allocate_or`.
         let block = unsafe {
-            self.with_part(|part, is_part| match is_part {
-                true => closed::allocate_class(part, class),
-                false => closed::refill(part, class),
-            })
+            match (*name).kind.load(Ordering::Relaxed) != SHARED && closed::make_room(name, size) {
+                true => Handle::allocate(name, size).unwrap_or(null_mut()),
+                false => self.allocate_class(class).0.cast(),
+            }
         };
-        if block.is_null() { F::answer(size, align) } else { block.cast() }
+        if block.is_null() { F::answer(size, MIN_ALIGN) } else { block }
+    }
+
+    /// A block of a class, and whether it is zero.
+    unsafe fn allocate_class(self, class: SizeClass) -> (*mut Block, bool) {
+        // SAFETY: as for `allocate`.
+        unsafe {
+            self.with_heap(|heap| {
+                let block = match heap.is_null() {
+                    true => null_mut(),
+                    false => closed::allocate_class(heap, class),
+                };
+                (block, !block.is_null() && (*heap).caches.is_zeroed(class))
+            })
+        }
     }
 
     #[inline(never)]
     unsafe fn allocate_large(self, size: usize, align: usize) -> large::Allocated {
+        let name = self.0.as_ptr();
         // SAFETY: as for `allocate`.
-        unsafe { self.with_part(|part, _| closed::allocate_large(part, size, align)) }
+        unsafe {
+            match closed::is_shared(name) {
+                true => self.with_heap(|part| closed::allocate_large(name, part, size, align)),
+                false => closed::allocate_large(name, (*name).heap, size, align),
+            }
+        }
     }
 
-    /// Calls `then` with the heap that the calling thread allocates from, and whether it is a part of this one. A
-    /// thread that cannot have one gets what is zero.
+    /// Calls `then` with what the calling thread allocates from, or with null if there is no memory for that.
     #[inline]
-    unsafe fn with_part<R: Zero>(self, then: impl FnOnce(*mut heap::Heap, bool) -> R) -> R {
-        let heap = self.0.as_ptr();
-        // SAFETY: as for `allocate`. What has been a heap has no serial any more.
+    unsafe fn with_heap<R>(self, then: impl FnOnce(*mut Inner) -> R) -> R {
+        let name = self.0.as_ptr();
+        // SAFETY: as for `allocate`.
         unsafe {
-            if (*heap).group.serial == 0 {
-                return then(heap, false);
+            match (*name).kind.load(Ordering::Relaxed) {
+                SHARED => of_thread(name, then),
+                _ => then(closed::own_heap(name)),
             }
-            of_thread(heap, |part| if part.is_null() { R::ZERO } else { then(part, true) })
         }
     }
 
@@ -188,22 +211,26 @@ impl HeapId {
     pub unsafe fn allocate_zeroed(self, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above; what is zeroed is a new block of at least so many bytes.
         unsafe {
-            let Some(class) = size_class::class_of_aligned(size, align) else {
-                let got = self.allocate_large(size, align);
-                if !got.zero && !got.block.is_null() {
-                    got.block.write_bytes(0, size);
-                    large::forget(got.block);
+            let (block, is_zero) = match size_class::class_of_aligned(size, align) {
+                Some(_) if align <= MIN_ALIGN && size <= SMALL_MAX => {
+                    (self.allocate(size, align), false)
                 }
-                return got.block;
+                Some(class) => {
+                    let (block, is_zero) = self.allocate_class(class);
+                    (block.cast(), is_zero)
+                }
+                None => {
+                    let got = self.allocate_large(size, align);
+                    if !got.zero {
+                        large::forget(got.block);
+                    }
+                    (got.block, got.zero)
+                }
             };
-            self.with_part(|part, _| {
-                let block = closed::allocate_class(part, class);
-                if !block.is_null() && !(*part).caches.is_zeroed(class) {
-                    block.cast::<u8>().write_bytes(0, class.block_size());
-                }
-                block
-            })
-            .cast()
+            if !is_zero && !block.is_null() {
+                block.write_bytes(0, size);
+            }
+            block
         }
     }
 
@@ -290,7 +317,7 @@ impl HeapId {
     #[must_use]
     pub unsafe fn tag(self) -> usize {
         // SAFETY: as above.
-        unsafe { self.0.as_ref() }.group.tag.load(Ordering::Relaxed)
+        unsafe { self.0.as_ref() }.tag.load(Ordering::Relaxed)
     }
 
     /// Says what the heap is, in a number of the program's choice.
@@ -299,7 +326,7 @@ impl HeapId {
     /// The heap is there.
     pub unsafe fn set_tag(self, tag: usize) {
         // SAFETY: as above.
-        unsafe { self.0.as_ref() }.group.tag.store(tag, Ordering::Relaxed);
+        unsafe { self.0.as_ref() }.tag.store(tag, Ordering::Relaxed);
     }
 
     /// What the heap holds: no walk, a few loads. Other threads' part of a shared heap is in it.
@@ -346,17 +373,29 @@ impl HeapId {
     /// # Safety
     /// As for `allocate`.
     pub unsafe fn purge(self) -> usize {
+        let name = self.0.as_ptr();
         // SAFETY: as above.
         unsafe {
-            self.with_part(|part, is_part| {
-                closed::give_back(part);
-                if is_part {
+            match closed::is_shared(name) {
+                true => {
+                    self.with_heap(|part| {
+                        if !part.is_null() {
+                            closed::trim(name, part)
+                        }
+                    });
                     heap::request_trim();
                 }
-                0
-            })
-        };
+                false => closed::trim(name, (*name).heap),
+            }
+        }
         arena::purge_all()
+    }
+
+    /// From now on classes serve all.
+    #[cfg(test)]
+    pub(crate) fn use_no_nursery(self) {
+        // SAFETY: the test's.
+        unsafe { (*self.0.as_ptr()).use_no_nursery() };
     }
 
     /// Whether the heap is the one that the block at `p` belongs to, or points into.
@@ -371,26 +410,24 @@ impl HeapId {
 /// the answer is None or some heap. Any thread, at any time.
 #[must_use]
 pub fn heap_of(p: *const u8) -> Option<HeapId> {
+    if let Some(nursery) = large::nursery_around(p) {
+        return NonNull::new(nursery.of().cast()).map(HeapId);
+    }
     let start = api::base(p)?;
     let of = match address_map::span_block(start) {
-        Some((_, owner)) if owner & OWNER_CLOSED != 0 => {
-            let heap = heap_at(owner)?;
-            // SAFETY: a heap that has been made.
-            unsafe { (*heap).group.of }
-        }
+        // SAFETY: a heap that has been made.
+        Some((_, owner)) if owner & OWNER_CLOSED != 0 => unsafe { (*heap_at(owner)?).member.of },
         Some(_) => null_mut(),
         None => match large::owner_of(start) {
             owned if owned.is_null() => null_mut(),
-            owned => {
-                owned.wrapping_byte_sub(core::mem::offset_of!(heap::Heap, owned)).cast_mut().cast()
-            }
+            owned => owned.wrapping_byte_sub(core::mem::offset_of!(Name, owned)).cast_mut().cast(),
         },
     };
     NonNull::new(of).map(HeapId)
 }
 
 /// The heap that a descriptor names as owner; None if it is no heap's.
-fn heap_at(owner: u32) -> Option<*const heap::Heap> {
+fn heap_at(owner: u32) -> Option<*const Inner> {
     let at = address_map::heap_of_owner(owner).and_then(address_map::heap_address);
     at.map(|at| at.cast_const().cast())
 }
@@ -399,17 +436,21 @@ fn heap_at(owner: u32) -> Option<*const heap::Heap> {
 /// no thread does, or if there is no such block. Any thread, at any time; the answer may be old when it comes.
 #[must_use]
 pub fn owner_thread(p: *const u8) -> usize {
+    let user = |user: usize| if user == crowd::NOBODY { 0 } else { user };
+    if let Some(nursery) = large::nursery_around(p) {
+        // SAFETY: null, or a handle: those are never unmapped.
+        let name = unsafe { nursery.of().cast::<Name>().as_ref() };
+        return name.map_or(0, |name| user(name.user.load(Ordering::Relaxed)));
+    }
     let owner =
         api::base(p).and_then(|start| address_map::span_block(start)).map(|(_, owner)| owner);
     let Some(heap) = owner.and_then(heap_at) else { return 0 };
     // SAFETY: a heap that has been made. Volatile: it changes when a thread takes it.
     unsafe {
         match (*heap).is_closed() {
-            true => Some((*heap).group.user.load(Ordering::Relaxed))
-                .filter(|&user| user != crowd::NOBODY),
-            false => Some((&raw const (*heap).thread).read_volatile()),
+            true => user((*heap).member.user.load(Ordering::Relaxed)),
+            false => (&raw const (*heap).thread).read_volatile(),
         }
-        .unwrap_or(0)
     }
 }
 
@@ -417,21 +458,4 @@ pub fn owner_thread(p: *const u8) -> usize {
 #[must_use]
 pub fn thread_number() -> usize {
     thread::number().unwrap_or(0)
-}
-
-/// What a call answers when there is no memory.
-trait Zero {
-    const ZERO: Self;
-}
-
-impl Zero for *mut Block {
-    const ZERO: Self = null_mut();
-}
-
-impl Zero for large::Allocated {
-    const ZERO: Self = large::Allocated::NONE;
-}
-
-impl Zero for usize {
-    const ZERO: Self = 0;
 }

@@ -6,7 +6,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::HeapId;
-use crate::group::HeapStats;
+use crate::budget::HeapStats;
 use core::marker::PhantomData;
 use core::mem::forget;
 

@@ -10,6 +10,7 @@ use super::{HeapId, heap_of, owner_thread};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
 use crate::heads::heads_from;
+use crate::large::NURSERY_BYTES;
 use crate::policy::HARDENED;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
@@ -101,7 +102,9 @@ pub unsafe fn visit(
     let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
     for (index, owner, class) in heads_from(0) {
         let at = address_map::slice_address(index);
-        let goes_on = if owner == OWNER_LARGE {
+        let goes_on = if owner == OWNER_LARGE && large::nursery_around(at).is_some() {
+            visit_nurseries(at, &is_meant, blocks, &mut each)
+        } else if owner == OWNER_LARGE {
             // SAFETY: by the caller's word nothing changes meanwhile.
             let block = large::block_in(index);
             block.is_none_or(|(start, usable)| {
@@ -180,4 +183,31 @@ fn visit_span(
     each(&area, None)
         && (!blocks
             || in_use().all(|nth| each(&area, Some(start.wrapping_add(nth * class.block_size())))))
+}
+
+/// The blocks of a nursery are of all sizes: each is an area.
+fn visit_nurseries(
+    slice: *mut u8,
+    is_meant: &impl Fn(*mut u8) -> bool,
+    blocks: bool,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let starts = (0..SLICE_SIZE / NURSERY_BYTES).map(|nth| slice.wrapping_add(nth * NURSERY_BYTES));
+    starts.filter(|&start| is_meant(start)).filter_map(|start| large::nursery_around(start)).all(
+        |nursery| {
+            nursery.blocks().all(|(start, usable)| {
+                let (heap, thread) = (heap_of(start), owner_thread(start));
+                let area = Area {
+                    start,
+                    bytes: usable,
+                    block_size: usable,
+                    blocks: 1,
+                    used: 1,
+                    heap,
+                    thread,
+                };
+                each(&area, None) && (!blocks || each(&area, Some(start)))
+            })
+        },
+    )
 }

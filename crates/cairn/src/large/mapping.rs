@@ -8,7 +8,7 @@
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
 use crate::arena;
-use crate::group::Budget;
+use crate::budget::Budget;
 use crate::os::{self, Lock, Moves};
 use crate::sync::{Ordering, point};
 use core::ptr::{null, null_mut};

@@ -7,6 +7,7 @@
 //! Story: docs/design/large-blocks.md
 
 mod mapping;
+mod nursery;
 mod owned;
 
 pub(crate) use mapping::{
@@ -15,6 +16,12 @@ pub(crate) use mapping::{
 };
 pub(crate) use owned::{Owned, allocate_owned, destroy, owner_of, set_free};
 
+pub(crate) use nursery::{
+    NURSERY_BYTES, Nursery, account as nursery_account, around as nursery_around,
+    block_around as nursery_block, free as free_in_nursery, put as put_nursery,
+    take as take_nursery, usable_size as nursery_usable,
+};
+
 #[cfg(test)]
 pub(crate) use mapping::hold as hold_mappings;
 
@@ -22,7 +29,7 @@ use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};
 use crate::os;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, in_shuttle};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
@@ -60,8 +67,12 @@ pub(crate) struct Large {
     has_grown: AtomicBool,
     /// The kernel may back it by huge pages.
     huge: AtomicBool,
-    /// The closed heap that it belongs to, if any.
+    /// Of a slice of nurseries: those that no heap has, a bit each.
+    free: AtomicU8,
+    /// The closed heap that it belongs to, if any; or the next slice of nurseries.
     link: owned::Link,
+    /// Of a slice of nurseries: what is known of each.
+    nurseries: AtomicPtr<Nursery>,
 }
 
 const _: () = assert!(size_of::<Large>() == size_of::<Slot>());
@@ -388,6 +399,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
 pub(crate) fn settle_in_child() {
     mapping::settle_in_child();
     owned::settle_in_child();
+    nursery::settle_in_child();
 }
 
 /// What grows has been filled, whatever others are.

@@ -7,7 +7,7 @@
 
 use super::{Allocated, Large, allocate, free, mapping};
 use crate::address_map::{self, OWNER_LARGE};
-use crate::group::Budget;
+use crate::budget::Budget;
 use crate::heads::heads_from;
 use crate::os::Lock;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ pub(crate) struct Owned {
 /// by whoever may use the block.
 pub(super) struct Link {
     of: AtomicPtr<Owned>,
-    next: AtomicPtr<Large>,
-    prev: AtomicPtr<Large>,
+    pub(super) next: AtomicPtr<Large>,
+    pub(super) prev: AtomicPtr<Large>,
 }
 
 static OWNED: Lock<()> = Lock::new(());
@@ -192,6 +192,10 @@ pub(crate) fn destroy(owned: &Owned) {
 
 /// Takes a run out of a heap's list: its block.
 fn take_first(owned: &Owned) -> Option<*mut u8> {
+    // Others take out, nobody puts in.
+    if owned.first.load(Ordering::Relaxed).is_null() {
+        return None;
+    }
     // What is first may be freed, and be another heap's block, as soon as the lock is not held.
     let _held = OWNED.lock();
     // SAFETY: a member, or null; slots are never unmapped.

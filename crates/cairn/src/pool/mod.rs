@@ -12,7 +12,7 @@ pub(crate) mod shared;
 
 use crate::address_map;
 use crate::crowd::{in_use, one_less, one_more};
-use crate::group::Group;
+use crate::handle::{Handles, Member, SHARED};
 use crate::heap::{Heap, set_besides};
 use crate::os::Lock;
 use crate::reservation;
@@ -31,6 +31,8 @@ unsafe impl Send for Pool {}
 static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
 pub(crate) static PARTS: Lock<()> = Lock::new(());
+/// What heaps of the program's are called.
+pub(crate) static HANDLES: Handles<Heap> = Handles::new();
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -88,9 +90,11 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 /// The heap came from `take`, and the caller does not use it any more.
 pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: taken from here, and the caller is the last who uses it.
-    unsafe { partitions::put_all(heap) };
-    // SAFETY: as above.
-    unsafe { (*heap).abandon_all() };
+    unsafe {
+        partitions::put_all(heap);
+        (*heap).abandon_all();
+        (*heap).member.give_spares(&HANDLES);
+    }
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
@@ -129,14 +133,6 @@ pub(crate) fn is_at_work(heap: *const Heap, thread: usize) -> bool {
     !heap.is_null() && at_work(heap) && !is_left_behind(thread)
 }
 
-/// Whether that is a heap that has been made, in use or not. Any address is answered.
-pub(crate) fn is_made(heap: *const Heap) -> bool {
-    let index = address_map::heap_of_owner(Heap::tag(heap));
-    index.is_some_and(|index| {
-        heap_at(index).is_some_and(|at| core::ptr::eq(at, heap)) && index < POOL.lock().made
-    })
-}
-
 /// Whether a heap waits for a thread.
 pub(crate) fn has_free() -> bool {
     !POOL.lock().free.is_null()
@@ -169,7 +165,7 @@ fn is_dead(heap: *const Heap) -> bool {
     // SAFETY: a heap that has been made; what is read changes while nobody looks.
     unsafe {
         match (*heap).is_closed() {
-            true => is_left_behind((*heap).group.user.load(Ordering::Relaxed)),
+            true => is_left_behind((*heap).member.user.load(Ordering::Relaxed)),
             false => (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed),
         }
     }
@@ -205,6 +201,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     FORKED[0].store(THREADS.load(Ordering::Relaxed), Ordering::Relaxed);
     FORKED[1].store(alive_thread, Ordering::Relaxed);
     PARTS.settle_in_child();
+    HANDLES.settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
     let mut in_use = 0;
@@ -251,14 +248,13 @@ pub(crate) fn bury() {
         // SAFETY: its thread is not in this process; the caller alone buries.
         unsafe {
             large::drop_cached(&(*heap).large_cache);
-            large::set_free(&(*heap).owned);
             quarantine::wipe(heap.cast());
-            let Group { of, budget, next, .. } = (*heap).group;
-            if !of.is_null() && of != heap {
+            (*heap).member.give_spares(&HANDLES);
+            let Member { of, next, .. } = (*heap).member;
+            if !of.is_null() && (*of).kind.load(Ordering::Relaxed) == SHARED {
                 // A part stays with its shared heap.
                 heap.write(Heap::closed());
-                ((*heap).group.of, (*heap).group.next) = (of, next);
-                (*heap).group.budget = budget;
+                ((*heap).member.of, (*heap).member.next) = (of, next);
                 continue;
             }
             let mut pool = POOL.lock();

@@ -43,7 +43,7 @@ pub(crate) fn take(partition: usize, thread: usize) -> *mut Heap {
             (*heap).partition = partition as u8 + 1;
         }
         // Relaxed: who finds its own number there has written it.
-        (*heap).group.user.store(thread, Ordering::Relaxed);
+        (*heap).member.user.store(thread, Ordering::Relaxed);
     }
     heap
 }
@@ -60,7 +60,7 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
         SizeClass::all().for_each(|class| (*heap).deactivate(class));
         (*heap).collect_full(usize::MAX);
         SizeClass::all().for_each(|class| (*heap).settle(class, usize::MAX, false));
-        (*heap).group.user.store(NOBODY, Ordering::Relaxed);
+        (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         if let Some(first) = FREE.lock().0.get_mut(partition) {
             (*heap).next = core::mem::replace(first, heap);
         }

@@ -59,6 +59,7 @@ impl Drop for Attached<'_> {
 
 pub(super) fn new() -> Closed {
     let heap = HeapId::new_owned().expect("there is memory");
+    heap.use_no_nursery();
     // SAFETY: attached by this thread.
     unsafe { heap.detach() };
     Closed(heap)

@@ -164,6 +164,7 @@ fn the_account_is_exact() {
         purge();
         let others = crate::Stats::take();
         let heap = Heap::new().expect("memory");
+        heap.id().use_no_nursery();
         let mut random = 7_u64;
         let mut next = |below: usize| {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);

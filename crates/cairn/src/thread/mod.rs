@@ -31,7 +31,7 @@ pub(crate) use tls::get as heap;
 #[repr(C, align(4096))]
 pub(crate) struct StandIn {
     lead: [u8; 64],
-    heap: Heap,
+    pub(crate) heap: Heap,
 }
 
 // SAFETY: never written.
@@ -279,7 +279,10 @@ pub(crate) fn trim() {
     let heap = tls::get();
     if !is_stand_in(heap) {
         // SAFETY: the calling thread's own.
-        unsafe { (*heap).abandon_all() };
+        unsafe {
+            (*heap).abandon_all();
+            (*heap).member.give_spares(&pool::HANDLES);
+        }
     }
     salvage::all();
     shared::trim();

@@ -13,6 +13,7 @@ pub(crate) struct Atomic<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for Atomic<T> {}
 
 pub(crate) type AtomicBool = Atomic<bool>;
+pub(crate) type AtomicU8 = Atomic<u8>;
 pub(crate) type AtomicU32 = Atomic<u32>;
 pub(crate) type AtomicU64 = Atomic<u64>;
 pub(crate) type AtomicUsize = Atomic<usize>;

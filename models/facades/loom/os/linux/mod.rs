@@ -13,11 +13,15 @@ use std::collections::{HashMap, VecDeque};
 
 /// The size of the smallest reservation, and what is in front of it.
 const WINDOW: usize = (256 << 20) + (32 << 20);
+/// Room for mappings behind it.
+const MAPPINGS: usize = 1 << 20;
 const PAGE: usize = 4096;
 
 thread_local! {
     /// Each of the test's threads has a reservation of its own.
     static MEMORY: Cell<*mut u8> = const { Cell::new(null_mut()) };
+    /// How much of what is behind it has been given out.
+    static MAPPED: Cell<usize> = const { Cell::new(0) };
     static SLEEPERS: RefCell<HashMap<usize, VecDeque<Thread>>> = RefCell::default();
 }
 
@@ -44,8 +48,10 @@ pub(crate) fn start() {
         unsafe { libc::madvise(reservation.cast(), WINDOW, libc::MADV_NOHUGEPAGE) };
         MEMORY.set(reservation);
     }
-    // SAFETY: the reservation; what the last execution left in it is dead.
-    assert_eq!(unsafe { libc::madvise(MEMORY.get().cast(), WINDOW, libc::MADV_DONTNEED) }, 0);
+    MAPPED.set(0);
+    let bytes = WINDOW + MAPPINGS;
+    // SAFETY: the reservation and the mappings; what the last execution left there is dead.
+    assert_eq!(unsafe { libc::madvise(MEMORY.get().cast(), bytes, libc::MADV_DONTNEED) }, 0);
 }
 
 pub(crate) fn reserve(_: *mut u8, size: usize) -> *mut u8 {
@@ -86,8 +92,10 @@ pub(crate) unsafe fn release(_: *mut u8, _: usize) -> bool {
     unreachable!("the models have no mappings")
 }
 
-pub(crate) fn map(_: usize) -> *mut u8 {
-    null_mut()
+/// Behind the reservation there is some room; it is never given back.
+pub(crate) fn map(bytes: usize) -> *mut u8 {
+    let at = MAPPED.replace(MAPPED.get() + bytes);
+    if at + bytes > MAPPINGS { null_mut() } else { MEMORY.get().wrapping_add(WINDOW + at) }
 }
 
 pub(crate) fn map_at(_: *mut u8, _: usize) -> bool {

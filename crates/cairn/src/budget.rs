@@ -1,22 +1,20 @@
-//! Owns: who uses a closed heap, and what those that belong together share: what they hold, and what they may.
-//! Idea: the first of them stands for all. Bytes are counted by spans and large blocks, so that allocations count
-//!   nothing.
-//! Never: knows spans, blocks or threads.
-//! Threads: any; the counters are atomics, `parts` grows under a lock of the caller's.
+//! Owns: what a heap of the program's holds, and what it may hold.
+//! Idea: bytes are counted by nurseries, spans and large blocks, so that allocations count nothing.
+//! Never: knows nurseries, spans or blocks.
+//! Threads: any; the counters are atomics.
 //! Checked: tests/limits.rs
 //! Story: docs/design/closed-heaps.md
 
-use crate::crowd::NOBODY;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 // Invariants
-//  1. `held` is the bytes of all spans of the heaps, and of their large blocks; `large` and `large_blocks` are of the
-//     latter. `held` <= `hard`, if that is not 0, but for a moment in which one has asked for too much.
+//  1. `held` is the bytes of all spans and nurseries of the heap and its parts, and of its large blocks; `large` and
+//     `large_blocks` are of the latter. `held` <= `hard`, if that is not 0, but for a moment in which one has asked for too much.
 //  2. `is_over` says that `held` has been more than `soft` since it was last no more.
 // Relaxed throughout: a number is all that they are.
 
-/// What a group of heaps holds, and what it may hold. All zeros: nothing, and no limits.
+/// What a heap holds, all parts of a shared one together, and what it may hold. All zeros: nothing, and no limits.
 pub(crate) struct Budget {
     held: AtomicUsize,
     peak: AtomicUsize,
@@ -35,7 +33,7 @@ pub(crate) struct Budget {
 /// What a heap holds, in bytes of its spans and large blocks. It costs no walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
-    /// Of spans, whatever of them is in use.
+    /// Of spans and nurseries, whatever of them is in use.
     pub spans: usize,
     /// Of large blocks: over 64 KiB, or aligned to more.
     pub large: usize,
@@ -151,77 +149,5 @@ impl Budget {
             soft_limit: self.soft.load(Ordering::Relaxed),
             hard_limit: self.hard.load(Ordering::Relaxed),
         }
-    }
-}
-
-/// Lists of parts in a shared heap. With half as many, threads that meet wait longer for their part to be found; each
-/// takes 8 bytes of every heap.
-const LISTS: usize = 16;
-
-/// What a heap of the program's is. All zeros: none.
-pub(crate) struct Group<H> {
-    /// The number of the thread that has a closed heap attached, and that thread's heap.
-    pub(crate) user: AtomicUsize,
-    pub(crate) user_heap: *const H,
-    /// The heap that stands for all of its group: itself, or the shared heap of which it is a part; null:
-    /// none of the program's.
-    pub(crate) of: *mut H,
-    /// The budget of that one; null: nobody counts what it holds.
-    pub(crate) budget: *const Budget,
-    /// The number of the shared heap, which no other has had or will have; 0: it is none.
-    pub(crate) serial: usize,
-    /// What the program has said that it is.
-    pub(crate) tag: AtomicUsize,
-    /// A shared heap's parts: lists by the number of the thread.
-    parts: [AtomicPtr<H>; LISTS],
-    /// The part behind this one.
-    pub(crate) next: *mut H,
-    /// In a thread's heap: the shared heap that it has used last, by its serial, and its part there.
-    pub(crate) last: (usize, *mut H),
-}
-
-impl<H> Group<H> {
-    /// A heap that no thread uses, and no group.
-    pub(crate) fn of_nobody() -> Group<H> {
-        // SAFETY: numbers, atomics and null pointers.
-        let group: Group<H> = unsafe { core::mem::zeroed() };
-        group.user.store(NOBODY, Ordering::Relaxed);
-        group
-    }
-
-    /// What all of the group hold, if somebody counts that.
-    pub(crate) fn budget(&self) -> Option<&Budget> {
-        // SAFETY: null, or that of the heap that stands for the group: it is there as long as this one.
-        unsafe { self.budget.as_ref() }
-    }
-
-    /// Takes so many bytes more; false, and nothing is done, if that is over the hard limit.
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        self.budget().is_none_or(|budget| budget.take(bytes))
-    }
-
-    /// Gives so many back.
-    pub(crate) fn give(&self, bytes: usize) {
-        if let Some(budget) = self.budget() {
-            budget.give(bytes);
-        }
-    }
-
-    /// The first part that may be that thread's.
-    pub(crate) fn first(&self, thread: usize) -> *mut H {
-        // Acquire: who finds a part finds it made.
-        self.parts.get(thread % LISTS).map_or(null_mut(), |first| first.load(Ordering::Acquire))
-    }
-
-    /// Puts a part into the list of a thread. Under the caller's lock.
-    pub(crate) fn put_first(&self, thread: usize, part: *mut H) {
-        if let Some(first) = self.parts.get(thread % LISTS) {
-            first.store(part, Ordering::Release);
-        }
-    }
-
-    /// The first parts of all lists.
-    pub(crate) fn firsts(&self) -> impl Iterator<Item = *mut H> {
-        self.parts.iter().map(|first| first.load(Ordering::Acquire))
     }
 }

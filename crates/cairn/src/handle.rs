@@ -1,0 +1,420 @@
+//! Owns: what the program holds of a heap: its name, its nurseries, who uses it, and what it holds.
+//! Idea: small, so that a heap with few blocks is small: metadata of a heap's own comes when the nurseries are used up.
+//! Never: looks inside a heap, or decides when one is made.
+//! Threads: the heap's user; the lists here are a lock's, or a thread's own.
+//! Checked: tests/nursery.rs, tests/closed.rs, tests/shared.rs
+//! Story: docs/design/closed-heaps.md
+
+use crate::budget::Budget;
+use crate::crowd::NOBODY;
+use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
+use crate::os::{self, Lock};
+use crate::policy::HARDENED;
+use crate::size_class::{MIN_ALIGN, SMALL_MAX};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+// Invariants
+//  1. `room` bytes at the beginning of the newest nursery have never been a block since it was empty; 0 if there is
+//     none. `base` and `states` are that nursery's. All nurseries are in the list that begins with it, `count` of them.
+//  2. `heap` is a heap of its own, or a stand-in that has no blocks; always a stand-in in a shared heap.
+//  3. `kind` is `FREE` exactly if it is in a list of free ones.
+
+/// Nurseries that a heap has at most: then it has so many blocks that classes of their own pay.
+const NURSERIES: usize = 8;
+/// Free nurseries and handles that a thread keeps ready for the next heap.
+const SPARE: usize = 2 * NURSERIES;
+/// Lists of parts in a shared heap. With half as many, threads that meet wait longer for their part to be found.
+const LISTS: usize = 16;
+
+pub(crate) const FREE: u8 = 0;
+pub(crate) const OWNED: u8 = 1;
+pub(crate) const SHARED: u8 = 2;
+
+/// A heap of the program's. `H` is what it allocates from.
+#[repr(C, align(64))]
+pub(crate) struct Handle<H> {
+    // What the fast path reads.
+    room: usize,
+    base: *mut u8,
+    states: *mut u8,
+    pub(crate) heap: *mut H,
+    // The rest.
+    newest: *mut Nursery,
+    count: usize,
+    /// The number of the thread that has it attached, and that thread's heap.
+    pub(crate) user: AtomicUsize,
+    pub(crate) user_heap: *const H,
+    /// The number of a shared heap, which no other has had or will have.
+    pub(crate) serial: usize,
+    pub(crate) kind: AtomicU8,
+    /// What the program has said that it is.
+    pub(crate) tag: AtomicUsize,
+    /// Its large blocks, and what it holds.
+    pub(crate) owned: Owned,
+    /// A shared heap's parts: lists by the number of the thread.
+    parts: [AtomicPtr<H>; LISTS],
+    /// The next free one.
+    next: *mut Handle<H>,
+}
+
+/// What a closed heap is to the program, and what a thread keeps for the program's heaps. All zeros: nothing.
+pub(crate) struct Member<H> {
+    /// The number of the thread that has a closed heap attached, and that thread's heap.
+    pub(crate) user: AtomicUsize,
+    pub(crate) user_heap: *const H,
+    /// Whose it is, or null.
+    pub(crate) of: *mut Handle<H>,
+    /// The part behind this one.
+    pub(crate) next: *mut H,
+    /// A thread's: the shared heap that it has used last, by its serial, and its part there.
+    pub(crate) last: (usize, *mut H),
+    /// A thread's: free nurseries and handles.
+    nurseries: (*mut Nursery, usize),
+    handles: (*mut Handle<H>, usize),
+}
+
+impl<H> Member<H> {
+    /// Of a heap that no thread uses.
+    pub(crate) fn of_nobody() -> Member<H> {
+        // SAFETY: numbers, atomics and null pointers.
+        let member: Member<H> = unsafe { core::mem::zeroed() };
+        member.user.store(NOBODY, Ordering::Relaxed);
+        member
+    }
+
+    /// What all of the program's heap hold, if it is part of one.
+    fn budget(&self) -> Option<&Budget> {
+        // SAFETY: null, or the handle, which is there as long as the heap.
+        unsafe { self.of.as_ref() }.map(|handle| &handle.owned.budget)
+    }
+
+    /// Takes so many bytes more; false, and nothing is done, if that is over the hard limit.
+    pub(crate) fn take(&self, bytes: usize) -> bool {
+        self.budget().is_none_or(|budget| budget.take(bytes))
+    }
+
+    /// Gives so many back.
+    pub(crate) fn give(&self, bytes: usize) {
+        if let Some(budget) = self.budget() {
+            budget.give(bytes);
+        }
+    }
+
+    /// Gives up what a thread keeps.
+    pub(crate) fn give_spares(&mut self, all: &Handles<H>) {
+        while let Some(nursery) = self.pop_nursery() {
+            large::put_nursery(nursery);
+        }
+        let (first, count) = core::mem::replace(&mut self.handles, (null_mut(), 0));
+        (0..count).fold(first, |handle, _| {
+            // SAFETY: a list of this thread's, so long.
+            let next = unsafe { (*handle).next };
+            all.put(handle);
+            next
+        });
+    }
+
+    fn pop_nursery(&mut self) -> Option<*mut Nursery> {
+        let (first, count) = self.nurseries;
+        // SAFETY: a list of this thread's.
+        self.nurseries = (unsafe { first.as_ref() }?.next, count - 1);
+        Some(first)
+    }
+
+    fn push_nursery(&mut self, nursery: *mut Nursery) {
+        let (first, count) = self.nurseries;
+        if count == SPARE {
+            return large::put_nursery(nursery);
+        }
+        // SAFETY: the caller's, in which nothing is in use.
+        unsafe {
+            Nursery::reset(nursery);
+            (*nursery).next = first;
+        }
+        self.nurseries = (nursery, count + 1);
+    }
+}
+
+/// All handles that no heap and no thread has.
+pub(crate) struct Handles<H>(Lock<Free<H>>);
+
+struct Free<H> {
+    first: *mut Handle<H>,
+    /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before.
+    pieces: [*mut Handle<H>; PIECES],
+    /// How many there are.
+    made: usize,
+}
+
+// SAFETY: what is free is nobody's.
+unsafe impl<H> Send for Free<H> {}
+
+/// Pieces of memory for handles; the first has `FIRST`.
+const PIECES: usize = 12;
+const FIRST: usize = 64;
+
+impl<H> Handles<H> {
+    pub(crate) const fn new() -> Handles<H> {
+        Handles(Lock::new(Free { first: null_mut(), pieces: [null_mut(); PIECES], made: 0 }))
+    }
+
+    fn put(&self, handle: *mut Handle<H>) {
+        let mut free = self.0.lock();
+        // SAFETY: the caller's, which gives it up.
+        unsafe { (*handle).next = free.first };
+        free.first = handle;
+    }
+
+    fn take(&self) -> *mut Handle<H> {
+        let mut free = self.0.lock();
+        let handle = free.first;
+        // SAFETY: null, or free, and so the lock owner's.
+        if let Some(first) = unsafe { handle.as_ref() } {
+            free.first = first.next;
+            return handle;
+        }
+        let (piece, nth) = place(free.made);
+        let Some(at) = free.pieces.get_mut(piece) else { return null_mut() };
+        if nth == 0 {
+            *at = os::map((FIRST << piece) * size_of::<Handle<H>>()).cast();
+        }
+        if at.is_null() {
+            return null_mut();
+        }
+        let handle = at.wrapping_add(nth);
+        free.made += 1;
+        handle
+    }
+
+    /// Whether a handle stands there, in use or not. Any address is answered.
+    pub(crate) fn is_made(&self, handle: *const Handle<H>) -> bool {
+        let free = self.0.lock();
+        let in_piece = |(piece, &at): (usize, &*mut Handle<H>)| {
+            let offset = handle.addr().wrapping_sub(at.addr());
+            let nth = offset / size_of::<Handle<H>>();
+            offset.is_multiple_of(size_of::<Handle<H>>())
+                && nth < FIRST << piece
+                && FIRST * ((1 << piece) - 1) + nth < free.made
+        };
+        let pieces = free.pieces.iter().take_while(|piece| !piece.is_null());
+        pieces.enumerate().any(in_piece)
+    }
+
+    /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
+    pub(crate) fn settle_in_child(&self) {
+        if self.0.settle_in_child() {
+            self.0.lock().first = null_mut();
+        }
+    }
+}
+
+/// In which piece a handle stands, and where there.
+fn place(number: usize) -> (usize, usize) {
+    let piece = (number / FIRST + 1).ilog2() as usize;
+    (piece, number - FIRST * ((1 << piece) - 1))
+}
+
+impl<H> Handle<H> {
+    /// Takes a handle for a heap, out of what the calling thread keeps, `mine`, if it has a heap; null if there is no
+    /// memory. `stand_in` has no blocks.
+    ///
+    /// # Safety
+    /// `mine` is null or the calling thread's.
+    pub(crate) unsafe fn create(
+        mine: *mut Member<H>,
+        all: &Handles<H>,
+        stand_in: *mut H,
+        kind: u8,
+        serial: usize,
+    ) -> *mut Handle<H> {
+        // SAFETY: as above; free handles are the owner's of their list.
+        unsafe {
+            let mut handle = null_mut();
+            if let Some(mine) = mine.as_mut()
+                && !mine.handles.0.is_null()
+            {
+                handle = mine.handles.0;
+                mine.handles = ((*handle).next, mine.handles.1 - 1);
+            }
+            if handle.is_null() {
+                handle = all.take();
+            }
+            if !handle.is_null() {
+                handle.write(Handle { heap: stand_in, serial, ..core::mem::zeroed() });
+                (*handle).user.store(NOBODY, Ordering::Relaxed);
+                (*handle).kind.store(kind, Ordering::Relaxed);
+            }
+            handle
+        }
+    }
+
+    /// Ends it: nothing leads to it any more but `heap`, a stand-in.
+    ///
+    /// # Safety
+    /// As for `create`; the handle is the caller's alone.
+    pub(crate) unsafe fn end(
+        this: *mut Handle<H>,
+        mine: *mut Member<H>,
+        all: &Handles<H>,
+        stand_in: *mut H,
+    ) {
+        // SAFETY: as above.
+        unsafe {
+            (*this).kind.store(FREE, Ordering::Relaxed);
+            (*this).room = 0;
+            (*this).heap = stand_in;
+            (*this).serial = 0;
+            match mine.as_mut() {
+                Some(mine) if mine.handles.1 < SPARE => {
+                    (*this).next = mine.handles.0;
+                    mine.handles = (this, mine.handles.1 + 1);
+                }
+                _ => all.put(this),
+            }
+        }
+    }
+
+    /// Allocates `size` bytes in the nursery; None if it has no room for them.
+    ///
+    /// # Safety
+    /// The heap is the calling thread's.
+    #[inline(always)]
+    pub(crate) unsafe fn allocate(this: *mut Handle<H>, size: usize) -> Option<*mut u8> {
+        // SAFETY: as above; invariant 1.
+        unsafe {
+            // The last bytes may stay unused: this way one comparison is all that a heap without nursery pays.
+            if size >= (*this).room {
+                return None;
+            }
+            let left = ((*this).room - size.max(1)) & !(MIN_ALIGN - 1);
+            (*this).room = left;
+            Nursery::begin((*this).states, left / MIN_ALIGN);
+            Some((*this).base.wrapping_add(left))
+        }
+    }
+
+    /// Sees to it that the nursery has room for a block that it has none for; false if the heap shall use a class for it.
+    ///
+    /// # Safety
+    /// As for `allocate`; `mine` as for `create`.
+    pub(crate) unsafe fn make_room(
+        this: *mut Handle<H>,
+        mine: *mut Member<H>,
+        size: usize,
+    ) -> bool {
+        // SAFETY: as above.
+        unsafe {
+            if HARDENED || size > SMALL_MAX || (*this).kind.load(Ordering::Relaxed) != OWNED {
+                return false;
+            }
+            if let Some(newest) = (*this).newest.as_ref().filter(|newest| newest.has_freed()) {
+                let (live, all) = newest.count();
+                if live == 0 {
+                    Nursery::reset((*this).newest);
+                    (*this).room = NURSERY_BYTES;
+                    return true;
+                }
+                // Where half is free already, classes will use it again.
+                if live < all / 2 {
+                    (*this).count = NURSERIES;
+                }
+            }
+            if (*this).count == NURSERIES || !(*this).owned.budget.take(NURSERY_BYTES) {
+                return false;
+            }
+            let spare = mine.as_mut().and_then(Member::pop_nursery);
+            let nursery = spare.unwrap_or_else(large::take_nursery);
+            if nursery.is_null() {
+                (*this).owned.budget.give(NURSERY_BYTES);
+                return false;
+            }
+            (*nursery).set_of(this.cast());
+            (*nursery).next = (*this).newest;
+            (*this).newest = nursery;
+            (*this).count += 1;
+            (*this).room = NURSERY_BYTES;
+            (*this).base = (*nursery).base.load(Ordering::Relaxed);
+            (*this).states = (*nursery).states();
+            true
+        }
+    }
+
+    /// The heap is destroyed, or deleted, and with it go its nurseries, or what is in use of them lives on.
+    ///
+    /// # Safety
+    /// As for `create`; the heap is the caller's alone, its blocks too if they go.
+    pub(crate) unsafe fn end_nurseries(
+        this: *mut Handle<H>,
+        mine: *mut Member<H>,
+        with_blocks: bool,
+    ) {
+        // SAFETY: as above; the next one is read before this one may go.
+        unsafe {
+            let mut nursery = core::mem::replace(&mut (*this).newest, null_mut());
+            (*this).room = 0;
+            while !nursery.is_null() {
+                let next = (*nursery).next;
+                match mine.as_mut() {
+                    _ if !with_blocks => (*nursery).leave(),
+                    Some(mine) => mine.push_nursery(nursery),
+                    None => large::put_nursery(nursery),
+                }
+                nursery = next;
+            }
+        }
+    }
+
+    /// Gives nurseries back in which nothing is in use, but the newest.
+    ///
+    /// # Safety
+    /// As for `allocate`.
+    pub(crate) unsafe fn trim(this: *mut Handle<H>) {
+        // SAFETY: as above. The link is the heap's.
+        unsafe {
+            let mut place = &raw mut (*this).newest;
+            while !(*place).is_null() {
+                let nursery = *place;
+                if (*nursery).count().0 > 0 {
+                    place = &raw mut (*nursery).next;
+                    continue;
+                }
+                if nursery == (*this).newest {
+                    (*this).room = 0;
+                }
+                *place = (*nursery).next;
+                (*this).count = (*this).count.min(NURSERIES) - 1;
+                large::put_nursery(nursery);
+                (*this).owned.budget.give(NURSERY_BYTES);
+            }
+            if let (0, Some(newest)) = ((*this).room, (*this).newest.as_ref()) {
+                (*this).base = newest.base.load(Ordering::Relaxed);
+                (*this).states = newest.states();
+            }
+        }
+    }
+
+    /// From now on classes serve all.
+    #[cfg(test)]
+    pub(crate) fn use_no_nursery(&mut self) {
+        (self.room, self.count) = (0, NURSERIES);
+    }
+
+    /// The first part that may be that thread's.
+    pub(crate) fn first(&self, thread: usize) -> *mut H {
+        // Acquire: who finds a part finds it made.
+        self.parts.get(thread % LISTS).map_or(null_mut(), |first| first.load(Ordering::Acquire))
+    }
+
+    /// Puts a part into the list of a thread. Under the caller's lock.
+    pub(crate) fn put_first(&self, thread: usize, part: *mut H) {
+        if let Some(first) = self.parts.get(thread % LISTS) {
+            first.store(part, Ordering::Release);
+        }
+    }
+
+    /// The first parts of all lists.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = *mut H> {
+        self.parts.iter().map(|first| first.load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,413 @@
+//! Owns: nurseries: pieces of a slice in which a closed heap's first blocks lie one behind the other, of all sizes.
+//! Idea: a heap that has few blocks takes neither a heap's metadata nor a span for each class, and frees nothing when
+//!   it goes. A byte for each 16 says where a block starts and whether it is in use.
+//! Never: uses the memory of a freed block again before all of its nursery are free.
+//! Threads: a nursery's heap allocates; any free. One lock, for which nurseries there are.
+//! Checked: tests/nursery.rs; the model `nurseries`.
+//! Story: docs/design/closed-heaps.md
+
+use super::Large;
+use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::arena;
+use crate::heads::heads_from;
+use crate::os::{self, Lock};
+use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+// Invariants
+//  1. A slice of nurseries is a large block that starts nowhere: its `start` is null. Its `nurseries` lead to one for
+//     each of its pieces. Those that no heap has are set in `free`; it is in the pool's list exactly if one is, and goes
+//     back to the arena when all are.
+//  2. `states` of what is not a block's start are `NONE`. A block goes from `LIVE` to `FREED`; if its heap has been
+//     deleted in between, from `COUNTED`.
+//  3. `left` is `MANY` until the heap has been deleted; then the number of blocks that are `COUNTED`, and the nursery is
+//     given back with the last one.
+
+/// Bytes of a nursery. Half of it serves fewer heaps whole; twice of it is more than 4 KiB for each small heap.
+pub(crate) const NURSERY_BYTES: usize = 2048;
+/// How many a slice has.
+const PIECES: usize = SLICE_SIZE / NURSERY_BYTES;
+/// Places where a block may start.
+const PLACES: usize = NURSERY_BYTES / MIN_ALIGN;
+
+const NONE: u8 = 0;
+const LIVE: u8 = 1;
+const FREED: u8 = 2;
+const COUNTED: u8 = 3;
+
+/// More blocks than there can be.
+const MANY: usize = 1 << 20;
+
+/// What is known of one.
+#[repr(C, align(64))]
+pub(crate) struct Nursery {
+    states: [AtomicU8; PLACES],
+    /// Where it begins.
+    pub(crate) base: AtomicPtr<u8>,
+    /// The handle of the heap that has it; null if that has been deleted. Relaxed: it is the user's own, or a hint.
+    of: AtomicPtr<()>,
+    left: AtomicUsize,
+    /// Blocks that the heap's user has freed since it was empty.
+    freed: u32,
+    /// The heap's older ones, or the next spare one.
+    pub(crate) next: *mut Nursery,
+}
+
+const _: () = assert!(size_of::<Nursery>() == 192 && PIECES == 8);
+
+/// Slices that have free nurseries, and metadata that no slice uses.
+struct Pool {
+    first: *mut Large,
+    unused: *mut Nursery,
+}
+
+// SAFETY: reached under the lock only.
+unsafe impl Send for Pool {}
+
+static POOL: Lock<Pool> = Lock::new(Pool { first: null_mut(), unused: null_mut() });
+
+/// Takes a nursery that nobody has; null if there is no memory.
+pub(crate) fn take() -> *mut Nursery {
+    let mut pool = POOL.lock();
+    if pool.first.is_null() {
+        drop(pool);
+        let Some(large) = make() else { return null_mut() };
+        pool = POOL.lock();
+        pool.insert(large);
+    }
+    // SAFETY: a member: a slice with a free nursery.
+    let large = unsafe { &*pool.first };
+    let free = large.free.load(Ordering::Relaxed);
+    let left = free & (free - 1);
+    large.free.store(left, Ordering::Relaxed);
+    if left == 0 {
+        pool.remove(large);
+    }
+    large.nurseries.load(Ordering::Relaxed).wrapping_add(free.trailing_zeros() as usize)
+}
+
+/// Takes one back, in which nothing is in use. The slice goes when it is the last of it.
+pub(crate) fn put(nursery: *mut Nursery) {
+    // SAFETY: the caller's alone.
+    unsafe {
+        Nursery::reset(nursery);
+        (*nursery).of.store(null_mut(), Ordering::Relaxed);
+        (*nursery).left.store(MANY, Ordering::Relaxed);
+    }
+    // SAFETY: as above.
+    let base = unsafe { (*nursery).base.load(Ordering::Relaxed) };
+    let index = address_map::slice_of(base);
+    // SAFETY: the slot of a slice of nurseries.
+    let large = unsafe { &*address_map::slot(index).cast::<Large>() };
+    let mut pool = POOL.lock();
+    let before = large.free.load(Ordering::Relaxed);
+    let free = before | 1 << (base.addr() % SLICE_SIZE / NURSERY_BYTES);
+    large.free.store(free, Ordering::Relaxed);
+    if before == 0 {
+        pool.insert(large);
+    }
+    if free.count_ones() as usize == PIECES {
+        pool.remove(large);
+        // SAFETY: the metadata is nobody's any more.
+        unsafe {
+            let all = large.nurseries.load(Ordering::Relaxed);
+            (*all).next = pool.unused;
+            pool.unused = all;
+        }
+        drop(pool);
+        large.nurseries.store(null_mut(), Ordering::Relaxed);
+        address_map::set_owner(index, 1, OWNER_NONE);
+        arena::release(index, 1, true);
+    }
+}
+
+/// Makes a slice of nurseries, in no list.
+fn make() -> Option<&'static Large> {
+    let mut pool = POOL.lock();
+    let mut all = pool.unused;
+    // SAFETY: null, or metadata that nobody uses.
+    if let Some(first) = unsafe { all.as_ref() } {
+        pool.unused = first.next;
+    }
+    drop(pool);
+    if all.is_null() {
+        all = make_metadata()?;
+    }
+    let Some(run) = arena::take_span(1, crate::crowd::in_use()) else {
+        let mut pool = POOL.lock();
+        // SAFETY: nobody else's.
+        unsafe { (*all).next = pool.unused };
+        pool.unused = all;
+        return None;
+    };
+    let slot = address_map::slot(run.index);
+    // SAFETY: a slot is never unmapped; it is ours with the run.
+    let large = unsafe { &*slot.cast::<Large>() };
+    large.start.store(null_mut(), Ordering::Relaxed);
+    large.slices.store(1, Ordering::Relaxed);
+    large.link.clear();
+    large.free.store(u8::MAX, Ordering::Relaxed);
+    for piece in 0..PIECES {
+        let base = address_map::slice_address(run.index).wrapping_add(piece * NURSERY_BYTES);
+        // SAFETY: metadata for so many.
+        unsafe {
+            let nursery = all.add(piece);
+            (*nursery).base.store(base, Ordering::Relaxed);
+            (*nursery).left.store(MANY, Ordering::Relaxed);
+        }
+    }
+    // Release, by `describe`: who finds the slice finds them.
+    large.nurseries.store(all, Ordering::Release);
+    // SAFETY: the run is the caller's, taken just now: no block is in it yet.
+    unsafe { address_map::describe(run.index, 1, slot, OWNER_LARGE, SizeClass::FIRST) };
+    Some(large)
+}
+
+/// Metadata for a slice, and for others later.
+fn make_metadata() -> Option<*mut Nursery> {
+    const BYTES: usize = 64 << 10;
+    const SLICES: usize = BYTES / (PIECES * size_of::<Nursery>());
+    let first: *mut Nursery = os::map(BYTES).cast();
+    if first.is_null() {
+        return None;
+    }
+    let mut pool = POOL.lock();
+    for slice in 1..SLICES {
+        let all = first.wrapping_add(slice * PIECES);
+        // SAFETY: mapped just now, as zeros; nobody else's.
+        unsafe { (*all).next = pool.unused };
+        pool.unused = all;
+    }
+    Some(first)
+}
+
+impl Pool {
+    fn insert(&mut self, large: &Large) {
+        let at = core::ptr::from_ref(large).cast_mut();
+        large.link.next.store(self.first, Ordering::Relaxed);
+        large.link.prev.store(null_mut(), Ordering::Relaxed);
+        // SAFETY: a member, or null; slots are never unmapped.
+        if let Some(next) = unsafe { self.first.as_ref() } {
+            next.link.prev.store(at, Ordering::Relaxed);
+        }
+        self.first = at;
+    }
+
+    fn remove(&mut self, large: &Large) {
+        let (next, prev) =
+            [&large.link.next, &large.link.prev].map(|at| at.load(Ordering::Relaxed)).into();
+        // SAFETY: members, or null; slots are never unmapped.
+        unsafe {
+            match prev.as_ref() {
+                Some(prev) => prev.link.next.store(next, Ordering::Relaxed),
+                None => self.first = next,
+            }
+            if let Some(next) = next.as_ref() {
+                next.link.prev.store(prev, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The nursery that `p` points into, any value at all.
+pub(crate) fn around(p: *const u8) -> Option<&'static Nursery> {
+    if !address_map::contains(p) {
+        return None;
+    }
+    let d = address_map::descriptor(p);
+    if d.owner.load(Ordering::Relaxed) != OWNER_LARGE {
+        return None;
+    }
+    // SAFETY: a large block's slot; slots are never unmapped, nor is the metadata.
+    unsafe {
+        let large = d.slot.load(Ordering::Relaxed).cast::<Large>().as_ref()?;
+        let all = large.nurseries.load(Ordering::Acquire);
+        let is_one = !all.is_null() && large.start.load(Ordering::Relaxed).is_null();
+        is_one.then(|| &*all.add(p.addr() % SLICE_SIZE / NURSERY_BYTES))
+    }
+}
+
+/// Who frees a block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Freer {
+    /// The thread that allocates there.
+    User,
+    /// Any other.
+    Another,
+}
+
+/// Frees the block that starts at `p`; false if none in use does. `is_mine` says whether the calling thread is the one
+/// that uses the heap of a handle.
+pub(crate) fn free(p: *mut u8, is_mine: impl FnOnce(*mut ()) -> bool) -> bool {
+    let Some(nursery) = around(p) else { return false };
+    let (of, nursery) = (nursery.of(), core::ptr::from_ref(nursery).cast_mut());
+    let freer = if !of.is_null() && is_mine(of) { Freer::User } else { Freer::Another };
+    // SAFETY: metadata is never unmapped.
+    p.addr().is_multiple_of(MIN_ALIGN) && unsafe { Nursery::end(nursery, place_of(p), freer) }
+}
+
+fn place_of(p: *const u8) -> usize {
+    p.addr() % NURSERY_BYTES / MIN_ALIGN
+}
+
+/// The block around `p`: (start, usable bytes). Freed ones count.
+pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
+    let nursery = around(p)?;
+    let is_start = |place: &usize| nursery.states[*place].load(Ordering::Relaxed) != NONE;
+    let first = (0..=place_of(p)).rev().find(is_start)?;
+    let end = (first + 1..PLACES).find(is_start).unwrap_or(PLACES);
+    let start = nursery.base.load(Ordering::Relaxed).wrapping_add(first * MIN_ALIGN);
+    Some((start, (end - first) * MIN_ALIGN))
+}
+
+/// Bytes usable from `p`, the start of a block in use; None if none starts there.
+pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
+    let state = around(p)?.states[place_of(p)].load(Ordering::Relaxed);
+    let found = (state == LIVE || state == COUNTED).then(|| block_around(p))?;
+    found.filter(|&(start, _)| start.cast_const() == p).map(|(_, usable)| usable)
+}
+
+impl Nursery {
+    /// Where the states are: a block that begins at byte n is in use while the byte n / 16 is 1.
+    pub(crate) fn states(&self) -> *mut u8 {
+        (&raw const self.states).cast_mut().cast()
+    }
+
+    /// The handle of the heap that has it, or null.
+    pub(crate) fn of(&self) -> *mut () {
+        self.of.load(Ordering::Relaxed)
+    }
+
+    /// A heap has it from now on.
+    pub(crate) fn set_of(&self, of: *mut ()) {
+        self.of.store(of, Ordering::Relaxed);
+    }
+
+    /// A block of it is in use from now on.
+    ///
+    /// # Safety
+    /// `states` are a nursery's, and `place` is one of it that nobody uses.
+    #[inline(always)]
+    pub(crate) unsafe fn begin(states: *mut u8, place: usize) {
+        // SAFETY: as above. Relaxed: who frees the block has it by the program's own synchronisation.
+        unsafe { (*states.cast::<AtomicU8>().add(place)).store(LIVE, Ordering::Relaxed) };
+    }
+
+    /// Ends a block's life; false if none in use begins there.
+    ///
+    /// # Safety
+    /// `freer` is what the caller is.
+    unsafe fn end(this: *mut Nursery, place: usize, freer: Freer) -> bool {
+        // SAFETY: never unmapped.
+        let state = unsafe { &(*this).states[place] };
+        if freer == Freer::User {
+            let is_live = state.load(Ordering::Relaxed) == LIVE;
+            if is_live {
+                state.store(FREED, Ordering::Relaxed);
+                // SAFETY: the user's.
+                unsafe { (*this).freed += 1 };
+            }
+            return is_live;
+        }
+        // Release: what the program has done with the block is done before it is used again (`count`).
+        for from in [LIVE, COUNTED] {
+            let ended = state.compare_exchange(from, FREED, Ordering::AcqRel, Ordering::Acquire);
+            if ended.is_ok() {
+                if from == COUNTED {
+                    // SAFETY: as above.
+                    unsafe { (*this).one_less() };
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A block that outlives its heap is gone.
+    fn one_less(&self) {
+        // AcqRel: the last one finds all others done.
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            put(core::ptr::from_ref(self).cast_mut());
+        }
+    }
+
+    /// Whether the user of the heap has freed blocks of it.
+    pub(crate) fn has_freed(&self) -> bool {
+        self.freed > 0
+    }
+
+    /// How many blocks of it are in use, and how many there have been since it was empty. Who uses the heap asks.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        let of = |wanted: &dyn Fn(u8) -> bool| {
+            // Acquire: pairs with `end`.
+            self.states.iter().filter(|state| wanted(state.load(Ordering::Acquire))).count()
+        };
+        (of(&|state| state == LIVE || state == COUNTED), of(&|state| state != NONE))
+    }
+
+    /// Where blocks in use are: (start, bytes).
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (*mut u8, usize)> {
+        let base = self.base.load(Ordering::Relaxed);
+        let at = move |place: usize| base.wrapping_add(place * MIN_ALIGN);
+        (0..PLACES)
+            .filter_map(move |place| usable_size(at(place)).map(|usable| (at(place), usable)))
+    }
+
+    /// It is empty: no block has been there.
+    ///
+    /// # Safety
+    /// Nobody has a block of it.
+    pub(crate) unsafe fn reset(this: *mut Nursery) {
+        // SAFETY: as above. Plain: who gets a block of it next has it from whoever empties it.
+        unsafe {
+            (*this).freed = 0;
+            (*this).states().write_bytes(NONE, PLACES);
+        }
+    }
+
+    /// The heap has been deleted: what is in use lives on, and takes the nursery with it.
+    pub(crate) fn leave(&self) {
+        self.of.store(null_mut(), Ordering::Relaxed);
+        let mut counted = 0;
+        for state in &self.states {
+            // A block that is being freed counts, or not; whoever frees it sees which.
+            let live = state.compare_exchange(LIVE, COUNTED, Ordering::AcqRel, Ordering::Acquire);
+            counted += usize::from(live.is_ok());
+        }
+        // AcqRel: as in `one_less`.
+        if self.left.fetch_sub(MANY - counted, Ordering::AcqRel) == MANY - counted {
+            put(core::ptr::from_ref(self).cast_mut());
+        }
+    }
+}
+
+/// How many slices there are, and blocks in use in them, and the bytes of these.
+pub(crate) fn account(index: usize) -> Option<(usize, usize)> {
+    let first = around(address_map::slice_address(index))?;
+    let all = core::ptr::from_ref(first);
+    // SAFETY: metadata for so many.
+    let each = (0..PIECES).map(|piece| unsafe { &*all.add(piece) });
+    Some(
+        each.flat_map(Nursery::blocks)
+            .fold((0, 0), |(count, bytes), (_, usable)| (count + 1, bytes + usable)),
+    )
+}
+
+/// In a forked child, before it has a second thread: a list that another thread was changing is made anew.
+pub(super) fn settle_in_child() {
+    if !POOL.settle_in_child() {
+        return;
+    }
+    let mut pool = POOL.lock();
+    *pool = Pool { first: null_mut(), unused: null_mut() };
+    for (index, owner, _) in heads_from(0) {
+        if owner == OWNER_LARGE && around(address_map::slice_address(index)).is_some() {
+            // SAFETY: a large block's slot.
+            let large = unsafe { &*address_map::slot(index).cast::<Large>() };
+            if large.free.load(Ordering::Relaxed) != 0 {
+                pool.insert(large);
+            }
+        }
+    }
+}

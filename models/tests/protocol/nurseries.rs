@@ -1,0 +1,57 @@
+//! Nurseries: blocks are freed while their heap is deleted, and the last of them takes the nursery along.
+
+use crate::address_map;
+use crate::harness::{ALL, HINTS, Model, Sent, assert_released, check, finish, spawn};
+use crate::large::{self, Nursery};
+use crate::reservation;
+
+/// Three threads.
+const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: HINTS, ..ALL };
+
+/// A nursery with two blocks, and its slice.
+fn nursery() -> (Sent<*mut Nursery>, [Sent<*mut u8>; 2], usize) {
+    assert!(address_map::exists() || reservation::init());
+    let nursery = large::take_nursery();
+    // SAFETY: this model's alone.
+    let (base, states) =
+        unsafe { ((*nursery).base.load(crate::sync::Ordering::Relaxed), (*nursery).states()) };
+    // SAFETY: places in it that nobody uses; any value but null will do for its heap, nobody asks it.
+    unsafe {
+        (*nursery).set_of(base.cast());
+        Nursery::begin(states, 0);
+        Nursery::begin(states, 2);
+    }
+    (Sent(nursery), [0, 32].map(|at| Sent(base.wrapping_add(at))), address_map::slice_of(base))
+}
+
+fn free(block: Sent<*mut u8>) -> bool {
+    large::free_in_nursery(block.get(), |_| false)
+}
+
+/// Each block is freed once, and the nursery goes once, whoever is last.
+#[test]
+fn blocks_go_while_their_heap_is_deleted() {
+    check(FEW, |_| {
+        let (nursery, blocks, index) = nursery();
+        let frees = blocks.map(|block| spawn(move || free(block)));
+        // SAFETY: this model's alone.
+        unsafe { (*nursery.get()).leave() };
+        assert_eq!(finish(frees), [true, true]);
+        assert_released(index);
+    });
+}
+
+/// Of two threads that free the same block one is told.
+#[test]
+fn a_block_is_freed_once_while_its_heap_is_deleted() {
+    check(FEW, |_| {
+        let (nursery, [block, other], index) = nursery();
+        let frees = [block, block].map(|block| spawn(move || free(block)));
+        // SAFETY: this model's alone.
+        unsafe { (*nursery.get()).leave() };
+        let freed = finish(frees);
+        assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
+        assert!(free(other));
+        assert_released(index);
+    });
+}
