@@ -14,6 +14,24 @@
 
 #include <stddef.h>
 
+/* What compilers can make use of, and nothing for those that cannot. */
+#if defined(__GNUC__) || defined(__clang__)
+#define CAIRN_ALLOCATES __attribute__((malloc, warn_unused_result))
+#define CAIRN_NODISCARD __attribute__((warn_unused_result))
+#define CAIRN_SIZE_IS(argument) __attribute__((alloc_size(argument)))
+#define CAIRN_SIZES_ARE(one, other) __attribute__((alloc_size(one, other)))
+#else
+#define CAIRN_ALLOCATES
+#define CAIRN_NODISCARD
+#define CAIRN_SIZE_IS(argument)
+#define CAIRN_SIZES_ARE(one, other)
+#endif
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
+#define CAIRN_ALIGN_IS(argument) __attribute__((alloc_align(argument)))
+#else
+#define CAIRN_ALIGN_IS(argument)
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -55,6 +73,42 @@ size_t cairn_usable_size(const void *block);
 void *cairn_base(const void *pointer);
 
 /*
+ * Returns the most bytes that a request can name and take no more memory than one of `size`; 0 if no request of
+ * `size` can succeed. Ask for that much if you can use it. A block of `size` bytes may have less: see
+ * cairn_malloc_at_least.
+ */
+size_t cairn_good_size(size_t size);
+
+/*
+ * The size classes: how many there are, and the bytes in a block of class 0, 1, ...; 0 beyond the last. Larger
+ * blocks own whole slices of 16 KiB.
+ */
+unsigned int cairn_class_count(void);
+size_t cairn_class_size(unsigned int index);
+
+/*
+ * Makes a block at least `size` bytes long without moving it. Returns 1, or 0 if that cannot be; then nothing has
+ * changed, errno neither. A small block has the room of its class. A large one grows into free memory behind it, one
+ * of 32 MiB or more by a system call where the addresses behind it are free. A smaller size gives 1; what realloc
+ * gives back of a large block in place goes back.
+ *
+ * `block` is what an allocation returned and nobody has freed, or NULL, which gives 0. Other pointers end the process
+ * with a message, as in free. No other thread may use the block meanwhile.
+ */
+CAIRN_NODISCARD
+int cairn_try_expand(void *block, size_t size);
+
+/*
+ * malloc and aligned_alloc that tell in `*usable` how many bytes the block has, all of which may be used; 0 if they
+ * fail. They fail as malloc (ENOMEM) and aligned_alloc (also EINVAL: the alignment is no power of two) do. The block
+ * may be freed as one of any size from `size` to `*usable`. C++ has __size_returning_new and its forms.
+ */
+CAIRN_ALLOCATES
+void *cairn_malloc_at_least(size_t size, size_t *usable);
+CAIRN_ALLOCATES CAIRN_ALIGN_IS(1)
+void *cairn_aligned_alloc_at_least(size_t align, size_t size, size_t *usable);
+
+/*
  * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
  * meanwhile; it costs a few system calls and later page faults.
  */
@@ -85,9 +139,13 @@ void cairn_stats_print(void);
  * clang chooses a partition by type under -fsanitize=alloc-token; give it -falloc-token-max=16 then,
  * and link the library.
  */
+CAIRN_ALLOCATES CAIRN_SIZE_IS(2)
 void *cairn_malloc_in(unsigned int partition, size_t size);
+CAIRN_ALLOCATES CAIRN_SIZES_ARE(2, 3)
 void *cairn_calloc_in(unsigned int partition, size_t count, size_t size);
+CAIRN_ALLOCATES CAIRN_ALIGN_IS(2) CAIRN_SIZE_IS(3)
 void *cairn_aligned_alloc_in(unsigned int partition, size_t align, size_t size);
+CAIRN_NODISCARD CAIRN_SIZE_IS(3)
 void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
 
 /*

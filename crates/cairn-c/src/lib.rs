@@ -8,9 +8,11 @@
 
 mod account;
 mod at_signal;
+mod beyond;
 mod config;
 mod cxx;
 mod cxx_runtime;
+mod cxx_sized;
 mod environment;
 mod family;
 mod introspection;

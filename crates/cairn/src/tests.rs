@@ -54,6 +54,8 @@ mod sample;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
+mod sizes;
+#[cfg(test)]
 mod span;
 #[cfg(test)]
 mod twice;

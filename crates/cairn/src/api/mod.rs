@@ -10,14 +10,13 @@ mod large;
 mod lookup;
 mod partition;
 mod resize;
+mod sizes;
 mod zeroed;
 
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
-pub use partition::{PARTITIONS, allocate_in, allocate_zeroed_in, reallocate_in};
-pub use resize::{reallocate, reallocate_aligned};
-pub use zeroed::*;
+pub use {partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;

@@ -108,6 +108,53 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
 }
 
+/// Makes a block at least `size` bytes long without moving it; false, and nothing is done, if that cannot be. Null
+/// stays null: false.
+///
+/// A small block has the room of its class. A large one grows into free memory behind it, a mapping by a system
+/// call if the addresses behind it are free. A smaller size is fine, too: a large block gives back what
+/// `reallocate` would give back in place.
+///
+/// # Safety
+/// `p` is null or the start of a live block of this allocator, the caller's to resize.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// // SAFETY: a live block, and nobody uses it after this.
+/// unsafe {
+///     assert!(cairn::try_expand(block, 112));
+///     assert!(!cairn::try_expand(block, 113));
+///     cairn::deallocate(block);
+/// }
+/// ```
+#[must_use]
+pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
+    if p.is_null() || size > SIZE_MAX {
+        return false;
+    }
+    if let Some(usable) = span_block_size(p) {
+        // SAFETY: a block starts there.
+        if unsafe { Block::is_marked(p.cast()) } && search::is_free(p.cast()) {
+            os::fatal(EXPAND, p, FREED_TWICE);
+        }
+        return size <= usable;
+    }
+    let Some(usable) = large_usable(p) else { bad_pointer(EXPAND, p) };
+    if guards::usable_size(p).is_some() {
+        return size <= usable;
+    }
+    if address_map::contains(p) {
+        // SAFETY: the start of a live large block, the caller's to resize.
+        return unsafe { large::expand(p, size) };
+    }
+    // No mapping is aligned to so much: it stays where it is, or does not grow.
+    let resized = large::reallocate_mapping(p, size, usize::MAX);
+    resized.map_or(size <= usable, |now| now == p)
+}
+
+/// What messages about a bad pointer name.
+const EXPAND: &str = "cairn_try_expand";
+
 unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {
     let new = allocate_aligned(size, align);
     if !new.is_null() {

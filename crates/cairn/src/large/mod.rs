@@ -158,12 +158,20 @@ pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
     got
 }
 
+/// Bytes that a run of `size` has besides, for colour: a power of two leaves no room for it.
+fn colour_room(size: usize) -> usize {
+    if size >= COLOUR_MIN { os::page_size() } else { 0 }
+}
+
+/// Slices of a run of `size` bytes.
+fn run_slices(size: usize, colourable: bool) -> usize {
+    (size + if colourable { colour_room(size) } else { 0 }).div_ceil(SLICE_SIZE)
+}
+
 /// `as_used`: with huge pages as the program comes to them, where nothing is resident yet.
 fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocated {
-    // A power of two leaves no room for colour; above COLOUR_MIN there is a page more.
     let colourable = align <= COLOUR_STEP;
-    let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
-    let slices = (size + extra).div_ceil(SLICE_SIZE);
+    let slices = run_slices(size, colourable);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
     let Some(run) = arena::take_run(slices + lead, used) else {
         return Allocated::NONE;
@@ -348,15 +356,10 @@ fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
 #[cold]
 pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let large = at(p)?;
+    if large.resize(size, EXTEND_MAX) {
+        return Some(p);
+    }
     let usable = large.usable();
-    if size <= usable {
-        large.shrink(size);
-        return Some(p);
-    }
-    let spare = if large.has_grown.load(Ordering::Relaxed) { size / 8 } else { 0 };
-    if large.extend(size + spare) || spare > 0 && large.extend(size) {
-        return Some(p);
-    }
     if size >= MOVE_MIN {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
@@ -371,6 +374,26 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     }
     grown(usable);
     None
+}
+
+/// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span
+/// serves; false if it cannot grow.
+///
+/// # Safety
+/// As for `reallocate`.
+#[cold]
+pub(crate) unsafe fn expand(p: *mut u8, size: usize) -> bool {
+    at(p).is_some_and(|large| large.resize(size.max(MEDIUM_MAX + 1), MAPPING_MIN))
+}
+
+/// The most bytes that take no more memory than `size`, more than a span serves, whatever the colour.
+pub(crate) fn good_size(size: usize) -> usize {
+    if size >= MAPPING_MIN {
+        return os::round_up(size, COLOUR_STEP);
+    }
+    let bytes = run_slices(size, true) * SLICE_SIZE;
+    let good = size.max(bytes - colour_room(size).max(COLOURS * COLOUR_STEP));
+    if good < MAPPING_MIN { good } else { size }
 }
 
 /// In a forked child, before it has a second thread.
@@ -433,12 +456,22 @@ impl Large {
         }
     }
 
+    /// Resizes it in place to hold `size` bytes, if it would have less than `most` or has as much.
+    fn resize(&self, size: usize, most: usize) -> bool {
+        if size <= self.usable() {
+            self.shrink(size);
+            return true;
+        }
+        let spare = if self.has_grown.load(Ordering::Relaxed) { size / 8 } else { 0 };
+        self.extend(size + spare, most) || spare > 0 && self.extend(size, most)
+    }
+
     /// Grows in place to hold `size` bytes.
-    fn extend(&self, size: usize) -> bool {
+    fn extend(&self, size: usize, most: usize) -> bool {
         let (start, slices) = self.run();
         let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
         let more = need.div_ceil(SLICE_SIZE) - slices;
-        let fits = need < EXTEND_MAX && arena::take_exactly(end, more).is_some();
+        let fits = need < most && arena::take_exactly(end, more).is_some();
         if fits {
             self.slices.store(slices + more, Ordering::Relaxed);
             self.has_grown.store(true, Ordering::Relaxed);

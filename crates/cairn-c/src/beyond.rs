@@ -1,0 +1,66 @@
+//! Calls beyond the malloc family, for language runtimes, databases and engines: include/cairn.h has their
+//! contracts.
+
+use crate::family::{self, MALLOC_ALIGN};
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr::null_mut;
+
+/// The most bytes that cost no more than `size`; 0 if a request for `size` cannot succeed.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_good_size(size: usize) -> usize {
+    cairn::good_size(size)
+}
+
+/// How many size classes there are.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_class_count() -> c_uint {
+    cairn::class_sizes().len() as c_uint
+}
+
+/// Bytes in a block of a class; 0 beyond the last one.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_class_size(class: c_uint) -> usize {
+    cairn::class_sizes().nth(class as usize).unwrap_or(0)
+}
+
+/// Makes the block at least `size` bytes long where it stands; 0 if it cannot.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_try_expand(block: *mut c_void, size: usize) -> c_int {
+    // SAFETY: the caller's contract.
+    c_int::from(unsafe { cairn::try_expand(block.cast(), size) })
+}
+
+/// Null and errno, or a block; and its length.
+unsafe fn at_least(align: usize, size: usize, usable: *mut usize) -> *mut c_void {
+    let (block, bytes) = cairn::allocate_at_least(size, align);
+    // SAFETY: the caller's contract.
+    unsafe { *usable = bytes };
+    if block.is_null() { family::no_memory() } else { block.cast() }
+}
+
+/// malloc, and how many bytes the block has.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_malloc_at_least(
+    size: usize,
+    usable: *mut usize,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { at_least(MALLOC_ALIGN, size, usable) }
+}
+
+/// aligned_alloc, and how many bytes the block has.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_aligned_alloc_at_least(
+    align: usize,
+    size: usize,
+    usable: *mut usize,
+) -> *mut c_void {
+    if !align.is_power_of_two() {
+        // SAFETY: the caller's contract.
+        unsafe { *usable = 0 };
+        family::set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    // SAFETY: as above.
+    unsafe { at_least(align.max(MALLOC_ALIGN), size, usable) }
+}

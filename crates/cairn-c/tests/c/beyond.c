@@ -1,0 +1,125 @@
+/* Calls beyond the malloc family, through the header. */
+#include "check.h"
+#include "cairn.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+/* What a call that no program may make writes before the process ends. */
+static void expect_end(void (*mistake)(void *), void *block, const char *call)
+{
+    char said[512] = "";
+    int ends[2], status;
+    CHECK(pipe(ends) == 0, "pipe");
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        struct rlimit none = {0, 0};
+        setrlimit(RLIMIT_CORE, &none);
+        dup2(ends[1], 2);
+        mistake(block);
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t length = 0, more; (more = read(ends[0], said + length, sizeof said - 1 - (size_t)length)) > 0;)
+        length += more;
+    close(ends[0]);
+    CHECK(waitpid(child, &status, 0) == child, "wait");
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT, "%s: status %#x, %s", call, status, said);
+    CHECK(strstr(said, call) != NULL, "%s is not named: %s", call, said);
+}
+
+static void sizes(void)
+{
+    CHECK(cairn_class_count() > 40 && cairn_class_size(cairn_class_count()) == 0, "%u", cairn_class_count());
+    CHECK(cairn_class_size(~0u) == 0, "no class");
+    for (unsigned i = 0; i < cairn_class_count(); i++) {
+        size_t size = cairn_class_size(i);
+        CHECK(i == 0 || size > cairn_class_size(i - 1), "class %u", i);
+        CHECK(cairn_good_size(size) == size && cairn_good_size(size - 1) == size, "%zu", size);
+    }
+    errno = 12345;
+    CHECK(cairn_good_size(0) == cairn_class_size(0), "0");
+    CHECK(cairn_good_size(SIZE_MAX) == 0 && cairn_good_size((size_t)PTRDIFF_MAX + 1) == 0, "too much");
+    size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(40 * MIB, sizes);
+    for (size_t i = 0; i < count; i++) {
+        size_t good = cairn_good_size(sizes[i]);
+        char *block = malloc(good);
+        CHECK(good >= sizes[i] && cairn_good_size(good) == good, "%zu for %zu", good, sizes[i]);
+        CHECK(malloc_usable_size(block) >= good, "%zu for %zu", good, sizes[i]);
+        free(block);
+    }
+    CHECK(errno == 12345, "errno");
+}
+
+static void expand_wrong(void *block) { CHECK(cairn_try_expand(block, 10) == 2, "it came back"); }
+
+static void expand(void)
+{
+    errno = 12345;
+    CHECK(cairn_try_expand(NULL, 0) == 0, "NULL");
+    size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(40 * MIB, sizes);
+    for (size_t i = 0; i < count; i++) {
+        size_t size = sizes[i], usable;
+        char *block = hide(malloc(size));
+        fill_ends(block, size, 1);
+        usable = malloc_usable_size(block);
+        CHECK(cairn_try_expand(block, usable) == 1 && cairn_try_expand(block, size) == 1, "%zu", size);
+        CHECK(cairn_try_expand(block, SIZE_MAX) == 0 && cairn_try_expand(block, PTRDIFF_MAX) == 0, "%zu", size);
+        CHECK(malloc_usable_size(block) >= size, "%zu", size);
+        if (cairn_try_expand(block, 2 * size + 1)) {
+            CHECK(malloc_usable_size(block) >= 2 * size + 1, "%zu", size);
+            CHECK(ends_hold(block, size, 1), "%zu", size);
+            fill_ends(block, 2 * size + 1, 2);
+        }
+        free(block);
+    }
+    CHECK(errno == 12345, "errno");
+    /* A buffer that grows with nothing behind it need not move. */
+    size_t grown = 0, size = 100000;
+    char *block = hide(malloc(size));
+    free(malloc(20 * MIB));
+    cairn_purge();
+    for (; size < 12 * MIB; size = 2 * size) grown += (size_t)cairn_try_expand(block, 2 * size);
+    CHECK(grown >= 6, "%zu times", grown);
+    memset(block, 1, malloc_usable_size(block));
+    free(block);
+    void *freed = hide(malloc(100));
+    free(freed);
+    expect_end(expand_wrong, freed, "cairn_try_expand");
+    expect_end(expand_wrong, &grown, "cairn_try_expand");
+}
+
+static void at_least(void)
+{
+    size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(40 * MIB, sizes), usable;
+    errno = 12345;
+    for (size_t i = 0; i < count; i++) {
+        char *block = cairn_malloc_at_least(sizes[i], &usable);
+        CHECK(block && usable >= sizes[i] && usable == malloc_usable_size(block), "%zu", sizes[i]);
+        fill_ends(block, usable, 1);
+        free(block);
+        for (size_t align = 1; align <= MIB; align *= 4) {
+            block = cairn_aligned_alloc_at_least(align, sizes[i], &usable);
+            CHECK(block && is_aligned(block, align) && is_aligned(block, 16), "%zu %zu", sizes[i], align);
+            CHECK(usable >= sizes[i] && usable == malloc_usable_size(block), "%zu %zu", sizes[i], align);
+            fill_ends(block, usable, 1);
+            free(block);
+        }
+    }
+    CHECK(errno == 12345, "errno");
+    usable = 1;
+    CHECK(cairn_malloc_at_least(hide_size(SIZE_MAX), &usable) == NULL && errno == ENOMEM && usable == 0, "too much");
+    errno = 0, usable = 1;
+    CHECK(cairn_aligned_alloc_at_least(hide_size(48), 1, &usable) == NULL && errno == EINVAL && usable == 0, "48");
+    errno = 0, usable = 1;
+    CHECK(cairn_aligned_alloc_at_least(64, hide_size(PTRDIFF_MAX), &usable) == NULL && errno == ENOMEM, "too much");
+}
+
+static const struct test_case cases[] = {
+    {"sizes", sizes},
+    {"expand", expand},
+    {"at_least", at_least},
+};
+MAIN(cases)
