@@ -109,6 +109,18 @@ CAIRN_ALLOCATES CAIRN_ALIGN_IS(1)
 void *cairn_aligned_alloc_at_least(size_t align, size_t size, size_t *usable);
 
 /*
+ * Allocates `size` bytes so that the byte at `offset`, which may lie behind them, is at a multiple of `align`, a power
+ * of two. NULL and EINVAL if it is none, NULL and ENOMEM without memory. free and realloc take the block; realloc
+ * keeps the place only if it need not move the block; free_sized and sized delete do not know such blocks.
+ *
+ * An offset that is a multiple of `align` costs nothing. With any other the block takes slices of 16 KiB for itself,
+ * however small it is, and two locks; one of 32 MiB or more, or aligned to more than 16 MiB, up to `align` bytes of
+ * address space. It need not be aligned to 16.
+ */
+CAIRN_ALLOCATES CAIRN_SIZE_IS(3)
+void *cairn_aligned_alloc_at(size_t align, size_t offset, size_t size);
+
+/*
  * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
  * meanwhile; it costs a few system calls and later page faults.
  */

@@ -64,3 +64,20 @@ pub(crate) unsafe extern "C" fn cairn_aligned_alloc_at_least(
     // SAFETY: as above.
     unsafe { at_least(align.max(MALLOC_ALIGN), size, usable) }
 }
+
+/// A block whose byte `offset` is at a multiple of `align`.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_aligned_alloc_at(
+    align: usize,
+    offset: usize,
+    size: usize,
+) -> *mut c_void {
+    if !align.is_power_of_two() {
+        family::set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    match cairn::allocate_aligned_at(size, align, offset) {
+        block if block.is_null() => family::no_memory(),
+        block => block.cast(),
+    }
+}

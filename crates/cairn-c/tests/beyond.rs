@@ -27,6 +27,11 @@ fn allocations_tell_what_they_have_given() {
 }
 
 #[test]
+fn any_byte_can_be_aligned() {
+    passes_linked("aligned_at");
+}
+
+#[test]
 fn size_feedback_reaches_cxx() {
     if !skip_for_stand_in() {
         passes("cxx_sized.cpp", "tells_the_size");

@@ -79,6 +79,7 @@ const SIZED: [&str; 4] = [
 
 /// Our own interface.
 const OWN: &[&str] = &[
+    "cairn_aligned_alloc_at",
     "cairn_aligned_alloc_at_least",
     "cairn_aligned_alloc_in",
     "cairn_base",

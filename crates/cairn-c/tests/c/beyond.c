@@ -117,9 +117,31 @@ static void at_least(void)
     CHECK(cairn_aligned_alloc_at_least(64, hide_size(PTRDIFF_MAX), &usable) == NULL && errno == ENOMEM, "too much");
 }
 
+static void aligned_at(void)
+{
+    size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(2 * MIB, sizes);
+    static const size_t offsets[] = {1, 8, 24, 64, 4000, 4096, 20000};
+    errno = 12345;
+    for (size_t i = 0; i < count; i += 3) {
+        for (size_t at = 0; at < COUNT_OF(offsets); at++) {
+            for (size_t align = 1; align <= MIB; align *= 8) {
+                char *block = cairn_aligned_alloc_at(align, offsets[at], sizes[i]);
+                CHECK(block && is_aligned(block + offsets[at], align), "%zu + %zu at %zu", sizes[i], offsets[at], align);
+                fill_ends(block, sizes[i], 1);
+                CHECK(ends_hold(block, sizes[i], 1) && cairn_base(block) == block, "%zu", sizes[i]);
+                free(block);
+            }
+        }
+    }
+    CHECK(errno == 12345, "errno");
+    CHECK(cairn_aligned_alloc_at(hide_size(48), 8, 10) == NULL && errno == EINVAL, "48");
+    CHECK(cairn_aligned_alloc_at(64, 8, hide_size(PTRDIFF_MAX)) == NULL && errno == ENOMEM, "too much");
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
     {"at_least", at_least},
+    {"aligned_at", aligned_at},
 };
 MAIN(cases)

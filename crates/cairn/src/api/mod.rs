@@ -13,6 +13,7 @@ mod resize;
 mod sizes;
 mod zeroed;
 
+pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};

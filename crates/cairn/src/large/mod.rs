@@ -48,7 +48,8 @@ const COLOURS: usize = 64;
 //  1. The run's first slice has descriptor owner LARGE, and its `heads` bit set in the arena;
 //     the others' owner is NONE: no address inside a large block but its start can be freed.
 //     The same with owner NONE if a heap keeps the run for its next block.
-//  2. start - first slice < an OS page of colour, or 0; start + usable = the run's end.
+//  2. start - first slice < an OS page of colour, or 0, or what the program has asked for, less than a slice; start +
+//     usable = the run's end.
 
 /// Metadata of a block that is a run of slices. Relaxed throughout: it is used by whoever may use
 /// the block; an account reads it meanwhile, and takes any value (`run_of`).
@@ -135,8 +136,13 @@ pub(crate) fn forget(p: *mut u8) {
 }
 
 /// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
-#[cold]
 pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
+    allocate_at(size, align, 0)
+}
+
+/// Allocates a block of `size` bytes, `at` bytes behind a multiple of `align`, less than that.
+#[cold]
+pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
     let filled = will_be_filled(size);
     let as_used = filled && size >= AS_USED_MIN;
     let mut got = Allocated::NONE;
@@ -146,10 +152,10 @@ pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
             true if as_used || CREDIT.load(Ordering::Relaxed) == 0 => Use::Filled,
             true => Use::Backed,
         };
-        got = allocate_run(size.max(1), align, used, as_used);
+        got = allocate_run(size.max(1), [align, at], used, as_used);
     }
     if got.block.is_null() {
-        got = mapping::allocate(size, align, filled);
+        got = mapping::allocate(size, [align, at], filled);
     }
     if got.untouched {
         LAST.store(got.block.addr(), Ordering::Relaxed);
@@ -169,9 +175,10 @@ fn run_slices(size: usize, colourable: bool) -> usize {
 }
 
 /// `as_used`: with huge pages as the program comes to them, where nothing is resident yet.
-fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocated {
-    let colourable = align <= COLOUR_STEP;
-    let slices = run_slices(size, colourable);
+fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) -> Allocated {
+    let colourable = align <= COLOUR_STEP && at == 0;
+    let in_slice = at % SLICE_SIZE;
+    let slices = run_slices(in_slice + size, colourable);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
     let Some(run) = arena::take_run(slices + lead, used) else {
         return Allocated::NONE;
@@ -180,7 +187,7 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
     if lead > 0 {
         // What stands before and behind the aligned part goes back.
         let address = address_map::slice_address(index).addr();
-        let before = (os::round_up(address, align) - address) / SLICE_SIZE;
+        let before = ((at - in_slice).wrapping_sub(address) & (align - 1)) / SLICE_SIZE;
         for (at, count) in [(index, before), (index + before + slices, lead - before)] {
             if count > 0 {
                 arena::release(at, count, run.dirty > 0);
@@ -197,7 +204,7 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
         os::allow_huge_pages(at, bytes)
     };
     let room = slices * SLICE_SIZE - size;
-    let colour = if colourable { next_colour(room) } else { 0 };
+    let colour = if colourable { next_colour(room) } else { in_slice };
     let start = address_map::slice_address(index).wrapping_add(colour);
     let slot = address_map::slot(index);
     // SAFETY: a slot is never unmapped; it is ours with the run.
@@ -265,11 +272,11 @@ fn end(p: *mut u8, most: usize, freers: Freers) -> Option<&'static Large> {
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
-/// alone fills, for the one there; false if none starts there, if it has more than `most` slices, or
-/// belongs to a closed heap.
+/// alone fills, for the one there; false if none starts there, if it has more than `most` slices,
+/// belongs to a closed heap, or starts where another block would not.
 /// To the arena it is in use still, to everybody else nothing.
 pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
-    if at(p).is_none_or(|large| large.link.is_owned()) {
+    if at(p).is_none_or(|large| large.link.is_owned()) || !p.addr().is_multiple_of(COLOUR_STEP) {
         return false;
     }
     let Some(large) = end(p, most, freers) else { return false };
@@ -362,7 +369,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let usable = large.usable();
     if size >= MOVE_MIN {
         // Without colour: powers of two shall fill huge pages.
-        let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
+        let new = mapping::allocate(size, [os::HUGE_PAGE, 0], true).block;
         if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };

@@ -3,8 +3,8 @@
 use super::alone::alone;
 use super::large::{MIB, free, large_slices, mapped, usable};
 use crate::{
-    Stats, allocate, allocate_at_least, check, class_sizes, good_size, reallocate,
-    set_purge_delay_ms, try_expand,
+    Stats, allocate, allocate_aligned_at, allocate_at_least, check, class_sizes, good_size,
+    reallocate, set_purge_delay_ms, try_expand,
 };
 use std::vec::Vec;
 
@@ -129,5 +129,38 @@ fn mappings_grow_where_the_addresses_are_free() {
         }
         free(moved);
         assert_eq!(mapped(), (0, 0));
+    });
+}
+
+#[test]
+fn any_byte_of_a_block_can_be_aligned() {
+    alone(|| {
+        let sizes = [0, 1, 100, 5000, 100_000, 3 * MIB, 33 * MIB];
+        for align in (0..=25).map(|shift| 1usize << shift) {
+            let offsets =
+                [1, 8, 16, 64, 4096, 5000, 1 << 14, MIB - 1, usize::MAX, align, align / 2 + 1];
+            for (offset, size) in offsets.iter().flat_map(|&at| sizes.map(|size| (at, size))) {
+                let block = allocate_aligned_at(size, align, offset);
+                let at = block.addr().wrapping_add(offset);
+                assert!(at.is_multiple_of(align), "{block:p}, {offset} at {align}");
+                assert!(usable(block) >= size && crate::base(block) == Some(block));
+                // SAFETY: it has that many bytes; the block is live.
+                unsafe {
+                    block.write_bytes(1, size.min(100_000));
+                    assert!(crate::base(block.add(size.max(1) - 1)) == Some(block));
+                    // What is kept of it serves no other block.
+                    let grown = reallocate(block, 2 * size + 1);
+                    assert!((0..size.min(100_000)).all(|at| grown.add(at).read() == 1));
+                    free(grown);
+                }
+                let next = allocate(70_000);
+                assert!(next.addr().is_multiple_of(16));
+                free(next);
+            }
+            check();
+        }
+        assert!(allocate_aligned_at(isize::MAX as usize, 64, 1).is_null());
+        assert!(allocate_aligned_at(1, 1 << 63, 1).is_null());
+        assert_eq!((large_slices().1, mapped()), (0, (0, 0)));
     });
 }
