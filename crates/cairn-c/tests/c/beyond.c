@@ -138,10 +138,54 @@ static void aligned_at(void)
     CHECK(cairn_aligned_alloc_at(64, 8, hide_size(PTRDIFF_MAX)) == NULL && errno == ENOMEM, "too much");
 }
 
+static void free_twice(void *block)
+{
+    void *blocks[] = {malloc(10), block, NULL, block};
+    cairn_free_batch(blocks, 4);
+}
+
+static void *free_some(void *blocks)
+{
+    cairn_free_batch(blocks, 1000);
+    return NULL;
+}
+
+static void batches(void)
+{
+    static void *blocks[1000];
+    errno = 12345;
+    for (size_t size = 0; size < 100000; size = size * 3 + 7) {
+        CHECK(cairn_malloc_batch(size, 1000, blocks) == 1000, "%zu", size);
+        for (unsigned i = 0; i < 1000; i++) fill_ends(blocks[i], size, i);
+        for (unsigned i = 0; i < 1000; i++) CHECK(ends_hold(blocks[i], size, i), "%zu, %u", size, i);
+        free(blocks[500]);
+        blocks[500] = NULL;
+        if (size % 2) joined(started(free_some, blocks));
+        else cairn_free_batch(blocks, 1000);
+    }
+    cairn_free_batch(NULL, 0);
+    CHECK(cairn_malloc_batch(8, 0, NULL) == 0 && errno == 12345, "none");
+    expect_end(free_twice, hide(malloc(100)), "free");
+    blocks[0] = blocks;
+    CHECK(cairn_malloc_batch(hide_size(SIZE_MAX), 2, blocks) == 0 && errno == ENOMEM, "too much");
+    CHECK(blocks[0] == blocks, "the place is as it was");
+    /* Until there is no more: what there is is whole. */
+    errno = 0;
+    struct rlimit limit = {status_kib("VmData:") * KIB + 100 * MIB, RLIM_INFINITY};
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0, "a limit");
+    size_t count = cairn_malloc_batch(5 * MIB, 1000, blocks);
+    CHECK(count > 5 && count < 100 && errno == ENOMEM, "%zu blocks", count);
+    for (unsigned i = 0; i < count; i++) fill_ends(blocks[i], 5 * MIB, i);
+    for (unsigned i = 0; i < count; i++) CHECK(ends_hold(blocks[i], 5 * MIB, i), "%u", i);
+    cairn_free_batch(blocks, count);
+    CHECK(cairn_malloc_batch(5 * MIB, 5, blocks) == 5, "what was freed is there");
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
     {"at_least", at_least},
     {"aligned_at", aligned_at},
+    {"batches", batches},
 };
 MAIN(cases)

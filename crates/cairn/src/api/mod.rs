@@ -5,6 +5,7 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/design/fast-paths.md
 
+mod batch;
 mod hardened;
 mod large;
 mod lookup;
@@ -17,7 +18,7 @@ pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
-pub use {partition::*, resize::*, sizes::*, zeroed::*};
+pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;

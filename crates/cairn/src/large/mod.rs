@@ -390,7 +390,11 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
 /// As for `reallocate`.
 #[cold]
 pub(crate) unsafe fn expand(p: *mut u8, size: usize) -> bool {
-    at(p).is_some_and(|large| large.resize(size.max(MEDIUM_MAX + 1), MAPPING_MIN))
+    let resize = |large: &Large| {
+        let least = large.usable().min(MEDIUM_MAX + 1);
+        large.resize(size.max(least), MAPPING_MIN)
+    };
+    at(p).is_some_and(resize)
 }
 
 /// The most bytes that take no more memory than `size`, more than a span serves, whatever the colour.
@@ -442,7 +446,6 @@ impl Large {
 
     /// Gives whole slices behind `size` bytes back.
     fn shrink(&self, size: usize) {
-        debug_assert!(size > MEDIUM_MAX);
         let (start, slices) = self.run();
         let keep = (self.colour() + size).div_ceil(SLICE_SIZE);
         // An eighth may stay: a block that breathes does not pay each time.

@@ -95,6 +95,10 @@ fn runs_grow_into_free_slices_and_give_them_back() {
         check();
         free(block);
         assert_eq!(large_slices(), (0, 0));
+        // A run no longer than spans' blocks.
+        let short = allocate_aligned_at(100, 64, 8);
+        assert!(expands(short, 0) && expands(short, 1000) && usable(short) < 1 << 14);
+        free(short);
         // Beyond what realloc fills up, for it would move pages.
         let block = allocate(15 * MIB);
         free(allocate(12 * MIB));
