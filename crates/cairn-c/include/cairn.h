@@ -131,6 +131,18 @@ size_t cairn_malloc_batch(size_t size, size_t count, void **blocks);
 void cairn_free_batch(void *const *blocks, size_t count);
 
 /*
+ * recallocarray of OpenBSD: resizes an array of `old_count` elements to `count`. New elements are zero. Elements that
+ * go are wiped, and so is the old block if the array moves: no copy of a secret stays behind. NULL allocates. A count
+ * of 0 gives a block of 0 bytes.
+ *
+ * NULL and ENOMEM if there is no memory or the product of `count` and `size` overflows, NULL and EINVAL if that of
+ * `old_count` does: the old block stays as it is. If it cannot have `old_count` elements, the process ends with a
+ * message. A block that has to move is copied, however large it is.
+ */
+CAIRN_NODISCARD CAIRN_SIZES_ARE(3, 4)
+void *cairn_recallocarray(void *block, size_t old_count, size_t count, size_t size);
+
+/*
  * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
  * meanwhile; it costs a few system calls and later page faults.
  */

@@ -109,3 +109,48 @@ pub(crate) unsafe extern "C" fn cairn_free_batch(blocks: *const *mut c_void, cou
         unsafe { cairn::deallocate_batch(core::slice::from_raw_parts(blocks.cast(), count)) }
     }
 }
+
+/// recallocarray(3) of OpenBSD: what a block gains is zero, and what it loses, or leaves behind, is wiped.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_recallocarray(
+    block: *mut c_void,
+    old_count: usize,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
+    if block.is_null() {
+        return family::zeroed(count, size);
+    }
+    let Some(old) = old_count.checked_mul(size) else {
+        family::set_errno(libc::EINVAL);
+        return null_mut();
+    };
+    let Some(new) = count.checked_mul(size) else { return family::no_memory() };
+    // SAFETY: the caller's contract; a block that has `old` bytes.
+    unsafe {
+        if old > cairn::usable_size(block.cast()) {
+            cairn::bad_size("cairn_recallocarray", block.cast());
+        }
+        let block = block.cast();
+        let fits = cairn::try_expand(block, new.max(old));
+        let stays = fits && (new > old || cairn::may_have_size(block, new, 1, true));
+        let place = if stays { block } else { cairn::allocate(new) };
+        if place.is_null() {
+            return family::no_memory();
+        }
+        if new > old {
+            place.add(old).write_bytes(0, new - old);
+        }
+        if stays {
+            // The compiler may not leave it out.
+            libc::explicit_bzero(block.add(new.min(old)).cast(), old.saturating_sub(new));
+            // What a large block need not keep goes back.
+            let _ = cairn::try_expand(block, new);
+        } else {
+            place.copy_from_nonoverlapping(block, old.min(new));
+            libc::explicit_bzero(block.cast(), old);
+            cairn::deallocate(block);
+        }
+        place.cast()
+    }
+}

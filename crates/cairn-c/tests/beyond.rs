@@ -37,6 +37,11 @@ fn batches_are_as_good_as_one_by_one() {
 }
 
 #[test]
+fn arrays_leave_nothing_behind() {
+    passes_linked("recallocarray");
+}
+
+#[test]
 fn size_feedback_reaches_cxx() {
     if !skip_for_stand_in() {
         passes("cxx_sized.cpp", "tells_the_size");

@@ -181,11 +181,50 @@ static void batches(void)
     CHECK(cairn_malloc_batch(5 * MIB, 5, blocks) == 5, "what was freed is there");
 }
 
+static void wrong_count(void *block) { (void)!cairn_recallocarray(block, 1000000, 10, 10); }
+static void freed_array(void *block) { (void)!cairn_recallocarray(block, 10, 5, 10); }
+
+static void recallocarray_(void)
+{
+    size_t sizes[EDGE_SIZES_MAX], count = edge_sizes(8 * MIB, sizes);
+    errno = 12345;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = i % 5; j < count; j += 5) {
+            size_t old = sizes[i], new = sizes[j], kept = old < new ? old : new;
+            if (old + new > 2 * MIB && (i + j) % 7) continue;
+            unsigned char *block = cairn_recallocarray(NULL, old, 1, old), *moved;
+            block = cairn_recallocarray(block, 1, 1, old);
+            CHECK(block && all_zero(block, old), "%zu", old);
+            fill(block, old, 3);
+            unsigned char *before = hide(block);
+            moved = cairn_recallocarray(block, old, new, 1);
+            CHECK(moved && malloc_usable_size(moved) >= new, "%zu to %zu", old, new);
+            CHECK(holds(moved, kept, 3), "%zu to %zu", old, new);
+            CHECK(all_zero(moved + kept, new - kept), "%zu to %zu: zero", old, new);
+            if (moved == before) CHECK(all_zero(moved + kept, malloc_usable_size(moved) < old ? 0 : old - kept), "%zu to %zu: wiped", old, new);
+            else if (old > 32 && old <= 64 * KIB) CHECK(all_zero(before + 16, old - 16), "%zu to %zu: left behind", old, new);
+            free(moved);
+        }
+    }
+    unsigned char *block = hide(malloc(1000));
+    fill(block, 1000, 1);
+    CHECK(errno == 12345, "errno");
+    CHECK(cairn_recallocarray(block, 10, hide_size(SIZE_MAX), 100) == NULL && errno == ENOMEM, "too much");
+    CHECK(cairn_recallocarray(block, SIZE_MAX, 1, 100) == NULL && errno == EINVAL, "too much before");
+    CHECK(cairn_recallocarray(block, 10, hide_size(PTRDIFF_MAX / 100), 100) == NULL && errno == ENOMEM, "too much");
+    CHECK(cairn_recallocarray(NULL, 10, hide_size(SIZE_MAX), 100) == NULL && errno == ENOMEM, "too much");
+    CHECK(holds(block, 1000, 1), "it is whole");
+    expect_end(wrong_count, block, "cairn_recallocarray");
+    free(block);
+    expect_end(freed_array, block, "free");
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
     {"at_least", at_least},
     {"aligned_at", aligned_at},
     {"batches", batches},
+    {"recallocarray", recallocarray_},
 };
 MAIN(cases)
