@@ -145,8 +145,21 @@ void *cairn_recallocarray(void *block, size_t old_count, size_t count, size_t si
 /*
  * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
  * meanwhile; it costs a few system calls and later page faults.
+ *
+ * It reaches what no thread holds and what the calling thread holds. Other threads are asked: at their next visit of
+ * a slow path they give up empty spans and what they are about to free to others. Their caches stay; a thread that is
+ * going to wait calls cairn_thread_idle.
  */
 void cairn_purge(void);
+
+/*
+ * To be called by a thread that is going to wait, as those of a pool do: its cached blocks, frees under way to other
+ * threads, spans and the large block that it keeps go to where other threads find them. What is empty of them goes
+ * back to the system by time, or with the next cairn_purge. It may allocate and free at once again; that begins as in
+ * a new thread. It costs a step for each span of the thread, some microseconds in all: not for waits shorter than a
+ * millisecond.
+ */
+void cairn_thread_idle(void);
 
 /*
  * From now on places one allocation in every so many bytes against an inaccessible page, and keeps

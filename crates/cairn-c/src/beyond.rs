@@ -154,3 +154,9 @@ pub(crate) unsafe extern "C" fn cairn_recallocarray(
         place.cast()
     }
 }
+
+/// The calling thread is going to wait: what it holds free goes to where others find it.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_thread_idle() {
+    cairn::thread_idle();
+}

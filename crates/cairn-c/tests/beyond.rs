@@ -42,6 +42,11 @@ fn arrays_leave_nothing_behind() {
 }
 
 #[test]
+fn a_pool_of_idle_threads_holds_nothing() {
+    passes_linked("idle_pool");
+}
+
+#[test]
 fn size_feedback_reaches_cxx() {
     if !skip_for_stand_in() {
         passes("cxx_sized.cpp", "tells_the_size");

@@ -130,7 +130,7 @@ pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
 pub use sampling::Told;
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{guard_every, purge, sample_every, see_forks, start_purge_thread};
+pub use thread::{guard_every, purge, sample_every, see_forks, start_purge_thread, thread_idle};
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -32,6 +32,8 @@ mod holes;
 #[cfg(test)]
 mod huge;
 #[cfg(test)]
+mod idle;
+#[cfg(test)]
 mod interface;
 #[cfg(test)]
 mod large;

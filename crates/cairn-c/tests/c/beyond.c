@@ -219,6 +219,46 @@ static void recallocarray_(void)
     expect_end(freed_array, block, "free");
 }
 
+static void *work_then_wait(void *barrier)
+{
+    enum { COUNT = 4000 };
+    static __thread void *blocks[COUNT];
+    for (size_t round = 0; round < 3; round++) {
+        for (size_t i = 0; i < COUNT; i++) memset(blocks[i] = malloc(i % 500 * 8), 1, i % 500 * 8);
+        for (size_t i = 0; i < COUNT; i++) free(blocks[i * 1021 % COUNT]);
+    }
+    memset(blocks[0] = malloc(200 * KIB), 1, 200 * KIB);
+    free(blocks[0]);
+    pthread_barrier_wait(barrier);
+    cairn_thread_idle();
+    pthread_barrier_wait(barrier);
+    pthread_barrier_wait(barrier);
+    free(malloc(100));
+    return NULL;
+}
+
+static void idle_pool(void)
+{
+    enum { THREADS = 30 };
+    pthread_barrier_t barrier;
+    void *threads[THREADS];
+    CHECK(pthread_barrier_init(&barrier, NULL, THREADS + 1) == 0, "a barrier");
+    cairn_purge();
+    size_t before = resident_kib();
+    for (size_t i = 0; i < THREADS; i++) threads[i] = started(work_then_wait, &barrier);
+    pthread_barrier_wait(&barrier);
+    cairn_purge();
+    size_t busy = resident_kib();
+    pthread_barrier_wait(&barrier);
+    cairn_purge();
+    size_t idle = resident_kib();
+    pthread_barrier_wait(&barrier);
+    for (size_t i = 0; i < THREADS; i++) joined(threads[i]);
+    /* Their stacks and thread storage: 32 KiB of blocks[], and a few pages; of cairn's, a page each. */
+    CHECK(idle < before + THREADS * 80, "%zu KiB before, %zu busy, %zu idle", before, busy, idle);
+    CHECK(busy > idle + THREADS * 50, "%zu KiB before, %zu busy, %zu idle", before, busy, idle);
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
@@ -226,5 +266,6 @@ static const struct test_case cases[] = {
     {"aligned_at", aligned_at},
     {"batches", batches},
     {"recallocarray", recallocarray_},
+    {"idle_pool", idle_pool},
 };
 MAIN(cases)

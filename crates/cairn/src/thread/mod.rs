@@ -287,6 +287,28 @@ pub(crate) fn trim() {
     heap::request_trim();
 }
 
+/// Says that the calling thread is going to wait: its cached blocks, its frees under way to others, its spans and the
+/// large block that it keeps go to where others find them, and what is empty of them goes back to the system by time
+/// (docs/guide/memory.md), or by the next `purge`. It does not ask other threads for anything. What the thread does
+/// next just works: its spans are anybody's, it takes the first that it needs, and the caches fill as in a new thread.
+///
+/// ```
+/// drop(vec![1; 1000]);
+/// cairn::thread_idle();
+/// ```
+pub fn thread_idle() {
+    os::notice_fork();
+    let heap = tls::get();
+    if !is_stand_in(heap) {
+        // SAFETY: the calling thread's own.
+        unsafe {
+            pool::partitions::put_all(heap);
+            (*heap).abandon_all();
+        }
+    }
+    pool::tick();
+}
+
 /// Gives back to the system all memory that is free, in every tier that this thread can reach
 /// at once; other threads' follow at their next slow tick. The number of bytes given back
 /// at once.
