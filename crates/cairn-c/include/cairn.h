@@ -162,6 +162,18 @@ void cairn_purge(void);
 void cairn_thread_idle(void);
 
 /*
+ * Returns 1 if moving the block would help memory: malloc a new one, copy, free this one. 0 if not, and for all that is
+ * no block of up to 64 KiB. It is so for blocks in spans that are not nearly full, are no fuller than the average of
+ * such spans of their class, and are not the one from which the next blocks come. Any pointer may be asked about.
+ *
+ * Call it right before the move, on the thread that moves: when it returns 1, it has emptied the thread's cache of that
+ * size, so that the old block's place is not the next one's. It is asked of all blocks, again and again, until it
+ * returns 0 for each; that comes, for each block moves about once. A question takes some 40 ns, and a move as long as
+ * a malloc and a free without a cache. examples/c/defrag.c shows a store that does this. The hardened build returns 0.
+ */
+int cairn_should_move(const void *block);
+
+/*
  * From now on places one allocation in every so many bytes against an inaccessible page, and keeps
  * it inaccessible for a while when it is freed: docs/guide/guards.md. An access that must not be is
  * reported on standard error; then it does what it would have done. 0 bytes end that; what is

@@ -160,3 +160,9 @@ pub(crate) unsafe extern "C" fn cairn_recallocarray(
 pub(crate) extern "C" fn cairn_thread_idle() {
     cairn::thread_idle();
 }
+
+/// 1 if memory would be gained if the block were moved.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_should_move(block: *const c_void) -> c_int {
+    c_int::from(cairn::should_move(block.cast()))
+}

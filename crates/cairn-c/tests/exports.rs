@@ -96,6 +96,7 @@ const OWN: &[&str] = &[
     "cairn_purge",
     "cairn_realloc_in",
     "cairn_recallocarray",
+    "cairn_should_move",
     "cairn_stats_print",
     "cairn_thread_idle",
     "cairn_try_expand",

@@ -91,6 +91,7 @@ mod arena;
 mod caches;
 mod closed;
 mod crowd;
+mod density;
 mod fences;
 mod guards;
 mod heads;
@@ -123,6 +124,7 @@ pub use api::{
 };
 
 pub use closed::{Attached, ClosedHeap};
+pub use density::should_move;
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use os::{HUGE_PAGES, start_small_thread};

@@ -18,6 +18,8 @@ mod choices;
 #[cfg(test)]
 mod closed;
 #[cfg(test)]
+mod density;
+#[cfg(test)]
 mod exits;
 #[cfg(test)]
 mod forks;

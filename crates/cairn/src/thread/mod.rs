@@ -162,6 +162,11 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) 
     }
 }
 
+/// The calling thread's heap, if it has one.
+pub(crate) fn own_if_any() -> Option<*mut Heap> {
+    Some(tls::get()).filter(|&heap| !is_stand_in(heap))
+}
+
 /// The calling thread's number, which no other thread has had or will have; None if it has no heap.
 pub(crate) fn number() -> Option<usize> {
     let heap = own_heap();
