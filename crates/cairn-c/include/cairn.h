@@ -189,6 +189,14 @@ int cairn_guard_every(size_t bytes);
 void cairn_stats_print(void);
 
 /*
+ * Calls `write` with `arg` and pieces of text, which together are the statistics as one JSON object, in ASCII and without
+ * a zero at the end. The fields are those of docs/guide/statistics.md; more may be added. All are whole numbers but
+ * `version`, those of bytes up to 2^63. Nothing is allocated, and no lock is held: `write` may do what it likes, also
+ * allocate. It must not throw.
+ */
+void cairn_stats_json(void (*write)(void *arg, const char *text, size_t n), void *arg);
+
+/*
  * malloc, calloc, aligned_alloc and realloc from a partition of the heap, 0 to 15; other numbers count
  * modulo 16, and what is allocated without a partition comes from 0. In the hardened build blocks of
  * different partitions shall not take each other's places, so that a mistake with one kind of data does not reach

@@ -16,6 +16,7 @@ mod cxx_sized;
 mod environment;
 mod family;
 mod introspection;
+mod json;
 mod report;
 mod settings;
 mod stats;

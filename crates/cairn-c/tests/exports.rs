@@ -97,6 +97,7 @@ const OWN: &[&str] = &[
     "cairn_realloc_in",
     "cairn_recallocarray",
     "cairn_should_move",
+    "cairn_stats_json",
     "cairn_stats_print",
     "cairn_thread_idle",
     "cairn_try_expand",

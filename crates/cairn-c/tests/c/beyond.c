@@ -259,6 +259,37 @@ static void idle_pool(void)
     CHECK(busy > idle + THREADS * 50, "%zu KiB before, %zu busy, %zu idle", before, busy, idle);
 }
 
+static char document[65536];
+static int allocates;
+
+static void add(void *length, const char *text, size_t n)
+{
+    size_t *at = length;
+    CHECK(n > 0 && *at + n < sizeof document, "%zu bytes more", n);
+    memcpy(document + *at, text, n);
+    *at += n;
+    if (allocates) free(malloc(n));
+}
+
+static void json(void)
+{
+    static char before[sizeof document];
+    void *kept[] = {malloc(1000), malloc(300 * KIB), malloc(40 * MIB), malloc(8)};
+    size_t length = 0, again = 0;
+    allocates = 1;
+    cairn_stats_json(add, &length);
+    allocates = 0;
+    for (int round = 0; round < 2; round++) {
+        memcpy(before, document, sizeof before);
+        again = length, length = 0;
+        cairn_stats_json(add, &length);
+    }
+    /* Nothing has been allocated in between. */
+    CHECK(length == again && memcmp(document, before, length) == 0, "%s, then %s", before, document);
+    CHECK(write(1, document, length) == (ssize_t)length, "standard output");
+    CHECK(kept[3] != NULL, "kept");
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
@@ -267,5 +298,6 @@ static const struct test_case cases[] = {
     {"batches", batches},
     {"recallocarray", recallocarray_},
     {"idle_pool", idle_pool},
+    {"json", json},
 };
 MAIN(cases)
