@@ -166,3 +166,21 @@ pub(crate) extern "C" fn cairn_thread_idle() {
 pub(crate) extern "C" fn cairn_should_move(block: *const c_void) -> c_int {
     c_int::from(cairn::should_move(block.cast()))
 }
+
+/// Begins to count what the calling thread allocates and frees, or ends it; 0 without memory.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_count(on: c_int) -> c_int {
+    c_int::from(cairn::count(on != 0))
+}
+
+/// Bytes that the calling thread has allocated while it counted.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_thread_allocated() -> usize {
+    cairn::thread_counts().allocated as usize
+}
+
+/// Bytes that the calling thread has freed while it counted.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_thread_freed() -> usize {
+    cairn::thread_counts().freed as usize
+}

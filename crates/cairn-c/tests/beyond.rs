@@ -46,6 +46,11 @@ fn a_pool_of_idle_threads_holds_nothing() {
     passes_linked("idle_pool");
 }
 
+#[test]
+fn counts_are_exact() {
+    passes_linked("counts");
+}
+
 /// A real parser takes it, and the figures add up.
 #[test]
 fn statistics_are_json() {

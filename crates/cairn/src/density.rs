@@ -54,7 +54,8 @@ pub fn should_move(block: *const u8) -> bool {
     let Some(live) = live_if_movable(class, owner, index) else { return false };
     look();
     let is_sparse = live * PARTS <= BARS[class.index()].load(Ordering::Relaxed) as usize;
-    ANSWERS[usize::from(is_sparse)].fetch_or(class.bit(), Ordering::Relaxed);
+    let answers = &ANSWERS[usize::from(is_sparse)];
+    answers.store(answers.load(Ordering::Relaxed) | class.bit(), Ordering::Relaxed);
     if is_sparse {
         make_way(class);
     }
@@ -63,7 +64,7 @@ pub fn should_move(block: *const u8) -> bool {
 
 /// Sees to it that the next block of a class comes from the active span, and that one that is freed goes home.
 fn make_way(class: SizeClass) {
-    if let Some(heap) = thread::own_if_any() {
+    if let Some(heap) = thread::own() {
         // SAFETY: the calling thread's own.
         unsafe {
             if (*heap).caches.left(class) > 0 {

@@ -130,9 +130,12 @@ pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
-pub use sampling::Told;
+pub use sampling::{ThreadCounts, Told};
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{guard_every, purge, sample_every, see_forks, start_purge_thread, thread_idle};
+pub use thread::{
+    count, guard_every, purge, sample_every, see_forks, start_purge_thread, thread_counts,
+    thread_idle,
+};
 
 use core::alloc::{GlobalAlloc, Layout};
 

@@ -18,6 +18,8 @@ mod choices;
 #[cfg(test)]
 mod closed;
 #[cfg(test)]
+mod counts;
+#[cfg(test)]
 mod density;
 #[cfg(test)]
 mod exits;

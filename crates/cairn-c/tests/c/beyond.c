@@ -262,6 +262,59 @@ static void idle_pool(void)
     CHECK(busy > idle + THREADS * 50, "%zu KiB before, %zu busy, %zu idle", before, busy, idle);
 }
 
+static void *count_until_the_end(void *blocks)
+{
+    size_t size = malloc_usable_size(*(void **)blocks);
+    CHECK(cairn_thread_allocated() == 0 && cairn_thread_freed() == 0, "a new thread");
+    CHECK(cairn_count(1) == 1, "on");
+    free(*(void **)blocks);
+    CHECK(cairn_thread_freed() == size && cairn_thread_allocated() == 0, "%zu", cairn_thread_freed());
+    return malloc(10);
+}
+
+static void counts(void)
+{
+    static void *blocks[10000];
+    size_t allocated = 0, freed = 0;
+    errno = 12345;
+    CHECK(cairn_count(1) == 1 && cairn_count(1) == 1, "on");
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        size_t size = i * i % 9000 * (i % 100 == 0 ? 50 : 1);
+        blocks[i] = i % 3 ? malloc(size) : calloc(1, size);
+        allocated += malloc_usable_size(blocks[i]);
+        if (i % 2) continue;
+        freed += malloc_usable_size(blocks[i / 2]);
+        free(blocks[i / 2]);
+        blocks[i / 2] = NULL;
+    }
+    CHECK(cairn_thread_allocated() == allocated, "%zu, not %zu", cairn_thread_allocated(), allocated);
+    CHECK(cairn_thread_freed() == freed, "%zu, not %zu", cairn_thread_freed(), freed);
+    CHECK(errno == 12345, "errno");
+    /* A child that is forked while its thread counts goes on with it, and with its heap. */
+    fflush(NULL);
+    pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+        size_t before = cairn_thread_freed();
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+            freed += blocks[i] ? malloc_usable_size(blocks[i]) : 0;
+            free(blocks[i]);
+        }
+        CHECK(cairn_thread_freed() >= before && cairn_thread_freed() == freed, "%zu", cairn_thread_freed());
+        CHECK(cairn_count(0) == 1, "off");
+        free(malloc(1000));
+        CHECK(cairn_thread_freed() == freed, "off");
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the child: %#x", status);
+    CHECK(cairn_count(0) == 1, "off");
+    for (int i = 0; i < 100; i++) {
+        blocks[0] = malloc(100 + 1000 * (size_t)i);
+        joined(started(count_until_the_end, blocks));
+    }
+}
+
 static char document[65536];
 static int allocates;
 
@@ -301,6 +354,7 @@ static const struct test_case cases[] = {
     {"batches", batches},
     {"recallocarray", recallocarray_},
     {"idle_pool", idle_pool},
+    {"counts", counts},
     {"json", json},
 };
 MAIN(cases)

@@ -5,6 +5,7 @@
 //! Checked: oracle tests with contents; tests of large blocks and mappings.
 //! Story: docs/design/large-blocks.md
 
+use super::lookup::large_usable;
 use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
@@ -122,12 +123,25 @@ fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
     if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
         return large::Allocated::NONE;
     }
-    large::allocate_at(size, align, at)
+    let got = large::allocate_at(size, align, at);
+    if thread::is_counting() {
+        thread::note(counted(got.block), 0);
+    }
+    got
+}
+
+/// Bytes that a large block counts for; null for none.
+pub(super) fn counted(p: *mut u8) -> usize {
+    let counts = !p.is_null() && !large::is_owned(p);
+    if counts { large_usable(p).unwrap_or(0) } else { 0 }
 }
 
 #[inline(never)]
 pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     os::notice_fork();
+    if thread::is_counting() {
+        thread::note(0, counted(p));
+    }
     let heap = thread::heap();
     let heaps = crowd::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };

@@ -6,12 +6,13 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/large-blocks.md
 
+use super::large::counted;
 use super::lookup::{large_usable, span_block_size};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
 use crate::live::FREED_TWICE;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, guards, large, os, search};
+use crate::{address_map, guards, large, os, search, thread};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -94,6 +95,7 @@ unsafe fn reallocate_elsewhere(
 #[cold]
 unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
+    let before = counted_before(p);
     let resized = if guards::usable_size(p).is_some() {
         None
     } else if !address_map::contains(p) {
@@ -104,6 +106,7 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     } else {
         None
     };
+    count_resized(resized, before);
     // SAFETY: as above; it has `usable` bytes.
     resized.unwrap_or_else(|| unsafe { copy_to_new(p, usable, size, align) })
 }
@@ -143,13 +146,29 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
     if guards::usable_size(p).is_some() {
         return size <= usable;
     }
-    if address_map::contains(p) {
+    let before = counted_before(p);
+    let fits = if address_map::contains(p) {
         // SAFETY: the start of a live large block, the caller's to resize.
-        return unsafe { large::expand(p, size) };
+        unsafe { large::expand(p, size) }
+    } else {
+        // No mapping is aligned to so much: it stays where it is, or does not grow.
+        let resized = large::reallocate_mapping(p, size, usize::MAX);
+        resized.map_or(size <= usable, |now| now == p)
+    };
+    count_resized(Some(p), before);
+    fits
+}
+
+/// What a large block counts for that may change its size, if the thread counts.
+fn counted_before(p: *mut u8) -> Option<usize> {
+    thread::is_counting().then(|| counted(p))
+}
+
+/// Counts a large block that has changed its size without a copy.
+fn count_resized(resized: Option<*mut u8>, before: Option<usize>) {
+    if let (Some(p), Some(before)) = (resized, before) {
+        thread::note(counted(p), before);
     }
-    // No mapping is aligned to so much: it stays where it is, or does not grow.
-    let resized = large::reallocate_mapping(p, size, usize::MAX);
-    resized.map_or(size <= usable, |now| now == p)
 }
 
 /// What messages about a bad pointer name.

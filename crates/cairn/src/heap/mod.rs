@@ -20,7 +20,7 @@ use crate::caches::Caches;
 use crate::crowd;
 use crate::large::{Large, Owned};
 use crate::policy::{PARTITIONS, in_hardened};
-use crate::sampling::Sampling;
+use crate::sampling::{Sampling, ThreadCounts};
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::Span;
 use crate::span_list::SpanList;
@@ -116,6 +116,8 @@ pub(crate) struct Heap {
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     pub(crate) epoch: u32,
+    /// What its thread has counted.
+    pub(crate) counts: ThreadCounts,
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_BYTES - 64);

@@ -145,6 +145,11 @@ pub(super) fn set_owner(p: *mut u8, owner: *const Owned) {
     }
 }
 
+/// Whether the block around `p` belongs to something.
+pub(super) fn is_owned(p: *mut u8) -> bool {
+    MAPPINGS.lock().find(p).is_some_and(|(_, mapping)| !mapping.owner.is_null())
+}
+
 /// The blocks that belong to `owner` belong to nobody any more, and `then` gets them.
 pub(super) fn disown(owner: *const Owned, then: impl Fn(*mut u8)) {
     loop {

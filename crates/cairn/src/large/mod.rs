@@ -13,7 +13,7 @@ pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
-pub(crate) use owned::{Owned, allocate_owned, destroy, set_free};
+pub(crate) use owned::{Owned, allocate_owned, destroy, is_owned, set_free};
 
 #[cfg(test)]
 pub(crate) use mapping::hold as hold_mappings;

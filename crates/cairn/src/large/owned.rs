@@ -57,6 +57,14 @@ pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Alloca
     got
 }
 
+/// Whether the large block at `p` belongs to a heap.
+pub(crate) fn is_owned(p: *mut u8) -> bool {
+    if address_map::contains(p) {
+        return super::at(p).is_some_and(|large| large.link.is_owned());
+    }
+    mapping::is_owned(p)
+}
+
 /// Makes the mapping's block at `p` the heap's that `large` belongs to, if any. Its heap may go meanwhile: under
 /// the lock either `large` has none any more, or the heap finds the mapping.
 pub(super) fn inherit(large: &Large, p: *mut u8) {
