@@ -14,19 +14,22 @@
 
 #include <stddef.h>
 
-/* What compilers are told about the functions, as far as they want to know. */
-#if defined(__GNUC__)
-#define CAIRN_NODISCARD __attribute__((warn_unused_result))
+/* What compilers can make use of, and nothing for those that cannot. */
+#if defined(__GNUC__) || defined(__clang__)
 #define CAIRN_ALLOCATES __attribute__((malloc, warn_unused_result))
-#define CAIRN_SIZE(n) __attribute__((alloc_size(n)))
-#define CAIRN_SIZES(n, m) __attribute__((alloc_size(n, m)))
-#define CAIRN_ALIGN(n) __attribute__((alloc_align(n)))
+#define CAIRN_NODISCARD __attribute__((warn_unused_result))
+#define CAIRN_SIZE_IS(argument) __attribute__((alloc_size(argument)))
+#define CAIRN_SIZES_ARE(one, other) __attribute__((alloc_size(one, other)))
 #else
-#define CAIRN_NODISCARD
 #define CAIRN_ALLOCATES
-#define CAIRN_SIZE(n)
-#define CAIRN_SIZES(n, m)
-#define CAIRN_ALIGN(n)
+#define CAIRN_NODISCARD
+#define CAIRN_SIZE_IS(argument)
+#define CAIRN_SIZES_ARE(one, other)
+#endif
+#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5)
+#define CAIRN_ALIGN_IS(argument) __attribute__((alloc_align(argument)))
+#else
+#define CAIRN_ALIGN_IS(argument)
 #endif
 
 #ifdef __cplusplus
@@ -70,10 +73,105 @@ size_t cairn_usable_size(const void *block);
 void *cairn_base(const void *pointer);
 
 /*
+ * Returns the most bytes that a request can name and take no more memory than one of `size`; 0 if no request of
+ * `size` can succeed. Ask for that much if you can use it. A block of `size` bytes may have less: see
+ * cairn_malloc_at_least.
+ */
+size_t cairn_good_size(size_t size);
+
+/*
+ * The size classes: how many there are, and the bytes in a block of class 0, 1, ...; 0 beyond the last. Larger
+ * blocks own whole slices of 16 KiB.
+ */
+unsigned int cairn_class_count(void);
+size_t cairn_class_size(unsigned int index);
+
+/*
+ * Makes a block at least `size` bytes long without moving it. Returns 1, or 0 if that cannot be; then nothing has
+ * changed, errno neither. A small block has the room of its class. A large one grows into free memory behind it, one
+ * of 32 MiB or more by a system call where the addresses behind it are free. A smaller size gives 1; what realloc
+ * gives back of a large block in place goes back.
+ *
+ * `block` is what an allocation returned and nobody has freed, or NULL, which gives 0. Other pointers end the process
+ * with a message, as in free. No other thread may use the block meanwhile.
+ */
+CAIRN_NODISCARD
+int cairn_try_expand(void *block, size_t size);
+
+/*
+ * malloc and aligned_alloc that tell in `*usable` how many bytes the block has, all of which may be used; 0 if they
+ * fail. They fail as malloc (ENOMEM) and aligned_alloc (also EINVAL: the alignment is no power of two) do. The block
+ * may be freed as one of any size from `size` to `*usable`. C++ has __size_returning_new and its forms.
+ */
+CAIRN_ALLOCATES
+void *cairn_malloc_at_least(size_t size, size_t *usable);
+CAIRN_ALLOCATES CAIRN_ALIGN_IS(1)
+void *cairn_aligned_alloc_at_least(size_t align, size_t size, size_t *usable);
+
+/*
+ * Allocates `size` bytes so that the byte at `offset`, which may lie behind them, is at a multiple of `align`, a power
+ * of two. NULL and EINVAL if it is none, NULL and ENOMEM without memory. free and realloc take the block; realloc
+ * keeps the place only if it need not move the block; free_sized and sized delete do not know such blocks.
+ *
+ * An offset that is a multiple of `align` costs nothing. With any other the block takes slices of 16 KiB for itself,
+ * however small it is, and two locks; one of 32 MiB or more, or aligned to more than 16 MiB, up to `align` bytes of
+ * address space. It need not be aligned to 16.
+ */
+CAIRN_ALLOCATES CAIRN_SIZE_IS(3)
+void *cairn_aligned_alloc_at(size_t align, size_t offset, size_t size);
+
+/*
+ * As `count` calls of malloc(size), and as free on each of `count` blocks, which may be NULL, of any sizes, and of any
+ * threads. cairn_malloc_batch stores the blocks from blocks[0] on and returns how many there are. If these are fewer
+ * than `count`, errno is ENOMEM, and the other places are as they were. A pair takes a fifth to a quarter fewer
+ * instructions than malloc and free. What ends the process in free does so here.
+ */
+CAIRN_NODISCARD
+size_t cairn_malloc_batch(size_t size, size_t count, void **blocks);
+void cairn_free_batch(void *const *blocks, size_t count);
+
+/*
+ * recallocarray of OpenBSD: resizes an array of `old_count` elements to `count`. New elements are zero. Elements that
+ * go are wiped, and so is the old block if the array moves: no copy of a secret stays behind. NULL allocates. A count
+ * of 0 gives a block of 0 bytes.
+ *
+ * NULL and ENOMEM if there is no memory or the product of `count` and `size` overflows, NULL and EINVAL if that of
+ * `old_count` does: the old block stays as it is. If it cannot have `old_count` elements, the process ends with a
+ * message. A block that has to move is copied, however large it is.
+ */
+CAIRN_NODISCARD CAIRN_SIZES_ARE(3, 4)
+void *cairn_recallocarray(void *block, size_t old_count, size_t count, size_t size);
+
+/*
  * Gives back to the system all memory that is free, as malloc_trim(0) does. The program runs on
  * meanwhile; it costs a few system calls and later page faults.
+ *
+ * It reaches what no thread holds and what the calling thread holds. Other threads are asked: at their next visit of
+ * a slow path they give up empty spans and what they are about to free to others. Their caches stay; a thread that is
+ * going to wait calls cairn_thread_idle.
  */
 void cairn_purge(void);
+
+/*
+ * To be called by a thread that is going to wait, as those of a pool do: its cached blocks, frees under way to other
+ * threads, spans and the large block that it keeps go to where other threads find them. What is empty of them goes
+ * back to the system by time, or with the next cairn_purge. It may allocate and free at once again; that begins as in
+ * a new thread. It costs a step for each span of the thread, some microseconds in all: not for waits shorter than a
+ * millisecond.
+ */
+void cairn_thread_idle(void);
+
+/*
+ * Returns 1 if moving the block would help memory: malloc a new one, copy, free this one. 0 if not, and for all that is
+ * no block of up to 64 KiB. It is so for blocks in spans that are not nearly full, are no fuller than the average of
+ * such spans of their class, and are not the one from which the next blocks come. Any pointer may be asked about.
+ *
+ * Call it right before the move, on the thread that moves: when it returns 1, it has emptied the thread's cache of that
+ * size, so that the old block's place is not the next one's. It is asked of all blocks, again and again, until it
+ * returns 0 for each; that comes, for each block moves about once. A question takes some 40 ns, and a move as long as
+ * a malloc and a free without a cache. examples/c/defrag.c shows a store that does this. The hardened build returns 0.
+ */
+int cairn_should_move(const void *block);
 
 /*
  * From now on places one allocation in every so many bytes against an inaccessible page, and keeps
@@ -91,6 +189,28 @@ int cairn_guard_every(size_t bytes);
 void cairn_stats_print(void);
 
 /*
+ * Calls `write` with `arg` and pieces of text, which together are the statistics as one JSON object, in ASCII and without
+ * a zero at the end. The fields are those of docs/guide/statistics.md; more may be added. All are whole numbers but
+ * `version`, those of bytes up to 2^63. Nothing is allocated, and no lock is held: `write` may do what it likes, also
+ * allocate. It must not throw.
+ */
+void cairn_stats_json(void (*write)(void *arg, const char *text, size_t n), void *arg);
+
+/*
+ * cairn_count(1) begins to count the bytes that the calling thread allocates and frees, cairn_count(0) ends it. Returns
+ * 1, or 0 if there is no memory for it. The other two return what the thread has counted; 0 in a new one. What it frees
+ * counts for it, whoever has allocated that.
+ *
+ * The counts are exact: each block by its usable size; one that realloc resizes in place as if it were freed and
+ * allocated, if it is large, and not at all if it is small. Blocks of closed heaps do not count, and in the hardened
+ * build none of partitions. While it is on, a malloc or free of the thread takes some 120 instructions more, and
+ * cairn_guard_every does not guard its blocks. Other threads pay nothing.
+ */
+int cairn_count(int on);
+size_t cairn_thread_allocated(void);
+size_t cairn_thread_freed(void);
+
+/*
  * malloc, calloc, aligned_alloc and realloc from a partition of the heap, 0 to 15; other numbers count
  * modulo 16, and what is allocated without a partition comes from 0. In the hardened build blocks of
  * different partitions shall not take each other's places, so that a mistake with one kind of data does not reach
@@ -100,9 +220,13 @@ void cairn_stats_print(void);
  * clang chooses a partition by type under -fsanitize=alloc-token; give it -falloc-token-max=16 then,
  * and link the library.
  */
+CAIRN_ALLOCATES CAIRN_SIZE_IS(2)
 void *cairn_malloc_in(unsigned int partition, size_t size);
+CAIRN_ALLOCATES CAIRN_SIZES_ARE(2, 3)
 void *cairn_calloc_in(unsigned int partition, size_t count, size_t size);
+CAIRN_ALLOCATES CAIRN_ALIGN_IS(2) CAIRN_SIZE_IS(3)
 void *cairn_aligned_alloc_in(unsigned int partition, size_t align, size_t size);
+CAIRN_NODISCARD CAIRN_SIZE_IS(3)
 void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
 
 /*
@@ -145,11 +269,11 @@ void cairn_heap_detach(cairn_heap *heap);
  * it moves to this heap. A size of 0 does not free it. Plain realloc of a heap's block moves it out of the heap when it has
  * to copy it.
  */
-void *cairn_heap_malloc(cairn_heap *heap, size_t size) CAIRN_ALLOCATES CAIRN_SIZE(2);
-void *cairn_heap_calloc(cairn_heap *heap, size_t count, size_t size) CAIRN_ALLOCATES CAIRN_SIZES(2, 3);
+void *cairn_heap_malloc(cairn_heap *heap, size_t size) CAIRN_ALLOCATES CAIRN_SIZE_IS(2);
+void *cairn_heap_calloc(cairn_heap *heap, size_t count, size_t size) CAIRN_ALLOCATES CAIRN_SIZES_ARE(2, 3);
 void *cairn_heap_aligned_alloc(cairn_heap *heap, size_t align, size_t size)
-    CAIRN_ALLOCATES CAIRN_SIZE(3) CAIRN_ALIGN(2);
-void *cairn_heap_realloc(cairn_heap *heap, void *block, size_t size) CAIRN_NODISCARD CAIRN_SIZE(3);
+    CAIRN_ALLOCATES CAIRN_SIZE_IS(3) CAIRN_ALIGN_IS(2);
+void *cairn_heap_realloc(cairn_heap *heap, void *block, size_t size) CAIRN_NODISCARD CAIRN_SIZE_IS(3);
 
 /*
  * Allocates `count` blocks of `size` bytes and writes them to `blocks`. Returns how many: fewer, and ENOMEM, only if there

@@ -35,7 +35,7 @@ pub(crate) fn no_memory() -> *mut c_void {
 // What several names do.
 
 #[inline]
-fn zeroed(count: usize, size: usize) -> *mut c_void {
+pub(crate) fn zeroed(count: usize, size: usize) -> *mut c_void {
     cairn::allocate_zeroed_array_or::<Errno>(count, size).cast()
 }
 

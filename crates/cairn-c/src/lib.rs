@@ -8,13 +8,16 @@
 
 mod account;
 mod at_signal;
+mod beyond;
 mod config;
 mod cxx;
 mod cxx_runtime;
+mod cxx_sized;
 mod environment;
 mod family;
 mod heaps;
 mod introspection;
+mod json;
 mod report;
 mod settings;
 mod stats;

@@ -10,6 +10,7 @@ use crate::crowd::NOBODY;
 use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
 use crate::os::{self, Lock};
 use crate::policy::HARDENED;
+use crate::sampling::ThreadCounts;
 use crate::size_class::{MIN_ALIGN, SMALL_MAX};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use core::ptr::null_mut;
@@ -69,6 +70,8 @@ pub(crate) struct Member<H> {
     pub(crate) next: *mut H,
     /// A thread's: the shared heap that it has used last, by its serial, and its part there.
     pub(crate) last: (usize, *mut H),
+    /// A thread's: what it has counted.
+    pub(crate) counts: ThreadCounts,
     /// A thread's: free nurseries and handles.
     nurseries: (*mut Nursery, usize),
     handles: (*mut Handle<H>, usize),

@@ -95,6 +95,7 @@ mod budget;
 mod caches;
 mod closed;
 mod crowd;
+mod density;
 mod fences;
 mod guards;
 mod handle;
@@ -120,13 +121,16 @@ mod tests;
 mod thread;
 
 pub use api::{
-    NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_or, allocate_in,
-    allocate_or, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_array_or,
-    allocate_zeroed_in, allocate_zeroed_or, bad_size, base, deallocate, deallocate_named,
-    has_class_of, may_have_size, reallocate, reallocate_aligned, reallocate_in, usable_size,
+    NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_at,
+    allocate_aligned_or, allocate_at_least, allocate_batch, allocate_in, allocate_or,
+    allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_array_or, allocate_zeroed_in,
+    allocate_zeroed_or, bad_size, base, class_sizes, deallocate, deallocate_batch,
+    deallocate_named, good_size, has_class_of, may_have_size, reallocate, reallocate_aligned,
+    reallocate_in, try_expand, usable_size,
 };
 
 pub use budget::HeapStats;
+pub use density::should_move;
 pub use heaps::{
     Area, DetachedHeap, Heap, HeapId, Owned, Shared, SharedHeap, heap_of, owner_thread,
     thread_number, visit,
@@ -136,9 +140,12 @@ pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
-pub use sampling::Told;
+pub use sampling::{ThreadCounts, Told};
 pub use stats::{Amount, ClassRow, Stats};
-pub use thread::{guard_every, purge, sample_every, see_forks, start_purge_thread};
+pub use thread::{
+    count, guard_every, purge, sample_every, see_forks, start_purge_thread, thread_counts,
+    thread_idle,
+};
 
 use core::alloc::{GlobalAlloc, Layout};
 

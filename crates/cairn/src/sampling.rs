@@ -33,6 +33,16 @@ pub(crate) enum Draw {
     Refills,
 }
 
+/// Bytes in blocks that a thread has allocated and freed while it counted: by the sizes of the blocks, not by what was
+/// asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadCounts {
+    /// Allocated.
+    pub allocated: u64,
+    /// Freed, whoever has allocated it.
+    pub freed: u64,
+}
+
 /// Says how all heaps sample from their next look at it on: see `thread::sample_every`.
 pub(crate) fn set(bytes: usize, draw: Draw, told: Told) {
     AT_REFILLS.store(draw == Draw::Refills, Ordering::Relaxed);

@@ -10,11 +10,17 @@ mod alone;
 #[cfg(test)]
 mod arena;
 #[cfg(test)]
+mod batches;
+#[cfg(test)]
 mod cadence;
 #[cfg(test)]
 mod choices;
 #[cfg(test)]
 mod closed;
+#[cfg(test)]
+mod counts;
+#[cfg(test)]
+mod density;
 #[cfg(test)]
 mod exits;
 #[cfg(test)]
@@ -29,6 +35,8 @@ mod heaps;
 mod holes;
 #[cfg(test)]
 mod huge;
+#[cfg(test)]
+mod idle;
 #[cfg(test)]
 mod interface;
 #[cfg(test)]
@@ -59,6 +67,8 @@ mod sample;
 mod scenarios;
 #[cfg(test)]
 mod shared;
+#[cfg(test)]
+mod sizes;
 #[cfg(test)]
 mod span;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 // A program with its own operator new: ours must stand back.
 #include "check.h"
+#include "cxx_sized.h"
 #include "tokens.h"
 
 #include <new>
@@ -66,8 +67,25 @@ static void tokens_follow()
 }
 #endif
 
+// The block is the program's own operator new's, and of its size no more is known.
+static void size_feedback_follows()
+{
+    size_t before = own_news;
+    sized_ptr block = __size_returning_new(100);
+    CHECK(own_news == before + 1 && block.p && block.n == 100, "%zu calls, %zu", own_news - before, block.n);
+    operator delete(block.p);
+    size_t thrown = 0;
+    try {
+        __size_returning_new(hide_size(PTRDIFF_MAX));
+    } catch (const std::bad_alloc &) {
+        thrown++;
+    }
+    CHECK(thrown == 1, "it throws");
+}
+
 static const struct test_case cases[] = {
     {"program_wins", program_wins},
+    {"size_feedback_follows", size_feedback_follows},
     {"other_forms_follow", other_forms_follow},
 #ifdef CAIRN_IS_LINKED
     {"tokens_follow", tokens_follow},

@@ -5,7 +5,8 @@
 //! Checked: oracle tests with contents; tests of large blocks and mappings.
 //! Story: docs/design/large-blocks.md
 
-use super::{NoMemory, SIZE_MAX, bad_pointer, deallocate};
+use super::lookup::large_usable;
+use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
 use crate::large::{self, Freers};
@@ -84,6 +85,33 @@ pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
 
 #[inline(never)]
 pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
+    new_block_at(size, align, 0)
+}
+
+/// Allocates `size` bytes so that the byte at `offset`, which may lie behind them, is at a multiple of `align`, a power
+/// of two; null if there is no memory. `deallocate` and `reallocate` take the block; the latter keeps the place only
+/// if it need not move it.
+///
+/// An offset that is a multiple of `align` costs nothing. With any other the block takes slices of 16 KiB for itself,
+/// however small it is, and two locks: it is meant for few and large blocks, such as a buffer behind a header. Where
+/// it needs a mapping of its own (32 MiB and more, or alignments above 16 MiB), up to `align` bytes of address space
+/// stand in front of it.
+///
+/// ```
+/// let block = cairn::allocate_aligned_at(100_000, 4096, 24);
+/// assert!((block.addr() + 24).is_multiple_of(4096));
+/// // SAFETY: nobody uses the block.
+/// unsafe { cairn::deallocate(block) };
+/// ```
+pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 {
+    match offset.wrapping_neg() & (align - 1) {
+        0 => allocate_aligned(size, align),
+        at if size.checked_add(at).is_none_or(|end| end > SIZE_MAX) => null_mut(),
+        at => new_block_at(size, align, at).block,
+    }
+}
+
+fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
     os::notice_fork();
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
@@ -95,12 +123,25 @@ pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
     if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
         return large::Allocated::NONE;
     }
-    large::allocate(size, align)
+    let got = large::allocate_at(size, align, at);
+    if thread::is_counting() {
+        thread::note(counted(got.block), 0);
+    }
+    got
+}
+
+/// Bytes that a large block counts for; null for none.
+pub(super) fn counted(p: *mut u8) -> usize {
+    let is_heaps = !large::owner_of(p).is_null() || large::nursery_around(p).is_some();
+    if !p.is_null() && !is_heaps { large_usable(p).unwrap_or(0) } else { 0 }
 }
 
 #[inline(never)]
 pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     os::notice_fork();
+    if thread::is_counting() {
+        thread::note(0, counted(p));
+    }
     let heap = thread::heap();
     let heaps = crowd::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };

@@ -5,20 +5,21 @@
 //! Checked: oracle tests (tests/oracle.rs), misuse tests of the C layer.
 //! Story: docs/design/fast-paths.md
 
+mod batch;
 mod hardened;
 mod large;
 mod lookup;
 mod partition;
 mod resize;
+mod sizes;
 mod zeroed;
 
+pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
-pub use partition::{PARTITIONS, allocate_in, allocate_zeroed_in, reallocate_in};
 pub(crate) use resize::resize_large;
-pub use resize::{reallocate, reallocate_aligned};
-pub use zeroed::*;
+pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;

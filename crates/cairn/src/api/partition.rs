@@ -43,7 +43,7 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
 }
 
 fn allocate_in_own(partition: usize, number: usize, size: usize, align: usize) -> *mut u8 {
-    let mine = thread::heap();
+    let Some(mine) = thread::own() else { return null_mut() };
     // SAFETY: the calling thread's heap, which has a place for each partition.
     unsafe {
         let place = (&raw mut (*mine).partitions).cast::<*mut Heap>().add(partition);

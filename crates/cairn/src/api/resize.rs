@@ -6,12 +6,13 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/large-blocks.md
 
+use super::large::counted;
 use super::lookup::{large_usable, span_block_size};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
 use crate::live::FREED_TWICE;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, guards, large, os, search};
+use crate::{address_map, guards, large, os, search, thread};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -106,7 +107,8 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
 /// # Safety
 /// `p` is the start of a live block over `MEDIUM_MAX`, the caller's to resize.
 pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
-    if guards::usable_size(p).is_some() {
+    let before = counted_before(p);
+    let resized = if guards::usable_size(p).is_some() {
         None
     } else if !address_map::contains(p) {
         large::reallocate_mapping(p, size, align)
@@ -115,8 +117,73 @@ pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Opti
         unsafe { large::reallocate(p, size) }
     } else {
         None
+    };
+    count_resized(resized, before);
+    resized
+}
+
+/// Makes a block at least `size` bytes long without moving it; false, and nothing is done, if that cannot be. Null
+/// stays null: false.
+///
+/// A small block has the room of its class. A large one grows into free memory behind it, a mapping by a system
+/// call if the addresses behind it are free. A smaller size is fine, too: a large block gives back what
+/// `reallocate` would give back in place.
+///
+/// # Safety
+/// `p` is null or the start of a live block of this allocator, the caller's to resize.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// // SAFETY: a live block, and nobody uses it after this.
+/// unsafe {
+///     assert!(cairn::try_expand(block, 112));
+///     assert!(!cairn::try_expand(block, 113));
+///     cairn::deallocate(block);
+/// }
+/// ```
+#[must_use]
+pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
+    if p.is_null() || size > SIZE_MAX {
+        return false;
+    }
+    if let Some(usable) = span_block_size(p) {
+        // SAFETY: a block starts there.
+        if unsafe { Block::is_marked(p.cast()) } && search::is_free(p.cast()) {
+            os::fatal(EXPAND, p, FREED_TWICE);
+        }
+        return size <= usable;
+    }
+    let Some(usable) = large_usable(p) else { bad_pointer(EXPAND, p) };
+    if guards::usable_size(p).is_some() || large::nursery_usable(p).is_some() {
+        return size <= usable;
+    }
+    let before = counted_before(p);
+    let fits = if address_map::contains(p) {
+        // SAFETY: the start of a live large block, the caller's to resize.
+        unsafe { large::expand(p, size) }
+    } else {
+        // No mapping is aligned to so much: it stays where it is, or does not grow.
+        let resized = large::reallocate_mapping(p, size, usize::MAX);
+        resized.map_or(size <= usable, |now| now == p)
+    };
+    count_resized(Some(p), before);
+    fits
+}
+
+/// What a large block counts for that may change its size, if the thread counts.
+fn counted_before(p: *mut u8) -> Option<usize> {
+    thread::is_counting().then(|| counted(p))
+}
+
+/// Counts a large block that has changed its size without a copy.
+fn count_resized(resized: Option<*mut u8>, before: Option<usize>) {
+    if let (Some(p), Some(before)) = (resized, before) {
+        thread::note(counted(p), before);
     }
 }
+
+/// What messages about a bad pointer name.
+const EXPAND: &str = "cairn_try_expand";
 
 unsafe fn copy_to_new(p: *mut u8, usable: usize, size: usize, align: usize) -> *mut u8 {
     let new = allocate_aligned(size, align);

@@ -96,7 +96,7 @@ pub(crate) unsafe fn attach(name: *mut Name) {
         if user != thread && user != NOBODY && pool::is_at_work((*name).user_heap, user) {
             os::fatal(HEAP, name.cast(), "the heap is attached to another thread");
         }
-        (*name).user_heap = thread::heap();
+        (*name).user_heap = thread::own().unwrap_or(null_mut());
         set_user(name, thread);
     }
 }

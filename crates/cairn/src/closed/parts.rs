@@ -58,7 +58,8 @@ unsafe fn find<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
             part = take(shared, number);
         }
         if !part.is_null() {
-            (*thread::heap()).member.last = ((*shared).serial, part);
+            let last = ((*shared).serial, part);
+            thread::own().into_iter().for_each(|mine| (*mine).member.last = last);
         }
         then(part)
     }
@@ -87,7 +88,7 @@ unsafe fn take(shared: *mut Name, number: usize) -> *mut Heap {
             (*part).member.next = (*shared).first(number);
             (*shared).put_first(number, part);
         }
-        (*part).member.user_heap = thread::heap();
+        (*part).member.user_heap = thread::own().unwrap_or(null_mut());
         // Relaxed: who finds its own number has written it.
         (*part).member.user.store(number, Ordering::Relaxed);
         part

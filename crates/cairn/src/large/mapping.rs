@@ -17,7 +17,7 @@ use core::sync::atomic::fence;
 // Invariants, under the lock
 //  1. The table in use is sorted by address; entries do not overlap, but for blocks that a thread was
 //     moving which a fork has left behind.
-//  2. start + usable = address + bytes of the mapping; start - address < an OS page or aligned.
+//  2. start + usable = address + bytes of the mapping; start - address < an OS page, or what the program has asked for.
 //  3. The table in use does not change but for an entry's length and owner: what is put in or taken out is so in
 //     the other one, and `state` then says at once which it is and how long. A forked child finds the
 //     one or the other.
@@ -61,10 +61,11 @@ unsafe impl Send for Mappings {}
 // SAFETY: numbers and null pointers.
 static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 
-/// Allocates a block with a mapping of its own; `size` and `align` are at most `isize::MAX`.
-pub(super) fn allocate(size: usize, align: usize, filled: bool) -> Allocated {
+/// Allocates a block with a mapping of its own, `at` bytes behind a multiple of `align`; both, and the end of `size`
+/// bytes there, are at most `isize::MAX`.
+pub(super) fn allocate(size: usize, [align, at]: [usize; 2], filled: bool) -> Allocated {
     let page = os::page_size();
-    let colour = if align <= COLOUR_STEP { next_colour(page) % page } else { 0 };
+    let colour = if align <= COLOUR_STEP && at == 0 { next_colour(page) % page } else { at };
     let bytes = os::round_up(size.max(1) + colour, page);
     let huge = filled && bytes >= os::HUGE_PAGE;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };

@@ -6,10 +6,12 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
+mod evidence;
 mod mapping;
 mod nursery;
 mod owned;
 
+pub(crate) use evidence::forget;
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
@@ -24,6 +26,8 @@ pub(crate) use nursery::{
 
 #[cfg(test)]
 pub(crate) use mapping::hold as hold_mappings;
+
+use evidence::{AS_USED_MIN, grown, has_credit, remember, use_credit, will_be_filled};
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};
@@ -55,7 +59,8 @@ const COLOURS: usize = 64;
 //  1. The run's first slice has descriptor owner LARGE, and its `heads` bit set in the arena;
 //     the others' owner is NONE: no address inside a large block but its start can be freed.
 //     The same with owner NONE if a heap keeps the run for its next block.
-//  2. start - first slice < an OS page of colour, or 0; start + usable = the run's end.
+//  2. start - first slice < an OS page of colour, or 0, or what the program has asked for, less than a slice; start +
+//     usable = the run's end.
 
 /// Metadata of a block that is a run of slices. Relaxed throughout: it is used by whoever may use
 /// the block; an account reads it meanwhile, and takes any value (`run_of`).
@@ -100,81 +105,49 @@ fn next_colour(room: usize) -> usize {
     (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
 }
 
-/// The last block whose use is evidence: none of its pages was resident before the program came to it.
-/// Where it is, if it is there still, and its size.
-static LAST: AtomicUsize = AtomicUsize::new(0);
-static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
-/// The size of the largest block seen filled since one was seen that was not.
-static FILLED: AtomicUsize = AtomicUsize::new(0);
-/// How many blocks may have huge pages put there before one is looked at again that has not.
-static CREDIT: AtomicUsize = AtomicUsize::new(0);
-/// With half of it one block in five has small pages; twice of it is 32 MiB if the program has changed.
-const CREDIT_MAX: usize = 8;
-/// One block in so many is looked at, of those below `MOVE_MIN`.
-const LOOKED_AT: usize = 8;
-/// From here on blocks that will be filled may have huge pages as the program comes to them, and nothing
-/// is put there. Two of them: the first may be resident because of a single byte, and is no evidence.
-const AS_USED_MIN: usize = 2 * os::HUGE_PAGE;
-
-/// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
-/// have huge pages. What is used here and there must not become resident as a whole.
-fn will_be_filled(size: usize) -> bool {
-    // Relaxed: a guess.
-    let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
-        let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
-        if filled {
-            has_been_filled(len);
-        } else {
-            FILLED.store(0, Ordering::Relaxed);
-        }
-    }
-    size / 2 <= FILLED.load(Ordering::Relaxed)
-}
-
-/// A block of `size` has been filled.
-fn has_been_filled(size: usize) {
-    FILLED.fetch_max(size, Ordering::Relaxed);
-    CREDIT.store(CREDIT_MAX, Ordering::Relaxed);
-}
-
-/// The pages of the block at `p` tell nothing: it is gone, or elsewhere, or cairn has written them.
-pub(crate) fn forget(p: *mut u8) {
-    if LAST.load(Ordering::Relaxed) == p.addr() {
-        LAST.store(0, Ordering::Relaxed);
-    }
-}
-
 /// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
-#[cold]
 pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
+    allocate_at(size, align, 0)
+}
+
+/// Allocates a block of `size` bytes, `at` bytes behind a multiple of `align`, less than that.
+#[cold]
+pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
     let filled = will_be_filled(size);
     let as_used = filled && size >= AS_USED_MIN;
     let mut got = Allocated::NONE;
     if size < MAPPING_MIN && align <= RUN_ALIGN_MAX {
         let used = match filled {
             false => Use::Sparse,
-            true if as_used || CREDIT.load(Ordering::Relaxed) == 0 => Use::Filled,
+            true if as_used || !has_credit() => Use::Filled,
             true => Use::Backed,
         };
-        got = allocate_run(size.max(1), align, used, as_used);
+        got = allocate_run(size.max(1), [align, at], used, as_used);
     }
     if got.block.is_null() {
-        got = mapping::allocate(size, align, filled);
+        got = mapping::allocate(size, [align, at], filled);
     }
     if got.untouched {
-        LAST.store(got.block.addr(), Ordering::Relaxed);
-        LAST_SIZE.store(size, Ordering::Relaxed);
+        remember(got.block, size);
     }
     got
 }
 
+/// Bytes that a run of `size` has besides, for colour: a power of two leaves no room for it.
+fn colour_room(size: usize) -> usize {
+    if size >= COLOUR_MIN { os::page_size() } else { 0 }
+}
+
+/// Slices of a run of `size` bytes.
+fn run_slices(size: usize, colourable: bool) -> usize {
+    (size + if colourable { colour_room(size) } else { 0 }).div_ceil(SLICE_SIZE)
+}
+
 /// `as_used`: with huge pages as the program comes to them, where nothing is resident yet.
-fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocated {
-    // A power of two leaves no room for colour; above COLOUR_MIN there is a page more.
-    let colourable = align <= COLOUR_STEP;
-    let extra = if colourable && size >= COLOUR_MIN { os::page_size() } else { 0 };
-    let slices = (size + extra).div_ceil(SLICE_SIZE);
+fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) -> Allocated {
+    let colourable = align <= COLOUR_STEP && at == 0;
+    let in_slice = at % SLICE_SIZE;
+    let slices = run_slices(in_slice + size, colourable);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
     let Some(run) = arena::take_run(slices + lead, used) else {
         return Allocated::NONE;
@@ -183,7 +156,7 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
     if lead > 0 {
         // What stands before and behind the aligned part goes back.
         let address = address_map::slice_address(index).addr();
-        let before = (os::round_up(address, align) - address) / SLICE_SIZE;
+        let before = ((at - in_slice).wrapping_sub(address) & (align - 1)) / SLICE_SIZE;
         for (at, count) in [(index, before), (index + before + slices, lead - before)] {
             if count > 0 {
                 arena::release(at, count, run.dirty > 0);
@@ -192,15 +165,14 @@ fn allocate_run(size: usize, align: usize, used: Use, as_used: bool) -> Allocate
         index += before;
     }
     if run.backed {
-        // Relaxed: a guess, and two threads may take the same.
-        CREDIT.store(CREDIT.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        use_credit();
     }
     let huge = as_used && run.dirty < slices && {
         let (at, bytes) = huge_rooms(index, slices);
         os::allow_huge_pages(at, bytes)
     };
     let room = slices * SLICE_SIZE - size;
-    let colour = if colourable { next_colour(room) } else { 0 };
+    let colour = if colourable { next_colour(room) } else { in_slice };
     let start = address_map::slice_address(index).wrapping_add(colour);
     let slot = address_map::slot(index);
     // SAFETY: a slot is never unmapped; it is ours with the run.
@@ -268,11 +240,11 @@ fn end(p: *mut u8, most: usize, freers: Freers) -> Option<&'static Large> {
 }
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
-/// alone fills, for the one there; false if none starts there, if it has more than `most` slices, or
-/// belongs to a closed heap.
+/// alone fills, for the one there; false if none starts there, if it has more than `most` slices,
+/// belongs to a closed heap, or starts where another block would not.
 /// To the arena it is in use still, to everybody else nothing.
 pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
-    if at(p).is_none_or(|large| large.link.is_owned()) {
+    if at(p).is_none_or(|large| large.link.is_owned()) || !p.addr().is_multiple_of(COLOUR_STEP) {
         return false;
     }
     let Some(large) = end(p, most, freers) else { return false };
@@ -367,18 +339,13 @@ fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
 #[cold]
 pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let large = at(p)?;
+    if large.resize(size, EXTEND_MAX) {
+        return Some(p);
+    }
     let usable = large.usable();
-    if size <= usable {
-        large.shrink(size);
-        return Some(p);
-    }
-    let spare = if large.has_grown.load(Ordering::Relaxed) { size / 8 } else { 0 };
-    if large.extend(size + spare) || spare > 0 && large.extend(size) {
-        return Some(p);
-    }
     if size >= MOVE_MIN {
         // Without colour: powers of two shall fill huge pages.
-        let new = mapping::allocate(size, os::HUGE_PAGE, true).block;
+        let new = mapping::allocate(size, [os::HUGE_PAGE, 0], true).block;
         if !new.is_null() && !owned::inherit(large, new) {
             mapping::free(new);
             return Some(null_mut());
@@ -395,17 +362,35 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     None
 }
 
+/// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span
+/// serves; false if it cannot grow.
+///
+/// # Safety
+/// As for `reallocate`.
+#[cold]
+pub(crate) unsafe fn expand(p: *mut u8, size: usize) -> bool {
+    let resize = |large: &Large| {
+        let least = large.usable().min(MEDIUM_MAX + 1);
+        large.resize(size.max(least), MAPPING_MIN)
+    };
+    at(p).is_some_and(resize)
+}
+
+/// The most bytes that take no more memory than `size`, more than a span serves, whatever the colour.
+pub(crate) fn good_size(size: usize) -> usize {
+    if size >= MAPPING_MIN {
+        return os::round_up(size, COLOUR_STEP);
+    }
+    let bytes = run_slices(size, true) * SLICE_SIZE;
+    let good = size.max(bytes - colour_room(size).max(COLOURS * COLOUR_STEP));
+    if good < MAPPING_MIN { good } else { size }
+}
+
 /// In a forked child, before it has a second thread.
 pub(crate) fn settle_in_child() {
     mapping::settle_in_child();
     owned::settle_in_child();
     nursery::settle_in_child();
-}
-
-/// What grows has been filled, whatever others are.
-fn grown(usable: usize) {
-    LAST.store(0, Ordering::Relaxed);
-    has_been_filled(usable);
 }
 
 impl Large {
@@ -439,7 +424,6 @@ impl Large {
 
     /// Gives whole slices behind `size` bytes back.
     fn shrink(&self, size: usize) {
-        debug_assert!(size > MEDIUM_MAX);
         let (start, slices) = self.run();
         let keep = (self.colour() + size).div_ceil(SLICE_SIZE);
         // An eighth may stay: a block that breathes does not pay each time.
@@ -461,12 +445,22 @@ impl Large {
         }
     }
 
+    /// Resizes it in place to hold `size` bytes, if it would have less than `most` or has as much.
+    fn resize(&self, size: usize, most: usize) -> bool {
+        if size <= self.usable() {
+            self.shrink(size);
+            return true;
+        }
+        let spare = if self.has_grown.load(Ordering::Relaxed) { size / 8 } else { 0 };
+        self.extend(size + spare, most) || spare > 0 && self.extend(size, most)
+    }
+
     /// Grows in place to hold `size` bytes.
-    fn extend(&self, size: usize) -> bool {
+    fn extend(&self, size: usize, most: usize) -> bool {
         let (start, slices) = self.run();
         let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
         let more = need.div_ceil(SLICE_SIZE) - slices;
-        if need >= EXTEND_MAX || !owned::grow(self, more * SLICE_SIZE) {
+        if need >= most || !owned::grow(self, more * SLICE_SIZE) {
             return false;
         }
         let fits = arena::take_exactly(end, more).is_some();

@@ -5,6 +5,7 @@
 //! Checked: the process and thread tests of the C layer.
 //! Story: docs/design/fork.md, docs/design/tls.md
 
+mod counting;
 mod purge;
 mod tls;
 
@@ -16,13 +17,15 @@ use crate::os::Lock;
 use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
-use crate::sampling::{self, Draw, Told};
+use crate::sampling::{self, Draw, ThreadCounts, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
 use crate::{abandoned, arena, crowd, guards, large, os};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
+pub use counting::{count, thread_counts};
+pub(crate) use counting::{is_counting, note};
 pub use purge::start_purge_thread;
 pub(crate) use tls::get as heap;
 
@@ -44,6 +47,8 @@ const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) <
 pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
 /// The heap of threads that have given theirs back.
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
+/// The heap of threads that count: theirs stands behind the key.
+static COUNTING: StandIn = StandIn { lead: [2; 64], heap: Heap::EMPTY };
 
 /// The reservation and the key are made once.
 pub(crate) static STARTED: Lock<()> = Lock::new(());
@@ -72,10 +77,15 @@ fn own_heap() -> *mut Heap {
 #[cold]
 #[inline(never)]
 fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
-    match core::ptr::eq(stand_in, &raw const GONE.heap) || is_new() {
-        true => null_mut(),
-        false => arrive(),
+    if core::ptr::eq(stand_in, &raw const COUNTING.heap) {
+        return counting::heap_behind();
     }
+    if is_new() { null_mut() } else { arrive_unless_gone() }
+}
+
+/// Gives the calling thread a heap, unless it has given one back.
+fn arrive_unless_gone() -> *mut Heap {
+    if core::ptr::eq(tls::get(), &raw const GONE.heap) { null_mut() } else { arrive() }
 }
 
 /// Whether the calling thread, which has no heap, goes on without one for this slow tick: in a
@@ -110,6 +120,8 @@ fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
     match heap_instead_of(stand_in) {
         heap if heap.is_null() => take_without_heap(class),
         // SAFETY: the calling thread's own.
+        heap if is_counting() => unsafe { counting::refill(heap, class) },
+        // SAFETY: as above.
         heap => unsafe { refill_own(heap, class) },
     }
 }
@@ -156,10 +168,16 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) 
     unsafe {
         if heap.is_null() {
             heap::send_without_heap(span, block, None);
-        } else {
+        } else if !(is_counting() && counting::free(heap, block, size)) {
             (*heap).send(span, size, block, now);
         }
     }
+}
+
+/// The calling thread's heap, if it has one.
+pub(crate) fn own() -> Option<*mut Heap> {
+    let heap = if is_counting() { counting::heap_behind() } else { tls::get() };
+    Some(heap).filter(|&heap| !heap.is_null() && !is_stand_in(heap))
 }
 
 /// The calling thread's number, which no other thread has had or will have; None if it has no heap.
@@ -245,6 +263,8 @@ fn arrive() -> *mut Heap {
     if heap.is_null() {
         return heap;
     }
+    // SAFETY: the calling thread's own, from now on.
+    unsafe { (*heap).member.counts = ThreadCounts::default() };
     // First the slot: the C library may allocate to store the key.
     tls::set(heap);
     if !os::set_thread_value(key - 1, heap.cast()) {
@@ -262,7 +282,7 @@ extern "C" fn leave(heap: *mut c_void) {
     let heap: *mut Heap = heap.cast();
     let newcomer = heap.addr() <= TICKS_WITHOUT_HEAP;
     // In a forked child glibc may hand a new thread the values of one that was ending.
-    if heap != tls::get() && !newcomer {
+    if heap != tls::get() && !is_counting() && !newcomer {
         return;
     }
     // A newcomer, too, shall have no heap any more: nobody would take it back.
@@ -276,8 +296,7 @@ extern "C" fn leave(heap: *mut c_void) {
 /// Gives back what the calling thread holds free.
 pub(crate) fn trim() {
     os::notice_fork();
-    let heap = tls::get();
-    if !is_stand_in(heap) {
+    if let Some(heap) = own() {
         // SAFETY: the calling thread's own.
         unsafe {
             (*heap).abandon_all();
@@ -288,6 +307,27 @@ pub(crate) fn trim() {
     shared::trim();
     abandoned::make_holes();
     heap::request_trim();
+}
+
+/// Says that the calling thread is going to wait: its cached blocks, its frees under way to others, its spans and the
+/// large block that it keeps go to where others find them, and what is empty of them goes back to the system by time
+/// (docs/guide/memory.md), or by the next `purge`. It does not ask other threads for anything. What the thread does
+/// next just works: its spans are anybody's, it takes the first that it needs, and the caches fill as in a new thread.
+///
+/// ```
+/// drop(vec![1; 1000]);
+/// cairn::thread_idle();
+/// ```
+pub fn thread_idle() {
+    os::notice_fork();
+    if let Some(heap) = own() {
+        // SAFETY: the calling thread's own.
+        unsafe {
+            pool::partitions::put_all(heap);
+            (*heap).abandon_all();
+        }
+    }
+    pool::tick();
 }
 
 /// Gives back to the system all memory that is free, in every tier that this thread can reach
@@ -323,8 +363,7 @@ pub fn guard_every(bytes: usize) -> bool {
 }
 
 fn follow_sampling() {
-    let heap = tls::get();
-    if !is_stand_in(heap) {
+    if let Some(heap) = own() {
         // SAFETY: the calling thread's own.
         unsafe { (*heap).follow_sampling() };
     }
@@ -362,8 +401,7 @@ static SETTLED: AtomicU32 = AtomicU32::new(0);
 /// takes longer for a larger heap unless a lock was held.
 fn settle() {
     STARTED.settle_in_child();
-    let own = tls::get();
-    let own = if is_stand_in(own) { null_mut() } else { own };
+    let own = own().unwrap_or(null_mut());
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();
     pool::partitions::settle_in_child();

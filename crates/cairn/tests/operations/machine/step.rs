@@ -83,7 +83,9 @@ fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         28 => cairn::set_purge_delay_ms(super::DELAYS_MS[bytes.number() % 8]),
         29 => account(table, bytes, company),
         30 if company == Company::Together => give_or_receive(table, bytes),
+        30 => batch(table, bytes),
         31 if company == Company::Together => trade(table, bytes),
+        31 => expand(table, bytes),
         _ => {
             if let Some(index) = pick(table, bytes) {
                 table.blocks[index].verify();
@@ -275,6 +277,60 @@ fn resize_slightly(table: &mut Table, bytes: &mut Bytes) {
     if table.bytes + size <= BYTES_MAX {
         reallocate(table, index, size);
     }
+}
+
+/// Makes a block longer or shorter where it stands.
+fn expand(table: &mut Table, bytes: &mut Bytes) {
+    let Some(index) = pick(table, bytes) else { return };
+    let (usable, how) = (table.blocks[index].usable, bytes.number());
+    let size = match how % 8 {
+        0 => bytes.size(),
+        1 => usable,
+        2 => usable + 1,
+        3 => usable / 2,
+        4 => 2 * usable,
+        _ => usable + usable / 8,
+    };
+    if table.bytes + size > BYTES_MAX || table.blocks[index].layout.is_some() {
+        return;
+    }
+    let before = table.take(index);
+    before.verify();
+    let kept = before.usable.min(size);
+    before.mark_kept(kept);
+    // SAFETY: live, and nobody else's.
+    let done = unsafe { cairn::try_expand(before.p, size) };
+    assert!(done || size > before.usable, "{size} bytes fit into {before:x?}");
+    let held = note(table, before.p, if done { size } else { before.size }, 1, None);
+    assert!(done || held.usable == before.usable, "{before:x?} has not grown");
+    held.verify_kept(&before, if done { kept } else { before.usable });
+    held.fill();
+    table.put(held);
+}
+
+/// Blocks come and go by the calls for many.
+fn batch(table: &mut Table, bytes: &mut Bytes) {
+    let (count, size, random) = (bytes.count(), bytes.size(), bytes.number());
+    let count = count.min(1 + STEP_BYTES / size.max(1));
+    if random % 2 == 0 && table.blocks.len() < BLOCKS_MAX && table.bytes < CROWDED_BYTES {
+        let mut places = vec![null_mut(); count];
+        assert_eq!(cairn::allocate_batch(size, &mut places), count);
+        for p in places {
+            let held = note(table, p, size, MIN_ALIGN, None);
+            held.fill();
+            table.put(held);
+        }
+        return;
+    }
+    let mut places = vec![null_mut(); 1 + random % 3];
+    for turn in 0..count.min(table.blocks.len()) {
+        let held = table.take((random * 31 + turn * 7) % table.blocks.len());
+        held.verify();
+        table.operations += 1;
+        places.push(held.p);
+    }
+    // SAFETY: live, and nobody else's.
+    unsafe { cairn::deallocate_batch(&places) };
 }
 
 /// Asks the metadata about a block, its inside, and what follows it.

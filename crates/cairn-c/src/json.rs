@@ -1,0 +1,77 @@
+//! The statistics as JSON. docs/guide/statistics.md explains the figures.
+
+use cairn::{Amount, Stats};
+use core::ffi::{c_char, c_void};
+use core::fmt::{self, Write};
+
+/// Who gets the text, in pieces.
+type Writer = unsafe extern "C" fn(arg: *mut c_void, text: *const c_char, n: usize);
+
+/// Text on its way there.
+struct Pieces {
+    writer: Writer,
+    arg: *mut c_void,
+    bytes: [u8; 1024],
+    len: usize,
+}
+
+impl Pieces {
+    fn flush(&mut self) {
+        // SAFETY: the program's function, with what it asked to get.
+        unsafe { (self.writer)(self.arg, self.bytes.as_ptr().cast(), self.len) };
+        self.len = 0;
+    }
+}
+
+impl Write for Pieces {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for &byte in text.as_bytes() {
+            if self.len == self.bytes.len() {
+                self.flush();
+            }
+            if let Some(place) = self.bytes.get_mut(self.len) {
+                *place = byte;
+                self.len += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The statistics as a JSON object, given to `writer` piece by piece.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_stats_json(writer: Writer, arg: *mut c_void) {
+    let stats = Stats::take();
+    let mut out = Pieces { writer, arg, bytes: [0; 1024], len: 0 };
+    // Pieces do not fail.
+    let _ = write_stats(&mut out, &stats);
+    out.flush();
+}
+
+fn write_stats(out: &mut Pieces, stats: &Stats) -> fmt::Result {
+    write!(out, "{{\"version\":\"{}\",\"classes\":[", env!("CARGO_PKG_VERSION"))?;
+    for (number, row) in stats.classes.iter().enumerate() {
+        let comma = if number == 0 { "" } else { "," };
+        write!(out, "{comma}{{\"size\":{},\"spans\":{},", row.size, row.spans)?;
+        write!(out, "\"in_use\":{},\"cached\":{},", row.in_use, row.cached)?;
+        write!(out, "\"free\":{},\"untouched\":{}}}", row.free, row.untouched)?;
+    }
+    write!(out, "],")?;
+    let amounts = [
+        ("spans", stats.spans),
+        ("large", stats.large),
+        ("mappings", stats.mappings),
+        ("dirty", stats.dirty),
+        ("metadata", stats.metadata),
+        ("total", stats.total()),
+    ];
+    for (name, Amount { bytes, resident }) in amounts {
+        write!(out, "\"{name}\":{{\"bytes\":{bytes},\"resident\":{resident}}},")?;
+    }
+    let (in_use, made) = stats.heaps;
+    write!(out, "\"large_blocks\":{},", stats.large_blocks)?;
+    write!(out, "\"mapping_blocks\":{},", stats.mapping_blocks)?;
+    write!(out, "\"allocated\":{},\"clean\":{},", stats.allocated(), stats.clean)?;
+    write!(out, "\"given_back\":{},", stats.given_back)?;
+    write!(out, "\"heaps\":{{\"in_use\":{in_use},\"made\":{made}}}}}")
+}

@@ -1,0 +1,69 @@
+//! The programs of examples/c: each is built as its head says, without a warning, and does what it shows.
+
+mod common;
+
+use common::{include_dir, library, run, scratch_dir, skip_for_stand_in};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/c")
+}
+
+fn built(source: &Path) -> PathBuf {
+    let name = source.file_stem().expect("a program").to_str().expect("a plain name");
+    static BUILT: AtomicUsize = AtomicUsize::new(0);
+    let number = BUILT.fetch_add(1, Ordering::Relaxed);
+    let program = scratch_dir().join(format!("example-{name}-{}-{number}", std::process::id()));
+    let shared = &library().shared;
+    let dir = shared.parent().expect("an absolute path").display();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"]);
+    compiler.arg("-I").arg(include_dir()).arg(source).arg(shared).arg("-o").arg(&program);
+    compiler.arg(format!("-Wl,-rpath,{dir},--disable-new-dtags"));
+    let output = compiler.output().expect("a C compiler is needed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+/// What a program writes.
+fn said(name: &str) -> String {
+    let program = built(&folder().join(name));
+    let outcome = run(Command::new(&program));
+    outcome.assert_quiet_success(name);
+    std::fs::remove_file(program).expect("it was just built");
+    outcome.stdout
+}
+
+#[test]
+fn each_example_is_built_and_runs() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let mut sources: Vec<_> = folder().read_dir().expect("examples").flatten().collect();
+    sources.retain(|entry| entry.path().extension().is_some_and(|end| end == "c"));
+    assert!(!sources.is_empty());
+    for entry in sources {
+        let name = entry.file_name().into_string().expect("a plain name");
+        assert!(!said(&name).is_empty(), "{name} says nothing");
+    }
+}
+
+/// Memory falls to near what is live, and there is an end.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "blocks take random places: none is to be moved")]
+fn defragmentation_converges_to_what_is_live() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let text = said("defrag.c");
+    let words = text.split([' ', '\n']).filter_map(|word| word.parse::<usize>().ok());
+    let figures: Vec<usize> = words.collect();
+    let [full, scattered, defragmented, live, blocks, moves, passes] = figures[..] else {
+        panic!("{text}")
+    };
+    assert!(full > 2 * scattered / 2 && scattered > 5 * live / 2, "{text}");
+    assert!(defragmented < live + live / 3, "{text}");
+    assert!(moves < blocks + blocks / 4 && passes < 20, "{text}");
+}

@@ -1,0 +1,86 @@
+//! Owns: allocation and deallocation of many blocks in one call.
+//! Idea: what is the same for all of them is found once; what the short way does not serve goes the way of one.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: tests/batches.rs
+//! Story: docs/design/fast-paths.md
+
+use super::{allocate, deallocate_named, refill};
+use crate::address_map;
+use crate::block::Block;
+use crate::caches::Caches;
+use crate::heap::Heap;
+use crate::policy::HARDENED;
+use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN};
+use crate::span::Span;
+use crate::thread;
+
+/// Allocates a block of `size` bytes into each place of `blocks`; how many it has filled, the first ones: fewer than
+/// there are only without memory. The other places are left as they are.
+///
+/// ```
+/// let mut blocks = [core::ptr::null_mut(); 100];
+/// assert_eq!(cairn::allocate_batch(48, &mut blocks), 100);
+/// // SAFETY: nobody uses the blocks.
+/// unsafe { cairn::deallocate_batch(&blocks) };
+/// ```
+#[must_use]
+pub fn allocate_batch(size: usize, blocks: &mut [*mut u8]) -> usize {
+    let mut places = blocks.iter_mut();
+    let class = (size <= MEDIUM_MAX).then(|| size_class::class_of(size));
+    let mut filled = 0;
+    let mut heap = thread::heap();
+    for place in &mut places {
+        let block = match class {
+            None => allocate(size),
+            // SAFETY: the calling thread's heap, or a stand-in, which is only read.
+            Some(class) => unsafe {
+                let mut block = Caches::pop(&raw mut (*heap).caches, class);
+                if block.is_null() {
+                    block = refill(size, class, MIN_ALIGN);
+                    // It may have come only just now.
+                    heap = thread::heap();
+                }
+                block.cast()
+            },
+        };
+        if block.is_null() {
+            break;
+        }
+        *place = block;
+        filled += 1;
+    }
+    filled
+}
+
+/// Frees all of `blocks`; null is fine. They may be of any sizes, and of any threads.
+///
+/// # Safety
+/// As for `deallocate`, for each of them; no block stands there twice.
+pub unsafe fn deallocate_batch(blocks: &[*mut u8]) {
+    let mut heap = thread::heap();
+    for &p in blocks {
+        // SAFETY: as in `deallocate_named`, which does the rest.
+        unsafe {
+            let caches = &raw mut (*heap).caches;
+            match address_map::owned_block(p, Heap::tag(heap)) {
+                Some(at)
+                    if !HARDENED
+                        && (*caches).is_start(at.class, at.number)
+                        && !Block::is_marked(p.cast()) =>
+                {
+                    if !Caches::push(caches, at.class, p.cast()).is_null() {
+                        let span: *mut Span = at.slot().cast();
+                        if (*span).push_local(p.cast()) {
+                            (*heap).span_event(span);
+                        }
+                    }
+                }
+                _ => {
+                    deallocate_named(p, "free");
+                    heap = thread::heap();
+                }
+            }
+        }
+    }
+}

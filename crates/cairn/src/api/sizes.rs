@@ -1,0 +1,55 @@
+//! Owns: what a program may know of sizes: those of the classes, what a request would get, what it has got.
+//! Idea: a program that can use more than it needs asks for what costs nothing.
+//! Never: knows C types or errno.
+//! Threads: any, at any time in a thread's life; holds nothing.
+//! Checked: tests/sizes.rs
+//! Story: docs/design/size-classes.md
+
+use super::{SIZE_MAX, allocate_aligned, usable_size};
+use crate::large;
+use crate::size_class::{self, MEDIUM_MAX};
+
+/// The block sizes of the classes, smallest first. Larger blocks own whole slices of 16 KiB.
+///
+/// ```
+/// assert!(cairn::class_sizes().any(|size| size == 64));
+/// ```
+pub fn class_sizes() -> impl ExactSizeIterator<Item = usize> + Clone {
+    (0..size_class::CLASS_COUNT).map(size_class::class_size)
+}
+
+/// The most bytes that a request can name and take no more memory than one of `size`: what a program asks for
+/// that can use it. 0 if no request of `size` can succeed. The good size of a good size is the same.
+///
+/// A block of `size` bytes may have less: a large one by up to a page, a guarded one has none to spare.
+/// `allocate_at_least` tells.
+///
+/// ```
+/// assert_eq!(cairn::good_size(100), 112);
+/// assert_eq!(cairn::good_size(cairn::good_size(100_000)), cairn::good_size(100_000));
+/// assert_eq!(cairn::good_size(usize::MAX), 0);
+/// ```
+#[must_use]
+pub fn good_size(size: usize) -> usize {
+    if size <= MEDIUM_MAX {
+        return size_class::class_of(size).block_size();
+    }
+    if size <= SIZE_MAX { large::good_size(size) } else { 0 }
+}
+
+/// As `allocate_aligned`, and how many bytes the block has: all of them may be used. 0 beside null.
+///
+/// ```
+/// let (block, usable) = cairn::allocate_at_least(100, 16);
+/// assert!(usable >= 100);
+/// // SAFETY: it has that many bytes, and nobody uses them after this.
+/// unsafe {
+///     block.write_bytes(1, usable);
+///     cairn::deallocate(block);
+/// }
+/// ```
+pub fn allocate_at_least(size: usize, align: usize) -> (*mut u8, usize) {
+    let block = allocate_aligned(size, align);
+    // SAFETY: null, or a live block.
+    (block, unsafe { usable_size(block) })
+}

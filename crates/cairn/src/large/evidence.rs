@@ -1,0 +1,78 @@
+//! Owns: the guess whether a large block will be filled from end to end.
+//! Idea: one block whose pages were not resident is remembered, and looked at when the next one is allocated.
+//! Never: decides more than whether huge pages pay.
+//! Threads: any; holds nothing.
+//! Checked: tests/huge.rs
+//! Story: docs/design/huge-pages.md
+
+use super::MOVE_MIN;
+use crate::os;
+use crate::size_class::SLICE_SIZE;
+use crate::sync::{AtomicUsize, Ordering};
+
+/// The last block whose use is evidence: none of its pages was resident before the program came to it.
+/// Where it is, if it is there still, and its size.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
+/// The size of the largest block seen filled since one was seen that was not.
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+/// How many blocks may have huge pages put there before one is looked at again that has not.
+static CREDIT: AtomicUsize = AtomicUsize::new(0);
+/// With half of it one block in five has small pages; twice of it is 32 MiB if the program has changed.
+const CREDIT_MAX: usize = 8;
+/// One block in so many is looked at, of those below `MOVE_MIN`.
+const LOOKED_AT: usize = 8;
+/// From here on blocks that will be filled may have huge pages as the program comes to them, and nothing
+/// is put there. Two of them: the first may be resident because of a single byte, and is no evidence.
+pub(super) const AS_USED_MIN: usize = 2 * os::HUGE_PAGE;
+
+/// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
+/// have huge pages. What is used here and there must not become resident as a whole.
+pub(super) fn will_be_filled(size: usize) -> bool {
+    // Relaxed: a guess.
+    let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
+    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
+        let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
+        if filled {
+            has_been_filled(len);
+        } else {
+            FILLED.store(0, Ordering::Relaxed);
+        }
+    }
+    size / 2 <= FILLED.load(Ordering::Relaxed)
+}
+
+/// A block of `size` has been filled.
+fn has_been_filled(size: usize) {
+    FILLED.fetch_max(size, Ordering::Relaxed);
+    CREDIT.store(CREDIT_MAX, Ordering::Relaxed);
+}
+
+/// The pages of the block at `p` tell nothing: it is gone, or elsewhere, or cairn has written them.
+pub(crate) fn forget(p: *mut u8) {
+    if LAST.load(Ordering::Relaxed) == p.addr() {
+        LAST.store(0, Ordering::Relaxed);
+    }
+}
+
+/// What grows has been filled, whatever others are.
+pub(super) fn grown(usable: usize) {
+    LAST.store(0, Ordering::Relaxed);
+    has_been_filled(usable);
+}
+
+/// The block at `p` is the one whose use is evidence from now on.
+pub(super) fn remember(p: *mut u8, size: usize) {
+    LAST.store(p.addr(), Ordering::Relaxed);
+    LAST_SIZE.store(size, Ordering::Relaxed);
+}
+
+/// Whether a block may have huge pages put there.
+pub(super) fn has_credit() -> bool {
+    CREDIT.load(Ordering::Relaxed) > 0
+}
+
+/// One has. Two threads may take the same.
+pub(super) fn use_credit() {
+    CREDIT.store(CREDIT.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+}
