@@ -63,6 +63,12 @@ impl Budget {
         true
     }
 
+    /// Whether so many more would be within the hard limit.
+    pub(crate) fn may_take(&self, bytes: usize) -> bool {
+        let (held, hard) = (self.held.load(Ordering::Relaxed), self.hard.load(Ordering::Relaxed));
+        hard == 0 || held.checked_add(bytes).is_some_and(|held| held <= hard)
+    }
+
     /// Gives so many back.
     pub(crate) fn give(&self, bytes: usize) {
         let held = self.held.fetch_sub(bytes, Ordering::Relaxed) - bytes;

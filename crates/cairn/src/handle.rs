@@ -97,6 +97,17 @@ impl<H> Member<H> {
         self.budget().is_none_or(|budget| budget.take(bytes))
     }
 
+    /// Whether it may take so many more.
+    pub(crate) fn may_take(&self, bytes: usize) -> bool {
+        self.budget().is_none_or(|budget| budget.may_take(bytes))
+    }
+
+    /// The number of the region that it allocates from, if from one.
+    pub(crate) fn region(&self) -> Option<usize> {
+        // SAFETY: as above.
+        unsafe { self.of.as_ref() }.and_then(|handle| handle.owned.region.checked_sub(1))
+    }
+
     /// Gives so many back.
     pub(crate) fn give(&self, bytes: usize) {
         if let Some(budget) = self.budget() {
@@ -230,6 +241,7 @@ impl<H> Handle<H> {
         stand_in: *mut H,
         kind: u8,
         serial: usize,
+        region: Option<usize>,
     ) -> *mut Handle<H> {
         // SAFETY: as above; free handles are the owner's of their list.
         unsafe {
@@ -247,6 +259,10 @@ impl<H> Handle<H> {
                 handle.write(Handle { heap: stand_in, serial, ..core::mem::zeroed() });
                 (*handle).user.store(NOBODY, Ordering::Relaxed);
                 (*handle).kind.store(kind, Ordering::Relaxed);
+                if let Some(region) = region {
+                    (*handle).owned.region = region + 1;
+                    (*handle).use_no_nursery();
+                }
             }
             handle
         }
@@ -398,7 +414,6 @@ impl<H> Handle<H> {
     }
 
     /// From now on classes serve all.
-    #[cfg(test)]
     pub(crate) fn use_no_nursery(&mut self) {
         (self.room, self.count) = (0, NURSERIES);
     }

@@ -5,15 +5,31 @@
 //! Checked: the reconciliation test; fork tests.
 //! Story: docs/design/accounting.md
 
-use crate::address_map::{OWNER_NONE, described, descriptor_at, slot};
-use crate::size_class::SizeClass;
+use crate::address_map::{OWNER_NONE, described, descriptor_at, slice_of, slot};
+use crate::region;
+use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::Ordering;
 
-/// The first slices of the spans and large blocks there are, from slice `next` on: (index, owner, class); the
+/// The first slices of the spans and large blocks of the reservation, from slice `next` on: (index, owner, class); the
 /// class of a large block is 0, whose spans have one slice.
-pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
+pub(crate) fn heads_from(next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
+    heads_between(next, described)
+}
+
+/// The same of all regions of the program's.
+pub(crate) fn heads_in_regions() -> impl Iterator<Item = (usize, u32, SizeClass)> {
+    region::places().flat_map(|(start, bytes)| {
+        let first = slice_of(start);
+        heads_between(first, move || first + bytes / SLICE_SIZE)
+    })
+}
+
+fn heads_between(
+    mut next: usize,
+    end: impl Fn() -> usize,
+) -> impl Iterator<Item = (usize, u32, SizeClass)> {
     core::iter::from_fn(move || {
-        while next < described() {
+        while next < end() {
             let (index, d) = (next, descriptor_at(next));
             let owner = d.owner.load(Ordering::Relaxed);
             let class = d.class();

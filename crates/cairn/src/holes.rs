@@ -6,6 +6,7 @@
 //! Checked: tests/holes.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
+use crate::address_map;
 use crate::block::{Block, END};
 use crate::os;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE};
@@ -24,6 +25,7 @@ impl Span {
         let (used, piece, size) = (self.used() as u16, self.piece(), self.layout().size as usize);
         // Where purged memory is gone, a free block would lose its part of a hole.
         if !os::purged_is_committed()
+            || address_map::is_supplied(self.index())
             || self.used_at_sweep == used
             || self.free() as usize * size < piece
         {

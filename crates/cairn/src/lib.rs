@@ -94,6 +94,7 @@ mod arena;
 mod budget;
 mod caches;
 mod closed;
+mod common_upkeep;
 mod crowd;
 mod density;
 mod fences;
@@ -109,6 +110,7 @@ mod os;
 mod outside;
 mod pool;
 mod quarantine;
+mod region;
 mod reservation;
 mod sampling;
 mod search;
@@ -132,14 +134,15 @@ pub use api::{
 pub use budget::HeapStats;
 pub use density::should_move;
 pub use heaps::{
-    Area, DetachedHeap, Heap, HeapId, Owned, Shared, SharedHeap, heap_of, owner_thread,
-    thread_number, visit,
+    Area, DetachedHeap, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap, heap_of,
+    owner_thread, thread_number, visit,
 };
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use os::{HUGE_PAGES, start_small_thread};
 pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
+pub use region::{RegionCalls, RegionError};
 pub use sampling::{ThreadCounts, Told};
 pub use stats::{Amount, ClassRow, Stats};
 pub use thread::{

@@ -275,11 +275,15 @@ impl Span {
         begun(piece * self.piece())..begun((piece + 1) * self.piece())
     }
 
-    /// Keeps blocks collected from the remote word as if they had been freed here; only while
-    /// nothing else is in `local_free`.
+    /// Keeps blocks collected from the remote word as if they had been freed here. They are touched only if
+    /// something else is in `local_free`.
     pub(crate) fn absorb(&mut self, chain: Chain) {
-        debug_assert!(self.local_free == END);
-        self.local_free = if chain.count == 0 { END } else { chain.head };
+        let list = if chain.count == 0 { END } else { chain.head };
+        if self.has_local_free() {
+            // SAFETY: this span's, and free.
+            return unsafe { self.push_list(list) };
+        }
+        self.local_free = list;
         let used = self.used();
         if cfg!(debug_assertions) && chain.count > used {
             os::broken(FREED_TWICE);

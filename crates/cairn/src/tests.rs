@@ -58,6 +58,8 @@ mod purges;
 #[cfg(test)]
 mod quarantine;
 #[cfg(test)]
+mod region;
+#[cfg(test)]
 mod remote;
 #[cfg(test)]
 mod reservation;

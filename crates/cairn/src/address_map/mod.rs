@@ -8,6 +8,7 @@
 //! Story: docs/design/layout.md
 
 use crate::policy::{HARDENED, in_hardened};
+use crate::region;
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SLICE_SHIFT, SizeClass};
 use crate::sync::{Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds};
@@ -296,17 +297,23 @@ pub(crate) fn span_index(p: *const u8, class: SizeClass) -> usize {
     slice_of(p) & !(class.span_slices() - 1)
 }
 
-/// Whether `p` points into the reservation.
+/// Whether `p` points into the reservation, or into a region of the program's.
 #[inline(always)]
 pub(crate) fn contains(p: *const u8) -> bool {
-    let offset = p.addr().wrapping_sub(MAP.base.load(Ordering::Relaxed).addr());
-    offset >> SLICE_SHIFT < MAP.slices.load(Ordering::Relaxed)
+    !is_supplied(slice_of(p)) || region::holds(p)
 }
 
-/// The index of the slice under `p`, which points into the reservation.
+/// The index of the slice under `p`.
 #[inline(always)]
 pub(crate) fn slice_of(p: *const u8) -> usize {
-    (p.addr() - MAP.base.load(Ordering::Relaxed).addr()) >> SLICE_SHIFT
+    p.addr().wrapping_sub(MAP.base.load(Ordering::Relaxed).addr()) >> SLICE_SHIFT
+}
+
+/// Whether a slice is not of the reservation, but of a region of the program's. Its metadata stands where that of
+/// the slice stands that has the same number modulo the reservation's slices: that one is in no use.
+#[inline(always)]
+pub(crate) fn is_supplied(index: usize) -> bool {
+    index >= slice_limit()
 }
 
 /// The first byte of a slice.
@@ -318,14 +325,14 @@ pub(crate) fn slice_address(index: usize) -> *mut u8 {
 /// The descriptor of a slice.
 #[inline(always)]
 pub(crate) fn descriptor_at(index: usize) -> &'static Descriptor {
-    debug_assert!(index < MAP.slices.load(Ordering::Relaxed));
     descriptor(slice_address(index))
 }
 
 /// The metadata of the section that a committed slice belongs to.
 #[inline(always)]
 fn section_of(index: usize) -> *mut Section {
-    debug_assert!(index < committed());
+    debug_assert!(index < committed() || is_supplied(index));
+    let index = index & (slice_limit() - 1);
     MAP.sections.load(Ordering::Relaxed).wrapping_add(index / SECTION_SLICES)
 }
 
@@ -394,7 +401,7 @@ pub(crate) unsafe fn describe(
     class: SizeClass,
 ) {
     let &ClassLayout { slack, inverse, .. } = class.layout();
-    if first + count > MAP.described.load(Ordering::Relaxed) {
+    if first + count > MAP.described.load(Ordering::Relaxed) && !is_supplied(first) {
         MAP.described.fetch_max(first + count, Ordering::Release);
     }
     for i in first..first + count {
@@ -429,7 +436,8 @@ pub(crate) fn committed() -> usize {
     MAP.committed.load(Ordering::Acquire)
 }
 
-/// All slices that there can ever be.
+/// All slices that there can ever be in the reservation.
+#[inline(always)]
 pub(crate) fn slice_limit() -> usize {
     MAP.slices.load(Ordering::Relaxed)
 }

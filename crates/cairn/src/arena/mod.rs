@@ -6,6 +6,7 @@
 //! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
 //! Story: docs/design/purging.md
 
+mod aside;
 mod bits;
 mod huge;
 mod kept;
@@ -13,15 +14,16 @@ mod purge;
 mod runs;
 mod tree;
 
+pub(crate) use aside::{aside, put_back, set_aside, take_in_region};
 pub(crate) use kept::{keep, kept_slices, settle_kept_in_child, take_kept};
 pub(crate) use purge::{in_debt, purge_all, tick};
 pub use purge::{purge_delay_ms, set_purge_delay_ms};
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Lock};
-use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{in_shuttle, point};
+use crate::{region, reservation};
 use bits::{bit, longest_run, mask, pieces};
 use huge::{HUGE_SLICES, back_by_huge_page};
 use runs::aligned_runs;
@@ -154,8 +156,13 @@ pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     }
 }
 
-/// Takes the `slices` that begin at `index` if all are free; the answer says if they are zero.
+/// Takes the `slices` that begin at `index` if all are free, of the reservation or of a region; the answer says if
+/// they are zero.
 pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
+    if address_map::is_supplied(index) {
+        let done = region::take_exactly(address_map::slice_address(index), slices);
+        return done.then(|| Run::supplied(index, slices));
+    }
     let mut arena = ARENA.lock();
     let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
     let free = index + slices <= address_map::committed() && pieces(index, slices).all(is_free);
@@ -165,6 +172,9 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
 /// Gives a run back. `dirty`: it may be resident, and hold other than zeros. Purges at once if very
 /// much is.
 pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
+    if address_map::is_supplied(index) {
+        return region::release(address_map::slice_address(index), slices);
+    }
     let mut arena = ARENA.lock();
     arena.put(index, slices, if dirty { Memory::Written } else { Memory::Clean });
     purge::after_release(arena, slices);
@@ -172,6 +182,9 @@ pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
 
 /// Marks the first slice of a large block, or takes the mark away.
 pub(crate) fn mark_head(index: usize, head: bool) {
+    if address_map::is_supplied(index) {
+        return region::mark_head(address_map::slice_address(index), head);
+    }
     let mut arena = ARENA.lock();
     let chunk = index / CHUNK_SLICES;
     let b = arena.bits_mut(chunk);
@@ -180,8 +193,13 @@ pub(crate) fn mark_head(index: usize, head: bool) {
     arena.tree.set(HEADS, chunk, any);
 }
 
-/// The first slice of the nearest large block that begins at or below `index`, a slice of the reservation.
+/// The first slice of the nearest large block that begins at or below `index`, a slice of the reservation or of the same
+/// region.
 pub(crate) fn head_below(index: usize) -> Option<usize> {
+    if address_map::is_supplied(index) {
+        return region::head_below(address_map::slice_address(index))
+            .map(|at| address_map::slice_of(at));
+    }
     let arena = ARENA.lock();
     let chunk = index / CHUNK_SLICES;
     let here = arena.bits(chunk).heads & (!0 >> (63 - index % CHUNK_SLICES));
@@ -307,7 +325,10 @@ impl Arena {
         // A free tail counts.
         let is_free = |&index: &usize| self.bits(index / CHUNK_SLICES).free & bit(index) != 0;
         let tail = (0..from).rev().take(slices).take_while(is_free).count();
-        let start = (from - tail).next_multiple_of(align);
+        let mut start = (from - tail).next_multiple_of(align);
+        while let Some(end) = aside::end_of_aside(start, slices) {
+            start = end.next_multiple_of(align);
+        }
         let page = (os::page_size() / SLICE_SIZE).max(1);
         let need = (start + slices).saturating_sub(from).next_multiple_of(page);
         let step = from.clamp(STEP_MIN, STEP_MAX).max(need);
@@ -315,7 +336,7 @@ impl Arena {
         let mut counts = [step, need].into_iter();
         let count = counts.find(|&count| count >= need.max(1) && reservation::commit(count))?;
         self.reach();
-        self.put(from, count, Memory::Clean);
+        self.put_new(from, count);
         Some(())
     }
 

@@ -8,7 +8,9 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
+mod left;
 mod parts;
+pub(crate) mod regions;
 
 pub(crate) use parts::of_thread;
 
@@ -21,11 +23,11 @@ use crate::heap::Heap;
 use crate::policy::HARDENED;
 use crate::pool::{self, salvage};
 use crate::remote::Generation;
-use crate::size_class::{self, SizeClass};
+use crate::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::span_list::SpanList;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{arena, large, live, os, quarantine, thread};
+use crate::{arena, large, live, os, quarantine, region, thread};
 use core::ptr::null_mut;
 
 // A heap of the program's is owned: one thread at a time has it, its `user`; or shared: each thread that uses it
@@ -61,8 +63,8 @@ fn mine() -> *mut Member<Heap> {
     unsafe { if (*heap).in_use { &raw mut (*heap).member } else { null_mut() } }
 }
 
-/// Makes a heap, which no thread has attached; null if there is no memory for it.
-pub(crate) fn create(is_shared: bool) -> *mut Name {
+/// Makes a heap, which no thread has attached, in a region if one is given; null if there is no memory for it.
+pub(crate) fn create(is_shared: bool, region: Option<usize>) -> *mut Name {
     if !thread::start() {
         return null_mut();
     }
@@ -71,7 +73,11 @@ pub(crate) fn create(is_shared: bool) -> *mut Name {
         false => (OWNED, 0),
     };
     // SAFETY: the calling thread's.
-    unsafe { Handle::create(mine(), &pool::HANDLES, stand_in(), kind, serial) }
+    let name = unsafe { Handle::create(mine(), &pool::HANDLES, stand_in(), kind, serial, region) };
+    if !name.is_null() {
+        region.into_iter().for_each(|region| region::count_heap(region, true));
+    }
+    name
 }
 
 /// Whether it is a shared heap; ends the process if it is no heap of the program's, as far as can be told.
@@ -219,6 +225,15 @@ pub(crate) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
             give_back(heap);
             block = (*heap).refill(class);
         }
+        if let Some(region) = (*heap).member.region() {
+            let slices = class.span_slices();
+            while block.is_null()
+                && (*heap).member.may_take(slices * SLICE_SIZE)
+                && regions::make_room(region, slices)
+            {
+                block = (*heap).refill(class);
+            }
+        }
         tell((*heap).member.of);
         block
     }
@@ -247,6 +262,15 @@ pub(crate) unsafe fn allocate_large(
         if got.block.is_null() {
             trim(name, heap);
             got = large::allocate_owned(owned, size, align);
+        }
+        if let Some(region) = owned.region.checked_sub(1) {
+            let slices = size.max(align).div_ceil(SLICE_SIZE);
+            while got.block.is_null()
+                && owned.budget.may_take(size)
+                && regions::make_room(region, slices)
+            {
+                got = large::allocate_owned(owned, size, align);
+            }
         }
         tell(name);
         got
@@ -335,7 +359,9 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
             true => large::destroy(&(*name).owned),
             false => large::set_free(&(*name).owned),
         }
+        let region = (*name).owned.region.checked_sub(1);
         Handle::end(name, mine(), &pool::HANDLES, stand_in());
+        region.into_iter().for_each(|region| region::count_heap(region, false));
     }
 }
 
@@ -347,9 +373,15 @@ unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         match with_blocks {
             true => destroy_spans(heap),
+            // What is in a region stays there.
+            false if (*heap).member.region().is_some() => give_back(heap),
             false => (*heap).abandon_all(),
         }
-        pool::put_closed(heap);
+        if with_blocks || left::slices(&*heap) == 0 {
+            pool::put_closed(heap);
+        } else {
+            left::keep(heap);
+        }
     }
 }
 

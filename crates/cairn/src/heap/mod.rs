@@ -12,7 +12,7 @@ mod spans;
 mod upkeep;
 
 pub(crate) use sending::send_without_heap;
-pub(crate) use upkeep::{request_trim, set_besides};
+pub(crate) use upkeep::request_trim;
 
 use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
@@ -71,7 +71,7 @@ pub(crate) struct Heap {
     pub(crate) active: [*mut Span; CLASS_COUNT],
     pub(crate) partial: [SpanList; CLASS_COUNT],
     pub(crate) full: SpanList,
-    full_slices: usize,
+    pub(crate) full_slices: usize,
     /// Slices of full spans that it keeps at most: as many as it has had frees into.
     full_limit: usize,
     /// How often each class has been carved, or blocks of it been asked of the shared heap. Passes

@@ -262,7 +262,10 @@ impl Heap {
         }
         let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
         let kept = if HARDENED { kept() } else { None };
-        let run = kept.or_else(|| arena::take_span(slices, crowd::in_use()));
+        let run = match self.member.region() {
+            Some(region) => arena::take_in_region(region, slices),
+            None => kept.or_else(|| arena::take_span(slices, crowd::in_use())),
+        };
         if run.is_none() {
             self.member.give(slices * SLICE_SIZE);
         }

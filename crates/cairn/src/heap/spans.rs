@@ -47,7 +47,7 @@ impl Heap {
     }
 
     /// Finds a place for a span of this heap's that is neither active nor in a list.
-    pub(super) fn park(&mut self, span: *mut Span) {
+    pub(crate) fn park(&mut self, span: *mut Span) {
         // SAFETY: this heap owns the span.
         unsafe {
             let class = (*span).class();

@@ -11,9 +11,8 @@ use crate::block::{Block, Chain, END};
 use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::span_list::SpanList;
-use crate::sync::{AtomicPtr, Ordering, in_shuttle};
-use crate::{arena, crowd, guards, large, os, quarantine};
-use core::ptr::null_mut;
+use crate::sync::{Ordering, in_shuttle};
+use crate::{arena, common_upkeep, crowd, large, os, quarantine};
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying. A power of two.
@@ -39,25 +38,6 @@ const SWEEP_NS: u64 = 200_000;
 /// Asks all heaps to give back what they can at their next slow tick.
 pub(crate) fn request_trim() {
     os::notify_all();
-}
-
-/// What upkeep does besides, a function without arguments, or null. Relaxed: who sees it late does it late.
-static BESIDES: AtomicPtr<()> = AtomicPtr::new(null_mut());
-
-/// Says what upkeep of all heaps does besides from now on.
-pub(crate) fn set_besides(step: Option<fn()>) {
-    BESIDES.store(step.map_or(null_mut(), |step| step as *mut ()), Ordering::Relaxed);
-}
-
-/// The arena's part of upkeep, and what comes besides.
-fn tick() {
-    let besides = BESIDES.load(Ordering::Relaxed);
-    if !besides.is_null() {
-        // SAFETY: stored by `set_besides` out of such a function.
-        unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
-    }
-    arena::tick(os::now_ms());
-    guards::follow();
 }
 
 impl Heap {
@@ -105,7 +85,7 @@ impl Heap {
         }
         // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
         if !self.is_shared {
-            tick();
+            common_upkeep::tick();
         }
     }
 
@@ -278,7 +258,8 @@ impl Heap {
             unsafe {
                 let span = at;
                 at = SpanList::after(span);
-                if !(*span).has_local_free() {
+                // To touch what is free already costs: only who wants all does.
+                if most == usize::MAX || !(*span).has_local_free() {
                     (*span).absorb((*span).collect());
                 }
                 if (*span).used() == 0 || leave {

@@ -6,9 +6,11 @@
 //! Checked: tests/closed.rs, tests/shared.rs, tests/limits.rs, tests/visit.rs
 //! Story: docs/design/closed-heaps.md
 
+mod regions;
 mod types;
 mod visit;
 
+pub use regions::{RegionId, RegionStats};
 pub use types::{DetachedHeap, Heap, Owned, Shared, SharedHeap};
 pub use visit::{Area, visit};
 
@@ -22,7 +24,7 @@ use crate::handle::{Handle, SHARED};
 use crate::heap::{self, Heap as Inner};
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{api, arena, crowd, large, thread};
+use crate::{api, arena, crowd, large, region, thread};
 use core::ptr::{NonNull, null_mut};
 
 /// Names a heap of the program's, of either kind: what C programs have, and what `heap_of` and visitors are given.
@@ -43,7 +45,7 @@ impl HeapId {
     /// Makes an owned heap, attached to the calling thread; None if there is no memory for it.
     #[must_use]
     pub fn new_owned() -> Option<HeapId> {
-        let heap = NonNull::new(closed::create(false))?;
+        let heap = NonNull::new(closed::create(false, None))?;
         // SAFETY: made just now.
         unsafe { closed::attach(heap.as_ptr()) };
         Some(HeapId(heap))
@@ -52,7 +54,7 @@ impl HeapId {
     /// Makes a shared heap; None if there is no memory for it.
     #[must_use]
     pub fn new_shared() -> Option<HeapId> {
-        NonNull::new(closed::create(true)).map(HeapId)
+        NonNull::new(closed::create(true, None)).map(HeapId)
     }
 
     /// The heap of that address.
@@ -144,7 +146,10 @@ impl HeapId {
     unsafe fn allocate_elsewhere<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
         let block = match size_class::class_of_aligned(size, align) {
             // SAFETY: as for `allocate_or`.
-            Some(class) => unsafe { self.allocate_class(class).0.cast() },
+            Some(class) => unsafe {
+                let block = self.allocate_class(class).0.cast();
+                self.or_in_slices(block, size, align)
+            },
             // SAFETY: as above.
             None => unsafe { self.allocate_large(size, align).block },
         };
@@ -159,10 +164,24 @@ impl HeapId {
         let block = unsafe {
             match (*name).kind.load(Ordering::Relaxed) != SHARED && closed::make_room(name, size) {
                 true => Handle::allocate(name, size).unwrap_or(null_mut()),
-                false => self.allocate_class(class).0.cast(),
+                false => {
+                    let block = self.allocate_class(class).0.cast();
+                    self.or_in_slices(block, size, MIN_ALIGN)
+                }
             }
         };
         if block.is_null() { F::answer(size, MIN_ALIGN) } else { block }
+    }
+
+    /// The block, unless it is null: then, in a region that has no room for a span, one in slices of its own.
+    unsafe fn or_in_slices(self, block: *mut u8, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: as for `allocate_or`.
+        unsafe {
+            match block.is_null() && self.0.as_ref().owned.region > 0 {
+                true => self.allocate_large(size, align).block,
+                false => block,
+            }
+        }
     }
 
     /// A block of a class, and whether it is zero.
@@ -217,7 +236,7 @@ impl HeapId {
                 }
                 Some(class) => {
                     let (block, is_zero) = self.allocate_class(class);
-                    (block.cast(), is_zero)
+                    (self.or_in_slices(block.cast(), size, align), is_zero && !block.is_null())
                 }
                 None => {
                     let got = self.allocate_large(size, align);
@@ -388,7 +407,9 @@ impl HeapId {
                 false => closed::trim(name, (*name).heap),
             }
         }
-        arena::purge_all()
+        // SAFETY: as above.
+        let supplied = unsafe { (*name).owned.region.checked_sub(1) };
+        arena::purge_all() + supplied.map_or(0, region::purge)
     }
 
     /// From now on classes serve all.

@@ -73,13 +73,13 @@ impl Heap {
     /// Makes a heap; None if there is no memory for it.
     #[must_use]
     pub fn new() -> Option<Heap> {
-        HeapId::new_owned().map(|id| Heap { id, _kind: PhantomData })
+        HeapId::new_owned().map(Heap::of)
     }
 
     /// Makes a heap for all threads; None if there is no memory for it.
     #[must_use]
     pub fn shared() -> Option<SharedHeap> {
-        HeapId::new_shared().map(|id| Heap { id, _kind: PhantomData })
+        HeapId::new_shared().map(SharedHeap::of)
     }
 
     /// Takes the heap from its thread.
@@ -101,7 +101,7 @@ impl DetachedHeap {
         forget(self);
         // SAFETY: nobody uses it.
         unsafe { id.attach() };
-        Heap { id, _kind: PhantomData }
+        Heap::of(id)
     }
 }
 
@@ -114,6 +114,11 @@ impl Drop for DetachedHeap {
 }
 
 impl<Kind> Heap<Kind> {
+    /// The heap of that name, which is of this kind, and nobody else's.
+    pub(super) fn of(id: HeapId) -> Heap<Kind> {
+        Heap { id, _kind: PhantomData }
+    }
+
     /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory, or if the
     /// heap must not have more. The block is freed by `deallocate`, or goes with the heap.
     #[inline]

@@ -9,12 +9,12 @@
 use super::{HeapId, heap_of, owner_thread};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
-use crate::heads::heads_from;
+use crate::heads::{heads_from, heads_in_regions};
 use crate::large::NURSERY_BYTES;
 use crate::policy::HARDENED;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
-use crate::{large, live, os, search};
+use crate::{large, live, os, region, search};
 
 /// A span, or a large block: where blocks of one size are.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub struct Area {
     pub thread: usize,
 }
 
-/// A bit for each place of the reservation at which a block may start.
+/// A bit for each place of the reservation and of regions at which a block may start.
 struct Marks {
     words: *mut u64,
     bytes: usize,
@@ -43,16 +43,27 @@ struct Marks {
 
 impl Marks {
     fn new() -> Option<Marks> {
-        let bytes = os::round_up(
-            (address_map::committed() * SLICE_SIZE / MIN_ALIGN / 8).max(1),
-            os::page_size(),
-        );
+        let supplied: usize = region::places().map(|(_, bytes)| bytes).sum();
+        let all = address_map::committed() * SLICE_SIZE + supplied;
+        let bytes = os::round_up((all / MIN_ALIGN / 8).max(1), os::page_size());
         let words: *mut u64 = os::map(bytes).cast();
         (!words.is_null()).then_some(Marks { words, bytes })
     }
 
     fn place(&self, block: *const u8) -> (*mut u64, u64) {
-        let number = (block.addr() - address_map::slice_address(0).addr()) / MIN_ALIGN;
+        let base = address_map::slice_address(0).addr();
+        let mut offset = block.addr().wrapping_sub(base);
+        if address_map::is_supplied(address_map::slice_of(block)) {
+            // Regions have what follows.
+            let mut before = address_map::committed() * SLICE_SIZE;
+            for (start, bytes) in region::places() {
+                if block.addr().wrapping_sub(start.addr()) < bytes {
+                    offset = before + (block.addr() - start.addr());
+                }
+                before += bytes;
+            }
+        }
+        let number = offset / MIN_ALIGN;
         debug_assert!(number / 8 < self.bytes);
         (self.words.wrapping_add(number / 64), 1 << (number % 64))
     }
@@ -100,7 +111,7 @@ pub unsafe fn visit(
         mark_caches(&mut marks);
     }
     let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
-    for (index, owner, class) in heads_from(0) {
+    for (index, owner, class) in heads_from(0).chain(heads_in_regions()) {
         let at = address_map::slice_address(index);
         let goes_on = if owner == OWNER_LARGE && large::nursery_around(at).is_some() {
             visit_nurseries(at, &is_meant, blocks, &mut each)

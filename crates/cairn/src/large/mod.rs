@@ -31,9 +31,9 @@ use evidence::{AS_USED_MIN, grown, has_credit, remember, use_credit, will_be_fil
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};
-use crate::os;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
+use crate::{os, region};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the
@@ -174,6 +174,20 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
     let room = slices * SLICE_SIZE - size;
     let colour = if colourable { next_colour(room) } else { in_slice };
     let start = address_map::slice_address(index).wrapping_add(colour);
+    begin(index, slices, start, huge);
+    Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
+}
+
+/// Allocates a block in a region of the program's, at a multiple of `align`.
+fn allocate_in_region(region: usize, size: usize, align: usize) -> Allocated {
+    let (slices, align) = (size.max(1).div_ceil(SLICE_SIZE), align.div_ceil(SLICE_SIZE).max(1));
+    let Some(start) = region::take(region, slices, align) else { return Allocated::NONE };
+    begin(address_map::slice_of(start), slices, start, false);
+    Allocated { block: start, ..Allocated::NONE }
+}
+
+/// Makes a run that the caller has taken a block, which begins at `start` in its first slice.
+fn begin(index: usize, slices: usize, start: *mut u8, huge: bool) {
     let slot = address_map::slot(index);
     // SAFETY: a slot is never unmapped; it is ours with the run.
     let large = unsafe { &*slot.cast::<Large>() };
@@ -186,7 +200,6 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
     arena::mark_head(index, true);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
     unsafe { address_map::describe(index, 1, slot, OWNER_LARGE, SizeClass::FIRST) };
-    Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
 }
 
 /// The rooms of huge pages that a run lies in, at both ends with what stands beside it: (address, bytes).
@@ -195,6 +208,11 @@ fn huge_rooms(index: usize, slices: usize) -> (*mut u8, usize) {
     let from = index - index % ROOM;
     let end = (index + slices).next_multiple_of(ROOM).min(address_map::committed());
     (address_map::slice_address(from), (end - from) * SLICE_SIZE)
+}
+
+/// Whether `p` points into a region of the program's, if into any memory of the allocator's.
+fn is_supplied(p: *const u8) -> bool {
+    address_map::is_supplied(address_map::slice_of(p))
 }
 
 /// The block that starts at `p`, which its descriptor says is one; None if it starts elsewhere.
@@ -241,10 +259,11 @@ fn end(p: *mut u8, most: usize, freers: Freers) -> Option<&'static Large> {
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
 /// alone fills, for the one there; false if none starts there, if it has more than `most` slices,
-/// belongs to a closed heap, or starts where another block would not.
+/// belongs to a closed heap, is in a region, or starts where another block would not.
 /// To the arena it is in use still, to everybody else nothing.
 pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
-    if at(p).is_none_or(|large| large.link.is_owned()) || !p.addr().is_multiple_of(COLOUR_STEP) {
+    let is_bound = |large: &Large| large.link.is_owned() || is_supplied(p);
+    if at(p).is_none_or(is_bound) || !p.addr().is_multiple_of(COLOUR_STEP) {
         return false;
     }
     let Some(large) = end(p, most, freers) else { return false };
@@ -327,7 +346,10 @@ pub(crate) fn slices_at(index: usize) -> usize {
 fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
     let (start, slices) = large.run();
     let index = address_map::contains(start).then(|| address_map::slice_of(start))?;
-    let slices = slices.min(address_map::committed().checked_sub(index)?);
+    let slices = match is_supplied(start) {
+        true => slices,
+        false => slices.min(address_map::committed().checked_sub(index)?),
+    };
     Some((address_map::slice_address(index), slices * SLICE_SIZE))
 }
 
@@ -343,7 +365,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         return Some(p);
     }
     let usable = large.usable();
-    if size >= MOVE_MIN {
+    if size >= MOVE_MIN && !is_supplied(p) {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, [os::HUGE_PAGE, 0], true).block;
         if !new.is_null() && !owned::inherit(large, new) {
@@ -460,6 +482,7 @@ impl Large {
         let (start, slices) = self.run();
         let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
         let more = need.div_ceil(SLICE_SIZE) - slices;
+        let most = if is_supplied(start) { usize::MAX } else { most };
         if need >= most || !owned::grow(self, more * SLICE_SIZE) {
             return false;
         }

@@ -5,10 +5,10 @@
 //! Checked: tests/closed.rs.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Allocated, Large, allocate, free, mapping};
+use super::{Allocated, Large, allocate, allocate_in_region, free, mapping};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::budget::Budget;
-use crate::heads::heads_from;
+use crate::heads::{heads_from, heads_in_regions};
 use crate::os::Lock;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::{from_ref, null_mut};
@@ -21,6 +21,8 @@ use core::ptr::{from_ref, null_mut};
 pub(crate) struct Owned {
     first: AtomicPtr<Large>,
     mappings: AtomicUsize,
+    /// The number of the program's region that the heap allocates from, plus 1, or 0. Constant.
+    pub(crate) region: usize,
     /// What the heap holds, these blocks included.
     pub(crate) budget: Budget,
 }
@@ -56,11 +58,13 @@ impl Link {
 /// it does. None if the heap must not have it, or if there is no memory.
 pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Allocated {
     // Asked first: what the heap must not have shall not be made.
-    if !owned.budget.take(size) {
+    if !owned.budget.may_take(size) {
         return Allocated::NONE;
     }
-    owned.budget.give(size);
-    let got = allocate(size, align);
+    let got = match owned.region.checked_sub(1) {
+        None => allocate(size, align),
+        Some(region) => allocate_in_region(region, size, align),
+    };
     if !got.block.is_null() && !own(owned, got.block) {
         free(got.block);
         mapping::free(got.block);
@@ -210,7 +214,8 @@ pub(super) fn settle_in_child() {
         return;
     }
     let runs = || {
-        let heads = heads_from(0).filter(|&(_, owner, _)| owner == OWNER_LARGE);
+        let heads =
+            heads_from(0).chain(heads_in_regions()).filter(|&(_, owner, _)| owner == OWNER_LARGE);
         // SAFETY: a large block's slot.
         let large = heads.map(|(index, ..)| unsafe { &*address_map::slot(index).cast::<Large>() });
         large.filter_map(|large| {

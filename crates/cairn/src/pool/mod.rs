@@ -11,13 +11,14 @@ pub(crate) mod salvage;
 pub(crate) mod shared;
 
 use crate::address_map;
+use crate::common_upkeep::set_besides;
 use crate::crowd::{in_use, one_less, one_more};
 use crate::handle::{Handles, Member, SHARED};
-use crate::heap::{Heap, set_besides};
+use crate::heap::Heap;
 use crate::os::Lock;
 use crate::reservation;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
-use crate::{arena, crowd, large, os, quarantine};
+use crate::{arena, crowd, large, os, quarantine, region};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -31,6 +32,8 @@ unsafe impl Send for Pool {}
 static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
 /// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
 pub(crate) static PARTS: Lock<()> = Lock::new(());
+/// Heaps that are left with the blocks in use: a list by `member.next`.
+pub(crate) static LEFT: Lock<Left> = Lock::new(Left(null_mut()));
 /// What heaps of the program's are called.
 pub(crate) static HANDLES: Handles<Heap> = Handles::new();
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
@@ -47,6 +50,12 @@ static DEAD: AtomicBool = AtomicBool::new(false);
 /// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
 /// of them is nothing to a program with as many threads.
 pub(crate) const CROWD: usize = in_shuttle(256, 1);
+
+/// The first of them.
+pub(crate) struct Left(pub(crate) *mut Heap);
+
+// SAFETY: what is in the list is used under the lock alone.
+unsafe impl Send for Left {}
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -153,6 +162,7 @@ pub fn check() {
     }
     drop(pool);
     arena::check();
+    region::check();
 }
 
 /// Heaps in use, and heaps there are.
@@ -201,6 +211,10 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     FORKED[0].store(THREADS.load(Ordering::Relaxed), Ordering::Relaxed);
     FORKED[1].store(alive_thread, Ordering::Relaxed);
     PARTS.settle_in_child();
+    if LEFT.settle_in_child() {
+        // Another thread was changing the list: it is given up.
+        LEFT.lock().0 = null_mut();
+    }
     HANDLES.settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
@@ -251,10 +265,18 @@ pub(crate) fn bury() {
             quarantine::wipe(heap.cast());
             (*heap).member.give_spares(&HANDLES);
             let Member { of, next, .. } = (*heap).member;
+            let is_in_region = (*heap).member.region().is_some();
             if !of.is_null() && (*of).kind.load(Ordering::Relaxed) == SHARED {
                 // A part stays with its shared heap.
                 heap.write(Heap::closed());
                 ((*heap).member.of, (*heap).member.next) = (of, next);
+                if is_in_region {
+                    salvage::adopt(heap);
+                }
+                continue;
+            }
+            if is_in_region {
+                // Its spans name it.
                 continue;
             }
             let mut pool = POOL.lock();

@@ -7,8 +7,9 @@
 //! Story: docs/design/fork.md
 
 use crate::abandoned;
-use crate::address_map::{self, OWNER_HEAP_MIN, OWNER_LARGE};
-use crate::heads::heads_from;
+use crate::address_map::{self, OWNER_CLOSED, OWNER_HEAP_MIN, OWNER_LARGE};
+use crate::heads::{heads_from, heads_in_regions};
+use crate::heap::Heap;
 use crate::os::Lock;
 use crate::pool;
 use crate::span::Span;
@@ -84,6 +85,24 @@ unsafe fn salvage(span: *mut Span) {
             if (*span).word().abandon() {
                 return;
             }
+        }
+    }
+}
+
+/// Takes into a closed heap the spans of regions that name it as owner, and that no list has. What their dead user had
+/// ready is lost.
+///
+/// # Safety
+/// The heap is the caller's, and has nothing.
+pub(super) unsafe fn adopt(heap: *mut Heap) {
+    let owner = Heap::tag(heap) | OWNER_CLOSED;
+    for (index, ..) in heads_in_regions().filter(|head| head.1 == owner) {
+        let span: *mut Span = address_map::slot(index).cast();
+        // SAFETY: this heap owns it.
+        unsafe {
+            (*span).forget_lists();
+            (*span).absorb((*span).collect());
+            (*heap).park(span);
         }
     }
 }

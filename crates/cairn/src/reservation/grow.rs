@@ -52,6 +52,12 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 4] {
     ]
 }
 
+/// Puts metadata behind slices whose addresses others than the reservation's slices have; false if the system refuses.
+pub(crate) fn commit_metadata(from: usize, to: usize) -> bool {
+    let mut parts = metadata(from - from % SECTION_SLICES, to).into_iter();
+    parts.all(|(at, bytes)| bytes == 0 || os::commit(at, bytes))
+}
+
 /// Puts memory and metadata behind `count` more slices; false, and nothing changed, if the
 /// system refuses.
 pub(crate) fn commit(count: usize) -> bool {

@@ -11,7 +11,7 @@ mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::{Block, Chain};
-use crate::heads::heads_from;
+use crate::heads::{heads_from, heads_in_regions};
 use crate::heap::{self, Heap};
 use crate::os::Lock;
 use crate::pool::{self, salvage, shared};
@@ -20,7 +20,7 @@ use crate::reservation;
 use crate::sampling::{self, Draw, ThreadCounts, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, arena, crowd, guards, large, os};
+use crate::{abandoned, arena, crowd, guards, large, os, region};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -414,11 +414,20 @@ fn settle() {
         });
         // SAFETY: heaps are never unmapped.
         let kept = |heap: *mut Heap| large::cached_run(unsafe { &(*heap).large_cache });
-        spans.chain(
-            pool::all()
-                .filter_map(kept)
-                .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE)),
-        )
+        let kept = pool::all()
+            .filter_map(kept)
+            .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE));
+        let end = address_map::committed();
+        let aside =
+            arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at))));
+        spans.chain(kept).chain(aside)
+    });
+    region::settle_in_child(|| {
+        heads_in_regions().map(|(index, owner, class)| {
+            let is_large = owner == OWNER_LARGE;
+            let slices = if is_large { large::slices_at(index) } else { class.span_slices() };
+            (address_map::slice_address(index), slices, is_large)
+        })
     });
     salvage::settle_in_child();
 }

@@ -1,0 +1,58 @@
+//! Owns: heaps that the program has deleted while their blocks live on, and whose memory no other heap may have: those of
+//!   regions.
+//! Idea: they stay as they are. Blocks come home as ever, and who needs memory there collects them.
+//! Never: allocates from one.
+//! Threads: any; one lock.
+//! Checked: tests/region.rs
+//! Story: docs/design/regions.md
+
+use super::give_back;
+use crate::heap::Heap;
+use crate::pool::{self, LEFT};
+use crate::size_class::SizeClass;
+
+/// Takes a heap that nobody uses any more, with the blocks in use.
+///
+/// # Safety
+/// A closed heap of the caller's, which does not use it after this.
+pub(super) unsafe fn keep(heap: *mut Heap) {
+    let mut left = LEFT.lock();
+    // SAFETY: the caller's, and the list's from now on.
+    unsafe {
+        (*heap).member.of = core::ptr::null_mut();
+        (*heap).member.next = left.0;
+    }
+    left.0 = heap;
+}
+
+/// Slices of all spans of a closed heap.
+pub(super) fn slices(heap: &Heap) -> usize {
+    let of_class = |class: SizeClass| {
+        let is_active = !heap.active[class.index()].is_null();
+        (heap.partial[class.index()].len() + usize::from(is_active)) * class.span_slices()
+    };
+    heap.full_slices + SizeClass::all().map(of_class).sum::<usize>()
+}
+
+/// Gives back what is free in all of them; whether that is anything.
+pub(super) fn collect() -> bool {
+    let mut left = LEFT.lock();
+    let mut place = &raw mut left.0;
+    let mut has_given = false;
+    // SAFETY: heaps of the list, which the lock's owner uses.
+    unsafe {
+        while !(*place).is_null() {
+            let heap = *place;
+            let before = slices(&*heap);
+            give_back(heap);
+            has_given |= slices(&*heap) < before;
+            if slices(&*heap) > 0 {
+                place = &raw mut (*heap).member.next;
+                continue;
+            }
+            *place = (*heap).member.next;
+            pool::put_closed(heap);
+        }
+    }
+    has_given
+}

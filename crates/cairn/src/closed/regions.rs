@@ -1,0 +1,77 @@
+//! Owns: how regions of the program's are made, grow and end.
+//! Idea: a piece of memory is a region's as soon as its metadata is set aside; heaps take slices from there on.
+//! Never: touches a byte of a region.
+//! Threads: any; one at a time makes or ends one, by the lock, inside which the arena's is taken.
+//! Checked: tests/region.rs
+//! Story: docs/design/regions.md
+
+use super::left;
+use crate::address_map;
+use crate::arena;
+use crate::policy::HARDENED;
+use crate::region::{self, MAKING, Piece, RegionCalls, RegionError};
+use crate::thread;
+
+/// Makes a region of `bytes` bytes at `start`, 0 for none at first: its name.
+pub(crate) fn make(start: *mut u8, bytes: usize, calls: RegionCalls) -> Result<usize, RegionError> {
+    if HARDENED {
+        return Err(RegionError::Hardened);
+    }
+    if !thread::start() {
+        return Err(RegionError::NoMemory);
+    }
+    let making = MAKING.lock();
+    let (number, name) = region::create(calls).ok_or(RegionError::NoMemory)?;
+    let is_bare = bytes == 0 && calls.reserve.is_some();
+    let made = if is_bare { Ok(()) } else { add(number, start, bytes, false) };
+    drop(making);
+    if made.is_err() {
+        region::end(number, |_, _| ());
+    }
+    made.map(|()| name)
+}
+
+/// Adds memory to a region. Under the lock.
+fn add(number: usize, start: *mut u8, bytes: usize, is_reserved: bool) -> Result<(), RegionError> {
+    let (first, last) = (start, start.wrapping_add(bytes.wrapping_sub(1)));
+    let is_ours = |p: *mut u8| address_map::contains(p);
+    let meets = |(at, bytes): (*mut u8, usize)| (first..=last).contains(&at) && bytes > 0;
+    if start.is_null() || is_ours(first) || is_ours(last) || region::places().any(meets) {
+        return Err(RegionError::Invalid);
+    }
+    let piece = Piece::prepare(number, start, bytes, is_reserved).ok_or(RegionError::Invalid)?;
+    arena::set_aside(piece)
+}
+
+/// Makes room for a run of slices in a region: what deleted heaps have free there, or memory that the program supplies. False
+/// if there is no more than before.
+pub(crate) fn make_room(number: usize, slices: usize) -> bool {
+    if left::collect() {
+        return true;
+    }
+    let calls = region::calls(number);
+    let Some(reserve) = calls.reserve else { return false };
+    let least = region::bytes_for(slices);
+    let mut bytes = least;
+    // SAFETY: the program's, for what it is made for.
+    let start = unsafe { reserve(&raw mut bytes, calls.argument()) };
+    if start.is_null() {
+        return false;
+    }
+    let making = MAKING.lock();
+    let added =
+        if bytes < least { Err(RegionError::Invalid) } else { add(number, start, bytes, true) };
+    drop(making);
+    if let (Err(_), Some(release)) = (added, calls.release) {
+        // SAFETY: as above, for what `reserve` has supplied.
+        unsafe { release(start, bytes, calls.argument()) };
+    }
+    added.is_ok()
+}
+
+/// Ends a region; false, and nothing is done, if a heap allocates from it, or a block of it is in use.
+pub(crate) fn end(number: usize) -> bool {
+    left::collect();
+    let _making = MAKING.lock();
+    region::end(number, arena::put_back)
+}

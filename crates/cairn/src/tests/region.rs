@@ -1,0 +1,649 @@
+//! Heaps in memory that the program supplies.
+
+use super::alone::{Random, alone, shares_its_address_space};
+use super::forks::child_does;
+use super::heaps::{Other, free};
+use crate::policy::HARDENED;
+use crate::size_class::SLICE_SIZE;
+use crate::{
+    Heap, RegionCalls, RegionError, RegionId, address_map, allocate, base, check, heap_of, purge,
+    reallocate, region, usable_size, visit,
+};
+use core::ffi::c_int;
+use core::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
+use std::vec::Vec;
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Memory with inaccessible pages in front of it and behind.
+struct Fenced {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Fenced {
+    fn new(bytes: usize) -> Fenced {
+        let fence = map(null_mut(), bytes + 2 * PAGE, libc::PROT_NONE);
+        let start = fence.wrapping_add(PAGE);
+        // SAFETY: inside of what has just been mapped.
+        assert_eq!(unsafe { libc::mprotect(start.cast(), bytes, 3) }, 0);
+        Fenced { start, bytes }
+    }
+
+    fn has(&self, p: *mut u8, bytes: usize) -> bool {
+        p.addr() >= self.start.addr() && p.addr() + bytes <= self.start.addr() + self.bytes
+    }
+
+    fn region(&self) -> RegionId {
+        // SAFETY: it is nobody else's, and stays.
+        unsafe { RegionId::new(self.start, self.bytes, RegionCalls::default()) }.expect("room")
+    }
+}
+
+// SAFETY: an address.
+unsafe impl Sync for Fenced {}
+
+/// Maps memory, exactly there if a place is given.
+fn map(at: *mut u8, bytes: usize, rights: c_int) -> *mut u8 {
+    let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    if !at.is_null() {
+        flags |= libc::MAP_FIXED_NOREPLACE;
+    }
+    // SAFETY: new memory.
+    let got: *mut u8 = unsafe { libc::mmap(at.cast(), bytes, rights, flags, -1, 0) }.cast();
+    assert!(got != libc::MAP_FAILED.cast() && (at.is_null() || got == at));
+    got
+}
+
+/// Runs a test where there are regions.
+fn with_regions(body: impl FnOnce()) {
+    if !HARDENED {
+        body();
+    }
+}
+
+#[test]
+fn the_hardened_build_has_none() {
+    let memory = Fenced::new(MIB);
+    // SAFETY: nobody else's.
+    let made = unsafe { RegionId::new(memory.start, memory.bytes, RegionCalls::default()) };
+    assert_eq!(made.err(), HARDENED.then_some(RegionError::Hardened));
+}
+
+/// Random calls; the fences see each byte that is touched beyond the region.
+fn works_within<Kind>(memory: &Fenced, heap: &Heap<Kind>, random: &mut Random) {
+    let mut blocks: Vec<(*mut u8, usize, u8)> = Vec::new();
+    let mut refused = 0;
+    for turn in 0..20_000 {
+        let size = match random.below(20) {
+            0 => random.below(600_000),
+            1..4 => random.below(60_000),
+            _ => random.below(2000),
+        };
+        let byte = turn as u8;
+        if random.below(100) < 55 || blocks.is_empty() {
+            let align = if random.below(50) == 0 { 1 << random.below(21) } else { 16 };
+            let block = match random.below(2) {
+                0 => heap.allocate(size, align),
+                _ => heap.allocate_zeroed(size, align),
+            };
+            if block.is_null() {
+                refused += 1;
+                continue;
+            }
+            assert!(memory.has(block, size) && block.addr().is_multiple_of(align.max(16)));
+            // SAFETY: the block has so many bytes.
+            unsafe { block.write_bytes(byte, size) };
+            blocks.push((block, size, byte));
+            continue;
+        }
+        let (block, old, was) = blocks.swap_remove(random.below(blocks.len()));
+        let is_whole = |p: *mut u8, bytes: usize| {
+            // SAFETY: a live block of so many bytes.
+            unsafe { core::slice::from_raw_parts(p, bytes) }.iter().all(|&byte| byte == was)
+        };
+        assert!(is_whole(block, old));
+        if random.below(4) == 0 {
+            // SAFETY: a live block.
+            let new = unsafe { heap.reallocate(block, size, 16) };
+            if new.is_null() {
+                blocks.push((block, old, was));
+                continue;
+            }
+            assert!(memory.has(new, size) && is_whole(new, old.min(size)));
+            // SAFETY: the block has so many bytes.
+            unsafe { new.write_bytes(was, size) };
+            blocks.push((new, size, was));
+        } else {
+            free(block);
+        }
+    }
+    assert!(refused > 0, "the region has been full");
+    blocks.into_iter().for_each(|(block, ..)| free(block));
+}
+
+#[test]
+fn a_heap_stays_in_its_region() {
+    alone(|| {
+        with_regions(|| {
+            let mut random = Random(11);
+            for bytes in [3 * MIB, 2 * MIB + 5 * PAGE, 9 * MIB] {
+                let memory = Fenced::new(bytes);
+                let region = memory.region();
+                let heap = Heap::in_region(region).expect("memory");
+                works_within(&memory, &heap, &mut random);
+                check();
+                heap.purge();
+                assert_eq!(region.stats().used, 0);
+                let stays = heap.allocate(100, 16);
+                assert!(!region.end() && memory.has(stays, 100));
+                heap.destroy();
+                let shared = Heap::shared_in_region(region).expect("memory");
+                works_within(&memory, &shared, &mut random);
+                shared.destroy();
+                check();
+                assert!(region.end());
+                assert!(!region::holds(memory.start));
+            }
+        });
+    });
+}
+
+#[test]
+fn several_heaps_share_a_region_and_leave_it() {
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(8 * MIB);
+            let region = memory.region();
+            for _ in 0..50 {
+                let heaps: Vec<_> =
+                    (0..8).map(|_| Heap::in_region(region).expect("memory")).collect();
+                for heap in &heaps {
+                    for size in [16, 100, 1000, 10_000, 100_000] {
+                        let block = heap.allocate(size, 16);
+                        assert!(memory.has(block, size) && heap_of(block) == Some(heap.id()));
+                    }
+                }
+                heaps.into_iter().for_each(Heap::destroy);
+                assert_eq!(region.stats().used, 0);
+            }
+            assert!(region.end());
+        });
+    });
+}
+
+#[test]
+fn a_large_block_may_have_all_of_it() {
+    alone(|| {
+        with_regions(|| {
+            let at = map(null_mut(), 16 * MIB, 3);
+            let start = at.wrapping_add(at.align_offset(8 * MIB));
+            let memory = Fenced { start, bytes: 8 * MIB };
+            let region = memory.region();
+            let heap = Heap::in_region(region).expect("memory");
+            let whole = heap.allocate(8 * MIB, 8 * MIB);
+            assert_eq!(whole, start);
+            assert!(heap.allocate(1, 16).is_null() && heap.allocate(8 * MIB + 1, 16).is_null());
+            assert_eq!(base(start.wrapping_add(5 * MIB)), Some(start));
+            // SAFETY: live blocks.
+            unsafe {
+                assert_eq!(usable_size(whole), 8 * MIB);
+                let kept = reallocate(whole, 100_000);
+                assert_eq!(kept, start);
+                let small = heap.allocate(1000, 16);
+                assert!(memory.has(small, 1000));
+                free(small);
+                heap.purge();
+                assert_eq!(heap.reallocate(kept, 8 * MIB, 16), start, "it grows where it is");
+            }
+            // A block that plain realloc must move leaves the region.
+            // SAFETY: a live block.
+            let outside = unsafe { reallocate(whole, 9 * MIB) };
+            assert!(!memory.has(outside, 1) && region.stats().used == 0);
+            free(outside);
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
+#[test]
+fn others_free_and_leave() {
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(8 * MIB);
+            let region = memory.region();
+            let heap = Heap::shared_in_region(region).expect("memory");
+            for _ in 0..20 {
+                let (blocks, memory) = (Mutex::new(Vec::new()), &memory);
+                std::thread::scope(|scope| {
+                    for _ in 0..3 {
+                        scope.spawn(|| {
+                            for nth in 0..500 {
+                                let block = heap.allocate(16 + nth % 5 * 100, 16);
+                                assert!(memory.has(block, 16 + nth % 5 * 100));
+                                blocks.lock().expect("whole").push(block.addr());
+                                if nth % 3 == 0 {
+                                    let some = blocks.lock().expect("whole").swap_remove(0);
+                                    free(memory.start.with_addr(some));
+                                }
+                            }
+                        });
+                    }
+                });
+                let blocks = blocks.into_inner().expect("whole");
+                blocks.into_iter().for_each(|at| free(memory.start.with_addr(at)));
+            }
+            assert!(region.stats().used < 2 * MIB, "{:?}", region.stats());
+            check();
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
+/// A deleted heap's memory goes to no stranger, but back to the region as its blocks are freed.
+#[test]
+fn what_a_deleted_heap_leaves_stays_in_the_region() {
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(MIB);
+            let region = memory.region();
+            let heap = Heap::in_region(region).expect("memory");
+            let blocks: Vec<_> = std::iter::repeat_with(|| heap.allocate(1000, 16))
+                .take_while(|block| !block.is_null())
+                .collect();
+            let large_one = blocks.len() * 1000 > MIB / 2;
+            assert!(large_one);
+            drop(heap);
+            assert_eq!(heap_of(blocks[0]), None);
+            let (kept, gone) = blocks.split_at(10);
+            Other::new().frees(gone);
+            let strangers: Vec<_> = (0..3000).map(|_| allocate(1000)).collect();
+            assert!(strangers.iter().all(|&block| !memory.has(block, 1)));
+            strangers.into_iter().for_each(free);
+            assert!(!region.end(), "ten blocks are in use");
+            let heap = Heap::in_region(region).expect("memory");
+            let again = heap.allocate(MIB / 2, 16);
+            assert!(memory.has(again, MIB / 2), "what the others have left has been collected");
+            drop(heap);
+            kept.iter().for_each(|&block| free(block));
+            assert!(!region.end(), "a large block is in use");
+            free(again);
+            purge();
+            assert!(region.end());
+            check();
+        });
+    });
+}
+
+/// What the program's functions have been called with.
+#[derive(Default)]
+struct Calls {
+    supplied: Vec<(usize, usize)>,
+    committed: Vec<(usize, usize)>,
+    decommitted: Vec<(usize, usize)>,
+    released: Vec<(usize, usize)>,
+    refuse_commit: bool,
+    most: usize,
+}
+
+unsafe extern "C" fn reserve(bytes: *mut usize, argument: *mut ()) -> *mut u8 {
+    // SAFETY: a test's calls, and its number.
+    let (calls, bytes) = unsafe { (&mut *argument.cast::<Calls>(), &mut *bytes) };
+    if calls.supplied.len() == calls.most {
+        return null_mut();
+    }
+    *bytes = (*bytes).max(MIB);
+    let at = map(null_mut(), *bytes, libc::PROT_NONE);
+    calls.supplied.push((at.addr(), *bytes));
+    at
+}
+
+unsafe extern "C" fn commit(at: *mut u8, bytes: usize, argument: *mut ()) -> i32 {
+    // SAFETY: a test's calls; its memory.
+    let (calls, done) = unsafe {
+        let calls = &mut *argument.cast::<Calls>();
+        (calls, libc::mprotect(at.cast(), bytes, 3))
+    };
+    calls.committed.push((at.addr(), bytes));
+    if calls.refuse_commit { -1 } else { done }
+}
+
+unsafe extern "C" fn decommit(at: *mut u8, bytes: usize, argument: *mut ()) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        (*argument.cast::<Calls>()).decommitted.push((at.addr(), bytes));
+        libc::mprotect(at.cast(), bytes, libc::PROT_NONE)
+    }
+}
+
+unsafe extern "C" fn release(at: *mut u8, bytes: usize, argument: *mut ()) {
+    // SAFETY: as above.
+    unsafe {
+        (*argument.cast::<Calls>()).released.push((at.addr(), bytes));
+        assert_eq!(libc::munmap(at.cast(), bytes), 0);
+    }
+}
+
+fn growing(calls: &mut Calls) -> RegionId {
+    let calls = RegionCalls {
+        reserve: Some(reserve),
+        commit: Some(commit),
+        decommit: Some(decommit),
+        release: Some(release),
+        argument: NonNull::new(core::ptr::from_mut(calls).cast()),
+    };
+    // SAFETY: they do what they shall, and stay.
+    unsafe { RegionId::new(null_mut(), 0, calls) }.expect("room")
+}
+
+#[test]
+fn a_region_grows_by_the_programs_functions() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls { most: 5, ..Calls::default() };
+            let calls_at = &raw mut calls;
+            let region = growing(&mut calls);
+            // SAFETY: this test's alone, between its calls.
+            let calls = || unsafe { &mut *calls_at };
+            let heap = Heap::in_region(region).expect("memory");
+            let mut blocks: Vec<_> = std::iter::repeat_with(|| heap.allocate(3000, 16))
+                .take_while(|block| !block.is_null())
+                .collect();
+            assert_eq!(calls().supplied.len(), 5);
+            assert!(blocks.len() * 3000 > 4 * MIB);
+            for block in &blocks {
+                let is_in =
+                    |&(at, bytes): &(usize, usize)| (at..at + bytes).contains(&block.addr());
+                assert!(calls().committed.iter().any(is_in));
+                // SAFETY: the block has so many bytes.
+                unsafe { block.write_bytes(1, 3000) };
+            }
+            assert!(heap.allocate(3 * MIB, 16).is_null());
+            // What is free goes back by a purge, and comes again.
+            blocks.drain(100..).for_each(free);
+            assert!(heap.purge() > 3 * MIB && !calls().decommitted.is_empty());
+            let large_one = heap.allocate(MIB / 2, 16);
+            // SAFETY: the block has so many bytes.
+            unsafe { large_one.write_bytes(2, MIB / 2) };
+            // The program cannot make memory usable: nothing is lost.
+            heap.purge();
+            calls().refuse_commit = true;
+            let used = region.stats().used;
+            assert!(heap.allocate(MIB / 2, 16).is_null() && region.stats().used == used);
+            calls().refuse_commit = false;
+            assert!(!heap.allocate(MIB / 2, 16).is_null());
+            heap.destroy();
+            assert!(region.end());
+            calls().supplied.sort_unstable();
+            calls().released.sort_unstable();
+            assert_eq!(calls().supplied, calls().released);
+            check();
+        });
+    });
+}
+
+/// A block larger than any piece so far makes the region grow by as much.
+#[test]
+fn a_region_grows_by_what_a_large_block_needs() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls { most: 2, ..Calls::default() };
+            let region = growing(&mut calls);
+            let heap = Heap::shared_in_region(region).expect("memory");
+            let block = heap.allocate(20 * MIB, 4 * MIB);
+            assert!(!block.is_null() && block.addr().is_multiple_of(4 * MIB));
+            // A limit holds, whatever the program would supply.
+            let mut limited = Heap::in_region(region).expect("memory");
+            assert!(limited.set_limits(0, MIB, None, [0; 2]));
+            assert!(limited.allocate(30 * MIB, 16).is_null());
+            assert_eq!(region.stats().bytes / MIB, 40);
+            limited.destroy();
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
+/// An address whose metadata stands where that of slice `index` of the reservation stands.
+fn like(index: usize, bytes: usize) -> *mut u8 {
+    let window = address_map::slice_limit() * SLICE_SIZE;
+    let at = |nth: usize| address_map::slice_address(index).wrapping_sub(nth * window);
+    let free = |&at: &*mut u8| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: new memory, nowhere where anything is.
+        let got = unsafe { libc::mmap(at.cast(), bytes, 0, flags | libc::MAP_NORESERVE, -1, 0) };
+        got.cast() == at && {
+            // SAFETY: mapped just now.
+            unsafe { libc::munmap(got, bytes) == 0 }
+        }
+    };
+    (1..60).map(at).find(free).expect("room in the address space")
+}
+
+fn try_region(at: *mut u8, bytes: usize) -> Result<RegionId, RegionError> {
+    map(at, bytes, 3);
+    // SAFETY: nobody else's, and it stays.
+    unsafe { RegionId::new(at, bytes, RegionCalls::default()) }
+}
+
+/// The reservation grows around slices whose metadata a region has.
+#[test]
+fn the_reservation_grows_around_a_region() {
+    alone(|| {
+        with_regions(|| {
+            if shares_its_address_space() {
+                return;
+            }
+            free(allocate(100));
+            let end = address_map::committed();
+            // Right behind what is committed, and a gap of 3 slices in between.
+            let first = try_region(like(end, 2 * MIB), 2 * MIB).expect("room");
+            let second = try_region(like(end + 128 + 3, MIB), MIB).expect("room");
+            // Inside of what is committed and free.
+            let third = try_region(like(end - 64, MIB), MIB).expect("room");
+            let used = address_map::slice_of(allocate(100));
+            let refused = try_region(like(used, MIB), MIB);
+            assert_eq!(refused.err(), Some(RegionError::PlaceInUse));
+            let regions = [first, second, third];
+            let heaps = regions.map(|region| Heap::in_region(region).expect("memory"));
+            let fill = |heap: &Heap, byte: u8| -> Vec<*mut u8> {
+                let blocks = std::iter::repeat_with(|| heap.allocate(2000, 16))
+                    .take_while(|block| !block.is_null());
+                // SAFETY: blocks of so many bytes.
+                blocks.inspect(|block| unsafe { block.write_bytes(byte, 2000) }).collect()
+            };
+            let inside: Vec<_> = heaps.iter().zip([1, 2, 3]).map(|(h, b)| fill(h, b)).collect();
+            // 200 MiB of spans, and large blocks: the reservation grows beyond all of them.
+            let mut outside: Vec<*mut u8> = (0..50_000).map(|_| allocate(2000)).collect();
+            outside.extend((0..50).map(|_| allocate(2 * MIB)));
+            for block in &outside {
+                // SAFETY: blocks of at least so many bytes.
+                unsafe { block.write_bytes(9, 2000) };
+            }
+            assert!(address_map::committed() > end + 10_000);
+            check();
+            for (blocks, byte) in inside.iter().zip([1u8, 2, 3]) {
+                for &block in blocks {
+                    // SAFETY: a live block of so many bytes.
+                    let bytes = unsafe { core::slice::from_raw_parts(block, 2000) };
+                    assert!(bytes.iter().all(|&at| at == byte));
+                }
+            }
+            outside.into_iter().for_each(free);
+            heaps.into_iter().for_each(Heap::destroy);
+            assert!(regions.into_iter().all(RegionId::end));
+            check();
+            purge();
+            // The slices are the reservation's again.
+            let all: Vec<_> = (0..100).map(|_| allocate(MIB)).collect();
+            all.into_iter().for_each(free);
+            check();
+        });
+    });
+}
+
+#[test]
+fn what_cannot_be_a_region_is_told_apart() {
+    alone(|| {
+        with_regions(|| {
+            let of = |start: *mut u8, bytes| {
+                // SAFETY: it is refused.
+                unsafe { RegionId::new(start, bytes, RegionCalls::default()) }.err()
+            };
+            let ours = allocate(4 * MIB);
+            assert_eq!(of(null_mut(), MIB), Some(RegionError::Invalid));
+            assert_eq!(of(ours, MIB), Some(RegionError::Invalid), "a run of the allocator's");
+            let memory = Fenced::new(MIB);
+            assert_eq!(of(memory.start, 0), Some(RegionError::Invalid));
+            assert_eq!(of(memory.start, SLICE_SIZE - 1), Some(RegionError::Invalid));
+            assert_eq!(of(memory.start, usize::MAX), Some(RegionError::Invalid));
+            let region = memory.region();
+            let inside = memory.start.wrapping_add(MIB / 2);
+            assert_eq!(of(inside, MIB / 4), Some(RegionError::Invalid), "a region is there");
+            assert_eq!(of(memory.start.wrapping_sub(MIB), 4 * MIB), Some(RegionError::Invalid));
+            let window = address_map::slice_limit() * SLICE_SIZE;
+            assert_eq!(of(inside, window + MIB), Some(RegionError::Invalid));
+            if !shares_its_address_space() {
+                let first = memory.start.align_offset(SLICE_SIZE);
+                let index = address_map::slice_of(memory.start.wrapping_add(first));
+                let twin = like(index & (address_map::slice_limit() - 1), MIB);
+                assert_eq!(try_region(twin, MIB).err(), Some(RegionError::PlaceInUse));
+            }
+            assert!(region.end());
+            free(ours);
+            check();
+            // There may be 64 regions, and again 64.
+            for _ in 0..2 {
+                let all: Vec<_> = (0..64).map(|_| Fenced::new(MIB)).collect();
+                let regions: Vec<_> = all.iter().map(Fenced::region).collect();
+                let one_more = Fenced::new(MIB);
+                assert_eq!(of(one_more.start, MIB), Some(RegionError::NoMemory));
+                assert!(regions.into_iter().all(RegionId::end));
+            }
+            check();
+        });
+    });
+}
+
+#[test]
+fn a_walk_finds_the_blocks_of_regions() {
+    alone(|| {
+        with_regions(|| {
+            let memory = [Fenced::new(32 * MIB), Fenced::new(33 * MIB)];
+            let regions = [memory[0].region(), memory[1].region()];
+            let heaps = regions.map(|region| Heap::in_region(region).expect("memory"));
+            let mut live = Vec::new();
+            for heap in &heaps {
+                for nth in 0..300 {
+                    let block = heap.allocate(16 + nth * 50, 16);
+                    match nth % 3 {
+                        0 => free(block),
+                        _ => live.push(block),
+                    }
+                }
+                live.push(heap.allocate(200_000, 16));
+            }
+            let mut seen = Vec::with_capacity(4096);
+            for heap in &heaps {
+                // SAFETY: nobody else allocates; the vector has room.
+                let whole = unsafe {
+                    visit(Some(heap.id()), true, |_, block| {
+                        block.into_iter().for_each(|block| seen.push(block));
+                        true
+                    })
+                };
+                assert!(whole);
+            }
+            live.sort_unstable();
+            seen.sort_unstable();
+            assert_eq!(live, seen);
+            heaps.into_iter().for_each(Heap::destroy);
+        });
+    });
+}
+
+/// A child has the blocks; what threads that it does not have were doing is taken in by whoever comes.
+#[test]
+fn a_child_goes_on_in_a_region() {
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(8 * MIB);
+            let region = memory.region();
+            let heap = Heap::shared_in_region(region).expect("memory");
+            let other = Other::new();
+            let at = heap.id();
+            let theirs = Mutex::new(Vec::new());
+            // SAFETY: the thread is waited for.
+            let list: &'static Mutex<Vec<usize>> =
+                unsafe { (&raw const theirs).as_ref() }.expect("it is there");
+            other.does(move || {
+                for nth in 0..500 {
+                    // SAFETY: the heap is there, and shared.
+                    let block = unsafe { at.allocate(100 + nth, 16) };
+                    list.lock().expect("whole").push(block.addr());
+                }
+            });
+            let blocks: Vec<_> = theirs.lock().expect("whole").clone();
+            let parent_used = region.stats().used;
+            let is_held = region::hold();
+            drop(is_held);
+            assert!(child_does(|| {
+                for &at in &blocks {
+                    free(memory.start.with_addr(at));
+                }
+                let mine: Vec<_> = (0..2000).map(|_| heap.allocate(300, 16)).collect();
+                assert!(mine.iter().all(|&block| memory.has(block, 300)));
+                mine.into_iter().for_each(free);
+                heap.purge();
+                assert!(region.stats().used <= parent_used + MIB / 4, "{:?}", region.stats());
+                check();
+                // A stranger has none of it.
+                let strangers: Vec<_> = (0..3000).map(|_| allocate(300)).collect();
+                assert!(strangers.iter().all(|&block| !memory.has(block, 1)));
+            }));
+            blocks.iter().for_each(|&at| free(memory.start.with_addr(at)));
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
+/// A child that is forked while another thread holds the lock finds the bitmaps whole.
+#[test]
+fn a_child_makes_the_bitmaps_anew() {
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(32 * MIB);
+            let region = memory.region();
+            let heap = Heap::in_region(region).expect("memory");
+            let blocks: Vec<_> = (0..300).map(|nth| heap.allocate(nth * 100, 16)).collect();
+            let large_one = heap.allocate(MIB, 16);
+            let used = region.stats().used;
+            let (told, holds) = std::sync::mpsc::channel();
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let holder = std::thread::spawn(move || {
+                let held = region::hold();
+                told.send(()).expect("it waits");
+                wait.recv().expect("it says so");
+                drop(held);
+            });
+            holds.recv().expect("it holds");
+            assert!(child_does(|| {
+                assert_eq!(region.stats().used, used);
+                check();
+                assert_eq!(base(large_one.wrapping_add(MIB - 1)), Some(large_one));
+                blocks.iter().for_each(|&block| free(block));
+                free(large_one);
+                heap.purge();
+                assert_eq!(region.stats().used, 0);
+            }));
+            go.send(()).expect("it waits");
+            holder.join().expect("it ends");
+            heap.destroy();
+        });
+    });
+}
