@@ -364,6 +364,66 @@ size_t cairn_owner_thread(const void *pointer);
 size_t cairn_thread_number(void);
 
 /*
+ * A region: memory that the program supplies, in which it can make heaps. It may be of any kind that can be read and
+ * written: a mapped file, shared memory, huge pages, memory that a device sees, an array. What its heaps allocate lies in
+ * it, from the smallest block to the largest, and nothing else does: what cairn notes down is elsewhere. Cairn never
+ * unmaps it or gives it back to the system. It is used in slices of 16 KiB; what stands in front of the first whole one,
+ * or behind the last, stays unused.
+ *
+ * Heaps in a region are like others. A region that is full means NULL and ENOMEM. Blocks may be aligned to as
+ * much as the region has room for. realloc moves a block out of the region if it must move it, cairn_heap_realloc to
+ * the heap that it names. A deleted heap leaves its blocks where they are. The hardened build has no regions.
+ */
+typedef struct cairn_region cairn_region;
+
+/*
+ * What a program does for memory of its own kind; each function may be NULL. They run on the thread that allocates, frees
+ * or purges, with no lock held, get `argument`, and must not allocate from the region, free into it, longjmp or throw.
+ */
+struct cairn_region_calls {
+    /* Supplies more memory when the region is full: at least *bytes; it writes there how many. NULL: there is no more. */
+    void *(*reserve)(size_t *bytes, void *argument);
+    /* Makes memory usable, maybe a second time. Not 0 if it cannot: the allocation fails. If NULL, all is usable. */
+    int (*commit)(void *start, size_t bytes, void *argument);
+    /* Takes memory that is in no use, at a purge. Not 0 if it has not. */
+    int (*decommit)(void *start, size_t bytes, void *argument);
+    /* Takes back at the end what `reserve` has supplied. */
+    void (*release)(void *start, size_t bytes, void *argument);
+    void *argument;
+};
+
+/*
+ * Makes a region of `bytes` bytes at `start`; with 0 bytes and `reserve` it begins with no memory. `calls`, which is
+ * copied, may be NULL. Nobody else uses the memory until the region ends. NULL and errno if that cannot be: EINVAL
+ * if it has no whole slice, or is cairn's, or another region's; EADDRINUSE if its addresses have the metadata of memory in
+ * use, other addresses will do (docs/design/regions.md); ENOMEM if there is no memory for its metadata, or
+ * there are 64 regions; ENOTSUP in the hardened build.
+ */
+cairn_region *cairn_region_new(void *start, size_t bytes, const struct cairn_region_calls *calls) CAIRN_NODISCARD;
+
+/* Make a heap in a region, as cairn_heap_new and cairn_heap_new_shared do elsewhere. */
+cairn_heap *cairn_heap_new_in(cairn_region *region) CAIRN_NODISCARD;
+cairn_heap *cairn_heap_new_shared_in(cairn_region *region) CAIRN_NODISCARD;
+
+/* What a region has, in bytes. */
+struct cairn_region_stats {
+    size_t bytes; /* of all whole slices */
+    size_t used;  /* of those that spans and large blocks have, whatever of them is in use */
+};
+
+/* Writes that to `stats`, which has `bytes` bytes: sizeof *stats. As cairn_heap_get_stats. */
+void cairn_region_get_stats(const cairn_region *region, struct cairn_region_stats *stats, size_t bytes);
+
+/* Has `decommit` take all memory of the region that is in no use: how many bytes it has taken. */
+size_t cairn_region_purge(cairn_region *region);
+
+/*
+ * Ends a region: its memory is the program's again. Returns 1, or 0 and EBUSY if a heap is in it still, or a block
+ * of a deleted one is in use. No other thread may use the region meanwhile. NULL is fine: 1.
+ */
+int cairn_region_end(cairn_region *region);
+
+/*
  * Where everything is, for tools that read a heap from outside, in a live process or a core
  * file. docs/design/outside-view.md describes how. Constant; fields are only ever added at the end, and
  * `version` changes when the meaning of one does.

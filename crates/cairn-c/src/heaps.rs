@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{NonNull, null_mut};
 
 /// `cairn_heap *`: null where a call takes it for the heaps of threads.
-type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 
 /// The heap behind a handle, which must not be null.
 ///
@@ -41,7 +41,7 @@ pub(crate) extern "C" fn cairn_heap_new_shared() -> Handle {
     made(HeapId::new_shared())
 }
 
-fn made(heap: Option<HeapId>) -> Handle {
+pub(crate) fn made(heap: Option<HeapId>) -> Handle {
     if heap.is_none() {
         set_errno(libc::ENOMEM);
     }

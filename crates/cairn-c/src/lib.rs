@@ -18,6 +18,7 @@ mod family;
 mod heaps;
 mod introspection;
 mod json;
+mod regions;
 mod report;
 mod settings;
 mod stats;

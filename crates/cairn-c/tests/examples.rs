@@ -20,7 +20,14 @@ fn built(source: &Path) -> PathBuf {
     let dir = shared.parent().expect("an absolute path").display();
     let mut compiler = Command::new("cc");
     compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"]);
-    compiler.arg("-I").arg(include_dir()).arg(source).arg(shared).arg("-o").arg(&program);
+    compiler
+        .arg("-I")
+        .arg(include_dir())
+        .arg(source)
+        .arg(shared)
+        .arg("-lm")
+        .arg("-o")
+        .arg(&program);
     compiler.arg(format!("-Wl,-rpath,{dir},--disable-new-dtags"));
     let output = compiler.output().expect("a C compiler is needed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -43,11 +50,29 @@ fn each_example_is_built_and_runs() {
     }
     let mut sources: Vec<_> = folder().read_dir().expect("examples").flatten().collect();
     sources.retain(|entry| entry.path().extension().is_some_and(|end| end == "c"));
+    // The hardened build has no regions.
+    sources.retain(|entry| !cfg!(feature = "hardened") || entry.file_name() != "vectors.c");
     assert!(!sources.is_empty());
     for entry in sources {
         let name = entry.file_name().into_string().expect("a plain name");
         assert!(!said(&name).is_empty(), "{name} says nothing");
     }
+}
+
+/// Vectors lie in the file, and what has been freed there is used again.
+#[test]
+#[cfg(not(feature = "hardened"))]
+fn vectors_lie_in_a_file() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let text = said("vectors.c");
+    let words = text.split([' ', '\n']).filter_map(|word| word.parse::<usize>().ok());
+    let figures: Vec<usize> = words.collect();
+    let [count, nearest, file, at_first, own] = figures[..] else { panic!("{text}") };
+    assert_eq!(nearest, count + count / 2 - 3, "{text}");
+    assert!(file == at_first && file * 1024 > count * 512, "{text}");
+    assert!(own < 1024, "{text}");
 }
 
 /// Memory falls to near what is live, and there is an end.
