@@ -68,7 +68,7 @@ const WATCHED: [&str; 14] = [
 /// starts and ends the purge thread, which is refused its start in `purge_thread.rs`; and what only a
 /// setting asks for: an account on standard error kept aside or at a signal (`fcntl`, `fstat`,
 /// `raise` and `sig*`; `account.rs` has both refused), and words on settings.
-const UNWATCHED: [&str; 39] = [
+const UNWATCHED: [&str; 40] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
@@ -82,6 +82,7 @@ const UNWATCHED: [&str; 39] = [
     "dladdr",
     "dlsym",
     "environ",
+    "explicit_bzero",
     "fcntl",
     "fstat",
     "fwrite",
