@@ -364,6 +364,27 @@ size_t cairn_owner_thread(const void *pointer);
 size_t cairn_thread_number(void);
 
 /*
+ * Has `call` called now and then on each thread that allocates, so that a program frees what it has put off: objects
+ * whose last reference has gone, say, some at each call instead of all at once. NULL ends that. There is one such function
+ * for the process; `argument` is handed to it.
+ *
+ * It runs inside an allocation, and may allocate and free whatever it likes. It is not called inside itself. It must not
+ * longjmp, throw, or end a heap from which the interrupted call allocates. `heartbeat` counts the calls on the thread, from
+ * 1 on. If `force` is not 0, all should be freed that can be: an allocation would fail else, or
+ * memory is to go back to the system (malloc_trim, cairn_heap_purge).
+ *
+ * It is called when a thread needs new blocks of a size, as a rule after some 64 allocations, and for each block over
+ * 64 KiB. Whatever the pattern of frees, it is called after at most 51,200 allocations of one size class. The clock has
+ * no say in that: a program with one thread that does the same again has its calls at the same allocations again, from
+ * the registration on (not in the hardened build). The calling thread follows at once, others when they next
+ * need memory: until then they may call the function that was there before.
+ *
+ * Compilers believe that malloc and free change no variable of the program. What `call` changes must be volatile or
+ * atomic where the program reads it, or the program is compiled with -fno-builtin-malloc, -fno-builtin-calloc and so on.
+ */
+void cairn_on_deferred_free(void (*call)(int force, unsigned long long heartbeat, void *argument), void *argument);
+
+/*
  * A region: memory that the program supplies, in which it can make heaps. It may be of any kind that can be read and
  * written: a mapped file, shared memory, huge pages, memory that a device sees, an array. What its heaps allocate lies in
  * it, from the smallest block to the largest, and nothing else does: what cairn notes down is elsewhere. Cairn never

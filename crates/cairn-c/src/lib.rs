@@ -13,6 +13,7 @@ mod config;
 mod cxx;
 mod cxx_runtime;
 mod cxx_sized;
+mod deferred;
 mod environment;
 mod family;
 mod heaps;

@@ -75,6 +75,20 @@ fn vectors_lie_in_a_file() {
     assert!(own < 1024, "{text}");
 }
 
+/// No pause takes more objects apart than the runtime says, and none is left.
+#[test]
+fn pauses_are_bounded_in_objects() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let text = said("deferred.c");
+    let words = text.split([' ', '\n']).filter_map(|word| word.parse::<f64>().ok());
+    let figures: Vec<f64> = words.collect();
+    let [nodes, _, pauses, most, _, turns, left] = figures[..] else { panic!("{text}") };
+    assert!(most == 1000.0 && pauses >= nodes / 1000.0 && left == 0.0, "{text}");
+    assert!(turns < nodes, "{text}");
+}
+
 /// Memory falls to near what is live, and there is an end.
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "blocks take random places: none is to be moved")]

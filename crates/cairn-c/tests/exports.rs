@@ -114,6 +114,7 @@ const OWN: &[&str] = &[
     "cairn_malloc_at_least",
     "cairn_malloc_batch",
     "cairn_malloc_in",
+    "cairn_on_deferred_free",
     "cairn_owner_thread",
     "cairn_purge",
     "cairn_realloc_in",

@@ -9,6 +9,11 @@ use crate::sync::{AtomicPtr, Ordering};
 use crate::{arena, guards, os};
 use core::ptr::null_mut;
 
+/// Asks all heaps to give back what they can at their next slow tick.
+pub(crate) fn request_trim() {
+    os::notify_all();
+}
+
 /// What upkeep does besides, a function without arguments, or null. Relaxed: who sees it late does it late.
 static BESIDES: AtomicPtr<()> = AtomicPtr::new(null_mut());
 

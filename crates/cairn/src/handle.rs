@@ -5,13 +5,15 @@
 //! Checked: tests/nursery.rs, tests/closed.rs, tests/shared.rs
 //! Story: docs/design/closed-heaps.md
 
+use crate::arena::{self, Run};
 use crate::budget::Budget;
 use crate::crowd::NOBODY;
+use crate::deferred::Deferred;
 use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
 use crate::os::{self, Lock};
 use crate::policy::HARDENED;
 use crate::sampling::ThreadCounts;
-use crate::size_class::{MIN_ALIGN, SMALL_MAX};
+use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
@@ -72,6 +74,8 @@ pub(crate) struct Member<H> {
     pub(crate) last: (usize, *mut H),
     /// A thread's: what it has counted.
     pub(crate) counts: ThreadCounts,
+    /// A thread's: what it calls for the program to free.
+    pub(crate) deferred: Deferred,
     /// A thread's: free nurseries and handles.
     nurseries: (*mut Nursery, usize),
     handles: (*mut Handle<H>, usize),
@@ -92,9 +96,25 @@ impl<H> Member<H> {
         unsafe { self.of.as_ref() }.map(|handle| &handle.owned.budget)
     }
 
-    /// Takes so many bytes more; false, and nothing is done, if that is over the hard limit.
-    pub(crate) fn take(&self, bytes: usize) -> bool {
-        self.budget().is_none_or(|budget| budget.take(bytes))
+    /// Takes a run for a span of a heap of the program's: out of its region, or `anywhere`. None if that is over the hard limit.
+    #[cold]
+    pub(crate) fn take_run(
+        &self,
+        slices: usize,
+        anywhere: impl FnOnce() -> Option<Run>,
+    ) -> Option<Run> {
+        let (budget, bytes) = (self.budget()?, slices * SLICE_SIZE);
+        if !budget.take(bytes) {
+            return None;
+        }
+        let run = match self.region() {
+            Some(region) => arena::take_in_region(region, slices),
+            None => anywhere(),
+        };
+        if run.is_none() {
+            budget.give(bytes);
+        }
+        run
     }
 
     /// Whether it may take so many more.

@@ -96,6 +96,7 @@ mod caches;
 mod closed;
 mod common_upkeep;
 mod crowd;
+mod deferred;
 mod density;
 mod fences;
 mod guards;
@@ -132,6 +133,7 @@ pub use api::{
 };
 
 pub use budget::HeapStats;
+pub use deferred::DeferredFree;
 pub use density::should_move;
 pub use heaps::{
     Area, DetachedHeap, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap, heap_of,
@@ -146,8 +148,8 @@ pub use region::{RegionCalls, RegionError};
 pub use sampling::{ThreadCounts, Told};
 pub use stats::{Amount, ClassRow, Stats};
 pub use thread::{
-    count, guard_every, purge, sample_every, see_forks, start_purge_thread, thread_counts,
-    thread_idle,
+    count, guard_every, on_deferred_free, purge, sample_every, see_forks, start_purge_thread,
+    thread_counts, thread_idle,
 };
 
 use core::alloc::{GlobalAlloc, Layout};

@@ -7,6 +7,9 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
+use crate::caches::Limit;
+use crate::policy::in_hardened;
+use crate::quarantine::READY;
 use crate::size_class::{CACHE_UNITS, SizeClass};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
@@ -70,18 +73,55 @@ pub(crate) struct Sampling {
     due: u64,
     /// Samples are drawn at refills alone.
     at_refills: bool,
+    /// The program wants to be called for what it frees later.
+    defers: bool,
+    /// It does, or samples are drawn.
+    watched: bool,
 }
 
 impl Sampling {
+    /// Whether the heap's refills are not like others'.
+    pub(crate) fn is_careful(&self) -> bool {
+        self.is_on() || self.defers
+    }
+
+    /// Whether the program is called at refills.
+    pub(crate) fn defers(&self) -> bool {
+        self.defers
+    }
+
+    /// Says whether it is.
+    pub(crate) fn set_defers(&mut self, defers: bool) {
+        (self.defers, self.watched) = (defers, defers || self.draws());
+    }
+
+    /// How many blocks a cache is filled with at most. Where the program is called at refills, as many as it takes in: one in
+    /// a loop uses up each block in `CACHE_UNITS` turns.
+    pub(crate) fn most(&self, class: SizeClass) -> u32 {
+        let most = if self.defers { class.layout().cache_blocks() } else { u32::MAX };
+        most.min(in_hardened(u32::MAX, READY))
+    }
+
+    /// What a cache may take in whose blocks have been carved. Where the program is called at refills, that must not depend
+    /// on what is known of the memory: the clock decides that.
+    pub(crate) fn carved(&self, limit: Limit) -> Limit {
+        if self.defers && limit != Limit::ZEROED { Limit::NOTHING } else { limit }
+    }
+
     /// Whether any allocation of the heap can be a sample.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.interval > 0 && !self.at_refills
     }
 
-    /// Whether some can.
+    /// Whether somebody wants to see refills: those in which a block may be a sample, or all.
     #[inline(always)]
     pub(crate) fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// Whether any allocation can be a sample.
+    pub(crate) fn draws(&self) -> bool {
         self.interval > 0
     }
 
@@ -109,7 +149,8 @@ impl Sampling {
         let at_refills = AT_REFILLS.load(Ordering::Relaxed);
         let is_new = interval != self.interval || at_refills != self.at_refills;
         if is_new {
-            *self = Sampling { interval, left: interval, due: 0, at_refills };
+            let watched = interval > 0 || self.defers;
+            *self = Sampling { interval, left: interval, due: 0, at_refills, watched, ..*self };
         }
         is_new
     }

@@ -20,6 +20,8 @@ mod closed;
 #[cfg(test)]
 mod counts;
 #[cfg(test)]
+mod deferred;
+#[cfg(test)]
 mod density;
 #[cfg(test)]
 mod exits;

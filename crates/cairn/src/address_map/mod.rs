@@ -165,6 +165,8 @@ pub(crate) struct Map {
     /// The end of the slices that have been described, which grows: a walk does not touch what is
     /// behind it. Acquire: what is before it is committed.
     described: AtomicUsize,
+    /// `slices` - 1. Constant.
+    index_mask: AtomicUsize,
 }
 
 /// Stands in for the table until the reservation exists: every pointer is foreign.
@@ -201,6 +203,7 @@ pub(crate) struct Tables {
 pub(crate) fn install(tables: &Tables) {
     MAP.base.store(tables.base, Ordering::Relaxed);
     MAP.slices.store(tables.slices, Ordering::Relaxed);
+    MAP.index_mask.store(tables.slices - 1, Ordering::Relaxed);
     MAP.sections.store(tables.sections.cast(), Ordering::Relaxed);
     MAP.heaps.store(tables.heaps, Ordering::Relaxed);
     MAP.heap_limit.store(tables.heap_limit, Ordering::Relaxed);
@@ -332,7 +335,7 @@ pub(crate) fn descriptor_at(index: usize) -> &'static Descriptor {
 #[inline(always)]
 fn section_of(index: usize) -> *mut Section {
     debug_assert!(index < committed() || is_supplied(index));
-    let index = index & (slice_limit() - 1);
+    let index = index & MAP.index_mask.load(Ordering::Relaxed);
     MAP.sections.load(Ordering::Relaxed).wrapping_add(index / SECTION_SLICES)
 }
 

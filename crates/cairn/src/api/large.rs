@@ -9,6 +9,7 @@ use super::lookup::large_usable;
 use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
+use crate::caches::Caches;
 use crate::large::{self, Freers};
 use crate::size_class::SizeClass;
 use crate::sync::Ordering;
@@ -42,8 +43,20 @@ pub(super) fn refill(size: usize, class: SizeClass, align: usize) -> *mut Block 
 #[inline(never)]
 fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     let heap = thread::heap();
-    // SAFETY: the calling thread's own: no stand-in is sampled.
-    let before = unsafe { (*heap).caches.left(class) };
+    // SAFETY: the calling thread's own: no stand-in is watched. Nothing of it is under way.
+    let (before, draws) = unsafe {
+        if thread::defer(false) {
+            // What the program has freed serves.
+            let block = Caches::pop(&raw mut (*heap).caches, class);
+            if !block.is_null() {
+                return block;
+            }
+        }
+        ((*heap).caches.left(class), (*heap).sampling.draws())
+    };
+    if !draws {
+        return thread::refill_or_force(class);
+    }
     let block = thread::refill(class);
     // SAFETY: as above.
     let is_sample = unsafe {
@@ -69,6 +82,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
 /// The run that the calling thread's heap keeps, if it will do; null if not.
 #[inline(always)]
 pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
+    thread::defer(false);
     if align > large::COLOUR_STEP {
         return null_mut();
     }
@@ -85,7 +99,10 @@ pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
 
 #[inline(never)]
 pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
-    new_block_at(size, align, 0)
+    match new_block_at(size, align, 0) {
+        got if got.block.is_null() && thread::defer(true) => new_block_at(size, align, 0),
+        got => got,
+    }
 }
 
 /// Allocates `size` bytes so that the byte at `offset`, which may lie behind them, is at a multiple of `align`, a power

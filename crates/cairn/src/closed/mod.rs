@@ -173,6 +173,7 @@ pub(crate) unsafe fn make_room(name: *mut Name, size: usize) -> bool {
     // SAFETY: as above, and the calling thread's, as is seen here.
     unsafe {
         expect_mine(name);
+        thread::defer(false);
         let has_room = Handle::make_room(name, mine(), size);
         tell(name);
         has_room
@@ -220,8 +221,16 @@ pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> *mut B
 pub(crate) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the heap is the calling thread's.
     unsafe {
+        if thread::defer(false) {
+            // What the program has freed serves.
+            let block = Caches::pop(&raw mut (*heap).caches, class);
+            if !block.is_null() {
+                return block;
+            }
+        }
         let mut block = (*heap).refill(class);
         if block.is_null() {
+            thread::defer(true);
             give_back(heap);
             block = (*heap).refill(class);
         }
@@ -257,9 +266,11 @@ pub(crate) unsafe fn allocate_large(
     }
     // SAFETY: the heap is the calling thread's.
     unsafe {
+        thread::defer(false);
         let owned = &(*name).owned;
         let mut got = large::allocate_owned(owned, size, align);
         if got.block.is_null() {
+            thread::defer(true);
             trim(name, heap);
             got = large::allocate_owned(owned, size, align);
         }

@@ -12,7 +12,6 @@ mod spans;
 mod upkeep;
 
 pub(crate) use sending::send_without_heap;
-pub(crate) use upkeep::request_trim;
 
 use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
@@ -39,7 +38,7 @@ use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep_next` is null or a member of `partial[sweep_class]`.
 //  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `ordinary` is `refilled`, or empty if the
-//     heap is careful: quiet, sampled, or closed. The caches of a sampled heap take in no frees: each
+//     heap is careful: quiet, sampled, closed, or the program is called at refills. The caches of a sampled heap take in no frees: each
 //     block of them is counted once.
 
 /// Batches under way at once. Twice of it holds back more blocks of threads that free at

@@ -11,7 +11,7 @@ use crate::block::{Block, Chain};
 use crate::caches::Limit;
 use crate::policy::{HARDENED, in_hardened};
 use crate::quarantine::READY;
-use crate::size_class::{SLICE_SIZE, SizeClass};
+use crate::size_class::SizeClass;
 use crate::span::{Carved, Span};
 use crate::span_list::SpanList;
 use crate::sync::in_shuttle;
@@ -139,7 +139,8 @@ impl Heap {
         if self.sampling.is_on() {
             return self.fill_cut(class, list, limit);
         }
-        let (found, mut most) = (list.count, in_hardened(u32::MAX, READY));
+        limit = if freed { limit } else { self.sampling.carved(limit) };
+        let (found, mut most) = (list.count, self.sampling.most(class));
         if freed && self.is_quiet() {
             (most, limit) = (1, Limit::NOTHING);
         }
@@ -255,21 +256,14 @@ impl Heap {
     }
 
     /// A run of slices for a span; None if there is none, or if the heap must not have it.
-    fn take_run(&mut self, class: SizeClass) -> Option<Run> {
+    fn take_run(&self, class: SizeClass) -> Option<Run> {
         let slices = class.span_slices();
-        if !self.member.take(slices * SLICE_SIZE) {
-            return None;
-        }
-        let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
-        let kept = if HARDENED { kept() } else { None };
-        let run = match self.member.region() {
-            Some(region) => arena::take_in_region(region, slices),
-            None => kept.or_else(|| arena::take_span(slices, crowd::in_use())),
+        let anywhere = || {
+            let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
+            let kept = if HARDENED { kept() } else { None };
+            kept.or_else(|| arena::take_span(slices, crowd::in_use()))
         };
-        if run.is_none() {
-            self.member.give(slices * SLICE_SIZE);
-        }
-        run
+        if self.member.of.is_null() { anywhere() } else { self.member.take_run(slices, anywhere) }
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {

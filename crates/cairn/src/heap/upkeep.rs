@@ -35,11 +35,6 @@ const SWEEP: usize = 128;
 /// slowest allocation of a program, half of it is the time of one such hole.
 const SWEEP_NS: u64 = 200_000;
 
-/// Asks all heaps to give back what they can at their next slow tick.
-pub(crate) fn request_trim() {
-    os::notify_all();
-}
-
 impl Heap {
     // slow_tick          each refill, some large blocks, batches that leave
     //   upkeep           each 64th; each one of a quiet heap; when somebody wants a purge
@@ -100,9 +95,15 @@ impl Heap {
         }
     }
 
-    /// Does as `sampling` says now. What the caches hold has not been counted: it goes back.
+    /// Does as `sampling` and `deferred` say now. What the caches hold has not been counted: it goes back.
     pub(crate) fn follow_sampling(&mut self) {
-        if !self.is_shared && self.sampling.follow() {
+        let defers = self.member.deferred.follow();
+        self.sampling.set_defers(self.member.deferred.is_on() && !self.is_shared);
+        if defers {
+            // What comes now is the same in each run of a program.
+            (self.quiet, self.slow_ticks, self.upkeep_mask) = (0, 0, UPKEEP_TICKS - 1);
+        }
+        if !self.is_shared && (self.sampling.follow() || defers) {
             SizeClass::all().for_each(|class| self.empty_cache(class));
             self.set_ordinary();
         }
@@ -134,7 +135,7 @@ impl Heap {
         let ms = (now_ms as u32).wrapping_sub(since);
         let ticks = self.slow_ticks.wrapping_sub(before);
         let least = QUIET_MS.max(arena::purge_delay_ms() / 16);
-        let is_quiet = ms as usize > ticks as usize + least;
+        let is_quiet = ms as usize > ticks as usize + least && !self.sampling.defers();
         if is_quiet || ticks >= UPKEEP_TICKS / 2 {
             self.quiet = if is_quiet && since > 0 { self.quiet.saturating_add(1) } else { 0 };
             self.upkeep_mask = if self.is_quiet() { 0 } else { UPKEEP_TICKS - 1 };
@@ -148,9 +149,9 @@ impl Heap {
         self.quiet > 0
     }
 
-    /// Whether its refills are not like others: it is quiet, sampled, or closed.
+    /// Whether its refills are not like others: it is quiet, sampled, closed, or the program is called.
     pub(super) fn is_careful(&self) -> bool {
-        self.is_quiet() || self.sampling.is_on() || self.is_closed()
+        self.is_quiet() || self.sampling.is_careful() || self.is_closed()
     }
 
     /// Says which refills are ordinary ones.

@@ -21,10 +21,10 @@ use crate::budget::HeapStats;
 use crate::caches::Caches;
 use crate::closed::{self, Name, of_thread};
 use crate::handle::{Handle, SHARED};
-use crate::heap::{self, Heap as Inner};
+use crate::heap::Heap as Inner;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{api, arena, crowd, large, region, thread};
+use crate::{api, arena, common_upkeep, crowd, large, region, thread};
 use core::ptr::{NonNull, null_mut};
 
 /// Names a heap of the program's, of either kind: what C programs have, and what `heap_of` and visitors are given.
@@ -393,6 +393,7 @@ impl HeapId {
     /// As for `allocate`.
     pub unsafe fn purge(self) -> usize {
         let name = self.0.as_ptr();
+        thread::defer(true);
         // SAFETY: as above.
         unsafe {
             match closed::is_shared(name) {
@@ -402,7 +403,7 @@ impl HeapId {
                             closed::trim(name, part)
                         }
                     });
-                    heap::request_trim();
+                    common_upkeep::request_trim();
                 }
                 false => closed::trim(name, (*name).heap),
             }

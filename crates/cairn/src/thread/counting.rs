@@ -89,8 +89,14 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         let mut block = Caches::pop(&raw mut (*heap).caches, class);
+        if block.is_null() && super::defer(false) {
+            block = Caches::pop(&raw mut (*heap).caches, class);
+        }
         if block.is_null() {
             block = refill_own(heap, class);
+        }
+        if block.is_null() && super::defer(true) {
+            block = super::retry(heap, class);
         }
         if !block.is_null() {
             (*heap).member.counts.allocated += class.block_size() as u64;

@@ -6,6 +6,7 @@
 //! Story: docs/design/fork.md, docs/design/tls.md
 
 mod counting;
+mod deferring;
 mod purge;
 mod tls;
 
@@ -20,12 +21,15 @@ use crate::reservation;
 use crate::sampling::{self, Draw, ThreadCounts, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, arena, crowd, guards, large, os, region};
+use crate::{abandoned, arena, common_upkeep, crowd, deferred, guards, large, os, region};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
 pub use counting::{count, thread_counts};
 pub(crate) use counting::{is_counting, note};
+pub use deferring::on_deferred_free;
+use deferring::retry;
+pub(crate) use deferring::{defer, refill_or_force};
 pub use purge::start_purge_thread;
 pub(crate) use tls::get as heap;
 
@@ -306,7 +310,7 @@ pub(crate) fn trim() {
     salvage::all();
     shared::trim();
     abandoned::make_holes();
-    heap::request_trim();
+    common_upkeep::request_trim();
 }
 
 /// Says that the calling thread is going to wait: its cached blocks, its frees under way to others, its spans and the
@@ -334,6 +338,7 @@ pub fn thread_idle() {
 /// at once; other threads' follow at their next slow tick. The number of bytes given back
 /// at once.
 pub fn purge() -> usize {
+    defer(true);
     trim();
     arena::purge_all()
 }
@@ -349,7 +354,7 @@ pub fn purge() -> usize {
 /// There is one user of it: a later call, or `guard_every`, takes it over.
 pub fn sample_every(bytes: usize, told: Told) {
     sampling::set(bytes, Draw::Each, told);
-    heap::request_trim();
+    common_upkeep::request_trim();
     follow_sampling();
 }
 
@@ -401,6 +406,7 @@ static SETTLED: AtomicU32 = AtomicU32::new(0);
 /// takes longer for a larger heap unless a lock was held.
 fn settle() {
     STARTED.settle_in_child();
+    deferred::settle_in_child();
     let own = own().unwrap_or(null_mut());
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();
