@@ -1,4 +1,4 @@
-//! The programs of examples/c: each is built as its head says, without a warning, and does what it shows.
+//! The programs of examples/c and examples/cxx: each is built as its head says, without a warning, and does what it shows.
 
 mod common;
 
@@ -11,15 +11,18 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/c")
 }
 
+/// A program in C, or in C++ if it ends so.
 fn built(source: &Path) -> PathBuf {
+    let is_cxx = source.extension().is_some_and(|end| end == "cpp");
     let name = source.file_stem().expect("a program").to_str().expect("a plain name");
     static BUILT: AtomicUsize = AtomicUsize::new(0);
     let number = BUILT.fetch_add(1, Ordering::Relaxed);
     let program = scratch_dir().join(format!("example-{name}-{}-{number}", std::process::id()));
     let shared = &library().shared;
     let dir = shared.parent().expect("an absolute path").display();
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"]);
+    let mut compiler = Command::new(if is_cxx { "c++" } else { "cc" });
+    compiler.arg(if is_cxx { "-std=c++17" } else { "-std=c11" });
+    compiler.args(["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread"]);
     compiler
         .arg("-I")
         .arg(include_dir())
@@ -49,13 +52,17 @@ fn each_example_is_built_and_runs() {
         return;
     }
     let mut sources: Vec<_> = folder().read_dir().expect("examples").flatten().collect();
-    sources.retain(|entry| entry.path().extension().is_some_and(|end| end == "c"));
+    sources.extend(folder().join("../cxx").read_dir().expect("examples").flatten());
     // The hardened build has no regions.
     sources.retain(|entry| !cfg!(feature = "hardened") || entry.file_name() != "vectors.c");
     assert!(!sources.is_empty());
     for entry in sources {
-        let name = entry.file_name().into_string().expect("a plain name");
-        assert!(!said(&name).is_empty(), "{name} says nothing");
+        let program = built(&entry.path());
+        let outcome = run(Command::new(&program));
+        let name = entry.path().display().to_string();
+        outcome.assert_quiet_success(&name);
+        std::fs::remove_file(program).expect("it was just built");
+        assert!(!outcome.stdout.is_empty(), "{name} says nothing");
     }
 }
 
@@ -73,6 +80,18 @@ fn vectors_lie_in_a_file() {
     assert_eq!(nearest, count + count / 2 - 3, "{text}");
     assert!(file == at_first && file * 1024 > count * 512, "{text}");
     assert!(own < 1024, "{text}");
+}
+
+/// A greedy request is refused, the others are served, and no heap is larger than its limit.
+#[test]
+fn a_greedy_request_is_refused() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let text = said("../cxx/requests.cpp");
+    assert!(text.starts_with("served 40, refused 20, most frequent 1000, largest heap "), "{text}");
+    let largest = text.split(' ').filter_map(|word| word.parse::<usize>().ok()).next_back();
+    assert!(largest.is_some_and(|kib| (1000..=8192).contains(&kib)), "{text}");
 }
 
 /// No pause takes more objects apart than the runtime says, and none is left.

@@ -63,6 +63,11 @@ impl Budget {
         true
     }
 
+    /// Whether there is a hard limit.
+    pub(crate) fn has_limit(&self) -> bool {
+        self.hard.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether so many more would be within the hard limit.
     pub(crate) fn may_take(&self, bytes: usize) -> bool {
         let (held, hard) = (self.held.load(Ordering::Relaxed), self.hard.load(Ordering::Relaxed));

@@ -11,7 +11,7 @@ use crate::live::{self, FREED_TWICE};
 use crate::policy::HARDENED;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{guards, large, os, region};
+use crate::{guards, large, os};
 
 /// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
@@ -77,9 +77,10 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
             let is_fresh = size.max(1).next_multiple_of(MIN_ALIGN) == usable;
             return p.addr().is_multiple_of(align) && (is_fresh || resized && stays(size, usable));
         }
-        // In a region that is nearly full, small blocks have slices of their own, too.
-        let is_large = size > MEDIUM_MAX || align > SLICE_SIZE || region::holds(p);
-        return large_usable(p).is_none_or(|usable| is_large && size <= usable);
+        let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
+        // Where there is no room for a span, small blocks have slices of their own, too.
+        let fits = |usable| (is_large || usable <= MEDIUM_MAX) && size <= usable;
+        return large_usable(p).is_none_or(fits);
     };
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
     is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, class.block_size())

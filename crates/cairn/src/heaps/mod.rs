@@ -173,11 +173,12 @@ impl HeapId {
         if block.is_null() { F::answer(size, MIN_ALIGN) } else { block }
     }
 
-    /// The block, unless it is null: then, in a region that has no room for a span, one in slices of its own.
+    /// The block, unless it is null: then one in slices of its own, where a region or a limit has no room for a span.
     unsafe fn or_in_slices(self, block: *mut u8, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as for `allocate_or`.
         unsafe {
-            match block.is_null() && self.0.as_ref().owned.region > 0 {
+            let owned = &self.0.as_ref().owned;
+            match block.is_null() && (owned.region > 0 || owned.budget.has_limit()) {
                 true => self.allocate_large(size, align).block,
                 false => block,
             }

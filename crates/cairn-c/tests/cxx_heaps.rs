@@ -1,0 +1,111 @@
+//! cairn.hpp.
+
+mod common;
+
+use common::{Loading, include_dir, passes_in, skip_for_stand_in};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+const LINKED: [Loading; 2] = [Loading::Linked, Loading::Static];
+
+fn heaps_pass(case: &str) {
+    if !skip_for_stand_in() {
+        passes_in(&LINKED, "cxx_heaps.cpp", &[case]);
+    }
+}
+
+#[test]
+fn containers_lie_in_their_heap() {
+    heaps_pass("containers");
+}
+
+#[test]
+fn what_fails_leaves_nothing() {
+    heaps_pass("failures");
+}
+
+#[test]
+fn pointers_end_what_they_own() {
+    heaps_pass("owners");
+}
+
+#[test]
+fn threads_share_a_heap() {
+    heaps_pass("threads");
+}
+
+#[test]
+fn memory_resources_give_back() {
+    heaps_pass("resources");
+}
+
+/// A program that uses what each standard has.
+const PROGRAM: &str = r"
+#include <cairn.hpp>
+#include <string>
+#include <vector>
+struct base { int number; };
+int main()
+{
+    cairn::heap heap;
+    cairn::shared_heap shared;
+    std::vector<int, cairn::heap_allocator<int>> numbers(heap);
+    std::vector<int, cairn::monotonic_allocator<int>> kept(shared);
+    std::vector<int, cairn::allocator<int>> plain;
+    numbers.push_back(1), kept.push_back(1), plain.push_back(1);
+    auto object = cairn::make_unique<base>(heap);
+#if defined(__cpp_lib_memory_resource)
+    cairn::heap_resource resource(heap);
+    std::pmr::vector<int> more(3, &resource), others(3, cairn::memory_resource());
+#endif
+#if defined(__cpp_lib_allocate_at_least)
+    cairn::heap_allocator<int> allocator(heap);
+    auto some = allocator.allocate_at_least(10);
+    allocator.deallocate(some.ptr, some.count);
+#endif
+    return object == nullptr;
+}
+";
+
+/// Every standard that a compiler has, without a warning, and without exceptions or run-time types.
+#[test]
+fn it_is_plain_in_each_standard() {
+    let strict = [
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Wshadow",
+        "-Werror",
+        "-fsyntax-only",
+        "-x",
+        "c++",
+        "-",
+    ];
+    let compiles = |compiler: &str, standard: &str, more: &[&str], program: &str| {
+        let mut command = Command::new(compiler);
+        command.arg(format!("-std=c++{standard}")).args(more).args(strict);
+        command.arg("-I").arg(include_dir()).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().ok()?;
+        child.stdin.take()?.write_all(program.as_bytes()).ok()?;
+        let output = child.wait_with_output().ok()?;
+        Some((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    for compiler in ["g++", "clang++"] {
+        if compiles(compiler, "11", &[], "").is_none() {
+            eprintln!("skipped: no {compiler}");
+            continue;
+        }
+        let has =
+            |standard: &&str| compiles(compiler, standard, &[], "").is_some_and(|done| done.0);
+        let mut tried = 0;
+        for standard in ["11", "14", "17", "20", "23", "26"].into_iter().filter(|at| has(at)) {
+            for more in [&[][..], &["-fno-exceptions", "-fno-rtti"][..]] {
+                let (done, said) =
+                    compiles(compiler, standard, more, PROGRAM).expect("it is there");
+                assert!(done, "{compiler} {standard} {more:?}: {said}");
+                tried += 1;
+            }
+        }
+        assert!(tried >= 6, "{compiler}: {tried}");
+    }
+}
