@@ -84,7 +84,7 @@ static void reclaim(size_t most)
 }
 
 /* What the allocator calls. */
-static void on_deferred_free(int force, unsigned long long heartbeat, void *argument)
+static void on_deferred_free(int force, size_t heartbeat, void *argument)
 {
     (void)heartbeat, (void)argument;
     if (!put_off) return;

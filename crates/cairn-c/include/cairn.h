@@ -382,7 +382,7 @@ size_t cairn_thread_number(void);
  * Compilers believe that malloc and free change no variable of the program. What `call` changes must be volatile or
  * atomic where the program reads it, or the program is compiled with -fno-builtin-malloc, -fno-builtin-calloc and so on.
  */
-void cairn_on_deferred_free(void (*call)(int force, unsigned long long heartbeat, void *argument), void *argument);
+void cairn_on_deferred_free(void (*call)(int force, size_t heartbeat, void *argument), void *argument);
 
 /*
  * A region: memory that the program supplies, in which it can make heaps. It may be of any kind that can be read and

@@ -1,15 +1,19 @@
 //! The program's function that frees what it has put off: `cairn_on_deferred_free`.
 
-use core::ffi::{c_int, c_ulonglong, c_void};
+use core::ffi::{c_int, c_void};
 
-/// `void (*)(int force, unsigned long long heartbeat, void *argument)`.
-type Call = unsafe extern "C" fn(c_int, c_ulonglong, *mut c_void);
+/// `void (*)(int force, size_t heartbeat, void *argument)`.
+type Call = unsafe extern "C" fn(c_int, usize, *mut c_void);
 
 fn call(force: bool, heartbeat: u64, [call, argument]: [usize; 2]) {
     // SAFETY: `cairn_on_deferred_free` has put a function there, and what it is to be given.
     unsafe {
         let call: Call = core::mem::transmute(core::ptr::with_exposed_provenance::<()>(call));
-        call(c_int::from(force), heartbeat, core::ptr::with_exposed_provenance_mut(argument));
+        call(
+            c_int::from(force),
+            heartbeat as usize,
+            core::ptr::with_exposed_provenance_mut(argument),
+        );
     }
 }
 

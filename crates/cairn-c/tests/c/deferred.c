@@ -5,15 +5,15 @@
 #include <malloc.h>
 
 /* Volatile: compilers believe that malloc changes no variable of the program. */
-static volatile unsigned long long last;
+static volatile size_t last;
 static volatile int forced;
 static void *volatile put_off[1000];
 static volatile size_t waiting;
 
-static void reclaim(int force, unsigned long long heartbeat, void *argument)
+static void reclaim(int force, size_t heartbeat, void *argument)
 {
     CHECK(argument == &waiting, "%p", argument);
-    CHECK(heartbeat == last + 1, "%llu after %llu", heartbeat, last);
+    CHECK(heartbeat == last + 1, "%zu after %zu", heartbeat, last);
     last = heartbeat;
     forced += force;
     void *volatile more = malloc(100);
@@ -39,8 +39,8 @@ static void calls(void)
         if (waiting < COUNT_OF(put_off)) put_off[waiting++] = block;
         else free(block);
     }
-    CHECK(last > 300 && forced == 0, "%llu calls", last);
-    unsigned long long before = last;
+    CHECK(last > 300 && forced == 0, "%zu calls", last);
+    size_t before = last;
     pairs(60000);
     CHECK(last > before, "a loop over one block");
     before = last;

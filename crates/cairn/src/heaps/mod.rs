@@ -159,18 +159,27 @@ impl HeapId {
     #[cold]
     #[inline(never)]
     unsafe fn refill_or<F: NoMemory>(self, size: usize, class: SizeClass) -> *mut u8 {
-        let name = self.0.as_ptr();
         // SAFETY: as for `allocate_or`.
         let block = unsafe {
-            match (*name).kind.load(Ordering::Relaxed) != SHARED && closed::make_room(name, size) {
-                true => Handle::allocate(name, size).unwrap_or(null_mut()),
-                false => {
-                    let block = self.allocate_class(class).0.cast();
-                    self.or_in_slices(block, size, MIN_ALIGN)
-                }
+            let mut block = self.allocate_in_nursery(size);
+            if block.is_null() {
+                block = self.or_in_slices(self.allocate_class(class).0.cast(), size, MIN_ALIGN);
             }
+            // Those with nothing in use have been given back by now.
+            if block.is_null() { self.allocate_in_nursery(size) } else { block }
         };
         if block.is_null() { F::answer(size, MIN_ALIGN) } else { block }
+    }
+
+    /// A block in a new nursery; null if a class is to serve it.
+    unsafe fn allocate_in_nursery(self, size: usize) -> *mut u8 {
+        let name = self.0.as_ptr();
+        // SAFETY: as for `allocate_or`.
+        unsafe {
+            let has_room =
+                (*name).kind.load(Ordering::Relaxed) != SHARED && closed::make_room(name, size);
+            if has_room { Handle::allocate(name, size).unwrap_or(null_mut()) } else { null_mut() }
+        }
     }
 
     /// The block, unless it is null: then one in slices of its own, where a region or a limit has no room for a span.

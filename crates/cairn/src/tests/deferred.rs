@@ -200,7 +200,7 @@ fn it_frees_before_an_allocation_fails() {
             .take_while(|block| !block.is_null())
             .collect();
         let before = forced();
-        assert!(heap.allocate(10_000, 16).is_null() && forced() == before + 1);
+        assert!(heap.allocate(10_000, 16).is_null() && forced() > before);
         held.into_iter().for_each(free);
         heap.destroy();
         check();

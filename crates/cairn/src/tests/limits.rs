@@ -36,7 +36,7 @@ fn a_heap_has_no_more_than_its_limit() {
                 assert!(heap.stats().peak <= limit);
                 // The rest of the process has memory.
                 free(allocate(size));
-                assert!(heap.allocate(size, 16).is_null());
+                assert!(heap.allocate(size, 16).is_null(), "{size}, {round}, {:?}", heap.stats());
                 blocks.into_iter().for_each(free);
                 assert!(held(&heap) <= limit);
             }
