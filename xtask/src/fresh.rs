@@ -24,14 +24,12 @@ pub(crate) struct Args {
 /// Debian's packages that this command is made of.
 const NEEDS: &str = "mmdebstrap apt util-linux coreutils git";
 /// What is tried where little but the surroundings differs: programs that preload the library, and
-/// the command. Where all is built anew, the first alone: the README's command is the command.
+/// the command.
 const SOME_TESTS: &str =
     "cargo test -p cairn-c -p cairn-cli --test environment --test run --test programs";
-const FEWER_TESTS: &str = "cargo test -p cairn-c --test environment";
 const SCRIPT: &str = "xtask/src/fresh.sh";
-/// Places in the new system.
-const CLONE: &str = "/home/newcomer/cairn";
-const SPACED: &str = "/home/newcomer/a b/cairn";
+/// Places in the new system. A path with a space is the one that goes wrong, if any.
+const CLONE: &str = "/home/newcomer/a b/cairn";
 const HOME: &str = "HOME=/home/newcomer";
 const READ_ONLY_HOME: &str = "HOME=/home/read-only";
 
@@ -41,24 +39,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(is_root, "only root can make a system of its own: run `cargo xtask fresh` as root");
     let (shell, root) = (shell()?, target_dir("fresh/root"));
     let mut steps = Steps::new("fresh", LIMIT, &args.step)?;
-    let made = steps.build("a new Debian", cmd!(shell, "sh {SCRIPT} make {root} {CLONE} {SPACED}"));
+    let made = steps.build("a new Debian", cmd!(shell, "sh {SCRIPT} make {root} {CLONE}"));
     made.with_context(|| format!("the packages {NEEDS} are needed, if one is missing"))?;
     let readme = std::fs::read_to_string(root.join(&CLONE[1..]).join("README.md"))?;
     let commands = shell_blocks(&readme);
     let [first, second, ..] = &commands[..] else { bail!("README.md lacks its two commands") };
 
-    for (place, folder, home, tests) in [
-        ("README", CLONE, Some(HOME), "second command"),
-        ("without HOME", CLONE, None, SOME_TESTS),
-        ("HOME read-only", CLONE, Some(READ_ONLY_HOME), SOME_TESTS),
-        ("a path with spaces", SPACED, Some(HOME), FEWER_TESTS),
+    for (place, home, tests) in [
+        ("README", Some(HOME), "second command"),
+        ("without HOME", None, SOME_TESTS),
+        ("HOME read-only", Some(READ_ONLY_HOME), SOME_TESTS),
     ] {
         let second = if place == "README" { second } else { tests };
         let judges: [fn(&Ended) -> Result<String>; 2] = [accounted, tested];
         for ((what, line), judge) in
             [("first command", &**first), (tests, second)].into_iter().zip(judges)
         {
-            let command = cmd!(shell, "sh {SCRIPT} enter {root} {folder} {line} {home...}");
+            let command = cmd!(shell, "sh {SCRIPT} enter {root} {CLONE} {line} {home...}");
             steps.run(&format!("{place}, {what}"), command, |ended| {
                 ended.ensure_success().with_context(|| tail(&ended.output))?;
                 judge(ended)

@@ -78,6 +78,7 @@
 //!
 //! ARCHITECTURE.md has the rooms and their rules.
 #![cfg_attr(not(test), no_std)]
+#![cfg_attr(feature = "nightly", feature(allocator_api))]
 
 #[cfg(test)]
 extern crate std;
@@ -95,6 +96,8 @@ mod budget;
 mod caches;
 mod closed;
 mod common_upkeep;
+#[cfg(feature = "allocator-api2")]
+mod containers;
 mod crowd;
 mod deferred;
 mod density;
@@ -122,6 +125,12 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
+
+/// The examples of the README and of the guide.
+#[cfg(all(doctest, feature = "allocator-api2"))]
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../../docs/guide/rust.md")]
+struct Pages;
 
 pub use api::{
     NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_at,

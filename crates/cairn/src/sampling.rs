@@ -8,7 +8,7 @@
 //! Story: docs/design/upkeep.md
 
 use crate::caches::Limit;
-use crate::policy::in_hardened;
+use crate::policy::{HARDENED, in_hardened};
 use crate::quarantine::READY;
 use crate::size_class::{CACHE_UNITS, SizeClass};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -102,10 +102,11 @@ impl Sampling {
         most.min(in_hardened(u32::MAX, READY))
     }
 
-    /// What a cache may take in whose blocks have been carved. Where the program is called at refills, that must not depend
-    /// on what is known of the memory: the clock decides that.
-    pub(crate) fn carved(&self, limit: Limit) -> Limit {
-        if self.defers && limit != Limit::ZEROED { Limit::NOTHING } else { limit }
+    /// What a cache may take in. Where the program is called at refills, that must not depend on what is known of the memory
+    /// of carved blocks: the clock decides that. And in the hardened build a cache that takes in is never refilled in a loop.
+    pub(crate) fn limit(&self, limit: Limit, freed: bool) -> Limit {
+        let is_less = self.defers && limit != Limit::ZEROED && (HARDENED || !freed);
+        if is_less { Limit::NOTHING } else { limit }
     }
 
     /// Whether any allocation of the heap can be a sample.
@@ -136,7 +137,9 @@ impl Sampling {
         const MULTIPLE: i32 = 1 << 30;
         let is_limit = after.rem_euclid(CACHE_UNITS) != 0;
         let taken = if is_limit { limit - after } else { after.wrapping_neg() % MULTIPLE };
-        let bytes = (again + taken / CACHE_UNITS + 1) as usize * class.block_size();
+        // Hardened, a cache does not tell what has come back to it.
+        let blocks = in_hardened(again + taken / CACHE_UNITS + 1, READY as i32);
+        let bytes = blocks as usize * class.block_size();
         let is_sample = bytes >= self.left;
         self.left = if is_sample { self.interval } else { self.left - bytes };
         is_sample

@@ -152,11 +152,11 @@ fn check_header(source: &Source, report: &mut Report) {
     }
 }
 
-/// Variants only in `policy`, the system in `os`, what is written for a machine in `thread`,
+/// Variants only in `policy`, features in `lib`, the system in `os`, what is written for a machine in `thread`,
 /// `sync` and `guards`, and no macro defined.
 fn check_reach(source: &Source, report: &mut Report) {
     const ONLY_IN: [(&str, &[&str]); 6] = [
-        ("feature =", &["policy"]),
+        ("feature =", &["policy", "lib"]),
         ("libc::", &["os"]),
         ("thread_local", &["thread"]),
         ("target_arch", &["thread", "sync", "guards"]),
@@ -173,13 +173,16 @@ fn check_reach(source: &Source, report: &mut Report) {
     }
 }
 
-/// The core depends on libc alone.
+/// The core depends on libc alone, and on what a feature of that name brings.
 fn check_dependencies(shell: &Shell, report: &mut Report) -> Result<()> {
     let tree = cmd!(shell, "cargo tree --quiet --offline --package cairn-malloc")
         .args(["--edges", "normal,build", "--target", "all", "--all-features"])
         .args(["--depth", "1", "--prefix", "none"]);
     // The first line is the core.
-    for line in tree.quiet().read()?.lines().skip(1).filter(|line| !line.starts_with("libc ")) {
+    for line in tree.quiet().read()?.lines().skip(1) {
+        if ["libc ", "allocator-api2 "].iter().any(|name| line.starts_with(name)) {
+            continue;
+        }
         let reason = format!("`{line}`: the core depends on libc alone");
         report.fail("crates/cairn/Cargo.toml", 1, "dependencies", reason);
     }

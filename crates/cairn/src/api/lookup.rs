@@ -80,7 +80,7 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
         let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
         // Where there is no room for a span, small blocks have slices of their own, too.
         let fits = |usable| (is_large || usable <= MEDIUM_MAX) && size <= usable;
-        return large_usable(p).is_none_or(fits);
+        return large_usable(p).is_none_or(|usable| fits(usable) && p.addr().is_multiple_of(align));
     };
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
     is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, class.block_size())

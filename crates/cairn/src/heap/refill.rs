@@ -139,7 +139,7 @@ impl Heap {
         if self.sampling.is_on() {
             return self.fill_cut(class, list, limit);
         }
-        limit = if freed { limit } else { self.sampling.carved(limit) };
+        limit = self.sampling.limit(limit, freed);
         let (found, mut most) = (list.count, self.sampling.most(class));
         if freed && self.is_quiet() {
             (most, limit) = (1, Limit::NOTHING);

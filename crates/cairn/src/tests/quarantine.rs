@@ -95,7 +95,8 @@ fn a_write_after_free_is_noticed_when_the_block_is_handed_out() {
                     unsafe { held[50].add(place).write(1) };
                     (0..200).for_each(|_| assert!(!allocate(size).is_null()));
                     blocks(size, 500).into_iter().for_each(free);
-                    (0..500).for_each(|_| assert!(!allocate(size).is_null()));
+                    // More than are free: it is among them.
+                    (0..2000).for_each(|_| assert!(!allocate(size).is_null()));
                 });
             }
         }

@@ -4,6 +4,7 @@
 use super::alone::{alone, shares_its_address_space};
 use crate::address_map::{self, CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES};
 use crate::os;
+use crate::policy::in_hardened;
 use crate::pool;
 use crate::reservation;
 use crate::size_class::SLICE_SIZE;
@@ -224,7 +225,7 @@ fn the_last_heap_is_for_the_shared_heap() {
         assert!(thread::start());
         let places = (0..).find(|&index| address_map::heap_address(index).is_none());
         let places = places.expect("there is an end");
-        assert_eq!(places, 512);
+        assert_eq!(places, in_hardened(512, 64));
         for _ in 0..places - 1 {
             assert!(!pool::take().is_null());
         }
