@@ -387,6 +387,45 @@ fn the_header_is_plain_c_and_cxx() {
     }
 }
 
+/// Each function of the header has its place in one of the manual's pages.
+#[test]
+fn the_manual_has_each_function() {
+    let folder = include_dir().join("../../../docs/man");
+    let page = |name: &str| std::fs::read_to_string(folder.join(name)).expect("the page is there");
+    let pages = [page("cairn.3"), page("cairn-heap.3")].concat();
+    let header =
+        std::fs::read_to_string(include_dir().join("cairn.h")).expect("the header is there");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut count = 0;
+    for (at, _) in header.match_indices("cairn_") {
+        let end = header[at..].find(|c| !is_part(c)).map_or(header.len(), |length| at + length);
+        let is_call = header[end..].starts_with('(') && !header[..at].ends_with(is_part);
+        if is_call {
+            let name = &header[at..end];
+            assert!(pages.contains(&format!("{name}(")), "no page has {name}");
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count}");
+}
+
+/// What the table of other allocators' calls names is there.
+#[test]
+fn the_table_of_calls_names_what_there_is() {
+    let page = include_dir().join("../../../docs/parity.md");
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let header =
+        std::fs::read_to_string(include_dir().join("cairn.h")).expect("the header is there");
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names: Vec<&str> =
+        page.split(|c| !is_part(c)).filter(|word| word.starts_with("cairn_")).collect();
+    assert!(names.len() > 60);
+    for name in names {
+        let declared = header.split(|c| !is_part(c)).any(|word| word == name);
+        assert!(declared, "{name} is not in the header");
+    }
+}
+
 /// What the header declares is in the library, and the other way round.
 #[test]
 fn the_header_declares_what_is_exported() {

@@ -410,3 +410,19 @@ fn the_version_names_the_library() {
     let expected = format!("cairn {} (libcairn {})\n", env!("CARGO_PKG_VERSION"), &hash[..8]);
     assert_eq!(text(&output.stdout), expected);
 }
+
+/// The manual's page has each command and each option that the help has.
+#[test]
+fn the_manual_has_each_option() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/cairn.1");
+    let page = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
+    for command in ["run", "path", "guards"] {
+        assert!(page.contains(&format!("cairn {command}")), "{command}");
+        let output = Home::new().cairn().args([command, "--help"]).output().unwrap();
+        let help = text(&output.stdout).to_string();
+        let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        for option in words.filter(|word| word.starts_with("--") && word.len() > 2) {
+            assert!(page.contains(option), "cairn {command} {option}");
+        }
+    }
+}

@@ -470,6 +470,16 @@ fn every_fault_in_giving_back() {
 }
 
 #[test]
+fn faults_in_heaps() {
+    fail_each_call("heaps");
+}
+
+#[test]
+fn faults_in_regions() {
+    fail_each_call("regions");
+}
+
+#[test]
 fn faults_in_threads() {
     fail_each_call("threads");
 }

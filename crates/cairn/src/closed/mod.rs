@@ -302,14 +302,14 @@ unsafe fn give_back(heap: *mut Heap) {
     }
 }
 
-/// Gives back what is free in a heap, or in a part of one; that one may be a stand-in.
+/// Gives back what is free in a heap, or in a part of one; that one may be a stand-in, or null.
 ///
 /// # Safety
 /// As for `allocate`.
 pub(crate) unsafe fn trim(name: *mut Name, heap: *mut Heap) {
     // SAFETY: the calling thread's.
     unsafe {
-        if heap != stand_in() {
+        if !heap.is_null() && heap != stand_in() {
             give_back(heap);
         }
         if (*name).kind.load(Ordering::Relaxed) == OWNED {

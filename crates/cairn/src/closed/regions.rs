@@ -39,7 +39,7 @@ fn add(number: usize, start: *mut u8, bytes: usize, is_reserved: bool) -> Result
     if start.is_null() || is_ours(first) || is_ours(last) || region::places().any(meets) {
         return Err(RegionError::Invalid);
     }
-    let piece = Piece::prepare(number, start, bytes, is_reserved).ok_or(RegionError::Invalid)?;
+    let piece = Piece::prepare(number, start, bytes, is_reserved)?;
     arena::set_aside(piece)
 }
 

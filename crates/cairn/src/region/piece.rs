@@ -5,6 +5,7 @@
 //! Checked: `Piece::check`; tests/region.rs
 //! Story: docs/design/regions.md
 
+use super::RegionError;
 use crate::os;
 use crate::size_class::SLICE_SIZE;
 use core::ptr::null_mut;
@@ -39,17 +40,17 @@ pub(super) enum Bits {
 }
 
 impl Piece {
-    /// A piece of a region, of the whole slices among `bytes` bytes at `start`, in use by nobody; None if there are none, or no memory
-    /// for what is kept of them.
+    /// A piece of a region, of the whole slices among `bytes` bytes at `start`, in use by nobody.
     pub(crate) fn prepare(
         region: usize,
         start: *mut u8,
         bytes: usize,
         is_reserved: bool,
-    ) -> Option<Piece> {
-        let end = start.addr().checked_add(bytes)? / SLICE_SIZE;
-        let first = start.addr().checked_next_multiple_of(SLICE_SIZE)? / SLICE_SIZE;
-        let slices = end.checked_sub(first).filter(|&slices| slices > 0)?;
+    ) -> Result<Piece, RegionError> {
+        let end = start.addr().checked_add(bytes).map(|end| end / SLICE_SIZE);
+        let first = start.addr().div_ceil(SLICE_SIZE);
+        let slices = end.and_then(|end| end.checked_sub(first)).filter(|&slices| slices > 0);
+        let slices = slices.ok_or(RegionError::Invalid)?;
         let mut piece = Piece {
             region: region + 1,
             start: start.with_addr(first * SLICE_SIZE),
@@ -61,11 +62,12 @@ impl Piece {
             is_reserved,
         };
         piece.bits = os::map(piece.bits_bytes()).cast();
-        (!piece.bits.is_null()).then(|| {
-            // What is behind the end is in use.
-            piece.set(Bits::Used, slices, piece.words() * 64 - slices, true);
-            piece
-        })
+        if piece.bits.is_null() {
+            return Err(RegionError::NoMemory);
+        }
+        // What is behind the end is in use.
+        piece.set(Bits::Used, slices, piece.words() * 64 - slices, true);
+        Ok(piece)
     }
 
     fn words(&self) -> usize {

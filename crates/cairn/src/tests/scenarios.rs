@@ -3,13 +3,14 @@
 
 use super::{Attempt, Held, KIB, MIB};
 use crate::os::fault;
+use crate::policy::HARDENED;
 use crate::size_class::CLASSES;
-use crate::{allocate, check, deallocate, purge};
+use crate::{HeapId, RegionCalls, RegionId, allocate, check, deallocate, purge};
 use std::vec::Vec;
 
 pub(super) type Scenario = fn(&mut Attempt);
 
-pub(super) const SCENARIOS: [(&str, Scenario); 15] = [
+pub(super) const SCENARIOS: [(&str, Scenario); 17] = [
     ("first", first),
     ("first_zeroed", first_zeroed),
     ("first_large", first_large),
@@ -25,6 +26,8 @@ pub(super) const SCENARIOS: [(&str, Scenario); 15] = [
     ("movers", movers),
     ("shrinkers", shrinkers),
     ("purges", purges),
+    ("heaps", heaps),
+    ("regions", regions),
 ];
 
 /// One allocation: all of the start.
@@ -214,6 +217,78 @@ fn purges(attempt: &mut Attempt) {
         attempt.allocate(7 * MIB);
     }
     attempt.free_all();
+}
+
+/// Heaps of both kinds, which grow, are purged, and end with their blocks or leave them.
+fn heaps(attempt: &mut Attempt) {
+    for round in 0..4 {
+        let is_shared = round % 2 == 1;
+        let make = || if is_shared { HeapId::new_shared() } else { HeapId::new_owned() };
+        use_heap(attempt, make, round < 2);
+    }
+}
+
+/// The same in memory that is not the allocator's.
+fn regions(attempt: &mut Attempt) {
+    if HARDENED {
+        return attempt.fired = true;
+    }
+    let bytes = 64 * MIB;
+    let (rights, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0) };
+    for round in 0..4 {
+        // SAFETY: nobody else's until it is unmapped.
+        let make = || unsafe { RegionId::new(start.cast(), bytes, RegionCalls::default()) };
+        let made = make().or_else(|_| {
+            attempt.failed(1);
+            make()
+        });
+        let Ok(region) = made else {
+            attempt.failed(1);
+            continue;
+        };
+        let is_shared = round % 2 == 1;
+        let make = || if is_shared { region.new_shared() } else { region.new_owned() };
+        use_heap(attempt, make, round < 2);
+        assert!(region.end());
+    }
+    // SAFETY: mapped above, and in no use.
+    unsafe { libc::munmap(start, bytes) };
+}
+
+/// Makes a heap, uses it, and ends it: with its blocks, or they are freed after it.
+fn use_heap(attempt: &mut Attempt, make: impl Fn() -> Option<HeapId>, with_blocks: bool) {
+    let made = make().or_else(|| {
+        attempt.failed(1);
+        make()
+    });
+    let Some(heap) = made else { return attempt.failed(1) };
+    for size in [16, 700, 5000, 60 * KIB, 200 * KIB, 33 * MIB] {
+        for nth in 0..30usize.min(40 * MIB / size) {
+            // SAFETY: the heap is there, and this thread's.
+            let request = || unsafe { heap.allocate(size, 16 << (nth % 3)) };
+            if !attempt.take(size, super::step_for(size), request) {
+                break;
+            }
+        }
+    }
+    // SAFETY: as above; nobody uses a block that goes.
+    unsafe {
+        for at in (0..attempt.live.len()).rev().step_by(2) {
+            attempt.free(at);
+        }
+        heap.purge();
+        attempt.verify();
+        if with_blocks {
+            attempt.live.clear();
+            heap.destroy();
+        } else {
+            heap.delete();
+            attempt.free_all();
+        }
+    }
 }
 
 /// A thread whose first, and later, requests fail; what it leaves is freed here.
