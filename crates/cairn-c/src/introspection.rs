@@ -49,6 +49,10 @@ pub(crate) struct MallInfo {
 /// mallinfo2(3), from the statistics. `ordblks`: free blocks; `keepcost`: dirty bytes.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mallinfo2() -> MallInfo2 {
+    wide()
+}
+
+fn wide() -> MallInfo2 {
     let stats = Stats::count();
     let free =
         stats.sum(|c| c.free + c.cached + c.untouched) + stats.nurseries.bytes - stats.nursery_used;
@@ -67,7 +71,11 @@ pub(crate) extern "C" fn mallinfo2() -> MallInfo2 {
 /// mallinfo(3): as mallinfo2, cut to int as in glibc.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mallinfo() -> MallInfo {
-    let wide = mallinfo2();
+    narrow()
+}
+
+fn narrow() -> MallInfo {
+    let wide = wide();
     MallInfo {
         arena: wide.arena as c_int,
         ordblks: wide.ordblks as c_int,
@@ -83,7 +91,7 @@ pub(crate) extern "C" fn mallinfo() -> MallInfo {
 /// mallinfo(3) under glibc's internal name.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_mallinfo() -> MallInfo {
-    mallinfo()
+    narrow()
 }
 
 /// malloc_info(3): the statistics as XML. Options must be 0.

@@ -92,7 +92,7 @@ fn signal_dispositions_and_closed_streams_pass_through() {
             let mut shell = Command::new("sh");
             text(&shell.args(["-c", &script]).env("HOME", home.path()).output().unwrap().stdout)
         };
-        let with_cairn = outcome(&format!("{} run --", env!("CARGO_BIN_EXE_cairn")));
+        let with_cairn = outcome(&format!("'{}' run --", env!("CARGO_BIN_EXE_cairn")));
         assert_eq!(with_cairn, outcome(""), "after {setting}");
     }
 }

@@ -1,6 +1,7 @@
 //! The steps of a program: each is a few bytes, and a few or many operations.
 
 use super::bytes::Bytes;
+use super::heaps;
 use super::table::{Held, Table};
 use cairn::{Cairn, Stats};
 use std::alloc::{GlobalAlloc, Layout};
@@ -17,7 +18,7 @@ pub(crate) enum Company {
 }
 
 /// The alignment of every block.
-const MIN_ALIGN: usize = 16;
+pub(super) const MIN_ALIGN: usize = 16;
 /// A table with more gets no more blocks. Pages cost more time than anything else here.
 const BLOCKS_MAX: usize = 6000;
 const CROWDED_BYTES: usize = 4 << 20;
@@ -80,6 +81,7 @@ fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         25 => probe(table, bytes),
         26 => demand_the_impossible(table, bytes),
         27 if bytes.number() < 16 => purge(table),
+        27 => heaps::step(table, bytes, company),
         28 => cairn::set_purge_delay_ms(super::DELAYS_MS[bytes.number() % 8]),
         29 => account(table, bytes, company),
         30 if company == Company::Together => give_or_receive(table, bytes),
@@ -140,7 +142,13 @@ fn allocate(table: &mut Table, size: usize, how: How) {
 }
 
 /// What is known of a block that was just handed out.
-fn note(table: &mut Table, p: *mut u8, size: usize, align: usize, layout: Option<Layout>) -> Held {
+pub(super) fn note(
+    table: &mut Table,
+    p: *mut u8,
+    size: usize,
+    align: usize,
+    layout: Option<Layout>,
+) -> Held {
     table.operations += 1;
     assert!(!p.is_null(), "no memory for {size} bytes, aligned to {align}");
     assert!(p.addr().is_multiple_of(align), "{p:p} for {size} bytes is not aligned to {align}");
@@ -151,7 +159,7 @@ fn note(table: &mut Table, p: *mut u8, size: usize, align: usize, layout: Option
 }
 
 /// The last block, the first one, any, or the largest: there are few large ones.
-fn pick(table: &Table, bytes: &mut Bytes) -> Option<usize> {
+pub(super) fn pick(table: &Table, bytes: &mut Bytes) -> Option<usize> {
     let (order, any) = (bytes.byte(), bytes.pair());
     let last = table.blocks.len().checked_sub(1)?;
     Some(match order % 8 {
@@ -442,7 +450,7 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
     }
     let (live, (_, heaps)) = (table.blocks.len(), stats.heaps);
     let in_spans: usize = stats.classes.iter().map(|class| class.in_use).sum();
-    let known = in_spans + stats.large_blocks + stats.mapping_blocks;
+    let known = in_spans + stats.large_blocks + stats.mapping_blocks + stats.nursery_blocks;
     assert!(known >= live, "the statistics know {known} blocks of {live}");
     assert!(known <= live + heaps * UNDER_WAY, "the statistics have {known} blocks for {live}");
     assert!(stats.allocated() >= table.bytes, "{} bytes of {}", stats.allocated(), table.bytes);
