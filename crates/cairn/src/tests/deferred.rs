@@ -38,6 +38,17 @@ fn begin() {
     on_deferred_free(Some(note), [1, 2]);
 }
 
+/// The next call comes within so many pairs of malloc and free.
+fn assert_comes_by(size: usize, most: usize) {
+    let before = calls();
+    let pairs = (0..).take_while(|_| {
+        free(allocate(size));
+        calls() == before
+    });
+    let pairs = pairs.count();
+    assert!(pairs < most, "{size}: {pairs} pairs");
+}
+
 #[test]
 fn each_class_comes_by_within_the_bound() {
     alone(|| {
@@ -47,26 +58,14 @@ fn each_class_comes_by_within_the_bound() {
             assert!(most <= 51_200);
             for held in [0, 1, 7, 100] {
                 let held = blocks(class.block_size(), held);
-                let before = calls();
-                let pairs = (0..).take_while(|_| {
-                    free(allocate(class.block_size()));
-                    calls() == before
-                });
-                let pairs = pairs.count();
-                assert!(pairs < most, "{}: {pairs} pairs", class.block_size());
+                assert_comes_by(class.block_size(), most);
                 held.into_iter().for_each(free);
             }
             // More blocks are free in a span than a cache takes in.
             if class.block_size() < 1000 {
                 blocks(class.block_size(), 3000).into_iter().for_each(free);
                 for _ in 0..5 {
-                    let before = calls();
-                    let pairs = (0..).take_while(|_| {
-                        free(allocate(class.block_size()));
-                        calls() == before
-                    });
-                    let pairs = pairs.count();
-                    assert!(pairs < most, "{}: {pairs} pairs", class.block_size());
+                    assert_comes_by(class.block_size(), most);
                 }
             }
         }

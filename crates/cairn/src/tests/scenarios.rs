@@ -266,7 +266,7 @@ fn use_heap(attempt: &mut Attempt, make: impl Fn() -> Option<HeapId>, with_block
     });
     let Some(heap) = made else { return attempt.failed(1) };
     for size in [16, 700, 5000, 60 * KIB, 200 * KIB, 33 * MIB] {
-        for nth in 0..30usize.min(40 * MIB / size) {
+        for nth in 0..12usize.min(34 * MIB / size) {
             // SAFETY: the heap is there, and this thread's.
             let request = || unsafe { heap.allocate(size, 16 << (nth % 3)) };
             if !attempt.take(size, super::step_for(size), request) {
