@@ -166,8 +166,11 @@ class allocator {
 
 #if defined(__cpp_lib_allocate_at_least)
     [[nodiscard]] at_least<T> allocate_at_least(std::size_t count) {
-        T *block = allocate(count);
-        return {block, cairn_usable_size(block) / sizeof(T)};
+        /* Not malloc and the size after it: compilers would hold the block for no larger than what was asked. */
+        std::size_t bytes = detail::bytes_of(count, sizeof(T)), usable = 0;
+        void *block = cairn_aligned_alloc_at_least(alignof(T) > 16 ? alignof(T) : 16, bytes, &usable);
+        if (!block) detail::no_memory();
+        return {static_cast<T *>(block), usable / sizeof(T)};
     }
 #endif
 
@@ -215,8 +218,8 @@ class heap_allocator {
 
 #if defined(__cpp_lib_allocate_at_least)
     [[nodiscard]] at_least<T> allocate_at_least(std::size_t count) {
-        T *block = allocate(count);
-        return {block, cairn_usable_size(block) / sizeof(T)};
+        /* As many as asked: compilers hold a block for no larger than what its function was told. */
+        return {allocate(count), count};
     }
 #endif
 

@@ -5,7 +5,7 @@
 //! Checked: tests/containers.rs; the examples below, those that must not compile too.
 //! Story: docs/guide/rust.md
 
-use crate::{Cairn, Heap, HeapId, api};
+use crate::{Cairn, Heap, HeapId, api, deallocate_as};
 use allocator_api2::alloc::{AllocError, Allocator};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -39,7 +39,7 @@ fn allocate(layout: Layout, block: impl FnOnce(usize, usize) -> *mut u8) -> Got 
 unsafe fn deallocate(block: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: as above.
-        unsafe { api::deallocate(block.as_ptr()) };
+        unsafe { deallocate_as(block.as_ptr(), layout) };
     }
 }
 

@@ -163,6 +163,19 @@ pub use thread::{
 
 use core::alloc::{GlobalAlloc, Layout};
 
+/// Frees a block; in the hardened build the process ends if that cannot be its layout.
+///
+/// # Safety
+/// As for `deallocate`.
+#[inline]
+unsafe fn deallocate_as(p: *mut u8, layout: Layout) {
+    if policy::HARDENED && !may_have_size(p, layout.size(), layout.align(), true) {
+        bad_size("dealloc", p);
+    }
+    // SAFETY: as above.
+    unsafe { deallocate(p) }
+}
+
 /// The allocator as a Rust global allocator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cairn;
@@ -175,9 +188,9 @@ unsafe impl GlobalAlloc for Cairn {
     }
 
     #[inline]
-    unsafe fn dealloc(&self, p: *mut u8, _layout: Layout) {
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         // SAFETY: `p` is a live block of this allocator that nobody uses any more.
-        unsafe { deallocate(p) }
+        unsafe { deallocate_as(p, layout) }
     }
 
     #[inline]
@@ -218,9 +231,9 @@ unsafe impl<const N: usize> GlobalAlloc for Partition<N> {
     }
 
     #[inline]
-    unsafe fn dealloc(&self, p: *mut u8, _layout: Layout) {
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         // SAFETY: `p` is a live block of this allocator that nobody uses any more.
-        unsafe { deallocate(p) }
+        unsafe { deallocate_as(p, layout) }
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 use super::alone::alone;
 use super::forks::{child_does, in_use};
 use super::heaps::{Other, blocks, free};
+use crate::policy::HARDENED;
 use crate::{Cairn, Stats, address_map, allocate, check, deallocate_named, purge};
 use core::alloc::{GlobalAlloc, Layout};
 use std::string::String;
@@ -145,5 +146,35 @@ fn it_says_what_is_wrong_with_a_pointer() {
         address_map::descriptor(twice).owner.store(address_map::OWNER_NONE, Relaxed);
         let said = last_words(|| free(twice));
         assert!(said.contains("freed twice"), "{said}");
+    });
+}
+
+/// Rust says with which layout a block is freed. In the hardened build it must be one that the block can have.
+#[test]
+fn a_layout_that_is_not_the_blocks_is_noticed() {
+    if !HARDENED {
+        return;
+    }
+    alone(|| {
+        let layout = |size, align| Layout::from_size_align(size, align).expect("a layout");
+        let sizes = [1, 16, 100, 1000, 5000, 60_000, 200_000, 40 << 20];
+        for (size, align) in sizes.into_iter().flat_map(|size| [1, 16, 256].map(|at| (size, at))) {
+            for size_after in [size, size * 3 / 4 + 1] {
+                // SAFETY: a block, resized, and freed with the layout that it has then.
+                unsafe {
+                    let block = Cairn.alloc(layout(size, align));
+                    let block = Cairn.realloc(block, layout(size, align), size_after);
+                    Cairn.dealloc(block, layout(size_after, align));
+                }
+            }
+        }
+        for (size, wrong) in [(100, 10_000), (5000, 100), (200_000, 100), (1000, 200_000)] {
+            let said = last_words(|| {
+                // SAFETY: none: that is what is tried.
+                unsafe { Cairn.dealloc(Cairn.alloc(layout(size, 8)), layout(wrong, 8)) };
+            });
+            assert!(said.contains("the size or the alignment is not the block's"), "{said}");
+        }
+        check();
     });
 }
