@@ -254,6 +254,22 @@ cairn_heap *cairn_heap_new(void) CAIRN_NODISCARD;
 cairn_heap *cairn_heap_new_shared(void) CAIRN_NODISCARD;
 
 /*
+ * Make a shared heap whose blocks threads may read without a lock while others free them. NULL and EINVAL if `head` is
+ * more than 256, ENOTSUP in the hardened build, ENOMEM if there is no memory.
+ *
+ * The first `head` bytes of a free block, rounded up to a multiple of 16, stay as the program has left them. It is handed
+ * out again as a block of the same size class of this heap, at the same place, or not at all until memory in which nothing
+ * is in use has waited: for the epoch in which it became so.
+ *
+ * cairn_heap_set_epoch says which epoch it is, and that nobody reads any more what became free in an epoch before `safe`.
+ * One thread at a time calls it, before a reader enters epoch `now`. It is 0 at first, and nothing is safe. Large blocks
+ * of safe epochs go at once, other memory with upkeep, or with cairn_heap_purge. Who ends the heap says that nobody
+ * reads what is free in it.
+ */
+cairn_heap *cairn_heap_new_concurrent(size_t head) CAIRN_NODISCARD;
+void cairn_heap_set_epoch(cairn_heap *heap, size_t now, size_t safe);
+
+/*
  * Give an owned heap to the calling thread, and take it from it. The program sees to it that what one thread has done
  * with the heap happens before the other attaches it. With a shared heap they do nothing.
  */

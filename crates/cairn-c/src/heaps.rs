@@ -41,6 +41,28 @@ pub(crate) extern "C" fn cairn_heap_new_shared() -> Handle {
     made(HeapId::new_shared())
 }
 
+/// Makes a shared heap for threads that read without a lock. Null and EINVAL for a head over 256 bytes, ENOTSUP in the hardened
+/// build, ENOMEM if there is no memory.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_heap_new_concurrent(head: usize) -> Handle {
+    if head > cairn::HEAD_MAX {
+        set_errno(libc::EINVAL);
+        return null_mut();
+    }
+    if cfg!(feature = "hardened") {
+        set_errno(libc::ENOTSUP);
+        return null_mut();
+    }
+    made(HeapId::new_concurrent(head))
+}
+
+/// Says which epoch it is, and before which one nobody reads what was freed.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn cairn_heap_set_epoch(of: Handle, now: usize, safe: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { heap(of).set_epoch(now, safe) };
+}
+
 pub(crate) fn made(heap: Option<HeapId>) -> Handle {
     if heap.is_none() {
         set_errno(libc::ENOMEM);

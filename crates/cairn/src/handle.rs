@@ -14,6 +14,7 @@ use crate::os::{self, Lock};
 use crate::policy::HARDENED;
 use crate::sampling::ThreadCounts;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
+use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
@@ -120,6 +121,12 @@ impl<H> Member<H> {
     /// Whether it may take so many more.
     pub(crate) fn may_take(&self, bytes: usize) -> bool {
         self.budget().is_none_or(|budget| budget.may_take(bytes))
+    }
+
+    /// Whether a span of its with no block in use has to wait for readers.
+    pub(crate) fn holds(&self, span: &mut Span) -> bool {
+        // SAFETY: as above.
+        unsafe { self.of.as_ref() }.is_some_and(|handle| handle.owned.grace.holds(span))
     }
 
     /// The number of the region that it allocates from, if from one.

@@ -26,6 +26,7 @@ impl Span {
         // Where purged memory is gone, a free block would lose its part of a hole.
         if !os::purged_is_committed()
             || address_map::is_supplied(self.index())
+            || self.head() > 0
             || self.used_at_sweep == used
             || self.free() as usize * size < piece
         {

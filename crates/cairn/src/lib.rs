@@ -102,6 +102,7 @@ mod crowd;
 mod deferred;
 mod density;
 mod fences;
+mod grace;
 mod guards;
 mod handle;
 mod heads;
@@ -145,8 +146,8 @@ pub use budget::HeapStats;
 pub use deferred::DeferredFree;
 pub use density::should_move;
 pub use heaps::{
-    Area, DetachedHeap, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap, heap_of,
-    owner_thread, thread_number, visit,
+    Area, DetachedHeap, HEAD_MAX, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap,
+    heap_of, owner_thread, purge, thread_number, visit,
 };
 
 pub use arena::{purge_delay_ms, set_purge_delay_ms};
@@ -157,7 +158,7 @@ pub use region::{RegionCalls, RegionError};
 pub use sampling::{ThreadCounts, Told};
 pub use stats::{Amount, ClassRow, Stats};
 pub use thread::{
-    count, guard_every, on_deferred_free, purge, sample_every, see_forks, start_purge_thread,
+    count, guard_every, on_deferred_free, sample_every, see_forks, start_purge_thread,
     thread_counts, thread_idle,
 };
 

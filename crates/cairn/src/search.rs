@@ -9,7 +9,8 @@
 use crate::address_map;
 use crate::block::{Block, END};
 use crate::caches::Caches;
-use crate::heap::{Heap, is_block_of};
+use crate::grace::is_block_of;
+use crate::heap::Heap;
 use crate::pool;
 use crate::size_class::SizeClass;
 use crate::span::Span;
@@ -19,8 +20,11 @@ use crate::span::Span;
 /// they were without it, or later. Then only a program leads here that writes a link to it, combined with the key, into
 /// the first blocks that it takes off such a list, in both walks.
 pub(crate) fn is_free(block: *mut Block) -> bool {
-    let Some((class, _)) = address_map::span_block(block.cast()) else { return false };
-    // SAFETY: the start of a block.
+    let class = address_map::descriptor(block.cast()).class();
+    if !is_block_of(class, block) {
+        return false;
+    }
+    // SAFETY: where the links of a block stand.
     let next = unsafe { Block::peek_next(block) };
     (next == END || is_block_of(class, next))
         && is_in_a_list(class, block)

@@ -62,6 +62,8 @@ pub(crate) struct Span {
     flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
     pub(crate) partition: u8,
+    /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
+    pub(crate) empty_since: usize,
     /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
 }
@@ -122,6 +124,7 @@ impl Span {
                 class: class.number() as u8,
                 flags: if zero { ZERO } else { 0 },
                 partition: 0,
+                empty_since: 0,
                 _read: PhantomPinned,
             });
         }
@@ -316,6 +319,7 @@ impl Span {
     /// is in use.
     pub(crate) fn set_active(&mut self) {
         debug_assert_eq!(self.used_after_event, 0);
+        self.empty_since = 0;
         if !self.class().is_long() {
             self.set_used(self.until_event + 1, NO_EVENT);
         }
@@ -450,11 +454,11 @@ impl Span {
     /// Invariants 1 and 4, for the owner.
     pub(crate) fn check(&self) {
         let d = address_map::descriptor_at(self.index());
-        let mut free = 0;
+        let (head, mask, mut free) = (self.head(), self.layout().mask, 0);
         let mut at = self.local_free;
         while at != END {
             // SAFETY: this is a span.
-            assert_eq!(unsafe { d.probe(at.cast()) }.1 & self.layout().mask, 0);
+            assert_eq!(unsafe { d.probe(at.wrapping_byte_sub(head).cast()) }.1 & mask, 0);
             free += 1;
             assert!(free <= self.carved);
             // SAFETY: free blocks are the owner's.
@@ -468,7 +472,7 @@ impl Span {
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);
             // SAFETY: this is a span.
-            assert_eq!(unsafe { d.probe(self.start) }, (self.class(), 0));
+            assert_eq!(unsafe { d.probe(self.start.wrapping_sub(head)) }, (self.class(), 0));
         }
     }
 }

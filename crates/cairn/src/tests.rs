@@ -28,6 +28,8 @@ mod exits;
 #[cfg(test)]
 mod forks;
 #[cfg(test)]
+mod grace;
+#[cfg(test)]
 mod guards;
 #[cfg(test)]
 mod heap;

@@ -175,6 +175,10 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
 
 #[cold]
 fn free_large(p: *mut u8, call: &str) -> bool {
+    // SAFETY: the caller's to free, if it is a block.
+    if unsafe { closed::keep_large(p, call) } {
+        return true;
+    }
     if !address_map::contains(p) {
         return guards::free(p, call) || large::free_mapping(p);
     }

@@ -6,12 +6,12 @@
 //! Story: docs/design/layout.md
 
 use super::resize::stays;
-use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::address_map::{self, OWNER_CLOSED, OWNER_LARGE, OWNER_NONE};
 use crate::live::{self, FREED_TWICE};
 use crate::policy::HARDENED;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{guards, large, os};
+use crate::{closed, guards, large, os};
 
 /// The bytes of the span block that starts at `p`, any value at all; None if none does.
 #[inline(always)]
@@ -69,7 +69,7 @@ pub fn has_class_of(p: *const u8, size: usize) -> bool {
 #[must_use]
 pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> bool {
     let p = p.cast_mut();
-    let Some((class, _)) = address_map::span_block(p) else {
+    let Some((class, owner)) = address_map::span_block(p) else {
         if let Some(asked) = guards::usable_size(p) {
             return size == asked && p.addr().is_multiple_of(align);
         }
@@ -83,6 +83,8 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
         return large_usable(p).is_none_or(|usable| fits(usable) && p.addr().is_multiple_of(align));
     };
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
+    // Blocks of some heaps are made larger than asked for.
+    let resized = resized || owner & OWNER_CLOSED != 0 && closed::head_of(owner) > 0;
     is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, class.block_size())
 }
 

@@ -183,18 +183,18 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         // SAFETY: `p` starts no block of a span: it is null or the start of a live large block.
         return unsafe { deallocate_large(p, call) };
     };
+    if owner & OWNER_CLOSED != 0 {
+        // SAFETY: the block is the caller's to free, and of that heap, or of what has become of it.
+        return unsafe {
+            if !closed::deallocate(p, class, owner, call) {
+                deallocate_elsewhere(p, call);
+            }
+        };
+    }
     // SAFETY: it starts there.
     if unsafe { Block::is_marked(p.cast()) } {
         // SAFETY: the block is the caller's to free.
         return unsafe { deallocate_marked(p, call) };
-    }
-    if owner & OWNER_CLOSED != 0 {
-        // SAFETY: the block is the caller's to free, and of that heap, or of what has become of it.
-        return unsafe {
-            if !closed::deallocate(p, class, owner) {
-                deallocate_elsewhere(p, call);
-            }
-        };
     }
     let (heap, layout, is_abandoned) = (thread::heap(), class.layout(), owner == OWNER_ABANDONED);
     let least =

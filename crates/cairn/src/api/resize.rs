@@ -12,7 +12,7 @@ use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
 use crate::live::FREED_TWICE;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, guards, large, os, search, thread};
+use crate::{address_map, closed, guards, large, os, search, thread};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -108,7 +108,7 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
 /// `p` is the start of a live block over `MEDIUM_MAX`, the caller's to resize.
 pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let before = counted_before(p);
-    let resized = if guards::usable_size(p).is_some() {
+    let resized = if guards::usable_size(p).is_some() || closed::is_read_by_others(p) {
         None
     } else if !address_map::contains(p) {
         large::reallocate_mapping(p, size, align)

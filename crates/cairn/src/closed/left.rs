@@ -35,7 +35,7 @@ pub(super) fn slices(heap: &Heap) -> usize {
 }
 
 /// Gives back what is free in all of them; whether that is anything.
-pub(super) fn collect() -> bool {
+pub(crate) fn collect() -> bool {
     let mut left = LEFT.lock();
     let mut place = &raw mut left.0;
     let mut has_given = false;

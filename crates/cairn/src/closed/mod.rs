@@ -8,11 +8,16 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
+mod end;
 mod left;
 mod parts;
+mod readers;
 pub(crate) mod regions;
 
+pub(crate) use end::end;
+pub(crate) use left::collect as collect_left;
 pub(crate) use parts::of_thread;
+pub(crate) use readers::{free_due, head_of, is_read_by_others, keep_large};
 
 use crate::address_map;
 use crate::block::Block;
@@ -21,13 +26,11 @@ use crate::crowd::NOBODY;
 use crate::handle::{Handle, Member, OWNED, SHARED};
 use crate::heap::Heap;
 use crate::policy::HARDENED;
-use crate::pool::{self, salvage};
+use crate::pool;
 use crate::remote::Generation;
 use crate::size_class::{self, SLICE_SIZE, SizeClass};
-use crate::span::Span;
-use crate::span_list::SpanList;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{arena, large, live, os, quarantine, region, thread};
+use crate::{arena, large, live, os, quarantine, region, search, thread};
 use core::ptr::null_mut;
 
 // A heap of the program's is owned: one thread at a time has it, its `user`; or shared: each thread that uses it
@@ -207,8 +210,11 @@ pub(crate) unsafe fn allocate(heap: *mut Heap, size: usize, align: usize) -> *mu
 pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        let block = Caches::pop(&raw mut (*heap).caches, class);
-        if block.is_null() { refill(heap, class) } else { block }
+        let mut block = Caches::pop(&raw mut (*heap).caches, class);
+        if block.is_null() {
+            block = refill(heap, class);
+        }
+        if block.is_null() { block } else { block.wrapping_byte_sub((*heap).head.into()) }
     }
 }
 
@@ -312,6 +318,7 @@ pub(crate) unsafe fn trim(name: *mut Name, heap: *mut Heap) {
         if !heap.is_null() && heap != stand_in() {
             give_back(heap);
         }
+        free_due(name);
         if (*name).kind.load(Ordering::Relaxed) == OWNED {
             Handle::trim(name);
         }
@@ -349,53 +356,6 @@ unsafe fn tell(name: *mut Name) {
     }
 }
 
-/// Ends a heap. If it is destroyed, with all its blocks; else those live on.
-///
-/// # Safety
-/// Nobody uses the heap any more, or has it attached but the calling thread. If it is destroyed: nobody uses a block of it
-/// any more, and no thread is about to free one.
-pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
-    os::notice_fork();
-    // SAFETY: this heap's, which is gone after this.
-    unsafe {
-        if is_shared(name) {
-            // A part of a thread that a fork has left behind is none that can be ended, until it is salvaged.
-            salvage::all();
-            parts::for_each(name, |part| end_one(part, with_blocks));
-        } else if (*name).heap != stand_in() {
-            end_one((*name).heap, with_blocks);
-        }
-        Handle::end_nurseries(name, mine(), with_blocks);
-        match with_blocks {
-            true => large::destroy(&(*name).owned),
-            false => large::set_free(&(*name).owned),
-        }
-        let region = (*name).owned.region.checked_sub(1);
-        Handle::end(name, mine(), &pool::HANDLES, stand_in());
-        region.into_iter().for_each(|region| region::count_heap(region, false));
-    }
-}
-
-/// # Safety
-/// As for `end`.
-unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
-    // SAFETY: the caller's; nobody uses its blocks, if they go.
-    unsafe {
-        (*heap).member.user.store(NOBODY, Ordering::Relaxed);
-        match with_blocks {
-            true => destroy_spans(heap),
-            // What is in a region stays there.
-            false if (*heap).member.region().is_some() => give_back(heap),
-            false => (*heap).abandon_all(),
-        }
-        if with_blocks || left::slices(&*heap) == 0 {
-            pool::put_closed(heap);
-        } else {
-            left::keep(heap);
-        }
-    }
-}
-
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
 /// destroyed: it is home before this returns. False, and nothing is done, if the span is not that heap's any more.
 ///
@@ -404,10 +364,17 @@ unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
 /// caller's to free.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32) -> bool {
+pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32, call: &str) -> bool {
     // SAFETY: the block is the caller's to free, and of that heap, or of that span.
     unsafe {
-        if free_attached(thread::heap(), owner, class, p.cast()) {
+        let block: *mut Block = p.wrapping_add(head_of(owner)).cast();
+        if Block::is_marked(block) {
+            if search::is_free(block) {
+                os::fatal(call, p, live::FREED_TWICE);
+            }
+            Block::unmark(block);
+        }
+        if free_attached(thread::heap(), owner, class, block) {
             return true;
         }
         let meant = generation_of(p, class, owner);
@@ -415,7 +382,7 @@ pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32) -> boo
             if HARDENED {
                 quarantine::zero(p.cast(), class);
             }
-            thread::send_closed(address_map::span_index(p, class), p.cast(), meant);
+            thread::send_closed(address_map::span_index(p, class), block, meant);
         }
         meant.is_some()
     }
@@ -460,35 +427,4 @@ pub(crate) fn generation_of(p: *const u8, class: SizeClass, owner: u32) -> Optio
     let generation = word.generation();
     // Only now, for a span that is destroyed loses its owner before its generation.
     (address_map::descriptor(p).owner.load(Ordering::Relaxed) == owner).then_some(generation)
-}
-
-/// Destroys all spans of a closed heap. Nothing of it can be used after that.
-///
-/// # Safety
-/// Nobody uses a block of it any more, or the heap.
-unsafe fn destroy_spans(heap: *mut Heap) {
-    // SAFETY: the heap's invariant 2 says where its spans are.
-    unsafe {
-        for class in SizeClass::all() {
-            destroy_from((*heap).active[class.index()]);
-            destroy_from((*heap).partial[class.index()].first());
-        }
-        destroy_from((*heap).full.first());
-        quarantine::forget(&raw mut (*heap).caches.quarantine, heap.cast());
-    }
-}
-
-/// Destroys a span and those after it in its list, if it is in one; null is fine.
-///
-/// # Safety
-/// They are the caller's; nobody uses a block of them.
-unsafe fn destroy_from(mut span: *mut Span) {
-    while !span.is_null() {
-        // SAFETY: the caller's; an active span has no next one.
-        unsafe {
-            let next = SpanList::after(span);
-            (*span).destroy();
-            span = next;
-        }
-    }
 }

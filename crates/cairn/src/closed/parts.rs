@@ -85,6 +85,7 @@ unsafe fn take(shared: *mut Name, number: usize) -> *mut Heap {
             }
             part.write(Heap::closed());
             (*part).member.of = shared;
+            (*part).head = (*shared).owned.grace.head() as u16;
             (*part).member.next = (*shared).first(number);
             (*shared).put_first(number, part);
         }

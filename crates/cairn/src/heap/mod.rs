@@ -17,6 +17,7 @@ use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
 use crate::caches::Caches;
 use crate::crowd;
+use crate::grace::is_block_of;
 use crate::handle::Member;
 use crate::large::Large;
 use crate::policy::{PARTITIONS, in_hardened};
@@ -108,6 +109,8 @@ pub(crate) struct Heap {
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
     pub(crate) partition: u8,
+    /// Bytes at the head of its free blocks that stay as they are, in front of their links.
+    pub(crate) head: u16,
     /// Who uses it, if it is closed, and whose it is; what a thread keeps for such heaps.
     pub(crate) member: Member<Heap>,
     /// The number of the thread whose heap it is: no other has it, before or after.
@@ -191,10 +194,4 @@ impl Heap {
         assert_eq!(owner.load(Ordering::Relaxed), self.owner());
         span.check();
     }
-}
-
-/// Whether `p`, any value at all, is a block's start in a span of `class`.
-pub(crate) fn is_block_of(class: SizeClass, p: *mut Block) -> bool {
-    let p = p.cast();
-    address_map::contains(p) && address_map::span_block(p).is_some_and(|(of, _)| of == class)
 }

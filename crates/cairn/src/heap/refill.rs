@@ -166,7 +166,7 @@ impl Heap {
         // SAFETY: the list is this heap's, and not empty.
         let block = unsafe { self.caches.fill(class, list, limit) };
         if is_sample {
-            sampling::tell(block.cast(), class.block_size());
+            sampling::tell(block.cast::<u8>().wrapping_sub(self.head.into()), class.block_size());
         }
         block
     }
@@ -271,7 +271,7 @@ impl Heap {
         // SAFETY: the run is ours, taken just now in the class's length.
         let span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
         // SAFETY: made just now.
-        unsafe { (*span).partition = self.partition };
+        unsafe { (*span).begin(self.partition, self.head) };
         self.activate(class, span);
         self.carve(class)
     }

@@ -52,7 +52,7 @@ impl Heap {
         unsafe {
             let class = (*span).class();
             let partial = &mut self.partial[class.index()];
-            if (*span).used() == 0 {
+            if (*span).used() == 0 && !self.member.holds(&mut *span) {
                 self.release(span);
             } else if (*span).has_local_free() {
                 partial.push_front(span);
@@ -224,7 +224,9 @@ impl Heap {
         // SAFETY: as above.
         let class = unsafe { (*span).class() };
         let is_small = class.span_slices() <= crowd::share(SPARE_SLICES);
-        if self.partial[class.index()].len() == 0 && is_small {
+        // SAFETY: as above.
+        let waits = unsafe { self.member.holds(&mut *span) };
+        if waits || self.partial[class.index()].len() == 0 && is_small {
             // SAFETY: as above.
             return unsafe { self.partial[class.index()].push_front(span) };
         }

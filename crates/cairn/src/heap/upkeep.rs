@@ -263,7 +263,7 @@ impl Heap {
                 if most == usize::MAX || !(*span).has_local_free() {
                     (*span).absorb((*span).collect());
                 }
-                if (*span).used() == 0 || leave {
+                if (*span).used() == 0 && !self.member.holds(&mut *span) || leave {
                     self.remove_partial(class, span);
                     self.abandon(span);
                 }

@@ -6,10 +6,12 @@
 //! Checked: tests/closed.rs, tests/shared.rs, tests/limits.rs, tests/visit.rs
 //! Story: docs/design/closed-heaps.md
 
+mod concurrent;
 mod regions;
 mod types;
 mod visit;
 
+pub use concurrent::{HEAD_MAX, owner_thread, thread_number};
 pub use regions::{RegionId, RegionStats};
 pub use types::{DetachedHeap, Heap, Owned, Shared, SharedHeap};
 pub use visit::{Area, visit};
@@ -24,7 +26,7 @@ use crate::handle::{Handle, SHARED};
 use crate::heap::Heap as Inner;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{api, arena, common_upkeep, crowd, large, region, thread};
+use crate::{api, arena, common_upkeep, large, region, thread};
 use core::ptr::{NonNull, null_mut};
 
 /// Names a heap of the program's, of either kind: what C programs have, and what `heap_of` and visitors are given.
@@ -144,6 +146,7 @@ impl HeapId {
 
     #[inline(never)]
     unsafe fn allocate_elsewhere<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
+        let size = self.with_head(size);
         let block = match size_class::class_of_aligned(size, align) {
             // SAFETY: as for `allocate_or`.
             Some(class) => unsafe {
@@ -162,6 +165,9 @@ impl HeapId {
         // SAFETY: as for `allocate_or`.
         let block = unsafe {
             let mut block = self.allocate_in_nursery(size);
+            if block.is_null() && self.with_head(size) > size {
+                return self.allocate_elsewhere::<F>(size, MIN_ALIGN);
+            }
             if block.is_null() {
                 block = self.or_in_slices(self.allocate_class(class).0.cast(), size, MIN_ALIGN);
             }
@@ -238,6 +244,7 @@ impl HeapId {
     /// # Safety
     /// As for `allocate`.
     pub unsafe fn allocate_zeroed(self, size: usize, align: usize) -> *mut u8 {
+        let size = self.with_head(size);
         // SAFETY: as above; what is zeroed is a new block of at least so many bytes.
         unsafe {
             let (block, is_zero) = match size_class::class_of_aligned(size, align) {
@@ -437,6 +444,16 @@ impl HeapId {
     }
 }
 
+/// Gives back to the system all memory that is free, in every tier that this thread can reach
+/// at once; other threads' follow at their next slow tick. The number of bytes given back
+/// at once.
+pub fn purge() -> usize {
+    thread::defer(true);
+    thread::trim();
+    closed::collect_left();
+    arena::purge_all()
+}
+
 /// The heap of the program's that the block at `p`, or around it, belongs to; None if it is none of the allocator's, or
 /// if it belongs to threads, as what `allocate` gives does. Any value of `p` is answered; for a block that has been freed
 /// the answer is None or some heap. Any thread, at any time.
@@ -462,32 +479,4 @@ pub fn heap_of(p: *const u8) -> Option<HeapId> {
 fn heap_at(owner: u32) -> Option<*const Inner> {
     let at = address_map::heap_of_owner(owner).and_then(address_map::heap_address);
     at.map(|at| at.cast_const().cast())
-}
-
-/// The number of the thread that owns the span of the block at `p`: it alone frees there without an atomic step. 0 if
-/// no thread does, or if there is no such block. Any thread, at any time; the answer may be old when it comes.
-#[must_use]
-pub fn owner_thread(p: *const u8) -> usize {
-    let user = |user: usize| if user == crowd::NOBODY { 0 } else { user };
-    if let Some(nursery) = large::nursery_around(p) {
-        // SAFETY: null, or a handle: those are never unmapped.
-        let name = unsafe { nursery.of().cast::<Name>().as_ref() };
-        return name.map_or(0, |name| user(name.user.load(Ordering::Relaxed)));
-    }
-    let owner =
-        api::base(p).and_then(|start| address_map::span_block(start)).map(|(_, owner)| owner);
-    let Some(heap) = owner.and_then(heap_at) else { return 0 };
-    // SAFETY: a heap that has been made. Volatile: it changes when a thread takes it.
-    unsafe {
-        match (*heap).is_closed() {
-            true => user((*heap).member.user.load(Ordering::Relaxed)),
-            false => (&raw const (*heap).thread).read_volatile(),
-        }
-    }
-}
-
-/// The calling thread's number, which no other thread of the process has had or will have; 0 if it can have none.
-#[must_use]
-pub fn thread_number() -> usize {
-    thread::number().unwrap_or(0)
 }

@@ -156,6 +156,10 @@ fn visit_large(
     each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
 ) -> bool {
     let heap = heap_of(start);
+    // SAFETY: a handle; a large block of its own.
+    if heap.is_some_and(|heap| unsafe { heap.0.as_ref().owned.grace.has(start) }) {
+        return true;
+    }
     let area =
         Area { start, bytes: usable, block_size: usable, blocks: 1, used: 1, heap, thread: 0 };
     each(&area, None) && (!blocks || each(&area, Some(start)))
@@ -180,7 +184,7 @@ fn visit_span(
         !marks.has(block) && (!HARDENED || unsafe { live::is_live(block) })
     };
     let in_use = || (0..carved).filter(|&nth| !span.is_hidden(nth)).filter(is_live);
-    let start = span.start;
+    let start = span.start.wrapping_sub(span.head());
     let count = usize::from(class.layout().blocks);
     let area = Area {
         start,

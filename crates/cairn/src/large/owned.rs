@@ -8,6 +8,7 @@
 use super::{Allocated, Large, allocate, allocate_in_region, free, mapping};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::budget::Budget;
+use crate::grace::Grace;
 use crate::heads::{heads_from, heads_in_regions};
 use crate::os::Lock;
 use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
@@ -23,6 +24,8 @@ pub(crate) struct Owned {
     mappings: AtomicUsize,
     /// The number of the program's region that the heap allocates from, plus 1, or 0. Constant.
     pub(crate) region: usize,
+    /// What waits of the heap for its readers.
+    pub(crate) grace: Grace,
     /// What the heap holds, these blocks included.
     pub(crate) budget: Budget,
 }

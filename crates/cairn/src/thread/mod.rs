@@ -334,15 +334,6 @@ pub fn thread_idle() {
     pool::tick();
 }
 
-/// Gives back to the system all memory that is free, in every tier that this thread can reach
-/// at once; other threads' follow at their next slow tick. The number of bytes given back
-/// at once.
-pub fn purge() -> usize {
-    defer(true);
-    trim();
-    arena::purge_all()
-}
-
 /// Has `told` called with one allocation in every `bytes` that each thread allocates in blocks of up to
 /// 64 KiB, by their block sizes: the one in which the count runs out. 0 bytes end that.
 ///

@@ -1,0 +1,98 @@
+//! Owns: how a heap of the program's ends: its blocks go with it, or live on.
+//! Idea: a span that is destroyed loses its owner, then its generation: what is under way to it is dropped. Spans of a
+//!   deleted heap are abandoned, unless no other heap may have them.
+//! Never: touches a block.
+//! Threads: see each call.
+//! Checked: tests/closed.rs; the models destroy a heap while others free.
+//! Story: docs/design/closed-heaps.md
+
+use super::{Name, free_due, give_back, is_shared, left, mine, parts, stand_in};
+use crate::crowd::NOBODY;
+use crate::handle::Handle;
+use crate::heap::Heap;
+use crate::pool::{self, salvage};
+use crate::size_class::SizeClass;
+use crate::span::Span;
+use crate::span_list::SpanList;
+use crate::sync::Ordering;
+use crate::{large, os, quarantine, region};
+
+/// Ends a heap. If it is destroyed, with all its blocks; else those live on.
+///
+/// # Safety
+/// Nobody uses the heap any more, or has it attached but the calling thread. If it is destroyed: nobody uses a block of it
+/// any more, and no thread is about to free one.
+pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
+    os::notice_fork();
+    // SAFETY: this heap's, which is gone after this.
+    unsafe {
+        (*name).owned.grace.end();
+        free_due(name);
+        if is_shared(name) {
+            // A part of a thread that a fork has left behind is none that can be ended, until it is salvaged.
+            salvage::all();
+            parts::for_each(name, |part| end_one(part, with_blocks));
+        } else if (*name).heap != stand_in() {
+            end_one((*name).heap, with_blocks);
+        }
+        Handle::end_nurseries(name, mine(), with_blocks);
+        match with_blocks {
+            true => large::destroy(&(*name).owned),
+            false => large::set_free(&(*name).owned),
+        }
+        let region = (*name).owned.region.checked_sub(1);
+        Handle::end(name, mine(), &pool::HANDLES, stand_in());
+        region.into_iter().for_each(|region| region::count_heap(region, false));
+    }
+}
+
+/// # Safety
+/// As for `end`.
+unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
+    // SAFETY: the caller's; nobody uses its blocks, if they go.
+    unsafe {
+        (*heap).member.user.store(NOBODY, Ordering::Relaxed);
+        match with_blocks {
+            true => destroy_spans(heap),
+            // What is in a region stays there; links that stand elsewhere are no other heap's.
+            false if (*heap).member.region().is_some() || (*heap).head > 0 => give_back(heap),
+            false => (*heap).abandon_all(),
+        }
+        if with_blocks || left::slices(&*heap) == 0 {
+            pool::put_closed(heap);
+        } else {
+            left::keep(heap);
+        }
+    }
+}
+
+/// Destroys all spans of a closed heap. Nothing of it can be used after that.
+///
+/// # Safety
+/// Nobody uses a block of it any more, or the heap.
+unsafe fn destroy_spans(heap: *mut Heap) {
+    // SAFETY: the heap's invariant 2 says where its spans are.
+    unsafe {
+        for class in SizeClass::all() {
+            destroy_from((*heap).active[class.index()]);
+            destroy_from((*heap).partial[class.index()].first());
+        }
+        destroy_from((*heap).full.first());
+        quarantine::forget(&raw mut (*heap).caches.quarantine, heap.cast());
+    }
+}
+
+/// Destroys a span and those after it in its list, if it is in one; null is fine.
+///
+/// # Safety
+/// They are the caller's; nobody uses a block of them.
+unsafe fn destroy_from(mut span: *mut Span) {
+    while !span.is_null() {
+        // SAFETY: the caller's; an active span has no next one.
+        unsafe {
+            let next = SpanList::after(span);
+            (*span).destroy();
+            span = next;
+        }
+    }
+}

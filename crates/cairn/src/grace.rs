@@ -1,0 +1,200 @@
+//! Owns: what a heap for lock-free readers keeps for them: freed memory until a grace period is over, and the first bytes
+//!   of each free block.
+//! Idea: the program counts epochs. An empty span, and a freed large block, wait until the epoch in which they became so is
+//!   a safe one. Links of free blocks stand behind the bytes that are kept.
+//! Never: decides what a reader may see; calls the program.
+//! Threads: any; holds nothing.
+//! Checked: tests/grace.rs
+//! Story: docs/design/closed-heaps.md
+
+use crate::address_map::{self, slice_address, span_index};
+use crate::block::Block;
+use crate::policy::HARDENED;
+use crate::size_class::{MIN_ALIGN, SizeClass};
+use crate::span::Span;
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use core::ptr::null_mut;
+
+// Invariants
+//  1. What waits since epoch e has become free when the program's epoch was e or earlier, and goes only when `safe` > e.
+//  2. A block in `waiting` is in use to everybody else. Its node stands behind the bytes that are kept.
+
+/// Bytes at the head of a free block that a heap keeps at most, `HeapId::new_concurrent`.
+pub const HEAD_MAX: usize = 256;
+
+/// What waits, as far as a heap has such. All zeros: nothing does, and nothing is kept.
+pub(crate) struct Grace {
+    /// The program counts epochs. Set before there is a block, cleared when the heap ends.
+    is_on: AtomicUsize,
+    head: usize,
+    now: AtomicUsize,
+    safe: AtomicUsize,
+    /// Large blocks that have been freed.
+    waiting: AtomicPtr<Waiting>,
+}
+
+/// Written into a freed large block.
+struct Waiting {
+    next: *mut Waiting,
+    since: usize,
+    /// The node's own address, inverted: what a second free finds.
+    mark: usize,
+}
+
+impl Grace {
+    /// From now on memory waits, and `head` bytes of free blocks are kept.
+    pub(crate) fn begin(&mut self, head: usize) {
+        debug_assert!(!HARDENED && head <= HEAD_MAX && head.is_multiple_of(MIN_ALIGN));
+        self.head = head;
+        self.is_on.store(1, Ordering::Relaxed);
+    }
+
+    /// Nobody reads any more what is free.
+    pub(crate) fn end(&self) {
+        self.is_on.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether what becomes free waits.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed) != 0
+    }
+
+    /// Bytes at the head of a free block that are kept, a multiple of 16.
+    pub(crate) fn head(&self) -> usize {
+        self.head
+    }
+
+    /// The least that a block may have: what is kept, and a link or a node.
+    pub(crate) fn least(&self, size: usize) -> usize {
+        if self.is_on() {
+            size.max(self.head + size_of::<Waiting>().next_multiple_of(MIN_ALIGN))
+        } else {
+            size
+        }
+    }
+
+    /// Says which epoch it is, and that nobody reads what became free before epoch `safe`.
+    pub(crate) fn set(&self, now: usize, safe: usize) {
+        // SeqCst: whoever frees after this finds it, or has unlinked the block before a reader of that epoch looked.
+        self.now.swap(now, Ordering::SeqCst);
+        // Release: what the readers did came before.
+        self.safe.store(safe, Ordering::Release);
+    }
+
+    /// The epoch of what has become free just now.
+    fn epoch(&self) -> usize {
+        // A step that writes finds the latest value.
+        self.now.fetch_add(0, Ordering::SeqCst)
+    }
+
+    fn is_over(&self, since: usize) -> bool {
+        !self.is_on() || since < self.safe.load(Ordering::Acquire)
+    }
+
+    /// Whether a span with no block in use has to wait. Its owner only.
+    pub(crate) fn holds(&self, span: &mut Span) -> bool {
+        if self.is_on() && span.empty_since == 0 {
+            span.empty_since = self.epoch() + 1;
+        }
+        span.empty_since != 0 && !self.is_over(span.empty_since - 1)
+    }
+
+    /// Keeps a large block that is being freed until its time has come. False if it waits already.
+    ///
+    /// # Safety
+    /// The block is the caller's to free, of a heap whose blocks wait, and has at least `least` bytes.
+    pub(crate) unsafe fn keep(&self, p: *mut u8) -> bool {
+        let node: *mut Waiting = p.wrapping_add(self.head).cast();
+        // SAFETY: inside of the block, and aligned.
+        unsafe {
+            if (*node).mark == !node.addr() && self.has(p) {
+                return false;
+            }
+            node.write(Waiting { next: null_mut(), since: self.epoch(), mark: !node.addr() });
+            self.put(node);
+        }
+        true
+    }
+
+    /// Whether a large block waits. Nobody takes blocks meanwhile that have waited long enough.
+    ///
+    /// # Safety
+    /// As for `keep`, or it is a live block of the heap.
+    pub(crate) unsafe fn has(&self, p: *mut u8) -> bool {
+        let node: *mut Waiting = p.wrapping_add(self.head).cast();
+        let first = self.waiting.load(Ordering::Acquire);
+        // SAFETY: null, or a block that waits.
+        let next = |&at: &*mut Waiting| unsafe { at.as_ref() }.map(|at| at.next);
+        core::iter::successors(Some(first), next).any(|at| at == node)
+    }
+
+    /// Calls `then` with each large block whose time has come.
+    pub(crate) fn take_due(&self, then: impl Fn(*mut u8)) {
+        let mut at = self.waiting.swap(null_mut(), Ordering::Acquire);
+        while !at.is_null() {
+            // SAFETY: taken out of the list, and so the caller's. The node is read before the block goes.
+            unsafe {
+                let Waiting { next, since, .. } = at.read();
+                let p = at.cast::<u8>().wrapping_sub(self.head);
+                if self.is_over(since) {
+                    then(p);
+                } else {
+                    self.put(at);
+                }
+                at = next;
+            }
+        }
+    }
+
+    /// # Safety
+    /// It is a block of the caller's that waits.
+    unsafe fn put(&self, node: *mut Waiting) {
+        let mut first = self.waiting.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the caller's node.
+            unsafe { (*node).next = first };
+            // Release: who takes the list finds the node written.
+            match self.waiting.compare_exchange(first, node, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+}
+
+impl Span {
+    /// Says which partition it is of, plus 1, and behind how many bytes of each block links stand. Before it is carved.
+    pub(crate) fn begin(&mut self, partition: u8, head: u16) {
+        debug_assert!(self.carved == 0);
+        self.partition = partition;
+        self.start = self.start.wrapping_add(usize::from(head));
+    }
+
+    /// Bytes of a free block in front of where its links stand.
+    pub(crate) fn head(&self) -> usize {
+        self.start.addr() - self.base().addr() - self.layout().slack as usize
+    }
+}
+
+/// Whether `p`, any value at all, is where the links stand of a block in a span of `class`.
+pub(crate) fn is_block_of(class: SizeClass, p: *mut Block) -> bool {
+    let p: *mut u8 = p.cast();
+    if !address_map::contains(p) {
+        return false;
+    }
+    let d = address_map::descriptor(p);
+    if d.class() != class {
+        return false;
+    }
+    let index = span_index(p, class);
+    let span: *const Span = d.slot.load(Ordering::Relaxed).cast();
+    if span.is_null() {
+        return false;
+    }
+    // SAFETY: a slot: those are never unmapped. Any value of the field will do.
+    let start = unsafe { (&raw const (*span).start).read_volatile() };
+    let before = start.addr().wrapping_sub(slice_address(index).addr());
+    let head = before.wrapping_sub(class.layout().slack as usize);
+    head <= HEAD_MAX
+        && address_map::span_block(p.wrapping_sub(head)).is_some_and(|(of, _)| of == class)
+}

@@ -1,0 +1,271 @@
+//! Heaps whose free memory others may be reading.
+
+use super::alone::{Random, alone};
+use super::forks::child_does;
+use super::heaps::Other;
+use crate::policy::HARDENED;
+use crate::{
+    HeapId, check, deallocate, heap_of, may_have_size, purge, reallocate, usable_size, visit,
+};
+use std::collections::HashSet;
+use std::vec::Vec;
+
+const HEAD: usize = 32;
+
+/// Runs a test where there are such heaps.
+fn with_readers<F: FnOnce()>(test: F) {
+    if HARDENED {
+        assert!(HeapId::new_concurrent(HEAD).is_none());
+    } else {
+        alone(test);
+    }
+}
+
+fn concurrent() -> HeapId {
+    HeapId::new_concurrent(HEAD).expect("memory")
+}
+
+/// A block of the heap whose first bytes say which it is.
+fn block(heap: HeapId, size: usize, number: usize) -> *mut u8 {
+    // SAFETY: the heap is there; the block is as long.
+    unsafe {
+        let p = heap.allocate(size, 16);
+        assert!(!p.is_null() && p.addr().is_multiple_of(16));
+        p.write_bytes(number as u8, size);
+        write_head(p, number);
+        p
+    }
+}
+
+fn write_head(p: *mut u8, number: usize) {
+    // SAFETY: a block that is at least as long.
+    (0..HEAD / 8).for_each(|nth| unsafe { p.cast::<usize>().add(nth).write(number * 1000 + nth) });
+}
+
+/// Whether the first bytes of a block, free or not, are as they have been left.
+fn has_head(p: *mut u8, number: usize) -> bool {
+    // SAFETY: memory of a heap whose readers have not gone.
+    (0..HEAD / 8).all(|nth| unsafe { p.cast::<usize>().add(nth).read() } == number * 1000 + nth)
+}
+
+fn free(p: *mut u8) {
+    // SAFETY: the test's block.
+    unsafe { deallocate(p) };
+}
+
+#[test]
+fn what_is_free_keeps_its_head() {
+    with_readers(|| {
+        let heap = concurrent();
+        for size in
+            [0, 1, 16, 33, 64, 100, 512, 1000, 4000, 30_000, 65_536, 70_000, 1 << 20, 40 << 20]
+        {
+            let least = size.max(HEAD);
+            let blocks: Vec<_> = (0..40).map(|n| block(heap, least, n)).collect();
+            assert_eq!(blocks.iter().collect::<HashSet<_>>().len(), 40);
+            // Every other one here, the rest elsewhere; then what waits is put back into spans.
+            let (here, there): (Vec<_>, Vec<_>) = (0..40).partition(|n| n % 2 == 0);
+            here.iter().for_each(|&n| free(blocks[n]));
+            let others: Vec<_> = there.iter().map(|&n| blocks[n].addr()).collect();
+            Other::new().does(move || {
+                others.iter().for_each(|&p| free(core::ptr::with_exposed_provenance_mut(p)))
+            });
+            check();
+            // SAFETY: the heap is there.
+            unsafe { heap.purge() };
+            check();
+            assert!((0..40).all(|n| has_head(blocks[n], n)), "{size}");
+        }
+        // SAFETY: nobody reads it.
+        unsafe { heap.destroy() };
+        check();
+    });
+}
+
+#[test]
+fn empty_spans_wait_for_their_epoch() {
+    with_readers(|| {
+        let heap = concurrent();
+        // SAFETY: the heap is there.
+        let held = || unsafe { heap.stats() }.spans;
+        let blocks: Vec<_> = (0..20_000).map(|n| block(heap, 100, n)).collect();
+        let most = held();
+        // SAFETY: the heap is there; nobody reads.
+        let declare = |now, safe| unsafe {
+            heap.set_epoch(now, safe);
+            heap.purge();
+        };
+        declare(5, 5);
+        blocks.iter().for_each(|&p| free(p));
+        declare(6, 5);
+        assert_eq!(held(), most, "epoch 5 is not safe");
+        // Not one of another size where they are.
+        let of = |p: *mut u8| p.addr() >> 14;
+        let slices: HashSet<_> = blocks.iter().map(|&p| of(p)).collect();
+        let other: Vec<_> = (0..2000).map(|n| block(heap, 1000, n)).collect();
+        assert!(other.iter().all(|&p| !slices.contains(&of(p))));
+        assert!(blocks.iter().enumerate().all(|(n, &p)| has_head(p, n)));
+        // One in use, and free again, is as if it had been so all the time.
+        let again = block(heap, 100, 1);
+        assert!(slices.contains(&of(again)));
+        free(again);
+        // What has become free in epoch 6 again waits longer.
+        declare(6, 6);
+        assert!(held() < most);
+        let waits = slices.contains(&of(again)) && has_head(again, 1);
+        assert!(waits);
+        declare(7, 7);
+        other.iter().for_each(|&p| free(p));
+        // What is noticed late waits for the epoch of that.
+        declare(8, 8);
+        declare(9, 9);
+        assert_eq!(held(), 0);
+        // SAFETY: nobody uses it.
+        unsafe { heap.destroy() };
+    });
+}
+
+#[test]
+fn large_blocks_wait_for_their_epoch() {
+    with_readers(|| {
+        let heap = concurrent();
+        for size in [100_000, 3 << 20, 50 << 20] {
+            // SAFETY: the heap is there; nobody reads what has gone.
+            unsafe {
+                let start = heap.stats().large;
+                let p = block(heap, size, 3);
+                heap.set_epoch(10, 10);
+                free(p);
+                assert!(heap.stats().large >= start + size);
+                assert!(has_head(p, 3));
+                let mut seen = 0;
+                assert!(visit(Some(heap), true, |_, _| {
+                    seen += 1;
+                    true
+                }));
+                assert_eq!(seen, 0);
+                // It is not resized: that would unmap what others read.
+                let q = block(heap, size, 4);
+                let moved = reallocate(q, size * 2);
+                assert!(moved != q && has_head(q, 4) && has_head(moved, 4));
+                free(moved);
+                heap.set_epoch(11, 11);
+                assert_eq!(heap.stats().large, start);
+            }
+        }
+        // SAFETY: nobody uses it.
+        unsafe { heap.destroy() };
+        check();
+    });
+}
+
+#[test]
+fn blocks_outlive_a_deleted_heap() {
+    with_readers(|| {
+        let heap = concurrent();
+        let blocks: Vec<_> = (0..5000).map(|n| block(heap, 100, n)).collect();
+        let large = block(heap, 200_000, 7);
+        // SAFETY: nobody uses the heap, its blocks live on.
+        unsafe { heap.delete() };
+        blocks.iter().step_by(2).for_each(|&p| free(p));
+        check();
+        assert!((1..5000).step_by(2).all(|n| has_head(blocks[n], n)));
+        assert!(heap_of(blocks[1]).is_none() && has_head(large, 7));
+        // SAFETY: live.
+        let resized = unsafe { reallocate(blocks[1], 400) };
+        assert!(has_head(resized, 1));
+        free(resized);
+        blocks[3..].iter().step_by(2).for_each(|&p| free(p));
+        free(large);
+        purge();
+        check();
+    });
+}
+
+#[test]
+fn blocks_are_told_apart_and_have_their_sizes() {
+    with_readers(|| {
+        let heap = concurrent();
+        let blocks: Vec<_> = (0..3000).map(|n| block(heap, 40, n)).collect();
+        blocks.iter().step_by(3).for_each(|&p| free(p));
+        let mut seen = HashSet::new();
+        // SAFETY: nothing is done meanwhile.
+        let whole = unsafe {
+            visit(Some(heap), true, |_, block| {
+                seen.extend(block);
+                true
+            })
+        };
+        let live: HashSet<_> = (0..3000).filter(|n| n % 3 > 0).map(|n: usize| blocks[n]).collect();
+        assert!(whole && seen == live);
+        for &p in &live {
+            assert!(heap.contains(p) && heap.contains(p.wrapping_add(5)));
+            // SAFETY: live.
+            assert!(unsafe { usable_size(p) } >= HEAD + 32);
+            assert!(may_have_size(p, 40, 8, false) && !may_have_size(p, 4000, 8, false));
+        }
+        // SAFETY: as above; a block that is handed out again is zero where that is asked for.
+        unsafe {
+            let zero = heap.allocate_zeroed(40, 16);
+            assert!((0..40).all(|at| zero.add(at).read() == 0));
+            heap.destroy();
+        }
+    });
+}
+
+#[test]
+fn a_second_free_is_found() {
+    with_readers(|| {
+        for size in [40, 1000, 100_000] {
+            let heap = concurrent();
+            let p = block(heap, size, 1);
+            free(p);
+            assert!(child_does(|| assert!(has_head(p, 1))));
+            assert!(!child_does(|| free(p)));
+            // SAFETY: nobody uses it.
+            unsafe { heap.destroy() };
+        }
+    });
+}
+
+#[test]
+fn threads_free_for_each_other_and_a_reader_sees_heads() {
+    with_readers(|| {
+        let heap = concurrent();
+        let mut random = Random(5);
+        let others: Vec<_> = (0..3).map(|_| Other::new()).collect();
+        let mut blocks: Vec<(usize, usize, usize)> = Vec::new();
+        let mut freed: Vec<(usize, usize)> = Vec::new();
+        for round in 1..300 {
+            let (size, count) = (HEAD + random.below(3000), random.below(60));
+            let of = &others[random.below(3)];
+            blocks.extend(of.does(move || {
+                (0..count)
+                    .map(|n| {
+                        (block(heap, size, round * 100 + n).expose_provenance(), round * 100 + n, 0)
+                    })
+                    .collect::<Vec<_>>()
+            }));
+            // A free block is handed out again as another; that one is in `blocks` then.
+            let live: HashSet<_> = blocks.iter().map(|b| b.0).collect();
+            freed.retain(|f| !live.contains(&f.0));
+            let gone: Vec<_> = (0..random.below(blocks.len().min(50) + 1))
+                .map(|_| blocks.swap_remove(random.below(blocks.len())))
+                .collect();
+            freed.extend(gone.iter().map(|b| (b.0, b.1)));
+            others[random.below(3)].does(move || {
+                gone.iter().for_each(|b| free(core::ptr::with_exposed_provenance_mut(b.0)));
+                // SAFETY: the heap is there.
+                unsafe { heap.purge() };
+            });
+            let of = |p| core::ptr::with_exposed_provenance_mut(p);
+            assert!(freed.iter().all(|&(p, n)| has_head(of(p), n)), "{round}");
+            assert!(blocks.iter().all(|&(p, n, _)| has_head(of(p), n)), "{round}");
+            check();
+        }
+        drop(others);
+        // SAFETY: nobody uses it.
+        unsafe { heap.destroy() };
+        check();
+    });
+}
