@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{include_dir, library, run, scratch_dir, skip_for_stand_in};
+use common::{include_dir, library, run, scratch_dir, skip_for_stand_in, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,11 @@ fn folder() -> PathBuf {
 
 /// A program in C, or in C++ if it ends so.
 fn built(source: &Path) -> PathBuf {
+    built_with(source, &[])
+}
+
+/// The same with more arguments for the compiler.
+fn built_with(source: &Path, more: &[&str]) -> PathBuf {
     let is_cxx = source.extension().is_some_and(|end| end == "cpp");
     let name = source.file_stem().expect("a program").to_str().expect("a plain name");
     static BUILT: AtomicUsize = AtomicUsize::new(0);
@@ -28,6 +33,7 @@ fn built(source: &Path) -> PathBuf {
         .arg(include_dir())
         .arg(source)
         .arg(shared)
+        .args(more)
         .arg("-lm")
         .arg("-o")
         .arg(&program);
@@ -53,10 +59,13 @@ fn each_example_is_built_and_runs() {
     }
     let mut sources: Vec<_> = folder().read_dir().expect("examples").flatten().collect();
     sources.extend(folder().join("../cxx").read_dir().expect("examples").flatten());
-    // The hardened build has no regions, and leaves nothing of a free block.
-    let is_there =
-        |name: &str| !cfg!(feature = "hardened") || !["vectors.c", "concurrent.c"].contains(&name);
-    sources.retain(|entry| is_there(&entry.file_name().to_string_lossy()));
+    // Lua has a test of its own. The hardened build has no regions, and leaves nothing of a free block.
+    let left_out: &[&str] = if cfg!(feature = "hardened") {
+        &["lua.c", "vectors.c", "concurrent.c"]
+    } else {
+        &["lua.c"]
+    };
+    sources.retain(|entry| !left_out.contains(&&*entry.file_name().to_string_lossy()));
     assert!(!sources.is_empty());
     for entry in sources {
         let program = built(&entry.path());
@@ -82,6 +91,37 @@ fn vectors_lie_in_a_file() {
     assert_eq!(nearest, count + count / 2 - 3, "{text}");
     assert!(file == at_first && file * 1024 > count * 512, "{text}");
     assert!(own < 1024, "{text}");
+}
+
+/// What builds and links a program with Lua; None if it is not installed.
+fn lua() -> Option<Vec<String>> {
+    let output = Command::new("pkg-config").args(["--cflags", "--libs", "lua5.4"]).output().ok()?;
+    let words = String::from_utf8_lossy(&output.stdout);
+    output.status.success().then(|| words.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Each script has what it wants, a greedy one is refused, and all states go with their heaps.
+#[test]
+fn lua_states_go_with_their_heaps() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let Some(words) = lua() else {
+        skipped("Lua 5.4 and pkg-config are not installed here");
+        return;
+    };
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let program = built_with(&folder().join("lua.c"), &words);
+    let mut command = Command::new(&program);
+    command.arg("40");
+    let outcome = run(command);
+    outcome.assert_quiet_success("lua.c");
+    std::fs::remove_file(program).expect("it was just built");
+    let text = outcome.stdout;
+    assert!(
+        text.starts_with("80 requests: ") && text.contains("greedy script was refused"),
+        "{text}"
+    );
 }
 
 /// No object loses its contents or is lost, some are freed where they belong, and late readers are told.
