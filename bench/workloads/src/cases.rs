@@ -6,8 +6,8 @@ use crate::footprint::{self, drift, free_only, idle, phases};
 use crate::latency;
 use crate::malloc::SMALL;
 use crate::single::{
-    alloc_test, barnes, cfrac, containers, espresso, functions, grow, json, lean, mostly, sh6bench,
-    small, smalloc,
+    alloc_test, barnes, cfrac, containers, espresso, functions, grow, json, lean, mostly, requests,
+    sh6bench, small, smalloc,
 };
 use crate::threads::{cache, larson, superserver, swap, xmalloc};
 use serde::Deserialize;
@@ -55,6 +55,8 @@ const C: &[(&str, Run)] = &[
     ("holes-80k", mostly::holes),
     ("account", mostly::account),
     ("fork", mostly::forks),
+    ("requests", requests::served),
+    ("requests-live", requests::live),
     ("containers-cxx", containers::cxx),
     ("larson-2", |s| larson::run(s, 2)),
     ("larson-16", |s| larson::run(s, 16)),

@@ -10,6 +10,7 @@ pub(crate) mod grow;
 pub(crate) mod json;
 pub(crate) mod lean;
 pub(crate) mod mostly;
+pub(crate) mod requests;
 pub(crate) mod sh6bench;
 pub(crate) mod small;
 pub(crate) mod smalloc;
