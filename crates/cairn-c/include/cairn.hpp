@@ -68,6 +68,11 @@ inline void *allocate(cairn_heap *from, std::size_t bytes, std::size_t align) {
 
 } // namespace detail
 
+/* Bytes at the head of each free block that stay for late readers, at most 256. */
+struct readers {
+    std::size_t head;
+};
+
 /*
  * A heap. When it goes, its blocks go with it, all at once: so must whatever is in them before, or be of no more use.
  * A `heap` is for one thread at a time, a `shared_heap` for all. Moved, not copied. An empty one has been moved from.
@@ -84,6 +89,13 @@ class basic_heap {
         : handle_(Shared ? cairn_heap_new_shared_in(region) : cairn_heap_new_in(region)) {
         if (!handle_) detail::no_memory();
     }
+
+    /* A heap whose free blocks may still be read: cairn_heap_new_concurrent. std::bad_alloc in the hardened build, too. */
+    explicit basic_heap(readers kept) : handle_(cairn_heap_new_concurrent(kept.head)) {
+        static_assert(Shared, "only a shared heap has readers besides its user");
+        if (!handle_) detail::no_memory();
+    }
+    void set_epoch(std::size_t now, std::size_t safe) noexcept { cairn_heap_set_epoch(handle_, now, safe); }
 
     basic_heap(basic_heap &&other) noexcept : handle_(other.handle_) { other.handle_ = nullptr; }
 
@@ -116,6 +128,19 @@ class basic_heap {
 
     CAIRN_HPP_NODISCARD void *allocate(std::size_t bytes, std::size_t align = alignof(std::max_align_t)) {
         return detail::allocate(handle_, bytes, align);
+    }
+
+    CAIRN_HPP_NODISCARD void *allocate_zeroed(std::size_t bytes) {
+        void *block = cairn_heap_calloc(handle_, 1, bytes);
+        if (!block) detail::no_memory();
+        return block;
+    }
+
+    /* Resizes a block of any heap, which comes here if it must move. If this throws, it stays as it is. */
+    CAIRN_HPP_NODISCARD void *reallocate(void *block, std::size_t bytes) {
+        void *resized = cairn_heap_realloc(handle_, block, bytes);
+        if (!resized) detail::no_memory();
+        return resized;
     }
 
     bool contains(const void *pointer) const noexcept { return cairn_heap_contains(handle_, pointer) != 0; }

@@ -111,6 +111,30 @@ static void failures()
         refused = true;
     }
     CHECK(refused && numbers.size() > 50000 && numbers.back() == 1, "%zu", numbers.size());
+    char *zeroed = static_cast<char *>(heap.allocate_zeroed(100));
+    CHECK(zeroed[0] == 0 && zeroed[99] == 0, "zeroed");
+    zeroed[99] = 9;
+    refused = false;
+    try {
+        (void)heap.reallocate(zeroed, 2 << 20);
+    } catch (const std::bad_alloc &) {
+        refused = true;
+    }
+    CHECK(refused && zeroed[99] == 9, "it stays");
+    zeroed = static_cast<char *>(heap.reallocate(zeroed, 3000));
+    CHECK(zeroed[99] == 9 && heap.contains(zeroed), "resized");
+    std::free(zeroed);
+    // The hardened build has none: it throws.
+    try {
+        cairn::shared_heap read{cairn::readers{16}};
+        size_t *object = static_cast<size_t *>(read.allocate(40));
+        object[0] = 5;
+        std::free(object);
+        // Volatile: to a compiler nothing is behind the pointer any more.
+        CHECK(*static_cast<size_t *volatile>(object) == 5, "its head");
+        read.set_epoch(2, 2);
+    } catch (const std::bad_alloc &) {
+    }
     refused = false;
     try {
         (void)in_heap<long>(heap).allocate(SIZE_MAX / 8);
