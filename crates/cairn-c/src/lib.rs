@@ -25,6 +25,8 @@ mod settings;
 mod stats;
 mod tokens;
 
+use cairn::values;
+
 /// A broken invariant: the core does not panic on anything a program does.
 #[cfg(panic = "abort")]
 #[panic_handler]

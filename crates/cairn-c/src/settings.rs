@@ -2,6 +2,7 @@
 //! `cairn` command compiles this file too, and checks the variables before it starts a program.
 //! docs/guide/settings.md has the table.
 
+use super::values::{bytes, milliseconds, switch};
 use core::fmt::{self, Display, Formatter};
 
 /// What every variable's name begins with.
@@ -116,14 +117,6 @@ pub(crate) fn read<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Setting<'a>, P
     setting.ok_or(Problem { name, value, form })
 }
 
-fn switch(value: &[u8]) -> Option<bool> {
-    match value {
-        b"1" => Some(true),
-        b"0" | b"" => Some(false),
-        _ => None,
-    }
-}
-
 /// `1` or `all`, and what the first process has put behind it: a colon and its number.
 fn stats(value: &[u8]) -> Option<Stats> {
     let mut parts = value.splitn(2, |&b| b == b':');
@@ -147,34 +140,6 @@ fn signals(value: &[u8]) -> Option<Signals> {
         b"INT" => Some(Signals { term: false, int: true }),
         _ => switch(value).map(|on| Signals { term: on, int: on }),
     }
-}
-
-/// A time with a unit: `250ms`, `1s`, `0`.
-fn milliseconds(value: &[u8]) -> Option<usize> {
-    let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
-    let (number, unit) = value.split_at_checked(digits)?;
-    let number: usize = core::str::from_utf8(number).ok()?.parse().ok()?;
-    match unit {
-        b"ms" => Some(number),
-        b"s" => number.checked_mul(1000),
-        b"" if number == 0 => Some(0),
-        _ => None,
-    }
-}
-
-/// A number of bytes, with or without a unit: `10MiB`, `512KiB`, `1`, `0`.
-pub(crate) fn bytes(value: &[u8]) -> Option<usize> {
-    let digits = value.iter().take_while(|b| b.is_ascii_digit()).count();
-    let (number, unit) = value.split_at_checked(digits)?;
-    let number: usize = core::str::from_utf8(number).ok()?.parse().ok()?;
-    let shift = match unit {
-        b"" => 0,
-        b"KiB" => 10,
-        b"MiB" => 20,
-        b"GiB" => 30,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift)
 }
 
 impl Display for Problem<'_> {

@@ -12,6 +12,9 @@ use std::os::unix::ffi::OsStrExt;
 #[allow(dead_code, reason = "the command asks for problems, and for numbers of bytes")]
 #[path = "../../cairn-c/src/settings.rs"]
 pub(crate) mod settings;
+#[allow(unreachable_pub, reason = "the core's own file")]
+#[path = "../../cairn/src/values.rs"]
+pub(crate) mod values;
 
 /// Tells everything below, the library too, that the settings have been spoken of.
 pub(crate) const WARNED: &str = "CAIRN_WARNED";

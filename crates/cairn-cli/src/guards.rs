@@ -5,7 +5,7 @@
 //! memory, and the process does the rest when it next looks. It must never write where a header of this
 //! version has not been found.
 
-use crate::advice::settings;
+use crate::advice::values;
 use anyhow::{Context, Result, bail, ensure};
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
@@ -48,7 +48,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     if text == "off" {
         return Ok(0);
     }
-    let bytes = settings::bytes(text.as_bytes()).ok_or("it is a number such as 10MiB, or off")?;
+    let bytes = values::bytes(text.as_bytes()).ok_or("it is a number such as 10MiB, or off")?;
     Ok(bytes as u64)
 }
 

@@ -119,6 +119,7 @@ mod region;
 mod reservation;
 mod sampling;
 mod search;
+mod settings;
 mod size_class;
 mod span;
 mod span_list;
@@ -126,6 +127,9 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
+/// How values of settings are written: for the C layer.
+#[doc(hidden)]
+pub mod values;
 
 /// The examples of the README and of the guide.
 #[cfg(all(doctest, feature = "allocator-api2"))]
@@ -156,6 +160,7 @@ pub use outside::{HEADER, Header};
 pub use pool::{check, tick};
 pub use region::{RegionCalls, RegionError};
 pub use sampling::{ThreadCounts, Told};
+pub use settings::{BadSetting, Settings};
 pub use stats::{Amount, ClassRow, Stats};
 pub use thread::{
     count, guard_every, on_deferred_free, sample_every, see_forks, start_purge_thread,

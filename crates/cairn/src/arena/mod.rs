@@ -16,6 +16,7 @@ mod tree;
 
 pub(crate) use aside::{aside, put_back, set_aside, take_in_region};
 pub(crate) use kept::{keep, kept_slices, settle_kept_in_child, take_kept};
+pub(crate) use purge::PURGE_DELAY_MS;
 pub(crate) use purge::{in_debt, purge_all, tick};
 pub use purge::{purge_delay_ms, set_purge_delay_ms};
 

@@ -35,8 +35,11 @@ const BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
 /// Refused purges that end a batch: in a process whose memory is locked all are.
 const REFUSALS: usize = 4;
 
+/// What it is unless somebody says otherwise.
+pub(crate) const PURGE_DELAY_MS: usize = 250;
+
 /// Milliseconds that memory lies idle before it is given back.
-static PURGE_DELAY_MS: AtomicUsize = AtomicUsize::new(250);
+static DELAY_MS: AtomicUsize = AtomicUsize::new(PURGE_DELAY_MS);
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
 /// slow tick of every thread, written a few times a second.
 static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
@@ -73,12 +76,12 @@ pub(crate) fn purge_all() -> usize {
 
 /// Sets how many milliseconds free memory lies idle before it is given back.
 pub fn set_purge_delay_ms(ms: usize) {
-    PURGE_DELAY_MS.store(ms, Ordering::Relaxed);
+    DELAY_MS.store(ms, Ordering::Relaxed);
 }
 
 /// Milliseconds that free memory lies idle before it is given back.
 pub fn purge_delay_ms() -> usize {
-    PURGE_DELAY_MS.load(Ordering::Relaxed)
+    DELAY_MS.load(Ordering::Relaxed)
 }
 
 /// A release of `slices` has made much dirty: purges at once what is beyond the bound, if it is.

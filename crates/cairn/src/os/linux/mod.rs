@@ -15,6 +15,7 @@ pub use threads::*;
 
 use super::{Moves, fault};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::ffi::CStr;
 use core::ptr::null_mut;
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
@@ -300,6 +301,20 @@ pub(crate) fn page_size() -> usize {
         CACHED.store(unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize, Ordering::Relaxed);
     }
     CACHED.load(Ordering::Relaxed)
+}
+
+/// A variable of the environment; None, too, in a program that runs with other rights than its caller. Nobody changes the
+/// environment meanwhile.
+pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: getauxval has no preconditions; a string, which the environment keeps.
+    let value = unsafe {
+        match libc::getauxval(libc::AT_SECURE) {
+            0 => libc::getenv(name.as_ptr()),
+            _ => null_mut(),
+        }
+    };
+    // SAFETY: as above.
+    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
 }
 
 /// The process's limit on address space, in bytes; `usize::MAX` if none.

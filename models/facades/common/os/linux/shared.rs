@@ -145,7 +145,7 @@ pub(crate) unsafe fn withdraw(_: *mut u8, _: usize) -> bool {
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// There is nothing to switch off.
-pub static HUGE_PAGES: () = ();
+pub static HUGE_PAGES: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
 
 pub(crate) fn keep_small_pages(_: *mut u8, _: usize) {}
 
@@ -158,6 +158,11 @@ pub(crate) fn unguard(_: *mut u8, _: usize) -> bool {
 }
 
 pub(crate) fn seal(_: *mut u8, _: usize) {}
+
+/// No model has settings.
+pub(crate) fn variable(_: &core::ffi::CStr) -> Option<&'static core::ffi::CStr> {
+    None
+}
 
 /// The same in each run: addresses are, then.
 pub(crate) fn seed() -> usize {

@@ -1,0 +1,105 @@
+//! Owns: what a Rust program sets once, at its start.
+//! Idea: a constant of the program's, which the environment overrides: the variables are those of C programs.
+//! Never: runs by itself: who wants no settings links none of this.
+//! Threads: see each call.
+//! Checked: tests/settings.rs
+//! Story: docs/guide/rust.md
+
+use crate::{arena, os, thread, values};
+use core::ffi::CStr;
+use core::fmt::{self, Display, Formatter};
+use core::sync::atomic::Ordering;
+
+/// What a program wants of the allocator as a whole. `Settings::DEFAULT` is what it does unasked.
+///
+/// ```
+/// use cairn::Settings;
+///
+/// #[global_allocator]
+/// static ALLOCATOR: cairn::Cairn = cairn::Cairn;
+///
+/// const SETTINGS: Settings = Settings { purge_delay_ms: 1000, ..Settings::DEFAULT };
+///
+/// fn main() {
+///     match SETTINGS.with_environment() {
+///         Ok(settings) => assert!(settings.apply()),
+///         Err(bad) => eprintln!("{bad}"),
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Large, dense heaps ask for huge pages. `CAIRN_HUGE_PAGES`.
+    pub huge_pages: bool,
+    /// How long memory is idle before it goes back to the system, in milliseconds. `CAIRN_PURGE_DELAY`, with a unit.
+    pub purge_delay_ms: usize,
+    /// A thread that gives memory back while the program is idle. `CAIRN_PURGE_THREAD`.
+    pub purge_thread: bool,
+    /// Bytes from one guarded block to the next; 0: none. `CAIRN_GUARDS`.
+    pub guards: usize,
+}
+
+/// A variable whose value cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadSetting {
+    name: &'static str,
+    form: &'static str,
+}
+
+impl Display for BadSetting {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: the value cannot be read; it is {}", self.name, self.form)
+    }
+}
+
+impl core::error::Error for BadSetting {}
+
+impl Settings {
+    /// What the allocator does unasked.
+    pub const DEFAULT: Settings = Settings {
+        huge_pages: true,
+        purge_delay_ms: arena::PURGE_DELAY_MS,
+        purge_thread: false,
+        guards: 0,
+    };
+
+    /// The same with what the environment says; not in programs that run with other rights than their caller.
+    ///
+    /// Call it while no other thread changes the environment.
+    ///
+    /// # Errors
+    /// The first variable of these settings whose value cannot be read.
+    pub fn with_environment(mut self) -> Result<Settings, BadSetting> {
+        const SWITCH: &str = "0 or 1";
+        set(&mut self.huge_pages, c"CAIRN_HUGE_PAGES", values::switch, SWITCH)?;
+        let time = "a time such as 250ms or 1s, or 0";
+        set(&mut self.purge_delay_ms, c"CAIRN_PURGE_DELAY", values::milliseconds, time)?;
+        set(&mut self.purge_thread, c"CAIRN_PURGE_THREAD", values::switch, SWITCH)?;
+        let bytes = "a number of bytes such as 10MiB or 512KiB, or 0";
+        set(&mut self.guards, c"CAIRN_GUARDS", values::bytes, bytes)?;
+        Ok(self)
+    }
+
+    /// Has them from now on: call it once, at the start of `main`. False if there is no memory for the guards, or no thread
+    /// can be started; the rest is done.
+    #[must_use]
+    pub fn apply(self) -> bool {
+        os::HUGE_PAGES.store(self.huge_pages, Ordering::Relaxed);
+        arena::set_purge_delay_ms(self.purge_delay_ms);
+        let has_guards = self.guards == 0 || thread::guard_every(self.guards);
+        has_guards & (!self.purge_thread || thread::start_purge_thread())
+    }
+}
+
+fn set<T>(
+    field: &mut T,
+    name: &'static CStr,
+    read: fn(&[u8]) -> Option<T>,
+    form: &'static str,
+) -> Result<(), BadSetting> {
+    if let Some(value) = os::variable(name) {
+        let bad = BadSetting { name: name.to_str().unwrap_or_default(), form };
+        *field = read(value.to_bytes()).ok_or(bad)?;
+    }
+    Ok(())
+}
