@@ -262,9 +262,10 @@ cairn_heap *cairn_heap_new_shared(void) CAIRN_NODISCARD;
  * is in use has waited: for the epoch in which it became so.
  *
  * cairn_heap_set_epoch says which epoch it is, and that nobody reads any more what became free in an epoch before `safe`.
- * One thread at a time calls it, before a reader enters epoch `now`. It is 0 at first, and nothing is safe. Large blocks
- * of safe epochs go at once, other memory with upkeep, or with cairn_heap_purge. Who ends the heap says that nobody
- * reads what is free in it.
+ * That counts as at most the epoch that it was before the call: readers may have begun in it. One thread at a time calls
+ * it, before a reader enters epoch `now`. It is 0 at first, and nothing is safe. Large blocks of safe epochs go at once,
+ * other memory with upkeep, or with cairn_heap_purge. Until then large blocks count as in use. Who ends the heap says
+ * that nobody reads what is free in it.
  */
 cairn_heap *cairn_heap_new_concurrent(size_t head) CAIRN_NODISCARD;
 void cairn_heap_set_epoch(cairn_heap *heap, size_t now, size_t safe);

@@ -73,12 +73,13 @@ impl Grace {
         }
     }
 
-    /// Says which epoch it is, and that nobody reads what became free before epoch `safe`.
+    /// Says which epoch it is, and that nobody reads what became free before epoch `safe`, at most the one that it was.
     pub(crate) fn set(&self, now: usize, safe: usize) {
         // SeqCst: whoever frees after this finds it, or has unlinked the block before a reader of that epoch looked.
-        self.now.swap(now, Ordering::SeqCst);
+        let before = self.now.swap(now, Ordering::SeqCst);
+        // A reader that has begun since the program looked is of the epoch before, or of a later one.
         // Release: what the readers did came before.
-        self.safe.store(safe, Ordering::Release);
+        self.safe.store(safe.min(before), Ordering::Release);
     }
 
     /// The epoch of what has become free just now.

@@ -10,6 +10,7 @@ include!(concat!(env!("OUT_DIR"), "/loom/lib.rs"));
 mod harness;
 
 mod bays;
+mod graces;
 mod locks;
 mod nurseries;
 mod pools;

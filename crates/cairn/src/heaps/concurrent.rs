@@ -53,9 +53,11 @@ impl HeapId {
         Some(HeapId(heap))
     }
 
-    /// Says which epoch it is, a number that the program counts up, and that what became free in an epoch before `safe` is read by
-    /// nobody any more. Large blocks of such epochs go at once, spans with the heap's next upkeep, or with `purge`. Before
-    /// the first call it is epoch 0, and nothing is safe. Nothing is done to another heap.
+    /// Says which epoch it is, a number that the program counts up, and that what became free in an epoch before `safe` is
+    /// read by nobody any more. `safe` counts as at most the epoch that it was before the call: readers may have begun in
+    /// it. Large blocks of safe epochs go at once, spans with the heap's next upkeep, or with `purge`. Until then such
+    /// large blocks count as in use. Before the first call it is epoch 0, and nothing is safe. Nothing is done to another
+    /// heap.
     ///
     /// Any thread may call it, one at a time. No reader enters epoch `now` before the call has returned, and it announces
     /// that it reads by a sequentially consistent step, as it would for any scheme of epochs.

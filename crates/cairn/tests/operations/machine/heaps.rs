@@ -5,10 +5,16 @@ use super::bytes::Bytes;
 use super::step::{Company, MIN_ALIGN, note, pick};
 use super::table::Table;
 use cairn::HeapId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// The even ones are owned.
+/// The even ones are owned; the last one has readers.
 static HEAPS: [Mutex<Option<HeapId>>; 4] = [const { Mutex::new(None) }; 4];
+
+/// Bytes of each block that stay for readers.
+const HEAD: usize = 64;
+
+static EPOCH: AtomicUsize = AtomicUsize::new(1);
 
 /// One step allocates no more than that.
 const STEP_BYTES: usize = 128 << 10;
@@ -22,7 +28,12 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
     let (number, action) = (bytes.number(), bytes.number());
     let is_owned = number.is_multiple_of(2);
     let mut place = place(number);
-    let make = || if is_owned { HeapId::new_owned() } else { HeapId::new_shared() };
+    let make = || match number % HEAPS.len() {
+        0 | 2 => HeapId::new_owned(),
+        // The hardened build has none with readers.
+        3 => HeapId::new_concurrent(HEAD).or_else(HeapId::new_shared),
+        _ => HeapId::new_shared(),
+    };
     let heap = *place.get_or_insert_with(|| {
         let heap = make().expect("memory");
         // SAFETY: made just now.
@@ -40,7 +51,10 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         match action % 16 {
             0..=9 => allocate_many(table, bytes, heap, action),
             10 => move_to(table, bytes, heap),
-            11 | 12 => table.operations += u64::from(heap.purge() < usize::MAX),
+            11 | 12 => {
+                begin_epoch(heap);
+                table.operations += u64::from(heap.purge() < usize::MAX);
+            }
             13 if company == Company::Alone => walk(table, heap),
             14 | 15 if company == Company::Alone => {
                 drop(held);
@@ -51,6 +65,21 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         heap.detach();
     }
     drop(held);
+}
+
+/// Nobody reads: each epoch is over when the next one begins.
+unsafe fn begin_epoch(heap: HeapId) {
+    let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the heap is there.
+    unsafe { heap.set_epoch(epoch, epoch) };
+}
+
+/// Large blocks that have waited are gone after this.
+pub(super) fn end_epochs() {
+    if let Some(heap) = *place(HEAPS.len() - 1) {
+        // SAFETY: the heap is there.
+        (0..2).for_each(|_| unsafe { begin_epoch(heap) });
+    }
 }
 
 unsafe fn allocate_many(table: &mut Table, bytes: &mut Bytes, heap: HeapId, action: usize) {

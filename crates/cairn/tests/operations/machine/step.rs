@@ -444,6 +444,9 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
         return;
     }
     table.operations += 1;
+    if company == Company::Alone {
+        heaps::end_epochs();
+    }
     let stats = Stats::take();
     if company == Company::Together {
         return;
