@@ -221,10 +221,14 @@ fn purges(attempt: &mut Attempt) {
 
 /// Heaps of both kinds, which grow, are purged, and end with their blocks or leave them.
 fn heaps(attempt: &mut Attempt) {
-    for round in 0..4 {
-        let is_shared = round % 2 == 1;
-        let make = || if is_shared { HeapId::new_shared() } else { HeapId::new_owned() };
-        use_heap(attempt, make, round < 2);
+    for round in 0..6 {
+        let make = || match round {
+            0 | 2 => HeapId::new_owned(),
+            // The hardened build has none with readers.
+            4 | 5 if !HARDENED => HeapId::new_concurrent(16),
+            _ => HeapId::new_shared(),
+        };
+        use_heap(attempt, make, [0, 1, 4].contains(&round));
     }
 }
 
