@@ -110,16 +110,22 @@ static void check(const struct object *object)
     }
 }
 
-/* Between two operations a thread holds no pointer that it has not counted. */
-static void pause_here(struct worker *worker)
+/* Frees what has been sent to a thread. */
+static void empty_inbox(struct worker *worker, struct worker *of)
 {
-    struct object *object = atomic_exchange(&worker->inbox, NULL);
+    struct object *object = atomic_exchange(&of->inbox, NULL);
     while (object != NULL) {
         struct object *next = object->next;
         free(object);
         worker->freed++;
         object = next;
     }
+}
+
+/* Between two operations a thread holds no pointer that it has not counted. */
+static void pause_here(struct worker *worker)
+{
+    empty_inbox(worker, worker);
     atomic_store(&worker->epoch, atomic_load(&epoch));
     if (atomic_flag_test_and_set(&advancing)) return;
     size_t now = atomic_load(&epoch) + 1, safe = now;
@@ -178,15 +184,7 @@ int main(int argc, char **argv)
     for (size_t nth = 0; nth < THREADS; nth++) pthread_join(workers[nth].thread, NULL);
     for (size_t slot = 0; slot < SLOTS; slot++) drop(&self, atomic_load(&table[slot]));
     for (size_t nth = 0; nth < THREADS; nth++) {
-        struct object *object = atomic_exchange(&workers[nth].inbox, NULL);
-        while (object != NULL) {
-            struct object *next = object->next;
-            free(object);
-            self.freed++;
-            object = next;
-        }
-    }
-    for (size_t nth = 0; nth < THREADS; nth++) {
+        empty_inbox(&self, &workers[nth]);
         self.made += workers[nth].made;
         self.freed += workers[nth].freed;
         self.sent += workers[nth].sent;
