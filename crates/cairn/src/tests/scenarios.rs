@@ -235,7 +235,7 @@ fn heaps(attempt: &mut Attempt) {
 /// The same in memory that is not the allocator's.
 fn regions(attempt: &mut Attempt) {
     if HARDENED {
-        return attempt.fired = true;
+        return;
     }
     let bytes = 64 * MIB;
     let (rights, kind) =
