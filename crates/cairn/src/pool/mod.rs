@@ -268,9 +268,12 @@ pub(crate) fn bury() {
             let is_in_region = (*heap).member.region().is_some();
             if !of.is_null() && (*of).kind.load(Ordering::Relaxed) == SHARED {
                 // A part stays with its shared heap.
-                heap.write(Heap::closed());
+                let head = (*heap).head;
+                let mut part = Heap::closed();
+                part.head = head;
+                heap.write(part);
                 ((*heap).member.of, (*heap).member.next) = (of, next);
-                if is_in_region {
+                if is_in_region || head > 0 {
                     salvage::adopt(heap);
                 }
                 continue;

@@ -47,9 +47,14 @@ fn some(slices: usize) {
     for (index, owner, _) in heads_from(from).take_while(|head| head.0 < end) {
         *next = index + 1;
         if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_owner(owner) {
+            let span: *mut Span = address_map::slot(index).cast();
             // SAFETY: the span's owner is not in this process; the lock makes this thread the only one
-            // that takes its place.
-            unsafe { salvage(address_map::slot(index).cast()) };
+            // that takes its place. Links that stand behind heads are no other heap's: `adopt`.
+            unsafe {
+                if (*span).head() == 0 {
+                    salvage(span);
+                }
+            }
         }
     }
     // Beyond the last one that is in use there is nothing.
@@ -89,18 +94,19 @@ unsafe fn salvage(span: *mut Span) {
     }
 }
 
-/// Takes into a closed heap the spans of regions that name it as owner, and that no list has. What their dead user had
-/// ready is lost.
+/// Takes into a closed heap the spans that name it as owner, and that no list has: those of regions, and those that keep
+/// heads. What their dead user had ready is lost.
 ///
 /// # Safety
 /// The heap is the caller's, and has nothing.
 pub(super) unsafe fn adopt(heap: *mut Heap) {
     let owner = Heap::tag(heap) | OWNER_CLOSED;
-    for (index, ..) in heads_in_regions().filter(|head| head.1 == owner) {
+    for (index, ..) in heads_in_regions().chain(heads_from(0)).filter(|head| head.1 == owner) {
         let span: *mut Span = address_map::slot(index).cast();
         // SAFETY: this heap owns it.
         unsafe {
             (*span).forget_lists();
+            (*span).empty_since = 0;
             (*span).absorb((*span).collect());
             (*heap).park(span);
         }

@@ -273,3 +273,40 @@ fn threads_free_for_each_other_and_a_reader_sees_heads() {
         check();
     });
 }
+
+/// Another thread's spans stay the heap's in a forked child: no other heap finds links where they stand here.
+#[test]
+fn a_forked_child_keeps_heads_apart() {
+    with_readers(|| {
+        let heap = concurrent();
+        let other = Other::new();
+        let blocks = other.does(move || {
+            (0..900).map(|n| block(heap, 100, n).expose_provenance()).collect::<Vec<_>>()
+        });
+        assert!(child_does(move || {
+            let of = |n: usize| core::ptr::with_exposed_provenance_mut::<u8>(blocks[n]);
+            (0..900).step_by(2).for_each(|n| free(of(n)));
+            crate::pool::tick();
+            // SAFETY: the heap is there.
+            unsafe { heap.purge() };
+            check();
+            // Those of threads, of the same class, lie elsewhere and where they should.
+            let plain: Vec<_> = (0..2000).map(|_| crate::allocate(100)).collect();
+            let mine: Vec<_> = (0..600).map(|n| block(heap, 100, n + 5000)).collect();
+            for &p in &plain {
+                assert!(heap_of(p).is_none() && crate::base(p) == Some(p));
+                // SAFETY: a new block.
+                unsafe { p.write_bytes(0xee, 100) };
+            }
+            assert!(mine.iter().all(|&p| crate::base(p) == Some(p)));
+            assert!((1..900).step_by(2).all(|n| has_head(of(n), n) && heap.contains(of(n))));
+            (1..900).step_by(2).for_each(|n| free(of(n)));
+            assert!((0..600).all(|n| has_head(mine[n], n + 5000)));
+            plain.into_iter().for_each(free);
+            check();
+        }));
+        drop(other);
+        // SAFETY: nobody uses it.
+        unsafe { heap.destroy() };
+    });
+}
