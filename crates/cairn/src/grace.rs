@@ -4,7 +4,7 @@
 //!   a safe one. Links of free blocks stand behind the bytes that are kept.
 //! Never: decides what a reader may see; calls the program.
 //! Threads: any; holds nothing.
-//! Checked: tests/grace.rs
+//! Checked: tests/grace.rs; the models `graces`.
 //! Story: docs/design/closed-heaps.md
 
 use crate::address_map::{self, slice_address, span_index};
