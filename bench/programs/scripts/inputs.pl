@@ -91,7 +91,7 @@ END
 int main(void) {
   double table[16] = {0, 0.5, 1, 1.5};
   word x = 1;
-  for (int round = 0; round < 400; round++) {
+  for (int round = 0; round < 800; round++) {
 $calls
   }
   printf("%lx\\n", x);
@@ -131,10 +131,13 @@ END
     }
     return unless $program;
     my $calls = join ' + ', map { "part$_(keys)" } 1 .. $instances;
+    # Some 200 ms of work: a process that ends within a tick of the watch may go unseen.
+    my $rounds = 1 + int(60 / $instances);
     print <<"END";
 int main() {
   unsigned long sum = 0;
-  for (unsigned long keys = 100; keys < 1000; keys += 45) sum = sum * 31 + $calls;
+  for (int round = 0; round < $rounds; round++)
+    for (unsigned long keys = 100; keys < 1000; keys += 45) sum = sum * 31 + $calls;
   std::cout << std::hex << sum << "\\n";
 }
 END
