@@ -8,7 +8,6 @@
 use crate::address_map::{self, OWNER_ABANDONED};
 use crate::block::Chain;
 use crate::heads::heads_from;
-use crate::live::came_home;
 use crate::os::Lock;
 use crate::size_class::{CLASS_COUNT, SizeClass};
 use crate::span::Span;
@@ -101,7 +100,7 @@ fn take(
     // SAFETY: it is in this list.
     unsafe { spans.remove(span) };
     abandoned.count.store(spans.len(), Ordering::Relaxed);
-    Some((span, came_home(pending)))
+    Some((span, pending))
 }
 
 /// Gives back the pages on which nothing lives in all these spans, once around.
@@ -118,7 +117,7 @@ pub(crate) fn make_holes() {
             drop(spans);
             // SAFETY: this thread holds it now, and it is in no list.
             unsafe {
-                (*span).push_list(pending.head);
+                (*span).absorb(pending);
                 (*span).make_holes();
                 list_or_release(span);
             }

@@ -171,6 +171,11 @@ impl Chain {
     /// No blocks.
     pub(crate) const EMPTY: Chain = Chain { head: null_mut(), tail: null_mut(), count: 0 };
 
+    /// In the hardened build, blocks that are at home in a span; no links lead to them.
+    pub(crate) const fn at_home(count: u32) -> Chain {
+        Chain { count, ..Chain::EMPTY }
+    }
+
     /// A chain of one.
     pub(crate) fn one(block: *mut Block) -> Chain {
         Chain { head: block, tail: block, count: 1 }

@@ -7,7 +7,7 @@
 
 use crate::block::{Block, Chain, END, combined, overwritten};
 use crate::policy::{HARDENED, in_hardened};
-use crate::quarantine::{self, Quarantine, READY};
+use crate::quarantine::{self, Quarantine};
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, MASKS, SizeClass};
 use crate::sync::Ordering;
 use core::ptr::null_mut;
@@ -20,7 +20,7 @@ const LISTS: usize = in_hardened(CLASS_COUNT, 0);
 #[repr(C)]
 pub(crate) struct Caches {
     first: [*mut Block; LISTS],
-    left: [Limit; CLASS_COUNT],
+    pub(crate) left: [Limit; CLASS_COUNT],
     /// The classes' masks: a free finds its own by one instruction.
     masks: [u64; CLASS_COUNT],
     /// Nothing in the default build; in the hardened one it takes the place of the lists.
@@ -33,7 +33,7 @@ pub(crate) struct Caches {
 /// links.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Limit(i32);
+pub(crate) struct Limit(pub(crate) i32);
 
 impl Limit {
     /// What is freed goes home at once.
@@ -169,12 +169,6 @@ impl Caches {
     ) -> *mut Block {
         // SAFETY: the list is the caller's, and not empty.
         unsafe {
-            if HARDENED {
-                self.left[class.index()].0 = (limit.0 / CACHE_UNITS).min(READY as i32);
-                let this = &raw mut *self;
-                quarantine::fill(&raw mut (*this).quarantine, this.cast(), class, list);
-                return Caches::pop(this, class);
-            }
             self.first[class.index()] = Block::next(list.head);
             Block::unmark(list.head);
         }
@@ -186,14 +180,7 @@ impl Caches {
     /// build holds.
     pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
         self.left[class.index()] = Limit::NOTHING;
-        if HARDENED {
-            let this = &raw mut *self;
-            // SAFETY: the caches' thread's own.
-            return unsafe {
-                quarantine::take_all(&raw mut (*this).quarantine, this.cast(), class)
-            };
-        }
-        core::mem::replace(&mut self.first[class.index()], END)
+        if HARDENED { END } else { core::mem::replace(&mut self.first[class.index()], END) }
     }
 
     /// The first block of a class, read while the caches' thread may be at work.

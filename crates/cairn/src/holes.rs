@@ -9,10 +9,26 @@
 use crate::address_map;
 use crate::block::{Block, END};
 use crate::os;
+use crate::policy::HARDENED;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::span::{PIECES, Span};
+use core::ops::Range;
 
 impl Span {
+    /// Bytes in a piece.
+    pub(crate) fn piece(&self) -> usize {
+        (self.layout().slices as usize * SLICE_SIZE / PIECES).max(os::page_size())
+    }
+
+    /// The numbers of the carved blocks that begin in a piece.
+    pub(crate) fn blocks_of(&self, piece: usize) -> Range<usize> {
+        let begun = |at: usize| {
+            let at = at.saturating_sub(self.layout().slack as usize);
+            at.div_ceil(self.layout().size as usize).min(usize::from(self.carved))
+        };
+        begun(piece * self.piece())..begun((piece + 1) * self.piece())
+    }
+
     /// Whether a carved block is in a hole.
     pub(crate) fn is_hidden(&self, block: usize) -> bool {
         let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
@@ -37,6 +53,9 @@ impl Span {
         let mut is_free = [false; SLICE_SIZE / MIN_ALIGN];
         for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
             self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
+        }
+        if HARDENED {
+            self.kept().for_each(|nth| is_free[nth % is_free.len()] = true);
         }
         let mut at = self.local_free;
         while at != END {
@@ -67,6 +86,9 @@ impl Span {
             }
         }
         for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
+            if HARDENED {
+                self.hide(nth);
+            }
             // SAFETY: a piece of the owner's span in which no block is in use, or in a list.
             unsafe { os::purge(self.base().wrapping_add(nth * piece), piece) };
         }

@@ -102,6 +102,7 @@ mod crowd;
 mod deferred;
 mod density;
 mod fences;
+mod free_bits;
 mod grace;
 mod guards;
 mod handle;

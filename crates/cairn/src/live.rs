@@ -104,18 +104,19 @@ pub(crate) unsafe fn forget(first: *const u8, slices: usize) {
     }
 }
 
-/// Blocks have come from the program by way of other threads; the same ones. Ends the process if one of them has
-/// come before.
-pub(crate) fn came_home(chain: Chain) -> Chain {
+/// Blocks have come from the program by way of other threads: does something with each. Ends the process if one of
+/// them has come before.
+pub(crate) fn came_home(chain: Chain, mut then: impl FnMut(*mut Block)) {
     let mut at = if HARDENED && chain.count > 0 { chain.head } else { END };
     while at != END {
-        // SAFETY: blocks of a span of the caller's, free and linked.
+        // SAFETY: blocks of a span of the caller's, free and linked. The link is read before the block goes.
         unsafe {
             if !take_back(at.cast()) {
                 os::fatal("free", at.cast(), FREED_TWICE);
             }
-            at = Block::next(at);
+            let next = Block::next(at);
+            then(at);
+            at = next;
         }
     }
-    chain
 }

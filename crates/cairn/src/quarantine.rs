@@ -8,9 +8,9 @@
 //! Story: docs/design/policy.md
 
 use crate::address_map::{HEAP_BYTES, HEAP_SIZE};
-use crate::block::{Block, Chain, END, overwritten};
-use crate::policy::{HARDENED, mixed};
-use crate::size_class::{CLASS_COUNT, SizeClass, class_size};
+use crate::block::{Block, overwritten};
+use crate::policy::{HARDENED, in_hardened, mixed};
+use crate::size_class::{CLASS_COUNT, MIN_ALIGN, SLICE_SIZE, SizeClass, class_size};
 use crate::sync::Ordering;
 use crate::{live, os};
 use core::ptr::null_mut;
@@ -30,7 +30,10 @@ const HELD: usize = 32;
 const HELD_BYTES: usize = 8 << 10;
 /// Bytes at the head of a free block that are zero, and looked at when it is handed out. Twice of it costs 9 % where
 /// programs only allocate; half of it gains nothing (docs/why-not.md).
-const ZEROED_BYTES: usize = 128;
+const ZEROED_BYTES: usize = 64;
+/// What is written and read at once of a head: a block's alignment.
+type Unit = [u64; 2];
+const UNIT: usize = size_of::<Unit>();
 /// One in so many frees sends a block home, whatever room there is. A power of two.
 const HOME: u64 = 1 << 14;
 /// One in so many frees is a slow tick if it sends a block home. A smaller power of two.
@@ -44,8 +47,8 @@ pub(crate) struct Quarantine {
     count: [u32; CLASSES],
     /// One less than the blocks of a class that wait.
     held_masks: [u8; CLASSES],
-    /// Units of 16 bytes at the head of a block that are zero while it is free.
-    zeroed_units: [u8; CLASSES],
+    /// Where the last unit of the head of a block begins.
+    last_units: [u8; CLASSES],
 }
 
 /// Classes that have some.
@@ -67,7 +70,7 @@ impl Quarantine {
         filled: [0; HARDENED as usize],
         count: [0; CLASSES],
         held_masks: held_masks(),
-        zeroed_units: zeroed_units(),
+        last_units: last_units(),
     };
 
     /// Whether the free that has just been answered with a block is one of those that are slow ticks.
@@ -87,15 +90,10 @@ fn kept(heap: *mut u8, class: SizeClass) -> *mut Kept {
     heap.wrapping_add(HEAP_BYTES).cast::<Kept>().wrapping_add(class.index())
 }
 
-/// The next number. Its upper bits are as good as random; the lowest n are all 0 once in 2^n calls.
+/// The number after another one. Its upper bits are as good as random; the lowest n are all 0 once in 2^n calls.
 #[inline(always)]
-unsafe fn next_random(this: *mut Quarantine) -> u64 {
-    // SAFETY: the caller's.
-    unsafe {
-        let state = (&raw mut (*this).random).cast::<u64>();
-        *state = (*state).wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        *state
-    }
+fn after(random: u64) -> u64 {
+    random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
 /// Whether a free block is zero throughout.
@@ -107,19 +105,19 @@ pub(crate) fn zeroes_all_of(class: SizeClass) -> bool {
 /// Zeroes the head of a block that is being freed.
 ///
 /// # Safety
-/// A block of at least that many bytes, a multiple of 16 and not 0; the caller's.
+/// A block with a head whose last `UNIT` bytes begin at `last`; the caller's.
 #[inline(always)]
-unsafe fn zero_head(block: *mut Block, bytes: usize) {
-    let (mut at, end) = (block.cast::<u128>(), block.wrapping_byte_add(bytes).cast());
-    // SAFETY: inside the block, which is aligned to 16.
+unsafe fn zero_head(block: *mut Block, last: usize) {
+    let unit = |at: usize| block.wrapping_byte_add(at).cast::<Unit>();
+    // SAFETY: inside the head, which is aligned.
     unsafe {
-        if bytes & 16 != 0 {
-            at.write(0);
-            at = at.add(1);
-        }
-        while at < end {
-            at.cast::<[u128; 2]>().write([0; 2]);
-            at = at.add(2);
+        unit(0).write([0; 2]);
+        unit(last).write([0; 2]);
+        let mut at = UNIT;
+        while at < last {
+            unit(at).write([0; 2]);
+            unit(at + UNIT).write([0; 2]);
+            at += 2 * UNIT;
             // Without this it becomes a call.
             compiler_fence(Ordering::SeqCst);
         }
@@ -132,7 +130,7 @@ unsafe fn zero_head(block: *mut Block, bytes: usize) {
 /// The caller's.
 pub(crate) unsafe fn zero(block: *mut Block, class: SizeClass) {
     // SAFETY: as above.
-    unsafe { zero_head(block, class.block_size().min(ZEROED_BYTES)) };
+    unsafe { zero_head(block, last_unit(class.block_size())) };
 }
 
 /// Whether the head of a free block is zero still.
@@ -140,33 +138,19 @@ pub(crate) unsafe fn zero(block: *mut Block, class: SizeClass) {
 /// # Safety
 /// As for `zero_head`.
 #[inline(always)]
-unsafe fn is_zero(block: *mut Block, bytes: usize) -> bool {
-    let (mut at, end) = (block.cast::<u64>(), block.wrapping_byte_add(bytes).cast());
-    let mut sum = 0;
+unsafe fn is_zero(block: *mut Block, last: usize) -> bool {
+    let unit = |at: usize| block.wrapping_byte_add(at).cast::<Unit>();
     // SAFETY: as in `zero_head`.
     unsafe {
-        if bytes & 16 != 0 {
-            sum = *at | *at.add(1);
-            at = at.add(2);
+        let ([mut one, mut two], [three, four]) = (*unit(0), *unit(last));
+        (one, two) = (one | three, two | four);
+        let mut at = UNIT;
+        while at < last {
+            let ([a, b], [c, d]) = (*unit(at), *unit(at + UNIT));
+            (one, two) = (one | a | c, two | b | d);
+            at += 2 * UNIT;
         }
-        while at < end {
-            sum |= *at | *at.add(1) | *at.add(2) | *at.add(3);
-            at = at.add(4);
-        }
-    }
-    sum == 0
-}
-
-/// Ends the process if somebody has written to where a free block is going to have its link. The rest is looked at
-/// when it is handed out.
-///
-/// # Safety
-/// The caller's, and it carries no link.
-#[inline(always)]
-pub(crate) unsafe fn expect_zero(block: *mut Block) {
-    // SAFETY: the caller's.
-    if HARDENED && unsafe { block.cast::<u128>().read() } != 0 {
-        overwritten(block);
+        one | two == 0
     }
 }
 
@@ -183,7 +167,7 @@ pub(crate) unsafe fn pop(this: *mut Quarantine, heap: *mut u8, class: SizeClass)
         *count = left;
         let block = *(&raw mut (*kept(heap, class)).ready).cast::<*mut Block>().add(left as usize);
         live::hand_out(block.cast());
-        if !is_zero(block, zeroed_bytes(this, class)) {
+        if !is_zero(block, last_of(this, class)) {
             overwritten(block);
         }
         block
@@ -204,8 +188,9 @@ pub(crate) unsafe fn push(
 ) -> *mut Block {
     // SAFETY: the thread's own; invariant 1.
     unsafe {
-        zero_head(block, zeroed_bytes(this, class));
-        let random = next_random(this);
+        zero_head(block, last_of(this, class));
+        let random = after(*(&raw const (*this).random).cast());
+        *(&raw mut (*this).random).cast::<u64>() = random;
         let kept = kept(heap, class);
         let place = (random >> 56) as usize & held_mask(this, class);
         let held = (&raw mut (*kept).held).cast::<*mut Block>().add(place);
@@ -235,14 +220,18 @@ const fn held_masks() -> [u8; CLASSES] {
     masks
 }
 
-const fn zeroed_units() -> [u8; CLASSES] {
-    let (mut units, mut class) = ([0; CLASSES], 0);
-    while class < units.len() {
-        let size = class_size(class);
-        units[class] = (if size < ZEROED_BYTES { size } else { ZEROED_BYTES } / 16) as u8;
+const fn last_units() -> [u8; CLASSES] {
+    let (mut last, mut class) = ([0; CLASSES], 0);
+    while class < last.len() {
+        last[class] = last_unit(class_size(class)) as u8;
         class += 1;
     }
-    units
+    last
+}
+
+/// Where the last unit of the head of a block of so many bytes begins.
+const fn last_unit(size: usize) -> usize {
+    (if size < ZEROED_BYTES { size } else { ZEROED_BYTES }) - UNIT
 }
 
 #[inline(always)]
@@ -251,77 +240,115 @@ unsafe fn held_mask(this: *const Quarantine, class: SizeClass) -> usize {
     usize::from(unsafe { *(&raw const (*this).held_masks).cast::<u8>().add(class.index()) })
 }
 
-/// Bytes at the head of a block of a class that are zero while it is free.
+/// Where the last unit of the head of a block of a class begins.
 #[inline(always)]
-unsafe fn zeroed_bytes(this: *const Quarantine, class: SizeClass) -> usize {
+unsafe fn last_of(this: *const Quarantine, class: SizeClass) -> usize {
     // SAFETY: as above.
-    16 * usize::from(unsafe { *(&raw const (*this).zeroed_units).cast::<u8>().add(class.index()) })
+    usize::from(unsafe { *(&raw const (*this).last_units).cast::<u8>().add(class.index()) })
 }
 
-/// Makes the blocks of a list ready, in a random order; none is.
-///
-/// # Safety
-/// The list is the caller's: at most `READY` free blocks of the class. So is the heap.
-pub(crate) unsafe fn fill(this: *mut Quarantine, heap: *mut u8, class: SizeClass, list: Chain) {
-    // SAFETY: the caller's own.
-    unsafe {
-        let state = (&raw mut (*this).random).cast::<u64>();
-        if *state == 0 {
-            *state = mixed(os::seed() as u64 ^ heap.addr() as u64 ^ os::now_ns() << 20) | 1;
+/// Which blocks of a span are at home: a bit for each that it can have (see `free_bits`).
+pub(crate) type FreeBits = [u64; in_hardened(0, SLICE_SIZE / MIN_ALIGN / u64::BITS as usize)];
+
+/// No block is.
+pub(crate) const NONE_FREE: FreeBits =
+    [0; in_hardened(0, SLICE_SIZE / MIN_ALIGN / u64::BITS as usize)];
+
+/// Blocks of a class on their way to be ready. Apart from the heap: the compiler keeps it in registers.
+pub(crate) struct Filling {
+    pub(crate) ready: *mut *mut Block,
+    pub(crate) count: usize,
+    /// A random number, another one with each block.
+    pub(crate) random: u64,
+}
+
+impl Filling {
+    /// One more, at a random place among the others.
+    ///
+    /// # Safety
+    /// It is a free block of the class, and the caller's; there are less than `READY`.
+    #[inline(always)]
+    pub(crate) unsafe fn add(&mut self, block: *mut Block) {
+        debug_assert!(self.count < READY as usize);
+        self.random = after(self.random);
+        let place = ((self.random >> 32) as usize * (self.count + 1)) >> 32;
+        // SAFETY: the caller's; the places are inside.
+        unsafe {
+            *self.ready.add(self.count) = *self.ready.add(place);
+            *self.ready.add(place) = block;
         }
-        *(&raw mut (*this).filled).cast::<u64>() |= class.bit();
-        let ready = (&raw mut (*kept(heap, class)).ready).cast::<*mut Block>();
-        let (mut at, mut count) = (list.head, 0);
-        while at != END && count < READY as usize {
-            let next = Block::next(at);
-            Block::unmark(at);
-            let place = ((next_random(this) >> 32) as usize * (count + 1)) >> 32;
-            *ready.add(count) = *ready.add(place);
-            *ready.add(place) = at;
-            (at, count) = (next, count + 1);
-        }
-        *(&raw mut (*this).count).cast::<u32>().add(class.index()) = count as u32;
-        debug_assert!(at == END && count == list.count as usize);
+        self.count += 1;
     }
 }
 
-/// Takes all blocks of a class out, as a list.
+/// Blocks of a class, of which none is ready, are going to be.
 ///
 /// # Safety
 /// The heap is the calling thread's.
-pub(crate) unsafe fn take_all(
+#[inline(always)]
+pub(crate) unsafe fn begin(this: *mut Quarantine, heap: *mut u8, class: SizeClass) -> Filling {
+    // SAFETY: the caller's own.
+    unsafe {
+        let mut random = *(&raw mut (*this).random).cast::<u64>();
+        if random == 0 {
+            random = first_random(heap);
+        }
+        *(&raw mut (*this).filled).cast::<u64>() |= class.bit();
+        let ready = (&raw mut (*kept(heap, class)).ready).cast::<*mut Block>();
+        Filling { ready, count: 0, random: after(random) }
+    }
+}
+
+/// Now they are.
+///
+/// # Safety
+/// As for `begin`.
+#[inline(always)]
+pub(crate) unsafe fn end(this: *mut Quarantine, class: SizeClass, filling: Filling) {
+    // SAFETY: the caller's own.
+    unsafe {
+        *(&raw mut (*this).random).cast::<u64>() = filling.random;
+        *(&raw mut (*this).count).cast::<u32>().add(class.index()) = filling.count as u32;
+    }
+}
+
+/// What a heap begins with.
+#[cold]
+fn first_random(heap: *mut u8) -> u64 {
+    mixed(os::seed() as u64 ^ heap.addr() as u64 ^ os::now_ns() << 20) | 1
+}
+
+/// Takes a block of a class out, of those that wait, too; null if there is none.
+///
+/// # Safety
+/// The heap is the calling thread's.
+pub(crate) unsafe fn take_one(
     this: *mut Quarantine,
     heap: *mut u8,
     class: SizeClass,
 ) -> *mut Block {
-    let mut list = END;
     // SAFETY: the caller's own.
     unsafe {
         let filled = (&raw mut (*this).filled).cast::<u64>();
-        if *filled & class.bit() == 0 {
-            return list;
+        if !HARDENED || *filled & class.bit() == 0 {
+            return null_mut();
         }
-        *filled &= !class.bit();
-        let mask = held_mask(this, class);
-        let mut put = |block: *mut Block| {
-            expect_zero(block);
-            Block::set_next(block, list);
-            list = block;
-        };
         let kept = kept(heap, class);
         let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
-        let ready = (&raw mut (*kept).ready).cast::<*mut Block>();
-        (0..*count as usize).for_each(|nth| put(*ready.add(nth)));
-        *count = 0;
+        if *count > 0 {
+            *count -= 1;
+            return *(&raw mut (*kept).ready).cast::<*mut Block>().add(*count as usize);
+        }
         let held = (&raw mut (*kept).held).cast::<*mut Block>();
-        for nth in 0..=mask {
+        for nth in 0..=held_mask(this, class) {
             let block = core::mem::replace(&mut *held.add(nth), null_mut());
             if !block.is_null() {
-                put(block);
+                return block;
             }
         }
+        *filled &= !class.bit();
     }
-    list
+    null_mut()
 }
 
 /// Forgets all blocks: their spans are gone.

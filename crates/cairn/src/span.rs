@@ -10,11 +10,12 @@ use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain, END};
 use crate::live::came_home;
 use crate::policy::HARDENED;
+use crate::quarantine::{FreeBits, NONE_FREE};
 use crate::remote::RemoteWord;
-use crate::size_class::{ClassLayout, SLICE_SIZE, SizeClass};
+use crate::size_class::{ClassLayout, SizeClass};
 use crate::sync::touched;
-use crate::{arena, fences, os, quarantine};
-use core::{marker::PhantomPinned, ops::Range, ptr::null_mut};
+use crate::{arena, fences, os};
+use core::{marker::PhantomPinned, ptr::null_mut};
 
 // The blocks of a span, in address order:
 //
@@ -64,6 +65,8 @@ pub(crate) struct Span {
     pub(crate) partition: u8,
     /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
     pub(crate) empty_since: usize,
+    /// Hardened: which blocks are free and at home (see `free_bits`).
+    pub(crate) bits: FreeBits,
     /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
 }
@@ -125,6 +128,7 @@ impl Span {
                 flags: if zero { ZERO } else { 0 },
                 partition: 0,
                 empty_since: 0,
+                bits: NONE_FREE,
                 _read: PhantomPinned,
             });
         }
@@ -141,8 +145,7 @@ impl Span {
     ///
     /// `last` are those with which the count has been reached, linked with all that were pending.
     pub(crate) fn empty(&mut self, last: Chain) {
-        came_home(last);
-        self.collect();
+        [last, self.collect()].into_iter().for_each(|chain| came_home(chain, |_| {}));
         self.local_free = END;
         self.set_used(0, 0);
         (self.holes, self.hidden) = (0, 0);
@@ -188,16 +191,25 @@ impl Span {
     #[inline(always)]
     pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
         // SAFETY: the block is the caller's to free, and so free and this span's from here on.
-        unsafe { Block::set_next(block, self.local_free) };
-        touched(self);
-        self.local_free = block;
+        unsafe {
+            if HARDENED {
+                self.keep(block);
+            } else {
+                Block::set_next(block, self.local_free);
+                touched(self);
+                self.local_free = block;
+            }
+        }
         self.until_event = self.until_event.wrapping_sub(1);
         self.until_event == 0
     }
 
-    /// Hands out all blocks that were freed here.
+    /// Hands out all blocks that were freed here; hardened, `take_kept` does.
     #[inline]
     pub(crate) fn take_local(&mut self) -> Chain {
+        if HARDENED {
+            return Chain::at_home(self.free());
+        }
         touched(self);
         let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
         debug_assert!(self.used_after_event <= 0);
@@ -206,17 +218,25 @@ impl Span {
         list
     }
 
-    /// Takes back a list of `count` blocks, just handed out by this active span.
+    /// Takes back all but the first blocks of a list that this active span has just handed out.
     ///
     /// # Safety
-    /// The blocks are of this span, and the caller's.
-    pub(crate) unsafe fn take_back(&mut self, list: *mut Block, count: u32) {
-        if self.local_free == END {
-            self.until_event = self.until_event.wrapping_sub(count);
-            self.local_free = list;
-        } else {
-            // SAFETY: as above.
-            unsafe { self.push_list(list) };
+    /// The list is the caller's.
+    pub(crate) unsafe fn take_back(&mut self, list: &mut Chain, most: u32) {
+        let count = list.count;
+        if HARDENED || count <= most {
+            list.count = count.min(most);
+            return;
+        }
+        // SAFETY: the blocks are of this span, and the caller's.
+        unsafe {
+            let rest = list.split(most);
+            if self.local_free == END {
+                self.until_event = self.until_event.wrapping_sub(count - most);
+                self.local_free = rest;
+            } else {
+                self.push_list(rest);
+            }
         }
     }
 
@@ -243,14 +263,11 @@ impl Span {
 
     /// Hands out `count` blocks that no list holds, in a row from number `first` on.
     fn link(&mut self, first: usize, count: usize) -> Chain {
+        if HARDENED {
+            return self.keep_new(first..first + count);
+        }
         let size = self.layout().size as usize;
         let first = self.start.wrapping_add(first * size);
-        if HARDENED && self.flags & ZERO == 0 {
-            // SAFETY: untouched blocks are the owner's.
-            (0..count).for_each(|nth| unsafe {
-                quarantine::zero(first.wrapping_add(nth * size).cast(), self.class())
-            });
-        }
         let mut at = first;
         for _ in 1..count {
             let next = at.wrapping_add(size);
@@ -264,23 +281,12 @@ impl Span {
         Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
     }
 
-    /// Bytes in a piece.
-    pub(crate) fn piece(&self) -> usize {
-        (self.layout().slices as usize * SLICE_SIZE / PIECES).max(os::page_size())
-    }
-
-    /// The numbers of the carved blocks that begin in a piece.
-    pub(crate) fn blocks_of(&self, piece: usize) -> Range<usize> {
-        let begun = |at: usize| {
-            let at = at.saturating_sub(self.layout().slack as usize);
-            at.div_ceil(self.layout().size as usize).min(usize::from(self.carved))
-        };
-        begun(piece * self.piece())..begun((piece + 1) * self.piece())
-    }
-
     /// Keeps blocks collected from the remote word as if they had been freed here. They are touched only if
     /// something else is in `local_free`.
     pub(crate) fn absorb(&mut self, chain: Chain) {
+        if HARDENED {
+            return self.come_home(chain);
+        }
         let list = if chain.count == 0 { END } else { chain.head };
         if self.has_local_free() {
             // SAFETY: this span's, and free.
@@ -297,7 +303,7 @@ impl Span {
     /// Becomes the owner's by claim: the batch is all that is free.
     pub(crate) fn claim(&mut self, batch: Chain) {
         debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
-        self.absorb(came_home(batch));
+        self.absorb(batch);
     }
 
     /// Takes blocks back one by one from a list.
@@ -350,6 +356,7 @@ impl Span {
     pub(crate) fn forget_lists(&mut self) {
         let blocks = self.layout().blocks;
         self.local_free = END;
+        self.bits = NONE_FREE;
         self.carved = blocks;
         (self.holes, self.hidden) = (0, 0);
         self.set_used(u32::from(blocks), 0);
@@ -372,7 +379,7 @@ impl Span {
     /// Takes the blocks that others have freed.
     #[inline]
     pub(crate) fn collect(&self) -> Chain {
-        came_home(self.word().collect(self.base()))
+        self.word().collect(self.base())
     }
 
     /// Says in the descriptors that nobody owns this span. Before the word says so.
@@ -413,7 +420,7 @@ impl Span {
         self.class().layout()
     }
 
-    fn set_used(&mut self, until_event: u32, used_after_event: i16) {
+    pub(crate) fn set_used(&mut self, until_event: u32, used_after_event: i16) {
         self.until_event = until_event;
         self.used_after_event = used_after_event;
     }
@@ -448,7 +455,7 @@ impl Span {
     /// Whether blocks wait in `local_free`.
     #[inline]
     pub(crate) fn has_local_free(&self) -> bool {
-        self.local_free != END
+        if HARDENED { self.free() > 0 } else { self.local_free != END }
     }
 
     /// Invariants 1 and 4, for the owner.
@@ -456,6 +463,9 @@ impl Span {
         let d = address_map::descriptor_at(self.index());
         let (head, mask, mut free) = (self.head(), self.layout().mask, 0);
         let mut at = self.local_free;
+        if HARDENED {
+            free = self.kept().count() as u16;
+        }
         while at != END {
             // SAFETY: this is a span.
             assert_eq!(unsafe { d.probe(at.wrapping_byte_sub(head).cast()) }.1 & mask, 0);

@@ -140,16 +140,19 @@ impl Heap {
             return self.fill_cut(class, list, limit);
         }
         limit = self.sampling.limit(limit, freed);
-        let (found, mut most) = (list.count, self.sampling.most(class));
+        let mut most = self.sampling.most(class);
         if freed && self.is_quiet() {
             (most, limit) = (1, Limit::NOTHING);
         }
-        if found > most {
-            // SAFETY: the list is of the active span, which this heap owns.
-            unsafe {
-                let rest = list.split(most);
-                (*self.active[class.index()]).take_back(rest, found - most);
-            }
+        // SAFETY: the active span has just handed it out.
+        unsafe { (*self.active[class.index()]).take_back(&mut list, most) };
+        self.fill_cache(class, list, limit)
+    }
+
+    /// Fills it with a list that is not empty; hardened, with as many that the active span has at home.
+    fn fill_cache(&mut self, class: SizeClass, list: Chain, limit: Limit) -> *mut Block {
+        if HARDENED {
+            return self.fill_from_home(class, list.count, limit);
         }
         // SAFETY: the list is this heap's now, and not empty.
         unsafe { self.caches.fill(class, list, limit) }
@@ -159,12 +162,10 @@ impl Heap {
     fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
         let count = list.count.min(in_hardened(u32::MAX, READY));
         let (most, is_sample) = self.sampling.cut(class, count as usize);
-        // SAFETY: the list is this heap's, and longer than that.
-        let rest = unsafe { list.split(most as u32) };
-        self.put_all_back(class, rest);
+        // SAFETY: as above.
+        unsafe { (*self.active[class.index()]).take_back(&mut list, most as u32) };
         let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
-        // SAFETY: the list is this heap's, and not empty.
-        let block = unsafe { self.caches.fill(class, list, limit) };
+        let block = self.fill_cache(class, list, limit);
         if is_sample {
             sampling::tell(block.cast::<u8>().wrapping_sub(self.head.into()), class.block_size());
         }
@@ -180,6 +181,7 @@ impl Heap {
         let span = unsafe { &mut *span };
         match span.has_local_free() {
             true => span.take_local(),
+            false if HARDENED => span.take_collected(),
             // Pending blocks count as used already, and go on counting.
             false => span.collect(),
         }
@@ -226,6 +228,7 @@ impl Heap {
         unsafe {
             (*span).own(self.owner());
             match pending.count {
+                _ if HARDENED => (*span).take_pending(pending),
                 0 => (*span).take_local(),
                 _ => pending,
             }

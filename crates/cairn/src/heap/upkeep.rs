@@ -12,7 +12,7 @@ use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::span_list::SpanList;
 use crate::sync::{Ordering, in_shuttle};
-use crate::{arena, common_upkeep, crowd, large, os, quarantine};
+use crate::{arena, common_upkeep, crowd, large, os};
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying. A power of two.
@@ -47,7 +47,7 @@ impl Heap {
 
     /// Counts a slow tick, and does upkeep when it is due.
     #[inline]
-    pub(super) fn slow_tick(&mut self) {
+    pub(crate) fn slow_tick(&mut self) {
         self.slow_ticks = self.slow_ticks.wrapping_add(1);
         if self.slow_ticks & self.upkeep_mask == 0
             || arena::in_debt()
@@ -194,12 +194,7 @@ impl Heap {
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
     /// more until the class is refilled.
     pub(crate) fn empty_cache(&mut self, class: SizeClass) {
-        let list = self.caches.take_all(class);
-        self.put_all_back(class, list);
-    }
-
-    /// Frees the blocks of a list into their spans.
-    pub(super) fn put_all_back(&mut self, class: SizeClass, mut list: *mut Block) {
+        let mut list = self.caches.take_all(class);
         while list != END {
             // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
             unsafe {
@@ -208,31 +203,15 @@ impl Heap {
                 list = next;
             }
         }
+        self.empty_quarantine(class);
     }
 
-    /// Frees a block that the hardened build has held for a while; some of these are slow ticks.
-    ///
-    /// # Safety
-    /// As for `put_back`.
-    #[cold]
-    #[inline(never)]
-    pub(crate) unsafe fn take_home(&mut self, class: SizeClass, block: *mut Block) {
-        // SAFETY: the block is this heap's.
-        unsafe {
-            quarantine::expect_zero(block);
-            self.put_back(class, block);
-        }
-        if self.caches.quarantine.is_tick() {
-            self.slow_tick();
-        }
-    }
-
-    /// Frees a block of the cache into its span. Not inline: an event of a span needs fewer registers then.
+    /// Frees a block of the cache into its span.
     ///
     /// # Safety
     /// The block is this heap's, out of the cache of `class`.
-    #[inline(never)]
-    unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
+    #[inline(always)]
+    pub(crate) unsafe fn put_back(&mut self, class: SizeClass, block: *mut Block) {
         let d = address_map::descriptor(block.cast());
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: the block is this heap's to free; a span that names this heap is its own.

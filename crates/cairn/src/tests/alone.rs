@@ -1,9 +1,14 @@
 //! A process for a test that looks at the allocator's state as a whole.
 
+use crate::block::Block;
+use crate::quarantine::{Filling, READY};
+use crate::span::Span;
+use core::ptr::null_mut;
 use std::any::type_name;
 use std::path::PathBuf;
 use std::process::Command;
 use std::string::String;
+use std::vec::Vec;
 
 /// After this a test counts as hung: far beyond what any needs on a busy machine.
 const HUNG_AFTER_SECONDS: u32 = 300;
@@ -60,4 +65,18 @@ impl Random {
 /// Whether `f` panics.
 pub(super) fn panics(f: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err()
+}
+
+/// Blocks that a span has at home in the hardened build, handed out; by address.
+pub(super) fn taken(span: &mut Span, count: u32) -> Vec<*mut Block> {
+    let (mut taken, mut left) = (Vec::new(), count);
+    while left > 0 {
+        let mut ready = [null_mut(); READY as usize];
+        let mut filling = Filling { ready: ready.as_mut_ptr(), count: 0, random: left.into() };
+        span.take_kept(left.min(READY), &mut filling);
+        taken.extend(&ready[..filling.count]);
+        left -= filling.count as u32;
+    }
+    taken.sort();
+    taken
 }

@@ -1,10 +1,11 @@
 //! Pages inside spans that go and come back: none with a live byte goes, no block is lost or
 //! handed out twice, and a heap that has time finds them.
 
-use super::alone::{Random, alone};
+use super::alone::{Random, alone, taken};
 use crate::address_map;
 use crate::block::{Block, Chain, END};
 use crate::os;
+use crate::policy::HARDENED;
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::{Stats, allocate, arena, check, deallocate, purge, thread};
@@ -29,7 +30,11 @@ fn is_filled(block: *mut u8, size: usize) -> bool {
     bytes[..8].iter().chain(&bytes[16..]).all(|&byte| byte == block.addr() as u8 | 1)
 }
 
-fn take(list: Chain, into: &mut Vec<*mut u8>) {
+fn take(span: &mut Span, list: Chain, into: &mut Vec<*mut u8>) {
+    if HARDENED {
+        into.extend(taken(span, list.count).into_iter().map(<*mut Block>::cast::<u8>));
+        return;
+    }
     let mut at = list.head;
     for _ in 0..list.count {
         into.push(at.cast());
@@ -57,7 +62,8 @@ fn no_live_page_goes_and_no_block_is_lost() {
                 // Some are never carved in half of the rounds.
                 let carved = usize::from(layout.blocks) >> (round % 2);
                 while live.len() < carved {
-                    take(span.carve(carved - live.len()).list, &mut live);
+                    let list = span.carve(carved - live.len()).list;
+                    take(span, list, &mut live);
                 }
                 live.iter().for_each(|&block| fill(block, size));
                 for step in 0..12 {
@@ -79,11 +85,12 @@ fn no_live_page_goes_and_no_block_is_lost() {
                     span.set_active();
                     while live.len() < carved.min(leave + wanted) {
                         let from = live.len();
-                        take(span.take_local(), &mut live);
-                        take(
-                            if live.len() > from { Chain::EMPTY } else { span.carve(1).list },
-                            &mut live,
-                        );
+                        let list = span.take_local();
+                        take(span, list, &mut live);
+                        if live.len() == from {
+                            let list = span.carve(1).list;
+                            take(span, list, &mut live);
+                        }
                         live[from..].iter().for_each(|&block| fill(block, size));
                     }
                     span.clear_event();

@@ -8,6 +8,8 @@ use super::misuse::last_words;
 use crate::block::Block;
 use crate::quarantine::READY;
 use crate::size_class::{SLICE_SIZE, SizeClass, guards};
+use crate::span::Span;
+use crate::sync::Ordering;
 use crate::{address_map, allocate, allocate_zeroed, base, check, live, purge};
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -104,13 +106,18 @@ fn a_write_after_free_is_noticed_when_the_block_is_handed_out() {
     });
 }
 
-/// Part of a link, or one from elsewhere.
+/// Part of a link, or one from elsewhere: blocks on their way to their owner have some.
 #[test]
 fn links_are_signed() {
     alone(|| {
-        let held = blocks(64, 400);
+        let other = Other::new();
+        let held = other.allocates(64, 400);
         held.iter().copied().for_each(free);
-        let all = || (0..600).for_each(|_| assert!(!allocate(64).is_null()));
+        // The child has the other's heap, and salvages it.
+        let all = || {
+            purge();
+            (0..600).for_each(|_| assert!(!allocate(64).is_null()));
+        };
         let linked = |block: &&*mut u8| {
             // SAFETY: a block of the process's, free.
             unsafe { Block::is_marked(block.cast()) }
@@ -126,6 +133,30 @@ fn links_are_signed() {
             unsafe { one.copy_from(two, 16) };
             all();
         });
+        other.leaves();
+        check();
+    });
+}
+
+/// What is at home carries nothing, and a bit too many or too few is noticed.
+#[test]
+fn what_is_at_home_carries_nothing() {
+    alone(|| {
+        let held = blocks(48, 341);
+        held.iter().copied().for_each(free);
+        // SAFETY: memory of the process's.
+        let sum = |block: &*mut u8| (0..48).all(|at| unsafe { block.add(at).read() } == 0);
+        assert!(held.iter().all(sum));
+        let span: *mut Span = address_map::descriptor(held[0]).slot.load(Ordering::Relaxed).cast();
+        // SAFETY: the calling thread's span.
+        let span = unsafe { &mut *span };
+        check();
+        for word in 0..3 {
+            assert!(!child_does(|| {
+                span.bits[word] ^= 4;
+                check();
+            }));
+        }
         check();
     });
 }
@@ -157,7 +188,7 @@ fn blocks_come_back_late_and_in_no_order() {
 #[test]
 fn what_was_there_is_gone() {
     alone(|| {
-        for size in [16, 100, 128] {
+        for size in [16, 50, 64] {
             let dirty = || {
                 let held = blocks(size, 300);
                 // SAFETY: live blocks.
