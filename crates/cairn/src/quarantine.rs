@@ -28,9 +28,11 @@ pub(crate) const READY: u32 = 32;
 const HELD: usize = 32;
 /// Bytes of freed blocks of a class that wait, unless one block has more.
 const HELD_BYTES: usize = 8 << 10;
-/// Bytes at the head of a free block that are zero, and looked at when it is handed out. Twice of it costs 9 % where
-/// programs only allocate; half of it gains nothing (docs/why-not.md).
-const ZEROED_BYTES: usize = 64;
+/// Bytes at the head of a free block that are zero.
+const ZEROED_BYTES: usize = 128;
+/// Bytes of these that are looked at when it is handed out: a cache line's. To look at all of them fetches a second line
+/// for nothing else (docs/why-not.md).
+const CHECKED_BYTES: usize = 64;
 /// What is written and read at once of a head: a block's alignment.
 type Unit = [u64; 2];
 const UNIT: usize = size_of::<Unit>();
@@ -96,10 +98,10 @@ fn after(random: u64) -> u64 {
     random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }
 
-/// Whether a free block is zero throughout.
+/// Whether a block that is handed out is zero throughout.
 #[inline(always)]
 pub(crate) fn zeroes_all_of(class: SizeClass) -> bool {
-    class.block_size() <= ZEROED_BYTES
+    class.block_size() <= CHECKED_BYTES
 }
 
 /// Zeroes the head of a block that is being freed.
@@ -133,26 +135,27 @@ pub(crate) unsafe fn zero(block: *mut Block, class: SizeClass) {
     unsafe { zero_head(block, last_unit(class.block_size())) };
 }
 
-/// Whether the head of a free block is zero still.
+/// Whether the first `CHECKED_BYTES` of a free block are zero still.
 ///
 /// # Safety
 /// As for `zero_head`.
 #[inline(always)]
 unsafe fn is_zero(block: *mut Block, last: usize) -> bool {
     let unit = |at: usize| block.wrapping_byte_add(at).cast::<Unit>();
+    let last = last.min(CHECKED_BYTES - UNIT);
     // SAFETY: as in `zero_head`.
     unsafe {
         let ([mut one, mut two], [three, four]) = (*unit(0), *unit(last));
         (one, two) = (one | three, two | four);
-        let mut at = UNIT;
-        while at < last {
-            let ([a, b], [c, d]) = (*unit(at), *unit(at + UNIT));
+        if last > UNIT {
+            let ([a, b], [c, d]) = (*unit(UNIT), *unit(2 * UNIT));
             (one, two) = (one | a | c, two | b | d);
-            at += 2 * UNIT;
         }
         one | two == 0
     }
 }
+
+const _: () = assert!(CHECKED_BYTES == 4 * UNIT);
 
 /// Takes a block that is ready; null if there is none.
 ///

@@ -188,7 +188,7 @@ fn blocks_come_back_late_and_in_no_order() {
 #[test]
 fn what_was_there_is_gone() {
     alone(|| {
-        for size in [16, 50, 64] {
+        for size in [16, 100, 128] {
             let dirty = || {
                 let held = blocks(size, 300);
                 // SAFETY: live blocks.
