@@ -14,6 +14,7 @@ use crate::live::came_home;
 use crate::quarantine::{self, Filling, READY};
 use crate::size_class::{CACHE_UNITS, SizeClass};
 use crate::span::Span;
+use crate::sync::touched;
 use core::ops::Range;
 
 // Invariants
@@ -38,6 +39,7 @@ impl Span {
     /// It is the caller's, and one of this span.
     #[inline(always)]
     pub(crate) unsafe fn keep(&mut self, block: *mut Block) {
+        touched(self);
         let layout = self.layout();
         let offset = (block.addr() - self.start.addr()) as u64;
         let nth = (offset.wrapping_mul(layout.inverse) >> layout.size.trailing_zeros()) as usize;
@@ -79,6 +81,7 @@ impl Span {
     /// Hands `count` of them out, as many as there are at least. Which, chance decides.
     #[inline]
     pub(crate) fn take_kept(&mut self, count: u32, filling: &mut Filling) {
+        touched(self);
         debug_assert!(count <= self.free());
         let (size, start) = (self.layout().size as usize, self.start);
         let used_words = usize::from(self.carved).div_ceil(BITS);

@@ -2,10 +2,13 @@
 
 use crate::address_map::{self, OWNER_NONE};
 use crate::block::{Block, Chain};
+use crate::policy::HARDENED;
+use crate::quarantine::{Filling, READY};
 use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::sync::{Loads, Ordering, Quiet};
-use crate::{abandoned, arena, os, reservation, sync};
+use crate::{abandoned, arena, live, os, reservation, sync};
+use core::ptr::null_mut;
 use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -119,14 +122,33 @@ pub(crate) fn span(class: SizeClass, used: usize) -> Made {
     // SAFETY: the span is ours.
     unsafe {
         assert!((*span).word().is_owned());
-        let mut block = (*span).carve(used).list.head;
-        let mut blocks = Vec::new();
-        for _ in 0..used {
+        (span, run.index, carve(span, used))
+    }
+}
+
+/// Hands out the next `count` blocks of a span.
+///
+/// # Safety
+/// The caller holds the span, which has so many that are untouched.
+pub(crate) unsafe fn carve(span: *mut Span, count: usize) -> Vec<Sent<*mut Block>> {
+    let mut blocks = Vec::new();
+    // SAFETY: the caller's.
+    unsafe {
+        let mut block = (*span).carve(count).list.head;
+        if HARDENED {
+            let mut ready = [null_mut(); READY as usize];
+            let mut filling = Filling { ready: ready.as_mut_ptr(), count: 0, random: 1 };
+            (*span).take_kept(count as u32, &mut filling);
+            blocks.extend(ready.into_iter().take(count).map(Sent));
+            blocks.iter().for_each(|block| live::hand_out(block.get().cast()));
+            return blocks;
+        }
+        for _ in 0..count {
             blocks.push(Sent(block));
             block = Block::next(block);
         }
-        (span, run.index, blocks)
     }
+    blocks
 }
 
 /// As `span`, and its list has been used.

@@ -5,8 +5,8 @@
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;
 use crate::harness::{
-    ALL, HINTS, Model, Sent, TAG, assert_released, check, finish, give_up, listable_span, span,
-    spawn,
+    ALL, HINTS, Model, Sent, TAG, assert_released, carve, check, finish, give_up, listable_span,
+    span, spawn,
 };
 use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
@@ -142,7 +142,7 @@ fn frees_into_a_full_abandoned_span() {
         let (span, index, blocks) = listable_span(class, all - 1);
         // SAFETY: held until the word says otherwise; as `Heap::abandon_full` does.
         unsafe {
-            (*span).carve(1);
+            carve(span, 1);
             (*span).disown();
             assert!((*span).word().abandon());
         }

@@ -10,7 +10,7 @@ use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::policy::{self, HARDENED};
 use crate::pool::partitions::{put, take};
-use crate::size_class::MEDIUM_MAX;
+use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::thread;
 use core::ptr::null_mut;
 
@@ -32,7 +32,7 @@ pub const PARTITIONS: usize = policy::PARTITIONS;
 /// unsafe { cairn::deallocate(block) };
 /// ```
 pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
-    if !HARDENED || size > MEDIUM_MAX {
+    if !HARDENED || size > MEDIUM_MAX || align > SLICE_SIZE {
         return super::allocate_aligned(size, align);
     }
     let partition = partition % PARTITIONS;

@@ -104,6 +104,12 @@ fn blocks_of_partitions_are_blocks_like_others() {
         free(allocate(1));
         purge();
         assert_eq!(Stats::take().allocated(), 0);
+        // No span serves such an alignment.
+        for align in [32 << 10, 1 << 20] {
+            let block = allocate_in(1, 1000, align);
+            assert!(!block.is_null() && block.addr().is_multiple_of(align), "{align}");
+            free(block);
+        }
         assert!(allocate_in(1, usize::MAX - 100, 16).is_null());
     });
 }
