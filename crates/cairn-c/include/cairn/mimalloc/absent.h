@@ -20,6 +20,7 @@ CAIRN_NONE(mi_heap_new_ex, "make it by mi_heap_new, and give it a tag by cairn_h
 CAIRN_NONE(mi_abandoned_visit_blocks, "cairn_visit shows areas that no thread owns, and the tags of their heaps");
 
 CAIRN_NONE(mi_manage_os_memory, "malloc takes no memory of the program's: a heap does, by mi_manage_os_memory_ex");
+typedef bool mi_commit_fun_t(bool commit, void *start, size_t size, bool *is_zero, void *user_arg);
 CAIRN_NONE(mi_manage_memory, "cairn_region_new takes functions that commit and decommit");
 CAIRN_NONE(mi_arena_area, "the program knows where its memory is; cairn_region_get_stats has the bytes");
 CAIRN_NONE(mi_arena_contains, "mi_heap_contains says so of a heap in it");
@@ -37,6 +38,7 @@ CAIRN_NONE(mi_subproc_new, "heaps and regions keep memory apart");
 CAIRN_NONE(mi_subproc_delete, "heaps and regions keep memory apart");
 CAIRN_NONE(mi_subproc_destroy, "heaps and regions keep memory apart");
 CAIRN_NONE(mi_subproc_add_current_thread, "heaps and regions keep memory apart");
+typedef bool mi_heap_visit_fun(mi_heap_t *heap, void *arg);
 CAIRN_NONE(mi_subproc_visit_heaps, "cairn_visit names the heap of each area");
 
 CAIRN_NONE(mi_heap_guarded_set_sample_rate, "cairn_guard_every takes bytes, for all heaps");

@@ -3,6 +3,9 @@
 #define MI_SMALL_WSIZE_MAX (128)
 #define MI_SMALL_SIZE_MAX (MI_SMALL_WSIZE_MAX * sizeof(void *))
 
+/* How functions are called, on Windows. */
+#define mi_cdecl
+
 /* A heap, and a thread's part of one, which cairn finds by itself. */
 struct mi_heap_s;
 typedef struct mi_heap_s mi_heap_t;

@@ -81,7 +81,7 @@ static inline double cairn_mi_number(const char *path, int fields) {
 static inline void mi_process_info(size_t *elapsed_msecs, size_t *user_msecs, size_t *system_msecs, size_t *current_rss,
                                    size_t *peak_rss, size_t *current_commit, size_t *peak_commit, size_t *page_faults) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), ticks = (size_t)sysconf(_SC_CLK_TCK);
-    size_t committed = cairn_figure("\"total\":{\"bytes\":");
+    size_t committed = cairn_figure("\"total\":{", "\"bytes\":");
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     if (elapsed_msecs) {
