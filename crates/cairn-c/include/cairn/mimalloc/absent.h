@@ -24,6 +24,10 @@ typedef bool mi_commit_fun_t(bool commit, void *start, size_t size, bool *is_zer
 CAIRN_NONE(mi_manage_memory, "cairn_region_new takes functions that commit and decommit");
 CAIRN_NONE(mi_arena_area, "the program knows where its memory is; cairn_region_get_stats has the bytes");
 CAIRN_NONE(mi_arena_contains, "mi_heap_contains says so of a heap in it");
+CAIRN_NONE(mi_arena_unload, "what is noted down of a region is not in it");
+CAIRN_NONE(mi_arena_reload, "what is noted down of a region is not in it");
+CAIRN_NONE(mi_theap_unload, "what is noted down of a region is not in it");
+CAIRN_NONE(mi_theap_reload, "what is noted down of a region is not in it");
 CAIRN_NONE(mi_reserve_os_memory, "cairn reserves address space by itself");
 CAIRN_NONE(mi_reserve_os_memory_ex, "map it, and call mi_manage_os_memory_ex");
 CAIRN_NONE(mi_reserve_huge_os_pages, "map them, and call mi_manage_os_memory_ex");
