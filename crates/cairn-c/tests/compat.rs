@@ -128,7 +128,8 @@ fn what_nothing_serves_says_why() {
         ("extent_hooks_t *hooks;", "cairn_region_new"),
     ];
     let headers = ["mimalloc.h", "mimalloc-stats.h", "jemalloc/jemalloc.h"];
-    let mut program: String = headers.iter().map(|header| format!("#include <{header}>\n")).collect();
+    let mut program: String =
+        headers.iter().map(|header| format!("#include <{header}>\n")).collect();
     for (number, (statement, _)) in cases.iter().enumerate() {
         program += &format!("void f{number}(void) {{ {statement} }}\n");
     }
@@ -172,7 +173,9 @@ fn functions_of(headers: &[&str]) -> (BTreeSet<String>, BTreeSet<String>) {
 fn served_by_table(table: &str, name: &str) -> Option<bool> {
     let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
     let matches = |pattern: &str| match pattern.split_once('*') {
-        Some((start, end)) => name.len() > pattern.len() - 2 && name.starts_with(start) && name.ends_with(end),
+        Some((start, end)) => {
+            name.len() > pattern.len() - 2 && name.starts_with(start) && name.ends_with(end)
+        }
         None => pattern == name,
     };
     let found = rows.flat_map(|(patterns, what)| {
@@ -188,11 +191,22 @@ fn the_headers_and_the_table_of_calls_agree() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parity.md");
     let page = std::fs::read_to_string(page).expect("the page is there");
     let sections: Vec<&str> = page.split("\n## ").collect();
-    let mimalloc = ["compat/mimalloc-stats.h", "mimalloc/plain.h", "mimalloc/heaps.h", "mimalloc/told.h", "mimalloc/absent.h"];
+    let mimalloc = [
+        "compat/mimalloc-stats.h",
+        "mimalloc/plain.h",
+        "mimalloc/heaps.h",
+        "mimalloc/told.h",
+        "mimalloc/absent.h",
+    ];
     let jemalloc = ["compat/jemalloc/jemalloc.h", "jemalloc/control.h"];
     for (title, headers, beginnings, least) in [
         ("mimalloc\n", &mimalloc[..], &["mi_"][..], 140),
-        ("jemalloc\n", &jemalloc[..], &["mallocx", "rallocx", "xallocx", "sallocx", "dallocx", "nallocx", "mallctl"], 10),
+        (
+            "jemalloc\n",
+            &jemalloc[..],
+            &["mallocx", "rallocx", "xallocx", "sallocx", "dallocx", "nallocx", "mallctl"],
+            10,
+        ),
     ] {
         let table = sections.iter().find(|section| section.starts_with(title)).expect(title);
         let (served, absent) = functions_of(headers);
