@@ -93,16 +93,18 @@ static inline void cairn_text_add(void *text, const char *piece, size_t n) {
     to->bytes[to->length] = 0;
 }
 
+static inline void cairn_take_stats(struct cairn_text *text) {
+    text->length = 0;
+    text->bytes[0] = 0;
+    cairn_stats_json(cairn_text_add, text);
+}
+
 /*
  * A number of the statistics: the one behind `key`, or behind the next `field` after it, if that is not NULL. Both are as
  * they stand in the text: "\"total\":{" and "\"bytes\":".
  */
-static inline size_t cairn_figure(const char *key, const char *field) {
-    struct cairn_text text;
-    const char *at;
-    text.length = 0;
-    cairn_stats_json(cairn_text_add, &text);
-    at = strstr(text.bytes, key);
+static inline size_t cairn_figure(const struct cairn_text *text, const char *key, const char *field) {
+    const char *at = strstr(text->bytes, key);
     if (at && field) at = strstr(at, key = field);
     return at ? (size_t)strtoull(at + strlen(key), NULL, 10) : 0;
 }

@@ -12,8 +12,7 @@ extern "C" {
 static inline char *mi_stats_get_json(size_t size, char *buffer) {
     struct cairn_text text;
     size_t n;
-    text.length = 0;
-    cairn_stats_json(cairn_text_add, &text);
+    cairn_take_stats(&text);
     if (!buffer || size == 0) return mi_strdup(text.bytes);
     n = text.length < size ? text.length : size - 1;
     memcpy(buffer, text.bytes, n);

@@ -75,18 +75,20 @@ static inline int cairn_je_read(void *place, size_t *size, const void *value, si
 }
 
 static inline size_t cairn_je_figure(size_t node, size_t number) {
+    struct cairn_text stats;
+    if (node == CAIRN_JE_QUANTUM) return 16;
+    if (node == CAIRN_JE_PAGE) return (size_t)sysconf(_SC_PAGESIZE);
+    if (node == CAIRN_JE_BIN_SIZE) return cairn_class_size((unsigned int)number);
+    cairn_take_stats(&stats);
     switch (node) {
-    case CAIRN_JE_QUANTUM: return 16;
-    case CAIRN_JE_PAGE: return (size_t)sysconf(_SC_PAGESIZE);
-    case CAIRN_JE_BIN_SIZE: return cairn_class_size((unsigned int)number);
-    case CAIRN_JE_ALLOCATED: return cairn_figure("\"allocated\":", NULL);
-    case CAIRN_JE_METADATA: return cairn_figure("\"metadata\":{", "\"bytes\":");
-    case CAIRN_JE_RESIDENT: return cairn_figure("\"total\":{", "\"resident\":");
-    case CAIRN_JE_MAPPED: return cairn_figure("\"total\":{", "\"bytes\":");
-    case CAIRN_JE_RETAINED: return cairn_figure("\"clean\":", NULL);
+    case CAIRN_JE_ALLOCATED: return cairn_figure(&stats, "\"allocated\":", NULL);
+    case CAIRN_JE_METADATA: return cairn_figure(&stats, "\"metadata\":{", "\"bytes\":");
+    case CAIRN_JE_RESIDENT: return cairn_figure(&stats, "\"total\":{", "\"resident\":");
+    case CAIRN_JE_MAPPED: return cairn_figure(&stats, "\"total\":{", "\"bytes\":");
+    case CAIRN_JE_RETAINED: return cairn_figure(&stats, "\"clean\":", NULL);
     default:
-        return cairn_figure("\"spans\":{", "\"bytes\":") + cairn_figure("\"large\":{", "\"bytes\":") +
-               cairn_figure("\"mappings\":{", "\"bytes\":");
+        return cairn_figure(&stats, "\"spans\":{", "\"bytes\":") + cairn_figure(&stats, "\"large\":{", "\"bytes\":") +
+               cairn_figure(&stats, "\"mappings\":{", "\"bytes\":");
     }
 }
 

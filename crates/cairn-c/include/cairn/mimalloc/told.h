@@ -58,7 +58,7 @@ static inline void mi_stats_print_out(mi_output_fun *out, void *arg) {
 static inline void mi_arenas_print(void) { cairn_stats_print(); }
 static inline void mi_debug_show_arenas(void) { cairn_stats_print(); }
 
-/* Of the process: milliseconds, bytes, and page faults that waited for a disk. Committed is what cairn's memory has resident. */
+/* Of the process: milliseconds, bytes, and page faults that waited for a disk. Committed is the memory that cairn uses. */
 static inline size_t cairn_mi_milliseconds(struct timeval time) {
     return (size_t)time.tv_sec * 1000 + (size_t)time.tv_usec / 1000;
 }
@@ -81,7 +81,7 @@ static inline double cairn_mi_number(const char *path, int fields) {
 static inline void mi_process_info(size_t *elapsed_msecs, size_t *user_msecs, size_t *system_msecs, size_t *current_rss,
                                    size_t *peak_rss, size_t *current_commit, size_t *peak_commit, size_t *page_faults) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), ticks = (size_t)sysconf(_SC_CLK_TCK);
-    size_t committed = cairn_figure("\"total\":{", "\"bytes\":");
+    struct cairn_text stats;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     if (elapsed_msecs) {
@@ -93,8 +93,13 @@ static inline void mi_process_info(size_t *elapsed_msecs, size_t *user_msecs, si
     if (system_msecs) *system_msecs = cairn_mi_milliseconds(usage.ru_stime);
     if (current_rss) *current_rss = (size_t)cairn_mi_number("/proc/self/statm", 1) * page;
     if (peak_rss) *peak_rss = (size_t)usage.ru_maxrss * 1024;
-    if (current_commit) *current_commit = committed;
-    if (peak_commit) *peak_commit = committed;
+    if (current_commit || peak_commit) {
+        size_t committed;
+        cairn_take_stats(&stats);
+        committed = cairn_figure(&stats, "\"total\":{", "\"bytes\":");
+        if (current_commit) *current_commit = committed;
+        if (peak_commit) *peak_commit = committed;
+    }
     if (page_faults) *page_faults = (size_t)usage.ru_majflt;
 }
 
