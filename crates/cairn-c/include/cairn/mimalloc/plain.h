@@ -19,7 +19,7 @@ static inline cairn_heap *cairn_mi_heap(const mi_heap_t *heap) { return (cairn_h
 
 /* All that allocates from a heap comes through these three. The alignment of malloc is 0. */
 static inline void *cairn_mi_alloc(mi_heap_t *heap, size_t align, size_t size) {
-    if (cairn_mi_is_main(heap)) return align ? cairn_aligned_alloc_in(0, align, size) : malloc(size);
+    if (cairn_mi_is_main(heap)) return align ? cairn_libc_aligned_alloc(align, size) : malloc(size);
     if (align) return cairn_heap_aligned_alloc(cairn_mi_heap(heap), align, size);
     return cairn_heap_malloc(cairn_mi_heap(heap), size);
 }
@@ -192,7 +192,7 @@ static inline void mi_ufree(void *block, size_t *usable) {
 }
 
 /* Aligned. An alignment that is no power of two gives NULL. */
-static inline void *mi_malloc_aligned(size_t size, size_t align) { return cairn_aligned_alloc_in(0, align, size); }
+static inline void *mi_malloc_aligned(size_t size, size_t align) { return cairn_libc_aligned_alloc(align, size); }
 static inline void *mi_zalloc_aligned(size_t size, size_t align) { return cairn_zalloc_aligned(align, size); }
 static inline void *mi_calloc_aligned(size_t count, size_t size, size_t align) {
     return cairn_zalloc_aligned(align, cairn_product(count, size));

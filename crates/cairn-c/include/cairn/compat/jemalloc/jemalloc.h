@@ -55,7 +55,7 @@ static inline void *mallocx(size_t size, int flags) {
         return NULL;
     }
     if (flags & MALLOCX_ZERO) return cairn_zalloc_aligned(align, good);
-    return align > 16 ? cairn_aligned_alloc_in(0, align, good) : malloc(good);
+    return align > 16 ? cairn_libc_aligned_alloc(align, good) : malloc(good);
 }
 
 static inline size_t sallocx(const void *block, int flags) {
@@ -97,7 +97,7 @@ static inline void *rallocx(void *block, size_t size, int flags) {
     if (align > 16) {
         if ((uintptr_t)block % align == 0 && good >= old - old / 2 && xallocx(block, good, 0, flags) >= good)
             return block;
-        moved = cairn_aligned_alloc_in(0, align, good);
+        moved = cairn_libc_aligned_alloc(align, good);
         if (!moved) return NULL;
         memcpy(moved, block, old < good ? old : good);
         free(block);
