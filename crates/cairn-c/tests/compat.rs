@@ -185,6 +185,25 @@ fn served_by_table(table: &str, name: &str) -> Option<bool> {
     found.max_by_key(|(length, _)| *length).map(|(_, what)| !what.starts_with("none"))
 }
 
+/// The names that `mallctl` serves: the table has them, and no others without "none".
+#[test]
+fn mallctl_serves_what_the_table_says() {
+    let read = |path: PathBuf| std::fs::read_to_string(path).expect("it is there");
+    let header = read(include_dir().join("cairn/jemalloc/control.h"));
+    let list = header.split("names[] = {").nth(1).and_then(|rest| rest.split('}').next());
+    let quoted = list.expect("a list").split('"').skip(1).step_by(2);
+    let served: BTreeSet<String> = quoted.map(|name| name.replace('*', "<i>")).collect();
+    let page = read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parity.md"));
+    let rows = page.split("by name: |\n").nth(1).and_then(|rest| rest.split("\n\n").next());
+    let rows =
+        rows.expect("rows").lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let promised: BTreeSet<String> = rows
+        .filter(|(_, what)| !what.starts_with("none"))
+        .flat_map(|(names, _)| names.split('`').skip(1).step_by(2).map(str::to_owned))
+        .collect();
+    assert_eq!(served, promised);
+}
+
 /// docs/parity.md and the headers name the same, and agree on what is not there.
 #[test]
 fn the_headers_and_the_table_of_calls_agree() {

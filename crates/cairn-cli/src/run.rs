@@ -48,7 +48,8 @@ pub(crate) struct Args {
     ///
     /// On standard error, and of the program only; with --stats=all of the processes that it
     /// starts, too. This is also the way to see that cairn is active. A program that ends without
-    /// its exit handlers, as some shells do, says nothing.
+    /// its exit handlers, as some shells do, says nothing. Of an allocator that the program is
+    /// linked with, or has inside, it says first which names cairn serves and which it does not.
     #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = ["1", ALL], hide_possible_values = true)]
     stats: Option<String>,

@@ -15,21 +15,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What nothing serves: it does not compile, and the compiler says why, but only where it is used. */
+/*
+ * What nothing serves: it does not compile where it is used, and the compiler says why. gcc before 12 can say so of
+ * functions; of other things it warns.
+ */
 #if defined(__has_attribute)
 #if __has_attribute(unavailable)
 #define CAIRN_UNAVAILABLE(reason) __attribute__((unavailable(reason)))
+#define CAIRN_NO_FUNCTION(reason) __attribute__((unavailable(reason)))
 #endif
 #endif
 #ifndef CAIRN_UNAVAILABLE
-#define CAIRN_UNAVAILABLE(reason) __attribute__((deprecated(reason), error(reason)))
+#define CAIRN_UNAVAILABLE(reason) __attribute__((deprecated(reason)))
+#define CAIRN_NO_FUNCTION(reason) __attribute__((error(reason)))
 #endif
 
 /* Such a function. It takes any arguments, so that the reason is all that is said. */
 #ifdef __cplusplus
-#define CAIRN_NONE(name, reason) CAIRN_UNAVAILABLE(reason) int name(...)
+#define CAIRN_NONE(name, reason) CAIRN_NO_FUNCTION(reason) int name(...)
 #else
-#define CAIRN_NONE(name, reason) CAIRN_UNAVAILABLE(reason) int name()
+#define CAIRN_NONE(name, reason) CAIRN_NO_FUNCTION(reason) int name()
 #endif
 
 #ifdef __cplusplus
