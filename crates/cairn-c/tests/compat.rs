@@ -48,6 +48,19 @@ const PROGRAM: &str = r#"
 #include <mimalloc-new-delete.h>
 #include <jemalloc/jemalloc.h>
 struct node { struct node *next; };
+#ifdef __cplusplus
+#include <list>
+#include <vector>
+static void containers()
+{
+    std::vector<int, mi_stl_allocator<int>> plain(10);
+    std::list<int, mi_heap_stl_allocator<int>> of_heap(plain.begin(), plain.end());
+    std::vector<int, mi_heap_destroy_stl_allocator<int>> goes(of_heap.begin(), of_heap.end());
+    plain.assign(goes.begin(), goes.end());
+}
+#else
+static void containers(void) {}
+#endif
 int main(void)
 {
     mi_heap_t *heap = mi_heap_new();
@@ -62,6 +75,7 @@ int main(void)
     sdallocx(node->next, 200, MALLOCX_ALIGN(64));
     mi_free(mi_realloc_aligned(mi_zalloc(10), 100, 64));
     mi_heap_destroy(heap);
+    containers();
     return mallctl("stats.allocated", NULL, &size, NULL, 0);
 }
 "#;

@@ -187,7 +187,7 @@ fn loader_of(file: &ReadCache<File>) -> Option<PathBuf> {
     Some(OsStr::from_bytes(loader).into())
 }
 
-/// The libraries that the loader would load, but cairn.
+/// The libraries that the loader would load, but cairn. The loader may have a malloc, which it gives up to others.
 fn libraries(loader: &Path, program: &Path, variables: &[(OsString, OsString)]) -> Vec<PathBuf> {
     let mut command = Command::new(loader);
     command.arg("--list").arg(program).env_clear().envs(variables.iter().cloned());
@@ -200,7 +200,7 @@ fn libraries(loader: &Path, program: &Path, variables: &[(OsString, OsString)]) 
         let end = line.windows(4).rposition(|part| part == b" (0x")?;
         let start = line.windows(4).position(|part| part == b" => ").map_or(0, |at| at + 4);
         let path = Path::new(OsStr::from_bytes(line.get(start..end)?));
-        (path.is_absolute() && !embedded::is_cairn(path)).then(|| path.to_owned())
+        (path.is_absolute() && path != loader && !embedded::is_cairn(path)).then(|| path.to_owned())
     };
     output.stdout.split(|&byte| byte == b'\n').filter_map(path).collect()
 }

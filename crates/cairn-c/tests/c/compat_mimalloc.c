@@ -47,7 +47,8 @@ static void resizing(void)
 
     /* What a zeroed block gains is zero, also in the rest of the block. */
     for (size_t size = 1; size < 300000; size += size / 3 + 7) {
-        memset(p = malloc(size), 0xa5, size), free(p);
+        p = hide(malloc(size));
+        memset(p, 0xa5, mi_usable_size(p)), free(p);
         p = mi_zalloc(size);
         memset(p, 7, size);
         q = mi_rezalloc(p, size + size / 8 + 1);
