@@ -108,6 +108,7 @@ static void control(void)
     unsigned bins;
     size_t mib[4], length = 4, bin, last = 0;
     size = sizeof bins;
+    CHECK(mallctl("arenas.narenas", &bins, &size, NULL, 0) == 0 && bins == 1, "%u", bins);
     CHECK(mallctl("arenas.nbins", &bins, &size, NULL, 0) == 0 && bins > 10, "%u", bins);
     CHECK(mallctlnametomib("arenas.bin.0.size", mib, &length) == 0 && length == 4, "%zu", length);
     for (mib[2] = 0; mib[2] < bins; mib[2]++, last = bin) {

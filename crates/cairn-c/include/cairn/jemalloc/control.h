@@ -15,6 +15,7 @@ enum cairn_je_node {
     CAIRN_JE_DECAY,
     CAIRN_JE_QUANTUM,
     CAIRN_JE_PAGE,
+    CAIRN_JE_ARENAS,
     CAIRN_JE_BINS,
     CAIRN_JE_BIN_SIZE,
     CAIRN_JE_ALLOCATED,
@@ -29,10 +30,10 @@ enum cairn_je_node {
 /* The name of a node; a star stands for a number. */
 static inline const char *cairn_je_name(size_t node) {
     static const char *const names[] = {
-        "version",         "epoch",          "thread.tcache.flush", "thread.idle",    "arena.*.purge",
-        "arena.*.decay",   "arenas.quantum", "arenas.page",         "arenas.nbins",   "arenas.bin.*.size",
-        "stats.allocated", "stats.active",   "stats.metadata",      "stats.resident", "stats.mapped",
-        "stats.retained",
+        "version",           "epoch",           "thread.tcache.flush", "thread.idle",    "arena.*.purge",
+        "arena.*.decay",     "arenas.quantum",  "arenas.page",         "arenas.narenas", "arenas.nbins",
+        "arenas.bin.*.size", "stats.allocated", "stats.active",        "stats.metadata", "stats.resident",
+        "stats.mapped",      "stats.retained",
     };
     return names[node];
 }
@@ -97,13 +98,15 @@ static inline int cairn_je_control(size_t node, size_t number, void *old, size_t
     bool writes = new_value != NULL || new_size != 0;
     bool does = node >= CAIRN_JE_FLUSH && node <= CAIRN_JE_DECAY;
     const char *version = cairn_version();
-    unsigned int bins = cairn_class_count();
+    /* One arena is all that threads allocate from. */
+    unsigned int bins = cairn_class_count(), arenas = 1;
     uint64_t epoch = 1;
     size_t figure;
     if (does && (writes || old || old_size)) return EPERM;
     if (writes && node != CAIRN_JE_EPOCH) return EPERM;
     switch (node) {
     case CAIRN_JE_VERSION: return cairn_je_read(old, old_size, &version, sizeof version);
+    case CAIRN_JE_ARENAS: return cairn_je_read(old, old_size, &arenas, sizeof arenas);
     case CAIRN_JE_BINS: return cairn_je_read(old, old_size, &bins, sizeof bins);
     case CAIRN_JE_EPOCH:
         /* The figures are always of now. */
