@@ -6,7 +6,7 @@
 
 use crate::embedded::{self, Library};
 use object::read::elf::{ElfFile64, FileHeader, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, ReadCache, SymbolKind, elf};
+use object::{Endianness, Object, ObjectSection, ObjectSymbol, ReadCache, SymbolKind, elf};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -38,6 +38,10 @@ const CALLS: [&str; 12] = [
 
 /// A name that tells the C library, whose malloc is no rival.
 const OF_LIBC: &str = "__libc_start_main";
+
+/// What allocators write in front of their messages: it is in a program whose symbols are gone.
+const SIGNS: [(&str, &[u8]); 3] =
+    [("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: "), ("tcmalloc", b"tcmalloc: ")];
 
 /// How many names a line has.
 const SHOWN: usize = 4;
@@ -101,8 +105,25 @@ fn line_of_program(program: &Linked, cairns: &Names) -> Option<String> {
     }
     let offered = program.offers.iter().filter(|name| is_prefixed(name));
     let beside: Names = offered.chain(&program.keeps).cloned().collect();
-    let line = || format!("{name} has an allocator in it: cairn does not serve {}", shown(&beside));
-    (!beside.is_empty()).then(line)
+    if !beside.is_empty() {
+        return Some(format!(
+            "{name} has an allocator in it: cairn does not serve {}",
+            shown(&beside)
+        ));
+    }
+    let rival = spoken_of(&program.path)?;
+    Some(format!(
+        "{name} seems to have {rival} in it: cairn does not serve what it allocates by that"
+    ))
+}
+
+/// The allocator whose messages are in a file.
+fn spoken_of(path: &Path) -> Option<&'static str> {
+    let file = ReadCache::new(File::open(path).ok()?);
+    let parsed = ElfFile64::<Endianness, _>::parse(&file).ok()?;
+    let texts = parsed.section_by_name(".rodata")?.data().ok()?;
+    let has = |sign: &[u8]| texts.windows(sign.len()).any(|part| part == sign);
+    SIGNS.iter().find(|(_, sign)| has(sign)).map(|(name, _)| *name)
 }
 
 fn line_of_library(

@@ -94,6 +94,7 @@ fn a_malloc_inside_the_program_is_not_cairns() {
 fn an_allocator_inside_is_found_by_its_symbols() {
     let home = Home::new();
     let source = "
+        #include <stdio.h>
         #include <stdlib.h>
         void *_rjem_malloc(size_t size) { return malloc(size); }
         void _rjem_free(void *block) { free(block); }
@@ -103,7 +104,12 @@ fn an_allocator_inside_is_found_by_its_symbols() {
     let line = "cairn: inside has an allocator in it: cairn does not serve _rjem_free, \
                 _rjem_malloc; see docs/guide/coming-from.md";
     assert_eq!(said(&home, &[display(&program)]), [line]);
-    // Without symbols there is nothing to see.
+    // Without symbols only its messages show it.
+    let speaks = source.replace("return 0", r#"return puts("<jemalloc>: what it says") < 0"#);
+    let speaks = compiled(&home, "speaks", &speaks, &["-s"]).unwrap();
+    let line = "cairn: speaks seems to have jemalloc in it: cairn does not serve what it allocates \
+                by that; see docs/guide/coming-from.md";
+    assert_eq!(said(&home, &[display(&speaks)]), [line]);
     let stripped = compiled(&home, "stripped", source, &["-s"]).unwrap();
     assert_eq!(said(&home, &[display(&stripped)]), Vec::<String>::new());
 }
