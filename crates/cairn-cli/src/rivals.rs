@@ -39,9 +39,9 @@ const CALLS: [&str; 12] = [
 /// A name that tells the C library, whose malloc is no rival.
 const OF_LIBC: &str = "__libc_start_main";
 
-/// What allocators write in front of their messages: it is in a program whose symbols are gone.
-const SIGNS: [(&str, &[u8]); 3] =
-    [("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: "), ("tcmalloc", b"tcmalloc: ")];
+/// What allocators write in front of their messages, and a colon and a space: they are in a program whose symbols are
+/// gone. What is searched for must not be in this program.
+const SIGNS: [&[u8]; 3] = [b"<jemalloc>", b"mimalloc", b"tcmalloc"];
 
 /// How many names a line has.
 const SHOWN: usize = 4;
@@ -122,8 +122,12 @@ fn spoken_of(path: &Path) -> Option<&'static str> {
     let file = ReadCache::new(File::open(path).ok()?);
     let parsed = ElfFile64::<Endianness, _>::parse(&file).ok()?;
     let texts = parsed.section_by_name(".rodata")?.data().ok()?;
-    let has = |sign: &[u8]| texts.windows(sign.len()).any(|part| part == sign);
-    SIGNS.iter().find(|(_, sign)| has(sign)).map(|(name, _)| *name)
+    let has = |sign: &[u8]| {
+        let is_message = |part: &[u8]| matches!(part.strip_prefix(sign), Some([b':', b' ']));
+        texts.windows(sign.len() + 2).any(is_message)
+    };
+    let sign = SIGNS.into_iter().find(|sign| has(sign))?;
+    std::str::from_utf8(sign).ok().map(|name| name.trim_matches(['<', '>']))
 }
 
 fn line_of_library(
@@ -171,7 +175,9 @@ impl Linked {
         let file = ReadCache::new(File::open(path).ok()?);
         let parsed = ElfFile64::<Endianness, _>::parse(&file).ok()?;
         let mut keeps = names(parsed.symbols(), true);
-        keeps.retain(|name| is_prefixed(name));
+        // cairn's own header makes functions of these names, too, but not what is behind them in mimalloc.
+        let has_mimalloc = keeps.iter().any(|name| name.starts_with("_mi_"));
+        keeps.retain(|name| is_prefixed(name) && (has_mimalloc || !name.starts_with("mi_")));
         let offers = names(parsed.dynamic_symbols(), true);
         let wants = names(parsed.dynamic_symbols(), false);
         Some(Self { path: path.to_owned(), offers, wants, keeps })

@@ -114,9 +114,26 @@ fn an_allocator_inside_is_found_by_its_symbols() {
     assert_eq!(said(&home, &[display(&stripped)]), Vec::<String>::new());
 }
 
+/// cairn's headers for programs of other allocators are none.
+#[test]
+fn names_of_cairns_own_headers_are_no_rivals() {
+    let home = Home::new();
+    let source = "
+        #include <mimalloc.h>
+        int main(void) { mi_free(mi_malloc(10)); return 0; }
+    ";
+    let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../cairn-c/include/cairn/compat");
+    let Some(program) = compiled(&home, "ours", source, &["-O0", include]) else { return };
+    assert_eq!(said(&home, &[display(&program)]), Vec::<String>::new());
+}
+
 #[test]
 fn programs_without_one_say_nothing() {
     assert_eq!(said(&Home::new(), &["ls", "/"]), Vec::<String>::new());
+    assert_eq!(
+        said(&Home::new(), &[env!("CARGO_BIN_EXE_cairn"), "--version"]),
+        Vec::<String>::new()
+    );
 }
 
 #[test]

@@ -106,8 +106,8 @@ static inline void cairn_take_stats(struct cairn_text *text) {
 }
 
 /*
- * A number of the statistics: the one behind `key`, or behind the next `field` after it, if that is not NULL. Both are as
- * they stand in the text: "\"total\":{" and "\"bytes\":".
+ * A number of the statistics: the one behind `key`, or behind the next `field` after it, if that is not NULL. Both are
+ * as they stand in the text: "\"total\":{" and "\"bytes\":".
  */
 static inline size_t cairn_figure(const struct cairn_text *text, const char *key, const char *field) {
     const char *at = strstr(text->bytes, key);

@@ -1,9 +1,9 @@
 /*
  * jemalloc's mallctl, as far as cairn has what a name stands for. Part of compat/jemalloc/jemalloc.h.
  *
- * A name is known only when the program runs, so that it cannot fail to compile. Names that are not below give ENOENT, as
- * jemalloc's do that it was not built with. EPERM: a write to what is only read. EINVAL: another size than the value's;
- * as much is read as has room.
+ * A name is known only when the program runs, so that it cannot fail to compile. Names that are not below give ENOENT,
+ * as jemalloc's do that it was not built with. EPERM: a write to what is only read. EINVAL: another size than the
+ * value's; as much is read as has room.
  */
 
 enum cairn_je_node {

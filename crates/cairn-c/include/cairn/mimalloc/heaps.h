@@ -194,7 +194,8 @@ static inline bool cairn_mi_visit(const mi_heap_t *heap, bool of_thread, size_t 
     walk.thread = thread;
     walk.visitor = visitor;
     walk.argument = argument;
-    return visitor && cairn_visit(cairn_mi_is_main(walk.heap) ? NULL : cairn_mi_heap(heap), blocks, cairn_mi_step, &walk);
+    if (!visitor) return false;
+    return cairn_visit(cairn_mi_is_main(walk.heap) ? NULL : cairn_mi_heap(heap), blocks, cairn_mi_step, &walk);
 }
 
 static inline bool mi_heap_visit_blocks(const mi_heap_t *heap, bool blocks, mi_block_visit_fun *visitor, void *arg) {

@@ -58,7 +58,7 @@ static inline void mi_stats_print_out(mi_output_fun *out, void *arg) {
 static inline void mi_arenas_print(void) { cairn_stats_print(); }
 static inline void mi_debug_show_arenas(void) { cairn_stats_print(); }
 
-/* Of the process: milliseconds, bytes, and page faults that waited for a disk. Committed is the memory that cairn uses. */
+/* Of the process: milliseconds, bytes, and page faults that waited for a disk. Committed is what cairn uses. */
 static inline size_t cairn_mi_milliseconds(struct timeval time) {
     return (size_t)time.tv_sec * 1000 + (size_t)time.tv_usec / 1000;
 }
