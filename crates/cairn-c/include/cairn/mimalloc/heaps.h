@@ -30,7 +30,7 @@ static inline bool mi_any_heap_contains(const void *pointer) { return cairn_base
 static inline bool mi_is_in_heap_region(const void *pointer) { return cairn_base(pointer) != NULL; }
 static inline bool mi_check_owned(const void *pointer) { return cairn_base(pointer) != NULL; }
 static inline bool mi_heap_contains(const mi_heap_t *heap, const void *pointer) {
-    return mi_heap_of(pointer) == (heap ? heap : CAIRN_MI_MAIN) && cairn_base(pointer);
+    return mi_heap_of(pointer) == (heap ? heap : CAIRN_MI_MAIN);
 }
 static inline bool mi_heap_contains_block(mi_heap_t *heap, const void *block) { return mi_heap_contains(heap, block); }
 static inline bool mi_heap_check_owned(mi_heap_t *heap, const void *pointer) {
@@ -225,11 +225,12 @@ static inline int cairn_mi_commit(void *start, size_t bytes, void *argument) {
     return mprotect(start, bytes, PROT_READ | PROT_WRITE);
 }
 
-/* False without `exclusive`, and where cairn_region_new fails. The NUMA node is where the memory is. */
+/* False without `exclusive` or `arena_id`, and where cairn_region_new fails. The NUMA node is where the memory is. */
 static inline bool mi_manage_os_memory_ex(void *start, size_t size, bool is_committed, bool is_pinned, bool is_zero,
                                           int numa_node, bool exclusive, mi_arena_id_t *arena_id) {
     struct cairn_region_calls calls = {NULL, cairn_mi_commit, NULL, NULL, NULL};
     (void)is_pinned, (void)is_zero, (void)numa_node;
+    if (!arena_id) return false;
     *arena_id = exclusive && start ? cairn_region_new(start, size, is_committed ? NULL : &calls) : NULL;
     return *arena_id != NULL;
 }
