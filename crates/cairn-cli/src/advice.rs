@@ -72,6 +72,6 @@ pub(crate) fn lines(variables: &[(OsString, OsString)]) -> Vec<String> {
     lines
 }
 
-fn shown(name: &OsStr) -> String {
+pub(crate) fn shown(name: &OsStr) -> String {
     settings::Text(name.as_bytes()).to_string()
 }

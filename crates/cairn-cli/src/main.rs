@@ -10,6 +10,7 @@
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
+//! | [`rivals`] | what `--stats` says of allocators that a program brings along |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
 #![no_main]
 
@@ -17,6 +18,7 @@ mod advice;
 mod embedded;
 mod guards;
 mod program;
+mod rivals;
 mod run;
 
 use anyhow::Result;

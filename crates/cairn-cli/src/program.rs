@@ -33,6 +33,8 @@ pub(crate) struct Launch {
     pub(crate) path: PathBuf,
     /// Its arguments, from the zeroth on.
     pub(crate) arguments: Vec<OsString>,
+    /// The ELF file that will be loaded: the program, or what its script leads to.
+    pub(crate) loaded: PathBuf,
 }
 
 /// A program that cannot be run with cairn.
@@ -126,10 +128,11 @@ type Fault = (PathBuf, Reason);
 /// in between would be the program that has cairn, and with `--no-inherit` the only one. From
 /// the first interpreter that the kernel starts, there is only inspection.
 fn follow(command: &[OsString], program: &mut Option<PathBuf>) -> Result<Launch, Fault> {
-    let mut launch = Launch { path: find(&command[0])?, arguments: command.to_vec() };
+    let mut file = find(&command[0])?;
+    let mut launch =
+        Launch { path: file.clone(), arguments: command.to_vec(), loaded: PathBuf::new() };
     *program = Some(launch.path.clone());
     let mut left_to_kernel = false;
-    let mut file = launch.path.clone();
 
     for _ in 0..=MAX_SCRIPTS {
         let at_file = |reason| (file.clone(), reason);
@@ -140,11 +143,11 @@ fn follow(command: &[OsString], program: &mut Option<PathBuf>) -> Result<Launch,
                 if !is_loader_of_glibc(&file) {
                     check_elf(&contents).map_err(at_file)?;
                 }
-                return Ok(launch);
+                return Ok(Launch { loaded: file, ..launch });
             }
             Format::Unreadable => {
                 check_privileges(&file).map_err(at_file)?;
-                return Ok(launch);
+                return Ok(Launch { loaded: file, ..launch });
             }
             Format::Script { interpreter, argument } => {
                 let words = words_for_env(&interpreter, argument.as_deref());

@@ -4,7 +4,7 @@
 //! exit status, signals, process id and streams are the program's own. It must never start a
 //! program that would silently run without cairn: [`program`] refuses those first.
 
-use crate::{advice, embedded, program};
+use crate::{advice, embedded, program, rivals};
 use anyhow::{Context, Result};
 use std::convert::Infallible;
 use std::env;
@@ -48,7 +48,8 @@ pub(crate) struct Args {
     ///
     /// On standard error, and of the program only; with --stats=all of the processes that it
     /// starts, too. This is also the way to see that cairn is active. A program that ends without
-    /// its exit handlers, as some shells do, says nothing.
+    /// its exit handlers, as some shells do, says nothing. Of an allocator that the program is
+    /// linked with, or has inside, it says first which names cairn serves and which it does not.
     #[arg(long, value_name = "all", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1", value_parser = ["1", ALL], hide_possible_values = true)]
     stats: Option<String>,
@@ -89,8 +90,13 @@ pub(crate) struct Args {
 /// Becomes the program; returns only if that fails.
 pub(crate) fn run(args: &Args) -> Result<Infallible> {
     let launch = program::resolve(&args.command)?;
-    let library = embedded::install(embedded::build(args.hardened))?;
-    let mut environment = environment(&library, args)?;
+    let build = embedded::build(args.hardened);
+    let mut environment = environment(&embedded::install(build)?, args)?;
+    if args.stats.is_some() || args.stats_file.is_some() || args.stats_at_signal.is_some() {
+        for line in rivals::lines(&launch.loaded, build, &environment) {
+            eprintln!("cairn: {line}");
+        }
+    }
     let lines = advice::lines(&environment);
     for line in &lines {
         eprintln!("cairn: {line}");

@@ -256,7 +256,7 @@ fn compile(source: &str, loading: Loading) -> PathBuf {
     compiler.arg("-fno-omit-frame-pointer");
     // For the loops that write and read whole blocks.
     compiler.arg("-ftree-vectorize");
-    compiler.arg("-I").arg(include_dir());
+    compiler.arg("-I").arg(include_dir()).arg("-I").arg(include_dir().join("cairn/compat"));
     compiler.arg("-o").arg(&unfinished).arg(source_path(source));
     let cairn_is_linked = !library.is_stand_in
         && matches!(loading, Loading::Linked | Loading::Static | Loading::StaticPie);

@@ -1,0 +1,178 @@
+/*
+ * jemalloc's mallctl, as far as cairn has what a name stands for. Part of compat/jemalloc/jemalloc.h.
+ *
+ * A name is known only when the program runs, so that it cannot fail to compile. Names that are not below give ENOENT,
+ * as jemalloc's do that it was not built with. EPERM: a write to what is only read. EINVAL: another size than the
+ * value's; as much is read as has room.
+ */
+
+enum cairn_je_node {
+    CAIRN_JE_VERSION,
+    CAIRN_JE_EPOCH,
+    CAIRN_JE_FLUSH,
+    CAIRN_JE_IDLE,
+    CAIRN_JE_PURGE,
+    CAIRN_JE_DECAY,
+    CAIRN_JE_QUANTUM,
+    CAIRN_JE_PAGE,
+    CAIRN_JE_ARENAS,
+    CAIRN_JE_BINS,
+    CAIRN_JE_BIN_SIZE,
+    CAIRN_JE_ALLOCATED,
+    CAIRN_JE_ACTIVE,
+    CAIRN_JE_METADATA,
+    CAIRN_JE_RESIDENT,
+    CAIRN_JE_MAPPED,
+    CAIRN_JE_RETAINED,
+    CAIRN_JE_NODES
+};
+
+/* The name of a node; a star stands for a number. */
+static inline const char *cairn_je_name(size_t node) {
+    static const char *const names[] = {
+        "version",           "epoch",           "thread.tcache.flush", "thread.idle",    "arena.*.purge",
+        "arena.*.decay",     "arenas.quantum",  "arenas.page",         "arenas.narenas", "arenas.nbins",
+        "arenas.bin.*.size", "stats.allocated", "stats.active",        "stats.metadata", "stats.resident",
+        "stats.mapped",      "stats.retained",
+    };
+    return names[node];
+}
+
+/* How many parts a name has, and which of them is a number: none is SIZE_MAX. */
+static inline size_t cairn_je_parts(size_t node, size_t *star) {
+    const char *name = cairn_je_name(node);
+    size_t parts = 1;
+    *star = SIZE_MAX;
+    for (; *name; name++) {
+        if (*name == '*') *star = parts - 1;
+        if (*name == '.') parts++;
+    }
+    return parts;
+}
+
+/* Whether a name is that of the node, and with which number. */
+static inline bool cairn_je_matches(const char *name, size_t node, size_t *number) {
+    const char *pattern = cairn_je_name(node);
+    *number = 0;
+    for (; *pattern; pattern++) {
+        if (*pattern != '*') {
+            if (*name++ != *pattern) return false;
+        } else {
+            if (*name < '0' || *name > '9') return false;
+            for (; *name >= '0' && *name <= '9'; name++) *number = *number * 10 + (size_t)(*name - '0');
+        }
+    }
+    return *name == 0;
+}
+
+static inline int cairn_je_read(void *place, size_t *size, const void *value, size_t bytes) {
+    size_t part;
+    if (!place || !size) return 0;
+    part = *size < bytes ? *size : bytes;
+    memcpy(place, value, part);
+    if (*size == bytes) return 0;
+    *size = part;
+    return EINVAL;
+}
+
+static inline size_t cairn_je_figure(size_t node, size_t number) {
+    struct cairn_text stats;
+    if (node == CAIRN_JE_QUANTUM) return 16;
+    if (node == CAIRN_JE_PAGE) return (size_t)sysconf(_SC_PAGESIZE);
+    if (node == CAIRN_JE_BIN_SIZE) return cairn_class_size((unsigned int)number);
+    cairn_take_stats(&stats);
+    switch (node) {
+    case CAIRN_JE_ALLOCATED: return cairn_figure(&stats, "\"allocated\":", NULL);
+    case CAIRN_JE_METADATA: return cairn_figure(&stats, "\"metadata\":{", "\"bytes\":");
+    case CAIRN_JE_RESIDENT: return cairn_figure(&stats, "\"total\":{", "\"resident\":");
+    case CAIRN_JE_MAPPED: return cairn_figure(&stats, "\"total\":{", "\"bytes\":");
+    case CAIRN_JE_RETAINED: return cairn_figure(&stats, "\"clean\":", NULL);
+    default:
+        return cairn_figure(&stats, "\"spans\":{", "\"bytes\":") + cairn_figure(&stats, "\"large\":{", "\"bytes\":") +
+               cairn_figure(&stats, "\"mappings\":{", "\"bytes\":");
+    }
+}
+
+static inline int cairn_je_control(size_t node, size_t number, void *old, size_t *old_size, const void *new_value,
+                                   size_t new_size) {
+    bool writes = new_value != NULL || new_size != 0;
+    bool does = node >= CAIRN_JE_FLUSH && node <= CAIRN_JE_DECAY;
+    const char *version = cairn_version();
+    /* One arena is all that threads allocate from. */
+    unsigned int bins = cairn_class_count(), arenas = 1;
+    uint64_t epoch = 1;
+    size_t figure;
+    if (does && (writes || old || old_size)) return EPERM;
+    if (writes && node != CAIRN_JE_EPOCH) return EPERM;
+    switch (node) {
+    case CAIRN_JE_VERSION: return cairn_je_read(old, old_size, &version, sizeof version);
+    case CAIRN_JE_ARENAS: return cairn_je_read(old, old_size, &arenas, sizeof arenas);
+    case CAIRN_JE_BINS: return cairn_je_read(old, old_size, &bins, sizeof bins);
+    case CAIRN_JE_EPOCH:
+        /* The figures are always of now. */
+        if (writes && new_size != sizeof epoch) return EINVAL;
+        return cairn_je_read(old, old_size, &epoch, sizeof epoch);
+    case CAIRN_JE_FLUSH:
+    case CAIRN_JE_IDLE: return cairn_thread_idle(), 0;
+    /* Arenas have no numbers here: it is done for all. */
+    case CAIRN_JE_PURGE:
+    case CAIRN_JE_DECAY: return cairn_purge(), 0;
+    case CAIRN_JE_BIN_SIZE:
+        if (number >= bins) return ENOENT;
+        break;
+    }
+    figure = cairn_je_figure(node, number);
+    return cairn_je_read(old, old_size, &figure, sizeof figure);
+}
+
+static inline int mallctl(const char *name, void *old, size_t *old_size, void *new_value, size_t new_size) {
+    size_t node, number;
+    for (node = 0; node < CAIRN_JE_NODES; node++) {
+        if (cairn_je_matches(name, node, &number))
+            return cairn_je_control(node, number, old, old_size, new_value, new_size);
+    }
+    return ENOENT;
+}
+
+/* The first word of a mib is the node, the one where its name has a number is that number, others are 0. */
+static inline int mallctlnametomib(const char *name, size_t *mib, size_t *length) {
+    size_t node, number, star, parts, i;
+    for (node = 0; node < CAIRN_JE_NODES; node++) {
+        if (!cairn_je_matches(name, node, &number)) continue;
+        parts = cairn_je_parts(node, &star);
+        if (*length > parts) *length = parts;
+        for (i = 0; i < *length; i++) mib[i] = i == 0 ? node : i == star ? number : 0;
+        return 0;
+    }
+    return ENOENT;
+}
+
+static inline int mallctlbymib(const size_t *mib, size_t length, void *old, size_t *old_size, void *new_value,
+                               size_t new_size) {
+    size_t star;
+    if (length == 0 || mib[0] >= CAIRN_JE_NODES || cairn_je_parts(mib[0], &star) != length) return ENOENT;
+    return cairn_je_control(mib[0], star < length ? mib[star] : 0, old, old_size, new_value, new_size);
+}
+
+struct cairn_je_writer {
+    void (*write)(void *, const char *);
+    void *argument;
+};
+
+static inline void cairn_je_write(const char *text, void *writer) {
+    const struct cairn_je_writer *to = (const struct cairn_je_writer *)writer;
+    if (to->write) to->write(to->argument, text);
+    else fputs(text, stderr);
+}
+
+/* To standard error cairn's account, and to a function, or with J among the options, its JSON. */
+static inline void malloc_stats_print(void (*write)(void *, const char *), void *argument, const char *options) {
+    struct cairn_je_writer writer;
+    struct cairn_reader reader;
+    writer.write = write;
+    writer.argument = argument;
+    reader.read = cairn_je_write;
+    reader.argument = &writer;
+    if (write || (options && strchr(options, 'J'))) cairn_stats_json(cairn_reader_add, &reader);
+    else cairn_stats_print();
+}

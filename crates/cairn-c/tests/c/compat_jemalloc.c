@@ -1,0 +1,142 @@
+/* A program in jemalloc's terms: what its manual promises. It names nothing of cairn's. */
+#include <jemalloc/jemalloc.h>
+
+#include "check.h"
+
+static void sizes(void)
+{
+    for (int lg = 0; lg <= 22; lg++) {
+        size_t align = (size_t)1 << lg, more = align > 4096 ? align : 61;
+        int flags = lg % 2 ? MALLOCX_LG_ALIGN(lg) : MALLOCX_ALIGN(align);
+        for (size_t size = 1; size < 3 * align + 3000; size += more) {
+            size_t expected = nallocx(size, flags);
+            char *p = mallocx(size, flags | MALLOCX_ZERO | MALLOCX_TCACHE_NONE);
+            size_t real = sallocx(p, flags);
+            CHECK(p && is_aligned(p, align), "%zu to %zu", size, align);
+            CHECK(expected >= size && real >= expected, "%zu to %zu: %zu, %zu", size, align, expected, real);
+            CHECK(real == expected || expected > 64 * KIB, "%zu to %zu: %zu, %zu", size, align, expected, real);
+            if (size < 100000) CHECK(all_zero(p, real), "%zu to %zu", size, align);
+            fill_ends(p, expected, 9);
+            sdallocx(p, lg % 3 ? size : expected, flags);
+        }
+    }
+    size_t half = hide_size((size_t)1 << 63);
+    CHECK(nallocx(half, 0) == 0 && nallocx(1, MALLOCX_ALIGN(half)) == 0 && nallocx(SIZE_MAX, 0) == 0, "too much");
+    errno = 0;
+    CHECK(mallocx(half, 0) == NULL && errno == ENOMEM && mallocx(1, MALLOCX_ALIGN(half)) == NULL, "too much");
+    CHECK(mallocx(half, MALLOCX_ALIGN(0x80000000)) == NULL && mallocx(SIZE_MAX, MALLOCX_ZERO) == NULL, "too much");
+}
+
+static void resizing(void)
+{
+    for (size_t size = 1; size < 3 * MIB; size += size / 2 + 13) {
+        for (int flags = 0; flags <= MALLOCX_LG_ALIGN(13); flags++) {
+            unsigned char *p = mallocx(size, flags | MALLOCX_ZERO);
+            size_t old = sallocx(p, flags);
+            memset(p, 0xaa, old);
+            p = rallocx(p, size * 3, flags | MALLOCX_ZERO);
+            CHECK(p && is_aligned(p, (size_t)1 << flags), "%zu, %d", size, flags);
+            for (size_t i = 0; i < old; i += 1 + i / 4) CHECK(p[i] == 0xaa, "%zu: %zu", size, i);
+            CHECK(all_zero(p + old, sallocx(p, 0) - old), "%zu, %d", size, flags);
+            p = rallocx(p, size, flags);
+            CHECK(p && is_aligned(p, (size_t)1 << flags) && sallocx(p, 0) >= size && p[size - 1] == 0xaa, "%zu", size);
+            dallocx(p, flags);
+        }
+    }
+    char *p = mallocx(100, 0);
+    fill(p, 100, 3);
+    CHECK(!rallocx(p, hide_size(SIZE_MAX), 0) && !rallocx(p, 1, MALLOCX_LG_ALIGN(62)) && holds(p, 100, 3), "it stays");
+    dallocx(p, 0);
+}
+
+static void in_place(void)
+{
+    char *p = mallocx(42, 0);
+    size_t size = sallocx(p, 0);
+    CHECK(xallocx(p, size, 0, 0) == size && xallocx(p, 1, 0, 0) == size, "%zu", size);
+    CHECK(xallocx(p, size + 5, 0, 0) == size && xallocx(p, size, SIZE_MAX, 0) == size, "a small block has its class");
+    CHECK(xallocx(p, hide_size(SIZE_MAX), SIZE_MAX, 0) == size, "too much");
+    dallocx(p, 0);
+    p = mallocx(1 * MIB, 0);
+    memset(p, 0xaa, size = sallocx(p, 0));
+    size_t grown = xallocx(p, 2 * MIB, MIB, MALLOCX_ZERO);
+    CHECK(grown == sallocx(p, 0) && (grown == size || grown >= 2 * MIB), "%zu", grown);
+    CHECK(all_zero(p + size, grown - size), "what it gains is zero");
+    size_t least = xallocx(p, 100 * KIB, 0, 0);
+    CHECK(least == sallocx(p, 0) && least < MIB, "%zu", least);
+    dallocx(p, 0);
+    p = mallocx(100, MALLOCX_ALIGN(64));
+    CHECK(xallocx(p + 0, 90, 0, MALLOCX_LG_ALIGN(40)) == sallocx(p, 0), "an alignment that it has not");
+    dallocx(p, 0);
+}
+
+static size_t figure(const char *name)
+{
+    size_t value = 0, size = sizeof value;
+    CHECK(mallctl(name, &value, &size, NULL, 0) == 0 && size == sizeof value, "%s", name);
+    return value;
+}
+
+static size_t written;
+static void writes(void *count, const char *text)
+{
+    *(size_t *)count += strlen(text);
+}
+
+static void control(void)
+{
+    uint64_t epoch = 1;
+    size_t size = sizeof epoch;
+    CHECK(mallctl("epoch", &epoch, &size, &epoch, size) == 0, "epoch");
+    void *small = mallocx(10, 0);
+    size_t before = figure("stats.allocated");
+    void *held = mallocx(32 * MIB, MALLOCX_ZERO);
+    memset(held, 1, 32 * MIB);
+    size_t allocated = figure("stats.allocated"), active = figure("stats.active"), mapped = figure("stats.mapped");
+    size_t resident = figure("stats.resident"), metadata = figure("stats.metadata");
+    CHECK(allocated >= before + 32 * MIB && allocated < before + 40 * MIB, "%zu %zu", before, allocated);
+    CHECK(active >= allocated && mapped >= active && mapped >= metadata, "%zu %zu %zu", active, mapped, metadata);
+    CHECK(resident >= 32 * MIB && resident <= mapped && metadata > 0, "%zu", resident);
+    dallocx(held, 0), dallocx(small, 0);
+    CHECK(figure("stats.retained") <= (size_t)1 << 40, "retained");
+    CHECK(mallctl("arena.4096.purge", NULL, NULL, NULL, 0) == 0 && figure("stats.resident") < resident - 30 * MIB, "purge");
+    CHECK(mallctl("thread.tcache.flush", NULL, NULL, NULL, 0) == 0, "flush");
+    const char *version;
+    size = sizeof version;
+    CHECK(mallctl("version", &version, &size, NULL, 0) == 0 && version[0] >= '0', "%s", version);
+
+    unsigned bins;
+    size_t mib[4], length = 4, bin, last = 0;
+    size = sizeof bins;
+    CHECK(mallctl("arenas.narenas", &bins, &size, NULL, 0) == 0 && bins == 1, "%u", bins);
+    CHECK(mallctl("arenas.nbins", &bins, &size, NULL, 0) == 0 && bins > 10, "%u", bins);
+    CHECK(mallctlnametomib("arenas.bin.0.size", mib, &length) == 0 && length == 4, "%zu", length);
+    for (mib[2] = 0; mib[2] < bins; mib[2]++, last = bin) {
+        size = sizeof bin;
+        CHECK(mallctlbymib(mib, length, &bin, &size, NULL, 0) == 0 && bin > last, "%zu: %zu", mib[2], bin);
+        CHECK(nallocx(bin, 0) == bin, "%zu", bin);
+    }
+    size = sizeof bin;
+    CHECK(mallctlbymib(mib, length, &bin, &size, NULL, 0) == ENOENT, "beyond the last");
+    CHECK(figure("arenas.quantum") == 16 && figure("arenas.page") == (size_t)sysconf(_SC_PAGESIZE), "units");
+
+    char few[2];
+    size = sizeof few;
+    CHECK(mallctl("stats.active", few, &size, NULL, 0) == EINVAL && size == 2, "a wrong size");
+    CHECK(mallctl("stats.active", NULL, NULL, &bin, sizeof bin) == EPERM, "only read");
+    CHECK(mallctl("epoch", NULL, NULL, few, sizeof few) == EINVAL, "a wrong size");
+    for (const char *const *name = (const char *const[]){"", "stats", "stats.activex", "arena.x.purge", "opt.narenas",
+                                                         "prof.active", "arenas.bin.1", NULL};
+         *name; name++) {
+        length = 4;
+        CHECK(mallctl(*name, NULL, NULL, NULL, 0) == ENOENT, "%s", *name);
+        CHECK(mallctlnametomib(*name, mib, &length) == ENOENT, "%s", *name);
+    }
+    je_malloc_stats_print(writes, &written, "J");
+    CHECK(written > 1000, "%zu", written);
+}
+
+static const struct test_case cases[] = {
+    {"sizes", sizes}, {"resizing", resizing}, {"in_place", in_place}, {"control", control},
+};
+MAIN(cases)
