@@ -24,7 +24,7 @@ ar rcsD "$made/$name.a" "$object"
 # Thread exit and fork handlers point into the library: it stays until the process ends. The two
 # builds have two sonames: what a program linked with one relies on may be missing in the other.
 "${CC:-cc}" -shared -o "$made/$name.so.$version" "$object" "$@" \
-    -Wl,--version-script="$scripts/libcairn.map" -Wl,-soname,"$name.so.$abi" \
+    -Xlinker --version-script="$scripts/libcairn.map" -Wl,-soname,"$name.so.$abi" \
     -Wl,-z,nodelete,-z,now,-z,relro,-z,noexecstack,--gc-sections,--build-id=sha1
 ln -s "$name.so.$version" "$made/$name.so.$abi"
 ln -s "$name.so.$abi" "$made/$name.so"

@@ -140,8 +140,10 @@ fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
 
 /// Flags that have the compiler name each package's folder by the package alone.
 fn remapped(shell: &Shell, source: &Path) -> Result<Vec<String>> {
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let metadata = cmd!(shell, "cargo metadata --quiet --locked --format-version 1");
-    let metadata: serde_json::Value = serde_json::from_str(&metadata.quiet().read()?)?;
+    let metadata = metadata.args(["--filter-platform", &platform]).quiet().read()?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
     let packages = metadata["packages"].as_array().context("cargo knows packages")?;
     let of_others = packages.iter().filter(|package| !package["source"].is_null());
     let flags = of_others.map(|package| {
