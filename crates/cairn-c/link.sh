@@ -28,6 +28,6 @@ ar rcsD "$made/$name.a" "$object"
     -Wl,-z,nodelete,-z,now,-z,relro,-z,noexecstack,--gc-sections,--build-id=sha1
 ln -s "$name.so.$version" "$made/$name.so.$abi"
 ln -s "$name.so.$abi" "$made/$name.so"
-# Each is replaced as a whole: somebody may be using the old one.
-chmod 644 "$made"/*.a "$made"/*.o
+# Each is replaced as a whole: somebody may be using the old one. Nobody executes them.
+chmod 644 "$made"/*
 mv -f "$made"/* "$folder"

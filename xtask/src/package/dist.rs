@@ -81,13 +81,17 @@ fn packages(source: &Path, target: &Path, time: u64) -> Result<[(String, Vec<u8>
     let tarball = (format!("{name}.tar.gz"), tar(&format!("{name}/"), &plain, time)?);
     let libraries = format!("lib/{ARCH}-linux-gnu");
     let mut system = files(source, target, &libraries, "share/zsh/vendor-completions")?;
-    for (path, file) in &mut system {
-        if let File::Plain(contents, _) = file
-            && path.starts_with("share/man")
-        {
-            *contents = gzip(contents)?;
-        }
+    // As Debian has them.
+    let pages: Vec<_> =
+        system.keys().filter(|path| path.starts_with("share/man")).cloned().collect();
+    for path in pages {
+        let Some(File::Plain(page, mode)) = system.remove(&path) else { continue };
+        system.insert(path + ".gz", File::Plain(gzip(&page)?, mode));
     }
+    let licences =
+        ["LICENSE-MIT", "LICENSE-APACHE"].map(|file| fs::read_to_string(source.join(file)));
+    let copyright = licences.into_iter().collect::<std::io::Result<String>>()?;
+    system.insert(format!("share/doc/{PACKAGE}/copyright"), File::text(copyright));
     Ok([tarball, debian(&system, time)?])
 }
 
@@ -109,11 +113,14 @@ fn debian(files: &Files, time: u64) -> Result<(String, Vec<u8>)> {
          Priority: optional\nMaintainer: The authors of cairn\nInstalled-Size: {kibibytes}\n\
          Depends: libc6 (>= 2.{glibc}), libgcc-s1\n\
          Description: general-purpose memory allocator\n \
-         Libraries in the place of malloc, and the command cairn, which runs programs with them.\n"
+         Libraries in the place of malloc, and a command that runs programs on it.\n"
     );
+    let shlibs = ["libcairn", "libcairn-hardened"]
+        .map(|name| format!("{name} 0 {PACKAGE} (>= {VERSION})\n"));
     let control = Files::from([
         ("control".into(), File::text(control)),
         ("triggers".into(), File::text("activate-noawait ldconfig\n".into())),
+        ("shlibs".into(), File::text(shlibs.concat())),
     ]);
     let mut archive = ar::Builder::new(Vec::new());
     for (name, contents) in [
