@@ -66,12 +66,10 @@ fn source_time() -> Result<u64> {
 fn copy_sources(to: &Path) -> Result<()> {
     let shell = shell()?;
     let list = cmd!(shell, "git ls-files --cached --others --exclude-standard").quiet().read()?;
-    for path in list.lines().filter(|path| workspace().join(path).is_file()) {
-        let copy = to.join(path);
-        fs::create_dir_all(copy.parent().context("a file is in a folder")?)?;
-        fs::copy(workspace().join(path), copy).with_context(|| path.to_owned())?;
-    }
-    Ok(())
+    let there = list.lines().filter(|path| workspace().join(path).symlink_metadata().is_ok());
+    let copy = cmd!(shell, "cp --parents --no-dereference --target-directory {to}").args(there);
+    shell.create_dir(to)?;
+    Ok(copy.quiet().run()?)
 }
 
 /// Names of packages, and their contents.
