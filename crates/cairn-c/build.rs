@@ -1,4 +1,4 @@
-//! Link flags of the shared library.
+//! Link flags of cargo's own shared library. Users get the one that link.sh makes.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -25,6 +25,10 @@ const OUTER_ONLY: [&str; 8] = [
 const OUTER_ONLY_PREFIXES: [&str; 5] =
     ["CARGO_CFG_", "CARGO_FEATURE_", "CARGO_PKG_", "CARGO_MANIFEST_", "DEP_"];
 
+/// Names the folder of both libraries if they are built already: an installation has the command
+/// carry what it installs.
+const PREBUILT: &str = "CAIRN_PREBUILT_LIBRARIES";
+
 fn main() {
     let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let workspace = manifest_dir.ancestors().nth(2).expect("the crate lies in crates/");
@@ -55,11 +59,18 @@ fn embed(variable: &str, library: &Path) -> String {
     hash
 }
 
-/// Runs the nested cargo. `cargo rustc` and not `cargo build`: it can leave out `libcairn.a`,
-/// which would double the link-time work.
+/// Runs the nested cargo, and links the library as an installed one is. `cargo rustc` and not
+/// `cargo build`: it can leave out cargo's `libcairn.so`, which would double the link-time work.
 fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
     let target = variable("TARGET");
     let target_dir = Path::new(&variable("OUT_DIR")).join(name);
+    println!("cargo::rerun-if-env-changed={PREBUILT}");
+    if let Some(folder) = env::var_os(PREBUILT) {
+        // A copy: these are replaced by equal ones, and their time tells cargo nothing.
+        let (library, copy) = (Path::new(&folder).join(name), target_dir.with_extension("so"));
+        fs::copy(library.with_extension("so"), &copy).expect(PREBUILT);
+        return copy;
+    }
 
     let mut cargo = Command::new(variable("CARGO"));
     for (name, _) in env::vars_os() {
@@ -71,10 +82,9 @@ fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
     let status = cargo
         .current_dir(workspace)
         .args(["rustc", "--locked", "--release", "-p", "cairn-c", "--lib"])
-        .args(["--crate-type", "cdylib"])
+        .args(["--crate-type", "staticlib"])
         .args(["--config", "profile.release.debug=false"])
         .args(["--config", "profile.release.split-debuginfo='off'"])
-        .args(["--config", "profile.release.strip='symbols'"])
         .args(features)
         .args(["--target", &target])
         .arg("--target-dir")
@@ -83,7 +93,15 @@ fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
         .expect("cargo starts");
     assert!(status.success(), "{name}.so does not build: see cargo's messages above");
 
-    target_dir.join(target).join("release/libcairn.so")
+    let release = target_dir.join(target).join("release");
+    let (folder, version) = (release.join("lib"), variable("CARGO_PKG_VERSION"));
+    let mut link = Command::new("sh");
+    link.arg(workspace.join("crates/cairn-c/link.sh")).arg(release.join("libcairn.a"));
+    link.arg(&folder).args([name, &version, "-s"]);
+    // The one that cargo takes for this target, if it is not `cc`.
+    link.envs(env::var_os("RUSTC_LINKER").map(|linker| ("CC", linker)));
+    assert!(link.status().expect("a shell").success(), "{name}.so does not link");
+    folder.join(name).with_extension("so")
 }
 
 /// The first 16 hex digits of the SHA-256. They name a version, they do not prove one: the

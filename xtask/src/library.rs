@@ -23,26 +23,39 @@ pub(crate) fn target_dir(name: &str) -> PathBuf {
     workspace().join(usual).join(name)
 }
 
-/// Builds `cairn-c` in release mode; libcairn.so, beside which libcairn.a lies.
+/// Builds the release libraries; libcairn.so, beside which libcairn.a lies.
 pub(crate) fn build() -> Result<PathBuf> {
-    let shell = shell()?;
-    cmd!(shell, "cargo build --quiet --release -p cairn-c").quiet().run()?;
-    Ok(target_dir("release/libcairn.so"))
+    linked("libcairn", "release", &[])
 }
 
-/// Builds the hardened libraries; libcairn-hardened.so, beside the others. Cargo has its own folder
-/// for them: it gives both builds' files the same names.
+/// Builds the hardened ones; libcairn-hardened.so, beside the others. Cargo has its own folder for
+/// them: it gives both builds' files the same names.
 pub(crate) fn build_hardened() -> Result<PathBuf> {
-    let (shell, folder) = (shell()?, target_dir("hardened"));
-    let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --features hardened");
-    build.arg("--target-dir").arg(&folder).quiet().run()?;
-    let shared = target_dir("release/libcairn-hardened.so");
-    for end in ["a", "so"] {
-        let built = folder.join("release/libcairn").with_extension(end);
-        // A new file, not new contents: the old one may be mapped somewhere.
-        let (fresh, kept) = (shared.with_extension("new"), shared.with_extension(end));
-        shell.copy_file(built, &fresh)?;
-        std::fs::rename(fresh, kept)?;
-    }
-    Ok(shared)
+    linked("libcairn-hardened", "hardened/release", &["--features", "hardened"])
+}
+
+/// Builds one of both in this folder of cargo's, and links it.
+fn linked(name: &str, release: &str, features: &[&str]) -> Result<PathBuf> {
+    let (shell, release) = (shell()?, target_dir(release));
+    let target = release.parent().context("cargo has a folder for each profile")?;
+    let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --target-dir {target}");
+    build.args(features).quiet().run()?;
+    let (archive, folder) = (release.join("libcairn.a"), target_dir("release/lib"));
+    link(&shell, &archive, &folder, name, &[])?;
+    Ok(folder.join(name).with_extension("so"))
+}
+
+/// Makes what programs are linked with, from the archive that cargo has built.
+pub(crate) fn link(
+    shell: &Shell,
+    archive: &Path,
+    folder: &Path,
+    name: &str,
+    flags: &[&str],
+) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    cmd!(shell, "sh crates/cairn-c/link.sh {archive} {folder} {name} {version} {flags...}")
+        .quiet()
+        .run()
+        .context("`cc` and the programs beside it are needed")
 }

@@ -7,6 +7,7 @@ mod fuzz;
 mod kernel;
 mod library;
 mod models;
+mod package;
 mod sanitizers;
 mod soak;
 mod steps;
@@ -14,7 +15,9 @@ mod targets;
 mod tidy;
 
 use clap::{Parser, Subcommand};
+use package::{dist, install};
 use programs::suites::{self, Kind, run};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(about = "cairn's own checks and reports")]
@@ -51,10 +54,22 @@ enum Command {
         #[arg(long)]
         hardened: bool,
     },
+    /// Build the libraries and the command, and install them with all that belongs to them.
+    Install(install::Args),
+    /// Take away what `install` has put into a prefix.
+    Uninstall(install::Place),
+    /// Make a tarball and a package for Debian.
+    Dist(dist::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let Err(error) = run_command(Cli::parse().command) else { return ExitCode::SUCCESS };
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn run_command(command: Command) -> anyhow::Result<()> {
+    match command {
         Command::Tidy(args) => tidy::run(&args)?,
         Command::FastPath(args) => fast_path::run(&args)?,
         Command::Programs(args) => steps::not_run(&run(Kind::Programs, &args, library::build)?),
@@ -65,6 +80,9 @@ fn main() -> anyhow::Result<()> {
         Command::Soak(args) => soak::run(&args)?,
         Command::Models(args) => models::run(&args)?,
         Command::Fuzz(args) => fuzz::run(&args)?,
+        Command::Install(args) => install::install(&args)?,
+        Command::Uninstall(place) => install::uninstall(&place)?,
+        Command::Dist(args) => dist::run(&args)?,
         Command::Library { hardened } => {
             let shared = if hardened { library::build_hardened()? } else { library::build()? };
             println!("{}\n{}", shared.display(), shared.with_extension("a").display());

@@ -1,160 +1,14 @@
-//! The library as a file: what it exports, what it needs, how large it is; and its header.
+//! The library as a file: what it needs of the system and the processor, how large it is; and its header.
 
 mod common;
 
 use common::{include_dir, library, run, scratch_dir, skip_for_stand_in};
 use object::elf::{self, FileHeader64};
 use object::endian::LittleEndian;
-use object::read::archive::ArchiveFile;
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader, SectionHeader};
-use object::{Object, ObjectSymbol, SymbolKind};
-use std::collections::BTreeSet;
 use std::process::Command;
 
 type File<'data> = ElfFile64<'data, LittleEndian>;
-
-/// What glibc has, what C23 adds, and each form of the C++ operators.
-const ALLOCATION: [&str; 50] = [
-    "malloc",
-    "free",
-    "calloc",
-    "realloc",
-    "reallocarray",
-    "posix_memalign",
-    "aligned_alloc",
-    "memalign",
-    "valloc",
-    "pvalloc",
-    "malloc_usable_size",
-    "malloc_trim",
-    "mallinfo",
-    "mallinfo2",
-    "malloc_info",
-    "malloc_stats",
-    "mallopt",
-    "cfree",
-    "__libc_malloc",
-    "__libc_free",
-    "__libc_calloc",
-    "__libc_realloc",
-    "__libc_memalign",
-    "__libc_valloc",
-    "__libc_pvalloc",
-    "__libc_mallinfo",
-    "__libc_mallopt",
-    "__libc_reallocarray",
-    "free_sized",
-    "free_aligned_sized",
-    // operator new: plain, nothrow, aligned, aligned nothrow; then the same for arrays.
-    "_Znwm",
-    "_ZnwmRKSt9nothrow_t",
-    "_ZnwmSt11align_val_t",
-    "_ZnwmSt11align_val_tRKSt9nothrow_t",
-    "_Znam",
-    "_ZnamRKSt9nothrow_t",
-    "_ZnamSt11align_val_t",
-    "_ZnamSt11align_val_tRKSt9nothrow_t",
-    // operator delete: plain, sized, nothrow, aligned, sized aligned, aligned nothrow; arrays.
-    "_ZdlPv",
-    "_ZdlPvm",
-    "_ZdlPvRKSt9nothrow_t",
-    "_ZdlPvSt11align_val_t",
-    "_ZdlPvmSt11align_val_t",
-    "_ZdlPvSt11align_val_tRKSt9nothrow_t",
-    "_ZdaPv",
-    "_ZdaPvm",
-    "_ZdaPvRKSt9nothrow_t",
-    "_ZdaPvSt11align_val_t",
-    "_ZdaPvmSt11align_val_t",
-    "_ZdaPvSt11align_val_tRKSt9nothrow_t",
-];
-
-/// Size feedback for C++, as LLVM knows it.
-const SIZED: [&str; 4] = [
-    "__size_returning_new",
-    "__size_returning_new_aligned",
-    "__size_returning_new_hot_cold",
-    "__size_returning_new_aligned_hot_cold",
-];
-
-/// Our own interface.
-const OWN: &[&str] = &[
-    "cairn_aligned_alloc_at",
-    "cairn_aligned_alloc_at_least",
-    "cairn_aligned_alloc_in",
-    "cairn_base",
-    "cairn_calloc_in",
-    "cairn_class_count",
-    "cairn_class_size",
-    "cairn_count",
-    "cairn_free_batch",
-    "cairn_good_size",
-    "cairn_guard_every",
-    "cairn_heap_aligned_alloc",
-    "cairn_heap_attach",
-    "cairn_heap_calloc",
-    "cairn_heap_contains",
-    "cairn_heap_delete",
-    "cairn_heap_destroy",
-    "cairn_heap_detach",
-    "cairn_heap_get_stats",
-    "cairn_heap_malloc",
-    "cairn_heap_malloc_batch",
-    "cairn_heap_new",
-    "cairn_heap_new_concurrent",
-    "cairn_heap_new_in",
-    "cairn_heap_new_shared",
-    "cairn_heap_new_shared_in",
-    "cairn_heap_of",
-    "cairn_heap_purge",
-    "cairn_heap_realloc",
-    "cairn_heap_set_epoch",
-    "cairn_heap_set_limits",
-    "cairn_heap_set_tag",
-    "cairn_heap_tag",
-    "cairn_is_active",
-    "cairn_malloc_at_least",
-    "cairn_malloc_batch",
-    "cairn_malloc_in",
-    "cairn_on_deferred_free",
-    "cairn_owner_thread",
-    "cairn_purge",
-    "cairn_realloc_in",
-    "cairn_recallocarray",
-    "cairn_region_end",
-    "cairn_region_get_stats",
-    "cairn_region_new",
-    "cairn_region_purge",
-    "cairn_should_move",
-    "cairn_stats_json",
-    "cairn_stats_print",
-    "cairn_thread_allocated",
-    "cairn_thread_freed",
-    "cairn_thread_idle",
-    "cairn_thread_number",
-    "cairn_try_expand",
-    "cairn_usable_size",
-    "cairn_version",
-    "cairn_visit",
-];
-
-/// What clang calls under `-fsanitize=alloc-token`: all that allocates, with the token behind the
-/// arguments, or one of 16 in the name.
-fn with_tokens() -> Vec<String> {
-    let prefixes = (0..16).map(|token| format!("__alloc_token_{token}_"));
-    let prefixes = prefixes.chain(["__alloc_token_".to_owned()]);
-    let takes_one = |name: &&&str| {
-        let other = ["free", "usable", "trim", "info", "mallopt", "stats", "__libc", "_Zd"];
-        !other.iter().any(|part| name.contains(part))
-    };
-    let names: Vec<_> = ALLOCATION.iter().filter(takes_one).collect();
-    assert_eq!(names.len(), 17, "{names:?}");
-    prefixes
-        .flat_map(|prefix| {
-            names.iter().map(move |name| format!("{prefix}{name}")).collect::<Vec<_>>()
-        })
-        .collect()
-}
 
 fn shared_bytes() -> Vec<u8> {
     std::fs::read(&library().shared).expect("the library is readable")
@@ -181,72 +35,6 @@ fn values_of(
     tag: elf::DynamicTag,
 ) -> impl Iterator<Item = u64> {
     dynamic.iter().filter(move |entry| entry.0 == tag).map(|entry| entry.1)
-}
-
-fn exported(file: &File) -> BTreeSet<String> {
-    file.dynamic_symbols()
-        .filter(|symbol| symbol.is_definition() && symbol.is_global())
-        .map(|symbol| symbol.name().expect("a name").to_owned())
-        .collect()
-}
-
-#[test]
-fn the_shared_library_exports_the_whole_family() {
-    if skip_for_stand_in() {
-        return;
-    }
-    let bytes = shared_bytes();
-    let exported = exported(&parsed(&bytes));
-    let missing: Vec<_> = ALLOCATION
-        .iter()
-        .chain(&SIZED)
-        .chain(OWN)
-        .filter(|name| !exported.contains(**name))
-        .collect();
-    assert!(missing.is_empty(), "not exported: {missing:?}");
-    let missing = with_tokens().into_iter().filter(|name| !exported.contains(name));
-    assert_eq!(missing.collect::<Vec<_>>(), [""; 0], "not exported");
-}
-
-#[test]
-fn the_shared_library_exports_nothing_else() {
-    if skip_for_stand_in() {
-        return;
-    }
-    let bytes = shared_bytes();
-    let (exported, with_tokens) = (exported(&parsed(&bytes)), with_tokens());
-    let strange: Vec<_> = exported
-        .iter()
-        .filter(|name| {
-            !ALLOCATION.iter().chain(&SIZED).any(|known| known == name)
-                && !name.starts_with("cairn_")
-        })
-        .filter(|name| !with_tokens.contains(name))
-        .collect();
-    assert!(strange.is_empty(), "exported without need: {strange:?}");
-}
-
-#[test]
-fn the_archive_defines_the_whole_family() {
-    let Some(path) = library().archive.as_ref().filter(|_| !skip_for_stand_in()) else { return };
-    let bytes = std::fs::read(path).expect("the archive is readable");
-    let archive = ArchiveFile::parse(bytes.as_slice()).expect("an archive");
-    let mut defined = BTreeSet::new();
-    for member in archive.members() {
-        // A copy: members are not aligned in the archive.
-        let data = member.expect("a member").data(bytes.as_slice()).expect("its data").to_vec();
-        let Ok(file) = File::parse(data.as_slice()) else { continue };
-        for symbol in file.symbols().filter(|symbol| symbol.is_definition() && symbol.is_global()) {
-            defined.insert(symbol.name().expect("a name").to_owned());
-        }
-    }
-    let missing: Vec<_> = ALLOCATION
-        .iter()
-        .chain(&SIZED)
-        .chain(OWN)
-        .filter(|name| !defined.contains(**name))
-        .collect();
-    assert!(missing.is_empty(), "not defined: {missing:?}");
 }
 
 /// Only the C library, which each program has: no libgcc_s, no libpthread, no libstdc++.
@@ -426,31 +214,4 @@ fn the_table_of_calls_names_what_there_is() {
         let declared = header.split(|c| !is_part(c)).any(|word| word == name);
         assert!(declared, "{name} is not in the header");
     }
-}
-
-/// What the header declares is in the library, and the other way round.
-#[test]
-fn the_header_declares_what_is_exported() {
-    let text = std::fs::read_to_string(include_dir().join("cairn.h")).expect("the header");
-    let code = text.split("/*").map(|part| part.rsplit("*/").next().unwrap_or_default());
-    let code: String = code.collect();
-    let declared: BTreeSet<&str> = code
-        .split('(')
-        .filter_map(|before| before.rsplit([' ', '*', '\n']).next())
-        .filter(|name| name.starts_with("cairn_"))
-        .collect();
-    assert_eq!(declared, OWN.iter().copied().collect());
-    if skip_for_stand_in() {
-        return;
-    }
-    let bytes = shared_bytes();
-    let file = parsed(&bytes);
-    // Data under our prefix is for those who look into a process from outside.
-    let ours: BTreeSet<&str> = file
-        .dynamic_symbols()
-        .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
-        .map(|symbol| symbol.name().expect("a name"))
-        .filter(|name| name.starts_with("cairn_"))
-        .collect();
-    assert_eq!(ours, declared, "exported and declared");
 }

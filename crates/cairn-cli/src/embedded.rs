@@ -49,7 +49,9 @@ pub(crate) fn build(hardened: bool) -> &'static Library {
 /// Whether a path is that of a build of cairn: of this command, another version, or the user.
 pub(crate) fn is_cairn(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
-    name == b"libcairn.so" || name.starts_with(b"libcairn-") && name.ends_with(b".so")
+    // A version may follow.
+    let stem = name.windows(3).position(|end| end == b".so").map(|at| &name[..at]);
+    stem.is_some_and(|stem| stem == b"libcairn" || stem.starts_with(b"libcairn-"))
 }
 
 /// Makes sure that the library lies in a safe place and returns its path.

@@ -22,7 +22,8 @@ mod rivals;
 mod run;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use std::ffi::{c_char, c_int};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -50,6 +51,12 @@ enum Command {
         #[arg(long)]
         hardened: bool,
     },
+
+    /// Print what a shell completes the words of this command with
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 /// The C entry point, in place of the one of Rust's runtime. That one ignores SIGPIPE and opens
@@ -69,6 +76,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path { hardened } => print_path(embedded::build(hardened)),
         Command::Guards(args) => guards::run(&args),
+        Command::Completions { shell } => print_completions(shell),
     };
     let Err(error) = outcome else { return 0 };
     eprintln!("cairn: {error:#}");
@@ -84,8 +92,17 @@ fn tell(words: &clap::Error) -> c_int {
 }
 
 fn print_path(library: &embedded::Library) -> Result<()> {
+    print(&[embedded::install(library)?.as_os_str().as_bytes(), b"\n"].concat())
+}
+
+fn print_completions(shell: Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "cairn", &mut script);
+    print(&script)
+}
+
+fn print(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(embedded::install(library)?.as_os_str().as_bytes())?;
-    stdout.write_all(b"\n")?;
+    stdout.write_all(bytes)?;
     Ok(stdout.flush()?)
 }

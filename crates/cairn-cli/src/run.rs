@@ -6,6 +6,7 @@
 
 use crate::{advice, embedded, program, rivals};
 use anyhow::{Context, Result};
+use clap::ValueHint;
 use std::convert::Infallible;
 use std::env;
 use std::ffi::{CString, OsStr, OsString, c_char};
@@ -84,6 +85,7 @@ pub(crate) struct Args {
 
     /// The program, searched for in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 

@@ -153,8 +153,12 @@ fn the_newer_choice_of_a_build_wins() {
             arguments.extend(is_hardened.then_some("--hardened"));
         }
         let mut command = home.cairn();
-        // By the user: a link of another build, and something else.
-        command.env("LD_PRELOAD", "/nowhere/libcairn.so:libm.so.6");
+        // By the user: other builds of cairn by each of their names, and something else.
+        let names = ["libcairn.so", "libcairn.so.0", "libcairn-hardened.so.0.1.0"];
+        command.env(
+            "LD_PRELOAD",
+            names.map(|name| format!("/nowhere/{name}:")).concat() + "libm.so.6",
+        );
         let output = command.args(&arguments[1..]).args(show).output().unwrap();
         let name = expected.file_name().unwrap().to_str().unwrap();
         let seen = format!("{}:libm.so.6\n/{name}\n", display(expected));
@@ -417,7 +421,7 @@ fn the_version_names_the_library() {
 fn the_manual_has_each_option() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/cairn.1");
     let page = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
-    for command in ["run", "path", "guards"] {
+    for command in ["run", "path", "guards", "completions"] {
         assert!(page.contains(&format!("cairn {command}")), "{command}");
         let output = Home::new().cairn().args([command, "--help"]).output().unwrap();
         let help = text(&output.stdout).to_string();

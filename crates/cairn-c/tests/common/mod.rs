@@ -103,14 +103,16 @@ pub(crate) fn built_library(build: Build) -> Library {
         .expect("cargo starts");
     assert!(built.status.success(), "no library:\n{}", String::from_utf8_lossy(&built.stderr));
     let release = nameable(target_dir).join("release");
-    let mut shared = release.join("libcairn.so");
-    if build == Build::Hardened {
-        // By the name that the loader will look for.
-        shared = release.join("libcairn-hardened.so");
-        let made = std::os::unix::fs::symlink("libcairn.so", &shared);
-        assert!(made.is_ok() || shared.is_symlink(), "no link {}", shared.display());
-    }
-    Library { shared, archive: Some(release.join("libcairn.a")), is_stand_in: false }
+    let name = if build == Build::Hardened { "libcairn-hardened" } else { "libcairn" };
+    // What users get: cargo's own libcairn.so has no versions.
+    let (linked, archive) = (release.join("lib"), release.join("libcairn.a"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("link.sh");
+    let mut link = Command::new("sh");
+    link.arg(script).args([&archive, &linked]).args([name, env!("CARGO_PKG_VERSION")]);
+    let link = link.output().expect("a shell");
+    assert!(link.status.success(), "no library:\n{}", String::from_utf8_lossy(&link.stderr));
+    let shared = linked.join(name).with_extension("so");
+    Library { archive: Some(shared.with_extension("a")), shared, is_stand_in: false }
 }
 
 /// True, with a word about it, if this test cannot be asked of a stand-in.

@@ -1,0 +1,185 @@
+//! Writes an installation to a folder, looks whether it is whole, and takes it away.
+//!
+//! A manifest in it names each file with the hash of its contents, and each folder that was made
+//! for it. What is something else by now, by another version in the same place or by its user,
+//! stays.
+
+use super::{File, Files, VERSION, files};
+use crate::library::{target_dir, workspace};
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+/// Options of both commands.
+#[derive(clap::Args)]
+pub(crate) struct Place {
+    /// Where the installation is used from, such as /usr/local or ~/.local.
+    #[arg(long)]
+    prefix: PathBuf,
+    /// A folder to put in front of that, for those who make packages.
+    #[arg(long)]
+    destdir: Option<PathBuf>,
+}
+
+/// Options.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// The folder of libraries below the prefix.
+    #[arg(long, default_value = "lib")]
+    libdir: String,
+    /// Only say whether what is installed there is whole.
+    #[arg(long)]
+    check: bool,
+}
+
+/// By paths: the hash of a file, where a link leads, or [`FOLDER`].
+type Manifest = BTreeMap<String, String>;
+const FOLDER: &str = "folder";
+/// Where the manifests of versions are.
+const MANIFESTS: &str = "share/cairn/manifests";
+
+/// Installs, or looks.
+pub(crate) fn install(args: &Args) -> Result<()> {
+    let root = args.place.root()?;
+    let there = root.display();
+    if args.check {
+        let mut wrong = Vec::new();
+        for (path, is) in &manifest(&root)? {
+            wrong.extend(problem(&root, path, is)?);
+        }
+        ensure!(wrong.is_empty(), "cairn {VERSION} in {there} is broken: {}", wrong.join(", "));
+        println!("cairn {VERSION} in {there} is whole");
+        return Ok(());
+    }
+    let mut parts = Path::new(&args.libdir).components();
+    let is_below = parts.all(|part| matches!(part, Component::Normal(_)));
+    ensure!(is_below, "--libdir is a path below the prefix");
+    // Before anything is built: that takes a while.
+    let folder = root.ancestors().find(|folder| folder.exists()).context("no such folder")?;
+    let writable = tempfile::tempfile_in(folder);
+    writable.with_context(|| format!("cannot write to {}", folder.display()))?;
+
+    let target = target_dir("package");
+    let files = files(workspace(), &target, &args.libdir, "share/zsh/site-functions")?;
+    write(&root, &files).with_context(|| {
+        format!(
+            "cairn is installed in part; `cargo xtask uninstall --prefix {there}` takes it away"
+        )
+    })?;
+    println!("cairn {VERSION}: {} files in {there}", files.len());
+    Ok(())
+}
+
+/// Takes away what this version has installed.
+pub(crate) fn uninstall(place: &Place) -> Result<()> {
+    let root = place.root()?;
+    let manifest = manifest(&root)?;
+    // From within outwards.
+    for (path, is) in manifest.iter().rev() {
+        match problem(&root, path, is)? {
+            Some(problem) => println!("left alone: {problem}"),
+            None if is == FOLDER => {}
+            None => fs::remove_file(root.join(path)).with_context(|| path.clone())?,
+        }
+    }
+    fs::remove_file(root.join(MANIFESTS).join(VERSION))?;
+    for (path, _) in manifest.iter().rev().filter(|(_, is)| *is == FOLDER) {
+        match fs::remove_dir(root.join(path)) {
+            // Others have put something into it.
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {}
+            removed => removed.with_context(|| format!("cannot remove {path}"))?,
+        }
+    }
+    Ok(())
+}
+
+impl Place {
+    /// The folder that files are written to.
+    fn root(&self) -> Result<PathBuf> {
+        let prefix = std::path::absolute(&self.prefix).context("--prefix")?;
+        let Some(destdir) = &self.destdir else { return Ok(prefix) };
+        Ok(std::path::absolute(destdir).context("--destdir")?.join(prefix.strip_prefix("/")?))
+    }
+}
+
+fn manifest(root: &Path) -> Result<Manifest> {
+    let text = fs::read_to_string(root.join(MANIFESTS).join(VERSION));
+    let text = text.with_context(|| format!("no cairn {VERSION} in {}", root.display()))?;
+    let lines = text.lines().filter_map(|line| line.split_once('\t'));
+    Ok(lines.map(|(path, is)| (path.to_owned(), is.to_owned())).collect())
+}
+
+/// What is wrong with a path, if it is not what a manifest says.
+fn problem(root: &Path, path: &str, is: &str) -> Result<Option<String>> {
+    let place = root.join(path);
+    let found = match fs::symlink_metadata(&place) {
+        Ok(found) if found.is_dir() => Ok(FOLDER.to_owned()),
+        Ok(_) => File::read(&place).map(|file| file.identity()),
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(found) if found == is => Ok(None),
+        Ok(_) => Ok(Some(format!("{path} is not what was installed"))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(format!("{path} is missing"))),
+        Err(error) => bail!("{path}: {error}"),
+    }
+}
+
+impl File {
+    /// As manifests have it.
+    fn identity(&self) -> String {
+        match self {
+            File::Plain(contents, _) => hex::encode(Sha256::digest(contents)),
+            File::Link(target) => format!("-> {}", target.display()),
+        }
+    }
+}
+
+/// Writes the manifest and then the files.
+fn write(root: &Path, files: &Files) -> Result<()> {
+    let own = format!("{MANIFESTS}/{VERSION}");
+    let mut manifest: Manifest =
+        files.iter().map(|(path, file)| (path.clone(), file.identity())).collect();
+    // Folders that came with a version belong to all, and go with the last.
+    let others = fs::read_dir(root.join(MANIFESTS)).into_iter().flatten().flatten();
+    let known: String = others.filter_map(|other| fs::read_to_string(other.path()).ok()).collect();
+    for folder in files.keys().chain([&own]).flat_map(|path| Path::new(path).ancestors().skip(1)) {
+        let line = format!("{}\t{FOLDER}", folder.display());
+        if !root.join(folder).exists() || known.lines().any(|known| known == line) {
+            manifest.insert(folder.display().to_string(), FOLDER.to_owned());
+        }
+    }
+    let text: String = manifest.iter().map(|(path, is)| format!("{path}\t{is}\n")).collect();
+    put(&root.join(own), &File::text(text))?;
+    files.iter().try_for_each(|(path, file)| put(&root.join(path), file))
+}
+
+/// Writes a file under another name and renames it: who uses the former one keeps that.
+fn put(path: &Path, file: &File) -> Result<()> {
+    let folder = path.parent().context("a file is in a folder")?;
+    let place = || -> Result<()> {
+        fs::create_dir_all(folder)?;
+        let mut fresh = tempfile::Builder::new().prefix(".cairn-").tempfile_in(folder)?;
+        match file {
+            File::Plain(contents, mode) => {
+                fresh.as_file().set_permissions(Permissions::from_mode(*mode))?;
+                fresh.write_all(contents)?;
+                fresh.persist(path)?;
+            }
+            File::Link(target) => {
+                let name = fresh.into_temp_path();
+                fs::remove_file(&name)?;
+                symlink(target, &name)?;
+                name.persist(path)?;
+            }
+        }
+        Ok(())
+    };
+    place().with_context(|| format!("cannot write {}", path.display()))
+}
