@@ -158,6 +158,15 @@ impl Heap {
         }
     }
 
+    /// Before a refill: lets a full span go if there are too many. They are more than in the default build, so before
+    /// the heap takes a new one it looks for others' frees in them.
+    pub(crate) fn keep_fewer_full(&mut self, class: SizeClass) {
+        if self.has_too_many_full() {
+            self.drop_oldest_full();
+        }
+        self.collect_before_growing(class);
+    }
+
     /// Frees a block that has waited for a while; some of these are slow ticks.
     ///
     /// # Safety

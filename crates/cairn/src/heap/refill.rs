@@ -88,8 +88,8 @@ impl Heap {
     fn begin(&mut self, class: SizeClass) {
         self.caches.check_end(class);
         self.slow_tick();
-        if HARDENED && self.has_too_many_full() {
-            self.drop_oldest_full();
+        if HARDENED {
+            self.keep_fewer_full(class);
         }
         if self.ordinary & class.bit() == 0 {
             self.refilled |= class.bit();

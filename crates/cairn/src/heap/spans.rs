@@ -72,7 +72,7 @@ impl Heap {
     }
 
     /// Takes the oldest span out of `full`, and abandons it if it is full still.
-    pub(super) fn drop_oldest_full(&mut self) {
+    pub(crate) fn drop_oldest_full(&mut self) {
         let span = self.full_without_held(SpanList::last);
         if span.is_null() {
             return;
@@ -154,13 +154,13 @@ impl Heap {
     }
 
     /// Whether it has more full spans than pay, or than its share.
-    pub(super) fn has_too_many_full(&self) -> bool {
+    pub(crate) fn has_too_many_full(&self) -> bool {
         self.full_slices > self.full_limit.min(crowd::full_share()) && !self.is_closed()
     }
 
     /// Looks for frees of others in full spans of a closed heap, if the next block of `class` would need a new
     /// span.
-    pub(super) fn collect_before_growing(&mut self, class: SizeClass) {
+    pub(crate) fn collect_before_growing(&mut self, class: SizeClass) {
         // SAFETY: invariant 2: this heap owns it.
         let active = unsafe { self.active[class.index()].as_ref() };
         if self.partial[class.index()].len() == 0 && active.is_none_or(|span| !span.has_blocks()) {
@@ -172,7 +172,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn collect_full(&mut self, most: usize) {
-        if !self.is_closed() {
+        if !HARDENED && !self.is_closed() {
             return;
         }
         for _ in 0..most.min(self.full.len()) {
