@@ -2,7 +2,9 @@
 //!
 //! Their sources are in `library`, by links in a clone and as files in the package that cargo makes
 //! of the command: both build the same way, without a network once the command's own crates are
-//! there. A nested cargo builds each into its own target directory, because the outer one is locked, and
+//! there.
+//!
+//! A nested cargo builds each into its own target directory, because the outer one is locked, and
 //! cargo would take one build's file for the other's in a common one. Always in the release profile,
 //! because a debug command must not hand out a debug allocator.
 

@@ -13,10 +13,9 @@ mod soak;
 mod steps;
 mod targets;
 mod tidy;
-mod wheel;
 
 use clap::{Parser, Subcommand};
-use package::{dist, install};
+use package::{dist, install, wheel};
 use programs::suites::{self, Kind, run};
 use std::process::ExitCode;
 

@@ -1,19 +1,17 @@
 //! The wheel for Python: the command, which carries the libraries, and the package `cairn`, which
 //! finds it. The same sources give the same bytes.
 
-use crate::library::{shell, target_dir, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use super::dist::newest_glibc;
+use super::{VERSION, build};
+use crate::library::{target_dir, workspace};
+use anyhow::{Context, Result, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use object::Endianness;
-use object::elf::FileHeader64;
-use object::read::elf::FileHeader;
 use sha2::{Digest, Sha256};
 use std::env::consts::ARCH;
 use std::fs;
 use std::io::{Cursor, Write};
-use std::path::{Path, PathBuf};
-use xshell::cmd;
+use std::path::PathBuf;
 use zip::write::SimpleFileOptions;
 use zip::{DateTime, ZipWriter};
 
@@ -25,12 +23,8 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// What stands for it in the sources.
+/// What stands for the version in the sources.
 const VERSION_MARK: &str = "0.0.0";
-/// Libraries that each system with such a tag has.
-const SYSTEM_LIBRARIES: [&str; 3] = ["libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"];
-
 /// A file of the wheel: its name there, contents, and mode.
 type Entry = (String, Vec<u8>, u32);
 
@@ -38,64 +32,26 @@ type Entry = (String, Vec<u8>, u32);
 pub(crate) fn run(args: &Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| target_dir("dist"));
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let command = command()?;
+    let (command, _) = build(workspace(), &target_dir("package"))?;
+    let command = fs::read(command)?;
     let tag = tag(&command)?;
-    let wheel = pack(entries(&command, &tag)?)?;
+    let wheel = pack(&entries(command, &tag)?)?;
     let path = out.join(format!("cairn_malloc-{VERSION}-{tag}.whl"));
     fs::write(&path, &wheel).with_context(|| format!("cannot write {}", path.display()))?;
     println!("{}  {}", hex::encode(Sha256::digest(&wheel)), path.display());
     Ok(())
 }
 
-/// Builds the command as it is delivered.
-fn command() -> Result<PathBuf> {
-    let (shell, target) = (shell()?, target_dir("wheel"));
-    let build = cmd!(shell, "cargo build --quiet --locked --release --target-dir {target}");
-    build.args(["--manifest-path", "crates/cairn-cli/Cargo.toml"]).quiet().run()?;
-    Ok(target.join("release/cairn"))
-}
-
 /// Which interpreters and systems the wheel is for: all that have the version of glibc whose symbols
-/// the command and its libraries use.
-fn tag(command: &Path) -> Result<String> {
+/// the command uses, and the libraries in it.
+fn tag(command: &[u8]) -> Result<String> {
     ensure!(ARCH == "x86_64", "wheels are made and tried on x86-64 only");
-    let (shell, cache) = (shell()?, tempfile::tempdir()?);
-    shell.set_var("XDG_CACHE_HOME", cache.path());
-    let library = cmd!(shell, "{command} path").quiet().read()?;
-    let hardened = cmd!(shell, "{command} path --hardened").quiet().read()?;
-    let mut newest = (0, 0);
-    for file in [command, library.as_ref(), hardened.as_ref()] {
-        let glibc = glibc_of(&fs::read(file)?).with_context(|| file.display().to_string())?;
-        newest = newest.max(glibc);
-    }
-    Ok(format!("py3-none-manylinux_{}_{}_{ARCH}", newest.0, newest.1))
-}
-
-/// The version of glibc that a file needs.
-fn glibc_of(file: &[u8]) -> Result<(u32, u32)> {
-    let header = FileHeader64::<Endianness>::parse(file)?;
-    let endian = header.endian()?;
-    let sections = header.sections(endian, file)?;
-    let (mut needs, strings) =
-        sections.gnu_verneed(endian, file)?.context("it names no version of any library")?;
-    let strings = sections.strings(endian, file, strings)?;
-    let mut newest = (0, 0);
-    while let Some((need, mut versions)) = needs.next()? {
-        let library = std::str::from_utf8(need.file(endian, strings)?)?;
-        ensure!(SYSTEM_LIBRARIES.contains(&library), "it needs {library}");
-        while let Some(version) = versions.next()? {
-            let name = std::str::from_utf8(version.name(endian, strings)?)?;
-            let Some(number) = name.strip_prefix("GLIBC_") else { continue };
-            let Some((major, minor)) = number.split_once('.') else { bail!("it needs {name}") };
-            let minor = minor.split('.').next().unwrap_or_default();
-            newest = newest.max((major.parse()?, minor.parse()?));
-        }
-    }
-    Ok(newest)
+    let glibc = newest_glibc(command).context("the command does not need the C library")?;
+    Ok(format!("py3-none-manylinux_2_{glibc}_{ARCH}"))
 }
 
 /// What the wheel holds, in its order.
-fn entries(command: &Path, tag: &str) -> Result<Vec<Entry>> {
+fn entries(command: Vec<u8>, tag: &str) -> Result<Vec<Entry>> {
     let python = workspace().join("packages/python");
     let text = |path: &str| -> Result<Vec<u8>> {
         let text = fs::read_to_string(python.join(path)).with_context(|| path.to_owned())?;
@@ -107,7 +63,7 @@ fn entries(command: &Path, tag: &str) -> Result<Vec<Entry>> {
     for name in ["cairn/__init__.py", "cairn/__main__.py"] {
         entries.push((name.to_owned(), text(name)?, 0o644));
     }
-    entries.push((format!("{stem}.data/scripts/cairn"), fs::read(command)?, 0o755));
+    entries.push((format!("{stem}.data/scripts/cairn"), command, 0o755));
     // The record last, as the format recommends; it has no hash of its own.
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         let contents = fs::read(workspace().join(licence))?;
@@ -130,12 +86,12 @@ fn entries(command: &Path, tag: &str) -> Result<Vec<Entry>> {
 }
 
 /// Without the times of the files.
-fn pack(entries: Vec<Entry>) -> Result<Vec<u8>> {
+fn pack(entries: &[Entry]) -> Result<Vec<u8>> {
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     for (name, contents, mode) in entries {
         let options = SimpleFileOptions::default().last_modified_time(DateTime::default());
-        archive.start_file(name, options.unix_permissions(mode))?;
-        archive.write_all(&contents)?;
+        archive.start_file(name.as_str(), options.unix_permissions(*mode))?;
+        archive.write_all(contents)?;
     }
     Ok(archive.finish()?.into_inner())
 }
