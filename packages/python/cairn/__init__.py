@@ -19,12 +19,12 @@ def command():
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    paths = [str(file.locate()) for file in files if file.name == "cairn"]
+    paths = [os.path.realpath(file.locate()) for file in files if file.name == "cairn"]
     # `pip install --target` puts commands elsewhere than it says.
     paths.append(os.path.join(os.path.dirname(os.path.dirname(__file__)), "bin", "cairn"))
     for path in paths:
         if os.access(path, os.X_OK):
-            return os.path.realpath(path)
+            return path
     raise FileNotFoundError("the command cairn is not at {}: install {} anew".format(paths[0], _PACKAGE))
 
 
