@@ -22,11 +22,17 @@ pub(crate) fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// A cargo of its own, which knows nothing of the one that runs the tests.
+/// A cargo of its own, which knows nothing of the one that runs the tests. Whether something builds
+/// is seen without the last optimisations.
 pub(crate) fn cargo(folder: &Path, target: &Path) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
         cargo.env_remove(name);
+    }
+    for (name, value) in
+        [("RELEASE_OPT_LEVEL", "1"), ("RELEASE_CODEGEN_UNITS", "16"), ("DEV_DEBUG", "0")]
+    {
+        cargo.env(format!("CARGO_PROFILE_{name}"), value);
     }
     cargo.current_dir(folder).env("CARGO_TARGET_DIR", target);
     cargo
