@@ -13,7 +13,7 @@ const PREFIX: &str = "/usr/local";
 
 #[test]
 fn a_service_runs_on_cairn() {
-    if lacks(Command::new("systemd-analyze").arg("--version"), "systemd") {
+    if lacks(Command::new("systemd-analyze").arg("--version"), "the package `systemd`") {
         return;
     }
     let (_folder, folder) = scratch();

@@ -31,7 +31,10 @@ fn python_runs_programs_on_cairn() {
     let (_folder, folder) = scratch();
     let wheels = ["one", "two"].map(|name| wheel(&folder.join(name)));
     assert!(fs::read(&wheels[0]).unwrap() == fs::read(&wheels[1]).unwrap(), "two wheels differ");
-    if lacks(Command::new("python3").args(["-c", "import ensurepip, venv"]), "python3-venv") {
+    if lacks(
+        Command::new("python3").args(["-c", "import ensurepip, venv"]),
+        "the package `python3-venv`",
+    ) {
         return;
     }
     let environment = folder.join("environment");

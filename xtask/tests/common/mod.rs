@@ -66,13 +66,13 @@ pub(crate) fn tree(folder: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Whether to go on without what a package of Debian has: this command fails then. A panic if
+/// Whether to go on without what has to be installed: this command fails then. A panic if
 /// `CAIRN_TEST_ALL` demands it.
-pub(crate) fn lacks(command: &mut Command, package: &str) -> bool {
+pub(crate) fn lacks(command: &mut Command, wanted: &str) -> bool {
     if command.output().is_ok_and(|output| output.status.success()) {
         return false;
     }
-    let why = format!("{command:?} fails; install the package `{package}`");
+    let why = format!("{command:?} fails; install {wanted}");
     assert!(std::env::var_os("CAIRN_TEST_ALL").is_none(), "CAIRN_TEST_ALL is set, but {why}");
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     // Not `eprintln!`, which the harness keeps to itself if the test passes.
