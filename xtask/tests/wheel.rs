@@ -51,6 +51,7 @@ fn python_runs_programs_on_cairn() {
 
     fs::copy(workspace().join("xtask/tests/samples/app.py"), folder.join("app.py")).unwrap();
     the_commands_run(&run, &environment, &folder);
+    the_tag_is_true(&wheels[0], &environment, &folder);
     the_package_knows(&run, &environment, &folder);
     misuse_is_named(&run);
 
@@ -87,6 +88,22 @@ fn the_commands_run(run: &dyn Fn(&[&str]) -> Command, environment: &Path, folder
     says(alone, "0", "True False False");
     let stats = fs::read_to_string(folder.join("stats")).unwrap();
     assert!(stats.starts_with("cairn: the memory of python"), "{stats}");
+}
+
+/// It names the newest version of glibc that is named in the command and in both libraries.
+fn the_tag_is_true(wheel: &Path, environment: &Path, folder: &Path) {
+    let command = environment.join("bin/cairn");
+    let mut readelf = Command::new("readelf");
+    readelf.arg("-VW").arg(&command);
+    for option in [None, Some("--hardened")] {
+        readelf.arg(output_of(program(&command, folder).arg("path").args(option)).trim_end());
+    }
+    let needs = output_of(&mut readelf);
+    let minors = needs.split("GLIBC_2.").skip(1);
+    let minors = minors.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap());
+    let newest = minors.map(|minor| minor.parse::<u32>().unwrap()).max().unwrap();
+    let tag = format!("-py3-none-manylinux_2_{newest}_x86_64.whl");
+    assert!(wheel.to_str().unwrap().ends_with(&tag), "{} is not {tag}", wheel.display());
 }
 
 fn the_package_knows(run: &dyn Fn(&[&str]) -> Command, environment: &Path, folder: &Path) {

@@ -64,7 +64,6 @@ fn entries(command: Vec<u8>, tag: &str) -> Result<Vec<Entry>> {
         entries.push((name.to_owned(), text(name)?, 0o644));
     }
     entries.push((format!("{stem}.data/scripts/cairn"), command, 0o755));
-    // The record last, as the format recommends; it has no hash of its own.
     for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
         let contents = fs::read(workspace().join(licence))?;
         entries.push((format!("{info}/licenses/{licence}"), contents, 0o644));
@@ -75,6 +74,7 @@ fn entries(command: Vec<u8>, tag: &str) -> Result<Vec<Entry>> {
         "Wheel-Version: 1.0\nGenerator: cairn ({VERSION})\nRoot-Is-Purelib: false\nTag: {tag}\n"
     );
     entries.push((format!("{info}/WHEEL"), wheel.into_bytes(), 0o644));
+    // Last, as the format recommends; it has no hash of its own.
     let mut record = String::new();
     for (name, contents, _) in &entries {
         let hash = URL_SAFE_NO_PAD.encode(Sha256::digest(contents));
