@@ -66,16 +66,19 @@ pub(crate) fn tree(folder: &Path) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Whether to go on without what has to be installed: this command fails then. A panic if
-/// `CAIRN_TEST_ALL` demands it.
+/// Whether to go on without what has to be installed: this command fails then.
 pub(crate) fn lacks(command: &mut Command, wanted: &str) -> bool {
-    if command.output().is_ok_and(|output| output.status.success()) {
-        return false;
+    let lacks = !command.output().is_ok_and(|output| output.status.success());
+    if lacks {
+        skipped(&format!("{command:?} fails; install {wanted}"));
     }
-    let why = format!("{command:?} fails; install {wanted}");
+    lacks
+}
+
+/// Says that a test is skipped and why. A panic if `CAIRN_TEST_ALL` demands it.
+pub(crate) fn skipped(why: &str) {
     assert!(std::env::var_os("CAIRN_TEST_ALL").is_none(), "CAIRN_TEST_ALL is set, but {why}");
     let name = std::thread::current().name().unwrap_or("a test").to_owned();
     // Not `eprintln!`, which the harness keeps to itself if the test passes.
     let _ = std::io::stderr().write_all(format!("skipped {name}: {why}\n").as_bytes());
-    true
 }
