@@ -1,13 +1,18 @@
 //! Builds `libcairn.so` and `libcairn-hardened.so` for the command to carry.
 //!
+//! Their sources are in `library`, by links in a clone and as files in the package that cargo makes
+//! of the command: both build the same way, without a network once the command's own crates are
+//! there.
+//!
 //! A nested cargo builds each into its own target directory, because the outer one is locked, and
 //! cargo would take one build's file for the other's in a common one. Always in the release profile,
 //! because a debug command must not hand out a debug allocator.
 
 use sha2::{Digest, Sha256};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fs};
+use std::{env, fs, io};
 
 /// Variables that the outer cargo or its user set for the outer build alone. The wrappers would
 /// lint the library instead of compiling it under `cargo clippy`; the others would send the
@@ -30,23 +35,60 @@ const OUTER_ONLY_PREFIXES: [&str; 5] =
 const PREBUILT: &str = "CAIRN_PREBUILT_LIBRARIES";
 
 fn main() {
-    let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
-    let workspace = manifest_dir.ancestors().nth(2).expect("the crate lies in crates/");
     assert!(
         variable("CARGO_CFG_TARGET_OS") == "linux" && variable("CARGO_CFG_TARGET_ENV") == "gnu",
         "the cairn command carries libcairn.so, which needs Linux with glibc: build it for a \
          *-linux-gnu target"
     );
-
-    for input in ["Cargo.toml", "Cargo.lock", "crates/cairn", "crates/cairn-c"] {
-        println!("cargo::rerun-if-changed={}", workspace.join(input).display());
-    }
     println!("cargo::rerun-if-changed=build.rs");
+    let package = lay_out().expect("the sources of libcairn.so are at hand");
 
-    let hash = embed("EMBEDDED_LIBRARY", &build_library(workspace, "libcairn", &[]));
+    let hash = embed("EMBEDDED_LIBRARY", &build_library(&package, "libcairn", &[]));
     println!("cargo::rustc-env=EMBEDDED_LIBRARY_HASH8={}", &hash[..8]);
-    let hardened = build_library(workspace, "libcairn-hardened", &["--features", "hardened"]);
+    let hardened = build_library(&package, "libcairn-hardened", &["--features", "hardened"]);
     embed("EMBEDDED_HARDENED", &hardened);
+}
+
+/// Makes a package of the folder `library`, and returns where it is.
+fn lay_out() -> io::Result<PathBuf> {
+    let manifest_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let (library, version) = (manifest_dir.join("library"), variable("CARGO_PKG_VERSION"));
+    let package = Path::new(&variable("OUT_DIR")).join("package");
+    if package.exists() {
+        fs::remove_dir_all(&package)?;
+    }
+    fs::create_dir_all(package.join("core"))?;
+    for source in [".cargo", "libcairn.map", "link.sh", "src", "core/src"] {
+        let original = library.join(source).canonicalize()?;
+        println!("cargo::rerun-if-changed={}", original.display());
+        symlink(original, package.join(source))?;
+    }
+    for folder in ["", "core"] {
+        let manifest = library.join(folder).join("manifest.toml");
+        println!("cargo::rerun-if-changed={}", manifest.display());
+        let manifest = fs::read_to_string(manifest)?.replace("0.0.0", &version);
+        fs::write(package.join(folder).join("Cargo.toml"), manifest)?;
+    }
+
+    // The command's: its own in the package, the workspace's in a clone.
+    let locks = [manifest_dir.join("Cargo.lock"), manifest_dir.join("../../Cargo.lock")];
+    let lock = locks.iter().find(|lock| lock.exists()).unwrap_or(&locks[0]);
+    println!("cargo::rerun-if-changed={}", lock.display());
+    fs::write(package.join("Cargo.lock"), lock_file(&fs::read_to_string(lock)?, &version))?;
+    Ok(package)
+}
+
+/// The lock file of the package: with the version of libc that the command has.
+fn lock_file(of_command: &str, version: &str) -> String {
+    let libc =
+        of_command.split("[[package]]\n").find(|block| block.starts_with("name = \"libc\"\n"));
+    let libc = libc.expect("the command depends on libc").trim_end();
+    let package = |name, needs| {
+        format!("[[package]]\nname = {name:?}\nversion = {version:?}\ndependencies = {needs:?}\n\n")
+    };
+    let layer = package("cairn-c", &["cairn-malloc", "libc"][..]);
+    let core = package("cairn-malloc", &["libc"]);
+    format!("version = 4\n\n{layer}{core}[[package]]\n{libc}\n")
 }
 
 /// Tells the command where a library is, and its hash, which is returned.
@@ -59,9 +101,8 @@ fn embed(variable: &str, library: &Path) -> String {
     hash
 }
 
-/// Runs the nested cargo, and links the library as an installed one is. `cargo rustc` and not
-/// `cargo build`: it can leave out cargo's `libcairn.so`, which would double the link-time work.
-fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
+/// Runs the nested cargo, and links the library as an installed one is.
+fn build_library(package: &Path, name: &str, features: &[&str]) -> PathBuf {
     let target = variable("TARGET");
     let target_dir = Path::new(&variable("OUT_DIR")).join(name);
     println!("cargo::rerun-if-env-changed={PREBUILT}");
@@ -80,11 +121,8 @@ fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
         }
     }
     let status = cargo
-        .current_dir(workspace)
-        .args(["rustc", "--locked", "--release", "-p", "cairn-c", "--lib"])
-        .args(["--crate-type", "staticlib"])
-        .args(["--config", "profile.release.debug=false"])
-        .args(["--config", "profile.release.split-debuginfo='off'"])
+        .current_dir(package)
+        .args(["build", "--locked", "--release"])
         .args(features)
         .args(["--target", &target])
         .arg("--target-dir")
@@ -96,7 +134,7 @@ fn build_library(workspace: &Path, name: &str, features: &[&str]) -> PathBuf {
     let release = target_dir.join(target).join("release");
     let (folder, version) = (release.join("lib"), variable("CARGO_PKG_VERSION"));
     let mut link = Command::new("sh");
-    link.arg(workspace.join("crates/cairn-c/link.sh")).arg(release.join("libcairn.a"));
+    link.arg(package.join("link.sh")).arg(release.join("libcairn.a"));
     link.arg(&folder).args([name, &version, "-s"]);
     // The one that cargo takes for this target, if it is not `cc`.
     link.envs(env::var_os("RUSTC_LINKER").map(|linker| ("CC", linker)));

@@ -15,7 +15,7 @@ mod targets;
 mod tidy;
 
 use clap::{Parser, Subcommand};
-use package::{dist, install};
+use package::{dist, install, wheel};
 use programs::suites::{self, Kind, run};
 use std::process::ExitCode;
 
@@ -48,6 +48,8 @@ enum Command {
     Models(models::Args),
     /// Run programs of operations against an oracle: guided by coverage, or at random.
     Fuzz(fuzz::Args),
+    /// Make the wheel for Python.
+    Wheel(wheel::Args),
     /// Build the release libcairn.so and libcairn.a and print their paths.
     Library {
         /// The hardened ones: libcairn-hardened.so and libcairn-hardened.a.
@@ -83,6 +85,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::Install(args) => install::install(&args)?,
         Command::Uninstall(place) => install::uninstall(&place)?,
         Command::Dist(args) => dist::run(&args)?,
+        Command::Wheel(args) => wheel::run(&args)?,
         Command::Library { hardened } => {
             let shared = if hardened { library::build_hardened()? } else { library::build()? };
             println!("{}\n{}", shared.display(), shared.with_extension("a").display());

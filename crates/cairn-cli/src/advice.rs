@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The library's own: one list of names, one reading of values.
 #[allow(dead_code, reason = "the command asks for problems, and for numbers of bytes")]
-#[path = "../../cairn-c/src/settings.rs"]
+#[path = "../library/src/settings.rs"]
 pub(crate) mod settings;
 #[allow(unreachable_pub, reason = "the core's own file")]
-#[path = "../../cairn/src/values.rs"]
+#[path = "../library/core/src/values.rs"]
 pub(crate) mod values;
 
 /// Tells everything below, the library too, that the settings have been spoken of.

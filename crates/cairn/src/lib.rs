@@ -135,7 +135,7 @@ pub mod values;
 /// The examples of the README and of the guide.
 #[cfg(all(doctest, feature = "allocator-api2"))]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../../../docs/guide/rust.md")]
+#[doc = include_str!("../guide.md")]
 struct Pages;
 
 pub use api::{

@@ -135,7 +135,7 @@ fn debian(files: &Files, time: u64) -> Result<(String, Vec<u8>)> {
 }
 
 /// The second number of the newest version of glibc whose symbols a program or a library names.
-fn newest_glibc(contents: &[u8]) -> Option<u32> {
+pub(super) fn newest_glibc(contents: &[u8]) -> Option<u32> {
     const NAME: &[u8] = b"GLIBC_2.";
     let names = contents.windows(NAME.len()).enumerate().filter(|(_, window)| *window == NAME);
     let number = |at: usize| {

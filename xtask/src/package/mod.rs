@@ -6,6 +6,7 @@
 
 pub(crate) mod dist;
 pub(crate) mod install;
+pub(crate) mod wheel;
 
 use crate::library::link;
 use anyhow::{Context, Result};

@@ -1,0 +1,1 @@
+../../cairn-c/link.sh

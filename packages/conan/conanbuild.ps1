@@ -1,0 +1,1 @@
+& "$PSScriptRoot/conanbuildenv-x86_64.ps1"

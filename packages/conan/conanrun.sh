@@ -1,0 +1,1 @@
+. "/work/wt/b/packages/conan/conanrunenv-x86_64.sh"

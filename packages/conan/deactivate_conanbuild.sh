@@ -1,0 +1,1 @@
+. "/work/wt/b/packages/conan/deactivate_conanbuildenv-x86_64.sh"

@@ -1,0 +1,1 @@
+& "$PSScriptRoot/deactivate_conanrunenv-x86_64.ps1"
