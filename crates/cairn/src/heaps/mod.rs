@@ -140,7 +140,19 @@ impl HeapId {
             }
             let class = size_class::small_class(size);
             let block = Caches::pop(&raw mut (*(*self.0.as_ptr()).heap).caches, class);
-            if block.is_null() { self.refill_or::<F>(size, class) } else { block.cast() }
+            if block.is_null() { self.renew_or::<F>(size, class) } else { block.cast() }
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn renew_or<F: NoMemory>(self, size: usize, class: SizeClass) -> *mut u8 {
+        // SAFETY: as for `allocate_or`.
+        unsafe {
+            let renewed = closed::make_room_at_once(self.0.as_ptr());
+            match renewed.then(|| Handle::allocate(self.0.as_ptr(), size)).flatten() {
+                Some(block) => block,
+                None => self.refill_or::<F>(size, class),
+            }
         }
     }
 
