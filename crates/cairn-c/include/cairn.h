@@ -293,6 +293,37 @@ void *cairn_heap_aligned_alloc(cairn_heap *heap, size_t align, size_t size)
 void *cairn_heap_realloc(cairn_heap *heap, void *block, size_t size) CAIRN_NODISCARD CAIRN_SIZE_IS(3);
 
 /*
+ * cairn_heap_malloc without a call, for blocks that the heap has room for: for code that fills a heap of its own. The first
+ * words of a heap say where the room is. They say that there is none where the function is to decide: so does a
+ * shared heap, the hardened build, and any library that has no such words.
+ */
+#if defined(__GNUC__) || defined(__clang__)
+struct cairn_heap_room {
+    size_t bytes;
+    char *base;
+    unsigned char *in_use; /* one for each 16 bytes: 1 where a block begins */
+};
+CAIRN_ALLOCATES CAIRN_SIZE_IS(2) static __inline__ void *cairn_heap_malloc_inline(cairn_heap *heap, size_t size)
+{
+#ifdef __cplusplus
+    struct cairn_heap_room *room = reinterpret_cast<struct cairn_heap_room *>(heap);
+    const size_t mask = ~size_t(15);
+#else
+    struct cairn_heap_room *room = (struct cairn_heap_room *)heap;
+    const size_t mask = ~(size_t)15;
+#endif
+    size_t left;
+    if (size >= room->bytes) return cairn_heap_malloc(heap, size);
+    left = (room->bytes - (size ? size : 1)) & mask;
+    room->bytes = left;
+    __atomic_store_n(&room->in_use[left / 16], 1, __ATOMIC_RELAXED);
+    return room->base + left;
+}
+#else
+#define cairn_heap_malloc_inline cairn_heap_malloc
+#endif
+
+/*
  * Allocates `count` blocks of `size` bytes and writes them to `blocks`. Returns how many: fewer, and ENOMEM, only if there
  * is no memory for more, or the heap may not have them.
  */

@@ -61,7 +61,7 @@ inline void *allocate(std::size_t bytes, std::size_t align) {
 }
 
 inline void *allocate(cairn_heap *from, std::size_t bytes, std::size_t align) {
-    void *block = align <= 16 ? cairn_heap_malloc(from, bytes) : cairn_heap_aligned_alloc(from, align, bytes);
+    void *block = align <= 16 ? cairn_heap_malloc_inline(from, bytes) : cairn_heap_aligned_alloc(from, align, bytes);
     if (!block) no_memory();
     return block;
 }

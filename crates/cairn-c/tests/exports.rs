@@ -437,7 +437,7 @@ fn the_header_declares_what_is_exported() {
     let declared: BTreeSet<&str> = code
         .split('(')
         .filter_map(|before| before.rsplit([' ', '*', '\n']).next())
-        .filter(|name| name.starts_with("cairn_"))
+        .filter(|name| name.starts_with("cairn_") && !name.ends_with("_inline"))
         .collect();
     assert_eq!(declared, OWN.iter().copied().collect());
     if skip_for_stand_in() {

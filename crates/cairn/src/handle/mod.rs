@@ -41,7 +41,7 @@ pub(crate) const SHARED: u8 = 2;
 /// A heap of the program's. `H` is what it allocates from.
 #[repr(C, align(64))]
 pub(crate) struct Handle<H> {
-    // What the fast path reads.
+    // What the fast path reads, also the one in cairn.h: `room` is 0 where that one must not go on.
     room: usize,
     base: *mut u8,
     states: *mut u8,
@@ -64,6 +64,15 @@ pub(crate) struct Handle<H> {
     /// The next free one.
     next: *mut Handle<H>,
 }
+
+const _: () = {
+    use core::mem::offset_of;
+    type Any = Handle<u8>;
+    assert!(
+        offset_of!(Any, room) == 0 && offset_of!(Any, base) == 8 && offset_of!(Any, states) == 16
+    );
+    assert!(MIN_ALIGN == 16);
+};
 
 /// What a closed heap is to the program, and what a thread keeps for the program's heaps. All zeros: nothing.
 pub(crate) struct Member<H> {
