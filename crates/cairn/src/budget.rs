@@ -35,6 +35,14 @@ pub(crate) struct Budget {
 }
 
 /// What a heap holds, in bytes of its spans and large blocks. It costs no walk.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// let block = heap.allocate(1 << 20, 16);
+/// let cairn::HeapStats { large, large_blocks, .. } = heap.stats();
+/// assert!(large >= 1 << 20 && large_blocks == 1);
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeapStats {
     /// Of spans and nurseries, whatever of them is in use.

@@ -20,6 +20,10 @@ use core::ptr::null_mut;
 //  2. A block in `waiting` is in use to everybody else. Its node stands behind the bytes that are kept.
 
 /// Bytes at the head of a free block that a heap keeps at most, `HeapId::new_concurrent`.
+///
+/// ```
+/// assert!(cairn::HeapId::new_concurrent(cairn::HEAD_MAX + 1).is_none());
+/// ```
 pub const HEAD_MAX: usize = 256;
 
 /// What waits, as far as a heap has such. All zeros: nothing does, and nothing is kept.

@@ -37,10 +37,23 @@ pub struct Heap<Kind = Owned> {
 }
 
 /// The kind of a heap that one thread uses.
+///
+/// ```
+/// fn fill(heap: &cairn::Heap<cairn::Owned>) -> *mut u8 {
+///     heap.allocate(100, 16)
+/// }
+/// assert!(!fill(&cairn::Heap::new().expect("memory")).is_null());
+/// ```
 #[derive(Debug)]
 pub struct Owned(PhantomData<*mut ()>);
 
 /// The kind of a heap that all threads use.
+///
+/// ```
+/// fn is_sync(_: &impl Sync) {}
+/// let heap: cairn::Heap<cairn::Shared> = cairn::Heap::shared().expect("memory");
+/// is_sync(&heap);
+/// ```
 #[derive(Debug)]
 pub struct Shared;
 
@@ -71,18 +84,35 @@ pub struct DetachedHeap {
 
 impl Heap {
     /// Makes a heap; None if there is no memory for it.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// assert_eq!(heap.stats(), cairn::HeapStats::default());
+    /// ```
     #[must_use]
     pub fn new() -> Option<Heap> {
         HeapId::new_owned().map(Heap::of)
     }
 
     /// Makes a heap for all threads; None if there is no memory for it.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::shared().expect("memory");
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| assert!(!heap.allocate(100, 16).is_null()));
+    /// });
+    /// ```
     #[must_use]
     pub fn shared() -> Option<SharedHeap> {
         HeapId::new_shared().map(SharedHeap::of)
     }
 
     /// Takes the heap from its thread.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory").detach();
+    /// std::thread::spawn(move || drop(heap)).join().unwrap();
+    /// ```
     #[must_use]
     pub fn detach(self) -> DetachedHeap {
         let id = self.id;
@@ -95,6 +125,12 @@ impl Heap {
 
 impl DetachedHeap {
     /// Gives the heap to the calling thread.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let heap = heap.detach().attach();
+    /// assert!(!heap.allocate(100, 16).is_null());
+    /// ```
     #[must_use]
     pub fn attach(self) -> Heap {
         let id = self.id;
@@ -121,6 +157,12 @@ impl<Kind> Heap<Kind> {
 
     /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory, or if the
     /// heap must not have more. The block is freed by `deallocate`, or goes with the heap.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let block = heap.allocate(100, 64);
+    /// assert!(!block.is_null() && block.addr().is_multiple_of(64));
+    /// ```
     #[inline]
     #[must_use]
     pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
@@ -129,6 +171,13 @@ impl<Kind> Heap<Kind> {
     }
 
     /// As `allocate`, with zeroed bytes.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let block = heap.allocate_zeroed(100, 16);
+    /// // SAFETY: a live block.
+    /// assert_eq!(unsafe { *block.add(99) }, 0);
+    /// ```
     #[must_use]
     pub fn allocate_zeroed(&self, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above.
@@ -141,6 +190,14 @@ impl<Kind> Heap<Kind> {
     /// # Safety
     /// `p` is null or the start of a live block, of any heap, and aligned to `align`; if the result is not
     /// null, the old pointer is dead.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let block = heap.allocate(100, 16);
+    /// // SAFETY: a live block, which is dead after the call.
+    /// let block = unsafe { heap.reallocate(block, 5000, 16) };
+    /// assert_eq!(cairn::heap_of(block), Some(heap.id()));
+    /// ```
     pub unsafe fn reallocate(&self, p: *mut u8, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above.
         unsafe { self.id.reallocate(p, size, align) }
@@ -150,6 +207,12 @@ impl<Kind> Heap<Kind> {
     ///
     /// What borrows the heap is gone by now. A block that was allocated by `allocate` is a dead pointer after
     /// this, and no thread may be about to free one.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// (0..1000).for_each(|size| assert!(!heap.allocate(size, 16).is_null()));
+    /// heap.destroy();
+    /// ```
     pub fn destroy(self) {
         let id = self.id;
         forget(self);
@@ -158,12 +221,23 @@ impl<Kind> Heap<Kind> {
     }
 
     /// The heap's name, for what is asked by it.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// assert!(heap.id().contains(heap.allocate(100, 16)));
+    /// ```
     #[must_use]
     pub fn id(&self) -> HeapId {
         self.id
     }
 
     /// What the heap holds: a few loads.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let block = heap.allocate(100, 16);
+    /// assert!(!block.is_null() && heap.stats().spans >= 100);
+    /// ```
     #[must_use]
     pub fn stats(&self) -> HeapStats {
         // SAFETY: the heap is there.
@@ -172,6 +246,19 @@ impl<Kind> Heap<Kind> {
 
     /// Limits what the heap may hold in spans and large blocks, in bytes; 0 is no limit. See
     /// `HeapId::set_limits`.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    ///
+    /// static TOLD: AtomicUsize = AtomicUsize::new(0);
+    /// let mut heap = cairn::Heap::new().expect("memory");
+    /// let told = |_, [number, _]: [usize; 2]| TOLD.store(number, Ordering::Relaxed);
+    /// assert!(heap.set_limits(1 << 20, 8 << 20, Some(told), [7, 0]));
+    /// assert!(!heap.allocate(2 << 20, 16).is_null(), "over the soft one");
+    /// assert_eq!(TOLD.load(Ordering::Relaxed), 7);
+    /// assert!(heap.allocate(9 << 20, 16).is_null(), "over the hard one");
+    /// heap.destroy();
+    /// ```
     pub fn set_limits(
         &mut self,
         soft: usize,
@@ -184,6 +271,15 @@ impl<Kind> Heap<Kind> {
     }
 
     /// Gives what is free in the heap back to the system: the bytes that went at once.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let block = heap.allocate(5000, 16);
+    /// // SAFETY: nobody uses the block.
+    /// unsafe { cairn::deallocate(block) };
+    /// heap.purge();
+    /// assert_eq!(heap.stats().spans, 0);
+    /// ```
     pub fn purge(&self) -> usize {
         // SAFETY: the heap is there; an owned one is the calling thread's.
         unsafe { self.id.purge() }
