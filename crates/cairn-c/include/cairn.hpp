@@ -136,6 +136,11 @@ class basic_heap {
         return block;
     }
 
+    /* Allocates `count` blocks of `bytes` bytes: how many; fewer only if there is no room for more. */
+    CAIRN_HPP_NODISCARD std::size_t allocate_batch(std::size_t bytes, std::size_t count, void **blocks) noexcept {
+        return cairn_heap_malloc_batch(handle_, bytes, count, blocks);
+    }
+
     /* Resizes a block of any heap, which comes here if it must move. If this throws, it stays as it is. */
     CAIRN_HPP_NODISCARD void *reallocate(void *block, std::size_t bytes) {
         void *resized = cairn_heap_realloc(handle_, block, bytes);

@@ -107,6 +107,21 @@ impl Heap {
         HeapId::new_shared().map(SharedHeap::of)
     }
 
+    /// Makes a heap for all threads whose blocks may be read while others free them; None as `HeapId::new_concurrent`, which
+    /// tells the story.
+    ///
+    /// ```
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// let heap = cairn::Heap::concurrent(16).expect("memory");
+    /// assert!(!heap.allocate(100, 16).is_null());
+    /// // SAFETY: nobody reads what has been freed.
+    /// unsafe { heap.id().set_epoch(2, 1) };
+    /// ```
+    #[must_use]
+    pub fn concurrent(head: usize) -> Option<SharedHeap> {
+        HeapId::new_concurrent(head).map(SharedHeap::of)
+    }
+
     /// Takes the heap from its thread.
     ///
     /// ```
@@ -184,6 +199,21 @@ impl<Kind> Heap<Kind> {
         unsafe { self.id.allocate_zeroed(size, align) }
     }
 
+    /// Allocates a block of `size` bytes into each place of `blocks`; how many it has filled, the first ones: fewer than
+    /// there are only without memory, or if the heap must not have them.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// let mut blocks = [std::ptr::null_mut(); 100];
+    /// assert_eq!(heap.allocate_batch(48, 16, &mut blocks), 100);
+    /// heap.destroy();
+    /// ```
+    #[must_use]
+    pub fn allocate_batch(&self, size: usize, align: usize, blocks: &mut [*mut u8]) -> usize {
+        // SAFETY: the heap is there; an owned one is the calling thread's; there is room for so many.
+        unsafe { self.id.allocate_batch(size, align, blocks.len(), blocks.as_mut_ptr()) }
+    }
+
     /// Resizes a block; if it must move, to this heap. Null if there is no memory, or if the heap must not
     /// have more: the old block stays as it is. A null `p` allocates.
     ///
@@ -229,6 +259,43 @@ impl<Kind> Heap<Kind> {
     #[must_use]
     pub fn id(&self) -> HeapId {
         self.id
+    }
+
+    /// Whether the block at `p`, or around it, is one of the heap's. Any value of `p` is answered.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// assert!(heap.contains(heap.allocate(100, 16)) && !heap.contains(&0));
+    /// ```
+    #[must_use]
+    pub fn contains(&self, p: *const u8) -> bool {
+        self.id.contains(p)
+    }
+
+    /// What the program has said that the heap is; 0 before.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// assert_eq!(heap.tag(), 0);
+    /// ```
+    #[must_use]
+    pub fn tag(&self) -> usize {
+        // SAFETY: the heap is there.
+        unsafe { self.id.tag() }
+    }
+
+    /// Says what the heap is, in a number of the program's choice.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::new().expect("memory");
+    /// heap.set_tag(7);
+    /// let block = heap.allocate(100, 16);
+    /// // SAFETY: the heap of the block is there.
+    /// assert_eq!(unsafe { cairn::heap_of(block).expect("a heap's").tag() }, 7);
+    /// ```
+    pub fn set_tag(&self, tag: usize) {
+        // SAFETY: the heap is there.
+        unsafe { self.id.set_tag(tag) };
     }
 
     /// What the heap holds: a few loads.
