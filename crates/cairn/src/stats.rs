@@ -9,6 +9,7 @@
 
 use crate::address_map::{self, OWNER_LARGE};
 use crate::caches::Caches;
+use crate::handle::Member;
 use crate::heads::heads_from;
 use crate::heap::Heap;
 use crate::policy::HARDENED;
@@ -252,6 +253,11 @@ impl Stats {
             // SAFETY: a heap that has been made.
             if let Some((at, bytes)) = large::cached_run(unsafe { &(*heap).large_cache }) {
                 eyes.add(&mut self.dirty, at, bytes, end);
+            }
+            // Spans in regions are not in the account, nor is what heaps there have ready.
+            // SAFETY: as above.
+            if unsafe { Member::peek_region(&raw const (*heap).member) } {
+                continue;
             }
             for (class, row) in SizeClass::all().zip(&mut self.classes) {
                 // SAFETY: heaps are never unmapped; the lists may be changing.

@@ -147,6 +147,18 @@ impl<H> Member<H> {
         unsafe { self.of.as_ref() }.and_then(|handle| handle.owned.region.checked_sub(1))
     }
 
+    /// Whether the heap allocates from a region: a look from another thread.
+    ///
+    /// # Safety
+    /// A heap's that has been made.
+    pub(crate) unsafe fn peek_region(this: *const Member<H>) -> bool {
+        // SAFETY: as above; handles are never unmapped. Volatile: both may be changing.
+        unsafe {
+            let of = (&raw const (*this).of).read_volatile();
+            !of.is_null() && (&raw const (*of).owned.region).read_volatile() > 0
+        }
+    }
+
     /// Gives so many back.
     pub(crate) fn give(&self, bytes: usize) {
         if let Some(budget) = self.budget() {
