@@ -3,6 +3,7 @@
 //! limits: those may say no, if there is a reason.
 
 use super::bytes::Bytes;
+use super::deferred;
 use super::step::{Company, MIN_ALIGN, note, pick};
 use super::table::Table;
 use cairn::{HeapId, RegionCalls, RegionId};
@@ -62,7 +63,8 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         match action % 16 {
             0..=9 => allocate_many(table, bytes, heap, action),
             10 => move_to(table, bytes, heap),
-            11 | 12 => {
+            12 => deferred::put_off(table, bytes),
+            11 => {
                 begin_epoch(heap);
                 table.operations += u64::from(heap.purge() < usize::MAX);
             }
@@ -226,6 +228,7 @@ fn is_of(table: &Table, heap: HeapId) -> impl Iterator<Item = usize> + '_ {
 /// The walk finds each of the heap's blocks, and no other.
 unsafe fn walk(table: &mut Table, heap: HeapId) {
     table.operations += 1;
+    deferred::free_all();
     let mut live: Vec<usize> = is_of(table, heap).map(|at| table.blocks[at].p.addr()).collect();
     let mut seen = Vec::with_capacity(live.len() + 1);
     // SAFETY: all other threads rest; the vector has room.
@@ -244,6 +247,7 @@ unsafe fn walk(table: &mut Table, heap: HeapId) {
 /// Ends a heap: with its blocks, or they live on.
 unsafe fn end(table: &mut Table, number: usize, heap: HeapId, with_blocks: bool) {
     table.operations += 1;
+    deferred::free_all();
     *place(number) = None;
     let mut gone: Vec<usize> = is_of(table, heap).collect();
     // SAFETY: nobody uses the heap any more, nor the blocks that go with it.

@@ -1,8 +1,8 @@
 //! The steps of a program: each is a few bytes, and a few or many operations.
 
 use super::bytes::Bytes;
-use super::heaps;
 use super::table::{Held, Table};
+use super::{deferred, heaps};
 use cairn::{Cairn, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -446,6 +446,7 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
     table.operations += 1;
     if company == Company::Alone {
         heaps::end_epochs();
+        deferred::free_all();
     }
     let stats = Stats::take();
     if company == Company::Together {
