@@ -11,7 +11,7 @@ use core::ptr::null_mut;
 // Invariants
 //  1. `held` is the bytes of all spans of the heap and its parts, and of its large blocks; `large` and `large_blocks` are
 //     of the latter; `nurseries` are bytes, too. All that is held is no more than `hard`, if that is not 0, but for a
-//     moment in which one has asked for too much.
+//     moment in which one has asked for too much, and for a nursery that is taken while another thread resizes a block.
 //  2. `is_over` says that more than `soft` has been held since it was last no more.
 //  3. `peak` is the most that has been held, if that is more than is held now.
 // Relaxed throughout: a number is all that they are.
