@@ -14,8 +14,8 @@ use core::mem::forget;
 ///
 /// The thread that has made or attached it allocates, without locks or atomic steps. Blocks are freed like all
 /// others, by `deallocate`, on any thread. When the heap is dropped, the blocks in use live on; when it is destroyed, they
-/// go with it. It takes a page, and a page at least for each size class in use. In a forked child a heap that another
-/// thread had attached must not be used.
+/// go with it. Its first 16 KiB of small blocks lie side by side; beyond that it takes a page, and a page at least for each
+/// size class in use. In a forked child a heap that another thread had attached must not be used.
 ///
 /// ```
 /// let heap = cairn::Heap::new().expect("memory");
