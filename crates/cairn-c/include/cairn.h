@@ -241,8 +241,9 @@ void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
  * where that can be seen, which is not in each call. In a forked child an owned heap that another thread had
  * attached must not be used; a shared heap goes on, and what other threads had of it are blocks of no heap.
  *
- * A heap takes 4 KiB (32 KiB in the hardened build, of which it touches what it uses), each part of a shared heap as
- * much, and a page at least for each size of block that is in use.
+ * The first 16 KiB of an owned heap's small blocks lie side by side, in pieces of 2 KiB. After that, and in the hardened
+ * build from the start, a heap takes 4 KiB (32 KiB in the hardened build, of which it touches what it uses), each part of
+ * a shared heap as much, and a page at least for each size of block that is in use.
  */
 typedef struct cairn_heap cairn_heap;
 
@@ -291,6 +292,37 @@ void *cairn_heap_calloc(cairn_heap *heap, size_t count, size_t size) CAIRN_ALLOC
 void *cairn_heap_aligned_alloc(cairn_heap *heap, size_t align, size_t size)
     CAIRN_ALLOCATES CAIRN_SIZE_IS(3) CAIRN_ALIGN_IS(2);
 void *cairn_heap_realloc(cairn_heap *heap, void *block, size_t size) CAIRN_NODISCARD CAIRN_SIZE_IS(3);
+
+/*
+ * cairn_heap_malloc without a call, for blocks that the heap has room for: for code that fills a heap of its own. The first
+ * words of a heap say where the room is. They say that there is none where the function is to decide: so does a
+ * shared heap, the hardened build, and any library that has no such words.
+ */
+#if defined(__GNUC__) || defined(__clang__)
+struct cairn_heap_room {
+    size_t bytes;
+    char *base;
+    unsigned char *in_use; /* one for each 16 bytes: 1 where a block begins */
+};
+CAIRN_ALLOCATES CAIRN_SIZE_IS(2) static __inline__ void *cairn_heap_malloc_inline(cairn_heap *heap, size_t size)
+{
+#ifdef __cplusplus
+    struct cairn_heap_room *room = reinterpret_cast<struct cairn_heap_room *>(heap);
+    const size_t mask = ~size_t(15);
+#else
+    struct cairn_heap_room *room = (struct cairn_heap_room *)heap;
+    const size_t mask = ~(size_t)15;
+#endif
+    size_t left;
+    if (size >= room->bytes) return cairn_heap_malloc(heap, size);
+    left = (room->bytes - (size ? size : 1)) & mask;
+    room->bytes = left;
+    __atomic_store_n(&room->in_use[left / 16], 1, __ATOMIC_RELAXED);
+    return room->base + left;
+}
+#else
+#define cairn_heap_malloc_inline cairn_heap_malloc
+#endif
 
 /*
  * Allocates `count` blocks of `size` bytes and writes them to `blocks`. Returns how many: fewer, and ENOMEM, only if there

@@ -61,7 +61,7 @@ inline void *allocate(std::size_t bytes, std::size_t align) {
 }
 
 inline void *allocate(cairn_heap *from, std::size_t bytes, std::size_t align) {
-    void *block = align <= 16 ? cairn_heap_malloc(from, bytes) : cairn_heap_aligned_alloc(from, align, bytes);
+    void *block = align <= 16 ? cairn_heap_malloc_inline(from, bytes) : cairn_heap_aligned_alloc(from, align, bytes);
     if (!block) no_memory();
     return block;
 }
@@ -134,6 +134,11 @@ class basic_heap {
         void *block = cairn_heap_calloc(handle_, 1, bytes);
         if (!block) detail::no_memory();
         return block;
+    }
+
+    /* Allocates `count` blocks of `bytes` bytes: how many; fewer only if there is no room for more. */
+    CAIRN_HPP_NODISCARD std::size_t allocate_batch(std::size_t bytes, std::size_t count, void **blocks) noexcept {
+        return cairn_heap_malloc_batch(handle_, bytes, count, blocks);
     }
 
     /* Resizes a block of any heap, which comes here if it must move. If this throws, it stays as it is. */

@@ -60,6 +60,7 @@ fn write_stats(out: &mut Pieces, stats: &Stats) -> fmt::Result {
     let amounts = [
         ("spans", stats.spans),
         ("large", stats.large),
+        ("nurseries", stats.nurseries),
         ("mappings", stats.mappings),
         ("dirty", stats.dirty),
         ("metadata", stats.metadata),
@@ -70,6 +71,8 @@ fn write_stats(out: &mut Pieces, stats: &Stats) -> fmt::Result {
     }
     let (in_use, made) = stats.heaps;
     write!(out, "\"large_blocks\":{},", stats.large_blocks)?;
+    write!(out, "\"nursery_blocks\":{},", stats.nursery_blocks)?;
+    write!(out, "\"nursery_used\":{},", stats.nursery_used)?;
     write!(out, "\"mapping_blocks\":{},", stats.mapping_blocks)?;
     write!(out, "\"allocated\":{},\"clean\":{},", stats.allocated(), stats.clean)?;
     write!(out, "\"given_back\":{},", stats.given_back)?;

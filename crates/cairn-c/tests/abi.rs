@@ -84,6 +84,10 @@ fn declarations() -> Vec<String> {
         depth += i32::from(character == '{') - i32::from(character == '}');
         match character {
             ';' if depth == 0 => declarations.push(String::new()),
+            // What is compiled into programs has no symbol; the layout that it uses is a declaration of its own.
+            '}' if depth == 0 && declarations.last().unwrap().contains(" static ") => {
+                *declarations.last_mut().unwrap() = String::new();
+            }
             _ => declarations.last_mut().unwrap().push(character),
         }
     }

@@ -77,11 +77,15 @@ fn statistics_are_json() {
             })
             .sum();
         assert!(cut <= number("/spans/bytes") && number("/spans/bytes") < cut + cut / 8 + 65536);
-        let large = number("/large/bytes") + number("/mappings/bytes");
+        // The hardened build has no nurseries.
+        let nurseries = u64::from(cfg!(not(feature = "hardened")));
+        assert_eq!(number("/nursery_blocks"), nurseries);
+        assert_eq!(number("/nursery_used"), nurseries * 112);
+        let large = number("/large/bytes") + number("/nursery_used") + number("/mappings/bytes");
         assert_eq!(number("/allocated"), small + large);
         assert!(number("/large_blocks") >= 1 && number("/mapping_blocks") == 1);
         for what in ["bytes", "resident"] {
-            let parts = ["spans", "large", "mappings", "dirty", "metadata"];
+            let parts = ["spans", "large", "nurseries", "mappings", "dirty", "metadata"];
             let sum: u64 = parts.iter().map(|part| number(&format!("/{part}/{what}"))).sum();
             assert_eq!(number(&format!("/total/{what}")), sum);
         }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{include_dir, library, run, scratch_dir, skip_for_stand_in, skipped};
+use common::{include_dir, lacks, library, run, scratch_dir, skip_for_stand_in, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -181,4 +181,43 @@ fn defragmentation_converges_to_what_is_live() {
     assert!(full > 2 * scattered / 2 && scattered > 5 * live / 2, "{text}");
     assert!(defragmented < live + live / 3, "{text}");
     assert!(moves < blocks + blocks / 4 && passes < 20, "{text}");
+}
+
+/// Redis from Debian's source package, with our hint in the place of its own allocator's: what is resident falls to near
+/// what is live while it serves, and no value changes.
+#[test]
+#[ignore = "brings and builds Redis: 4 min"]
+#[cfg(not(feature = "hardened"))]
+fn redis_defragments_itself() {
+    let needs = [("dpkg-source", "dpkg-dev"), ("make", "make"), ("patch", "patch")];
+    if skip_for_stand_in() || needs.iter().any(|(program, package)| lacks(program, package)) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let work = scratch_dir().join(format!("redis-{}", std::process::id()));
+    std::fs::create_dir_all(&work).expect("a folder");
+    let mut bring = Command::new("sh");
+    bring
+        .arg(root.join("bench/programs/scripts/sources.sh"))
+        .arg(scratch_dir())
+        .args(["debian", "redis"]);
+    let brought = run(bring);
+    assert!(brought.status.success(), "{}", brought.stderr);
+    let last = brought.stdout.lines().next_back().expect("where they are").to_owned();
+    let mut example = Command::new("sh");
+    example.arg(root.join("examples/redis/run.sh")).arg(last.split(' ').next().expect("a folder"));
+    example.arg(&library().shared).arg(include_dir()).arg(&work);
+    let outcome = run(example);
+    outcome.assert_quiet_success("run.sh");
+    std::fs::remove_dir_all(work).expect("it was just made");
+    let text = outcome.stdout;
+    let words = text.split([' ', '\n']).filter_map(|word| word.parse::<f64>().ok());
+    let figures: Vec<f64> = words.collect();
+    let [empty, full, scattered, defragmented, moved, wrong, slowest] = figures[..] else {
+        panic!("{text}")
+    };
+    println!("{text}");
+    assert!(wrong == 0.0 && moved > 10_000.0 && slowest > 0.0, "{text}");
+    assert!(scattered - empty > 0.8 * (full - empty), "{text}");
+    assert!(defragmented - empty < 0.5 * (full - empty), "{text}");
 }

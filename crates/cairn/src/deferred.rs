@@ -13,6 +13,14 @@ use crate::sync::{AtomicUsize, Ordering};
 ///
 /// It runs on the thread that allocates, inside the allocation, and may allocate and free whatever it likes; it
 /// is not called inside itself. It must not panic, or end a heap that may be in use below it.
+///
+/// ```
+/// let free_some: cairn::DeferredFree = |force, _heartbeat, _words| {
+///     let _most = if force { usize::MAX } else { 100 };
+/// };
+/// cairn::on_deferred_free(Some(free_some), [0; 2]);
+/// # cairn::on_deferred_free(None, [0; 2]);
+/// ```
 pub type DeferredFree = fn(force: bool, heartbeat: u64, words: [usize; 2]);
 
 /// What is registered.

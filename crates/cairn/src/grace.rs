@@ -20,6 +20,10 @@ use core::ptr::null_mut;
 //  2. A block in `waiting` is in use to everybody else. Its node stands behind the bytes that are kept.
 
 /// Bytes at the head of a free block that a heap keeps at most, `HeapId::new_concurrent`.
+///
+/// ```
+/// assert!(cairn::HeapId::new_concurrent(cairn::HEAD_MAX + 1).is_none());
+/// ```
 pub const HEAD_MAX: usize = 256;
 
 /// What waits, as far as a heap has such. All zeros: nothing does, and nothing is kept.
@@ -131,6 +135,10 @@ impl Grace {
 
     /// Calls `then` with each large block whose time has come.
     pub(crate) fn take_due(&self, then: impl Fn(*mut u8)) {
+        // Most heaps have none: a load tells.
+        if self.waiting.load(Ordering::Relaxed).is_null() {
+            return;
+        }
         let mut at = self.waiting.swap(null_mut(), Ordering::Acquire);
         while !at.is_null() {
             // SAFETY: taken out of the list, and so the caller's. The node is read before the block goes.

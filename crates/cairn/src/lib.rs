@@ -139,14 +139,12 @@ pub mod values;
 struct Pages;
 
 pub use api::{
-    NoMemory, Null, PARTITIONS, allocate, allocate_aligned, allocate_aligned_at,
-    allocate_aligned_or, allocate_at_least, allocate_batch, allocate_in, allocate_or,
-    allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_array_or, allocate_zeroed_in,
-    allocate_zeroed_or, bad_size, base, class_sizes, deallocate, deallocate_batch,
-    deallocate_named, good_size, has_class_of, may_have_size, reallocate, reallocate_aligned,
-    reallocate_in, try_expand, usable_size,
+    PARTITIONS, allocate, allocate_aligned, allocate_aligned_at, allocate_at_least, allocate_batch,
+    allocate_in, allocate_zeroed, allocate_zeroed_aligned, allocate_zeroed_in, base, class_sizes,
+    deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
+    try_expand, usable_size,
 };
-
+pub use arena::{purge_delay_ms, set_purge_delay_ms};
 pub use budget::HeapStats;
 pub use deferred::DeferredFree;
 pub use density::should_move;
@@ -154,18 +152,27 @@ pub use heaps::{
     Area, DetachedHeap, HEAD_MAX, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap,
     heap_of, owner_thread, purge, thread_number, visit,
 };
-
-pub use arena::{purge_delay_ms, set_purge_delay_ms};
-pub use os::{HUGE_PAGES, start_small_thread};
-pub use outside::{HEADER, Header};
-pub use pool::{check, tick};
+pub use pool::tick;
 pub use region::{RegionCalls, RegionError};
 pub use sampling::{ThreadCounts, Told};
 pub use settings::{BadSetting, Settings};
 pub use stats::{Amount, ClassRow, Stats};
 pub use thread::{
-    count, guard_every, on_deferred_free, sample_every, see_forks, start_purge_thread,
-    thread_counts, thread_idle,
+    count, guard_every, on_deferred_free, sample_every, start_purge_thread, thread_counts,
+    thread_idle,
+};
+
+/// For the C layer and for tests: no part of what programs may rely on.
+#[doc(hidden)]
+pub use {
+    api::{
+        NoMemory, Null, allocate_aligned_or, allocate_or, allocate_zeroed_array_or,
+        allocate_zeroed_or, bad_size, deallocate_named, has_class_of, may_have_size,
+    },
+    os::{HUGE_PAGES, start_small_thread},
+    outside::{HEADER, Header},
+    pool::check,
+    thread::see_forks,
 };
 
 use core::alloc::{GlobalAlloc, Layout};
@@ -184,6 +191,16 @@ unsafe fn deallocate_as(p: *mut u8, layout: Layout) {
 }
 
 /// The allocator as a Rust global allocator.
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: cairn::Cairn = cairn::Cairn;
+///
+/// fn main() {
+///     let text = String::from("a block of cairn's");
+///     assert_eq!(cairn::base(text.as_ptr()), Some(text.as_ptr().cast_mut()));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cairn;
 

@@ -16,6 +16,15 @@ use core::ptr::null_mut;
 
 /// Who is told of a sampled allocation: the block, and its size in bytes. It must not allocate, free or
 /// panic.
+///
+/// ```
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
+/// static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// let told: cairn::Told = |_block, bytes| _ = BYTES.fetch_add(bytes, Ordering::Relaxed);
+/// cairn::sample_every(1 << 20, told);
+/// # cairn::sample_every(0, told);
+/// ```
 pub type Told = fn(*mut u8, usize);
 
 /// Bytes from one sample to the next; 0: nobody asks. Who sees it late counts from then on.
@@ -38,6 +47,11 @@ pub(crate) enum Draw {
 
 /// Bytes in blocks that a thread has allocated and freed while it counted: by the sizes of the blocks, not by what was
 /// asked for.
+///
+/// ```
+/// let cairn::ThreadCounts { allocated, freed } = cairn::thread_counts();
+/// assert_eq!((allocated, freed), (0, 0), "nobody has asked for them");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadCounts {
     /// Allocated.

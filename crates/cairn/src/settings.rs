@@ -40,6 +40,13 @@ pub struct Settings {
 }
 
 /// A variable whose value cannot be read.
+///
+/// ```
+/// let bad: Option<cairn::BadSetting> = cairn::Settings::DEFAULT.with_environment().err();
+/// if let Some(bad) = bad {
+///     eprintln!("{bad}");
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadSetting {
     name: &'static str,
@@ -56,6 +63,11 @@ impl core::error::Error for BadSetting {}
 
 impl Settings {
     /// What the allocator does unasked.
+    ///
+    /// ```
+    /// const QUICK: cairn::Settings = cairn::Settings { purge_delay_ms: 0, ..cairn::Settings::DEFAULT };
+    /// assert!(QUICK.huge_pages && !QUICK.purge_thread);
+    /// ```
     pub const DEFAULT: Settings = Settings {
         huge_pages: true,
         purge_delay_ms: arena::PURGE_DELAY_MS,
@@ -69,6 +81,12 @@ impl Settings {
     ///
     /// # Errors
     /// The first variable of these settings whose value cannot be read.
+    ///
+    /// ```
+    /// // SAFETY: no other thread is there.
+    /// unsafe { std::env::set_var("CAIRN_PURGE_DELAY", "250ms") };
+    /// assert_eq!(cairn::Settings::DEFAULT.with_environment().unwrap().purge_delay_ms, 250);
+    /// ```
     pub fn with_environment(mut self) -> Result<Settings, BadSetting> {
         const SWITCH: &str = "0 or 1";
         set(&mut self.huge_pages, c"CAIRN_HUGE_PAGES", values::switch, SWITCH)?;
@@ -82,6 +100,11 @@ impl Settings {
 
     /// Has them from now on: call it once, at the start of `main`. False if there is no memory for the guards, or no thread
     /// can be started; the rest is done.
+    ///
+    /// ```
+    /// assert!(cairn::Settings { purge_delay_ms: 5000, ..cairn::Settings::DEFAULT }.apply());
+    /// assert_eq!(cairn::purge_delay_ms(), 5000);
+    /// ```
     #[must_use]
     pub fn apply(self) -> bool {
         os::HUGE_PAGES.store(self.huge_pages, Ordering::Relaxed);

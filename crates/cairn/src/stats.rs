@@ -9,6 +9,7 @@
 
 use crate::address_map::{self, OWNER_LARGE};
 use crate::caches::Caches;
+use crate::handle::Member;
 use crate::heads::heads_from;
 use crate::heap::Heap;
 use crate::policy::HARDENED;
@@ -20,6 +21,11 @@ use crate::sync::Ordering;
 use crate::{arena, guards, large, os, quarantine, search};
 
 /// Bytes, and those of them that have memory behind them.
+///
+/// ```
+/// let cairn::Amount { bytes, resident } = cairn::Stats::take().spans;
+/// assert!(resident <= bytes);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Amount {
     /// Address space in that use.
@@ -70,6 +76,14 @@ impl Eyes {
 }
 
 /// One size class.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// let stats = cairn::Stats::count();
+/// let row: &cairn::ClassRow = stats.classes.iter().find(|row| row.size >= 100).unwrap();
+/// assert!(row.in_use >= 1);
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClassRow {
     /// Bytes in a block.
@@ -89,6 +103,12 @@ pub struct ClassRow {
 /// The account. All figures are in bytes unless they say otherwise. In `bytes`,
 /// spans = in_use + cached + free + untouched of all classes + what is cut off in front, and
 /// spans + large + nurseries + dirty + mappings + metadata = total; the same in `resident`.
+///
+/// ```
+/// let block = cairn::allocate(1 << 20);
+/// assert!(cairn::Stats::take().large.bytes >= 1 << 20);
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Stats {
     /// By size class.
@@ -123,11 +143,20 @@ pub struct Stats {
 
 impl Stats {
     /// Draws up the account.
+    ///
+    /// ```
+    /// let total = cairn::Stats::take().total();
+    /// assert!(total.resident <= total.bytes);
+    /// ```
     pub fn take() -> Stats {
         Stats::draw_up(true)
     }
 
     /// The same without what is resident, which stays 0: no system calls, about 30 ns for each span.
+    ///
+    /// ```
+    /// assert_eq!(cairn::Stats::count().total().resident, 0);
+    /// ```
     pub fn count() -> Stats {
         Stats::draw_up(false)
     }
@@ -225,6 +254,11 @@ impl Stats {
             if let Some((at, bytes)) = large::cached_run(unsafe { &(*heap).large_cache }) {
                 eyes.add(&mut self.dirty, at, bytes, end);
             }
+            // Spans in regions are not in the account, nor is what heaps there have ready.
+            // SAFETY: as above.
+            if unsafe { Member::peek_region(&raw const (*heap).member) } {
+                continue;
+            }
             for (class, row) in SizeClass::all().zip(&mut self.classes) {
                 // SAFETY: heaps are never unmapped; the lists may be changing.
                 let cached = unsafe { peek_cache(heap, class) }.min(row.in_use);
@@ -235,11 +269,22 @@ impl Stats {
     }
 
     /// Sums a figure over the classes, in bytes.
+    ///
+    /// ```
+    /// let stats = cairn::Stats::count();
+    /// assert!(stats.sum(|row| row.in_use) <= stats.spans.bytes);
+    /// ```
     pub fn sum(&self, blocks: impl Fn(&ClassRow) -> usize) -> usize {
         self.classes.iter().map(|row| blocks(row) * row.size).sum()
     }
 
     /// Everything that cairn has mapped for use.
+    ///
+    /// ```
+    /// let block = cairn::allocate(1 << 20);
+    /// assert!(cairn::Stats::count().total().bytes >= 1 << 20);
+    /// # unsafe { cairn::deallocate(block) };
+    /// ```
     pub fn total(&self) -> Amount {
         let parts =
             [self.spans, self.large, self.nurseries, self.mappings, self.dirty, self.metadata];
@@ -250,6 +295,12 @@ impl Stats {
     }
 
     /// Blocks that the program holds, as far as their sizes are known: usable bytes.
+    ///
+    /// ```
+    /// let block = cairn::allocate(1 << 20);
+    /// assert!(cairn::Stats::count().allocated() >= 1 << 20);
+    /// # unsafe { cairn::deallocate(block) };
+    /// ```
     pub fn allocated(&self) -> usize {
         self.sum(|row| row.in_use) + self.large.bytes + self.nursery_used + self.mappings.bytes
     }

@@ -6,6 +6,7 @@
 //! bottom to top, its name first and after it what is worth saying about it.
 
 mod documents;
+mod examples;
 mod source;
 
 use crate::library::{shell, workspace};
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         check_header(source, &mut report);
         check_reach(source, &mut report);
     }
+    examples::check(&core, &mut report);
     check_dependencies(&shell, &mut report)?;
     check_words(&shell, &mut report)?;
     documents::check(&files(&shell, &DOCUMENTS)?, &mut report)?;

@@ -124,6 +124,9 @@ static void failures()
     zeroed = static_cast<char *>(heap.reallocate(zeroed, 3000));
     CHECK(zeroed[99] == 9 && heap.contains(zeroed), "resized");
     std::free(zeroed);
+    void *blocks[10] = {};
+    CHECK(heap.allocate_batch(48, 10, blocks) == 10 && heap.contains(blocks[9]), "ten at once");
+    CHECK(heap.allocate_batch(1 << 19, 10, blocks) < 10, "over the limit");
     // The hardened build has none: it throws.
     try {
         cairn::shared_heap read{cairn::readers{16}};

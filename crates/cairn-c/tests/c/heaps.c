@@ -30,7 +30,8 @@ static void calls(void)
     for (size_t i = 0; i < count; i++) {
         size_t size = sizes[i];
         char *blocks[] = {cairn_heap_malloc(heap, size), cairn_heap_calloc(heap, 1, size),
-                          cairn_heap_aligned_alloc(heap, 4096, size), cairn_heap_realloc(heap, NULL, size)};
+                          cairn_heap_aligned_alloc(heap, 4096, size), cairn_heap_realloc(heap, NULL, size),
+                          cairn_heap_malloc_inline(heap, size)};
         for (size_t j = 0; j < size; j += 1 + j / 2) CHECK(blocks[1][j] == 0, "%zu of %zu", j, size);
         CHECK((uintptr_t)blocks[2] % 4096 == 0, "%p", (void *)blocks[2]);
         for (size_t kind = 0; kind < COUNT_OF(blocks); kind++) {
@@ -66,6 +67,8 @@ static void failures(void)
     void *block = cairn_heap_malloc(heap, 100);
     errno = 0;
     CHECK(cairn_heap_malloc(heap, hide_size(SIZE_MAX / 2)) == NULL && errno == ENOMEM, "%d", errno);
+    errno = 0;
+    CHECK(cairn_heap_malloc_inline(heap, hide_size(SIZE_MAX / 2)) == NULL && errno == ENOMEM, "%d", errno);
     errno = 0;
     CHECK(cairn_heap_calloc(heap, hide_size(SIZE_MAX / 2), 16) == NULL && errno == ENOMEM, "%d", errno);
     errno = 0;

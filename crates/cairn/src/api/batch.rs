@@ -57,6 +57,12 @@ pub fn allocate_batch(size: usize, blocks: &mut [*mut u8]) -> usize {
 ///
 /// # Safety
 /// As for `deallocate`, for each of them; no block stands there twice.
+///
+/// ```
+/// let blocks = [cairn::allocate(10), cairn::allocate(1000), std::ptr::null_mut()];
+/// // SAFETY: nobody uses the blocks.
+/// unsafe { cairn::deallocate_batch(&blocks) };
+/// ```
 pub unsafe fn deallocate_batch(blocks: &[*mut u8]) {
     let mut heap = thread::heap();
     for &p in blocks {

@@ -42,6 +42,15 @@ pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
 ///
 /// # Safety
 /// `p` is null or the start of a live block of this allocator.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// // SAFETY: a live block, which nobody uses after this.
+/// unsafe {
+///     assert!(cairn::usable_size(block) >= 100);
+///     cairn::deallocate(block);
+/// }
+/// ```
 #[inline]
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
@@ -90,6 +99,13 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
 
 /// The start of the block that `p` points to or into; None if it is none of this allocator's.
 /// Free blocks of a span count: the metadata does not tell them apart.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// assert_eq!(cairn::base(block.wrapping_add(99)), Some(block));
+/// assert_eq!(cairn::base(&0), None);
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 pub fn base(p: *const u8) -> Option<*mut u8> {
     block_around(p).map(|(start, _)| start)
 }

@@ -59,6 +59,12 @@ impl NoMemory for Null {
 
 /// Allocates `size` bytes, aligned to 16; null if there is no memory. A size of 0 gives a
 /// block like any other.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// assert!(!block.is_null() && block.addr().is_multiple_of(16));
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 #[inline(always)]
 pub fn allocate(size: usize) -> *mut u8 {
     allocate_or::<Null>(size)
@@ -109,6 +115,12 @@ fn allocate_slow<F: NoMemory>(size: usize, class: SizeClass, align: usize) -> *m
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two; null if there is no memory.
+///
+/// ```
+/// let page = cairn::allocate_aligned(100, 4096);
+/// assert!(!page.is_null() && page.addr().is_multiple_of(4096));
+/// # unsafe { cairn::deallocate(page) };
+/// ```
 #[inline]
 pub fn allocate_aligned(size: usize, align: usize) -> *mut u8 {
     allocate_aligned_or::<Null>(size, align)
@@ -132,6 +144,12 @@ pub fn allocate_aligned_or<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 ///
 /// # Safety
 /// `p` is null or the start of a live block of this allocator; nobody uses the block any more.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// // SAFETY: nobody uses the block.
+/// unsafe { cairn::deallocate(block) };
+/// ```
 #[inline(always)]
 pub unsafe fn deallocate(p: *mut u8) {
     // SAFETY: `p` is null or a live block's start, and nobody uses the block any more.

@@ -15,6 +15,10 @@ use crate::thread;
 use core::ptr::null_mut;
 
 /// How many partitions there are.
+///
+/// ```
+/// assert!(cairn::PARTITIONS >= 16);
+/// ```
 pub const PARTITIONS: usize = policy::PARTITIONS;
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two, in a partition, a number that counts modulo
@@ -74,6 +78,15 @@ fn allocate_in_borrowed(partition: usize, size: usize, align: usize) -> *mut u8 
 
 /// As `allocate_zeroed_aligned`, from a partition. Large blocks have pages of their own, which the
 /// core knows to be zeros.
+///
+/// ```
+/// let block = cairn::allocate_zeroed_in(3, 100, 16);
+/// // SAFETY: a live block, which nobody uses after this.
+/// unsafe {
+///     assert_eq!(*block.add(99), 0);
+///     cairn::deallocate(block);
+/// }
+/// ```
 pub fn allocate_zeroed_in(partition: usize, size: usize, align: usize) -> *mut u8 {
     if size > MEDIUM_MAX {
         return super::allocate_zeroed_aligned(size, align);
@@ -90,6 +103,16 @@ pub fn allocate_zeroed_in(partition: usize, size: usize, align: usize) -> *mut u
 ///
 /// # Safety
 /// As for `reallocate_aligned`.
+///
+/// ```
+/// let block = cairn::allocate_in(3, 100, 16);
+/// // SAFETY: live blocks; `block` is dead after the call.
+/// unsafe {
+///     let block = cairn::reallocate_in(3, block, 5000, 16);
+///     assert!(cairn::usable_size(block) >= 5000);
+///     cairn::deallocate(block);
+/// }
+/// ```
 pub unsafe fn reallocate_in(partition: usize, p: *mut u8, size: usize, align: usize) -> *mut u8 {
     if p.is_null() {
         return allocate_in(partition, size, align);

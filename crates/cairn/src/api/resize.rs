@@ -20,6 +20,17 @@ use core::ptr::null_mut;
 ///
 /// # Safety
 /// As for `deallocate`; if the result is not null, the old pointer is dead.
+///
+/// ```
+/// let block = cairn::allocate(100);
+/// // SAFETY: live blocks; the old pointer is dead after the call.
+/// unsafe {
+///     block.write(7);
+///     let block = cairn::reallocate(block, 5000);
+///     assert_eq!(block.read(), 7);
+///     cairn::deallocate(block);
+/// }
+/// ```
 #[inline]
 pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: `p` is null or a live block's start, the caller's to resize; every block is aligned so.
@@ -30,6 +41,16 @@ pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
 ///
 /// # Safety
 /// As for `reallocate`.
+///
+/// ```
+/// let block = cairn::allocate_aligned(100, 64);
+/// // SAFETY: live blocks; the old pointer is dead after the call.
+/// unsafe {
+///     let block = cairn::reallocate_aligned(block, 5000, 64);
+///     assert!(block.addr().is_multiple_of(64));
+///     cairn::deallocate(block);
+/// }
+/// ```
 #[inline]
 pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     let usable = span_block_size(p);

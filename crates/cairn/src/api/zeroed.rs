@@ -13,6 +13,15 @@ use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::{guards, large, thread};
 
 /// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
+///
+/// ```
+/// let block = cairn::allocate_zeroed(100);
+/// // SAFETY: a live block, which nobody uses after this.
+/// unsafe {
+///     assert_eq!(*block.add(99), 0);
+///     cairn::deallocate(block);
+/// }
+/// ```
 #[inline(always)]
 pub fn allocate_zeroed(size: usize) -> *mut u8 {
     allocate_zeroed_or::<Null>(size)
@@ -118,6 +127,12 @@ fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
 }
 
 /// Allocates `size` zeroed bytes at a multiple of `align`, a power of two; null if there is no memory.
+///
+/// ```
+/// let block = cairn::allocate_zeroed_aligned(100, 256);
+/// assert!(block.addr().is_multiple_of(256));
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 #[inline]
 pub fn allocate_zeroed_aligned(size: usize, align: usize) -> *mut u8 {
     if align <= MIN_ALIGN {

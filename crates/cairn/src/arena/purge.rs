@@ -75,11 +75,20 @@ pub(crate) fn purge_all() -> usize {
 }
 
 /// Sets how many milliseconds free memory lies idle before it is given back.
+///
+/// ```
+/// cairn::set_purge_delay_ms(5000);
+/// assert_eq!(cairn::purge_delay_ms(), 5000);
+/// ```
 pub fn set_purge_delay_ms(ms: usize) {
     DELAY_MS.store(ms, Ordering::Relaxed);
 }
 
 /// Milliseconds that free memory lies idle before it is given back.
+///
+/// ```
+/// assert_eq!(cairn::purge_delay_ms(), cairn::Settings::DEFAULT.purge_delay_ms);
+/// ```
 pub fn purge_delay_ms() -> usize {
     DELAY_MS.load(Ordering::Relaxed)
 }

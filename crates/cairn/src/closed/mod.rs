@@ -168,6 +168,21 @@ unsafe fn expect_mine(name: *mut Name) {
     }
 }
 
+/// Takes the next nursery if the calling thread keeps one ready and there is nothing to decide; false if not.
+///
+/// # Safety
+/// It is a heap of the program's.
+#[inline(always)]
+pub(crate) unsafe fn make_room_at_once(name: *mut Name) -> bool {
+    let mine = thread::heap();
+    // SAFETY: handles are never unmapped. A stand-in is the heap of thread 0, which uses none; nobody uses a shared one.
+    unsafe {
+        (*name).user.load(Ordering::Relaxed) == (*mine).thread
+            && !(*mine).sampling.defers()
+            && Handle::make_room_at_once(name, &raw mut (*mine).member)
+    }
+}
+
 /// Makes room for a block in the nursery of an owned heap; false if a class shall serve it.
 ///
 /// # Safety

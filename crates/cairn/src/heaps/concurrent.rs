@@ -64,6 +64,21 @@ impl HeapId {
     ///
     /// # Safety
     /// The heap is there, and nobody reads such memory.
+    ///
+    /// ```
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// let heap = cairn::HeapId::new_concurrent(16).expect("memory");
+    /// // SAFETY: the heap is there, and nobody reads what has been freed.
+    /// unsafe {
+    ///     let large = heap.allocate(1 << 20, 16);
+    ///     cairn::deallocate(large);
+    ///     assert_eq!(heap.stats().large_blocks, 1);
+    ///     heap.set_epoch(1, 0);
+    ///     heap.set_epoch(2, 1);
+    ///     assert_eq!(heap.stats().large_blocks, 0);
+    ///     heap.destroy();
+    /// }
+    /// ```
     pub unsafe fn set_epoch(self, now: usize, safe: usize) {
         // SAFETY: as above.
         unsafe {
@@ -84,6 +99,13 @@ impl HeapId {
 
 /// The number of the thread that owns the span of the block at `p`: it alone frees there without an atomic step. 0 if
 /// no thread does, or if there is no such block. Any thread, at any time; the answer may be old when it comes.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// assert_eq!(cairn::owner_thread(heap.allocate(100, 16)), cairn::thread_number());
+/// assert_eq!(cairn::owner_thread(&0), 0);
+/// # heap.destroy();
+/// ```
 #[must_use]
 pub fn owner_thread(p: *const u8) -> usize {
     let user = |user: usize| if user == crowd::NOBODY { 0 } else { user };
@@ -105,6 +127,12 @@ pub fn owner_thread(p: *const u8) -> usize {
 }
 
 /// The calling thread's number, which no other thread of the process has had or will have; 0 if it can have none.
+///
+/// ```
+/// let mine = cairn::thread_number();
+/// let other = std::thread::spawn(cairn::thread_number).join().unwrap();
+/// assert!(mine > 0 && other != mine);
+/// ```
 #[must_use]
 pub fn thread_number() -> usize {
     thread::number().unwrap_or(0)

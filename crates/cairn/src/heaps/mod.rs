@@ -7,6 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 mod concurrent;
+mod control;
 mod regions;
 mod types;
 mod visit;
@@ -19,14 +20,13 @@ pub use visit::{Area, visit};
 use crate::address_map::{self, OWNER_CLOSED};
 use crate::api::{NoMemory, Null};
 use crate::block::Block;
-use crate::budget::HeapStats;
 use crate::caches::Caches;
 use crate::closed::{self, Name, of_thread};
 use crate::handle::{Handle, SHARED};
 use crate::heap::Heap as Inner;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{api, arena, common_upkeep, large, region, thread};
+use crate::{api, arena, large, thread};
 use core::ptr::{NonNull, null_mut};
 
 /// Names a heap of the program's, of either kind: what C programs have, and what `heap_of` and visitors are given.
@@ -34,6 +34,16 @@ use core::ptr::{NonNull, null_mut};
 /// `Heap` and `SharedHeap` are the safe ways to use one. Each unsafe call here wants that the heap has not been deleted
 /// or destroyed. What is so called ends the process with a message where that can be seen: a heap that is none, or that
 /// another thread has attached.
+///
+/// ```
+/// let heap = cairn::HeapId::new_owned().expect("memory");
+/// // SAFETY: the heap is there until the end.
+/// unsafe {
+///     let block = heap.allocate(100, 16);
+///     assert_eq!(cairn::heap_of(block), Some(heap));
+///     heap.destroy();
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct HeapId(NonNull<Name>);
@@ -45,6 +55,12 @@ unsafe impl Sync for HeapId {}
 
 impl HeapId {
     /// Makes an owned heap, attached to the calling thread; None if there is no memory for it.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// // SAFETY: this thread's, and no longer used.
+    /// unsafe { heap.delete() };
+    /// ```
     #[must_use]
     pub fn new_owned() -> Option<HeapId> {
         let heap = NonNull::new(closed::create(false, None))?;
@@ -54,6 +70,15 @@ impl HeapId {
     }
 
     /// Makes a shared heap; None if there is no memory for it.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_shared().expect("memory");
+    /// // SAFETY: the heap is there, for all threads.
+    /// unsafe {
+    ///     std::thread::spawn(move || heap.allocate(100, 16).addr()).join().unwrap();
+    ///     heap.destroy();
+    /// }
+    /// ```
     #[must_use]
     pub fn new_shared() -> Option<HeapId> {
         NonNull::new(closed::create(true, None)).map(HeapId)
@@ -63,6 +88,14 @@ impl HeapId {
     ///
     /// # Safety
     /// `into_raw` has answered it.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// let word = heap.into_raw();
+    /// // SAFETY: it came from there.
+    /// assert_eq!(unsafe { cairn::HeapId::from_raw(word) }, heap);
+    /// # unsafe { heap.delete() };
+    /// ```
     #[must_use]
     #[inline(always)]
     pub unsafe fn from_raw(heap: NonNull<u8>) -> HeapId {
@@ -70,6 +103,11 @@ impl HeapId {
     }
 
     /// An address that no other heap has while this one is there. Nothing is to be read from it.
+    ///
+    /// ```
+    /// let (one, other) = (cairn::Heap::new().expect("memory"), cairn::Heap::new().expect("memory"));
+    /// assert_ne!(one.id().into_raw(), other.id().into_raw());
+    /// ```
     #[must_use]
     pub fn into_raw(self) -> NonNull<u8> {
         self.0.cast()
@@ -79,6 +117,12 @@ impl HeapId {
     ///
     /// # Safety
     /// The heap is there.
+    ///
+    /// ```
+    /// let heap = cairn::Heap::shared().expect("memory");
+    /// // SAFETY: the heap is there.
+    /// assert!(unsafe { heap.id().is_shared() });
+    /// ```
     #[must_use]
     pub unsafe fn is_shared(self) -> bool {
         closed::is_shared(self.0.as_ptr())
@@ -89,6 +133,18 @@ impl HeapId {
     ///
     /// # Safety
     /// The heap is there. No other thread uses it.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// // SAFETY: the heap is there; one thread after the other has it.
+    /// unsafe {
+    ///     heap.detach();
+    ///     std::thread::spawn(move || {
+    ///         heap.attach();
+    ///         heap.allocate(100, 16).addr()
+    ///     });
+    /// }
+    /// ```
     pub unsafe fn attach(self) {
         // SAFETY: as above.
         unsafe {
@@ -102,6 +158,15 @@ impl HeapId {
     ///
     /// # Safety
     /// The heap is there, and attached to the calling thread.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// // SAFETY: the heap is there, and this thread's.
+    /// unsafe {
+    ///     heap.detach();
+    ///     heap.delete();
+    /// }
+    /// ```
     pub unsafe fn detach(self) {
         // SAFETY: as above.
         unsafe {
@@ -116,6 +181,15 @@ impl HeapId {
     ///
     /// # Safety
     /// The heap is there; an owned one is attached to the calling thread.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// // SAFETY: the heap is there, and this thread's.
+    /// unsafe {
+    ///     assert!(heap.allocate(100, 4096).addr().is_multiple_of(4096));
+    ///     heap.destroy();
+    /// }
+    /// ```
     #[inline]
     pub unsafe fn allocate(self, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above.
@@ -126,6 +200,7 @@ impl HeapId {
     ///
     /// # Safety
     /// As for `allocate`.
+    #[doc(hidden)]
     #[inline(always)]
     pub unsafe fn allocate_or<F: NoMemory>(self, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above; the size is small. The nursery and the cache are the calling thread's, or empty.
@@ -140,7 +215,19 @@ impl HeapId {
             }
             let class = size_class::small_class(size);
             let block = Caches::pop(&raw mut (*(*self.0.as_ptr()).heap).caches, class);
-            if block.is_null() { self.refill_or::<F>(size, class) } else { block.cast() }
+            if block.is_null() { self.renew_or::<F>(size, class) } else { block.cast() }
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn renew_or<F: NoMemory>(self, size: usize, class: SizeClass) -> *mut u8 {
+        // SAFETY: as for `allocate_or`.
+        unsafe {
+            let renewed = closed::make_room_at_once(self.0.as_ptr());
+            match renewed.then(|| Handle::allocate(self.0.as_ptr(), size)).flatten() {
+                Some(block) => block,
+                None => self.refill_or::<F>(size, class),
+            }
         }
     }
 
@@ -243,6 +330,15 @@ impl HeapId {
     ///
     /// # Safety
     /// As for `allocate`.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// // SAFETY: the heap is there, and this thread's; a live block.
+    /// unsafe {
+    ///     assert_eq!(*heap.allocate_zeroed(100, 16).add(99), 0);
+    ///     heap.destroy();
+    /// }
+    /// ```
     pub unsafe fn allocate_zeroed(self, size: usize, align: usize) -> *mut u8 {
         let size = self.with_head(size);
         // SAFETY: as above; what is zeroed is a new block of at least so many bytes.
@@ -275,6 +371,16 @@ impl HeapId {
     ///
     /// # Safety
     /// As for `allocate`; `blocks` has room for `count`.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// let mut blocks = [std::ptr::null_mut(); 100];
+    /// // SAFETY: the heap is there, and this thread's; there is room for so many.
+    /// unsafe {
+    ///     assert_eq!(heap.allocate_batch(48, 16, blocks.len(), blocks.as_mut_ptr()), 100);
+    ///     heap.destroy();
+    /// }
+    /// ```
     pub unsafe fn allocate_batch(
         self,
         size: usize,
@@ -302,6 +408,16 @@ impl HeapId {
     /// # Safety
     /// As for `allocate`; `p` is null or the start of a live block, of any heap; if the result is not null, the old
     /// pointer is dead.
+    ///
+    /// ```
+    /// let heap = cairn::HeapId::new_owned().expect("memory");
+    /// // SAFETY: the heap is there, and this thread's; a live block.
+    /// unsafe {
+    ///     let block = heap.reallocate(cairn::allocate(100), 5000, 16);
+    ///     assert!(heap.contains(block), "it has moved into the heap");
+    ///     heap.destroy();
+    /// }
+    /// ```
     pub unsafe fn reallocate(self, p: *mut u8, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above.
         unsafe {
@@ -326,127 +442,17 @@ impl HeapId {
             new
         }
     }
-
-    /// Ends the heap. Its blocks live on, as if other threads had allocated them.
-    ///
-    /// # Safety
-    /// The heap is there, and nobody uses it any more. Its blocks may be used, and freed meanwhile.
-    pub unsafe fn delete(self) {
-        // SAFETY: as above.
-        unsafe { closed::end(self.0.as_ptr(), false) };
-    }
-
-    /// Ends the heap and frees all its blocks at once, with a step for each span and each large block.
-    ///
-    /// # Safety
-    /// The heap is there, and nobody uses it any more. Nobody uses a block of it any more, and no thread is about to
-    /// free one.
-    pub unsafe fn destroy(self) {
-        // SAFETY: as above.
-        unsafe { closed::end(self.0.as_ptr(), true) };
-    }
-
-    /// What the program has said that the heap is; 0 before.
-    ///
-    /// # Safety
-    /// The heap is there.
-    #[must_use]
-    pub unsafe fn tag(self) -> usize {
-        // SAFETY: as above.
-        unsafe { self.0.as_ref() }.tag.load(Ordering::Relaxed)
-    }
-
-    /// Says what the heap is, in a number of the program's choice.
-    ///
-    /// # Safety
-    /// The heap is there.
-    pub unsafe fn set_tag(self, tag: usize) {
-        // SAFETY: as above.
-        unsafe { self.0.as_ref() }.tag.store(tag, Ordering::Relaxed);
-    }
-
-    /// What the heap holds: no walk, a few loads. Other threads' part of a shared heap is in it.
-    ///
-    /// # Safety
-    /// The heap is there.
-    #[must_use]
-    pub unsafe fn stats(self) -> HeapStats {
-        // SAFETY: as above.
-        unsafe { self.0.as_ref() }.owned.budget.stats()
-    }
-
-    /// Limits what the heap may hold in spans and large blocks, in bytes; 0 is no limit. False, and nothing is done, if
-    /// it holds more than `hard`, or if `soft` is more than `hard`.
-    ///
-    /// An allocation for which the heap would need more than `hard` gives back what is free in the heap, and fails if
-    /// that does not help. One that takes it beyond `soft` gives back what is free, in the process too, and
-    /// then, if the heap still holds more, calls `told` with the heap and `words`, once until it has been below. `told`
-    /// runs on the thread that allocates, inside the allocation; it may allocate and free, also in this heap, but
-    /// must not end it or panic.
-    ///
-    /// # Safety
-    /// The heap is there. Nobody else sets its limits, or allocates from it, meanwhile.
-    pub unsafe fn set_limits(
-        self,
-        soft: usize,
-        hard: usize,
-        told: Option<fn(HeapId, [usize; 2])>,
-        words: [usize; 2],
-    ) -> bool {
-        // SAFETY: as above.
-        let budget = &unsafe { self.0.as_ref() }.owned.budget;
-        let told = told.map_or(null_mut(), |told| told as *mut ());
-        let done = (hard == 0 || soft <= hard) && budget.limit(soft, hard);
-        if done {
-            budget.set_told(told, words);
-        }
-        done
-    }
-
-    /// Gives what is free in the heap back to the system. Parts of a shared heap that other threads use follow at
-    /// these threads' next slow ticks. The bytes that went at once.
-    ///
-    /// # Safety
-    /// As for `allocate`.
-    pub unsafe fn purge(self) -> usize {
-        let name = self.0.as_ptr();
-        thread::defer(true);
-        // SAFETY: as above.
-        unsafe {
-            match closed::is_shared(name) {
-                true => {
-                    self.with_heap(|part| {
-                        if !part.is_null() {
-                            closed::trim(name, part)
-                        }
-                    });
-                    common_upkeep::request_trim();
-                }
-                false => closed::trim(name, (*name).heap),
-            }
-        }
-        // SAFETY: as above.
-        let supplied = unsafe { (*name).owned.region.checked_sub(1) };
-        arena::purge_all() + supplied.map_or(0, region::purge)
-    }
-
-    /// From now on classes serve all.
-    #[cfg(test)]
-    pub(crate) fn use_no_nursery(self) {
-        // SAFETY: the test's.
-        unsafe { (*self.0.as_ptr()).use_no_nursery() };
-    }
-
-    /// Whether the heap is the one that the block at `p` belongs to, or points into.
-    #[must_use]
-    pub fn contains(self, p: *const u8) -> bool {
-        heap_of(p) == Some(self)
-    }
 }
 
 /// Gives back to the system all memory that is free, in every tier that this thread can reach
 /// at once; other threads' follow at their next slow tick. The number of bytes given back
 /// at once.
+///
+/// ```
+/// let blocks: Vec<_> = (0..1000).map(|_| vec![1_u8; 1000]).collect();
+/// drop(blocks);
+/// println!("{} bytes went back", cairn::purge());
+/// ```
 pub fn purge() -> usize {
     thread::defer(true);
     thread::trim();
@@ -457,6 +463,13 @@ pub fn purge() -> usize {
 /// The heap of the program's that the block at `p`, or around it, belongs to; None if it is none of the allocator's, or
 /// if it belongs to threads, as what `allocate` gives does. Any value of `p` is answered; for a block that has been freed
 /// the answer is None or some heap. Any thread, at any time.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// assert_eq!(cairn::heap_of(heap.allocate(100, 16)), Some(heap.id()));
+/// assert_eq!(cairn::heap_of(&0), None);
+/// # heap.destroy();
+/// ```
 #[must_use]
 pub fn heap_of(p: *const u8) -> Option<HeapId> {
     if let Some(nursery) = large::nursery_around(p) {

@@ -44,6 +44,19 @@ const REGION: &str = "cairn_region";
 pub struct RegionId(NonZeroUsize);
 
 /// What a region has, in bytes.
+///
+/// ```
+/// let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+/// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+/// // SAFETY: the memory is there for good, and nobody else uses it.
+/// let region = unsafe {
+///     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+/// };
+/// let region = region.expect("a place of its own");
+/// let cairn::RegionStats { bytes, used } = region.stats();
+/// assert!(bytes > 1 << 19 && used == 0);
+/// # assert!(region.end());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegionStats {
     /// Of all whole slices.
@@ -58,6 +71,12 @@ impl RegionId {
     /// # Safety
     /// The memory can be read and written, or `commit` makes it so, and nobody else uses it until the region ends. It and
     /// the calls' argument stay until then. The calls do what `RegionCalls` says.
+    ///
+    /// ```
+    /// // SAFETY: no memory is given.
+    /// let none = unsafe { cairn::RegionId::new(std::ptr::null_mut(), 100, Default::default()) };
+    /// assert!(none.is_err());
+    /// ```
     pub unsafe fn new(
         start: *mut u8,
         bytes: usize,
@@ -68,12 +87,37 @@ impl RegionId {
     }
 
     /// The region of that name, or of none: then each call ends the process.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// assert_eq!(cairn::RegionId::from_raw(region.into_raw()), region);
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn from_raw(name: NonZeroUsize) -> RegionId {
         RegionId(name)
     }
 
     /// A number that no other region has had or will have.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let number = region.into_raw();
+    /// assert_eq!(cairn::RegionId::from_raw(number), region);
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn into_raw(self) -> NonZeroUsize {
         self.0
@@ -90,6 +134,23 @@ impl RegionId {
 
     /// Makes an owned heap in the region, attached to the calling thread; None if there is no memory for what is noted down
     /// of it. The process ends with a message if there is no such region.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let heap = region.new_owned().expect("memory");
+    /// // SAFETY: the heap is there, and this thread's.
+    /// unsafe {
+    ///     assert!(memory.as_ptr_range().contains(&heap.allocate(100, 16).cast_const()));
+    ///     heap.destroy();
+    /// }
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn new_owned(self) -> Option<HeapId> {
         let heap = NonNull::new(closed::create(false, Some(self.number())))?;
@@ -99,12 +160,44 @@ impl RegionId {
     }
 
     /// Makes a shared heap in the region. As `new_owned`.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let heap = region.new_shared().expect("memory");
+    /// // SAFETY: the heap is there.
+    /// unsafe {
+    ///     assert!(heap.is_shared() && !heap.allocate(100, 16).is_null());
+    ///     heap.destroy();
+    /// }
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn new_shared(self) -> Option<HeapId> {
         NonNull::new(closed::create(true, Some(self.number()))).map(HeapId)
     }
 
     /// What it has.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let heap = cairn::Heap::in_region(region).expect("memory");
+    /// let block = heap.allocate(100_000, 16);
+    /// assert!(region.stats().used >= 100_000);
+    /// heap.destroy();
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn stats(self) -> RegionStats {
         let (used, all) = region::counts(self.number());
@@ -112,12 +205,38 @@ impl RegionId {
     }
 
     /// Has the program's `decommit` take the memory that no span and no large block has: how many bytes it has taken.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// assert_eq!(region.purge(), 0, "no function takes memory");
+    /// # assert!(region.end());
+    /// ```
     pub fn purge(self) -> usize {
         region::purge(self.number())
     }
 
     /// Ends the region: its memory is the program's again. False, and nothing is done, if a heap is in it still, or a block
     /// of a heap that was deleted. Nobody else uses the region meanwhile.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let heap = cairn::Heap::in_region(region).expect("memory");
+    /// assert!(!region.end(), "a heap is in it");
+    /// heap.destroy();
+    /// assert!(region.end());
+    /// ```
     #[must_use]
     pub fn end(self) -> bool {
         regions::end(self.number())
@@ -126,12 +245,42 @@ impl RegionId {
 
 impl Heap {
     /// Makes a heap in a region; None if there is no memory for what is noted down of it.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let heap = cairn::Heap::in_region(region).expect("memory");
+    /// assert!(memory.as_ptr_range().contains(&heap.allocate(100, 16).cast_const()));
+    /// heap.destroy();
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn in_region(region: RegionId) -> Option<Heap> {
         region.new_owned().map(Heap::of)
     }
 
     /// The same for all threads.
+    ///
+    /// ```
+    /// # let memory: &'static mut [u8] = vec![0; 1 << 20].leak();
+    /// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+    /// # // SAFETY: the memory is there for good, and nobody else uses it.
+    /// # let region = unsafe {
+    /// #     cairn::RegionId::new(memory.as_mut_ptr(), memory.len(), cairn::RegionCalls::default())
+    /// # };
+    /// # let region = region.expect("a place of its own");
+    /// let heap = cairn::Heap::shared_in_region(region).expect("memory");
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| assert!(memory.as_ptr_range().contains(&heap.allocate(100, 16).cast_const())));
+    /// });
+    /// heap.destroy();
+    /// # assert!(region.end());
+    /// ```
     #[must_use]
     pub fn shared_in_region(region: RegionId) -> Option<SharedHeap> {
         region.new_shared().map(SharedHeap::of)

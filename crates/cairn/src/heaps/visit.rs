@@ -17,6 +17,15 @@ use crate::span::Span;
 use crate::{large, live, os, region, search};
 
 /// A span, or a large block: where blocks of one size are.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// assert!(!heap.allocate(1 << 20, 16).is_null());
+/// let is_one = |area: &cairn::Area, _| area.used == 1 && area.heap == Some(heap.id());
+/// // SAFETY: no other thread of this program is at work.
+/// assert!(unsafe { cairn::visit(Some(heap.id()), false, is_one) });
+/// # heap.destroy();
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     /// The first block.
@@ -97,6 +106,21 @@ impl Drop for Marks {
 ///
 /// # Safety
 /// No other thread allocates or frees meanwhile, and `each` does neither.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// let block = heap.allocate(100, 16);
+/// let mut found = None;
+/// // SAFETY: no other thread of this program is at work.
+/// let whole = unsafe {
+///     cairn::visit(Some(heap.id()), true, |_, block| {
+///         found = found.or(block);
+///         true
+///     })
+/// };
+/// assert!(whole && found == Some(block));
+/// # heap.destroy();
+/// ```
 pub unsafe fn visit(
     heap: Option<HeapId>,
     blocks: bool,

@@ -182,7 +182,7 @@ fn unlink(large: &Large) {
 /// What belongs to a heap belongs to nobody from now on.
 pub(crate) fn set_free(owned: &Owned) {
     while take_first(owned).is_some() {}
-    if owned.mappings.swap(0, Ordering::Relaxed) > 0 {
+    if has_mappings(owned) {
         mapping::disown(from_ref(owned), |_| ());
     }
 }
@@ -192,9 +192,14 @@ pub(crate) fn destroy(owned: &Owned) {
     while let Some(start) = take_first(owned) {
         free(start);
     }
-    if owned.mappings.swap(0, Ordering::Relaxed) > 0 {
+    if has_mappings(owned) {
         mapping::disown(from_ref(owned), |start| _ = mapping::free(start));
     }
+}
+
+/// Whether any mapping has said that it belongs to a heap, for the last time.
+fn has_mappings(owned: &Owned) -> bool {
+    owned.mappings.load(Ordering::Relaxed) > 0 && owned.mappings.swap(0, Ordering::Relaxed) > 0
 }
 
 /// Takes a run out of a heap's list: its block.

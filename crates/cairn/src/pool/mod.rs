@@ -294,6 +294,10 @@ pub(crate) fn bury() {
 /// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
 /// not have; purges what has lain idle for a purge delay, a batch of it at each call; whether there is
 /// more to purge right now. Any thread, at any time.
+///
+/// ```
+/// while cairn::tick() {}
+/// ```
 pub fn tick() -> bool {
     salvage::step();
     arena::tick(os::now_ms());

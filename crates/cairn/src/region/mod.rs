@@ -23,6 +23,24 @@ pub(crate) const PIECES: usize = 64;
 
 /// What a program does for memory of its own kind. Each function may be missing. They run on the thread that
 /// allocates, frees or purges, and must not allocate from the region, free into it, or panic.
+///
+/// ```
+/// use cairn::{RegionCalls, RegionId};
+///
+/// unsafe extern "C" fn more(bytes: *mut usize, _: *mut ()) -> *mut u8 {
+///     // SAFETY: the caller's number. 16 KiB more than that: memory need not begin with a slice.
+///     vec![0; unsafe { *bytes += 16384; *bytes }].leak().as_mut_ptr()
+/// }
+///
+/// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+/// let calls = RegionCalls { reserve: Some(more), ..RegionCalls::default() };
+/// // SAFETY: what `more` supplies stays, and is nobody else's.
+/// let region = unsafe { RegionId::new(std::ptr::null_mut(), 0, calls) }.expect("memory");
+/// let heap = cairn::Heap::in_region(region).expect("memory");
+/// assert!(!heap.allocate(100, 16).is_null());
+/// # heap.destroy();
+/// # assert!(region.end());
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct RegionCalls {
@@ -50,6 +68,14 @@ impl RegionCalls {
 }
 
 /// Why memory cannot be a region.
+///
+/// ```
+/// # if cfg!(any(feature = "hardened", feature = "secure")) { return }
+/// let mut small = [0; 100];
+/// // SAFETY: it is refused.
+/// let made = unsafe { cairn::RegionId::new(small.as_mut_ptr(), 100, Default::default()) };
+/// assert_eq!(made, Err(cairn::RegionError::Invalid));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionError {
     /// It holds no whole slice of 16 KiB, runs over the end of the address space, or is memory that the allocator has.

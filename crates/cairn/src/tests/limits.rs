@@ -204,3 +204,36 @@ fn the_account_is_exact() {
         check();
     });
 }
+
+/// Whatever falls, first blocks or large ones, and however much comes again.
+#[test]
+fn the_peak_is_the_most_that_was_held() {
+    alone(|| {
+        let heap = Heap::new().expect("memory");
+        let mut most = 0;
+        let mut see = || {
+            most = most.max(held(&heap));
+            assert_eq!(heap.stats().peak, most);
+        };
+        let small: Vec<_> = (0..20).map(|_| heap.allocate(500, 16)).collect();
+        see();
+        let large = heap.allocate(MIB, 16);
+        see();
+        free(large);
+        see();
+        small.into_iter().for_each(free);
+        heap.purge();
+        see();
+        let again: Vec<_> = (0..30).map(|_| heap.allocate(500, 16)).collect();
+        see();
+        let larger = heap.allocate(2 * MIB, 16);
+        see();
+        again.into_iter().for_each(free);
+        heap.purge();
+        free(larger);
+        see();
+        assert!(held(&heap) == 0 && most > 2 * MIB);
+        heap.destroy();
+        check();
+    });
+}

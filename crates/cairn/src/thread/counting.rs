@@ -50,6 +50,14 @@ pub fn count(on: bool) -> bool {
 }
 
 /// What the calling thread has counted.
+///
+/// ```
+/// cairn::count(true);
+/// let block = cairn::allocate(100);
+/// assert!(cairn::thread_counts().allocated >= 100);
+/// # cairn::count(false);
+/// # unsafe { cairn::deallocate(block) };
+/// ```
 #[must_use]
 pub fn thread_counts() -> ThreadCounts {
     // SAFETY: the calling thread's own.

@@ -343,6 +343,18 @@ pub fn thread_idle() {
 /// that allocates, and must not allocate, free or panic. A profiler is built on this (docs/design/upkeep.md).
 ///
 /// There is one user of it: a later call, or `guard_every`, takes it over.
+///
+/// ```
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
+/// static SAMPLES: AtomicUsize = AtomicUsize::new(0);
+/// let told = |_block, _bytes| _ = SAMPLES.fetch_add(1, Ordering::Relaxed);
+/// cairn::sample_every(1000, told);
+/// let blocks: Vec<_> = (0..1000).map(|_| cairn::allocate(100)).collect();
+/// cairn::sample_every(0, told);
+/// println!("{} of 1,000", SAMPLES.load(Ordering::Relaxed));
+/// # blocks.into_iter().for_each(|block| unsafe { cairn::deallocate(block) });
+/// ```
 pub fn sample_every(bytes: usize, told: Told) {
     sampling::set(bytes, Draw::Each, told);
     common_upkeep::request_trim();
@@ -352,6 +364,11 @@ pub fn sample_every(bytes: usize, told: Told) {
 /// Places one allocation in every `bytes` against an inaccessible page, and keeps it inaccessible for a while when
 /// it is freed: an access that must not be ends with a report on standard error (docs/guide/guards.md). 0 bytes end
 /// that; what is guarded stays so until it is freed. It draws as `sample_every` does, in its place. False if there is no memory for it.
+///
+/// ```
+/// assert!(cairn::guard_every(10 << 20));
+/// cairn::guard_every(0);
+/// ```
 pub fn guard_every(bytes: usize) -> bool {
     let done = guards::set(bytes);
     follow_sampling();

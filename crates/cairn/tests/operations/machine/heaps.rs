@@ -1,12 +1,14 @@
 //! Heaps among the steps: each is made when it is first named, serves any thread, and ends with its blocks or without
-//! them. An owned one is attached for each call, under its lock; a shared one needs none.
+//! them. An owned one is attached for each call, under its lock; a shared one needs none. Some lie in a region, some have
+//! limits: those may say no, if there is a reason.
 
 use super::bytes::Bytes;
+use super::deferred;
 use super::step::{Company, MIN_ALIGN, note, pick};
 use super::table::Table;
-use cairn::HeapId;
+use cairn::{HeapId, RegionCalls, RegionId};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The even ones are owned; the last one has readers.
 static HEAPS: [Mutex<Option<HeapId>>; 4] = [const { Mutex::new(None) }; 4];
@@ -15,6 +17,17 @@ static HEAPS: [Mutex<Option<HeapId>>; 4] = [const { Mutex::new(None) }; 4];
 const HEAD: usize = 64;
 
 static EPOCH: AtomicUsize = AtomicUsize::new(1);
+
+/// The region of some heaps, while one has been named. It has as many bytes, and what is around them stays as it is.
+static REGION: Mutex<Option<RegionId>> = Mutex::new(None);
+const REGION_BYTES: usize = 4 << 20;
+const FENCE: usize = 64 << 10;
+const FENCED: u8 = 0xa5;
+
+/// What a heap with limits may hold, in bytes: before it says so, and at most.
+const LIMITS: (usize, usize) = (256 << 10, 2 << 20);
+/// What a heap may need at once for a small block: a span.
+const SPAN_BYTES: usize = 512 << 10;
 
 /// One step allocates no more than that.
 const STEP_BYTES: usize = 128 << 10;
@@ -28,16 +41,15 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
     let (number, action) = (bytes.number(), bytes.number());
     let is_owned = number.is_multiple_of(2);
     let mut place = place(number);
-    let make = || match number % HEAPS.len() {
-        0 | 2 => HeapId::new_owned(),
-        // The hardened build has none with readers.
-        3 => HeapId::new_concurrent(HEAD).or_else(HeapId::new_shared),
-        _ => HeapId::new_shared(),
-    };
     let heap = *place.get_or_insert_with(|| {
-        let heap = make().expect("memory");
+        let heap = make(number).expect("memory");
         // SAFETY: made just now.
-        unsafe { heap.detach() };
+        unsafe {
+            if number & 8 != 0 {
+                assert!(heap.set_limits(LIMITS.0, LIMITS.1, Some(told), [number, 0]));
+            }
+            heap.detach();
+        }
         heap
     });
     // Who has an owned heap holds its lock; a shared one does without, so that threads meet in it.
@@ -51,7 +63,8 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         match action % 16 {
             0..=9 => allocate_many(table, bytes, heap, action),
             10 => move_to(table, bytes, heap),
-            11 | 12 => {
+            12 => deferred::put_off(table, bytes),
+            11 => {
                 begin_epoch(heap);
                 table.operations += u64::from(heap.purge() < usize::MAX);
             }
@@ -65,6 +78,73 @@ pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         heap.detach();
     }
     drop(held);
+}
+
+/// A heap of the kind that a number stands for.
+fn make(number: usize) -> Option<HeapId> {
+    let kind = number % HEAPS.len();
+    if let Some(region) = region().filter(|_| number & 4 != 0) {
+        return if kind.is_multiple_of(2) { region.new_owned() } else { region.new_shared() };
+    }
+    match kind {
+        0 | 2 => HeapId::new_owned(),
+        // The hardened build has none with readers.
+        3 => HeapId::new_concurrent(HEAD).or_else(HeapId::new_shared),
+        _ => HeapId::new_shared(),
+    }
+}
+
+/// The region, made if there is none; None in the hardened build, or if its place is in use.
+fn region() -> Option<RegionId> {
+    let mut region = REGION.lock().expect("a panic ends the process");
+    if region.is_none() {
+        let start = memory().wrapping_add(FENCE);
+        // SAFETY: nobody else uses it, until the region ends.
+        *region = unsafe { RegionId::new(start, REGION_BYTES, RegionCalls::default()) }.ok();
+    }
+    *region
+}
+
+/// The region's memory between its fences, which is there for good.
+fn memory() -> *mut u8 {
+    static MEMORY: OnceLock<usize> = OnceLock::new();
+    let make = || vec![FENCED; REGION_BYTES + 2 * FENCE].leak().as_mut_ptr().expose_provenance();
+    std::ptr::with_exposed_provenance_mut(*MEMORY.get_or_init(make))
+}
+
+/// Whether a block is in the region's memory.
+pub(super) fn is_in_region(p: *const u8) -> bool {
+    p.addr().wrapping_sub(memory().addr()) < REGION_BYTES + 2 * FENCE
+}
+
+/// Ends the region, in which nothing is any more. Its fences stand.
+fn end_region() {
+    if let Some(region) = REGION.lock().expect("a panic ends the process").take() {
+        cairn::purge();
+        assert!(region.end(), "something is in the region: {:?}", region.stats());
+        for at in [memory(), memory().wrapping_add(FENCE + REGION_BYTES)] {
+            // SAFETY: the fences are nobody's.
+            let fence = unsafe { std::slice::from_raw_parts(at, FENCE) };
+            assert!(fence.iter().all(|&byte| byte == FENCED), "a fence is broken");
+        }
+    }
+}
+
+/// A heap is over its soft limit: it is.
+fn told(heap: HeapId, [number, _]: [usize; 2]) {
+    // SAFETY: it allocates just now.
+    let stats = unsafe { heap.stats() };
+    assert!(number & 8 != 0 && stats.spans + stats.large > LIMITS.0, "{stats:?}");
+}
+
+/// Whether a heap has a reason to refuse so many bytes; ends the process if not.
+unsafe fn refuses(heap: HeapId, size: usize, align: usize) {
+    // SAFETY: the heap is there.
+    let stats = unsafe { heap.stats() };
+    let in_region = REGION.lock().expect("a panic ends the process").is_some();
+    let wanted = (size + align).max(SPAN_BYTES);
+    let is_over = stats.hard_limit > 0 && stats.spans + stats.large + wanted > stats.hard_limit;
+    assert!(is_over || in_region, "no memory for {size} bytes, aligned to {align}: {stats:?}");
 }
 
 /// Nobody reads: each epoch is over when the next one begins.
@@ -91,7 +171,8 @@ unsafe fn allocate_many(table: &mut Table, bytes: &mut Bytes, heap: HeapId, acti
     // SAFETY: the heap is there, and the calling thread's.
     unsafe {
         if action % 4 == 2 {
-            assert_eq!(heap.allocate_batch(size, align, count, blocks.as_mut_ptr()), count);
+            let made = heap.allocate_batch(size, align, count, blocks.as_mut_ptr());
+            assert!(made == count || blocks[made].is_null());
         } else if is_zeroed {
             blocks.iter_mut().for_each(|block| *block = heap.allocate_zeroed(size, align));
         } else {
@@ -99,6 +180,11 @@ unsafe fn allocate_many(table: &mut Table, bytes: &mut Bytes, heap: HeapId, acti
         }
     }
     for block in blocks {
+        if block.is_null() {
+            // SAFETY: the heap is there.
+            unsafe { refuses(heap, size, align) };
+            continue;
+        }
         let held = note(table, block, size, align.max(MIN_ALIGN), None);
         assert_eq!(cairn::heap_of(block), Some(heap), "{held:x?}");
         if is_zeroed {
@@ -121,6 +207,13 @@ unsafe fn move_to(table: &mut Table, bytes: &mut Bytes, heap: HeapId) {
     before.mark_kept(kept);
     // SAFETY: the heap is there, and the calling thread's; the block is live, and nobody else's.
     let p = unsafe { heap.reallocate(before.p, size, MIN_ALIGN) };
+    if p.is_null() {
+        // SAFETY: the heap is there.
+        unsafe { refuses(heap, size, MIN_ALIGN) };
+        before.verify_kept(&before, kept);
+        before.fill();
+        return table.put(before);
+    }
     let held = note(table, p, size, MIN_ALIGN, None);
     assert!(p == before.p || heap.contains(p), "{held:x?}");
     held.verify_kept(&before, kept);
@@ -135,6 +228,7 @@ fn is_of(table: &Table, heap: HeapId) -> impl Iterator<Item = usize> + '_ {
 /// The walk finds each of the heap's blocks, and no other.
 unsafe fn walk(table: &mut Table, heap: HeapId) {
     table.operations += 1;
+    deferred::free_all();
     let mut live: Vec<usize> = is_of(table, heap).map(|at| table.blocks[at].p.addr()).collect();
     let mut seen = Vec::with_capacity(live.len() + 1);
     // SAFETY: all other threads rest; the vector has room.
@@ -153,6 +247,7 @@ unsafe fn walk(table: &mut Table, heap: HeapId) {
 /// Ends a heap: with its blocks, or they live on.
 unsafe fn end(table: &mut Table, number: usize, heap: HeapId, with_blocks: bool) {
     table.operations += 1;
+    deferred::free_all();
     *place(number) = None;
     let mut gone: Vec<usize> = is_of(table, heap).collect();
     // SAFETY: nobody uses the heap any more, nor the blocks that go with it.
@@ -177,4 +272,5 @@ pub(super) fn end_all() {
             unsafe { heap.delete() };
         }
     }
+    end_region();
 }

@@ -14,10 +14,11 @@
 //!   a will     a thread ends, and takes steps when its heap is gone already
 //! ```
 //!
-//! The steps are in `step` and `heaps`, the decoding in `bytes`, the oracle in `table`.
+//! The steps are in `step`, `heaps` and `deferred`, the decoding in `bytes`, the oracle in `table`.
 
 mod bytes;
 mod crew;
+mod deferred;
 mod heaps;
 mod step;
 mod table;
@@ -67,6 +68,7 @@ pub(crate) fn run(kind: Kind, program: &[u8], trace: bool) -> Counts {
     }
     step::free_all(&mut table, header >> 4);
     crew.end();
+    deferred::end();
     heaps::end_all();
     settle(&mut table, header >> 6 == 0);
     counts.lockstep += table.operations;

@@ -1,8 +1,8 @@
 //! The steps of a program: each is a few bytes, and a few or many operations.
 
 use super::bytes::Bytes;
-use super::heaps;
 use super::table::{Held, Table};
+use super::{deferred, heaps};
 use cairn::{Cairn, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
@@ -446,17 +446,21 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
     table.operations += 1;
     if company == Company::Alone {
         heaps::end_epochs();
+        deferred::free_all();
     }
     let stats = Stats::take();
     if company == Company::Together {
         return;
     }
-    let (live, (_, heaps)) = (table.blocks.len(), stats.heaps);
+    // What is in a region is not in the account.
+    let counted = || table.blocks.iter().filter(|held| !heaps::is_in_region(held.p));
+    let (live, (_, heaps)) = (counted().count(), stats.heaps);
     let in_spans: usize = stats.classes.iter().map(|class| class.in_use).sum();
     let known = in_spans + stats.large_blocks + stats.mapping_blocks + stats.nursery_blocks;
     assert!(known >= live, "the statistics know {known} blocks of {live}");
     assert!(known <= live + heaps * UNDER_WAY, "the statistics have {known} blocks for {live}");
-    assert!(stats.allocated() >= table.bytes, "{} bytes of {}", stats.allocated(), table.bytes);
+    let bytes: usize = counted().map(|held| held.usable).sum();
+    assert!(stats.allocated() >= bytes, "{} bytes of {bytes}", stats.allocated());
     let cut = stats.sum(|row| row.in_use + row.cached + row.free + row.untouched);
     assert!(cut <= stats.spans.bytes, "{cut} bytes in spans of {}", stats.spans.bytes);
 }

@@ -5,12 +5,15 @@
 //! Checked: tests/nursery.rs, tests/closed.rs, tests/shared.rs
 //! Story: docs/design/closed-heaps.md
 
+mod all;
+
+pub(crate) use all::Handles;
+
 use crate::arena::{self, Run};
 use crate::budget::Budget;
 use crate::crowd::NOBODY;
 use crate::deferred::Deferred;
 use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
-use crate::os::{self, Lock};
 use crate::policy::HARDENED;
 use crate::sampling::ThreadCounts;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
@@ -38,7 +41,7 @@ pub(crate) const SHARED: u8 = 2;
 /// A heap of the program's. `H` is what it allocates from.
 #[repr(C, align(64))]
 pub(crate) struct Handle<H> {
-    // What the fast path reads.
+    // What the fast path reads, also the one in cairn.h: `room` is 0 where that one must not go on.
     room: usize,
     base: *mut u8,
     states: *mut u8,
@@ -61,6 +64,15 @@ pub(crate) struct Handle<H> {
     /// The next free one.
     next: *mut Handle<H>,
 }
+
+const _: () = {
+    use core::mem::offset_of;
+    type Any = Handle<u8>;
+    assert!(
+        offset_of!(Any, room) == 0 && offset_of!(Any, base) == 8 && offset_of!(Any, states) == 16
+    );
+    assert!(MIN_ALIGN == 16);
+};
 
 /// What a closed heap is to the program, and what a thread keeps for the program's heaps. All zeros: nothing.
 pub(crate) struct Member<H> {
@@ -135,6 +147,18 @@ impl<H> Member<H> {
         unsafe { self.of.as_ref() }.and_then(|handle| handle.owned.region.checked_sub(1))
     }
 
+    /// Whether the heap allocates from a region: a look from another thread.
+    ///
+    /// # Safety
+    /// A heap's that has been made.
+    pub(crate) unsafe fn peek_region(this: *const Member<H>) -> bool {
+        // SAFETY: as above; handles are never unmapped. Volatile: both may be changing.
+        unsafe {
+            let of = (&raw const (*this).of).read_volatile();
+            !of.is_null() && (&raw const (*of).owned.region).read_volatile() > 0
+        }
+    }
+
     /// Gives so many back.
     pub(crate) fn give(&self, bytes: usize) {
         if let Some(budget) = self.budget() {
@@ -177,85 +201,6 @@ impl<H> Member<H> {
     }
 }
 
-/// All handles that no heap and no thread has.
-pub(crate) struct Handles<H>(Lock<Free<H>>);
-
-struct Free<H> {
-    first: *mut Handle<H>,
-    /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before.
-    pieces: [*mut Handle<H>; PIECES],
-    /// How many there are.
-    made: usize,
-}
-
-// SAFETY: what is free is nobody's.
-unsafe impl<H> Send for Free<H> {}
-
-/// Pieces of memory for handles; the first has `FIRST`.
-const PIECES: usize = 12;
-const FIRST: usize = 64;
-
-impl<H> Handles<H> {
-    pub(crate) const fn new() -> Handles<H> {
-        Handles(Lock::new(Free { first: null_mut(), pieces: [null_mut(); PIECES], made: 0 }))
-    }
-
-    fn put(&self, handle: *mut Handle<H>) {
-        let mut free = self.0.lock();
-        // SAFETY: the caller's, which gives it up.
-        unsafe { (*handle).next = free.first };
-        free.first = handle;
-    }
-
-    fn take(&self) -> *mut Handle<H> {
-        let mut free = self.0.lock();
-        let handle = free.first;
-        // SAFETY: null, or free, and so the lock owner's.
-        if let Some(first) = unsafe { handle.as_ref() } {
-            free.first = first.next;
-            return handle;
-        }
-        let (piece, nth) = place(free.made);
-        let Some(at) = free.pieces.get_mut(piece) else { return null_mut() };
-        if nth == 0 {
-            *at = os::map((FIRST << piece) * size_of::<Handle<H>>()).cast();
-        }
-        if at.is_null() {
-            return null_mut();
-        }
-        let handle = at.wrapping_add(nth);
-        free.made += 1;
-        handle
-    }
-
-    /// Whether a handle stands there, in use or not. Any address is answered.
-    pub(crate) fn is_made(&self, handle: *const Handle<H>) -> bool {
-        let free = self.0.lock();
-        let in_piece = |(piece, &at): (usize, &*mut Handle<H>)| {
-            let offset = handle.addr().wrapping_sub(at.addr());
-            let nth = offset / size_of::<Handle<H>>();
-            offset.is_multiple_of(size_of::<Handle<H>>())
-                && nth < FIRST << piece
-                && FIRST * ((1 << piece) - 1) + nth < free.made
-        };
-        let pieces = free.pieces.iter().take_while(|piece| !piece.is_null());
-        pieces.enumerate().any(in_piece)
-    }
-
-    /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
-    pub(crate) fn settle_in_child(&self) {
-        if self.0.settle_in_child() {
-            self.0.lock().first = null_mut();
-        }
-    }
-}
-
-/// In which piece a handle stands, and where there.
-fn place(number: usize) -> (usize, usize) {
-    let piece = (number / FIRST + 1).ilog2() as usize;
-    (piece, number - FIRST * ((1 << piece) - 1))
-}
-
 impl<H> Handle<H> {
     /// Takes a handle for a heap, out of what the calling thread keeps, `mine`, if it has a heap; null if there is no
     /// memory. `stand_in` has no blocks.
@@ -283,7 +228,8 @@ impl<H> Handle<H> {
                 handle = all.take();
             }
             if !handle.is_null() {
-                handle.write(Handle { heap: stand_in, serial, ..core::mem::zeroed() });
+                handle.write_bytes(0, 1);
+                ((*handle).heap, (*handle).serial) = (stand_in, serial);
                 (*handle).user.store(NOBODY, Ordering::Relaxed);
                 (*handle).kind.store(kind, Ordering::Relaxed);
                 if let Some(region) = region {
@@ -308,6 +254,7 @@ impl<H> Handle<H> {
         // SAFETY: as above.
         unsafe {
             (*this).kind.store(FREE, Ordering::Relaxed);
+            (*this).user.store(NOBODY, Ordering::Relaxed);
             (*this).room = 0;
             (*this).heap = stand_in;
             (*this).serial = 0;
@@ -366,15 +313,46 @@ impl<H> Handle<H> {
                     (*this).count = NURSERIES;
                 }
             }
-            if (*this).count == NURSERIES || !(*this).owned.budget.take(NURSERY_BYTES) {
+            if (*this).count == NURSERIES || !(*this).owned.budget.may_take(NURSERY_BYTES) {
                 return false;
             }
             let spare = mine.as_mut().and_then(Member::pop_nursery);
             let nursery = spare.unwrap_or_else(large::take_nursery);
-            if nursery.is_null() {
-                (*this).owned.budget.give(NURSERY_BYTES);
+            if !nursery.is_null() {
+                (*this).owned.budget.take_nursery(NURSERY_BYTES);
+                Self::use_nursery(this, nursery);
+            }
+            !nursery.is_null()
+        }
+    }
+
+    /// The same at once: false if there is something to decide, or `mine` keeps no nursery.
+    ///
+    /// # Safety
+    /// As for `make_room`, but `mine` is not null, and it is an owned heap.
+    #[inline(always)]
+    pub(crate) unsafe fn make_room_at_once(this: *mut Handle<H>, mine: *mut Member<H>) -> bool {
+        // SAFETY: as above.
+        unsafe {
+            let has_freed = (*this).newest.as_ref().is_some_and(Nursery::has_freed);
+            if has_freed || (*this).count == NURSERIES || (*this).owned.budget.is_limited() {
                 return false;
             }
+            let Some(nursery) = (*mine).pop_nursery() else { return false };
+            (*this).owned.budget.take_nursery_unlimited(NURSERY_BYTES);
+            Self::use_nursery(this, nursery);
+            true
+        }
+    }
+
+    /// Allocates from a nursery that nobody has.
+    ///
+    /// # Safety
+    /// As for `allocate`.
+    #[inline(always)]
+    unsafe fn use_nursery(this: *mut Handle<H>, nursery: *mut Nursery) {
+        // SAFETY: as above; the nursery is the caller's.
+        unsafe {
             (*nursery).set_of(this.cast());
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;
@@ -382,7 +360,6 @@ impl<H> Handle<H> {
             (*this).room = NURSERY_BYTES;
             (*this).base = (*nursery).base.load(Ordering::Relaxed);
             (*this).states = (*nursery).states();
-            true
         }
     }
 
@@ -431,7 +408,7 @@ impl<H> Handle<H> {
                 *place = (*nursery).next;
                 (*this).count = (*this).count.min(NURSERIES) - 1;
                 large::put_nursery(nursery);
-                (*this).owned.budget.give(NURSERY_BYTES);
+                (*this).owned.budget.give_nursery(NURSERY_BYTES);
             }
             if let (0, Some(newest)) = ((*this).room, (*this).newest.as_ref()) {
                 (*this).base = newest.base.load(Ordering::Relaxed);
