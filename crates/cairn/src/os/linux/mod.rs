@@ -7,6 +7,7 @@
 
 mod cgroup;
 mod faults;
+mod stay;
 mod threads;
 
 pub(crate) use cgroup::Group;
