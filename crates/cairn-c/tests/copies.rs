@@ -20,12 +20,12 @@ const OTHERS: [(&str, &str); 2] =
     [("libmimalloc2.0", "libmimalloc.so.2"), ("libjemalloc2", "libjemalloc.so.2")];
 const DEBIANS_FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Runs the C compiler to its end; the file that it makes.
-fn compiled(name: &str, tell: impl FnOnce(&mut Command)) -> PathBuf {
+/// Runs a compiler of C or C++ to its end; the file that it makes.
+fn compiled(compiler: &str, name: &str, tell: impl FnOnce(&mut Command)) -> PathBuf {
     // Renamed when whole: another test process may be running with the same file.
     let unfinished = scratch_dir().join(format!("{name}-{}", std::process::id()));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O1", "-g", "-pthread", "-fPIC", "-fno-builtin", "-o"]);
+    let mut compiler = Command::new(compiler);
+    compiler.args(["-O1", "-g", "-pthread", "-fPIC", "-fno-builtin", "-o"]);
     tell(compiler.arg(&unfinished));
     let output = compiler.output().expect("a C compiler is needed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -36,7 +36,7 @@ fn compiled(name: &str, tell: impl FnOnce(&mut Command)) -> PathBuf {
 
 /// `tests/c/plugin.c`, linked with these files and options.
 fn plugin(name: &str, files: &[&Path], options: &[&str]) -> PathBuf {
-    compiled(name, |cc| {
+    compiled("cc", name, |cc| {
         cc.arg("-shared").arg(source_path("plugin.c")).args(files).args(options);
     })
 }
@@ -72,7 +72,7 @@ fn libraries() -> &'static [PathBuf; 3] {
         std::fs::create_dir_all(&folder).expect("a scratch folder");
         let elsewhere = folder.join("libcairn.so");
         std::fs::copy(&library().shared, &elsewhere).expect("a copy");
-        let other = compiled("libcairn-other.so.9", |cc| {
+        let other = compiled("cc", "libcairn-other.so.9", |cc| {
             cc.args(["-shared", "-Wl,-soname,libcairn-other.so.9", "-Wl,-u,malloc"]);
             cc.arg(archive(Build::Default));
         });
@@ -142,6 +142,21 @@ fn threads_outlive_copies_that_were_closed() {
     run(&ANY, "they_come_again", &cairns(plugins_with_copies()));
 }
 
+/// Much of the C++ library is compiled into the plugin, and the rest is not: with `-static-libstdc++` all of it uses
+/// the plugin's copy.
+#[test]
+fn a_plugin_in_cxx_may_have_a_copy() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let c_part = plugin("plugin-c-part.o", &[], &["-c"]);
+    let whole = compiled("c++", "plugin-cxx.so", |cc| {
+        cc.args(["-shared", "-O3"]).arg(c_part).arg(source_path("plugin_cxx.cpp"));
+        cc.arg(archive(Build::Default)).args(["-static-libstdc++", "-Wl,--exclude-libs,ALL"]);
+    });
+    run(&ANY, "side_by_side", &cairns([&whole]));
+}
+
 /// Six copies of cairn beside the program's, of two builds, four of them made from archives.
 #[test]
 fn many_copies_live_together() {
@@ -196,7 +211,7 @@ fn said(program: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Strin
 
 /// `tests/c/prefix.c` with the archive.
 fn with_prefix(prefix: &str, kind: &str) -> PathBuf {
-    compiled(&format!("prefix-{}{kind}", prefix.len()), |cc| {
+    compiled("cc", &format!("prefix-{}{kind}", prefix.len()), |cc| {
         cc.arg(source_path("prefix.c")).arg(format!("-DPREFIX=\"{prefix}\""));
         cc.arg(archive(Build::Default)).arg(kind);
     })
