@@ -69,14 +69,17 @@ fn what_cannot_be_read_is_named() {
 
 #[test]
 fn a_prefix_takes_the_place_of_cairns() {
-    let with = |prefix, variables: &[_]| said(&[&[("TEST_PREFIX", prefix)], variables].concat());
+    fn with(prefix: &str, variables: &[(&str, &str)]) -> String {
+        said(&[&[("TEST_PREFIX", prefix)], variables].concat())
+    }
     let hosts = ("CAIRN_PURGE_DELAY", "5");
     let text = with("APP_CAIRN_", &[hosts, ("APP_CAIRN_PURGE_DELAY", "2s")]);
     assert!(text.contains("purge_delay_ms: 2000"), "{text}");
     let text = with("APP_CAIRN_", &[hosts, ("APP_CAIRN_GUARDS", "x")]);
     assert!(text.contains("APP_CAIRN_GUARDS: the value cannot be read; it is "), "{text}");
     for none in ["", &*"A".repeat(33), &*"A".repeat(100)] {
-        let text = with(none, &[hosts, (&format!("{none}PURGE_DELAY"), "2s")]);
+        let name = format!("{none}PURGE_DELAY");
+        let text = with(none, &[hosts, (&*name, "2s")]);
         assert!(text.contains("purge_delay_ms: 1000"), "{none}: {text}");
     }
 }
