@@ -3,12 +3,13 @@
 mod common;
 
 use common::{
-    Build, Loading, Program, built_library, clean_environment, library, passes_in, scratch_dir,
-    skip_for_stand_in, skipped, source_path,
+    Build, Loading, Program, built_library, clean_environment, lacks, library, passes_in,
+    scratch_dir, skip_for_stand_in, skipped, source_path,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The loadings in which a program can load plugins.
 const SHARED: [Loading; 2] = [Loading::Preloaded, Loading::Linked];
@@ -20,18 +21,27 @@ const OTHERS: [(&str, &str); 2] =
     [("libmimalloc2.0", "libmimalloc.so.2"), ("libjemalloc2", "libjemalloc.so.2")];
 const DEBIANS_FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Runs a compiler of C or C++ to its end; the file that it makes.
-fn compiled(compiler: &str, name: &str, tell: impl FnOnce(&mut Command)) -> PathBuf {
-    // Renamed when whole: another test process may be running with the same file.
-    let unfinished = scratch_dir().join(format!("{name}-{}", std::process::id()));
-    let mut compiler = Command::new(compiler);
-    compiler.args(["-O1", "-g", "-pthread", "-fPIC", "-fno-builtin", "-o"]);
-    tell(compiler.arg(&unfinished));
-    let output = compiler.output().expect("a C compiler is needed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+/// A file of this name in the scratch folder, as `make` makes it.
+fn made(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    // Renamed when whole: another test, or another process of tests, may be running with the same file.
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let path = scratch_dir().join(name);
+    let unfinished = path.with_extension(format!("{}-{number}", std::process::id()));
+    make(&unfinished);
     std::fs::rename(&unfinished, &path).expect("rename within a folder");
     path
+}
+
+/// Runs a compiler of C or C++ to its end; the file that it makes.
+fn compiled(compiler: &str, name: &str, tell: impl FnOnce(&mut Command)) -> PathBuf {
+    made(name, |path| {
+        let mut compiler = Command::new(compiler);
+        compiler.args(["-O1", "-g", "-pthread", "-fPIC", "-fno-builtin", "-o"]);
+        tell(compiler.arg(path));
+        let output = compiler.output().expect("a C compiler is needed");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    })
 }
 
 /// `tests/c/plugin.c`, linked with these files and options.
@@ -51,8 +61,9 @@ fn plugins_with_copies() -> &'static [PathBuf; 3] {
     static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
     PATHS.get_or_init(|| {
         let (default, hardened) = (archive(Build::Default), archive(Build::Hardened));
-        let names = scratch_dir().join(format!("plugin-{}.map", std::process::id()));
-        std::fs::write(&names, "{ global: plugin_*; local: *; };").expect("a scratch file");
+        let names = made("plugin.map", |path| {
+            std::fs::write(path, "{ global: plugin_*; local: *; };").expect("a scratch file");
+        });
         let by_names = format!("-Wl,--version-script={}", names.display());
         let own = ["-Wl,--exclude-libs,ALL"];
         [
@@ -64,19 +75,21 @@ fn plugins_with_copies() -> &'static [PathBuf; 3] {
 }
 
 /// The shared library once more, as another installation has it; a library of another name that is
-/// made from the archive; the hardened one.
+/// made from the archive; the build that is not under test.
 fn libraries() -> &'static [PathBuf; 3] {
     static PATHS: OnceLock<[PathBuf; 3]> = OnceLock::new();
     PATHS.get_or_init(|| {
-        let folder = scratch_dir().join(format!("elsewhere-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a scratch folder");
-        let elsewhere = folder.join("libcairn.so");
-        std::fs::copy(&library().shared, &elsewhere).expect("a copy");
+        std::fs::create_dir_all(scratch_dir().join("elsewhere")).expect("a scratch folder");
+        let elsewhere = made("elsewhere/libcairn.so", |path| {
+            std::fs::copy(&library().shared, path).expect("a copy");
+        });
         let other = compiled("cc", "libcairn-other.so.9", |cc| {
             cc.args(["-shared", "-Wl,-soname,libcairn-other.so.9", "-Wl,-u,malloc"]);
             cc.arg(archive(Build::Default));
         });
-        [elsewhere, other, built_library(Build::Hardened).shared]
+        let tested_is_hardened = cfg!(feature = "hardened");
+        let build = if tested_is_hardened { Build::Default } else { Build::Hardened };
+        [elsewhere, other, built_library(build).shared]
     })
 }
 
@@ -155,6 +168,21 @@ fn a_plugin_in_cxx_may_have_a_copy() {
         cc.arg(archive(Build::Default)).args(["-static-libstdc++", "-Wl,--exclude-libs,ALL"]);
     });
     run(&ANY, "side_by_side", &cairns([&whole]));
+}
+
+/// The interpreter runs on cairn or not.
+#[test]
+fn an_extension_of_python_may_have_a_copy() {
+    if skip_for_stand_in() || lacks("python3", "python3") {
+        return;
+    }
+    for preload in [library().shared.to_str().expect("a plain path"), ""] {
+        let mut command = Command::new("python3");
+        command.arg(source_path("wheel.py")).arg(&plugins_with_copies()[0]);
+        clean_environment(&mut command);
+        command.env("LD_PRELOAD", preload);
+        common::run(command).assert_quiet_success(&format!("wheel.py, preload `{preload}`"));
+    }
 }
 
 /// Six copies of cairn beside the program's, of two builds, four of them made from archives.

@@ -45,6 +45,9 @@ unsafe extern "C" fn look(file: *mut libc::dl_phdr_info, _: usize, search: *mut 
     const FOUND: c_int = 1;
     // SAFETY: the loader's description of a file that is loaded, and the caller's search.
     let (file, search) = unsafe { (&*file, &mut *search.cast::<Search>()) };
+    if file.dlpi_phdr.is_null() {
+        return TO_THE_END;
+    }
     // SAFETY: as above.
     let parts = unsafe { core::slice::from_raw_parts(file.dlpi_phdr, file.dlpi_phnum.into()) };
     let start = |part: &libc::Elf64_Phdr| file.dlpi_addr.wrapping_add(part.p_vaddr);
