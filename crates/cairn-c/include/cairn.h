@@ -55,15 +55,6 @@ int cairn_is_active(void);
 const char *cairn_version(void);
 
 /*
- * For who links the archive into a program, a plugin or a library: defines it to give this copy's settings names of its own
- * (docs/guide/settings.md). It is a text of at most 32 bytes such as "APP_CAIRN_"; with an empty one no setting is read.
- * The shared library has its own, which is "CAIRN_".
- *
- *     const char cairn_settings_prefix[] = "APP_CAIRN_";
- */
-extern const char cairn_settings_prefix[];
-
-/*
  * Returns how many bytes of the block may be used: at least what was asked for. This is
  * malloc_usable_size for a pointer to const.
  *

@@ -12,6 +12,7 @@ mod threads;
 
 pub(crate) use cgroup::Group;
 pub(crate) use faults::*;
+pub(crate) use stay::stay;
 pub use threads::*;
 
 use super::{Moves, fault};

@@ -9,12 +9,8 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::null;
 
-/// Runs when the loader has made the file ready.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static STAY: extern "C" fn() = stay;
-
-extern "C" fn stay() {
+/// Has the loader never unload this copy. Runs when the loader has made the file ready.
+pub(crate) extern "C" fn stay() {
     let mut search = Search { is_first: true, name: null() };
     // SAFETY: the function looks at one file at a time, and gets what it expects.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
@@ -51,7 +47,7 @@ unsafe extern "C" fn look(file: *mut libc::dl_phdr_info, _: usize, search: *mut 
     // SAFETY: as above.
     let parts = unsafe { core::slice::from_raw_parts(file.dlpi_phdr, file.dlpi_phnum.into()) };
     let start = |part: &libc::Elf64_Phdr| file.dlpi_addr.wrapping_add(part.p_vaddr);
-    let own = (&raw const STAY).addr() as u64;
+    let own = (stay as extern "C" fn() as *const c_void).addr() as u64;
     let holds = |part: &&libc::Elf64_Phdr| own.wrapping_sub(start(part)) < part.p_memsz;
     let is_programs = core::mem::take(&mut search.is_first);
     if !parts.iter().filter(|part| part.p_type == libc::PT_LOAD).any(|part| holds(&part)) {
