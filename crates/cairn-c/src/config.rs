@@ -1,7 +1,9 @@
 //! What happens when the library is loaded, and at the end: settings are read once, from the
 //! environment; not at all in set-uid programs. docs/guide/settings.md has the table.
 
-use crate::environment::{cairn_variables, leave_children_alone, mark_as_warned};
+use crate::environment::{
+    PREFIX_BYTES_MAX, cairn_variables, leave_children_alone, mark_as_warned, prefix,
+};
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
 use crate::{at_signal, stats};
@@ -57,10 +59,14 @@ extern "C" fn start() {
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;
     }
+    let shown = Text(prefix());
+    if prefix().len() > PREFIX_BYTES_MAX {
+        warn(format_args!("cairn_settings_prefix: `{shown}` is too long; no setting is read"));
+    }
     let mut wishes = Wishes::default();
     let mut problems = 0;
     for (name, value) in cairn_variables() {
-        match settings::read(name, value) {
+        match settings::read(prefix(), name, value) {
             Ok(setting) => wishes.apply(setting),
             Err(_) => problems += 1,
         }
@@ -72,7 +78,7 @@ extern "C" fn start() {
     // have asked; and one process of many is enough.
     if problems > 0 && (wishes.show || (!wishes.warned && report::stderr_is_a_terminal())) {
         for (name, value) in cairn_variables() {
-            if let Err(problem) = settings::read(name, value) {
+            if let Err(problem) = settings::read(prefix(), name, value) {
                 warn(format_args!("{problem}"));
             }
         }
@@ -85,18 +91,18 @@ extern "C" fn start() {
         leave_children_alone();
     }
     if wishes.guards > 0 && !cairn::guard_every(wishes.guards) {
-        warn(format_args!("CAIRN_GUARDS: there is no memory for it"));
+        warn(format_args!("{shown}GUARDS: there is no memory for it"));
     }
     // Last: the environment is changed while there is one thread.
     if wishes.purge_thread && !cairn::start_purge_thread() {
-        warn(format_args!("CAIRN_PURGE_THREAD: no thread can be started"));
+        warn(format_args!("{shown}PURGE_THREAD: no thread can be started"));
     }
     if let Some(signals) = wishes.at_signal
         && (signals.term || signals.int)
         && stats::is_wanted()
         && !at_signal::begin(signals)
     {
-        warn(format_args!("CAIRN_STATS_AT_SIGNAL: no thread can be started"));
+        warn(format_args!("{shown}STATS_AT_SIGNAL: no thread can be started"));
     }
 }
 
@@ -116,10 +122,10 @@ fn print_config(wishes: &Wishes) {
     // Outputs do not fail.
     let _ = writeln!(
         out,
-        "cairn {}{BUILD} configuration\nCAIRN_STATS={}\nCAIRN_STATS_FILE={}\n\
-         CAIRN_STATS_AT_SIGNAL={at_signal}\nCAIRN_SHOW_CONFIG=1\nCAIRN_NO_INHERIT={}\n\
-         CAIRN_HUGE_PAGES={}\nCAIRN_PURGE_DELAY={}ms\nCAIRN_PURGE_THREAD={}\n\
-         CAIRN_GUARDS={}",
+        "cairn {}{BUILD} configuration\n{p}STATS={}\n{p}STATS_FILE={}\n\
+         {p}STATS_AT_SIGNAL={at_signal}\n{p}SHOW_CONFIG=1\n{p}NO_INHERIT={}\n\
+         {p}HUGE_PAGES={}\n{p}PURGE_DELAY={}ms\n{p}PURGE_THREAD={}\n\
+         {p}GUARDS={}",
         env!("CARGO_PKG_VERSION"),
         stats::whose(),
         Text(stats::file()),
@@ -128,5 +134,6 @@ fn print_config(wishes: &Wishes) {
         cairn::purge_delay_ms(),
         flag(wishes.purge_thread),
         wishes.guards,
+        p = Text(prefix()),
     );
 }

@@ -2,13 +2,37 @@
 //! only in place, so that nothing is allocated.
 
 use crate::report::Line;
-use crate::settings::{PREFIX, Stats, Whose};
+use crate::settings::{Stats, Text, Whose};
+use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_void};
 use core::fmt::Write;
 
+// What the names of settings begin with, unless whoever links the archive defines it: then theirs
+// counts. Hidden, so that each copy in a process has its own.
+global_asm!(
+    ".pushsection .rodata.cairn_settings_prefix,\"a\"",
+    ".hidden cairn_settings_prefix",
+    ".weak cairn_settings_prefix",
+    ".type cairn_settings_prefix, %object",
+    ".size cairn_settings_prefix, 7",
+    "cairn_settings_prefix:",
+    ".asciz \"CAIRN_\"",
+    ".popsection",
+);
+
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
+    static cairn_settings_prefix: c_char;
+}
+
+/// Longest prefix: room for it, and a name of ours, is kept here and there.
+pub(crate) const PREFIX_BYTES_MAX: usize = 32;
+
+/// What the names of settings begin with. An empty one is that of no setting, and so is one that is too long.
+pub(crate) fn prefix() -> &'static [u8] {
+    // SAFETY: a C string, ours or the embedding program's.
+    unsafe { CStr::from_ptr(&raw const cairn_settings_prefix) }.to_bytes()
 }
 
 /// The places of the environment's entries.
@@ -32,24 +56,26 @@ fn variables() -> impl Iterator<Item = *mut c_char> {
     places().map(|place| unsafe { *place })
 }
 
-/// What follows `CAIRN_`, and the value.
+/// What follows the prefix, and the value.
 pub(crate) fn cairn_variables() -> impl Iterator<Item = (&'static [u8], &'static [u8])> {
-    variables().filter_map(|entry| {
+    let prefix = prefix();
+    let reads = (1..=PREFIX_BYTES_MAX).contains(&prefix.len());
+    variables().take_while(move |_| reads).filter_map(move |entry| {
         // SAFETY: entries are C strings; a program that writes over them does so later.
         let bytes = unsafe { CStr::from_ptr(entry) }.to_bytes();
-        let rest = bytes.strip_prefix(PREFIX)?;
+        let rest = bytes.strip_prefix(prefix)?;
         let at = rest.iter().position(|&b| b == b'=')?;
         Some((rest.get(..at)?, rest.get(at + 1..)?))
     })
 }
 
 /// An entry of the environment that this library owns.
-struct Entry(UnsafeCell<[u8; 32]>);
+struct Entry(UnsafeCell<[u8; PREFIX_BYTES_MAX + 32]>);
 
 // SAFETY: written once, while the library is loaded.
 unsafe impl Sync for Entry {}
 
-static STATS: Entry = Entry(UnsafeCell::new([0; 32]));
+static STATS: Entry = Entry(UnsafeCell::new([0; PREFIX_BYTES_MAX + 32]));
 
 /// Puts this process's number behind the request for an account: what it starts shall know that the
 /// request was not for them.
@@ -57,14 +83,16 @@ pub(crate) fn mark_as_top(stats: Stats, process: u32) {
     let word = if stats.whose == Whose::Everyones { "all" } else { "1" };
     // SAFETY: nobody else has the entry yet.
     let room = unsafe { &mut *STATS.0.get() };
-    if write!(Line::new(room), "CAIRN_STATS={word}:{process}\0").is_err() {
+    let prefix = prefix();
+    if write!(Line::new(room), "{}STATS={word}:{process}\0", Text(prefix)).is_err() {
         return;
     }
     for place in places() {
         // SAFETY: entries are C strings; the array is the process's to change, and the new entry
         // lives as long as the library, which is not unloaded.
         unsafe {
-            if CStr::from_ptr(*place).to_bytes().starts_with(b"CAIRN_STATS=") {
+            let rest = CStr::from_ptr(*place).to_bytes().strip_prefix(prefix);
+            if rest.is_some_and(|rest| rest.starts_with(b"STATS=")) {
                 *place = STATS.0.get().cast();
             }
         }
@@ -74,7 +102,15 @@ pub(crate) fn mark_as_top(stats: Stats, process: u32) {
 /// Has the processes below say nothing of the settings.
 pub(crate) fn mark_as_warned() {
     // SAFETY: C strings; as long as libraries are loaded with the program, no other thread runs yet.
-    unsafe { libc::setenv(c"CAIRN_WARNED".as_ptr(), c"1".as_ptr(), 1) };
+    unsafe { libc::setenv(full_name("WARNED").as_ptr().cast(), c"1".as_ptr(), 1) };
+}
+
+/// A variable's name, with a NUL at its end.
+fn full_name(rest: &str) -> [u8; PREFIX_BYTES_MAX + 32] {
+    let mut room = [0; PREFIX_BYTES_MAX + 32];
+    // Names are short enough for some bytes to stay NUL.
+    let _ = write!(Line::new(&mut room), "{}{rest}", Text(prefix()));
+    room
 }
 
 /// Takes this library out of `LD_PRELOAD`, so that children keep their own allocator.
@@ -118,5 +154,5 @@ pub(crate) fn leave_children_alone() {
         break;
     }
     // SAFETY: as above.
-    unsafe { libc::unsetenv(c"CAIRN_NO_INHERIT".as_ptr()) };
+    unsafe { libc::unsetenv(full_name("NO_INHERIT").as_ptr().cast()) };
 }

@@ -5,9 +5,6 @@
 use super::values::{bytes, milliseconds, switch};
 use core::fmt::{self, Display, Formatter};
 
-/// What every variable's name begins with.
-pub(crate) const PREFIX: &[u8] = b"CAIRN_";
-
 /// A setting with its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Setting<'a> {
@@ -93,13 +90,18 @@ pub(crate) const PATH_BYTES_MAX: usize = 1000;
 /// A variable that is none of ours, or has a value that cannot be read; shown as one sentence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Problem<'a> {
+    prefix: &'a [u8],
     name: &'a [u8],
     value: &'a [u8],
     form: Option<Form>,
 }
 
-/// Reads a variable: what follows the prefix, and the value.
-pub(crate) fn read<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Setting<'a>, Problem<'a>> {
+/// Reads a variable: what all names begin with, what follows that, and the value.
+pub(crate) fn read<'a>(
+    prefix: &'a [u8],
+    name: &'a [u8],
+    value: &'a [u8],
+) -> Result<Setting<'a>, Problem<'a>> {
     let setting = match name {
         b"STATS" => stats(value).map(Setting::Stats),
         b"STATS_FILE" => (value.len() < PATH_BYTES_MAX).then_some(Setting::StatsFile(value)),
@@ -114,7 +116,7 @@ pub(crate) fn read<'a>(name: &'a [u8], value: &'a [u8]) -> Result<Setting<'a>, P
         _ => None,
     };
     let form = NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, form)| form);
-    setting.ok_or(Problem { name, value, form })
+    setting.ok_or(Problem { prefix, name, value, form })
 }
 
 /// `1` or `all`, and what the first process has put behind it: a colon and its number.
@@ -144,19 +146,19 @@ fn signals(value: &[u8]) -> Option<Signals> {
 
 impl Display for Problem<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (name, value) = (Text(self.name), Text(self.value));
+        let (prefix, name, value) = (Text(self.prefix), Text(self.name), Text(self.value));
         if let Some(form) = self.form {
-            return write!(f, "CAIRN_{name}: cannot read `{value}`; {}", form.in_words());
+            return write!(f, "{prefix}{name}: cannot read `{value}`; {}", form.in_words());
         }
-        write!(f, "CAIRN_{name} is not a setting; ")?;
+        write!(f, "{prefix}{name} is not a setting; ")?;
         let near = NAMES.iter().min_by_key(|(known, _)| distance(known.as_bytes(), self.name));
         match near {
             Some((known, _)) if distance(known.as_bytes(), self.name) <= TYPING_ERRORS => {
-                write!(f, "CAIRN_{known} is")
+                write!(f, "{prefix}{known} is")
             }
             _ => NAMES.iter().enumerate().try_for_each(|(place, (known, _))| {
                 let before = if place == 0 { "there are " } else { ", " };
-                write!(f, "{before}CAIRN_{known}")
+                write!(f, "{before}{prefix}{known}")
             }),
         }
     }

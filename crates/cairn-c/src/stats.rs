@@ -4,6 +4,7 @@
 use crate::account;
 use crate::at_signal;
 use crate::environment;
+use crate::environment::prefix;
 use crate::report::{Output, warn};
 use crate::settings::{PATH_BYTES_MAX, Stats, Text, Whose};
 use core::cell::UnsafeCell;
@@ -103,7 +104,8 @@ fn open() -> Output {
     let path = expand(file(), &mut room);
     let opened = path.and_then(Output::to_file);
     opened.unwrap_or_else(|| {
-        warn(format_args!("CAIRN_STATS_FILE: cannot write to {}", Text(file())));
+        let prefix = Text(prefix());
+        warn(format_args!("{prefix}STATS_FILE: cannot write to {}", Text(file())));
         Output::to_first_stderr()
     })
 }

@@ -1,19 +1,10 @@
-//! Threads, forks, new programs, plugins; ways out of code, and the ends of threads and processes.
+//! Threads, forks, new programs; ways out of code, and the ends of threads and processes.
 //!
 //! What takes long is ignored: `cargo test --release -p cairn-c --test process -- --ignored`.
 
 mod common;
 
-use common::{
-    EVERYWHERE, Loading, Program, library, passes, passes_in, scratch_dir, skip_for_stand_in,
-    source_path,
-};
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::OnceLock;
-
-/// The loadings in which a program can load plugins.
-const SHARED: [Loading; 2] = [Loading::Preloaded, Loading::Linked];
+use common::{EVERYWHERE, Loading, Program, passes, passes_in};
 
 #[test]
 fn children_of_a_busy_parent_work() {
@@ -202,66 +193,4 @@ fn a_thread_may_abort_while_others_allocate() {
             assert_eq!(outcome.status.code(), Some(42), "{what}");
         }
     }
-}
-
-/// `tests/c/plugin.c`, compiled: it uses the program's allocator.
-fn plugin() -> &'static str {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| built_plugin("plugin.so", |_| ())).to_str().expect("a plain path")
-}
-
-/// The same with an allocator of its own.
-fn plugin_with_a_copy() -> &'static str {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    let built = PATH.get_or_init(|| {
-        built_plugin("plugin-with-a-copy.so", |compiler| {
-            compiler.arg(library().archive.as_ref().expect("ours has an archive"));
-            // To itself, and for ever: what ends threads, and the fork handlers, point into it.
-            compiler.args(["-Wl,--exclude-libs,ALL", "-Wl,-z,nodelete"]);
-        })
-    });
-    built.to_str().expect("a plain path")
-}
-
-fn built_plugin(name: &str, more: impl FnOnce(&mut Command)) -> PathBuf {
-    // Renamed when whole: another test process may be running with the same plugin.
-    let unfinished = scratch_dir().join(format!("{name}-{}", std::process::id()));
-    let mut compiler = Command::new("cc");
-    compiler.args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-fno-builtin"]);
-    compiler.arg("-o").arg(&unfinished).arg(source_path("plugin.c"));
-    more(&mut compiler);
-    let output = compiler.output().expect("a C compiler is needed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let path = scratch_dir().join(name);
-    std::fs::rename(&unfinished, &path).expect("rename within a folder");
-    path
-}
-
-#[test]
-fn a_plugin_may_come_and_go() {
-    passes_in(&SHARED, "endings.cpp", &["plugin_again_and_again", plugin()]);
-}
-
-/// The program's is ours or the C library's, the plugin's is a copy of ours; or the other way
-/// round: what is bound deeply finds the C library's.
-#[test]
-fn two_allocators_live_side_by_side() {
-    if skip_for_stand_in() {
-        return;
-    }
-    for case in ["side_by_side", "threads_outlive_it"] {
-        passes_in(&SHARED, "copies.c", &[case, plugin_with_a_copy()]);
-        passes_in(&[Loading::Absent], "copies.c", &[case, plugin_with_a_copy()]);
-    }
-    passes_in(&SHARED, "copies.c", &["side_by_side_deeply_bound", plugin()]);
-}
-
-#[test]
-fn a_block_of_another_allocator_is_told() {
-    if skip_for_stand_in() {
-        return;
-    }
-    passes_in(&SHARED, "copies.c", &["both_tell", plugin_with_a_copy()]);
-    passes_in(&[Loading::Absent], "copies.c", &["the_plugin_tells", plugin_with_a_copy()]);
-    passes_in(&SHARED, "copies.c", &["the_program_tells_deeply_bound", plugin()]);
 }

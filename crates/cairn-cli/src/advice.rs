@@ -16,6 +16,8 @@ pub(crate) mod settings;
 #[path = "../library/core/src/values.rs"]
 pub(crate) mod values;
 
+/// What the names of the library's settings begin with.
+const PREFIX: &[u8] = b"CAIRN_";
 /// Tells everything below, the library too, that the settings have been spoken of.
 pub(crate) const WARNED: &str = "CAIRN_WARNED";
 
@@ -50,8 +52,8 @@ pub(crate) fn lines(variables: &[(OsString, OsString)]) -> Vec<String> {
     }
     let mut lines = Vec::new();
     for (name, value) in variables {
-        let Some(name) = name.as_bytes().strip_prefix(settings::PREFIX) else { continue };
-        if let Err(problem) = settings::read(name, value.as_bytes()) {
+        let Some(name) = name.as_bytes().strip_prefix(PREFIX) else { continue };
+        if let Err(problem) = settings::read(PREFIX, name, value.as_bytes()) {
             lines.push(problem.to_string());
         }
     }

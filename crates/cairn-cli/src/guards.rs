@@ -52,20 +52,35 @@ fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Writes what is wanted, and waits a little for the process to follow.
+/// Switches each copy of cairn in the process; one that cannot be does not keep others from it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let process = Process { pid: args.pid };
-    let mut found = false;
-    for copy in process.files()? {
-        let Some(header) = copy.header(&process) else { continue };
-        found = true;
-        let memory = process.memory()?;
-        let words = words(&memory, header).with_context(|| copy.path.display().to_string())?;
-        memory.write_all_at(&args.bytes.to_ne_bytes(), words).context("cannot write")?;
-        println!("{}", outcome(&memory, words, args.bytes)?);
+    let files = process.files()?.into_iter();
+    let copies: Vec<_> =
+        files.filter_map(|copy| Some((copy.header(&process)?, copy.path))).collect();
+    ensure!(!copies.is_empty(), "process {} has no cairn in it, or an older one", args.pid);
+    let mut all = Ok(());
+    for (header, path) in &copies {
+        match switch(&process, *header, args.bytes) {
+            Ok(done) if copies.len() == 1 => println!("{done}"),
+            Ok(done) => println!("{}: {done}", path.display()),
+            Err(error) => {
+                let failed = Err(error.context(path.display().to_string()));
+                if let Err(earlier) = std::mem::replace(&mut all, failed) {
+                    eprintln!("cairn: {earlier:#}");
+                }
+            }
+        }
     }
-    ensure!(found, "process {} has no cairn in it, or an older one", args.pid);
-    Ok(())
+    all
+}
+
+/// Writes what is wanted of a copy, and waits a little for the process to follow.
+fn switch(process: &Process, header: u64, bytes: u64) -> Result<String> {
+    let memory = process.memory()?;
+    let words = words(&memory, header)?;
+    memory.write_all_at(&bytes.to_ne_bytes(), words).context("cannot write")?;
+    outcome(&memory, words, bytes)
 }
 
 /// What has become of it.

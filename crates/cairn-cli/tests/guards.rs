@@ -41,6 +41,11 @@ impl Drop for Running {
 
 /// Starts the program on cairn, or without it.
 fn start(home: &Home, on_cairn: bool, arguments: &[&str]) -> Option<Running> {
+    start_beside(home, on_cairn, arguments, "")
+}
+
+/// The same with other libraries preloaded.
+fn start_beside(home: &Home, on_cairn: bool, arguments: &[&str], preload: &str) -> Option<Running> {
     let source = home.file("reads.c", 0o644, READS_AFTER_FREE);
     let program = home.path().join("reads");
     let mut cc = Command::new("cc");
@@ -54,6 +59,7 @@ fn start(home: &Home, on_cairn: bool, arguments: &[&str]) -> Option<Running> {
         command = home.cairn();
         command.args(["run", display(&program)]);
     }
+    command.env("LD_PRELOAD", preload);
     let child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     // Until it has become the program.
     let maps = format!("/proc/{}/maps", child.id());
@@ -85,6 +91,29 @@ fn guards_come_and_go() {
         assert_succeeded(&output);
         assert_eq!(text(&output.stdout), said);
     }
+}
+
+/// A second copy, and what only looks like one.
+#[test]
+fn each_copy_in_a_process_is_switched() {
+    let home = Home::new();
+    let other = home.file("other.so", 0o644, &std::fs::read(home.library()).unwrap());
+    let source = home.file("newer.c", 0o644, b"const char cairn_header[128] = \"CAIRNHDR\\377\";");
+    let newer = home.path().join("newer.so");
+    let mut cc = Command::new("cc");
+    let compiled = cc.args(["-shared", "-fPIC", "-o"]).arg(&newer).arg(source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        common::skipped("no C compiler");
+        return;
+    }
+    let preload = format!("{}:{}", display(&newer), display(&other));
+    let Some(process) = start_beside(&home, true, &[], &preload) else { return };
+    let output = guards(&home, &process, &["1MiB"]);
+    assert_refused(&output, 125, &[display(&newer), "another version of cairn"]);
+    let said = text(&output.stdout);
+    assert!(said.contains("guards are on: one allocation in every 1048576 bytes"), "{said}");
+    let lines = said.lines().filter(|line| line.starts_with('/')).count();
+    assert_eq!(lines, 2, "{said}");
 }
 
 #[test]

@@ -39,6 +39,9 @@ pub struct Settings {
     pub guards: usize,
 }
 
+/// Longest prefix of the variables' names.
+const PREFIX_BYTES_MAX: usize = 32;
+
 /// A variable whose value cannot be read.
 ///
 /// ```
@@ -49,13 +52,14 @@ pub struct Settings {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadSetting {
+    prefix: &'static str,
     name: &'static str,
     form: &'static str,
 }
 
 impl Display for BadSetting {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: the value cannot be read; it is {}", self.name, self.form)
+        write!(f, "{}{}: the value cannot be read; it is {}", self.prefix, self.name, self.form)
     }
 }
 
@@ -87,14 +91,28 @@ impl Settings {
     /// unsafe { std::env::set_var("CAIRN_PURGE_DELAY", "250ms") };
     /// assert_eq!(cairn::Settings::DEFAULT.with_environment().unwrap().purge_delay_ms, 250);
     /// ```
-    pub fn with_environment(mut self) -> Result<Settings, BadSetting> {
+    pub fn with_environment(self) -> Result<Settings, BadSetting> {
+        self.with_prefix("CAIRN_")
+    }
+
+    /// The same with variables whose names begin otherwise, such as `APP_CAIRN_PURGE_DELAY`: a plugin does not obey what
+    /// is meant for its host. The prefix has 1 to 32 bytes; with another no variable is read.
+    ///
+    /// ```
+    /// let settings = cairn::Settings::DEFAULT.with_prefix("APP_CAIRN_");
+    /// assert_eq!(settings, Ok(cairn::Settings::DEFAULT));
+    /// ```
+    ///
+    /// # Errors
+    /// As for `with_environment`.
+    pub fn with_prefix(mut self, prefix: &'static str) -> Result<Settings, BadSetting> {
         const SWITCH: &str = "0 or 1";
-        set(&mut self.huge_pages, c"CAIRN_HUGE_PAGES", values::switch, SWITCH)?;
+        set(&mut self.huge_pages, prefix, "HUGE_PAGES", values::switch, SWITCH)?;
         let time = "a time such as 250ms or 1s, or 0";
-        set(&mut self.purge_delay_ms, c"CAIRN_PURGE_DELAY", values::milliseconds, time)?;
-        set(&mut self.purge_thread, c"CAIRN_PURGE_THREAD", values::switch, SWITCH)?;
+        set(&mut self.purge_delay_ms, prefix, "PURGE_DELAY", values::milliseconds, time)?;
+        set(&mut self.purge_thread, prefix, "PURGE_THREAD", values::switch, SWITCH)?;
         let bytes = "a number of bytes such as 10MiB or 512KiB, or 0";
-        set(&mut self.guards, c"CAIRN_GUARDS", values::bytes, bytes)?;
+        set(&mut self.guards, prefix, "GUARDS", values::bytes, bytes)?;
         Ok(self)
     }
 
@@ -116,13 +134,26 @@ impl Settings {
 
 fn set<T>(
     field: &mut T,
-    name: &'static CStr,
+    prefix: &'static str,
+    name: &'static str,
     read: fn(&[u8]) -> Option<T>,
     form: &'static str,
 ) -> Result<(), BadSetting> {
-    if let Some(value) = os::variable(name) {
-        let bad = BadSetting { name: name.to_str().unwrap_or_default(), form };
+    if let Some(value) = variable(prefix, name) {
+        let bad = BadSetting { prefix, name, form };
         *field = read(value.to_bytes()).ok_or(bad)?;
     }
     Ok(())
+}
+
+/// The value of a variable whose name has two parts; None, too, if the first is no prefix.
+fn variable(prefix: &str, name: &str) -> Option<&'static CStr> {
+    let mut room = [0; PREFIX_BYTES_MAX + 32];
+    if !(1..=PREFIX_BYTES_MAX).contains(&prefix.len()) {
+        return None;
+    }
+    let (head, tail) = room.split_at_mut_checked(prefix.len())?;
+    head.copy_from_slice(prefix.as_bytes());
+    tail.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    os::variable(CStr::from_bytes_until_nul(&room).ok()?)
 }

@@ -20,7 +20,11 @@ fn said(variables: &[(&str, &str)]) -> String {
 #[test]
 #[ignore = "a process of its own"]
 fn work() {
-    match OWN.with_environment() {
+    let settings = match std::env::var("TEST_PREFIX") {
+        Ok(prefix) => OWN.with_prefix(prefix.leak()),
+        Err(_) => OWN.with_environment(),
+    };
+    match settings {
         Ok(settings) => {
             println!("{settings:?} {}", settings.apply());
             assert_eq!(cairn::purge_delay_ms(), settings.purge_delay_ms);
@@ -60,5 +64,22 @@ fn what_cannot_be_read_is_named() {
     ] {
         let text = said(&[(name, value)]);
         assert!(text.contains(&format!("{name}: the value cannot be read; it is ")), "{text}");
+    }
+}
+
+#[test]
+fn a_prefix_takes_the_place_of_cairns() {
+    fn with(prefix: &str, variables: &[(&str, &str)]) -> String {
+        said(&[&[("TEST_PREFIX", prefix)], variables].concat())
+    }
+    let hosts = ("CAIRN_PURGE_DELAY", "5");
+    let text = with("APP_CAIRN_", &[hosts, ("APP_CAIRN_PURGE_DELAY", "2s")]);
+    assert!(text.contains("purge_delay_ms: 2000"), "{text}");
+    let text = with("APP_CAIRN_", &[hosts, ("APP_CAIRN_GUARDS", "x")]);
+    assert!(text.contains("APP_CAIRN_GUARDS: the value cannot be read; it is "), "{text}");
+    for none in ["", &*"A".repeat(33), &*"A".repeat(100)] {
+        let name = format!("{none}PURGE_DELAY");
+        let text = with(none, &[hosts, (&*name, "2s")]);
+        assert!(text.contains("purge_delay_ms: 1000"), "{none}: {text}");
     }
 }

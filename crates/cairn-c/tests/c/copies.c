@@ -1,63 +1,107 @@
 /*
- * Two allocators in one process: the program's, and that of a plugin. The plugin (plugin.c, its
- * path is the argument after the case) has linked a copy of cairn in and keeps it to itself; or
- * it is bound so deeply that it finds the C library's.
+ * Several allocators in one process: the program's, and those that the arguments behind the case
+ * name. An argument is a sign and the path of a library: `+` if its allocator is cairn, `-` if it
+ * is another. The library is an allocator's own, or a plugin (plugin.c) that has one.
  */
 #include "check.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
-static struct {
+enum { ALLOCATORS_MAX = 16, LIVE = 200, SHARED = 64 };
+
+typedef struct {
+    int is_cairn;
     void *handle;
     void *(*give)(size_t);
     void (*take)(void *);
     void *(*resize)(void *, size_t);
     size_t (*size)(void *);
-} plugin;
+} allocator_t;
 
-static void *found(const char *name)
+static allocator_t allocators[ALLOCATORS_MAX];
+static size_t count;
+
+static void *found(const allocator_t *its, const char *in_plugins, const char *in_allocators)
 {
-    void *address = dlsym(plugin.handle, name);
-    CHECK(address != NULL, "%s", name);
+    void *address = dlsym(its->handle, in_plugins);
+    if (!address) address = dlsym(its->handle, in_allocators);
+    CHECK(address != NULL, "%s, %s", in_plugins, in_allocators);
     return address;
 }
 
 static void load(int flags)
 {
-    plugin.handle = dlopen(case_arguments[0], RTLD_NOW | RTLD_LOCAL | flags);
-    CHECK(plugin.handle != NULL, "%s", dlerror());
-    plugin.give = (void *(*)(size_t))found("plugin_give");
-    plugin.take = (void (*)(void *))found("plugin_take");
-    plugin.resize = (void *(*)(void *, size_t))found("plugin_resize");
-    plugin.size = (size_t (*)(void *))found("plugin_size");
-    void *(*its_malloc)(void) = (void *(*)(void))found("plugin_malloc");
-    CHECK(its_malloc() != (void *)malloc, "the plugin has no allocator of its own");
+    allocators[count++] = (allocator_t){getenv("TEST_EXPECTS_CAIRN") != NULL, NULL,
+                                        malloc, free, realloc, malloc_usable_size};
+    for (char **argument = case_arguments; *argument; argument++) {
+        CHECK(count < ALLOCATORS_MAX, "too many");
+        allocator_t *its = &allocators[count++];
+        its->is_cairn = **argument == '+';
+        its->handle = dlopen(*argument + 1, RTLD_NOW | RTLD_LOCAL | flags);
+        CHECK(its->handle != NULL, "%s", dlerror());
+        its->give = (void *(*)(size_t))found(its, "plugin_give", "malloc");
+        its->take = (void (*)(void *))found(its, "plugin_take", "free");
+        its->resize = (void *(*)(void *, size_t))found(its, "plugin_resize", "realloc");
+        its->size = (size_t (*)(void *))found(its, "plugin_size", "malloc_usable_size");
+        void *(*plugins)(void) = (void *(*)(void))dlsym(its->handle, "plugin_malloc");
+        void *its_malloc = plugins ? plugins() : (void *)its->give;
+        CHECK(its_malloc != (void *)malloc, "%s has no allocator of its own", *argument);
+    }
+    CHECK(count > 1, "no library is named");
 }
 
-static const size_t sizes[] = {0, 16, 100, 1024, 5000, 65536, 65537, 200000, MIB, 5 * MIB, 33 * MIB};
-
-static void *use_both(void *seed)
+static void unload(void)
 {
-    enum { LIVE = 200 };
-    static __thread struct { void *block; size_t size; int is_its; } live[LIVE];
+    for (size_t i = 1; i < count; i++) CHECK(dlclose(allocators[i].handle) == 0, "%s", dlerror());
+}
+
+/* Each block knows whose it is, so that any thread can free it. */
+typedef struct {
+    size_t size, owner;
+} block_t;
+
+static block_t *made(uint64_t *random, unsigned bits)
+{
+    size_t size = sizeof(block_t) + random_size(random, bits), owner = random_next(random) % count;
+    block_t *block = allocators[owner].give(size);
+    CHECK(block != NULL, "%zu", size);
+    fill_ends(block + 1, size - sizeof *block, 2);
+    *block = (block_t){size, owner};
+    return block;
+}
+
+static void end(block_t *block)
+{
+    if (!block) return;
+    CHECK(block->owner < count, "%zu", block->owner);
+    CHECK(ends_hold(block + 1, block->size - sizeof *block, 2), "%zu bytes of %zu", block->size, block->owner);
+    allocators[block->owner].take(block);
+}
+
+/* Where threads leave blocks to each other. */
+static _Atomic(block_t *) shared[SHARED];
+
+static void *use_all(void *seed)
+{
+    static __thread block_t *live[LIVE];
     uint64_t random = 521288629 + (uintptr_t)seed;
     for (int step = 0; step < 10000; step++) {
-        size_t slot = random_next(&random) % LIVE;
-        if (live[slot].block) {
-            CHECK(ends_hold(live[slot].block, live[slot].size, 2), "step %d", step);
-            (live[slot].is_its ? plugin.take : free)(live[slot].block);
+        block_t **own = &live[random_next(&random) % LIVE];
+        if (random_next(&random) % 4 == 0) *own = atomic_exchange(&shared[random_next(&random) % SHARED], *own);
+        end(*own);
+        *own = made(&random, step % 200 ? 13 : 23);
+        if (step % 7 == 0) {
+            allocator_t *its = &allocators[(*own)->owner];
+            size_t size = sizeof(block_t) + random_size(&random, 13), owner = (*own)->owner;
+            block_t *moved = its->resize(*own, size);
+            CHECK(moved && its->size(moved) >= size && moved->owner == owner, "%zu", size);
+            fill_ends(moved + 1, size - sizeof *moved, 2);
+            moved->size = size, *own = moved;
         }
-        live[slot].size = random_size(&random, step % 200 ? 13 : 23);
-        live[slot].is_its = random_next(&random) % 2;
-        live[slot].block = (live[slot].is_its ? plugin.give : malloc)(live[slot].size);
-        CHECK(live[slot].block != NULL, "%zu", live[slot].size);
-        fill_ends(live[slot].block, live[slot].size, 2);
     }
-    for (size_t slot = 0; slot < LIVE; slot++) {
-        (live[slot].is_its ? plugin.take : free)(live[slot].block);
-        live[slot].block = NULL;
-    }
+    for (size_t slot = 0; slot < LIVE; slot++) end(live[slot]), live[slot] = NULL;
     return NULL;
 }
 
@@ -67,25 +111,26 @@ static void expect_success(pid_t child)
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "%#x", status);
 }
 
-/* Threads and forks find their way through both. */
+/* Threads and forks find their way through all. */
 static void work_side_by_side(int flags)
 {
-    void *threads[6];
+    void *threads[4];
     load(flags);
-    for (size_t i = 0; i < COUNT_OF(threads); i++) threads[i] = started(use_both, (void *)i);
-    for (int i = 0; i < 30; i++) {
+    for (size_t i = 0; i < COUNT_OF(threads); i++) threads[i] = started(use_all, (void *)i);
+    for (int i = 0; i < 8; i++) {
         pid_t child = fork();
         if (child == 0) {
             alarm(60);
-            use_both((void *)7);
-            joined(started(use_both, (void *)8));
+            use_all((void *)7);
+            joined(started(use_all, (void *)8));
             exit(0);
         }
         expect_success(child);
     }
     for (size_t i = 0; i < COUNT_OF(threads); i++) joined(threads[i]);
-    use_both((void *)9);
-    CHECK(dlclose(plugin.handle) == 0, "%s", dlerror());
+    use_all((void *)9);
+    for (size_t i = 0; i < SHARED; i++) end(shared[i]);
+    unload();
 }
 
 static void side_by_side(void) { work_side_by_side(0); }
@@ -93,14 +138,14 @@ static void side_by_side_deeply_bound(void) { work_side_by_side(RTLD_DEEPBIND); 
 
 static void *use_and_wait(void *barrier)
 {
-    use_both(barrier);
+    use_all(barrier);
     pthread_barrier_wait(barrier);
     pthread_barrier_wait(barrier);
     return NULL;
 }
 
-/* Threads that have used it end when it has been closed. */
-static void threads_outlive_it(void)
+/* Threads that have used them end when all have been closed. */
+static void threads_outlive_them(void)
 {
     pthread_barrier_t barrier;
     void *threads[4];
@@ -108,7 +153,7 @@ static void threads_outlive_it(void)
     load(0);
     for (size_t i = 0; i < COUNT_OF(threads); i++) threads[i] = started(use_and_wait, &barrier);
     pthread_barrier_wait(&barrier);
-    CHECK(dlclose(plugin.handle) == 0, "%s", dlerror());
+    unload();
     pthread_barrier_wait(&barrier);
     for (size_t i = 0; i < COUNT_OF(threads); i++) joined(threads[i]);
     pid_t child = fork();
@@ -116,18 +161,35 @@ static void threads_outlive_it(void)
     expect_success(child);
 }
 
-static void resize(void *block) { (void)!realloc(block, 300000); }
-static void ask_size(void *block) { malloc_usable_size(block); }
-static void its_resize(void *block) { plugin.resize(block, 300000); }
-static void its_size(void *block) { plugin.size(block); }
+/* Closed and opened again it is the same copy: its blocks are still good. */
+static void they_come_again(void)
+{
+    load(0);
+    void *block = allocators[1].give(1000), (*take)(void *) = allocators[1].take;
+    for (int i = 0; i < 50; i++) {
+        unload();
+        count = 0;
+        load(0);
+        joined(started(use_all, (void *)(uintptr_t)i));
+    }
+    CHECK(allocators[1].take == take, "another copy");
+    take(block);
+}
 
-typedef struct {
-    const char *name;
-    void (*call)(void *);
-} call_t;
+/* The calls whose messages are compared. */
+static const char *const names[] = {"free", "realloc", "malloc_usable_size"};
+
+static void give_wrongly(const allocator_t *to, size_t call, void *block)
+{
+    switch (call) {
+    case 0: to->take(block); return;
+    case 1: (void)!to->resize(block, 300000); return;
+    case 2: to->size(block);
+    }
+}
 
 /* What a child says that gives `block` to the wrong allocator, and how it ends. */
-static void expect_message(const call_t *call, void *block, size_t size)
+static void expect_message(const allocator_t *to, size_t call, void *block, size_t size)
 {
     int ends[2], status = -1;
     char said[1024], expected[256];
@@ -136,7 +198,7 @@ static void expect_message(const call_t *call, void *block, size_t size)
     if (child == 0) {
         alarm(60);
         dup2(ends[1], 2);
-        call->call(block);
+        give_wrongly(to, call, block);
         _exit(0);
     }
     close(ends[1]);
@@ -145,62 +207,45 @@ static void expect_message(const call_t *call, void *block, size_t size)
     close(ends[0]);
     said[length] = 0;
     CHECK(waitpid(child, &status, 0) == child, "waitpid");
-    snprintf(expected, sizeof expected, "cairn: %s(%p): the pointer is not from this allocator\n", call->name, block);
+    snprintf(expected, sizeof expected, "cairn: %s(%p): the pointer is not from this allocator\n", names[call], block);
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT && strcmp(said, expected) == 0,
-          "%s of %zu bytes: wait status %#x, said `%s`, expected `%s`", call->name, size, status, said, expected);
+          "%zu bytes given to %zu: wait status %#x, said `%s`, expected `%s`", size, (size_t)(to - allocators), status,
+          said, expected);
 }
 
-/* Each end of every size, among many others: both allocators have blocks at equal distances from
- * where their memory begins. */
-static void mixed_up(int program_tells, int plugin_tells)
+/* Each end of every size, among many others: all copies of cairn have blocks at equal distances from
+ * where their memory begins. What is no cairn has messages of its own, or none. */
+static void work_mixed_up(int flags)
 {
-    static const call_t to_programs[] = {{"free", free}, {"realloc", resize}, {"malloc_usable_size", ask_size}};
-    const call_t to_plugins[] = {{"free", plugin.take}, {"realloc", its_resize}, {"malloc_usable_size", its_size}};
+    static const size_t sizes[] = {0, 16, 100, 1024, 5000, 65536, 65537, 200000, MIB, 5 * MIB, 33 * MIB};
     enum { EACH = 20 };
-    void *programs[COUNT_OF(sizes)][EACH], *its[COUNT_OF(sizes)][EACH];
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        for (size_t j = 0; j < EACH; j++) {
-            programs[i][j] = malloc(sizes[i]), its[i][j] = plugin.give(sizes[i]);
-            CHECK(programs[i][j] && its[i][j], "%zu", sizes[i]);
-        }
-    }
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        for (size_t j = 0; j < EACH; j += EACH - 1) {
-            for (size_t k = 0; k < 3; k++) {
-                if (program_tells) expect_message(&to_programs[k], its[i][j], sizes[i]);
-                if (plugin_tells) expect_message(&to_plugins[k], programs[i][j], sizes[i]);
-            }
-        }
-    }
+    static void *blocks[ALLOCATORS_MAX][COUNT_OF(sizes)][EACH];
+    load(flags);
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
-        for (size_t j = 0; j < EACH; j++) free(programs[i][j]), plugin.take(its[i][j]);
+        for (size_t j = 0; j < EACH; j++)
+            for (size_t k = 0; k < count; k++) {
+                blocks[k][i][j] = allocators[k].give(sizes[i]);
+                CHECK(blocks[k][i][j] != NULL, "%zu", sizes[i]);
+            }
+    for (size_t from = 0; from < count; from++)
+        for (size_t to = 0; to < count; to++)
+            for (size_t i = 0; i < COUNT_OF(sizes) && from != to && allocators[to].is_cairn; i++)
+                for (size_t j = 0; j < EACH; j += EACH - 1)
+                    expect_message(&allocators[to], (i + j) % COUNT_OF(names), blocks[from][i][j], sizes[i]);
+    for (size_t k = 0; k < count; k++)
+        for (size_t i = 0; i < COUNT_OF(sizes); i++)
+            for (size_t j = 0; j < EACH; j++) allocators[k].take(blocks[k][i][j]);
 }
 
-static void both_tell(void)
-{
-    load(0);
-    mixed_up(1, 1);
-}
-
-/* The C library's allocator, on the other side, has messages of its own. */
-static void the_plugin_tells(void)
-{
-    load(0);
-    mixed_up(0, 1);
-}
-
-static void the_program_tells_deeply_bound(void)
-{
-    load(RTLD_DEEPBIND);
-    mixed_up(1, 0);
-}
+static void mixed_up(void) { work_mixed_up(0); }
+static void mixed_up_deeply_bound(void) { work_mixed_up(RTLD_DEEPBIND); }
 
 static const struct test_case cases[] = {
     {"side_by_side", side_by_side},
     {"side_by_side_deeply_bound", side_by_side_deeply_bound},
-    {"threads_outlive_it", threads_outlive_it},
-    {"both_tell", both_tell},
-    {"the_plugin_tells", the_plugin_tells},
-    {"the_program_tells_deeply_bound", the_program_tells_deeply_bound},
+    {"threads_outlive_them", threads_outlive_them},
+    {"they_come_again", they_come_again},
+    {"mixed_up", mixed_up},
+    {"mixed_up_deeply_bound", mixed_up_deeply_bound},
 };
 MAIN(cases)

@@ -251,7 +251,8 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
 /// In a forked child, before it has a second thread: if another thread was changing the bitmaps, they
 /// are made anew. `runs` says which runs of slices (index, length) are in use.
 pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize)>>(runs: impl Fn() -> I) {
-    if ARENA.settle_in_child() {
+    // Before anything is committed there are no bitmaps, and nothing has changed.
+    if ARENA.settle_in_child() && address_map::committed() > 0 {
         ARENA.lock().rebuild(runs());
     }
 }

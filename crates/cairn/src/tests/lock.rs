@@ -6,7 +6,7 @@ use super::heaps::Other;
 use crate::os::Lock;
 use crate::pool::{self, shared};
 use crate::size_class::class_of;
-use crate::{abandoned, allocate, arena, check, deallocate, large};
+use crate::{abandoned, address_map, allocate, arena, check, deallocate, large, thread};
 use std::boxed::Box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -120,26 +120,29 @@ type Known = (&'static str, fn() -> Box<dyn Held>);
 trait Held {}
 impl<T> Held for T {}
 
+const LOCKS: [Known; 5] = [
+    ("arena", || Box::new(arena::hold())),
+    ("abandoned", || Box::new(abandoned::hold(class_of(1000)))),
+    ("mappings", || Box::new(large::hold_mappings())),
+    ("pool", || Box::new(pool::hold())),
+    ("shared heap", || Box::new(shared::hold())),
+];
+
+/// Allocates and frees so many blocks of all kinds.
+fn use_all(count: usize) {
+    let sizes = [24, 1000, 5000, 200 << 10, 5 << 20, 33 << 20];
+    let blocks: Vec<_> = (0..count).map(|nth| allocate(sizes[nth % 6])).collect();
+    assert!(blocks.iter().all(|block| !block.is_null()));
+    // SAFETY: allocated once, used no more.
+    blocks.into_iter().for_each(|block| unsafe { deallocate(block) });
+}
+
 /// A thread is inside each of the locks while another forks: the fork does not wait, and the child
 /// goes on as if nobody had been.
 #[test]
 fn a_fork_waits_for_no_lock() {
-    let locks: [Known; 5] = [
-        ("arena", || Box::new(arena::hold())),
-        ("abandoned", || Box::new(abandoned::hold(class_of(1000)))),
-        ("mappings", || Box::new(large::hold_mappings())),
-        ("pool", || Box::new(pool::hold())),
-        ("shared heap", || Box::new(shared::hold())),
-    ];
-    for (name, hold) in locks {
+    for (name, hold) in LOCKS {
         alone(|| {
-            let use_all = |count: usize| {
-                let sizes = [24, 1000, 5000, 200 << 10, 5 << 20, 33 << 20];
-                let blocks: Vec<_> = (0..count).map(|nth| allocate(sizes[nth % 6])).collect();
-                assert!(blocks.iter().all(|block| !block.is_null()));
-                // SAFETY: allocated once, used no more.
-                blocks.into_iter().for_each(|block| unsafe { deallocate(block) });
-            };
             use_all(60);
             let left = Other::new();
             let theirs = left.allocates(1000, 40);
@@ -174,4 +177,31 @@ fn a_fork_waits_for_no_lock() {
             check();
         });
     }
+}
+
+/// As above, when the reservation has been made and nothing has been allocated.
+#[test]
+fn a_fork_may_come_before_the_first_allocation() {
+    alone(|| {
+        for (name, hold) in LOCKS {
+            assert!(thread::start() && address_map::committed() == 0);
+            let (held, done) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _guard = hold();
+                    held.wait();
+                    done.wait();
+                });
+                held.wait();
+                let child = child_does(|| {
+                    use_all(600);
+                    check();
+                });
+                done.wait();
+                assert!(child, "the lock of the {name}");
+            });
+        }
+        use_all(60);
+        check();
+    });
 }

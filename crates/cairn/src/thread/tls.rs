@@ -8,6 +8,7 @@
 
 use super::EMPTY;
 use crate::heap::Heap;
+use crate::os;
 use core::arch::{asm, global_asm};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "s390x")))]
@@ -26,6 +27,15 @@ global_asm!(
     ".8byte {empty} + 64",
     ".popsection",
     empty = sym EMPTY,
+);
+
+// Beside the slot, without which no copy is linked. As a static it would be a name that every archive exports.
+global_asm!(
+    ".pushsection .init_array,\"aw\",%init_array",
+    ".p2align 3",
+    ".8byte {stay}",
+    ".popsection",
+    stay = sym os::stay,
 );
 
 /// The calling thread's heap, or a stand-in.

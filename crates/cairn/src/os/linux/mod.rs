@@ -7,10 +7,12 @@
 
 mod cgroup;
 mod faults;
+mod stay;
 mod threads;
 
 pub(crate) use cgroup::Group;
 pub(crate) use faults::*;
+pub(crate) use stay::stay;
 pub use threads::*;
 
 use super::{Moves, fault};
