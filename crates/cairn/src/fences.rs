@@ -1,45 +1,104 @@
-//! Owns: the pages in front of a long span's blocks, and behind them, that nobody can touch; in the hardened build.
-//! Idea: what runs over the end of such a span meets a page that is not there, and so does what runs up to one.
-//! Never: takes memory; or mappings, where the kernel has guard pages.
-//! Threads: the span's owner.
-//! Checked: tests/quarantine.rs; the attacks of the C layer.
+//! Owns: the guard pages of the hardened build: in front of the blocks of longer spans and behind them, so that what
+//!   overflows there ends the process; and which there are.
+//! Idea: a guard stays where it is when its span goes: the next span of that length in the same place has it already. It
+//!   goes when something else takes the slice.
+//! Never: is asked in the default build; counts on them, for the system may refuse.
+//! Threads: who takes or has the slices; holds nothing.
+//! Checked: tests/quarantine.rs
 //! Story: docs/design/policy.md
 
-use crate::size_class::{SLICE_SIZE, guards};
+use crate::address_map::{CHUNK_SLICES, guards, slice_address};
+use crate::live;
+use crate::os;
+use crate::size_class::{self, SLICE_SIZE};
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{live, os};
+
+// Invariants
+//  1. A slice with a guard has its bit in the word of that kind of its chunk: set before the guard is there, cleared
+//     when it has gone. Relaxed: what a slice has is changed by who takes it or has it.
 
 /// Slices that are in no use any more because the system has not taken their guards away. Relaxed: a number.
 pub(crate) static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// The flags of a span that says which guards it has.
-const FLAGS: [u8; 2] = [4, 8];
-
-/// Where guards may be: the flag of each, its place and its length.
-fn places(span: *mut u8, slices: usize) -> [(u8, *mut u8, usize); 2] {
-    let [before, after] = guards(slices);
-    let end = span.wrapping_add(slices * SLICE_SIZE - after);
-    [(FLAGS[0], span, before), (FLAGS[1], end, after)]
+/// What becomes of the slices that are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// A span, which has guards itself.
+    ForSpan,
+    /// Anything else.
+    Otherwise,
 }
 
-/// Puts guards into a run of slices, of which the program has no block; the flags of those that are there.
+/// Kinds of guards: the first bytes of a slice, its last ones, or all.
+const KINDS: usize = 3;
+
+/// Where the guards of a span of so many slices are: the kind, and the slice.
+fn places(index: usize, slices: usize) -> impl Iterator<Item = (usize, usize)> {
+    let [before, after] = size_class::guards(slices);
+    let behind = if after == SLICE_SIZE { 2 } else { 1 };
+    let places = [(0, index, before), (behind, index + slices - 1, after)];
+    places.into_iter().filter(|place| place.2 > 0).map(|(kind, slice, _)| (kind, slice))
+}
+
+/// The pages of a guard: (address, bytes).
+fn pages(kind: usize, slice: usize) -> (*mut u8, usize) {
+    const GUARD: usize = size_class::guards(4)[0];
+    let at = slice_address(slice);
+    match kind {
+        0 => (at, GUARD),
+        1 => (at.wrapping_add(SLICE_SIZE - GUARD), GUARD),
+        _ => (at, SLICE_SIZE),
+    }
+}
+
+/// Puts guards into a run of slices, where there are none yet. The program has no block there.
 ///
 /// # Safety
 /// The run is the caller's, and no block is there.
-pub(crate) unsafe fn put(span: *mut u8, slices: usize) -> u8 {
+pub(crate) unsafe fn put(index: usize, slices: usize) {
     // SAFETY: the caller's.
-    unsafe { live::forget(span, slices) };
-    let places = places(span, slices).into_iter().filter(|place| place.2 > 0);
-    // SAFETY: the caller's, and in no block.
-    places.filter(|&(_, at, bytes)| unsafe { os::guard(at, bytes) }).map(|place| place.0).sum()
+    unsafe { live::forget(slice_address(index), slices) };
+    for (kind, slice) in places(index, slices) {
+        let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
+        if word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            let (at, bytes) = pages(kind, slice);
+            // SAFETY: the caller's, and in no block.
+            if !unsafe { os::guard(at, bytes) } {
+                word.fetch_and(!bit, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
-/// Takes those away that the flags name; false if the system has not.
-pub(crate) fn remove(span: *mut u8, slices: usize, flags: u8) -> bool {
-    let mut there = places(span, slices).into_iter().filter(|place| place.0 & flags != 0);
-    let is_done = there.all(|(_, at, bytes)| os::unguard(at, bytes));
-    if !is_done {
+/// Takes all guards of free slices away, but those that a span of this length has. False if the system has not.
+pub(crate) fn bare(index: usize, slices: usize, taken: Taken) -> bool {
+    let mut is_bare = true;
+    for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
+        let first = chunk * CHUNK_SLICES;
+        let [low, high] =
+            [index, index + slices].map(|at| at.clamp(first, first + CHUNK_SLICES) - first);
+        let within = !0 << low & !0 >> (CHUNK_SLICES - high);
+        for kind in 0..KINDS {
+            let word = &guards(chunk)[kind];
+            let mut there = word.load(Ordering::Relaxed) & within;
+            while there != 0 {
+                let at = there.trailing_zeros() as usize;
+                there &= there - 1;
+                let mut own = places(index, slices);
+                if taken == Taken::ForSpan && own.any(|place| place == (kind, first + at)) {
+                    continue;
+                }
+                let (pages, bytes) = pages(kind, first + at);
+                if os::unguard(pages, bytes) {
+                    word.fetch_and(!(1 << at), Ordering::Relaxed);
+                } else {
+                    is_bare = false;
+                }
+            }
+        }
+    }
+    if !is_bare {
         LOST.fetch_add(slices, Ordering::Relaxed);
     }
-    is_done
+    is_bare
 }

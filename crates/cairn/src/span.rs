@@ -59,7 +59,7 @@ pub(crate) struct Span {
     pub(crate) used_after_event: i16,
     /// Constant, too.
     class: u8,
-    /// Untouched blocks are zero (1); in its heap's list of full spans (2); it has guards (4, 8: `fences`).
+    /// Untouched blocks are zero (1); in its heap's list of full spans (2).
     flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
     pub(crate) partition: u8,
@@ -136,7 +136,7 @@ impl Span {
         unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
         if HARDENED {
             // SAFETY: the run is the caller's; the span has been made just now.
-            unsafe { (*span).flags |= fences::put((*span).base(), c.slices.into()) };
+            unsafe { fences::put(index, c.slices.into()) };
         }
         span
     }
@@ -155,20 +155,13 @@ impl Span {
     pub(crate) fn release(&mut self) {
         debug_assert_eq!(self.used(), 0);
         let (index, slices) = (self.index(), self.layout().slices as usize);
-        let is_bare = self.remove_fences(slices);
         address_map::set_owner(index, slices, OWNER_NONE);
-        self.give_back(index, slices, is_bare);
+        self.give_back(index, slices);
     }
 
-    /// Takes its guards away; false if the system has not. It has its owner still: a fork may come at any step.
-    fn remove_fences(&self, slices: usize) -> bool {
-        !HARDENED || fences::remove(self.base(), slices, self.flags)
-    }
-
-    /// Gives its run back: to the arena, or to its partition. One that has its guards is in no use any more.
-    fn give_back(&self, index: usize, slices: usize, is_bare: bool) {
+    /// Gives its run back: to the arena, or to its partition.
+    fn give_back(&self, index: usize, slices: usize) {
         match usize::from(self.partition).checked_sub(1) {
-            _ if !is_bare => {}
             Some(partition) if HARDENED => arena::keep(partition, index, slices),
             _ => arena::release(index, slices, true),
         }
@@ -177,11 +170,10 @@ impl Span {
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
     pub(crate) fn destroy(&mut self) {
         let (index, slices) = (self.index(), self.layout().slices as usize);
-        let is_bare = self.remove_fences(slices);
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);
         self.word().destroy();
-        self.give_back(index, slices, is_bare);
+        self.give_back(index, slices);
     }
 
     /// Takes back a block. True if an event is due.

@@ -118,7 +118,11 @@ pub(crate) struct ChunkBits {
 struct Chunk {
     bits: ChunkBits,
     words: [RemoteWord; CHUNK_SLICES],
+    guards: [Guards; in_hardened(0, 1)],
 }
+
+/// In the hardened build, which slices of a chunk have guard pages: a word for each kind (see `fences`).
+pub(crate) type Guards = [AtomicUsize; 3];
 
 /// All metadata of `SECTION_SLICES` but their descriptors. What a small heap uses of the chunks stands in one
 /// page.
@@ -142,7 +146,7 @@ pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(SECTION_BYTES == in_hardened(74_304, 205_376));
+const _: () = assert!(SECTION_BYTES == in_hardened(74_304, 205_888));
 
 /// The reservation. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
@@ -369,6 +373,13 @@ pub(crate) fn chunk_bits(chunk: usize) -> *mut ChunkBits {
     let chunk = chunk_of(chunk);
     // SAFETY: only an address is computed.
     unsafe { &raw mut (*chunk).bits }
+}
+
+/// The bits of a committed chunk's guards, in the hardened build.
+pub(crate) fn guards(chunk: usize) -> &'static Guards {
+    let chunk = chunk_of(chunk);
+    // SAFETY: committed metadata, which stays; atomics, which are there in that build.
+    unsafe { &*(&raw const (*chunk).guards).cast::<Guards>() }
 }
 
 #[inline(always)]

@@ -9,7 +9,9 @@
 use super::bits::pieces;
 use super::{ARENA, Arena, Memory, RUNS, STEP_MAX};
 use crate::address_map::{self, CHUNK_SLICES};
+use crate::fences::{self, Taken};
 use crate::os::{self, Guard};
+use crate::policy::HARDENED;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::in_shuttle;
 
@@ -32,6 +34,9 @@ pub(super) fn back_by_huge_page(
     // Clean slices are needed.
     arena.judge_burst();
     drop(arena);
+    if HARDENED && !fences::bare(unit, HUGE_SLICES, Taken::Otherwise) {
+        return ARENA.lock();
+    }
     // SAFETY: slices that have been free, and that nobody else can take now.
     unsafe { os::use_huge_page(address_map::slice_address(unit)) };
     let mut arena = ARENA.lock();

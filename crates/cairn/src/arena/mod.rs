@@ -21,7 +21,9 @@ pub(crate) use purge::{in_debt, purge_all, tick};
 pub use purge::{purge_delay_ms, set_purge_delay_ms};
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
+use crate::fences::{self, Taken};
 use crate::os::{self, Lock};
+use crate::policy::HARDENED;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{in_shuttle, point};
 use crate::{region, reservation};
@@ -125,7 +127,7 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             let dense = arena.is_dense(index, slices, users);
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
-                return arena.take_at(index, slices);
+                return arena.take_at(index, slices, Taken::ForSpan);
             };
             arena = back_by_huge_page(arena, unit);
         } else {
@@ -147,7 +149,7 @@ pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     loop {
         if let Some(index) = arena.lowest_run(slices, from / CHUNK_SLICES) {
             let Some(unit) = arena.unit_for_huge_page(index, slices, used == Use::Backed) else {
-                return Some(Run { backed, ..arena.take_at(index, slices)? });
+                return Some(Run { backed, ..arena.take_at(index, slices, Taken::Otherwise)? });
             };
             backed = true;
             arena = back_by_huge_page(arena, unit);
@@ -167,7 +169,7 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     let mut arena = ARENA.lock();
     let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
     let free = index + slices <= address_map::committed() && pieces(index, slices).all(is_free);
-    if free { arena.take_at(index, slices) } else { None }
+    if free { arena.take_at(index, slices, Taken::Otherwise) } else { None }
 }
 
 /// Gives a run back. `dirty`: it may be resident, and hold other than zeros. Purges at once if very
@@ -364,8 +366,9 @@ impl Arena {
         (before - self.dirty, written)
     }
 
-    /// Takes free slices; None if those that are clean have to be committed, and cannot be.
-    fn take_at(&mut self, index: usize, slices: usize) -> Option<Run> {
+    /// Takes free slices, for a span or not; None if those that are clean have to be committed, and cannot be. Hardened,
+    /// also if the system leaves guards there: then they are in no use any more.
+    fn take_at(&mut self, index: usize, slices: usize, taken: Taken) -> Option<Run> {
         if !os::purged_is_committed() && !self.commit_clean(index, slices) {
             return None;
         }
@@ -373,7 +376,8 @@ impl Arena {
         if dirty <= slices / 2 {
             self.judge_burst();
         }
-        Some(Run { index, zero: !written, dirty, backed: false })
+        let is_bare = !HARDENED || fences::bare(index, slices, taken);
+        is_bare.then_some(Run { index, zero: !written, dirty, backed: false })
     }
 
     /// Commits free slices if some of them are clean; false if the system refuses.

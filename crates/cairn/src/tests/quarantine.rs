@@ -5,12 +5,13 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
+use crate::address_map::{self, CHUNK_SLICES};
 use crate::block::Block;
 use crate::quarantine::READY;
 use crate::size_class::{SLICE_SIZE, SizeClass, guards};
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{address_map, allocate, allocate_zeroed, base, check, live, purge};
+use crate::{allocate, allocate_zeroed, base, check, live, purge};
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -237,6 +238,39 @@ fn long_spans_end_in_guards() {
             }));
             free(block);
         }
+    });
+}
+
+/// The next span in the same place has them already; whatever else comes there finds none, huge pages too.
+#[test]
+fn guards_stay_until_something_else_comes() {
+    alone(|| {
+        let write = |blocks: &[*mut u8], size| {
+            // SAFETY: live blocks.
+            blocks.iter().for_each(|block| unsafe { block.write_bytes(1, size) });
+        };
+        let fill = |size: usize| {
+            let held = blocks(size, (40 << 20) / size);
+            write(&held, size);
+            held
+        };
+        let held = fill(3000);
+        let index = address_map::slice_of(held[held.len() / 2]) & !3;
+        let first = || {
+            let word = &address_map::guards(index / CHUNK_SLICES)[0];
+            word.load(Ordering::Relaxed) >> (index % CHUNK_SLICES) & 1 != 0
+        };
+        assert!(first());
+        held.into_iter().for_each(free);
+        purge();
+        assert!(first(), "no span is there, and the guard is");
+        for size in [500, 3000, 20_000, 100_000, 3000, 1 << 20, 3000] {
+            let held = fill(size);
+            assert!(first() || size != 3000);
+            held.into_iter().for_each(free);
+            purge();
+        }
+        check();
     });
 }
 
