@@ -3,7 +3,7 @@
 
 use super::alone::alone;
 use super::forks::child_does;
-use super::heaps::{Other, blocks, free};
+use super::heaps::{Other, blocks, free, my_tag, owner, row};
 use super::misuse::last_words;
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::block::Block;
@@ -238,6 +238,27 @@ fn long_spans_end_in_guards() {
             }));
             free(block);
         }
+    });
+}
+
+/// A heap holds its full spans. What others free there serves before it takes new ones.
+#[test]
+fn others_frees_in_full_spans_serve_before_new_spans() {
+    alone(|| {
+        let (other, size, count) = (Other::new(), 500, 20_000);
+        other.allocates(64, 1);
+        let mut held = blocks(size, count);
+        let mine = held.iter().filter(|block| owner(**block) == my_tag()).count();
+        assert_eq!(mine, count, "full, and held");
+        let spans = row(size).spans;
+        for _ in 0..4 {
+            other.frees(&held);
+            held = blocks(size, count);
+            assert!(row(size).spans <= spans + spans / 8, "{} of {spans}", row(size).spans);
+        }
+        held.into_iter().for_each(free);
+        other.leaves();
+        check();
     });
 }
 
