@@ -26,7 +26,7 @@ const NEEDS: &str = "mmdebstrap apt util-linux coreutils git";
 /// What is tried where little but the surroundings differs: programs that preload the library, and
 /// the command.
 const SOME_TESTS: &str =
-    "cargo test -p cairn-c -p cairn-cli --test environment --test run --test programs";
+    "cargo test -p cairn-c -p cairn-malloc-cli --test environment --test run --test programs";
 const SCRIPT: &str = "xtask/src/fresh.sh";
 /// Places in the new system. A path with a space is the one that goes wrong, if any.
 const CLONE: &str = "/home/newcomer/a b/cairn";

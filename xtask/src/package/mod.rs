@@ -135,7 +135,7 @@ fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
         link(&shell, &target.join("release/libcairn.a"), &linked, name, &["-s"])?;
     }
     shell.set_var("CAIRN_PREBUILT_LIBRARIES", &linked);
-    cargo(target, "build", &["-p", "cairn-cli"])?;
+    cargo(target, "build", &["-p", "cairn-malloc-cli"])?;
     Ok((target.join("release/cairn"), linked))
 }
 
