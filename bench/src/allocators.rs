@@ -54,6 +54,10 @@ impl Candidate {
     }
 }
 
+/// Those whose answers to attacks are compared.
+pub const CHECKED: [&str; 7] =
+    [SUBJECT, HARDENED, "mimalloc-secure", "snmalloc-checked", "hardened", "scudo", "glibc"];
+
 /// Ends the names of allocators that Debian builds too: a check on the lab's own builds.
 pub const AGAIN: &str = "-deb";
 

@@ -5,6 +5,7 @@
 //!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
 //!   programs          real programs, preloaded (a crate of its own, and the processes' limits)
 //! allocators   which allocators there are; built, found or missing
+//! attacks      what becomes of attacks on the heap under each of them
 //! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
 //!   progress     how far a run is
@@ -19,6 +20,7 @@
 //! To add a workload, see `cairn_workloads`; a program: `programs/lab.toml`; an allocator: `peers/peers.toml`.
 
 pub mod allocators;
+pub mod attacks;
 pub mod compare;
 pub mod documents;
 pub mod evaluate;

@@ -7,7 +7,7 @@ use cairn_bench::machine::{Machine, available_mib};
 use cairn_bench::plan::{self, Entry};
 use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
-use cairn_bench::{compare, documents, report, table};
+use cairn_bench::{attacks, compare, documents, report, table};
 use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
 use programs::process::Limits;
@@ -63,6 +63,12 @@ enum Command {
     List,
     /// Build or find all allocators and tell of each.
     Allocators,
+    /// Run attacks on the heap under each allocator; the table, as Markdown.
+    Attacks {
+        /// Under these (comma-separated).
+        #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = allocators::CHECKED)]
+        allocators: Vec<String>,
+    },
     /// Bring the project's pages up to date with a result.
     Document {
         /// The result to tell of; without one, only the list of packages is renewed.
@@ -147,6 +153,14 @@ fn main() -> Result<()> {
             Ok(())
         }
         Command::Allocators => print_allocators(),
+        Command::Attacks { allocators } => {
+            let (workshop, scratch) = (Workshop::new()?, tempfile::tempdir()?);
+            workshop.build_own()?;
+            let candidates =
+                workshop.all(&[], |name| allocators.iter().any(|named| named == name))?;
+            print!("{}", attacks::table(&project()?, &candidates, scratch.path())?);
+            Ok(())
+        }
         Command::Document { result } => document(result.as_deref()),
     }
 }
@@ -165,9 +179,14 @@ fn print_allocators() -> Result<()> {
     Ok(())
 }
 
+/// The project's folder.
+fn project() -> Result<PathBuf> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no project")?.to_owned())
+}
+
 /// Rewrites the generated parts of the pages.
 fn document(result: Option<&Path>) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no project")?;
+    let root = project()?;
     let result = result.map(LabResult::read).transpose()?;
     for (page, name, text) in documents::parts(result.as_ref()) {
         documents::replace(&root.join(page), name, &text)?;

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{include_dir, lacks, library, run, scratch_dir, skip_for_stand_in, skipped};
+#[cfg(not(feature = "hardened"))]
+use common::lacks;
+use common::{include_dir, library, run, scratch_dir, skip_for_stand_in, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};

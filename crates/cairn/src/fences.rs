@@ -60,11 +60,13 @@ pub(crate) unsafe fn put(index: usize, slices: usize) {
     unsafe { live::forget(slice_address(index), slices) };
     for (kind, slice) in places(index, slices) {
         let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
-        if word.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        // Nobody else changes this bit: added or taken away, it is set or cleared.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_add(bit, Ordering::Relaxed);
             let (at, bytes) = pages(kind, slice);
             // SAFETY: the caller's, and in no block.
             if !unsafe { os::guard(at, bytes) } {
-                word.fetch_and(!bit, Ordering::Relaxed);
+                word.fetch_sub(bit, Ordering::Relaxed);
             }
         }
     }
@@ -90,7 +92,7 @@ pub(crate) fn bare(index: usize, slices: usize, taken: Taken) -> bool {
                 }
                 let (pages, bytes) = pages(kind, first + at);
                 if os::unguard(pages, bytes) {
-                    word.fetch_and(!(1 << at), Ordering::Relaxed);
+                    word.fetch_sub(1 << at, Ordering::Relaxed);
                 } else {
                     is_bare = false;
                 }

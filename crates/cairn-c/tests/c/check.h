@@ -222,6 +222,9 @@ static inline int run_case(const struct test_case *cases, size_t count, int argc
     expect_the_library();
     CHECK(argc >= 2, "the first argument names the case");
     case_arguments = argv + 2;
+    int is_list = strcmp(argv[1], "--list") == 0;
+    for (size_t i = 0; is_list && i < count; i++) puts(cases[i].name);
+    if (is_list) return 0;
     for (size_t i = 0; i < count; i++) {
         if (strcmp(cases[i].name, argv[1]) == 0) {
             cases[i].run();
