@@ -64,11 +64,11 @@ const WATCHED: [&str; 14] = [
 ];
 
 /// All else that the library needs: what cannot fail, and what only its own calls of the same
-/// name would be failed by (the loader's, and the stream that a program hands over); what only
+/// name would be failed by (the loader's, which finds a file that calls it, and the stream that a program hands over); what only
 /// starts and ends the purge thread, which is refused its start in `purge_thread.rs`; and what only a
 /// setting asks for: an account on standard error kept aside or at a signal (`fcntl`, `fstat`,
 /// `raise` and `sig*`; `account.rs` has both refused), and words on settings.
-const UNWATCHED: [&str; 41] = [
+const UNWATCHED: [&str; 42] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
@@ -81,6 +81,7 @@ const UNWATCHED: [&str; 41] = [
     "__libc_single_threaded",
     "abort",
     "bcmp",
+    "dl_iterate_phdr",
     "dladdr",
     "dlsym",
     "environ",

@@ -11,6 +11,7 @@ use crate::block::{Block, Chain};
 use crate::caches::{Caches, Limit};
 use crate::heap::Heap;
 use crate::live::came_home;
+use crate::os;
 use crate::quarantine::{self, Filling, READY};
 use crate::size_class::{CACHE_UNITS, SizeClass};
 use crate::span::Span;
@@ -90,7 +91,8 @@ impl Span {
         let mut left = count;
         // In the first word it begins anywhere, too: what is in front comes last.
         let mut allowed = !0 << (random >> 26 & (BITS as u64 - 1));
-        while left > 0 {
+        // Each word once, and the first one again for what is in front.
+        for _ in 0..=used_words {
             let word = self.word_of(at * BITS);
             let (stay, mut found) = (*word & !allowed, *word & allowed);
             while found != 0 && left > 0 {
@@ -101,8 +103,14 @@ impl Span {
                 left -= 1;
             }
             *word = stay | found;
+            if left == 0 {
+                break;
+            }
             at = if at + 1 == used_words { 0 } else { at + 1 };
             allowed = !0;
+        }
+        if left > 0 {
+            os::broken("a span has fewer free blocks than it counts");
         }
         self.until_event += count;
     }

@@ -216,13 +216,12 @@ impl Span {
     /// The list is the caller's.
     pub(crate) unsafe fn take_back(&mut self, list: &mut Chain, most: u32) {
         let count = list.count;
-        if HARDENED || count <= most {
-            list.count = count.min(most);
-            return;
-        }
         // SAFETY: the blocks are of this span, and the caller's.
         unsafe {
             let rest = list.split(most);
+            if HARDENED {
+                return;
+            }
             if self.local_free == END {
                 self.until_event = self.until_event.wrapping_sub(count - most);
                 self.local_free = rest;

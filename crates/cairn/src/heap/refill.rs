@@ -144,8 +144,10 @@ impl Heap {
         if freed && self.is_quiet() {
             (most, limit) = (1, Limit::NOTHING);
         }
-        // SAFETY: the active span has just handed it out.
-        unsafe { (*self.active[class.index()]).take_back(&mut list, most) };
+        if list.count > most {
+            // SAFETY: the active span has just handed it out.
+            unsafe { (*self.active[class.index()]).take_back(&mut list, most) };
+        }
         self.fill_cache(class, list, limit)
     }
 
@@ -162,8 +164,9 @@ impl Heap {
     fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
         let count = list.count.min(in_hardened(u32::MAX, READY));
         let (most, is_sample) = self.sampling.cut(class, count as usize);
-        // SAFETY: as above.
-        unsafe { (*self.active[class.index()]).take_back(&mut list, most as u32) };
+        // SAFETY: the list is this heap's, perhaps of the shared heap's spans, and longer than that.
+        let rest = unsafe { list.split(most as u32) };
+        self.put_all_back(class, rest);
         let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
         let block = self.fill_cache(class, list, limit);
         if is_sample {

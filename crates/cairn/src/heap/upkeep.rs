@@ -194,7 +194,13 @@ impl Heap {
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
     /// more until the class is refilled.
     pub(crate) fn empty_cache(&mut self, class: SizeClass) {
-        let mut list = self.caches.take_all(class);
+        let list = self.caches.take_all(class);
+        self.put_all_back(class, list);
+        self.empty_quarantine(class);
+    }
+
+    /// Frees the blocks of a list into their spans.
+    pub(super) fn put_all_back(&mut self, class: SizeClass, mut list: *mut Block) {
         while list != END {
             // SAFETY: invariant 1: the blocks are this heap's; the link is read first.
             unsafe {
@@ -203,7 +209,6 @@ impl Heap {
                 list = next;
             }
         }
-        self.empty_quarantine(class);
     }
 
     /// Frees a block of the cache into its span.
