@@ -1,1 +1,0 @@
-& "$PSScriptRoot/conanrunenv-x86_64.ps1"

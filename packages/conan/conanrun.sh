@@ -1,1 +1,0 @@
-. "/work/wt/b/packages/conan/conanrunenv-x86_64.sh"

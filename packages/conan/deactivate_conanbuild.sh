@@ -1,1 +1,0 @@
-. "/work/wt/b/packages/conan/deactivate_conanbuildenv-x86_64.sh"

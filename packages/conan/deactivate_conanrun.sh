@@ -1,1 +1,0 @@
-. "/work/wt/b/packages/conan/deactivate_conanrunenv-x86_64.sh"
