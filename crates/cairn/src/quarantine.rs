@@ -2,7 +2,7 @@
 //!   ready, and a few that have just been freed.
 //! Idea: a freed block takes a place among the latter, at random, and whatever has stood there becomes ready. So
 //!   nobody knows which block comes next, none comes back at once, and no block carries a link.
-//! Never: is asked in the default build; hands out a block that somebody has written to since it was freed.
+//! Never: is asked in the default build; hands out a block whose first bytes somebody has written to since it was freed.
 //! Threads: the one whose caches they are; `peek` any.
 //! Checked: tests/quarantine.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md
