@@ -97,9 +97,9 @@ impl Caches {
         // SAFETY: the thread's own, and a block that is the caller's to free.
         unsafe {
             if HARDENED {
-                let most = (*this).left[class.index()].0;
                 let quarantine = &raw mut (*this).quarantine;
-                return quarantine::push(quarantine, this.cast(), class, most, block);
+                let stays = quarantine::push(quarantine, this.cast(), class, block);
+                return if stays { null_mut() } else { block };
             }
             let left = &raw mut (*this).left[class.index()].0;
             let now = *left - (CACHE_UNITS + 1);
@@ -127,6 +127,12 @@ impl Caches {
     #[inline(always)]
     pub(crate) fn left(&self, class: SizeClass) -> i32 {
         self.left[class.index()].0
+    }
+
+    /// What tells how many blocks are allocated until the next refill: `left`; hardened, how many are ready, for what is
+    /// freed waits for that.
+    pub(crate) fn tells(&self, class: SizeClass) -> i32 {
+        if HARDENED { self.quarantine.ready(class) } else { self.left(class) }
     }
 
     /// Whether the block just popped is zero; false is always safe.
@@ -180,7 +186,12 @@ impl Caches {
     /// build holds.
     pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
         self.left[class.index()] = Limit::NOTHING;
-        if HARDENED { END } else { core::mem::replace(&mut self.first[class.index()], END) }
+        if HARDENED {
+            // SAFETY: the calling thread's own.
+            unsafe { quarantine::close(&raw mut self.quarantine, class) };
+            return END;
+        }
+        core::mem::replace(&mut self.first[class.index()], END)
     }
 
     /// The first block of a class, read while the caches' thread may be at work.

@@ -8,7 +8,6 @@
 //! Story: docs/design/policy.md
 
 use crate::address_map::{CHUNK_SLICES, guards, slice_address};
-use crate::live;
 use crate::os;
 use crate::size_class::{self, SLICE_SIZE};
 use crate::sync::{AtomicUsize, Ordering};
@@ -56,8 +55,6 @@ fn pages(kind: usize, slice: usize) -> (*mut u8, usize) {
 /// # Safety
 /// The run is the caller's, and no block is there.
 pub(crate) unsafe fn put(index: usize, slices: usize) {
-    // SAFETY: the caller's.
-    unsafe { live::forget(slice_address(index), slices) };
     for (kind, slice) in places(index, slices) {
         let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
         // Nobody else changes this bit: added or taken away, it is set or cleared.

@@ -1,72 +1,46 @@
-//! Owns: in the hardened build, which free blocks are at home in their span, a bit for each; and their way from
-//!   there to a cache and back.
-//! Idea: a free block carries nothing, so there is nothing in it to overwrite; and which of them come next is a
-//!   matter of where one begins to look.
+//! Owns: in the hardened build, the way of free blocks from their span to a cache and back.
+//! Idea: a free block carries nothing, so there is nothing in it to overwrite. What is at home is what has been carved,
+//!   is not the program's (see `live`), and in no cache; and which of them come next is a matter of where one begins
+//!   to look.
 //! Never: is asked in the default build, whose free blocks are linked.
 //! Threads: as `span` and `heap`.
-//! Checked: `Span::check`; tests/quarantine.rs.
+//! Checked: `Span::check`, `Heap::check`; tests/quarantine.rs.
 //! Story: docs/design/policy.md
 
 use crate::block::{Block, Chain};
 use crate::caches::{Caches, Limit};
 use crate::heap::Heap;
-use crate::live::came_home;
+use crate::live::{self, PLACES, came_home};
 use crate::os;
-use crate::quarantine::{self, Filling, READY};
-use crate::size_class::{CACHE_UNITS, SizeClass};
+use crate::quarantine::{self, Filling, READY, below};
+use crate::size_class::{CACHE_UNITS, MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::touched;
 use core::ops::Range;
 
 // Invariants
-//  1. A bit is set exactly if its block is at home: carved, free, in no cache and no hole, and not pending. Their
-//     number is `Span::free`.
+//  1. A carved block that is not the program's, in no hole and not pending is at home, or in a cache of the heap that
+//     owns the span: `Span::free` counts those at home. Where a refill takes blocks from home, its cache has none of the
+//     span's, or hides them.
 //  2. The head of such a block is zero unless somebody has written to it (see `quarantine`).
 
-const BITS: usize = u64::BITS as usize;
-
 impl Span {
-    /// The word of the bit of a block.
-    #[inline(always)]
-    fn word_of(&mut self, nth: usize) -> &mut u64 {
-        debug_assert!(nth < usize::from(self.layout().blocks));
-        // SAFETY: there is a bit for each block; in the default build nobody asks.
-        unsafe { self.bits.get_unchecked_mut(nth / BITS) }
-    }
-
-    /// A block is at home.
-    ///
-    /// # Safety
-    /// It is the caller's, and one of this span.
-    #[inline(always)]
-    pub(crate) unsafe fn keep(&mut self, block: *mut Block) {
-        touched(self);
-        let layout = self.layout();
-        let offset = (block.addr() - self.start.addr()) as u64;
-        let nth = (offset.wrapping_mul(layout.inverse) >> layout.size.trailing_zeros()) as usize;
-        let word = self.word_of(nth);
-        debug_assert_eq!(*word & 1 << (nth % BITS), 0);
-        *word |= 1 << (nth % BITS);
-    }
-
     /// Some that no list has held are at home.
     pub(crate) fn keep_new(&mut self, blocks: Range<usize>) -> Chain {
-        let count = blocks.len() as u32;
-        for nth in blocks {
-            let block = self.start.wrapping_add(nth * self.layout().size as usize);
-            // Where its memory is zero already, too: `malloc` reads first, and a page that is read before it is
-            // written to takes the kernel two steps.
-            // SAFETY: untouched blocks are the owner's.
-            unsafe { quarantine::zero(block.cast(), self.class()) };
-            *self.word_of(nth) |= 1 << (nth % BITS);
-        }
-        Chain::at_home(count)
+        let first = self.start.wrapping_add(blocks.start * self.layout().size as usize);
+        // Where their memory is zero already, too: `malloc` reads first, and a page that is read before it is
+        // written to takes the kernel two steps.
+        // SAFETY: untouched blocks are the owner's.
+        unsafe { quarantine::zero(first.cast(), self.class(), blocks.len()) };
+        Chain::at_home(blocks.len() as u32)
     }
 
-    /// The numbers of those that are.
+    /// The numbers of the carved blocks that are not the program's, those in caches among them.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
-        let is_kept = |nth: &usize| self.bits[nth / BITS] >> (nth % BITS) & 1 != 0;
-        (0..usize::from(self.carved)).filter(is_kept)
+        let (start, size) = (self.start, self.layout().size as usize);
+        // SAFETY: a block of this span.
+        let is_free = move |nth: &usize| unsafe { !live::is_live(start.wrapping_add(nth * size)) };
+        (0..usize::from(self.carved)).filter(is_free).filter(|&nth| !self.is_hidden(nth))
     }
 
     /// A piece of the span is going to be a hole: its blocks are not at home any more.
@@ -75,7 +49,6 @@ impl Span {
         if !blocks.is_empty() {
             self.holes |= 1 << piece;
             self.hidden += blocks.len() as u16;
-            blocks.for_each(|nth| *self.word_of(nth) &= !(1 << (nth % BITS)));
         }
     }
 
@@ -84,35 +57,64 @@ impl Span {
     pub(crate) fn take_kept(&mut self, count: u32, filling: &mut Filling) {
         touched(self);
         debug_assert!(count <= self.free());
-        let (size, start) = (self.layout().size as usize, self.start);
-        let used_words = usize::from(self.carved).div_ceil(BITS);
-        let random = filling.random;
-        let mut at = ((random >> 32) as usize * used_words) >> 32;
-        let mut left = count;
-        // In the first word it begins anywhere, too: what is in front comes last.
-        let mut allowed = !0 << (random >> 26 & (BITS as u64 - 1));
-        // Each word once, and the first one again for what is in front.
-        for _ in 0..=used_words {
-            let word = self.word_of(at * BITS);
-            let (stay, mut found) = (*word & !allowed, *word & allowed);
-            while found != 0 && left > 0 {
-                let nth = at * BITS + found.trailing_zeros() as usize;
-                found &= found - 1;
-                // SAFETY: a free block of this span, and the caller's from here on.
-                unsafe { filling.add(start.wrapping_add(nth * size).cast()) };
-                left -= 1;
-            }
-            *word = stay | found;
-            if left == 0 {
-                break;
-            }
-            at = if at + 1 == used_words { 0 } else { at + 1 };
-            allowed = !0;
+        let most = filling.count + count as usize;
+        if self.layout().slices == 1 {
+            self.take_short(most, filling)
+        } else {
+            self.take_long(most, filling)
         }
-        if left > 0 {
+        if filling.count < most {
             os::broken("a span has fewer free blocks than it counts");
         }
         self.until_event += count;
+    }
+
+    /// Takes some of one slice, until there are `most`.
+    fn take_short(&self, most: usize, filling: &mut Filling) {
+        let (base, layout) = (self.base(), self.layout());
+        let carved = usize::from(self.carved) * layout.size as usize;
+        let places = (layout.slack as usize + carved) / MIN_ALIGN;
+        let words = places.div_ceil(PLACES);
+        let random = filling.random;
+        let mut take = |at: usize, mut allowed: u64| {
+            if at + 1 == words {
+                allowed &= !0 >> (words * PLACES - places);
+            }
+            let offset = at * PLACES * MIN_ALIGN;
+            if self.holes != 0 && self.holes >> (offset / self.piece()) & 1 != 0 {
+                return false;
+            }
+            // SAFETY: the owner's.
+            let found = unsafe { live::free_of(base, at) } & allowed;
+            // SAFETY: free blocks of this span, and the caller's from here on.
+            found != 0 && unsafe { filling.add_each(base.wrapping_add(offset), found, most) }
+        };
+        let first = below(random, words);
+        // In the first word it begins anywhere, too: what is in front comes last.
+        let behind = !0 << (random >> 26 & (PLACES as u64 - 1));
+        if take(first, behind) || (first + 1..words).any(|at| take(at, !0)) {
+            return;
+        }
+        let _ = (0..first).any(|at| take(at, !0)) || take(first, !behind);
+    }
+
+    /// The same of several slices: the bits are far apart, and the blocks few.
+    fn take_long(&self, most: usize, filling: &mut Filling) {
+        let (carved, size) = (usize::from(self.carved), self.layout().size as usize);
+        let mut nth = below(filling.random, carved);
+        for _ in 0..carved {
+            let block = self.start.wrapping_add(nth * size);
+            // SAFETY: a block of this span; if it is free and in no hole, the caller's from here on.
+            unsafe {
+                if !live::is_live(block) && (self.holes == 0 || !self.is_hidden(nth)) {
+                    filling.add(block.cast());
+                    if filling.count == most {
+                        return;
+                    }
+                }
+            }
+            nth = if nth + 1 == carved { 0 } else { nth + 1 };
+        }
     }
 
     /// Takes home what others have freed, pending until now. Ends the process if one of these has come home before.
@@ -120,10 +122,7 @@ impl Span {
         let mut count = 0;
         came_home(chain, |block| {
             // SAFETY: it is this span's, and free.
-            unsafe {
-                Block::unmark(block);
-                self.keep(block);
-            }
+            unsafe { Block::unmark(block) };
             count += 1;
         });
         // The active span has no event; another's is not due before all have come.
@@ -146,6 +145,19 @@ impl Span {
 }
 
 impl Heap {
+    /// Makes what has been freed ready, if that is enough, and pops a block; or null. Now and then that is a slow tick.
+    #[inline]
+    pub(crate) fn serve_freed(&mut self, class: SizeClass) -> *mut Block {
+        if self.caches.quarantine.is_tick() {
+            self.slow_tick();
+            self.refilled |= class.bit();
+            self.set_ordinary();
+        }
+        let (caches, most) = (&raw mut self.caches, self.caches.left(class));
+        // SAFETY: this heap's own.
+        unsafe { quarantine::turn(&raw mut (*caches).quarantine, caches.cast(), class, most) }
+    }
+
     /// Fills the cache of a class, in which no block is ready, with some that the active span has at home; pops one.
     pub(crate) fn fill_from_home(
         &mut self,
@@ -157,11 +169,14 @@ impl Heap {
         let (caches, span) = (&raw mut self.caches, self.active[class.index()]);
         // SAFETY: this heap's own. What is taken from home is its own, too.
         unsafe {
-            (*caches).left[class.index()] = Limit((limit.0 / CACHE_UNITS).min(READY as i32));
+            let most = quarantine::room(limit.0 / CACHE_UNITS);
+            (*caches).left[class.index()] = if most > 0 { Limit(most) } else { limit };
             let quarantine = &raw mut (*caches).quarantine;
             let mut filling = quarantine::begin(quarantine, caches.cast(), class);
+            quarantine::hide(quarantine, caches.cast(), class);
             (*span).take_kept(count, &mut filling);
-            quarantine::end(quarantine, class, filling);
+            quarantine::show(quarantine, caches.cast(), class);
+            quarantine::end(quarantine, class, filling, most);
             Caches::pop(caches, class)
         }
     }
@@ -175,29 +190,24 @@ impl Heap {
         self.collect_before_growing(class);
     }
 
-    /// Frees a block that has waited for a while; some of these are slow ticks.
-    ///
-    /// # Safety
-    /// As for `put_back`.
-    #[cold]
-    #[inline(never)]
-    pub(crate) unsafe fn take_home(&mut self, class: SizeClass, block: *mut Block) {
-        let is_tick = self.caches.quarantine.is_tick();
-        // SAFETY: the block is this heap's.
-        unsafe { self.put_back(class, block) };
-        if is_tick {
-            self.slow_tick();
-        }
-    }
-
     /// Frees all blocks of a class that are ready or wait.
     pub(crate) fn empty_quarantine(&mut self, class: SizeClass) {
+        self.empty_quarantine_of(class, |_| true);
+    }
+
+    /// Frees those of them that lie in a span.
+    pub(crate) fn empty_quarantine_into(&mut self, class: SizeClass, base: *mut u8) {
+        let (first, bytes) = (base.addr(), class.span_slices() * SLICE_SIZE);
+        self.empty_quarantine_of(class, |block| block.addr().wrapping_sub(first) < bytes);
+    }
+
+    fn empty_quarantine_of(&mut self, class: SizeClass, is_meant: impl Fn(*mut Block) -> bool) {
         let caches = &raw mut self.caches;
         loop {
             // SAFETY: this heap's own. Each is home before the next is looked for: an event may empty it, too.
             unsafe {
                 let quarantine = &raw mut (*caches).quarantine;
-                let block = quarantine::take_one(quarantine, caches.cast(), class);
+                let block = quarantine::take_one(quarantine, caches.cast(), class, &is_meant);
                 if block.is_null() {
                     return;
                 }

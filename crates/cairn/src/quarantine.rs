@@ -1,7 +1,7 @@
 //! Owns: what takes the place of a cache's lists in the hardened build: for each class a few blocks that are
 //!   ready, and a few that have just been freed.
-//! Idea: a freed block takes a place among the latter, at random, and whatever has stood there becomes ready. So
-//!   nobody knows which block comes next, none comes back at once, and no block carries a link.
+//! Idea: a freed block takes a place among the latter, at random; when none is ready, they become ready. So nobody
+//!   knows which block comes next, none comes back at once, and no block carries a link.
 //! Never: is asked in the default build; hands out a block whose first bytes somebody has written to since it was freed.
 //! Threads: the one whose caches they are; `peek` any.
 //! Checked: tests/quarantine.rs; the attacks of the C layer.
@@ -9,93 +9,115 @@
 
 use crate::address_map::{HEAP_BYTES, HEAP_SIZE};
 use crate::block::{Block, overwritten};
-use crate::policy::{HARDENED, in_hardened, mixed};
-use crate::size_class::{CLASS_COUNT, MIN_ALIGN, SLICE_SIZE, SizeClass, class_size};
-use crate::sync::Ordering;
+use crate::policy::{HARDENED, mixed};
+use crate::size_class::{CLASS_COUNT, MIN_ALIGN, SizeClass, class_size};
 use crate::{live, os};
 use core::ptr::null_mut;
-use core::sync::atomic::compiler_fence;
 
 // Invariants
-//  1. `ready[..count]` and `held` are blocks of the class, of spans of the heap, or null in `held`. They count as used
-//     there. The program has none of them: their bits in `live` are 0.
-//  2. Their first `ZEROED_BYTES` are 0 unless somebody has written to them.
-//  3. `filled` has the bit of each class that may have some.
+//  1. A class has two rows of places. The blocks that are ready stand in one, those that wait in the other, from its begin
+//     on. `ready` and `waiting` say where each ends: the number of a place, modulo `ROW` that of its blocks. Each is less
+//     than `ROW`.
+//  2. They are blocks of the class, of spans of the heap. They count as used there. The program has none of them, as
+//     `live` says.
+//  3. Their first `ZEROED_BYTES` are 0 unless somebody has written to them.
+//  4. No block is taken in that would stand at `limit`.
 
-/// Blocks that are ready, at most.
-pub(crate) const READY: u32 = 32;
-/// Freed blocks that wait, at most; a power of two.
-const HELD: usize = 32;
-/// Bytes of freed blocks of a class that wait, unless one block has more.
-const HELD_BYTES: usize = 8 << 10;
+/// Places of a row. A power of two.
+const ROW: usize = 32;
+/// Blocks that are ready, or wait, at most.
+pub(crate) const READY: u32 = ROW as u32 - 1;
 /// Bytes at the head of a free block that are zero.
 const ZEROED_BYTES: usize = 128;
 /// Bytes of these that are looked at when it is handed out: a cache line's. To look at all of them fetches a second line
 /// for nothing else (docs/why-not.md).
 const CHECKED_BYTES: usize = 64;
 /// What is written and read at once of a head: a block's alignment.
-type Unit = [u64; 2];
+type Unit = u128;
 const UNIT: usize = size_of::<Unit>();
-/// One in so many frees sends a block home, whatever room there is. A power of two.
-const HOME: u64 = 1 << 14;
-/// One in so many frees is a slow tick if it sends a block home. A smaller power of two.
-const TICK: u64 = 1 << 6;
+/// A cache that takes in any has room for so many, however large they are: with half of it a loop over one block comes to a
+/// refill at each turn.
+const FEW: i32 = 4;
+/// One in so many times that freed blocks become ready is a slow tick. A power of two.
+const TICK: u64 = 16;
 
 /// What a heap knows of its blocks; they stand behind the heap.
 #[repr(C)]
 pub(crate) struct Quarantine {
     random: [u64; HARDENED as usize],
-    filled: [u64; HARDENED as usize],
-    count: [u32; CLASSES],
-    /// One less than the blocks of a class that wait.
-    held_masks: [u8; CLASSES],
-    /// Where the last unit of the head of a block begins.
-    last_units: [u8; CLASSES],
+    ready: [u8; CLASSES],
+    waiting: [u8; CLASSES],
+    limit: [u8; CLASSES],
+    /// Where the last unit of the head of a block begins, and the last that is looked at.
+    last_units: [[u8; 2]; CLASSES],
 }
 
 /// Classes that have some.
 const CLASSES: usize = if HARDENED { CLASS_COUNT } else { 0 };
 
-/// The blocks of one class.
-#[repr(C)]
-struct Kept {
-    ready: [*mut Block; READY as usize],
-    held: [*mut Block; HELD],
-}
-
-const _: () = assert!(!HARDENED || HEAP_BYTES + CLASS_COUNT * size_of::<Kept>() <= HEAP_SIZE);
+const _: () =
+    assert!(!HARDENED || HEAP_BYTES + CLASS_COUNT * 2 * ROW * size_of::<*mut Block>() <= HEAP_SIZE);
 
 impl Quarantine {
     /// No blocks.
     pub(crate) const EMPTY: Quarantine = Quarantine {
         random: [0; HARDENED as usize],
-        filled: [0; HARDENED as usize],
-        count: [0; CLASSES],
-        held_masks: held_masks(),
+        ready: [0; CLASSES],
+        waiting: [ROW as u8; CLASSES],
+        limit: [ROW as u8; CLASSES],
         last_units: last_units(),
     };
 
-    /// Whether the free that has just been answered with a block is one of those that are slow ticks.
+    /// Whether it is time for a slow tick.
     pub(crate) fn is_tick(&self) -> bool {
-        self.random.iter().any(|random| random & (TICK - 1) == 0)
+        self.random.iter().any(|random| (random >> 32).is_multiple_of(TICK))
     }
 
-    /// Whether none is ready.
+    /// How many are ready.
+    pub(crate) fn ready(&self, class: SizeClass) -> i32 {
+        self.ready.get(class.index()).map_or(0, |&end| in_row(end) as i32)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self, class: SizeClass) -> u32 {
+        let waiting = self.waiting.get(class.index()).map_or(0, |&end| in_row(end));
+        self.ready(class) as u32 + waiting as u32
+    }
+
+    /// Whether there is none.
     pub(crate) fn is_empty(&self, class: SizeClass) -> bool {
-        self.count.get(class.index()).is_none_or(|&count| count == 0)
+        self.len(class) == 0
     }
 }
 
-/// Where the blocks of a class stand.
+/// How many blocks stand in the row that ends there.
 #[inline(always)]
-fn kept(heap: *mut u8, class: SizeClass) -> *mut Kept {
-    heap.wrapping_add(HEAP_BYTES).cast::<Kept>().wrapping_add(class.index())
+fn in_row(end: u8) -> usize {
+    usize::from(end) % ROW
 }
 
-/// The number after another one. Its upper bits are as good as random; the lowest n are all 0 once in 2^n calls.
+/// The places of a class.
+#[inline(always)]
+fn places(heap: *mut u8, class: SizeClass) -> *mut *mut Block {
+    heap.wrapping_add(HEAP_BYTES).cast::<*mut Block>().wrapping_add(class.index() * 2 * ROW)
+}
+
+/// What a field says of a class.
+#[inline(always)]
+fn of(field: *mut [u8; CLASSES], class: SizeClass) -> *mut u8 {
+    field.cast::<u8>().wrapping_add(class.index())
+}
+
+/// The number after another one. Its upper bits are as good as random.
 #[inline(always)]
 fn after(random: u64) -> u64 {
     random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
+}
+
+/// A number below another one.
+#[inline(always)]
+pub(crate) fn below(random: u64, count: usize) -> usize {
+    ((random >> 32) as usize * count) >> 32
 }
 
 /// Whether a block that is handed out is zero throughout.
@@ -110,49 +132,53 @@ pub(crate) fn zeroes_all_of(class: SizeClass) -> bool {
 /// A block with a head whose last `UNIT` bytes begin at `last`; the caller's.
 #[inline(always)]
 unsafe fn zero_head(block: *mut Block, last: usize) {
-    let unit = |at: usize| block.wrapping_byte_add(at).cast::<Unit>();
-    // SAFETY: inside the head, which is aligned.
-    unsafe {
-        unit(0).write([0; 2]);
-        unit(last).write([0; 2]);
-        let mut at = UNIT;
-        while at < last {
-            unit(at).write([0; 2]);
-            unit(at + UNIT).write([0; 2]);
-            at += 2 * UNIT;
-            // Without this it becomes a call.
-            compiler_fence(Ordering::SeqCst);
+    let zero = |at: usize| {
+        // SAFETY: inside the head, which is aligned.
+        unsafe { block.wrapping_byte_add(at).cast::<Unit>().write(0) }
+    };
+    [0, last].into_iter().for_each(zero);
+    if last > UNIT {
+        [UNIT, 2 * UNIT].into_iter().for_each(zero);
+        if last > 3 * UNIT {
+            [3 * UNIT, 4 * UNIT].into_iter().for_each(zero);
+            if last > 5 * UNIT {
+                [5 * UNIT, 6 * UNIT].into_iter().for_each(zero);
+            }
         }
     }
 }
 
-/// Zeroes the head of a block of a class that is being freed.
+const _: () = assert!(ZEROED_BYTES == 8 * UNIT);
+
+/// Zeroes the heads of `count` free blocks of a class that lie in a row.
 ///
 /// # Safety
 /// The caller's.
-pub(crate) unsafe fn zero(block: *mut Block, class: SizeClass) {
-    // SAFETY: as above.
-    unsafe { zero_head(block, last_unit(class.block_size())) };
+pub(crate) unsafe fn zero(first: *mut Block, class: SizeClass, count: usize) {
+    let (size, last) = (class.block_size(), last_unit(class.block_size(), ZEROED_BYTES));
+    for nth in 0..count {
+        // SAFETY: as above.
+        unsafe { zero_head(first.wrapping_byte_add(nth * size), last.into()) };
+    }
 }
 
-/// Whether the first `CHECKED_BYTES` of a free block are zero still.
+/// Whether the first `CHECKED_BYTES` of a free block are zero still, the last of which begin at `last`.
 ///
 /// # Safety
 /// As for `zero_head`.
 #[inline(always)]
 unsafe fn is_zero(block: *mut Block, last: usize) -> bool {
-    let unit = |at: usize| block.wrapping_byte_add(at).cast::<Unit>();
-    let last = last.min(CHECKED_BYTES - UNIT);
-    // SAFETY: as in `zero_head`.
-    unsafe {
-        let ([mut one, mut two], [three, four]) = (*unit(0), *unit(last));
-        (one, two) = (one | three, two | four);
-        if last > UNIT {
-            let ([a, b], [c, d]) = (*unit(UNIT), *unit(2 * UNIT));
-            (one, two) = (one | a | c, two | b | d);
-        }
-        one | two == 0
+    let unit = |at: usize| {
+        // SAFETY: as in `zero_head`.
+        unsafe { block.wrapping_byte_add(at).cast::<[u64; 2]>().read() }
+    };
+    let ([mut one, mut two], [three, four]) = (unit(0), unit(last));
+    (one, two) = (one | three, two | four);
+    if last > UNIT {
+        let ([a, b], [c, d]) = (unit(UNIT), unit(2 * UNIT));
+        (one, two) = (one | a | c, two | b | d);
     }
+    one | two == 0
 }
 
 const _: () = assert!(CHECKED_BYTES == 4 * UNIT);
@@ -163,21 +189,24 @@ const _: () = assert!(CHECKED_BYTES == 4 * UNIT);
 /// The calling thread's heap, or a stand-in, which has none.
 #[inline(always)]
 pub(crate) unsafe fn pop(this: *mut Quarantine, heap: *mut u8, class: SizeClass) -> *mut Block {
-    // SAFETY: the thread's own; invariant 1.
+    // SAFETY: the thread's own; invariants 1 and 2.
     unsafe {
-        let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
-        let Some(left) = (*count).checked_sub(1) else { return null_mut() };
-        *count = left;
-        let block = *(&raw mut (*kept(heap, class)).ready).cast::<*mut Block>().add(left as usize);
+        let ready = of(&raw mut (*this).ready, class);
+        let end = usize::from(*ready);
+        if end % ROW == 0 {
+            return null_mut();
+        }
+        *ready = (end - 1) as u8;
+        let block = *places(heap, class).add(end - 1);
         live::hand_out(block.cast());
-        if !is_zero(block, last_of(this, class)) {
+        if !is_zero(block, last_of(this, class, 1)) {
             overwritten(block);
         }
         block
     }
 }
 
-/// Takes in a freed block, and answers one that has to go home, or null. At most `most` are ready.
+/// Takes in a freed block; false, but for its head, if it has to go home.
 ///
 /// # Safety
 /// As for `Caches::push`; the program does not have the block any more, as `live` says.
@@ -186,76 +215,81 @@ pub(crate) unsafe fn push(
     this: *mut Quarantine,
     heap: *mut u8,
     class: SizeClass,
-    most: i32,
     block: *mut Block,
-) -> *mut Block {
-    // SAFETY: the thread's own; invariant 1.
+) -> bool {
+    // SAFETY: the thread's own; invariants 1 and 4.
     unsafe {
-        zero_head(block, last_of(this, class));
+        zero_head(block, last_of(this, class, 0));
+        let waiting = of(&raw mut (*this).waiting, class);
+        let end = *waiting;
+        if end >= *of(&raw mut (*this).limit, class) {
+            return false;
+        }
         let random = after(*(&raw const (*this).random).cast());
         *(&raw mut (*this).random).cast::<u64>() = random;
-        let kept = kept(heap, class);
-        let place = (random >> 56) as usize & held_mask(this, class);
-        let held = (&raw mut (*kept).held).cast::<*mut Block>().add(place);
-        let old = core::mem::replace(&mut *held, block);
-        let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
-        if old.is_null() {
-            *(&raw mut (*this).filled).cast::<u64>() |= class.bit();
-            return old;
-        }
-        if *count as i32 >= most || random & (HOME - 1) == 0 {
-            return old;
-        }
-        *(&raw mut (*kept).ready).cast::<*mut Block>().add(*count as usize) = old;
-        *count += 1;
-        null_mut()
+        let last = places(heap, class).add(end.into());
+        let place = last.sub(below(random, in_row(end) + 1));
+        *last = *place;
+        *place = block;
+        *waiting = end + 1;
+        true
     }
 }
 
-const fn held_masks() -> [u8; CLASSES] {
-    let (mut masks, mut class) = ([0; CLASSES], 0);
-    while class < masks.len() {
-        let fits = HELD_BYTES / class_size(class);
-        let count = if fits > HELD { HELD } else { fits };
-        masks[class] = if count > 1 { (1 << count.ilog2()) - 1 } else { 0 };
-        class += 1;
-    }
-    masks
+/// How many freed blocks may wait, where a cache may take in so many: some, or none.
+pub(crate) fn room(most: i32) -> i32 {
+    if most > 0 { most.clamp(FEW, READY as i32) } else { most }
 }
 
-const fn last_units() -> [u8; CLASSES] {
-    let (mut last, mut class) = ([0; CLASSES], 0);
+/// Where none is ready, makes those that wait ready, and pops one; null if they are not more than half of `most`, which may
+/// wait: a refill finds more.
+///
+/// # Safety
+/// The calling thread's heap.
+#[inline]
+pub(crate) unsafe fn turn(
+    this: *mut Quarantine,
+    heap: *mut u8,
+    class: SizeClass,
+    most: i32,
+) -> *mut Block {
+    // SAFETY: the caller's own; invariants 1 and 4.
+    unsafe {
+        let waiting = of(&raw mut (*this).waiting, class);
+        // A cache that takes in none says that its blocks are zero, or serves a quiet heap.
+        if most <= 0 || in_row(*waiting) as i32 <= most / 2 {
+            return null_mut();
+        }
+        let ready = of(&raw mut (*this).ready, class);
+        (*ready, *waiting) = (*waiting, *ready);
+        *of(&raw mut (*this).limit, class) = *waiting + most as u8;
+        pop(this, heap, class)
+    }
+}
+
+const fn last_units() -> [[u8; 2]; CLASSES] {
+    let (mut last, mut class) = ([[0; 2]; CLASSES], 0);
     while class < last.len() {
-        last[class] = last_unit(class_size(class)) as u8;
+        let size = class_size(class);
+        last[class] = [last_unit(size, ZEROED_BYTES), last_unit(size, CHECKED_BYTES)];
         class += 1;
     }
     last
 }
 
-/// Where the last unit of the head of a block of so many bytes begins.
-const fn last_unit(size: usize) -> usize {
-    (if size < ZEROED_BYTES { size } else { ZEROED_BYTES }) - UNIT
+/// Where the last unit of the first `most` bytes of a block of `size` bytes begins.
+const fn last_unit(size: usize, most: usize) -> u8 {
+    ((if size < most { size } else { most }) - UNIT) as u8
 }
 
+/// Where the last unit of the head of a block of a class begins, 0, or the last that is looked at, 1.
 #[inline(always)]
-unsafe fn held_mask(this: *const Quarantine, class: SizeClass) -> usize {
-    // SAFETY: the caller's, or constant.
-    usize::from(unsafe { *(&raw const (*this).held_masks).cast::<u8>().add(class.index()) })
+unsafe fn last_of(this: *const Quarantine, class: SizeClass, which: usize) -> usize {
+    // SAFETY: constant.
+    usize::from(unsafe {
+        (*(&raw const (*this).last_units).cast::<[u8; 2]>().add(class.index()))[which]
+    })
 }
-
-/// Where the last unit of the head of a block of a class begins.
-#[inline(always)]
-unsafe fn last_of(this: *const Quarantine, class: SizeClass) -> usize {
-    // SAFETY: as above.
-    usize::from(unsafe { *(&raw const (*this).last_units).cast::<u8>().add(class.index()) })
-}
-
-/// Which blocks of a span are at home: a bit for each that it can have (see `free_bits`).
-pub(crate) type FreeBits = [u64; in_hardened(0, SLICE_SIZE / MIN_ALIGN / u64::BITS as usize)];
-
-/// No block is.
-pub(crate) const NONE_FREE: FreeBits =
-    [0; in_hardened(0, SLICE_SIZE / MIN_ALIGN / u64::BITS as usize)];
 
 /// Blocks of a class on their way to be ready. Apart from the heap: the compiler keeps it in registers.
 pub(crate) struct Filling {
@@ -274,13 +308,31 @@ impl Filling {
     pub(crate) unsafe fn add(&mut self, block: *mut Block) {
         debug_assert!(self.count < READY as usize);
         self.random = after(self.random);
-        let place = ((self.random >> 32) as usize * (self.count + 1)) >> 32;
+        let place = below(self.random, self.count + 1);
         // SAFETY: the caller's; the places are inside.
         unsafe {
             *self.ready.add(self.count) = *self.ready.add(place);
             *self.ready.add(place) = block;
         }
         self.count += 1;
+    }
+
+    /// The blocks for which a bit is set, one for each `MIN_ALIGN` bytes from `from` on, until there are `most`: true
+    /// then. By itself it has registers enough.
+    ///
+    /// # Safety
+    /// As for `add`; there are less than `most`, at most `READY`.
+    #[inline(never)]
+    pub(crate) unsafe fn add_each(&mut self, from: *mut u8, mut bits: u64, most: usize) -> bool {
+        let mut filling = Filling { ..*self };
+        while bits != 0 && filling.count < most {
+            let place = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            // SAFETY: the caller's.
+            unsafe { filling.add(from.wrapping_add(place * MIN_ALIGN).cast()) };
+        }
+        *self = filling;
+        self.count == most
     }
 }
 
@@ -296,22 +348,24 @@ pub(crate) unsafe fn begin(this: *mut Quarantine, heap: *mut u8, class: SizeClas
         if random == 0 {
             random = first_random(heap);
         }
-        *(&raw mut (*this).filled).cast::<u64>() |= class.bit();
-        let ready = (&raw mut (*kept(heap, class)).ready).cast::<*mut Block>();
-        Filling { ready, count: 0, random: after(random) }
+        let row = places(heap, class).add((*of(&raw mut (*this).ready, class)).into());
+        Filling { ready: row, count: 0, random: after(random) }
     }
 }
 
-/// Now they are.
+/// Now they are, and `most` freed ones may wait.
 ///
 /// # Safety
 /// As for `begin`.
 #[inline(always)]
-pub(crate) unsafe fn end(this: *mut Quarantine, class: SizeClass, filling: Filling) {
+pub(crate) unsafe fn end(this: *mut Quarantine, class: SizeClass, filling: Filling, most: i32) {
     // SAFETY: the caller's own.
     unsafe {
         *(&raw mut (*this).random).cast::<u64>() = filling.random;
-        *(&raw mut (*this).count).cast::<u32>().add(class.index()) = filling.count as u32;
+        let ready = of(&raw mut (*this).ready, class);
+        let other = *ready ^ ROW as u8;
+        *of(&raw mut (*this).limit, class) = other + most.max(0) as u8;
+        *ready += filling.count as u8;
     }
 }
 
@@ -321,7 +375,41 @@ fn first_random(heap: *mut u8) -> u64 {
     mixed(os::seed() as u64 ^ heap.addr() as u64 ^ os::now_ns() << 20) | 1
 }
 
-/// Takes a block of a class out, of those that wait, too; null if there is none.
+/// Says that the program has those that wait, while a refill looks for blocks that it has not.
+///
+/// # Safety
+/// As for `begin`.
+pub(crate) unsafe fn hide(this: *mut Quarantine, heap: *mut u8, class: SizeClass) {
+    // SAFETY: the caller's own; invariant 1.
+    unsafe { each_waiting(this, heap, class, |block| live::hand_out(block.cast())) };
+}
+
+/// Says again that it has not.
+///
+/// # Safety
+/// As for `begin`; after `hide`.
+pub(crate) unsafe fn show(this: *mut Quarantine, heap: *mut u8, class: SizeClass) {
+    // SAFETY: the caller's own; invariant 1.
+    unsafe { each_waiting(this, heap, class, |block| _ = live::take_back(block.cast())) };
+}
+
+#[inline(always)]
+unsafe fn each_waiting(
+    this: *mut Quarantine,
+    heap: *mut u8,
+    class: SizeClass,
+    each: impl Fn(*mut Block),
+) {
+    // SAFETY: the caller's own; invariant 1.
+    unsafe {
+        let end = *of(&raw mut (*this).waiting, class);
+        for nth in usize::from(end) - in_row(end)..end.into() {
+            each(*places(heap, class).add(nth));
+        }
+    }
+}
+
+/// Takes a block of a class out that is meant, of those that wait, too; null if there is none.
 ///
 /// # Safety
 /// The heap is the calling thread's.
@@ -329,76 +417,58 @@ pub(crate) unsafe fn take_one(
     this: *mut Quarantine,
     heap: *mut u8,
     class: SizeClass,
+    is_meant: impl Fn(*mut Block) -> bool,
 ) -> *mut Block {
-    // SAFETY: the caller's own.
+    if !HARDENED {
+        return null_mut();
+    }
+    // SAFETY: the caller's own; invariant 1.
     unsafe {
-        let filled = (&raw mut (*this).filled).cast::<u64>();
-        if !HARDENED || *filled & class.bit() == 0 {
-            return null_mut();
-        }
-        let kept = kept(heap, class);
-        let count = (&raw mut (*this).count).cast::<u32>().add(class.index());
-        if *count > 0 {
-            *count -= 1;
-            return *(&raw mut (*kept).ready).cast::<*mut Block>().add(*count as usize);
-        }
-        let held = (&raw mut (*kept).held).cast::<*mut Block>();
-        for nth in 0..=held_mask(this, class) {
-            let block = core::mem::replace(&mut *held.add(nth), null_mut());
-            if !block.is_null() {
-                return block;
+        for field in [&raw mut (*this).ready, &raw mut (*this).waiting] {
+            let end = of(field, class);
+            for nth in (usize::from(*end) - in_row(*end)..(*end).into()).rev() {
+                let block = *places(heap, class).add(nth);
+                if is_meant(block) {
+                    *end -= 1;
+                    *places(heap, class).add(nth) = *places(heap, class).add((*end).into());
+                    return block;
+                }
             }
         }
-        *filled &= !class.bit();
     }
     null_mut()
+}
+
+/// The cache takes in no freed block of the class from now on.
+///
+/// # Safety
+/// The heap is the calling thread's.
+pub(crate) unsafe fn close(this: *mut Quarantine, class: SizeClass) {
+    // SAFETY: the caller's own.
+    unsafe {
+        let end = *of(&raw mut (*this).waiting, class);
+        *of(&raw mut (*this).limit, class) = end - in_row(end) as u8;
+    }
 }
 
 /// Forgets all blocks: their spans are gone.
 ///
 /// # Safety
 /// The heap is the caller's.
-pub(crate) unsafe fn forget(this: *mut Quarantine, heap: *mut u8) {
-    if !HARDENED {
-        return;
-    }
+pub(crate) unsafe fn forget(this: *mut Quarantine) {
     // SAFETY: the caller's own.
-    unsafe {
-        let filled = (&raw mut (*this).filled).cast::<u64>();
-        for class in SizeClass::all().filter(|class| *filled & class.bit() != 0) {
-            (&raw mut (*kept(heap, class)).held).write_bytes(0, 1);
-        }
-        this.cast::<Quarantine>().write(Quarantine { random: (*this).random, ..Quarantine::EMPTY });
-    }
-}
-
-/// Forgets all blocks of a heap whose thread a fork has left behind, wherever it has been.
-///
-/// # Safety
-/// The heap is the caller's.
-pub(crate) unsafe fn wipe(heap: *mut u8) {
-    let (kept, bytes) = (heap.wrapping_add(HEAP_BYTES), HEAP_SIZE - HEAP_BYTES);
-    // SAFETY: what stands behind the heap.
-    unsafe {
-        if HARDENED && !(os::page_size() <= HEAP_BYTES && os::purge(kept, bytes)) {
-            kept.write_bytes(0, bytes);
-        }
-    }
+    unsafe { this.write(Quarantine { random: (*this).random, ..Quarantine::EMPTY }) };
 }
 
 /// How many blocks of a class there are, while the heap's thread may be at work.
 ///
 /// # Safety
 /// The heap has been made.
-pub(crate) unsafe fn peek(this: *const Quarantine, heap: *const u8, class: SizeClass) -> usize {
+pub(crate) unsafe fn peek(this: *const Quarantine, class: SizeClass) -> usize {
+    let this = this.cast_mut();
     // SAFETY: heaps are never unmapped. Volatile, and plain for the thread.
     unsafe {
-        if (&raw const (*this).filled).cast::<u64>().read_volatile() & class.bit() == 0 {
-            return 0;
-        }
-        let count = (&raw const (*this).count).cast::<u32>().add(class.index()).read_volatile();
-        let held = (&raw const (*kept(heap.cast_mut(), class)).held).cast::<*mut Block>();
-        let waits = |nth: &usize| !held.add(*nth).read_volatile().is_null();
-        count as usize + (0..=held_mask(this, class)).filter(waits).count()
+        let in_row = |field| in_row(of(field, class).read_volatile());
+        in_row(&raw mut (*this).ready) + in_row(&raw mut (*this).waiting)
     }
 }

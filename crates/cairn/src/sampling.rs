@@ -140,9 +140,9 @@ impl Sampling {
         self.interval > 0
     }
 
-    /// Counts what a refill tells of, by what the cache of `class` took in before it and does after it:
-    /// the blocks of the cache, and those that have come back to it and been allocated again. Whether the
-    /// block that the refill has given is the sample.
+    /// Counts what a refill tells of, by what the cache of `class` told before it and does after it (see
+    /// `Caches::tells`): the blocks of the cache, and those that have come back to it and been allocated again. Whether
+    /// the block that the refill has given is the sample.
     pub(crate) fn count(&mut self, class: SizeClass, before: i32, after: i32) -> bool {
         // Each free into the cache has cost a unit for good (see `block::Limit`).
         let limit = class.layout().cache_limit as i32;
@@ -151,8 +151,7 @@ impl Sampling {
         const MULTIPLE: i32 = 1 << 30;
         let is_limit = after.rem_euclid(CACHE_UNITS) != 0;
         let taken = if is_limit { limit - after } else { after.wrapping_neg() % MULTIPLE };
-        // Hardened, a cache does not tell what has come back to it.
-        let blocks = in_hardened(again + taken / CACHE_UNITS + 1, READY as i32);
+        let blocks = 1 + if HARDENED { after } else { again + taken / CACHE_UNITS };
         let bytes = blocks as usize * class.block_size();
         let is_sample = bytes >= self.left;
         self.left = if is_sample { self.interval } else { self.left - bytes };

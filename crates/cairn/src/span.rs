@@ -8,9 +8,8 @@
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain, END};
-use crate::live::came_home;
+use crate::live::{self, came_home};
 use crate::policy::HARDENED;
-use crate::quarantine::{FreeBits, NONE_FREE};
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SizeClass};
 use crate::sync::touched;
@@ -65,8 +64,6 @@ pub(crate) struct Span {
     pub(crate) partition: u8,
     /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
     pub(crate) empty_since: usize,
-    /// Hardened: which blocks are free and at home (see `free_bits`).
-    pub(crate) bits: FreeBits,
     /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
     _read: PhantomPinned,
 }
@@ -128,14 +125,17 @@ impl Span {
                 flags: if zero { ZERO } else { 0 },
                 partition: 0,
                 empty_since: 0,
-                bits: NONE_FREE,
                 _read: PhantomPinned,
             });
+        }
+        if HARDENED {
+            // SAFETY: as above.
+            unsafe { live::begin(address_map::slice_address(index), c) };
         }
         // SAFETY: the run is the caller's, and no block of it has been handed out.
         unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
         if HARDENED {
-            // SAFETY: the run is the caller's; the span has been made just now.
+            // SAFETY: the run is the caller's, and no block of it has been handed out.
             unsafe { fences::put(index, c.slices.into()) };
         }
         span
@@ -184,9 +184,7 @@ impl Span {
     pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
         // SAFETY: the block is the caller's to free, and so free and this span's from here on.
         unsafe {
-            if HARDENED {
-                self.keep(block);
-            } else {
+            if !HARDENED {
                 Block::set_next(block, self.local_free);
                 touched(self);
                 self.local_free = block;
@@ -346,8 +344,11 @@ impl Span {
     /// are pending. Those that only its lists knew stay lost.
     pub(crate) fn forget_lists(&mut self) {
         let blocks = self.layout().blocks;
+        if HARDENED {
+            // SAFETY: the caller's span.
+            unsafe { live::forget(self.base(), self.layout().slices.into()) };
+        }
         self.local_free = END;
-        self.bits = NONE_FREE;
         self.carved = blocks;
         (self.holes, self.hidden) = (0, 0);
         self.set_used(u32::from(blocks), 0);
@@ -455,7 +456,8 @@ impl Span {
         let (head, mask, mut free) = (self.head(), self.layout().mask, 0);
         let mut at = self.local_free;
         if HARDENED {
-            free = self.kept().count() as u16;
+            // Others are in caches.
+            free = (self.kept().count() as u16).min(self.free() as u16);
         }
         while at != END {
             // SAFETY: this is a span.

@@ -316,7 +316,7 @@ pub(crate) unsafe fn peek_cache(this: *const Heap, class: SizeClass) -> usize {
     let caches = unsafe { &raw const (*this).caches };
     match HARDENED {
         // SAFETY: as above.
-        true => unsafe { quarantine::peek(&raw const (*caches).quarantine, caches.cast(), class) },
+        true => unsafe { quarantine::peek(&raw const (*caches).quarantine, class) },
         // SAFETY: as above.
         false => search::each(class, unsafe { Caches::peek(caches, class) }).count(),
     }

@@ -97,7 +97,7 @@ impl Descriptor {
 
 /// Room for the owner's metadata of a span or large block, at the first slice's position.
 #[repr(C, align(64))]
-pub(crate) struct Slot([u8; in_hardened(64, 192)]);
+pub(crate) struct Slot([u8; 64]);
 
 /// The allocation state of 64 slices; touched under the arena's lock only.
 #[repr(C, align(32))]
@@ -146,7 +146,7 @@ pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(SECTION_BYTES == in_hardened(74_304, 205_888));
+const _: () = assert!(SECTION_BYTES == in_hardened(74_304, 74_816));
 
 /// The reservation. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]

@@ -52,7 +52,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
                 return block;
             }
         }
-        ((*heap).caches.left(class), (*heap).sampling.draws())
+        ((*heap).caches.tells(class), (*heap).sampling.draws())
     };
     if !draws {
         return thread::refill_or_force(class);
@@ -64,7 +64,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
         if sampling.is_on() {
             guards::is_drawn(block.cast())
         } else {
-            sampling.count(class, before, (*heap).caches.left(class))
+            sampling.count(class, before, (*heap).caches.tells(class))
         }
     };
     if !is_sample || block.is_null() {

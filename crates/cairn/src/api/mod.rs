@@ -6,7 +6,6 @@
 //! Story: docs/design/fast-paths.md
 
 mod batch;
-mod hardened;
 mod large;
 mod lookup;
 mod partition;
@@ -25,7 +24,7 @@ use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::heap::Heap;
-use crate::live::FREED_TWICE;
+use crate::live::{self, FREED_TWICE};
 use crate::os;
 use crate::policy::HARDENED;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
@@ -168,11 +167,14 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
     unsafe {
         let caches = &raw mut (*heap).caches;
         match address_map::owned_block(p, Heap::tag(heap)) {
-            Some(at) if (*caches).is_start(at.class, at.number) => {
-                if HARDENED {
-                    return hardened::deallocate_own(heap, at.class, p, call);
-                }
+            // Hardened, nothing of the block is read unless the program has it: a guard may stand there.
+            Some(at)
+                if (*caches).is_start(at.class, at.number) && (!HARDENED || live::take_back(p)) =>
+            {
                 if Block::is_marked(p.cast()) {
+                    if HARDENED {
+                        live::hand_out(p);
+                    }
                     return deallocate_marked(p, call);
                 }
                 if !Caches::push(caches, at.class, p.cast()).is_null() {
@@ -222,7 +224,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     unsafe {
         if HARDENED {
             // Only the owner of a span may say in the table of live blocks what becomes of it.
-            quarantine::zero(p.cast(), class);
+            quarantine::zero(p.cast(), class, 1);
         } else if (is_abandoned || layout.size >= FOREIGN_MIN)
             && (*heap).caches.left(class) > least
             && Caches::push(&raw mut (*heap).caches, class, p.cast()).is_null()

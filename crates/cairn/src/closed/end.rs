@@ -78,7 +78,7 @@ unsafe fn destroy_spans(heap: *mut Heap) {
             destroy_from((*heap).partial[class.index()].first());
         }
         destroy_from((*heap).full.first());
-        quarantine::forget(&raw mut (*heap).caches.quarantine, heap.cast());
+        quarantine::forget(&raw mut (*heap).caches.quarantine);
     }
 }
 

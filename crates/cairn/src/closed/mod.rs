@@ -395,7 +395,7 @@ pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32, call: 
         let meant = generation_of(p, class, owner);
         if let Some(meant) = meant {
             if HARDENED {
-                quarantine::zero(p.cast(), class);
+                quarantine::zero(p.cast(), class, 1);
             }
             thread::send_closed(address_map::span_index(p, class), block, meant);
         }
@@ -429,7 +429,7 @@ unsafe fn free_attached(
         }
         let home = Caches::push(&raw mut (*heap).caches, class, block);
         if !home.is_null() {
-            (*heap).take_home(class, home);
+            (*heap).put_back(class, home);
         }
     }
     true

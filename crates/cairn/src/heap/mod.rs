@@ -11,6 +11,8 @@ mod sending;
 mod spans;
 mod upkeep;
 
+#[cfg(test)]
+pub(crate) use refill::SHARED_REFILLS;
 pub(crate) use sending::send_without_heap;
 
 use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
@@ -20,7 +22,7 @@ use crate::crowd;
 use crate::grace::is_block_of;
 use crate::handle::Member;
 use crate::large::Large;
-use crate::policy::{PARTITIONS, in_hardened};
+use crate::policy::{HARDENED, PARTITIONS, in_hardened};
 use crate::sampling::Sampling;
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::Span;
@@ -93,7 +95,7 @@ pub(crate) struct Heap {
     sweep_next: *mut Span,
     sweep_class: SizeClass,
     /// Classes that have been refilled since upkeep last looked at them, a bit each.
-    refilled: u64,
+    pub(crate) refilled: u64,
     /// Those of them whose refill is an ordinary one.
     ordinary: u64,
     trims_seen: usize,
@@ -176,6 +178,14 @@ impl Heap {
             // SAFETY: null, or a span that this heap owns.
             if let Some(span) = unsafe { active.as_ref() } {
                 self.check_owned(span);
+            }
+            if HARDENED {
+                let partial = self.partial[class.index()].iter().chain(self.full.iter());
+                // SAFETY: null, or a span that this heap owns.
+                let owned = partial.chain(unsafe { active.as_ref() });
+                let owned = owned.filter(|span| span.class() == class);
+                let cached = owned.map(|span| span.kept().count() as u32 - span.free()).sum();
+                assert_eq!(self.caches.quarantine.len(class), cached);
             }
             let (mut block, mut len) = (self.caches.first(class), 0);
             while block != END {

@@ -22,13 +22,13 @@ use core::ptr::null_mut;
 /// class: that much more than it needs is what a small program shows.
 const CARVE_BYTES: usize = 4096;
 /// How often that is so.
-const COLD_CARVES: u8 = 6;
+const COLD_CARVES: u8 = SHARED_REFILLS + 3;
 /// Then it carves this much, which makes the refills of a growing heap rare.
 const HOT_CARVE_BYTES: usize = 16384;
 /// Blocks that it carves at most.
 const CARVE_BLOCKS: usize = in_shuttle(in_hardened(64, READY as usize), 3);
 /// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
-const SHARED_REFILLS: u8 = 3;
+pub(crate) const SHARED_REFILLS: u8 = in_hardened(3, 7);
 
 /// What a refill has found.
 struct Found {
@@ -75,7 +75,7 @@ impl Heap {
     /// Whether the next blocks of a class are to come from the shared heap.
     #[inline(always)]
     pub(crate) fn asks_shared(&self, class: SizeClass) -> bool {
-        !HARDENED && self.carves[class.index()] < SHARED_REFILLS && crowd::in_use() > 1
+        self.carves[class.index()] < SHARED_REFILLS && crowd::in_use() > 1
     }
 
     /// Counts that they do: how often they have.
@@ -100,8 +100,11 @@ impl Heap {
 
     #[inline(always)]
     fn fill(&mut self, class: SizeClass, found: Found) -> *mut Block {
-        if HARDENED || self.ordinary & class.bit() == 0 {
+        if self.ordinary & class.bit() == 0 {
             return self.fill_carefully(class, found);
+        }
+        if HARDENED {
+            return self.fill_from_home(class, found.list.count.min(READY), found.limit);
         }
         // SAFETY: the list is this heap's now, and not empty.
         unsafe { self.caches.fill(class, found.list, found.limit) }

@@ -91,16 +91,17 @@ impl Heap {
         }
     }
 
-    /// A full span that is to be abandoned, or null. In the hardened build the blocks of its class go home first:
-    /// only the owner of a span may say in the table of live blocks what becomes of them.
+    /// A full span that is to be abandoned, or null. In the hardened build the cache has none of its blocks then: only the
+    /// owner of a span may say in the table of live blocks what becomes of them.
     pub(super) fn full_without_held(&mut self, pick: fn(&SpanList) -> *mut Span) -> *mut Span {
         loop {
             let span = pick(&self.full);
             // SAFETY: null, or a span that this heap owns.
-            let Some(class) = unsafe { span.as_ref() }.map(Span::class).filter(|_| HARDENED) else {
+            let held = unsafe { span.as_ref() }.filter(|_| HARDENED);
+            let Some((class, base)) = held.map(|span| (span.class(), span.base())) else {
                 return span;
             };
-            self.empty_cache(class);
+            self.empty_quarantine_into(class, base);
             if pick(&self.full) == span {
                 return span;
             }

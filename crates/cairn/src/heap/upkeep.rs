@@ -8,6 +8,7 @@
 use super::{Heap, LOOK};
 use crate::address_map;
 use crate::block::{Block, Chain, END};
+use crate::policy::HARDENED;
 use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::span_list::SpanList;
@@ -155,7 +156,7 @@ impl Heap {
     }
 
     /// Says which refills are ordinary ones.
-    pub(super) fn set_ordinary(&mut self) {
+    pub(crate) fn set_ordinary(&mut self) {
         self.ordinary = if self.is_careful() { 0 } else { self.refilled };
     }
 
@@ -163,6 +164,10 @@ impl Heap {
     fn sweep(&mut self) {
         let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP {
+            // Blocks in a cache are in no hole.
+            if HARDENED {
+                self.empty_cache(self.sweep_class);
+            }
             if self.sweep_next.is_null() {
                 self.sweep_class = SizeClass::in_turn(self.sweep_class.index() + 1);
                 self.sweep_next = self.partial[self.sweep_class.index()].first();

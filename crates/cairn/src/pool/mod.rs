@@ -18,7 +18,7 @@ use crate::heap::Heap;
 use crate::os::Lock;
 use crate::reservation;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
-use crate::{arena, crowd, large, os, quarantine, region};
+use crate::{arena, crowd, large, os, region};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -262,7 +262,6 @@ pub(crate) fn bury() {
         // SAFETY: its thread is not in this process; the caller alone buries.
         unsafe {
             large::drop_cached(&(*heap).large_cache);
-            quarantine::wipe(heap.cast());
             (*heap).member.give_spares(&HANDLES);
             let Member { of, next, .. } = (*heap).member;
             let is_in_region = (*heap).member.region().is_some();

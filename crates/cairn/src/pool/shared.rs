@@ -11,6 +11,7 @@ use crate::caches::Caches;
 use crate::crowd::in_use;
 use crate::heap::Heap;
 use crate::os::{self, Lock};
+use crate::policy::{HARDENED, in_hardened};
 use crate::pool;
 use crate::size_class::SizeClass;
 use core::ptr::null_mut;
@@ -63,14 +64,28 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
 
 /// The first few blocks of a class come from shared spans, if there is somebody to share with: one, two,
 /// four; in a crowd twice as many, for its thread has had some before it came. Fills the heap's cache and pops a
-/// block; null if the class has had its share, or if there is no memory.
+/// block; null if the class has had its share, or if there is no memory. Hardened, one by one: what a cache has is of spans
+/// of its own.
 #[cold]
 #[inline(never)]
 pub(crate) fn refill(heap: &mut Heap, class: SizeClass) -> *mut Block {
     let most = (SHARED_BYTES / class.block_size()).max(1);
     let wanted = 1 << heap.ask_shared(class) << usize::from(in_use() > pool::CROWD);
-    let list = take(class, most.min(wanted));
+    let list = take(class, in_hardened(most.min(wanted), 1));
+    if HARDENED {
+        heap.slow_tick();
+        return unlisted(list);
+    }
     if list.count == 0 { null_mut() } else { heap.refill_with(class, list) }
+}
+
+/// The block of a list of one, or null.
+pub(crate) fn unlisted(list: Chain) -> *mut Block {
+    if !list.head.is_null() {
+        // SAFETY: the caller's.
+        unsafe { Block::unmark(list.head) };
+    }
+    list.head
 }
 
 /// Gives back what the shared heap holds free.

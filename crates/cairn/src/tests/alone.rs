@@ -1,6 +1,7 @@
 //! A process for a test that looks at the allocator's state as a whole.
 
 use crate::block::Block;
+use crate::live;
 use crate::quarantine::{Filling, READY};
 use crate::span::Span;
 use core::ptr::null_mut;
@@ -74,6 +75,8 @@ pub(super) fn taken(span: &mut Span, count: u32) -> Vec<*mut Block> {
         let mut ready = [null_mut(); READY as usize];
         let mut filling = Filling { ready: ready.as_mut_ptr(), count: 0, random: left.into() };
         span.take_kept(left.min(READY), &mut filling);
+        // SAFETY: free blocks of the test's span.
+        ready[..filling.count].iter().for_each(|block| unsafe { live::hand_out(block.cast()) });
         taken.extend(&ready[..filling.count]);
         left -= filling.count as u32;
     }

@@ -2,7 +2,6 @@
 
 use super::alone::alone;
 use super::{all_zero, assert_nothing_is_left};
-use crate::policy::HARDENED;
 use crate::{
     Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, guard_every,
     guards, may_have_size, os, purge, reallocate, sample_every, usable_size,
@@ -134,9 +133,7 @@ fn refills_draw_as_many_as_asked() {
             })
             .count();
         // From one slow tick to the next there are 50,000 pairs, 3 MiB.
-        // Hardened, what goes round in a cache is not counted.
-        let least = if HARDENED { 0 } else { 15 };
-        assert!((least..=62).contains(&count), "{count} in 61 MiB");
+        assert!((15..=62).contains(&count), "{count} in 61 MiB");
         check();
     });
 }

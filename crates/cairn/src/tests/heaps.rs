@@ -1,7 +1,7 @@
 //! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
 
 use super::alone::alone;
-use crate::heap::Heap;
+use crate::heap::{Heap, SHARED_REFILLS};
 use crate::pool::{self, shared};
 use crate::size_class::{CLASSES, class_of};
 use crate::{
@@ -17,6 +17,8 @@ use std::vec::Vec;
 
 /// Blocks in a span of 1 KiB blocks, which is one slice.
 pub(super) const IN_SPAN: usize = 16;
+/// Blocks of that size that a thread gets from the shared heap, if there are others.
+pub(super) const SHARED: usize = SHARED_REFILLS as usize;
 
 /// Goes to another thread while this one waits for the answer.
 struct Sent<T>(T);
@@ -267,7 +269,7 @@ fn what_a_thread_leaves_another_takes_over() {
         arena::set_purge_delay_ms(1 << 40);
         free(allocate(64));
         let other = Other::new();
-        let held = other.allocates(1024, 3 + 5 * IN_SPAN + 4);
+        let held = other.allocates(1024, SHARED + 5 * IN_SPAN + 4);
         other.leaves();
         check();
         let spans = row(1024).spans;
@@ -275,9 +277,9 @@ fn what_a_thread_leaves_another_takes_over() {
         // The listed one is reclaimed, with its untouched blocks.
         let mine = allocate(1024);
         assert_eq!((row(1024).spans, owner(mine)), (spans, my_tag()));
-        assert!(held[3..].iter().any(|&block| block.addr() >> 14 == mine.addr() >> 14));
+        assert!(held[SHARED..].iter().any(|&block| block.addr() >> 14 == mine.addr() >> 14));
         // Of the full ones a free makes this thread the owner, once it keeps no more.
-        let full = &held[3..3 + 4 * IN_SPAN - 5];
+        let full = &held[SHARED..SHARED + 4 * IN_SPAN - 5];
         assert!(full.iter().all(|&block| owner(block) != my_tag()));
         let before = row(1024);
         full.iter().copied().for_each(free);

@@ -4,6 +4,7 @@
 use super::alone::{Random, alone, taken};
 use crate::address_map;
 use crate::block::{Block, Chain, END};
+use crate::live;
 use crate::os;
 use crate::policy::HARDENED;
 use crate::size_class::{SLICE_SIZE, SizeClass};
@@ -71,7 +72,10 @@ fn no_live_page_goes_and_no_block_is_lost() {
                     while live.len() > leave.max(1) {
                         let block = live.swap_remove(random.below(live.len()));
                         // SAFETY: in use, the test's.
-                        unsafe { span.push_local(block.cast()) };
+                        unsafe {
+                            assert!(!HARDENED || live::take_back(block));
+                            span.push_local(block.cast());
+                        }
                     }
                     let before = os::resident(span.base(), layout.slices as usize * SLICE_SIZE);
                     span.make_holes();

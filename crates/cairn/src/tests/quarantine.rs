@@ -3,13 +3,12 @@
 
 use super::alone::alone;
 use super::forks::child_does;
-use super::heaps::{Other, blocks, free, my_tag, owner, row};
+use super::heaps::{Other, SHARED, blocks, free, my_tag, owner, row};
 use super::misuse::last_words;
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::block::Block;
 use crate::quarantine::READY;
 use crate::size_class::{SLICE_SIZE, SizeClass, guards};
-use crate::span::Span;
 use crate::sync::Ordering;
 use crate::{allocate, allocate_zeroed, base, check, live, purge};
 use std::collections::HashSet;
@@ -148,13 +147,11 @@ fn what_is_at_home_carries_nothing() {
         // SAFETY: memory of the process's.
         let sum = |block: &*mut u8| (0..48).all(|at| unsafe { block.add(at).read() } == 0);
         assert!(held.iter().all(sum));
-        let span: *mut Span = address_map::descriptor(held[0]).slot.load(Ordering::Relaxed).cast();
-        // SAFETY: the calling thread's span.
-        let span = unsafe { &mut *span };
         check();
-        for word in 0..3 {
+        for block in held.iter().step_by(50) {
             assert!(!child_does(|| {
-                span.bits[word] ^= 4;
+                // SAFETY: none: that is what is tried.
+                unsafe { live::hand_out(*block) };
                 check();
             }));
         }
@@ -208,6 +205,33 @@ fn what_was_there_is_gone() {
     });
 }
 
+/// What waits is not zero; what a refill carves may be, and the cache says so.
+#[test]
+fn what_has_waited_is_not_called_zero() {
+    alone(|| {
+        for size in [200, 1000, 5000] {
+            let dirty = |block: *mut u8| {
+                // SAFETY: a live block.
+                unsafe { block.write_bytes(0xa5, size) };
+                free(block);
+            };
+            // The first time all go home: what has been carved is zero.
+            (0..2).for_each(|_| blocks(size, 100).into_iter().for_each(dirty));
+            let mut held = Vec::new();
+            for nth in 0..1000 {
+                let block = allocate_zeroed(size);
+                // SAFETY: a live block.
+                assert!((0..size).all(|at| unsafe { block.add(at).read() } == 0));
+                held.push(block);
+                if nth % 8 == 0 {
+                    dirty(held.swap_remove(nth / 2 % held.len()));
+                }
+            }
+            held.into_iter().for_each(free);
+        }
+    });
+}
+
 #[test]
 fn long_spans_end_in_guards() {
     alone(|| {
@@ -247,6 +271,7 @@ fn others_frees_in_full_spans_serve_before_new_spans() {
     alone(|| {
         let (other, size, count) = (Other::new(), 500, 20_000);
         other.allocates(64, 1);
+        blocks(size, SHARED);
         let mut held = blocks(size, count);
         let mine = held.iter().filter(|block| owner(**block) == my_tag()).count();
         assert_eq!(mine, count, "full, and held");

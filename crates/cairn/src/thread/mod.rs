@@ -15,6 +15,7 @@ use crate::block::{Block, Chain};
 use crate::heads::{heads_from, heads_in_regions};
 use crate::heap::{self, Heap};
 use crate::os::Lock;
+use crate::policy::HARDENED;
 use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
@@ -136,6 +137,12 @@ fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
 unsafe fn refill_own(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
+        if HARDENED {
+            let block = (*heap).serve_freed(class);
+            if !block.is_null() {
+                return block;
+            }
+        }
         if (*heap).asks_shared(class) {
             let block = shared::refill(&mut *heap, class);
             if !block.is_null() {
@@ -151,12 +158,7 @@ unsafe fn refill_own(heap: *mut Heap, class: SizeClass) -> *mut Block {
 #[cold]
 #[inline(never)]
 fn take_without_heap(class: SizeClass) -> *mut Block {
-    let block = if start() { shared::take(class, 1).head } else { null_mut() };
-    if !block.is_null() {
-        // SAFETY: the caller's: a list of one.
-        unsafe { Block::unmark(block) };
-    }
-    block
+    if start() { shared::unlisted(shared::take(class, 1)) } else { null_mut() }
 }
 
 /// Gives `block` back to the span at slice `span`, which the calling thread does not hold.
