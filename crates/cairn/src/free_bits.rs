@@ -11,11 +11,11 @@ use crate::block::{Block, Chain};
 use crate::caches::{Caches, Limit};
 use crate::heap::Heap;
 use crate::live::{self, PLACES, came_home};
-use crate::os;
 use crate::quarantine::{self, Filling, READY, below};
-use crate::size_class::{CACHE_UNITS, MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::size_class::{CACHE_UNITS, ClassLayout, MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::touched;
+use crate::{crowd, os};
 use core::ops::Range;
 
 // Invariants
@@ -23,6 +23,9 @@ use core::ops::Range;
 //     owns the span: `Span::free` counts those at home. Where a refill takes blocks from home, its cache has none of the
 //     span's, or hides them.
 //  2. The head of such a block is zero unless somebody has written to it (see `quarantine`).
+
+/// Blocks of a span of one slice that are looked at one by one; those of longer spans always are.
+const FEW: u16 = 32;
 
 impl Span {
     /// Some that no list has held are at home.
@@ -58,10 +61,9 @@ impl Span {
         touched(self);
         debug_assert!(count <= self.free());
         let most = filling.count + count as usize;
-        if self.layout().slices == 1 {
-            self.take_short(most, filling)
-        } else {
-            self.take_long(most, filling)
+        match self.layout() {
+            ClassLayout { slices: 1, blocks: FEW.., .. } => self.take_many(most, filling),
+            _ => self.take_few(most, filling),
         }
         if filling.count < most {
             os::broken("a span has fewer free blocks than it counts");
@@ -70,7 +72,7 @@ impl Span {
     }
 
     /// Takes some of one slice, until there are `most`.
-    fn take_short(&self, most: usize, filling: &mut Filling) {
+    fn take_many(&self, most: usize, filling: &mut Filling) {
         let (base, layout) = (self.base(), self.layout());
         let carved = usize::from(self.carved) * layout.size as usize;
         let places = (layout.slack as usize + carved) / MIN_ALIGN;
@@ -98,8 +100,8 @@ impl Span {
         let _ = (0..first).any(|at| take(at, !0)) || take(first, !behind);
     }
 
-    /// The same of several slices: the bits are far apart, and the blocks few.
-    fn take_long(&self, most: usize, filling: &mut Filling) {
+    /// The same where blocks are few, and their bits far apart.
+    fn take_few(&self, most: usize, filling: &mut Filling) {
         let (carved, size) = (usize::from(self.carved), self.layout().size as usize);
         let mut nth = below(filling.random, carved);
         for _ in 0..carved {
@@ -187,7 +189,9 @@ impl Heap {
         if self.has_too_many_full() {
             self.drop_oldest_full();
         }
-        self.collect_before_growing(class);
+        if crowd::in_use() > 1 {
+            self.collect_before_growing(class);
+        }
     }
 
     /// Frees all blocks of a class that are ready or wait.

@@ -108,10 +108,10 @@ fn of(field: *mut [u8; CLASSES], class: SizeClass) -> *mut u8 {
     field.cast::<u8>().wrapping_add(class.index())
 }
 
-/// The number after another one. Its upper bits are as good as random.
+/// The number after another one, which is odd. Its upper bits are as good as random.
 #[inline(always)]
 fn after(random: u64) -> u64 {
-    random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
+    random.wrapping_mul(0x5851_f42d_4c95_7f2d)
 }
 
 /// A number below another one.

@@ -74,6 +74,8 @@ pub(crate) fn refill(heap: &mut Heap, class: SizeClass) -> *mut Block {
     let list = take(class, in_hardened(most.min(wanted), 1));
     if HARDENED {
         heap.slow_tick();
+        // The block may not be zero, whatever the last refill found.
+        heap.caches.take_all(class);
         return unlisted(list);
     }
     if list.count == 0 { null_mut() } else { heap.refill_with(class, list) }

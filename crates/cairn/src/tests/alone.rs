@@ -73,7 +73,8 @@ pub(super) fn taken(span: &mut Span, count: u32) -> Vec<*mut Block> {
     let (mut taken, mut left) = (Vec::new(), count);
     while left > 0 {
         let mut ready = [null_mut(); READY as usize];
-        let mut filling = Filling { ready: ready.as_mut_ptr(), count: 0, random: left.into() };
+        let mut filling =
+            Filling { ready: ready.as_mut_ptr(), count: 0, random: u64::from(left) << 1 | 1 };
         span.take_kept(left.min(READY), &mut filling);
         // SAFETY: free blocks of the test's span.
         ready[..filling.count].iter().for_each(|block| unsafe { live::hand_out(block.cast()) });

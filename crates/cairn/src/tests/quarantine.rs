@@ -232,6 +232,29 @@ fn what_has_waited_is_not_called_zero() {
     });
 }
 
+/// Nor is what comes from the shared heap.
+#[test]
+fn what_was_shared_is_not_called_zero() {
+    alone(|| {
+        let size = 1000;
+        // Carved, and zero; and the class has not been needed for long.
+        let held = blocks(size, 4);
+        let other = Other::new();
+        let shared = other.allocates(size, SHARED);
+        // SAFETY: live blocks.
+        shared.iter().for_each(|block| unsafe { block.write_bytes(0xa5, size) });
+        other.frees(&shared);
+        for _ in 0..40 {
+            let block = allocate_zeroed(size);
+            // SAFETY: a live block.
+            assert!((0..size).all(|at| unsafe { block.add(at).read() } == 0));
+        }
+        held.into_iter().for_each(free);
+        other.leaves();
+        check();
+    });
+}
+
 #[test]
 fn long_spans_end_in_guards() {
     alone(|| {
