@@ -17,6 +17,9 @@ use core::ptr::null_mut;
 /// this: up to eight heaps keep some, of at most 1 MiB in each.
 const SPARE_SLICES: usize = 8;
 
+/// How often a heap of the hardened build empties a cache when it has released a span.
+const RELEASES: u32 = 8;
+
 /// Free blocks that make a full span worth a refill.
 const WORTHWHILE: u32 = 8;
 
@@ -236,9 +239,10 @@ impl Heap {
         if class.is_long() {
             self.release_active(class);
         }
-        // Hardened, other blocks may be on their way to a span that an upkeep would abandon.
-        if !HARDENED {
-            self.slow_tick();
+        self.slow_tick();
+        // Hardened, what waits in the cache is of any spans: in a burst of frees each would hold one.
+        if HARDENED && self.slow_ticks.is_multiple_of(RELEASES) {
+            self.empty_cache(class);
         }
     }
 
