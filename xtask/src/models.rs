@@ -15,8 +15,8 @@ pub(crate) struct Args {
     /// With larger bounds: more threads, blocks and preemptions.
     #[arg(long, conflicts_with = "seeded")]
     full: bool,
-    /// Plant each bug of models/seeds.toml in turn: its model must fail.
-    #[arg(long)]
+    /// Plant each bug of models/seeds.toml in turn: its model must fail. They are made for the default build.
+    #[arg(long, conflicts_with = "hardened")]
     seeded: bool,
     #[command(flatten)]
     build: Build,
