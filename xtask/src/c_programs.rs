@@ -36,21 +36,16 @@ impl Loading {
 pub(crate) struct Workshop {
     /// What to call before `gcc` and `g++`: nothing, or a triple and a dash.
     pub(crate) prefix: String,
-    /// Where libcairn.so and libcairn.a are.
-    pub(crate) libraries: PathBuf,
+    /// The shared library, beside which its archive lies.
+    pub(crate) library: PathBuf,
     /// Where programs go.
     pub(crate) out: PathBuf,
 }
 
 impl Workshop {
-    /// libcairn.so.
-    pub(crate) fn library(&self) -> PathBuf {
-        self.libraries.join("libcairn.so")
-    }
-
     /// What a program that is loaded so needs in `LD_PRELOAD`.
-    pub(crate) fn preload(&self, loading: Loading) -> Option<PathBuf> {
-        (loading == Loading::Preloaded).then(|| self.library())
+    pub(crate) fn preload(&self, loading: Loading) -> Option<&Path> {
+        (loading == Loading::Preloaded).then_some(&*self.library)
     }
 
     /// Compiles a source of the C layer's tests, or one that is seen from their folder.
@@ -72,11 +67,12 @@ impl Workshop {
         match loading {
             Loading::Preloaded => {}
             Loading::Linked => {
-                command.arg("-Wl,--no-as-needed").arg(self.library());
-                command.arg(format!("-Wl,-rpath,{}", self.libraries.display()));
+                let folder = self.library.parent().context("a file lies in a folder")?;
+                command.arg("-Wl,--no-as-needed").arg(&self.library);
+                command.arg(format!("-Wl,-rpath,{}", folder.display()));
             }
             Loading::Archive | Loading::Static => {
-                command.arg(self.libraries.join("libcairn.a"));
+                command.arg(self.library.with_extension("a"));
                 command.args((loading == Loading::Static).then_some("-static"));
             }
         }
@@ -101,7 +97,7 @@ impl Workshop {
         let preload = self.preload(loading);
         let command = |case: &str| {
             let fewer = (case == "fork_from_busy").then_some(forks);
-            let mut command = tool(&program, preload.as_deref());
+            let mut command = tool(&program, preload);
             command.arg(case).args(fewer).env("TEST_EXPECTS_CAIRN", "1");
             command
         };

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     ensure!(is_root, "only root can make a system of its own: run `cargo xtask fresh` as root");
     let (shell, root) = (shell()?, target_dir("fresh/root"));
-    let mut steps = Steps::new("fresh", LIMIT, &args.step)?;
+    let mut steps = Steps::new(&target_dir("fresh"), LIMIT, &args.step)?;
     let made = steps.build("a new Debian", cmd!(shell, "sh {SCRIPT} make {root} {CLONE}"));
     made.with_context(|| format!("the packages {NEEDS} are needed, if one is missing"))?;
     let readme = std::fs::read_to_string(root.join(&CLONE[1..]).join("README.md"))?;

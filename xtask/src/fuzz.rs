@@ -1,8 +1,8 @@
 //! Runs programs of operations against the oracle: guided by coverage, or random ones by the
 //! thousand million. Both run the machine in crates/cairn/tests/operations.
 
-use crate::library::{self, shell, target_dir};
-use crate::steps::{Ended, Steps, not_run};
+use crate::library::{self, Build, shell};
+use crate::steps::{Ended, Steps, not_run_with};
 use anyhow::{Context, Result};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::fs;
@@ -21,8 +21,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OPERATIONS")]
     campaign: Option<u64>,
     /// Instead, make the committed corpus of what the coverage-guided runs have found.
-    #[arg(long, conflicts_with = "campaign")]
+    #[arg(long, conflicts_with_all = ["campaign", "hardened"])]
     minimize: bool,
+    #[command(flatten)]
+    build: Build,
 }
 
 const TARGETS: [&str; 2] = ["single", "threads"];
@@ -37,29 +39,36 @@ const LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (shell, mut steps) = (shell()?, Steps::new("fuzz", LIMIT, "")?);
+    let (shell, build) = (shell()?, args.build);
+    let mut steps = Steps::new(&folder(build), LIMIT, "")?;
     match args.campaign {
-        Some(operations) => campaign(operations, &shell, &mut steps),
-        None if args.minimize => return minimize(&shell, &mut steps),
-        None => guided(args.seconds, &shell, &mut steps)?,
+        Some(operations) => campaign(build, operations, &shell, &mut steps),
+        None if args.minimize => return minimize(build, &shell, &mut steps),
+        None => guided(build, args.seconds, &shell, &mut steps)?,
     }
     steps.finish()?;
-    not_run(match args.campaign {
+    let left_out = match args.campaign {
         Some(_) => "runs guided by coverage (cargo xtask fuzz --seconds 150)",
         None => "a campaign of random operations (cargo xtask fuzz --campaign 500000000)",
-    });
+    };
+    not_run_with(build, left_out);
     Ok(())
 }
 
+/// Where everything is that is built and found.
+fn folder(build: Build) -> PathBuf {
+    build.target_dir("fuzz")
+}
+
 /// Random programs on stable Rust, with debug assertions and without.
-fn campaign(operations: u64, shell: &Shell, steps: &mut Steps) {
+fn campaign(build: Build, operations: u64, shell: &Shell, steps: &mut Steps) {
     for assertions in ["true", "false"] {
         let config = format!("profile.release.debug-assertions={assertions}");
-        let target = target_dir("fuzz");
+        let (target, features) = (folder(build), build.features());
         let command = cmd!(
             shell,
             "cargo test --quiet --release -p cairn-malloc --test operations --config {config}
-                --target-dir {target} -- --nocapture"
+                --features {features} --target-dir {target} -- --nocapture"
         );
         let command = command.env("CAIRN_FUZZ_OPERATIONS", (operations / 2).to_string());
         steps.run(&format!("campaign, debug assertions {assertions}"), command, told);
@@ -67,13 +76,13 @@ fn campaign(operations: u64, shell: &Shell, steps: &mut Steps) {
 }
 
 /// libFuzzer, on each target in each build.
-fn guided(seconds: u64, shell: &Shell, steps: &mut Steps) -> Result<()> {
+fn guided(build: Build, seconds: u64, shell: &Shell, steps: &mut Steps) -> Result<()> {
     for target in TARGETS {
         // New programs go to the first folder only.
-        let (found, committed) = (found_corpus(target)?, unpacked(target)?);
+        let (found, committed) = (found_corpus(build, target)?, unpacked(build, target)?);
         for (name, option) in BUILDS {
             let time = format!("-max_total_time={seconds}");
-            let command = cargo_fuzz(shell, target, option).args([&found, &committed]);
+            let command = cargo_fuzz(build, shell, target, option).args([&found, &committed]);
             let command = command.args(["--", LONGEST, "-len_control=0", "-timeout=120", &time]);
             let command = command.args(["-rss_limit_mb=8192", "-print_final_stats=1"]);
             steps.run(&format!("{target}, {name}, {seconds} s"), command, told);
@@ -91,13 +100,13 @@ fn told(ended: &Ended) -> Result<String> {
 }
 
 /// Keeps as few of the programs found as reach what all of them reach.
-fn minimize(shell: &Shell, steps: &mut Steps) -> Result<()> {
+fn minimize(build: Build, shell: &Shell, steps: &mut Steps) -> Result<()> {
     let mut lines = Vec::new();
     for target in TARGETS {
-        let (found, committed) = (found_corpus(target)?, unpacked(target)?);
+        let (found, committed) = (found_corpus(build, target)?, unpacked(build, target)?);
         // Merging takes what the first folder lacks; by edges, without how often each is taken:
         // that makes a tenth of the files.
-        let command = cargo_fuzz(shell, target, BUILDS[1].1).args([&committed, &found]);
+        let command = cargo_fuzz(build, shell, target, BUILDS[1].1).args([&committed, &found]);
         let command = command.args(["--", "-merge=1", "-use_counters=0", LONGEST]);
         steps.build(&format!("minimize {target}"), command)?;
         for program in committed.read_dir()? {
@@ -113,8 +122,8 @@ fn minimize(shell: &Shell, steps: &mut Steps) -> Result<()> {
 }
 
 /// A new folder with the committed programs of a target, each in a file.
-fn unpacked(target: &str) -> Result<PathBuf> {
-    let folder = target_dir("fuzz").join("committed").join(target);
+fn unpacked(build: Build, target: &str) -> Result<PathBuf> {
+    let folder = folder(build).join("committed").join(target);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     let packed = GzDecoder::new(fs::File::open(library::workspace().join(CORPUS))?);
@@ -127,17 +136,18 @@ fn unpacked(target: &str) -> Result<PathBuf> {
 }
 
 /// Where the runs collect the programs that reach something new.
-fn found_corpus(target: &str) -> Result<PathBuf> {
-    let folder = target_dir("fuzz").join("corpus").join(target);
+fn found_corpus(build: Build, target: &str) -> Result<PathBuf> {
+    let folder = folder(build).join("corpus").join(target);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
 }
 
 /// cargo-fuzz, without a sanitizer: they do not see into an allocator's own memory.
-fn cargo_fuzz<'a>(shell: &'a Shell, target: &str, option: &str) -> xshell::Cmd<'a> {
-    let folder = target_dir("fuzz");
+fn cargo_fuzz<'a>(build: Build, shell: &'a Shell, target: &str, option: &str) -> xshell::Cmd<'a> {
+    let (folder, features) = (folder(build), build.features());
     cmd!(
         shell,
-        "rustup run nightly cargo fuzz run --sanitizer none {option} --target-dir {folder} {target}"
+        "rustup run nightly cargo fuzz run --sanitizer none {option}
+            --features {features} --target-dir {folder} {target}"
     )
 }

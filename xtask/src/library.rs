@@ -23,26 +23,50 @@ pub(crate) fn target_dir(name: &str) -> PathBuf {
     workspace().join(usual).join(name)
 }
 
-/// Builds the release libraries; libcairn.so, beside which libcairn.a lies.
-pub(crate) fn build() -> Result<PathBuf> {
-    linked("libcairn", "release", &[])
+/// Which of both builds a command is about: the flag that all such commands have.
+#[derive(Clone, Copy, Default, clap::Args)]
+pub(crate) struct Build {
+    /// The hardened build in place of the default one.
+    #[arg(long)]
+    hardened: bool,
 }
 
-/// Builds the hardened ones; libcairn-hardened.so, beside the others. Cargo has its own folder for
-/// them: it gives both builds' files the same names.
-pub(crate) fn build_hardened() -> Result<PathBuf> {
-    linked("libcairn-hardened", "hardened/release", &["--features", "hardened"])
-}
+impl Build {
+    /// The features of cairn's crates, and of the models and the fuzz targets.
+    pub(crate) fn features(self) -> &'static str {
+        if self.hardened { "hardened" } else { "" }
+    }
 
-/// Builds one of both in this folder of cargo's, and links it.
-fn linked(name: &str, release: &str, features: &[&str]) -> Result<PathBuf> {
-    let (shell, release) = (shell()?, target_dir(release));
-    let target = release.parent().context("cargo has a folder for each profile")?;
-    let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --target-dir {target}");
-    build.args(features).quiet().run()?;
-    let (archive, folder) = (release.join("libcairn.a"), target_dir("release/lib"));
-    link(&shell, &archive, &folder, name, &[])?;
-    Ok(folder.join(name).with_extension("so"))
+    /// A folder as of `target_dir`. Each build has its own: cargo gives both builds' files the same
+    /// names, and logs and results must not displace those of the other.
+    pub(crate) fn target_dir(self, name: &str) -> PathBuf {
+        target_dir(self.features()).join(name)
+    }
+
+    /// Builds the release libraries; libcairn.so or libcairn-hardened.so. Its archive lies beside
+    /// it, and the other build's.
+    pub(crate) fn library(self) -> Result<PathBuf> {
+        let (shell, target, features) = (shell()?, self.target_dir(""), self.features());
+        let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --features {features}");
+        build.arg("--target-dir").arg(target).quiet().run()?;
+        let archive = self.target_dir("release/libcairn.a");
+        let (folder, name) = (target_dir("release/lib"), self.library_name());
+        link(&shell, &archive, &folder, name, &[])?;
+        Ok(folder.join(name).with_extension("so"))
+    }
+
+    /// What its libraries are called, without the extension.
+    pub(crate) fn library_name(self) -> &'static str {
+        if self.hardened { "libcairn-hardened" } else { "libcairn" }
+    }
+
+    /// For a command's last line: how to run the same of the other build.
+    pub(crate) fn other(self) -> &'static str {
+        match self.hardened {
+            true => "the default build (without --hardened)",
+            false => "the hardened build (--hardened)",
+        }
+    }
 }
 
 /// Makes what programs are linked with, from the archive that cargo has built.

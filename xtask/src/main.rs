@@ -15,6 +15,7 @@ mod targets;
 mod tidy;
 
 use clap::{Parser, Subcommand};
+use library::Build;
 use package::{dist, install, wheel};
 use programs::suites::{self, Kind, run};
 use std::process::ExitCode;
@@ -33,9 +34,9 @@ enum Command {
     /// Count the instructions of the fast paths in libcairn.so and compare with the golden table.
     FastPath(fast_path::Args),
     /// Run real programs with and without cairn and compare output and exit status.
-    Programs(suites::Args),
+    Programs(Compared),
     /// Run test suites that others wrote, with and without cairn, and compare their failures.
-    Suites(suites::Args),
+    Suites(Compared),
     /// Run the README's two commands on a new Debian with little in it, as an ordinary user.
     Fresh(fresh::Args),
     /// Build for other machines and run the tests there, on simulators.
@@ -51,17 +52,22 @@ enum Command {
     /// Make the wheel for Python.
     Wheel(wheel::Args),
     /// Build the release libcairn.so and libcairn.a and print their paths.
-    Library {
-        /// The hardened ones: libcairn-hardened.so and libcairn-hardened.a.
-        #[arg(long)]
-        hardened: bool,
-    },
+    Library(Build),
     /// Build the libraries and the command, and install them with all that belongs to them.
     Install(install::Args),
     /// Take away what `install` has put into a prefix.
     Uninstall(install::Place),
     /// Make a tarball and a package for Debian.
     Dist(dist::Args),
+}
+
+/// Options of programs and suites.
+#[derive(clap::Args)]
+struct Compared {
+    #[command(flatten)]
+    args: suites::Args,
+    #[command(flatten)]
+    build: Build,
 }
 
 fn main() -> ExitCode {
@@ -74,8 +80,8 @@ fn run_command(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Tidy(args) => tidy::run(&args)?,
         Command::FastPath(args) => fast_path::run(&args)?,
-        Command::Programs(args) => steps::not_run(&run(Kind::Programs, &args, library::build)?),
-        Command::Suites(args) => steps::not_run(&run(Kind::Suites, &args, library::build)?),
+        Command::Programs(compared) => compare(Kind::Programs, &compared)?,
+        Command::Suites(compared) => compare(Kind::Suites, &compared)?,
         Command::Fresh(args) => fresh::run(&args)?,
         Command::Targets(args) => targets::run_all(&args)?,
         Command::Sanitizers(args) => sanitizers::run_all(&args)?,
@@ -86,10 +92,16 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::Uninstall(place) => install::uninstall(&place)?,
         Command::Dist(args) => dist::run(&args)?,
         Command::Wheel(args) => wheel::run(&args)?,
-        Command::Library { hardened } => {
-            let shared = if hardened { library::build_hardened()? } else { library::build()? };
+        Command::Library(build) => {
+            let shared = build.library()?;
             println!("{}\n{}", shared.display(), shared.with_extension("a").display());
         }
     }
+    Ok(())
+}
+
+fn compare(kind: Kind, Compared { args, build }: &Compared) -> anyhow::Result<()> {
+    let left_out = run(kind, args, build.features(), || build.library())?;
+    steps::not_run_with(*build, &left_out);
     Ok(())
 }

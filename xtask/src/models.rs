@@ -1,7 +1,7 @@
 //! Runs the models of the protocols between threads, and sees whether they find the bugs that
 //! are seeded for them.
 
-use crate::library::workspace;
+use crate::library::{Build, workspace};
 use crate::steps::{self, Ended, Steps};
 use anyhow::{Context, Result, ensure};
 use serde::de::IgnoredAny;
@@ -15,9 +15,11 @@ pub(crate) struct Args {
     /// With larger bounds: more threads, blocks and preemptions.
     #[arg(long, conflicts_with = "seeded")]
     full: bool,
-    /// Plant each bug of models/seeds.toml in turn: its model must fail.
-    #[arg(long)]
+    /// Plant each bug of models/seeds.toml in turn: its model must fail. They are made for the default build.
+    #[arg(long, conflicts_with = "hardened")]
     seeded: bool,
+    #[command(flatten)]
+    build: Build,
     /// Only these models, or these bugs, by a part of the name.
     only: Vec<String>,
 }
@@ -36,9 +38,9 @@ type Seeds = BTreeMap<String, BTreeMap<String, BTreeMap<String, IgnoredAny>>>;
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.seeded {
-        seeded(&args.only)?
+        seeded(args)?
     } else {
-        models(args.full, &args.only)?
+        models(args)?
     }
     let all = [
         ("larger bounds (cargo xtask models --full)", args.full),
@@ -49,24 +51,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ),
     ];
     let left_out = all.iter().filter(|(_, ran)| !ran).map(|(what, _)| *what);
-    steps::not_run(&left_out.collect::<Vec<_>>().join(", "));
+    steps::not_run_with(args.build, &left_out.collect::<Vec<_>>().join(", "));
     Ok(())
 }
 
-fn cargo_test(seed: &str, test: &str) -> Command {
+fn cargo_test(build: Build, seed: &str, test: &str) -> Command {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["test", "-p", "cairn-models", "--test", test]);
+    command.args(["test", "-p", "cairn-models", "--features", build.features(), "--test", test]);
     command.env("CAIRN_SEED", seed).current_dir(workspace());
     command
 }
 
 /// Runs the loom models and prints the table of what they ran.
-fn models(full: bool, only: &[String]) -> Result<()> {
-    let mut steps = Steps::new("models", LIMIT, "")?;
+fn models(args: &Args) -> Result<()> {
+    let mut steps = Steps::new(&args.build.target_dir("models"), LIMIT, "")?;
     let mut rows = Vec::new();
-    let mut command = cargo_test("", LOOM);
-    command.arg("--").args(only).arg("--nocapture");
-    command.env("CAIRN_MODELS", if full { "full" } else { "quick" });
+    let mut command = cargo_test(args.build, "", LOOM);
+    command.arg("--").args(&args.only).arg("--nocapture");
+    command.env("CAIRN_MODELS", if args.full { "full" } else { "quick" });
     steps.run("loom models", command, |ended: &Ended| {
         ended.ensure_success()?;
         // The test harness may have begun the line.
@@ -82,21 +84,21 @@ fn models(full: bool, only: &[String]) -> Result<()> {
 }
 
 /// Plants one bug after the other, and runs the model that must find it.
-fn seeded(only: &[String]) -> Result<()> {
+fn seeded(args: &Args) -> Result<()> {
     let text = std::fs::read_to_string(workspace().join("models/seeds.toml"))?;
     let seeds: Seeds = toml::from_str(&text).context("models/seeds.toml")?;
     let named = |(model, bugs): (String, BTreeMap<_, _>)| {
         bugs.into_keys().map(move |name| (name, model.clone()))
     };
     let seeds: BTreeMap<_, _> = seeds.into_values().flatten().flat_map(named).collect();
-    let mut steps = Steps::new("models", SEED_LIMIT, "")?;
+    let mut steps = Steps::new(&args.build.target_dir("models"), SEED_LIMIT, "")?;
     for (name, model) in &seeds {
-        if !only.is_empty() && !only.iter().any(|part| name.contains(part) || model.contains(part))
-        {
+        let is_named = |part: &String| name.contains(part) || model.contains(part);
+        if !args.only.is_empty() && !args.only.iter().any(is_named) {
             continue;
         }
         let (test, function) = model.split_once("::").context("`model` names no test")?;
-        let mut command = cargo_test(name, test);
+        let mut command = cargo_test(args.build, name, test);
         if test == LOOM {
             // What takes time there is loom, which stays optimised; this is built again for each bug.
             let keys = ["opt-level", "debug"];

@@ -6,12 +6,12 @@
 
 use crate::c_programs::{Loading, Workshop, is_only_memory, run_cases};
 use crate::kernel;
-use crate::library::{shell, target_dir};
-use crate::steps::{Ended, LIMIT, Steps, not_run};
+use crate::library::{Build, shell};
+use crate::steps::{Ended, LIMIT, Steps, not_run_with};
 use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::Command;
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 /// Options.
 #[derive(clap::Args)]
@@ -25,6 +25,8 @@ pub(crate) struct Args {
     /// Only steps with this in their names.
     #[arg(long, value_name = "TEXT", default_value = "")]
     step: String,
+    #[command(flatten)]
+    build: Build,
 }
 
 const TOOLS: [&str; 4] = ["address", "thread", "valgrind", "helgrind"];
@@ -82,22 +84,24 @@ print(len(json.dumps([{i: str(i)} for i in range(9999)])))'",
 
 /// Runs the command.
 pub(crate) fn run_all(args: &Args) -> Result<()> {
-    let (shell, mut steps) = (shell()?, Steps::new("sanitizers", LIMIT, &args.step)?);
+    let folder = args.build.target_dir("sanitizers");
+    let mut steps = Steps::new(&folder, LIMIT, &args.step)?;
     for tool in TOOLS {
         if !args.only.is_empty() && args.only.iter().all(|only| only != tool) {
             continue;
         }
         match tool {
-            "valgrind" => memcheck(&workshop(&shell, &mut steps)?, &mut steps),
-            "helgrind" => helgrind(&workshop(&shell, &mut steps)?, &mut steps)?,
-            compiler => compiled(compiler, args.seconds, &shell, &mut steps),
+            "valgrind" => memcheck(&workshop(args.build)?, &mut steps),
+            "helgrind" => helgrind(&workshop(args.build)?, &mut steps)?,
+            compiler => compiled(compiler, args, &mut steps)?,
         }
     }
     steps.finish()?;
-    not_run(match args.only.is_empty() && args.step.is_empty() {
+    let left_out = match args.only.is_empty() && args.step.is_empty() {
         true => "other machines (cargo xtask targets), the models (cargo xtask models --full)",
         false => "the other tools and steps (cargo xtask sanitizers)",
-    });
+    };
+    not_run_with(args.build, left_out);
     Ok(())
 }
 
@@ -106,26 +110,26 @@ const BY_DESIGN: &str =
     concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/thread-sanitizer.txt");
 
 /// The core's tests, and the standard library with them, built with a sanitizer of the compiler.
-fn compiled(sanitizer: &str, seconds: u32, shell: &Shell, steps: &mut Steps) {
+fn compiled(sanitizer: &str, args: &Args, steps: &mut Steps) -> Result<()> {
+    let shell = shell()?;
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    steps.core_tests(&format!("{sanitizer} sanitizer"), |tests| {
+    steps.core_tests(&format!("{sanitizer} sanitizer"), args.build, |tests| {
         cmd!(shell, "rustup run nightly cargo test -Zbuild-std --target {triple} {tests...}")
             .env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"))
             // Debug assertions stay; without optimisation a sanitizer crawls.
             .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
-            .env("CARGO_TARGET_DIR", target_dir("sanitizers").join(sanitizer))
-            .env("CAIRN_STRESS_SECONDS", seconds.to_string())
+            .env("CARGO_TARGET_DIR", args.build.target_dir("sanitizers").join(sanitizer))
+            .env("CAIRN_STRESS_SECONDS", args.seconds.to_string())
             .env("TSAN_OPTIONS", format!("halt_on_error=1 die_after_fork=0 {BY_DESIGN}"))
             .into()
     });
+    Ok(())
 }
 
 /// Builds the library for the runs under valgrind.
-fn workshop(shell: &Shell, steps: &mut Steps) -> Result<Workshop> {
-    let build = cmd!(shell, "cargo build --release -p cairn-c");
-    steps.build("libcairn.so and libcairn.a", build)?;
-    let (libraries, out) = (target_dir("release"), target_dir("sanitizers/programs"));
-    Ok(Workshop { prefix: String::new(), libraries, out })
+fn workshop(build: Build) -> Result<Workshop> {
+    let out = build.target_dir("sanitizers/programs");
+    Ok(Workshop { prefix: String::new(), library: build.library()?, out })
 }
 
 /// One of valgrind's tools, about to run a program.
@@ -159,7 +163,7 @@ fn memcheck(workshop: &Workshop, steps: &mut Steps) {
         let skipped = "--trace-children-skip=*/md5sum,*/seq,*/rev";
         let options = [CAIRN_RUNS, "--trace-children=yes", skipped];
         // The shell itself is no part of it, the programs that it starts are.
-        let mut command = valgrind("memcheck", &options, Some(&workshop.library()));
+        let mut command = valgrind("memcheck", &options, Some(&workshop.library));
         command.args(["/bin/sh", "-c", line]).env("PATH", "/usr/bin:/bin");
         kernel::small(&mut command);
         steps.run(&format!("memcheck, cairn itself, {name}"), command, |ended| {
@@ -175,7 +179,7 @@ fn mistakes_are_found(workshop: &Workshop, loading: Loading) -> Result<String> {
     let preload = workshop.preload(loading);
     let command = |mistake: &str| {
         let leaks = ["--leak-check=full", "--errors-for-leak-kinds=definite"];
-        let mut command = valgrind("memcheck", &leaks, preload.as_deref());
+        let mut command = valgrind("memcheck", &leaks, preload);
         command.arg(&program).arg(mistake);
         command
     };
@@ -205,7 +209,7 @@ fn helgrind(workshop: &Workshop, steps: &mut Steps) -> Result<()> {
     let program = workshop.build(FAULTY, Loading::Preloaded)?;
     for (tool, words) in [("helgrind", "Possible data race"), ("drd", "Conflicting")] {
         for case in ["threads", "race"] {
-            let mut command = valgrind(tool, &[], Some(&workshop.library()));
+            let mut command = valgrind(tool, &[], Some(&workshop.library));
             command.arg(&program).arg(case);
             steps.run(&format!("{tool}, faulty.c, {case}"), command, |ended| {
                 if case == "race" {

@@ -1,7 +1,7 @@
 //! Runs the soak test of the core for long: optimised, with debug assertions.
 
-use crate::library::{shell, target_dir, workspace};
-use crate::steps::not_run;
+use crate::library::{Build, shell, workspace};
+use crate::steps::not_run_with;
 use anyhow::Result;
 use std::path::PathBuf;
 use xshell::cmd;
@@ -15,24 +15,29 @@ pub(crate) struct Args {
     /// Threads at once.
     #[arg(long, default_value_t = 16)]
     threads: usize,
-    /// Where the curve of resident and live memory goes.
-    #[arg(long, default_value = "target/soak.csv")]
-    csv: PathBuf,
+    /// Where the curve of resident and live memory goes, if not to soak.csv in the build's target folder.
+    #[arg(long)]
+    csv: Option<PathBuf>,
+    #[command(flatten)]
+    build: Build,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (shell, target) = (shell()?, target_dir("soak"));
+    let (shell, target) = (shell()?, args.build.target_dir("soak"));
+    let own = || args.build.target_dir("soak.csv");
+    let csv = args.csv.as_ref().map_or_else(own, |csv| workspace().join(csv));
     let options = ["--config", "profile.release.debug-assertions=true"];
     cmd!(shell, "cargo test --quiet --release -p cairn-malloc --test soak {options...}")
-        .arg("--target-dir")
+        .args(["--features", args.build.features(), "--target-dir"])
         .arg(target)
         .args(["--", "--nocapture"])
         .env("CAIRN_SOAK_SECONDS", (args.minutes * 60).to_string())
         .env("CAIRN_SOAK_THREADS", args.threads.to_string())
-        .env("CAIRN_SOAK_CSV", workspace().join(&args.csv))
+        .env("CAIRN_SOAK_CSV", &csv)
         .run()?;
-    println!("curve: {}", args.csv.display());
-    not_run("a soak of hours (--minutes), or of other numbers of threads (--threads)");
+    println!("curve: {}", csv.display());
+    let left_out = "a soak of hours (--minutes), or of other numbers of threads (--threads)";
+    not_run_with(args.build, left_out);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Runs one command after the other, each under a limit of time and into a log of its own, and
 //! tells in a table what became of them.
 
-use crate::library::target_dir;
+use crate::library::Build;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
@@ -52,10 +52,10 @@ impl Ended {
 }
 
 impl Steps {
-    /// Logs go to a folder of that name in the target directory. Each step may take `limit`, and
-    /// those without `only` in their names are left out.
-    pub(crate) fn new(name: &str, limit: Duration, only: &str) -> Result<Steps> {
-        let logs = target_dir(name).join("logs");
+    /// Logs go to a folder in this one. Each step may take `limit`, and those without `only` in
+    /// their names are left out.
+    pub(crate) fn new(folder: &Path, limit: Duration, only: &str) -> Result<Steps> {
+        let logs = folder.join("logs");
         fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
         Ok(Steps { logs, limit, only: only.to_owned(), rows: Vec::new(), failed: 0 })
     }
@@ -92,9 +92,15 @@ impl Steps {
 
     /// Runs the core's unit tests, and then its others; `cargo` gives the command that they are run
     /// by, but for what they are.
-    pub(crate) fn core_tests(&mut self, whose: &str, mut cargo: impl FnMut(&[&str]) -> Command) {
+    pub(crate) fn core_tests(
+        &mut self,
+        whose: &str,
+        build: Build,
+        mut cargo: impl FnMut(&[&str]) -> Command,
+    ) {
         for (what, selection) in [("unit tests", &["--lib"][..]), ("tests", &["--test", "*"])] {
-            let arguments = [&["-p", "cairn-malloc"], selection].concat();
+            let arguments =
+                [&["-p", "cairn-malloc", "--features", build.features()], selection].concat();
             self.run(&format!("{whose}, the core's {what}"), cargo(&arguments), |ended| {
                 Ok(format!("{} tests passed", ended.passed()?))
             });
@@ -146,4 +152,9 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<
 /// A command's last line: what it has left out, and the command that runs it.
 pub(crate) fn not_run(what: &str) {
     println!("not run here: {what}");
+}
+
+/// The same of a command that runs with either build.
+pub(crate) fn not_run_with(build: Build, what: &str) {
+    not_run(&format!("{what}, {}", build.other()));
 }

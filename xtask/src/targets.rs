@@ -6,8 +6,8 @@
 
 use crate::c_programs::{Loading, Workshop, cases, is_only_memory, run_cases};
 use crate::kernel;
-use crate::library::{shell, target_dir};
-use crate::steps::{Ended, LIMIT, Steps, not_run};
+use crate::library::{Build, link, shell};
+use crate::steps::{Ended, LIMIT, Steps, not_run_with};
 use anyhow::{Result, ensure};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -26,6 +26,8 @@ pub(crate) struct Args {
     /// Only steps with this in their names.
     #[arg(long, value_name = "TEXT", default_value = "")]
     step: String,
+    #[command(flatten)]
+    build: Build,
 }
 
 /// A machine; all but musl's is simulated.
@@ -70,22 +72,24 @@ const STATIC_CXX: &str =
 
 /// Runs the command.
 pub(crate) fn run_all(args: &Args) -> Result<()> {
-    let (shell, mut steps) = (shell()?, Steps::new("targets", LIMIT, &args.step)?);
+    let (shell, folder) = (shell()?, args.build.target_dir("targets"));
+    let mut steps = Steps::new(&folder, LIMIT, &args.step)?;
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     for target in TARGETS.iter().filter(|target| wanted(target.name)) {
         let (packages, triple) = (target.packages, target.triple());
         eprintln!("needs: apt-get install {packages}; rustup target add {triple}");
-        target.core(&shell, args.seconds, &mut steps);
+        target.core(&shell, args, &mut steps);
         // The C layer is not for the others.
         if target.name == "aarch64" {
-            target.c_layer(&shell, &mut steps)?;
+            target.c_layer(&shell, args.build, &mut steps)?;
         }
     }
     steps.finish()?;
-    not_run(match args.only.is_empty() && args.step.is_empty() {
+    let left_out = match args.only.is_empty() && args.step.is_empty() {
         true => "a reservation of 1 TiB, for which simulators take too much memory",
         false => "the other machines and steps (cargo xtask targets)",
-    });
+    };
+    not_run_with(args.build, left_out);
     Ok(())
 }
 
@@ -109,9 +113,10 @@ impl Target {
     }
 
     /// Cargo, set up for this machine.
-    fn cargo<'a>(&self, shell: &'a Shell, subcommand: &str) -> Cmd<'a> {
-        let triple = self.triple();
+    fn cargo<'a>(&self, shell: &'a Shell, build: Build, subcommand: &str) -> Cmd<'a> {
+        let (triple, folder) = (self.triple(), build.target_dir(""));
         let command = cmd!(shell, "cargo {subcommand} --release --target {triple}");
+        let command = command.arg("--target-dir").arg(folder);
         let Some(simulator) = self.simulator() else { return command };
         let key = triple.replace('-', "_").to_uppercase();
         command
@@ -121,12 +126,12 @@ impl Target {
     }
 
     /// The core's own tests, with assertions in the code as it ships.
-    fn core(&self, shell: &Shell, seconds: u32, steps: &mut Steps) {
-        steps.core_tests(&self.triple(), |tests| {
-            let command = self.cargo(shell, "test").args(tests);
+    fn core(&self, shell: &Shell, args: &Args, steps: &mut Steps) {
+        steps.core_tests(&self.triple(), args.build, |tests| {
+            let command = self.cargo(shell, args.build, "test").args(tests);
             let command = command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
             let mut command =
-                Command::from(command.env("CAIRN_STRESS_SECONDS", seconds.to_string()));
+                Command::from(command.env("CAIRN_STRESS_SECONDS", args.seconds.to_string()));
             if self.simulator().is_some() {
                 kernel::small(&mut command);
                 command.arg("--").args(LEFT_OUT.iter().flat_map(|test| ["--skip", test]));
@@ -136,14 +141,19 @@ impl Target {
     }
 
     /// Programs in C and C++, preloaded, linked and static.
-    fn c_layer(&self, shell: &Shell, steps: &mut Steps) -> Result<()> {
+    fn c_layer(&self, shell: &Shell, build: Build, steps: &mut Steps) -> Result<()> {
         let triple = self.triple();
-        let build = self.cargo(shell, "build").args(["-p", "cairn-c"]);
-        steps.build(&format!("{triple}, libcairn.so and libcairn.a"), build)?;
+        let package = ["-p", "cairn-c", "--features", build.features()];
+        let name = build.library_name();
+        steps
+            .build(&format!("{triple}, {name}"), self.cargo(shell, build, "build").args(package))?;
+        let release = build.target_dir(&triple).join("release");
+        let _compiler = shell.push_env("CC", self.prefix() + "gcc");
+        link(shell, &release.join("libcairn.a"), &release.join("lib"), name, &[])?;
         let workshop = Workshop {
             prefix: self.prefix(),
-            libraries: target_dir(&triple).join("release"),
-            out: target_dir("targets").join(&triple),
+            library: release.join("lib").join(name).with_extension("so"),
+            out: build.target_dir("targets").join(&triple),
         };
         for (source, left_out) in PROGRAMS {
             for loading in [Loading::Preloaded, Loading::Linked, Loading::Static] {
@@ -169,7 +179,7 @@ impl Target {
             let program = workshop.build("loader.c", Loading::Preloaded)?;
             let command = |case: &str| {
                 let mut command = self.simulated(&program, None);
-                command.arg(case).arg(workshop.library());
+                command.arg(case).arg(&workshop.library);
                 command
             };
             run_cases(&program, &cases("loader.c", "")?, command, |_, ended| ended.ensure_success())

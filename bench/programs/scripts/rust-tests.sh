@@ -1,5 +1,5 @@
 # Builds tests without running them, and lists of each its name, its directory, its program, and, if
-# CAIRN is the folder of cairn, its program with cairn as #[global_allocator]:
+# CAIRN is the folder of cairn, its program with cairn, with its FEATURES, as #[global_allocator]:
 #
 #     rust-tests.sh SHARED WHAT...    of the packages in these folders, or of the crates below
 #
@@ -28,15 +28,15 @@ built() {
 tests() {
     built "$1" "${RUSTUP_TOOLCHAIN:-plain}" >"$shared/tests"
     if [ -n "$CAIRN" ]; then
-        copy=$1-on-cairn
+        copy=$1-on-cairn$FEATURES
         if [ ! -e "$copy" ]; then
             cp -a "$1" "$copy"
-            printf '\n[dependencies.cairn-malloc]\npath = "%s"\n' "$CAIRN" >>"$copy/Cargo.toml"
+            printf '\n[dependencies.cairn-malloc]\npath = "%s"\nfeatures = [%s]\n' "$CAIRN" "${FEATURES:+\"$FEATURES\"}" >>"$copy/Cargo.toml"
             printf '\n#[global_allocator]\nstatic ON_CAIRN: cairn::Cairn = cairn::Cairn;\n' >>"$copy/src/lib.rs"
         fi
         # A test that uses nothing of the crate is linked without it, and so without its allocator.
         # The message for a bad pointer is in every program that has the allocator.
-        built "$copy" on-cairn | while read -r test program; do
+        built "$copy" "on-cairn$FEATURES" | while read -r test program; do
             ! grep -q 'cairn: ' "$program" || echo "$test $program"
         done >"$shared/on-cairn"
         LC_ALL=C join "$shared/tests" "$shared/on-cairn" >"$shared/both"

@@ -163,8 +163,14 @@ struct Unit {
 /// How long one step of a build may take.
 const STEP_SECONDS: u64 = 3600;
 
-/// Runs the command; `build` makes the library. Gives what it did not run.
-pub fn run(kind: Kind, args: &Args, build: impl FnOnce() -> Result<PathBuf>) -> Result<String> {
+/// Runs the command; `build` makes the library, with these features of cairn's. Gives what it did
+/// not run.
+pub fn run(
+    kind: Kind,
+    args: &Args,
+    features: &'static str,
+    build: impl FnOnce() -> Result<PathBuf>,
+) -> Result<String> {
     let chosen = choose(kind, args)?;
     let needs: Vec<Needs> = chosen.iter().map(|suite| suite.needs()).collect();
     if args.packages {
@@ -177,8 +183,10 @@ pub fn run(kind: Kind, args: &Args, build: impl FnOnce() -> Result<PathBuf>) -> 
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let default = if kind == Kind::Programs { short } else { workspace.join("target/suites") };
     let scratch = args.scratch.clone().unwrap_or(default);
-    fs::create_dir_all(scratch.join("results"))?;
+    fs::create_dir_all(&scratch)?;
     let scratch = scratch.canonicalize()?;
+    let results = scratch.join("results").join(features);
+    fs::create_dir_all(&results)?;
     fs::set_permissions(&scratch, Permissions::from_mode(0o755))?;
     let mut bad = Vec::new();
     if !args.table {
@@ -190,15 +198,15 @@ pub fn run(kind: Kind, args: &Args, build: impl FnOnce() -> Result<PathBuf>) -> 
         let library = private_copy(&args.library.clone().map_or_else(build, Ok)?, copy.path())?;
         for suite in &chosen {
             eprintln!("{}: {}", suite.name, suite.what);
-            let row = judge(kind, suite, args, &library, &scratch)?;
+            let row = judge(kind, suite, args, (&library, features), &scratch)?;
             eprint!("{}", row.detail(suite));
-            row.save(suite, &scratch)?;
+            row.save(suite, &results)?;
             if row.fails(suite) && !(args.no_install && row.version.is_empty()) {
                 bad.push(suite.name.as_str());
             }
         }
     }
-    let table = report::table(kind, &scratch)?;
+    let table = report::table(kind, &results)?;
     println!("{table}");
     if let Some(out) = &args.markdown {
         tables::write(out, kind.name(), &table)?;
@@ -233,7 +241,7 @@ fn judge(
     kind: Kind,
     suite: &'static Suite,
     args: &Args,
-    library: &Path,
+    (library, features): (&Path, &str),
     scratch: &Path,
 ) -> Result<Row> {
     let size = if args.quick { Size::Quick } else { Size::Full };
@@ -246,7 +254,7 @@ fn judge(
     let pause = Duration::from_millis(if kind == Kind::Programs { 5 } else { 250 });
     let bench = Bench { suite, size, library, pause, home: scratch.join(&suite.name) };
     let bare = bench.stage(Side::Bare)?;
-    let prepared = suite.prepare(&bare, scratch);
+    let prepared = suite.prepare(&bare, scratch, features);
     bare.close()?;
     match prepared {
         Ok((version, units)) => {
@@ -318,7 +326,12 @@ impl Suite {
     }
 
     /// Brings the sources, builds without the library, and says what there is to run.
-    fn prepare(&'static self, stage: &Stage, scratch: &Path) -> Result<(String, Vec<Unit>)> {
+    fn prepare(
+        &'static self,
+        stage: &Stage,
+        scratch: &Path,
+        features: &str,
+    ) -> Result<(String, Vec<Unit>)> {
         let (bin, shared) = (stage.input.join("bin"), scratch.join("shared"));
         fs::create_dir_all(&bin)?;
         fs::create_dir_all(&shared)?;
@@ -327,6 +340,7 @@ impl Suite {
             variables.insert(name.to_owned(), path.display().to_string());
         }
         variables.insert("source".to_owned(), variables["work"].clone());
+        variables.insert("features".to_owned(), features.to_owned());
         let version = match &self.source {
             None => {
                 let default = format!("{} --version", self.name);

@@ -1,4 +1,6 @@
 //! Freed memory that waits for readers: it goes once, and not before the last reader that may have seen it.
+//! The hardened build has none.
+#![cfg(not(feature = "hardened"))]
 
 use crate::address_map::{self, slice_address};
 use crate::grace::Grace;

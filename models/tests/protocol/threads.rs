@@ -8,6 +8,8 @@ use crate::harness::{
     ALL, HINTS, Model, Sent, assert_released, check, finish, listable_span, spawn,
 };
 use crate::heap::Heap;
+use crate::live;
+use crate::policy::HARDENED;
 use crate::pool;
 use crate::size_class::{self, SizeClass};
 use crate::{api, heap, thread};
@@ -26,6 +28,7 @@ fn begin() {
     let (span, _, blocks) = listable_span(class(), 1);
     // SAFETY: the span is ours, and the block in use.
     unsafe {
+        assert!(!HARDENED || live::take_back(blocks[0].get().cast()));
         (*span).push_local(blocks[0].get());
         (*span).release();
     }

@@ -3,7 +3,7 @@
 
 use super::Args;
 use super::trace::{self, Counts};
-use crate::library;
+use crate::library::{self, Build};
 use anyhow::{Context, Result, ensure};
 use programs::stats::median;
 use serde::Deserialize;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cmd!(shell, "cc -O1 -fno-builtin -o {subject} {source} -ldl").quiet().run()?;
 
     let mut columns = Vec::new();
-    for library in [&library::build()?].into_iter().chain(&args.library) {
+    for library in [&Build::default().library()?].into_iter().chain(&args.library) {
         // The C library is not preloaded, the subject is linked with it.
         let path = match library.to_str() {
             Some("glibc") => None,

@@ -67,19 +67,19 @@ impl Suspect {
 }
 
 impl Row {
-    fn file(suite: &Suite, scratch: &Path) -> PathBuf {
-        scratch.join("results").join(format!("{}.json", suite.name))
+    fn file(suite: &Suite, results: &Path) -> PathBuf {
+        results.join(format!("{}.json", suite.name))
     }
 
-    pub(super) fn save(&self, suite: &Suite, scratch: &Path) -> Result<()> {
-        let file = Self::file(suite, scratch);
+    pub(super) fn save(&self, suite: &Suite, results: &Path) -> Result<()> {
+        let file = Self::file(suite, results);
         fs::write(&file, serde_json::to_string_pretty(self)?)
             .with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// The result that is kept; without one a row that says so.
-    fn load(suite: &Suite, scratch: &Path) -> Result<Self> {
-        let file = Self::file(suite, scratch);
+    fn load(suite: &Suite, results: &Path) -> Result<Self> {
+        let file = Self::file(suite, results);
         if !file.exists() {
             let problem = Some("there is no result yet".to_owned());
             return Ok(Self { problem, ..Self::default() });
@@ -149,10 +149,10 @@ impl Row {
 }
 
 /// The whole table, with the machine it comes from, and what has no result.
-pub(super) fn table(kind: Kind, scratch: &Path) -> Result<String> {
+pub(super) fn table(kind: Kind, results: &Path) -> Result<String> {
     let (mut rows, mut missing) = (Vec::new(), Vec::new());
     for suite in kind.all() {
-        match Row::load(suite, scratch)? {
+        match Row::load(suite, results)? {
             Row { problem: Some(_), .. } => missing.push(suite.name.as_str()),
             row => rows.push((suite, row)),
         }

@@ -28,6 +28,8 @@ const FENCED: u8 = 0xa5;
 const LIMITS: (usize, usize) = (256 << 10, 2 << 20);
 /// What a heap may need at once for a small block: a span.
 const SPAN_BYTES: usize = 512 << 10;
+/// What a large block may need besides its bytes: where it begins in a slice of 16 KiB, and where it ends in one.
+const EDGES_BYTES: usize = 32 << 10;
 
 /// One step allocates no more than that.
 const STEP_BYTES: usize = 128 << 10;
@@ -142,7 +144,7 @@ unsafe fn refuses(heap: HeapId, size: usize, align: usize) {
     // SAFETY: the heap is there.
     let stats = unsafe { heap.stats() };
     let in_region = REGION.lock().expect("a panic ends the process").is_some();
-    let wanted = (size + align).max(SPAN_BYTES);
+    let wanted = (size + align + EDGES_BYTES).max(SPAN_BYTES);
     let is_over = stats.hard_limit > 0 && stats.spans + stats.large + wanted > stats.hard_limit;
     assert!(is_over || in_region, "no memory for {size} bytes, aligned to {align}: {stats:?}");
 }
