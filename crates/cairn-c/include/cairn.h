@@ -241,9 +241,9 @@ void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
  * where that can be seen, which is not in each call. In a forked child an owned heap that another thread had
  * attached must not be used; a shared heap goes on, and what other threads had of it are blocks of no heap.
  *
- * The first 16 KiB of an owned heap's small blocks lie side by side, in pieces of 2 KiB. After that, and in the hardened
- * build from the start, a heap takes 4 KiB (32 KiB in the hardened build, of which it touches what it uses), each part of
- * a shared heap as much, and a page at least for each size of block that is in use.
+ * The first 16 KiB of an owned heap's small blocks lie side by side, in pieces of 2 KiB. After that a heap takes 4 KiB
+ * (32 KiB in the hardened build, of which it touches what it uses), each part of a shared heap as much, and a page at
+ * least for each size of block that is in use.
  */
 typedef struct cairn_heap cairn_heap;
 
@@ -296,7 +296,7 @@ void *cairn_heap_realloc(cairn_heap *heap, void *block, size_t size) CAIRN_NODIS
 /*
  * cairn_heap_malloc without a call, for blocks that the heap has room for: for code that fills a heap of its own. The first
  * words of a heap say where the room is. They say that there is none where the function is to decide: so does a
- * shared heap, the hardened build, and any library that has no such words.
+ * shared heap, and any library that has no such words.
  */
 #if defined(__GNUC__) || defined(__clang__)
 struct cairn_heap_room {

@@ -1,10 +1,10 @@
-//! Owns: the guard pages of the hardened build: in front of the blocks of longer spans and behind them, so that what
-//!   overflows there ends the process; and which there are.
-//! Idea: a guard stays where it is when its span goes: the next span of that length in the same place has it already. It
-//!   goes when something else takes the slice.
+//! Owns: the guard pages of the hardened build: in front of the blocks of longer spans and behind them, and behind
+//!   nurseries, so that what overflows there ends the process; and which there are.
+//! Idea: a guard stays where it is when its span goes: the next span of that length in the same place has it already, and
+//!   so have nurseries. It goes when something else takes the slice.
 //! Never: is asked in the default build; counts on them, for the system may refuse.
 //! Threads: who takes or has the slices; holds nothing.
-//! Checked: tests/quarantine.rs
+//! Checked: tests/quarantine.rs, tests/hardened_nursery.rs
 //! Story: docs/design/policy.md
 
 use crate::address_map::{CHUNK_SLICES, guards, slice_address};
@@ -20,20 +20,29 @@ use crate::sync::{AtomicUsize, Ordering};
 pub(crate) static LOST: AtomicUsize = AtomicUsize::new(0);
 
 /// What becomes of the slices that are taken.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Taken {
     /// A span, which has guards itself.
     ForSpan,
+    /// Nurseries, which have one behind them.
+    ForNurseries,
     /// Anything else.
     Otherwise,
 }
 
+/// Bytes of a guard that is not a whole slice; 0 in the default build.
+pub(crate) const GUARD: usize = size_class::guards(4)[0];
+
 /// Kinds of guards: the first bytes of a slice, its last ones, or all.
 const KINDS: usize = 3;
 
-/// Where the guards of a span of so many slices are: the kind, and the slice.
-fn places(index: usize, slices: usize) -> impl Iterator<Item = (usize, usize)> {
-    let [before, after] = size_class::guards(slices);
+/// Where the guards are of so many slices that are taken for something: the kind, and the slice.
+fn places(index: usize, slices: usize, taken: Taken) -> impl Iterator<Item = (usize, usize)> {
+    let [before, after] = match taken {
+        Taken::ForSpan => size_class::guards(slices),
+        Taken::ForNurseries => [0, GUARD],
+        Taken::Otherwise => [0, 0],
+    };
     let behind = if after == SLICE_SIZE { 2 } else { 1 };
     let places = [(0, index, before), (behind, index + slices - 1, after)];
     places.into_iter().filter(|place| place.2 > 0).map(|(kind, slice, _)| (kind, slice))
@@ -41,7 +50,6 @@ fn places(index: usize, slices: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// The pages of a guard: (address, bytes).
 fn pages(kind: usize, slice: usize) -> (*mut u8, usize) {
-    const GUARD: usize = size_class::guards(4)[0];
     let at = slice_address(slice);
     match kind {
         0 => (at, GUARD),
@@ -50,12 +58,28 @@ fn pages(kind: usize, slice: usize) -> (*mut u8, usize) {
     }
 }
 
-/// Puts guards into a run of slices, where there are none yet. The program has no block there.
+/// Puts a span's guards into a run of slices, where there are none yet. The program has no block there.
 ///
 /// # Safety
 /// The run is the caller's, and no block is there.
 pub(crate) unsafe fn put(index: usize, slices: usize) {
-    for (kind, slice) in places(index, slices) {
+    // SAFETY: the caller's.
+    unsafe { put_for(index, slices, Taken::ForSpan) };
+}
+
+/// Puts a guard at the end of a slice of nurseries, if there is none yet.
+///
+/// # Safety
+/// The slice is the caller's, and none of its last bytes are in use.
+pub(crate) unsafe fn put_behind_nurseries(index: usize) {
+    // SAFETY: the caller's.
+    unsafe { put_for(index, 1, Taken::ForNurseries) };
+}
+
+/// # Safety
+/// The run is the caller's, and nobody uses what the guards take.
+unsafe fn put_for(index: usize, slices: usize, taken: Taken) {
+    for (kind, slice) in places(index, slices, taken) {
         let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
         // Nobody else changes this bit: added or taken away, it is set or cleared.
         if word.load(Ordering::Relaxed) & bit == 0 {
@@ -69,7 +93,7 @@ pub(crate) unsafe fn put(index: usize, slices: usize) {
     }
 }
 
-/// Takes all guards of free slices away, but those that a span of this length has. False if the system has not.
+/// Takes all guards of free slices away, but those that what takes them has. False if the system has not.
 pub(crate) fn bare(index: usize, slices: usize, taken: Taken) -> bool {
     let mut is_bare = true;
     for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
@@ -83,8 +107,8 @@ pub(crate) fn bare(index: usize, slices: usize, taken: Taken) -> bool {
             while there != 0 {
                 let at = there.trailing_zeros() as usize;
                 there &= there - 1;
-                let mut own = places(index, slices);
-                if taken == Taken::ForSpan && own.any(|place| place == (kind, first + at)) {
+                let mut own = places(index, slices, taken);
+                if own.any(|place| place == (kind, first + at)) {
                     continue;
                 }
                 let (pages, bytes) = pages(kind, first + at);

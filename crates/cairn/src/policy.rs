@@ -32,6 +32,17 @@ pub(crate) fn signature(link: usize, place: usize, key: usize) -> usize {
     (mixed.rotate_left(32) ^ key).wrapping_mul(odd)
 }
 
+/// The next of a row of random numbers, of which `state` is where it stands.
+pub(crate) fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed(*state)
+}
+
+/// The next of them, as a number below `count`.
+pub(crate) fn chance(state: &mut u64, count: usize) -> usize {
+    ((next_random(state) >> 32) as usize * count) >> 32
+}
+
 /// A number out of which the argument cannot be read: the finalizer of splitmix64.
 pub(crate) fn mixed(number: u64) -> u64 {
     let x = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -32,6 +32,8 @@ mod grace;
 #[cfg(test)]
 mod guards;
 #[cfg(test)]
+mod hardened_nursery;
+#[cfg(test)]
 mod heap;
 #[cfg(test)]
 mod heaps;

@@ -3,6 +3,7 @@
 use crate::address_map;
 use crate::harness::{ALL, HINTS, Model, Sent, assert_released, check, finish, spawn};
 use crate::large::{self, Nursery};
+use crate::policy::HARDENED;
 use crate::reservation;
 
 /// Three threads.
@@ -20,12 +21,19 @@ fn nursery() -> (Sent<*mut Nursery>, [Sent<*mut u8>; 2], usize) {
         (*nursery).set_of(base.cast());
         Nursery::begin(states, 0);
         Nursery::begin(states, 2);
+        // Who frees a block looks where the next one begins.
+        assert_eq!((*nursery).count(), (2, 2));
     }
     (Sent(nursery), [0, 32].map(|at| Sent(base.wrapping_add(at))), address_map::slice_of(base))
 }
 
 fn free(block: Sent<*mut u8>) -> bool {
-    large::free_in_nursery(block.get(), |_| false)
+    free_as(block, false)
+}
+
+/// As the thread that uses the heap, or as another one.
+fn free_as(block: Sent<*mut u8>, is_mine: bool) -> bool {
+    large::free_in_nursery(block.get(), |_| is_mine)
 }
 
 /// Each block is freed once, and the nursery goes once, whoever is last.
@@ -52,6 +60,24 @@ fn a_block_is_freed_once_while_its_heap_is_deleted() {
         let freed = finish(frees);
         assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
         assert!(free(other));
+        assert_released(index);
+    });
+}
+
+/// Who uses the heap frees at the same time as another thread: two blocks, or, hardened, the same one, and one is told.
+#[test]
+fn a_user_and_another_free_at_once() {
+    check(FEW, |_| {
+        let (nursery, [block, other], index) = nursery();
+        let theirs = if HARDENED { block } else { other };
+        let another = spawn(move || free(theirs));
+        let mine = free_as(block, true);
+        let freed = [mine, finish([another])[0]];
+        let count = freed.iter().filter(|&&freed| freed).count();
+        assert_eq!(count, if HARDENED { 1 } else { 2 });
+        // SAFETY: this model's alone.
+        unsafe { (*nursery.get()).leave() };
+        assert!(!HARDENED || free(other));
         assert_released(index);
     });
 }

@@ -118,6 +118,15 @@ enum Memory {
 /// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. `users`
 /// take spans: each leaves some of its own untouched.
 pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
+    take_aligned(slices, users, Taken::ForSpan)
+}
+
+/// Takes a slice for nurseries: as for a span, with the guard that it has for them already.
+pub(crate) fn take_for_nurseries(users: usize) -> Option<Run> {
+    take_aligned(1, users, Taken::ForNurseries)
+}
+
+fn take_aligned(slices: usize, users: usize, taken: Taken) -> Option<Run> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
     arena.note_span(slices);
@@ -127,7 +136,7 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
             let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
             let dense = arena.is_dense(index, slices, users);
             let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
-                return arena.take_at(index, slices, Taken::ForSpan);
+                return arena.take_at(index, slices, taken);
             };
             arena = back_by_huge_page(arena, unit);
         } else {

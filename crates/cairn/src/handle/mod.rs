@@ -182,9 +182,22 @@ impl<H> Member<H> {
 
     fn pop_nursery(&mut self) -> Option<*mut Nursery> {
         let (first, count) = self.nurseries;
-        // SAFETY: a list of this thread's.
-        self.nurseries = (unsafe { first.as_ref() }?.next, count - 1);
-        Some(first)
+        if first.is_null() {
+            return None;
+        }
+        let mut place = &raw mut self.nurseries.0;
+        // SAFETY: a list of this thread's, so long.
+        unsafe {
+            if HARDENED {
+                for _ in 0..Nursery::chance(first, count) {
+                    place = &raw mut (**place).next;
+                }
+            }
+            let nursery = *place;
+            *place = (*nursery).next;
+            self.nurseries.1 = count - 1;
+            Some(nursery)
+        }
     }
 
     fn push_nursery(&mut self, nursery: *mut Nursery) {
@@ -298,14 +311,14 @@ impl<H> Handle<H> {
     ) -> bool {
         // SAFETY: as above.
         unsafe {
-            if HARDENED || size > SMALL_MAX || (*this).kind.load(Ordering::Relaxed) != OWNED {
+            if size > SMALL_MAX || (*this).kind.load(Ordering::Relaxed) != OWNED {
                 return false;
             }
             if let Some(newest) = (*this).newest.as_ref().filter(|newest| newest.has_freed()) {
                 let (live, all) = newest.count();
                 if live == 0 {
                     Nursery::reset((*this).newest);
-                    (*this).room = NURSERY_BYTES;
+                    (*this).room = (*(*this).newest).room();
                     return true;
                 }
                 // Where half is free already, classes will use it again.
@@ -353,11 +366,14 @@ impl<H> Handle<H> {
     unsafe fn use_nursery(this: *mut Handle<H>, nursery: *mut Nursery) {
         // SAFETY: as above; the nursery is the caller's.
         unsafe {
+            if HARDENED {
+                Nursery::expect_zero(nursery);
+            }
             (*nursery).set_of(this.cast());
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;
             (*this).count += 1;
-            (*this).room = NURSERY_BYTES;
+            (*this).room = (*nursery).room();
             (*this).base = (*nursery).base.load(Ordering::Relaxed);
             (*this).states = (*nursery).states();
         }

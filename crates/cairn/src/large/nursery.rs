@@ -6,13 +6,16 @@
 //! Checked: tests/nursery.rs; the model `nurseries`.
 //! Story: docs/design/closed-heaps.md
 
+mod hardened;
+
 use super::Large;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
-use crate::arena;
 use crate::heads::heads_from;
 use crate::os::{self, Lock};
+use crate::policy::{HARDENED, chance, mixed, next_random};
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::{arena, fences};
 use core::ptr::null_mut;
 
 // Invariants
@@ -20,21 +23,29 @@ use core::ptr::null_mut;
 //     each of its pieces. Those that no heap has are set in `free`; it is in the pool's list exactly if one is, and goes
 //     back to the arena when all are.
 //  2. `states` of what is not a block's start are `NONE`. A block goes from `LIVE` to `FREED`; if its heap has been
-//     deleted in between, from `COUNTED`.
+//     deleted in between, from `COUNTED`. Hardened, `GAP` stands where `room` ends, if behind it are some bytes.
 //  3. `left` is `MANY` until the heap has been deleted; then the number of blocks that are `COUNTED`, and the nursery is
 //     given back with the last one.
+//  4. Hardened: what a nursery has behind `room` is zero, as all of one that no heap has, and the head of each freed
+//     block; unless somebody has written there (`hardened`).
 
 /// Bytes of a nursery. Half of it serves fewer heaps whole; twice of it is more than 4 KiB for each small heap.
 pub(crate) const NURSERY_BYTES: usize = 2048;
 /// How many a slice has.
 const PIECES: usize = SLICE_SIZE / NURSERY_BYTES;
+/// Which of them are used, a bit each: hardened, there is a guard in place of the last ones.
+const ALL: u8 = u8::MAX >> (fences::GUARD / NURSERY_BYTES);
 /// Places where a block may start.
 const PLACES: usize = NURSERY_BYTES / MIN_ALIGN;
 
 const NONE: u8 = 0;
+/// The program has it.
 const LIVE: u8 = 1;
 const FREED: u8 = 2;
-const COUNTED: u8 = 3;
+/// The program has it, and its heap is gone.
+const COUNTED: u8 = LIVE | 4;
+/// From here on there are no blocks.
+const GAP: u8 = 8;
 
 /// More blocks than there can be.
 const MANY: usize = 1 << 20;
@@ -50,6 +61,12 @@ pub(crate) struct Nursery {
     left: AtomicUsize,
     /// Blocks that the heap's user has freed since it was empty.
     freed: u32,
+    /// Hardened: where the first block ends.
+    room: u16,
+    /// Hardened: no heap has had it, and its pages are nowhere yet.
+    is_new: bool,
+    /// Hardened: where a row of random numbers stands.
+    random: u64,
     /// The heap's older ones, or the next spare one.
     pub(crate) next: *mut Nursery,
 }
@@ -60,12 +77,14 @@ const _: () = assert!(size_of::<Nursery>() == 192 && PIECES == 8);
 struct Pool {
     first: *mut Large,
     unused: *mut Nursery,
+    /// Hardened: where a row of random numbers stands; 0 if it has not begun.
+    random: u64,
 }
 
 // SAFETY: reached under the lock only.
 unsafe impl Send for Pool {}
 
-static POOL: Lock<Pool> = Lock::new(Pool { first: null_mut(), unused: null_mut() });
+static POOL: Lock<Pool> = Lock::new(Pool { first: null_mut(), unused: null_mut(), random: 0 });
 
 /// Takes a nursery that nobody has; null if there is no memory.
 pub(crate) fn take() -> *mut Nursery {
@@ -79,12 +98,13 @@ pub(crate) fn take() -> *mut Nursery {
     // SAFETY: a member: a slice with a free nursery.
     let large = unsafe { &*pool.first };
     let free = large.free.load(Ordering::Relaxed);
-    let left = free & (free - 1);
+    let piece = pool.choose(free);
+    let left = free & !(1 << piece);
     large.free.store(left, Ordering::Relaxed);
     if left == 0 {
         pool.remove(large);
     }
-    large.nurseries.load(Ordering::Relaxed).wrapping_add(free.trailing_zeros() as usize)
+    large.nurseries.load(Ordering::Relaxed).wrapping_add(piece)
 }
 
 /// Takes one back, in which nothing is in use. The slice goes when it is the last of it.
@@ -107,7 +127,7 @@ pub(crate) fn put(nursery: *mut Nursery) {
     if before == 0 {
         pool.insert(large);
     }
-    if free.count_ones() as usize == PIECES {
+    if free == ALL {
         pool.remove(large);
         // SAFETY: the metadata is nobody's any more.
         unsafe {
@@ -130,11 +150,12 @@ fn make() -> Option<&'static Large> {
     if let Some(first) = unsafe { all.as_ref() } {
         pool.unused = first.next;
     }
+    let mut random = pool.row();
     drop(pool);
     if all.is_null() {
         all = make_metadata()?;
     }
-    let Some(run) = arena::take_span(1, crate::crowd::in_use()) else {
+    let Some(run) = arena::take_for_nurseries(crate::crowd::in_use()) else {
         let mut pool = POOL.lock();
         // SAFETY: nobody else's.
         unsafe { (*all).next = pool.unused };
@@ -147,15 +168,22 @@ fn make() -> Option<&'static Large> {
     large.start.store(null_mut(), Ordering::Relaxed);
     large.slices.store(1, Ordering::Relaxed);
     large.link.clear();
-    large.free.store(u8::MAX, Ordering::Relaxed);
+    large.free.store(ALL, Ordering::Relaxed);
     for piece in 0..PIECES {
         let base = address_map::slice_address(run.index).wrapping_add(piece * NURSERY_BYTES);
-        // SAFETY: metadata for so many.
+        // SAFETY: metadata for so many; the run is the caller's.
         unsafe {
             let nursery = all.add(piece);
             (*nursery).base.store(base, Ordering::Relaxed);
             (*nursery).left.store(MANY, Ordering::Relaxed);
+            if HARDENED && ALL & 1 << piece != 0 {
+                Nursery::prepare(nursery, next_random(&mut random), run.zero);
+            }
         }
+    }
+    if HARDENED {
+        // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
+        unsafe { fences::put_behind_nurseries(run.index) };
     }
     // Release, by `describe`: who finds the slice finds them.
     large.nurseries.store(all, Ordering::Release);
@@ -183,6 +211,24 @@ fn make_metadata() -> Option<*mut Nursery> {
 }
 
 impl Pool {
+    /// One of several, a bit each: hardened, any.
+    fn choose(&mut self, mut among: u8) -> usize {
+        if HARDENED {
+            let before = chance(&mut self.random, among.count_ones() as usize);
+            (0..before).for_each(|_| among &= among - 1);
+        }
+        among.trailing_zeros() as usize
+    }
+
+    /// Where another row of random numbers begins. The pool's own begins here, too.
+    fn row(&mut self) -> u64 {
+        if HARDENED && self.random == 0 {
+            let here = core::ptr::from_mut(self).addr() as u64;
+            self.random = mixed(os::seed() as u64 ^ here ^ os::now_ns() << 20);
+        }
+        if HARDENED { next_random(&mut self.random) } else { 0 }
+    }
+
     fn insert(&mut self, large: &Large) {
         let at = core::ptr::from_ref(large).cast_mut();
         large.link.next.store(self.first, Ordering::Relaxed);
@@ -256,6 +302,9 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     let nursery = around(p)?;
     let is_start = |place: &usize| nursery.states[*place].load(Ordering::Relaxed) != NONE;
     let first = (0..=place_of(p)).rev().find(is_start)?;
+    if nursery.states[first].load(Ordering::Relaxed) == GAP {
+        return None;
+    }
     let end = (first + 1..PLACES).find(is_start).unwrap_or(PLACES);
     let start = nursery.base.load(Ordering::Relaxed).wrapping_add(first * MIN_ALIGN);
     Some((start, (end - first) * MIN_ALIGN))
@@ -264,7 +313,7 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
 /// Bytes usable from `p`, the start of a block in use; None if none starts there.
 pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
     let state = around(p)?.states[place_of(p)].load(Ordering::Relaxed);
-    let found = (state == LIVE || state == COUNTED).then(|| block_around(p))?;
+    let found = (state & LIVE != 0).then(|| block_around(p))?;
     found.filter(|&(start, _)| start.cast_const() == p).map(|(_, usable)| usable)
 }
 
@@ -301,7 +350,10 @@ impl Nursery {
     unsafe fn end(this: *mut Nursery, place: usize, freer: Freer) -> bool {
         // SAFETY: never unmapped.
         let state = unsafe { &(*this).states[place] };
-        if freer == Freer::User {
+        if HARDENED {
+            // SAFETY: as above; the block is the caller's to free.
+            unsafe { (*this).zero_head(place) };
+        } else if freer == Freer::User {
             let is_live = state.load(Ordering::Relaxed) == LIVE;
             if is_live {
                 state.store(FREED, Ordering::Relaxed);
@@ -314,9 +366,13 @@ impl Nursery {
         for from in [LIVE, COUNTED] {
             let ended = state.compare_exchange(from, FREED, Ordering::AcqRel, Ordering::Acquire);
             if ended.is_ok() {
-                if from == COUNTED {
-                    // SAFETY: as above.
-                    unsafe { (*this).one_less() };
+                // SAFETY: as above; the count is the user's.
+                unsafe {
+                    if from == COUNTED {
+                        (*this).one_less();
+                    } else if freer == Freer::User {
+                        (*this).freed += 1;
+                    }
                 }
                 return true;
             }
@@ -343,7 +399,7 @@ impl Nursery {
             // Acquire: pairs with `end`.
             self.states.iter().filter(|state| wanted(state.load(Ordering::Acquire))).count()
         };
-        (of(&|state| state == LIVE || state == COUNTED), of(&|state| state != NONE))
+        (of(&|state| state & LIVE != 0), of(&|state| state != NONE && state != GAP))
     }
 
     /// Where blocks in use are: (start, bytes).
@@ -354,11 +410,21 @@ impl Nursery {
             .filter_map(move |place| usable_size(at(place)).map(|usable| (at(place), usable)))
     }
 
+    /// Bytes that it has for blocks when it is empty.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> usize {
+        if HARDENED { self.room.into() } else { NURSERY_BYTES }
+    }
+
     /// It is empty: no block has been there.
     ///
     /// # Safety
     /// Nobody has a block of it.
     pub(crate) unsafe fn reset(this: *mut Nursery) {
+        if HARDENED {
+            // SAFETY: as above.
+            return unsafe { Nursery::clear(this) };
+        }
         // SAFETY: as above. Plain: who gets a block of it next has it from whoever empties it.
         unsafe {
             (*this).freed = 0;
@@ -400,7 +466,7 @@ pub(super) fn settle_in_child() {
         return;
     }
     let mut pool = POOL.lock();
-    *pool = Pool { first: null_mut(), unused: null_mut() };
+    (pool.first, pool.unused) = (null_mut(), null_mut());
     for (index, owner, _) in heads_from(0) {
         if owner == OWNER_LARGE && around(address_map::slice_address(index)).is_some() {
             // SAFETY: a large block's slot.

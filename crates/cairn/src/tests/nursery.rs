@@ -32,7 +32,6 @@ fn holds(block: *mut u8, with: u8) -> bool {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "it has no nurseries")]
 fn blocks_of_all_sizes_lie_side_by_side() {
     alone(|| {
         let heap = Heap::new().expect("memory");
@@ -106,7 +105,6 @@ fn nurseries_are_used_again() {
 
 /// One block that comes and goes takes no more memory.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "it has no nurseries")]
 fn an_empty_nursery_begins_anew() {
     alone(|| {
         let heap = Heap::new().expect("memory");
@@ -131,7 +129,6 @@ fn an_empty_nursery_begins_anew() {
 
 /// Blocks outlive a deleted heap, and the last of them takes its nursery with it, whoever frees it.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "it has no nurseries")]
 fn blocks_outlive_their_heap() {
     alone(|| {
         let other = Other::new();
@@ -194,7 +191,6 @@ fn resident() -> usize {
 
 /// Ten thousand heaps with ten blocks each.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "it has no nurseries")]
 fn small_heaps_are_small() {
     alone(|| {
         free(allocate(64));

@@ -1,0 +1,149 @@
+//! Owns: what the hardened build does with nurseries: zeros, what has been written to since, where the first block lies.
+//! Idea: what nobody has is zero: the head of a freed block, and all of a nursery that no heap has. So each block comes
+//!   as zeros, and what is not zero when the nursery is used again has been written to after its end.
+//! Never: is asked in the default build; looks at what the program has.
+//! Threads: who has the nursery; `zero_head` whoever frees the block.
+//! Checked: tests/hardened_nursery.rs; the model `nurseries`.
+//! Story: docs/design/closed-heaps.md
+
+use super::{COUNTED, FREED, GAP, LIVE, NONE, NURSERY_BYTES, Nursery, PLACES};
+use crate::size_class::MIN_ALIGN;
+use crate::sync::Ordering;
+use crate::{os, policy};
+
+/// Places at the head of a freed block that are zero: 128 bytes, as in a block of a class.
+const HEAD: usize = 8;
+/// The first block ends at one of so many places. With twice as many, an eighth of all nurseries would be gaps.
+const ENDS: usize = 16;
+
+/// States in a word.
+const IN_WORD: usize = size_of::<u64>();
+/// What states have in common that say that a block has been freed, and that one has begun since the nursery was empty.
+const FREED_ONES: u64 = u64::from_ne_bytes([FREED; IN_WORD]);
+const BEGUN: u64 = FREED_ONES | u64::from_ne_bytes([LIVE; IN_WORD]);
+
+const _: () =
+    assert!(FREED & (LIVE | COUNTED | GAP) == 0 && COUNTED & LIVE != 0 && GAP & LIVE == 0);
+
+impl Nursery {
+    /// Makes one of memory that nobody has, all of it zero or not.
+    ///
+    /// # Safety
+    /// It is the caller's, and so is the memory.
+    pub(super) unsafe fn prepare(this: *mut Nursery, random: u64, is_zero: bool) {
+        // SAFETY: as above.
+        unsafe {
+            ((*this).random, (*this).is_new) = (random, is_zero);
+            if !is_zero {
+                (*this).at(0).write_bytes(0, NURSERY_BYTES);
+            }
+            Nursery::begin_anew(this);
+        }
+    }
+
+    /// No block has been there, and chance decides where the first one ends.
+    unsafe fn begin_anew(this: *mut Nursery) {
+        // SAFETY: the caller's.
+        unsafe {
+            (*this).freed = 0;
+            (*this).states().write_bytes(NONE, PLACES);
+            let end = PLACES - Nursery::chance(this, ENDS);
+            (*this).room = (end * MIN_ALIGN) as u16;
+            if end < PLACES {
+                (*this).states().add(end).write(GAP);
+            }
+        }
+    }
+
+    /// A number below `count` that nobody knows.
+    ///
+    /// # Safety
+    /// It is the caller's.
+    pub(crate) unsafe fn chance(this: *mut Nursery, count: usize) -> usize {
+        // SAFETY: as above.
+        unsafe { policy::chance(&mut (*this).random, count) }
+    }
+
+    /// Zeroes the head of the block that begins at a place, if one does that the program has. Before its state says that
+    /// it is freed: then the nursery may be used again.
+    ///
+    /// # Safety
+    /// The block is the caller's to free.
+    pub(super) unsafe fn zero_head(&self, place: usize) {
+        if self.state(place) & LIVE != 0 {
+            // SAFETY: as above.
+            unsafe { self.at(place).write_bytes(0, head(place, |at| self.state(at))) };
+        }
+    }
+
+    fn state(&self, place: usize) -> u8 {
+        self.states[place].load(Ordering::Relaxed)
+    }
+
+    /// It is empty. Ends the process if somebody has written to what has been freed; zeroes all, unless no block has been
+    /// there: then it is zero, or will be looked at.
+    ///
+    /// # Safety
+    /// Nobody has a block of it.
+    pub(super) unsafe fn clear(this: *mut Nursery) {
+        // SAFETY: as above. No step is atomic: the states are the caller's, and aligned to a line.
+        unsafe {
+            let (base, room, states) = ((*this).at(0), (*this).room(), (*this).states());
+            expect_zero(base.add(room), NURSERY_BYTES - room);
+            let any = (*states.cast::<[u64; PLACES / IN_WORD]>()).iter().fold(0, |a, b| a | b);
+            if any & FREED_ONES != 0 {
+                let state = |place| states.add(place).read();
+                for place in (0..PLACES).filter(|&place| state(place) == FREED) {
+                    expect_zero(base.add(place * MIN_ALIGN), head(place, state));
+                }
+            }
+            if any & BEGUN != 0 {
+                base.write_bytes(0, NURSERY_BYTES);
+                Nursery::begin_anew(this);
+            }
+        }
+    }
+
+    /// A heap is going to use it. Ends the process if somebody has written to it since it was empty.
+    ///
+    /// # Safety
+    /// It is the caller's, and nobody has a block of it.
+    #[inline(never)]
+    pub(crate) unsafe fn expect_zero(this: *mut Nursery) {
+        // SAFETY: as above.
+        unsafe {
+            // Pages that are nowhere yet would take the kernel two steps instead of one.
+            if !core::mem::replace(&mut (*this).is_new, false) {
+                expect_zero((*this).at(0), NURSERY_BYTES);
+            }
+        }
+    }
+
+    fn at(&self, place: usize) -> *mut u8 {
+        self.base.load(Ordering::Relaxed).wrapping_add(place * MIN_ALIGN)
+    }
+}
+
+/// Bytes of the head of what begins at a place. What stands behind it was there before.
+fn head(place: usize, state: impl Fn(usize) -> u8) -> usize {
+    let most = (place + HEAD).min(PLACES);
+    ((place + 1..most).find(|&next| state(next) != NONE).unwrap_or(most) - place) * MIN_ALIGN
+}
+
+/// Ends the process if bytes that nobody has are not zero.
+///
+/// # Safety
+/// Memory of a nursery, so many bytes, a multiple of `MIN_ALIGN` as the address is.
+unsafe fn expect_zero(at: *mut u8, bytes: usize) {
+    // SAFETY: as above; nobody who may write to it does.
+    let words = unsafe { core::slice::from_raw_parts(at.cast::<u64>(), bytes / size_of::<u64>()) };
+    if words.iter().fold(0, |all, word| all | word) != 0 {
+        let first = words.iter().position(|&word| word != 0).unwrap_or(0);
+        written(at.wrapping_add(first * size_of::<u64>()));
+    }
+}
+
+#[cold]
+fn written(at: *mut u8) -> ! {
+    os::fatal("cairn_heap", at, "this is in no block, and the program has written to it")
+}
