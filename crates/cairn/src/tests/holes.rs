@@ -45,6 +45,14 @@ fn take(span: &mut Span, list: Chain, into: &mut Vec<*mut u8>) {
     assert!(list.count == 0 || at == END);
 }
 
+fn give(span: &mut Span, block: *mut u8) {
+    // SAFETY: in use, the test's.
+    unsafe {
+        assert!(!HARDENED || live::take_back(block));
+        span.push_local(block.cast());
+    }
+}
+
 /// Spans of each class go through random frees, searches for holes and carves, beside a plain set.
 #[test]
 fn no_live_page_goes_and_no_block_is_lost() {
@@ -71,11 +79,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
                     let leave = random.below(live.len()) >> (step % 3 * 2);
                     while live.len() > leave.max(1) {
                         let block = live.swap_remove(random.below(live.len()));
-                        // SAFETY: in use, the test's.
-                        unsafe {
-                            assert!(!HARDENED || live::take_back(block));
-                            span.push_local(block.cast());
-                        }
+                        give(span, block);
                     }
                     let before = os::resident(span.base(), layout.slices as usize * SLICE_SIZE);
                     span.make_holes();
