@@ -11,11 +11,11 @@ use crate::block::{Block, Chain};
 use crate::caches::{Caches, Limit};
 use crate::heap::Heap;
 use crate::live::{self, PLACES, came_home};
+use crate::os;
 use crate::quarantine::{self, Filling, READY, below};
 use crate::size_class::{CACHE_UNITS, ClassLayout, MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
 use crate::sync::touched;
-use crate::{crowd, os};
 use core::ops::Range;
 
 // Invariants
@@ -189,9 +189,7 @@ impl Heap {
         if self.has_too_many_full() {
             self.drop_oldest_full();
         }
-        if crowd::in_use() > 1 {
-            self.collect_before_growing(class);
-        }
+        self.collect_before_growing(class);
     }
 
     /// Frees all blocks of a class that are ready or wait.
