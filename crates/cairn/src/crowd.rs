@@ -14,9 +14,9 @@ pub(crate) const NOBODY: usize = usize::MAX;
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping.
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
-/// falls idle may keep from others that come later. Hardened, 16 MiB: a free into one that has been let go
+/// falls idle may keep from others that come later. Hardened, 64 MiB: a free into one that has been let go
 /// waits in no cache.
-pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 1024), 16);
+pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
 
 /// Heaps in use by threads.
 pub(crate) fn in_use() -> usize {
