@@ -7,13 +7,14 @@
 
 use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT};
 use crate::block::{Block, Chain};
+use crate::policy::in_hardened;
 use crate::remote::{Generation, Pushed};
 use crate::span::Span;
 use crate::sync::in_shuttle;
 use crate::{abandoned, address_map, crowd};
 
 /// A batch leaves at this many blocks ...
-const BATCH_BLOCKS: u32 = 4;
+const BATCH_BLOCKS: u32 = in_hardened(4, 8);
 /// ... or bytes.
 const BATCH_BYTES: u32 = 2048;
 /// Recent remote frees (upkeep halves their number) that a thread must have made before it
