@@ -98,8 +98,7 @@ impl Caches {
         unsafe {
             if HARDENED {
                 let quarantine = &raw mut (*this).quarantine;
-                let stays = quarantine::push(quarantine, this.cast(), class, block);
-                return if stays { null_mut() } else { block };
+                return quarantine::push(quarantine, this.cast(), class, block);
             }
             let left = &raw mut (*this).left[class.index()].0;
             let now = *left - (CACHE_UNITS + 1);
@@ -127,12 +126,6 @@ impl Caches {
     #[inline(always)]
     pub(crate) fn left(&self, class: SizeClass) -> i32 {
         self.left[class.index()].0
-    }
-
-    /// What tells how many blocks are allocated until the next refill: `left`; hardened, how many are ready, for what is
-    /// freed waits for that.
-    pub(crate) fn tells(&self, class: SizeClass) -> i32 {
-        if HARDENED { self.quarantine.ready(class) } else { self.left(class) }
     }
 
     /// Whether the block just popped is zero; false is always safe.
@@ -187,8 +180,7 @@ impl Caches {
     pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
         self.left[class.index()] = Limit::NOTHING;
         if HARDENED {
-            // SAFETY: the calling thread's own.
-            unsafe { quarantine::close(&raw mut self.quarantine, class) };
+            self.quarantine.close(class);
             return END;
         }
         core::mem::replace(&mut self.first[class.index()], END)

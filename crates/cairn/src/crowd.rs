@@ -18,6 +18,10 @@ static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// waits in no cache.
 pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
 
+/// A heap asks the shared heap this often for blocks of a class before it takes spans of its own. Hardened it gets one at
+/// a time.
+pub(crate) const SHARED_REFILLS: u8 = in_hardened(3, 7);
+
 /// Heaps in use by threads.
 pub(crate) fn in_use() -> usize {
     IN_USE.0.load(Ordering::Relaxed)

@@ -12,9 +12,11 @@ use crate::caches::{Caches, Limit};
 use crate::heap::Heap;
 use crate::live::{self, PLACES, came_home};
 use crate::os;
+use crate::policy::HARDENED;
 use crate::quarantine::{self, Filling, READY, below};
 use crate::size_class::{CACHE_UNITS, ClassLayout, MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
+use crate::span_list::SpanList;
 use crate::sync::touched;
 use core::ops::Range;
 
@@ -26,6 +28,8 @@ use core::ops::Range;
 
 /// Blocks of a span of one slice that are looked at one by one; those of longer spans always are.
 const FEW: u16 = 32;
+/// Slow ticks after which a cache is emptied when a span has been released.
+const RELEASES: u32 = 8;
 
 impl Span {
     /// Some that no list has held are at home.
@@ -183,6 +187,23 @@ impl Heap {
         }
     }
 
+    /// A full span that is to be abandoned, or null. In the hardened build the cache has none of its blocks then: only the
+    /// owner of a span may say in the table of live blocks what becomes of them.
+    pub(crate) fn full_without_held(&mut self, pick: fn(&SpanList) -> *mut Span) -> *mut Span {
+        loop {
+            let span = pick(&self.full);
+            // SAFETY: null, or a span that this heap owns.
+            let held = unsafe { span.as_ref() }.filter(|_| HARDENED);
+            let Some((class, base)) = held.map(|span| (span.class(), span.base())) else {
+                return span;
+            };
+            self.empty_quarantine_into(class, base);
+            if pick(&self.full) == span {
+                return span;
+            }
+        }
+    }
+
     /// Before a refill: lets a full span go if there are too many. They are more than in the default build, so before
     /// the heap takes a new one it looks for others' frees in them.
     pub(crate) fn keep_fewer_full(&mut self, class: SizeClass) {
@@ -190,6 +211,24 @@ impl Heap {
             self.drop_oldest_full();
         }
         self.collect_before_growing(class);
+    }
+
+    /// The caches of a class have the blocks of its spans that are neither the program's nor at home.
+    pub(crate) fn check_cached(&self, class: SizeClass) {
+        // SAFETY: null, or a span that this heap owns.
+        let active = unsafe { self.active[class.index()].as_ref() };
+        let owned = self.partial[class.index()].iter().chain(self.full.iter()).chain(active);
+        let owned = owned.filter(|span| span.class() == class);
+        let cached = owned.map(|span| span.kept().count() as u32 - span.free()).sum::<u32>();
+        assert_eq!(self.caches.quarantine.len(class), cached);
+    }
+
+    /// Now and then when a span has been released: what waits is of any spans, and in a burst of frees each block would
+    /// hold one.
+    pub(crate) fn keep_little_back(&mut self, class: SizeClass) {
+        if HARDENED && self.slow_ticks.is_multiple_of(RELEASES) {
+            self.empty_cache(class);
+        }
     }
 
     /// Frees all blocks of a class that are ready or wait.

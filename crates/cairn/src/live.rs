@@ -85,6 +85,18 @@ pub(crate) unsafe fn take_back(p: *const u8) -> bool {
     !was_free
 }
 
+/// Undoes `take_back`: the program has the block, as far as its span's owner knows.
+///
+/// # Safety
+/// As for `take_back`, which has been true.
+#[inline(always)]
+pub(crate) unsafe fn undo(p: *const u8) {
+    if HARDENED {
+        // SAFETY: as above.
+        unsafe { hand_out(p) };
+    }
+}
+
 /// Whether the program has a block that starts at `p`. Relaxed, as all here: who has a block has it by the program's
 /// own synchronisation, later than the bit; what becomes of other bits of the word does not change this one.
 ///

@@ -84,6 +84,12 @@ impl Quarantine {
         self.ready(class) as u32 + waiting as u32
     }
 
+    /// It takes in no freed block of a class from now on.
+    pub(crate) fn close(&mut self, class: SizeClass) {
+        let end = self.waiting[class.index()];
+        self.limit[class.index()] = end - in_row(end) as u8;
+    }
+
     /// Whether there is none.
     pub(crate) fn is_empty(&self, class: SizeClass) -> bool {
         self.len(class) == 0
@@ -206,7 +212,7 @@ pub(crate) unsafe fn pop(this: *mut Quarantine, heap: *mut u8, class: SizeClass)
     }
 }
 
-/// Takes in a freed block; false, but for its head, if it has to go home.
+/// Takes in a freed block, or answers it, its head zeroed, if it has to go home; else null.
 ///
 /// # Safety
 /// As for `Caches::push`; the program does not have the block any more, as `live` says.
@@ -216,14 +222,14 @@ pub(crate) unsafe fn push(
     heap: *mut u8,
     class: SizeClass,
     block: *mut Block,
-) -> bool {
+) -> *mut Block {
     // SAFETY: the thread's own; invariants 1 and 4.
     unsafe {
         zero_head(block, last_of(this, class, 0));
         let waiting = of(&raw mut (*this).waiting, class);
         let end = *waiting;
         if end >= *of(&raw mut (*this).limit, class) {
-            return false;
+            return block;
         }
         let random = after(*(&raw const (*this).random).cast());
         *(&raw mut (*this).random).cast::<u64>() = random;
@@ -232,7 +238,7 @@ pub(crate) unsafe fn push(
         *last = *place;
         *place = block;
         *waiting = end + 1;
-        true
+        null_mut()
     }
 }
 
@@ -437,18 +443,6 @@ pub(crate) unsafe fn take_one(
         }
     }
     null_mut()
-}
-
-/// The cache takes in no freed block of the class from now on.
-///
-/// # Safety
-/// The heap is the calling thread's.
-pub(crate) unsafe fn close(this: *mut Quarantine, class: SizeClass) {
-    // SAFETY: the caller's own.
-    unsafe {
-        let end = *of(&raw mut (*this).waiting, class);
-        *of(&raw mut (*this).limit, class) = end - in_row(end) as u8;
-    }
 }
 
 /// Forgets all blocks: their spans are gone.

@@ -7,7 +7,7 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
-use crate::caches::Limit;
+use crate::caches::{Caches, Limit};
 use crate::policy::{HARDENED, in_hardened};
 use crate::quarantine::READY;
 use crate::size_class::{CACHE_UNITS, SizeClass};
@@ -141,7 +141,7 @@ impl Sampling {
     }
 
     /// Counts what a refill tells of, by what the cache of `class` told before it and does after it (see
-    /// `Caches::tells`): the blocks of the cache, and those that have come back to it and been allocated again. Whether
+    /// `tells`): the blocks of the cache, and those that have come back to it and been allocated again. Whether
     /// the block that the refill has given is the sample.
     pub(crate) fn count(&mut self, class: SizeClass, before: i32, after: i32) -> bool {
         // Each free into the cache has cost a unit for good (see `block::Limit`).
@@ -192,6 +192,12 @@ impl Sampling {
         }
         (most, false)
     }
+}
+
+/// What tells how many blocks of a cache are allocated until its next refill: what it takes in; hardened, how many are
+/// ready, for what is freed waits for that.
+pub(crate) fn tells(caches: &Caches, class: SizeClass) -> i32 {
+    if HARDENED { caches.quarantine.ready(class) } else { caches.left(class) }
 }
 
 /// Tells of a sampled allocation.

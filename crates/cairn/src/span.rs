@@ -129,15 +129,14 @@ impl Span {
             });
         }
         if HARDENED {
-            // SAFETY: as above.
-            unsafe { live::begin(address_map::slice_address(index), c) };
+            // SAFETY: as above; no block of it has been handed out.
+            unsafe {
+                live::begin(address_map::slice_address(index), c);
+                fences::put(index, c.slices.into());
+            }
         }
         // SAFETY: the run is the caller's, and no block of it has been handed out.
         unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
-        if HARDENED {
-            // SAFETY: the run is the caller's, and no block of it has been handed out.
-            unsafe { fences::put(index, c.slices.into()) };
-        }
         span
     }
 

@@ -13,7 +13,7 @@ use crate::caches::Caches;
 use crate::large::{self, Freers};
 use crate::size_class::SizeClass;
 use crate::sync::Ordering;
-use crate::{closed, crowd, guards, os, thread};
+use crate::{closed, crowd, guards, os, sampling, thread};
 use core::ptr::null_mut;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
@@ -52,7 +52,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
                 return block;
             }
         }
-        ((*heap).caches.tells(class), (*heap).sampling.draws())
+        (sampling::tells(&(*heap).caches, class), (*heap).sampling.draws())
     };
     if !draws {
         return thread::refill_or_force(class);
@@ -64,7 +64,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
         if sampling.is_on() {
             guards::is_drawn(block.cast())
         } else {
-            sampling.count(class, before, (*heap).caches.tells(class))
+            sampling.count(class, before, sampling::tells(&(*heap).caches, class))
         }
     };
     if !is_sample || block.is_null() {

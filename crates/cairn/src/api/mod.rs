@@ -172,9 +172,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
                 if (*caches).is_start(at.class, at.number) && (!HARDENED || live::take_back(p)) =>
             {
                 if Block::is_marked(p.cast()) {
-                    if HARDENED {
-                        live::hand_out(p);
-                    }
+                    live::undo(p);
                     return deallocate_marked(p, call);
                 }
                 if !Caches::push(caches, at.class, p.cast()).is_null() {

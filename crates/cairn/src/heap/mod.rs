@@ -11,8 +11,6 @@ mod sending;
 mod spans;
 mod upkeep;
 
-#[cfg(test)]
-pub(crate) use refill::SHARED_REFILLS;
 pub(crate) use sending::send_without_heap;
 
 use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
@@ -180,12 +178,7 @@ impl Heap {
                 self.check_owned(span);
             }
             if HARDENED {
-                let partial = self.partial[class.index()].iter().chain(self.full.iter());
-                // SAFETY: null, or a span that this heap owns.
-                let owned = partial.chain(unsafe { active.as_ref() });
-                let owned = owned.filter(|span| span.class() == class);
-                let cached = owned.map(|span| span.kept().count() as u32 - span.free()).sum();
-                assert_eq!(self.caches.quarantine.len(class), cached);
+                self.check_cached(class);
             }
             let (mut block, mut len) = (self.caches.first(class), 0);
             while block != END {

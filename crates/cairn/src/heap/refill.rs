@@ -9,13 +9,14 @@ use super::{Heap, LOOK};
 use crate::arena::Run;
 use crate::block::{Block, Chain};
 use crate::caches::Limit;
+use crate::crowd::{self, SHARED_REFILLS};
 use crate::policy::{HARDENED, in_hardened};
 use crate::quarantine::READY;
 use crate::size_class::SizeClass;
 use crate::span::{Carved, Span};
 use crate::span_list::SpanList;
 use crate::sync::in_shuttle;
-use crate::{abandoned, arena, crowd, sampling};
+use crate::{abandoned, arena, sampling};
 use core::ptr::null_mut;
 
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a
@@ -27,8 +28,6 @@ const COLD_CARVES: u8 = SHARED_REFILLS + 3;
 const HOT_CARVE_BYTES: usize = 16384;
 /// Blocks that it carves at most.
 const CARVE_BLOCKS: usize = in_shuttle(in_hardened(64, READY as usize), 3);
-/// A heap asks the shared heap this often for blocks of a class before it takes spans of its own.
-pub(crate) const SHARED_REFILLS: u8 = in_hardened(3, 7);
 
 /// What a refill has found.
 struct Found {

@@ -17,9 +17,6 @@ use core::ptr::null_mut;
 /// this: up to eight heaps keep some, of at most 1 MiB in each.
 const SPARE_SLICES: usize = 8;
 
-/// How often a heap of the hardened build empties a cache when it has released a span.
-const RELEASES: u32 = 8;
-
 /// Free blocks that make a full span worth a refill.
 const WORTHWHILE: u32 = 8;
 
@@ -90,23 +87,6 @@ impl Heap {
                 self.full_limit /= 4;
                 (*span).absorb((*span).collect());
                 self.park(span);
-            }
-        }
-    }
-
-    /// A full span that is to be abandoned, or null. In the hardened build the cache has none of its blocks then: only the
-    /// owner of a span may say in the table of live blocks what becomes of them.
-    pub(super) fn full_without_held(&mut self, pick: fn(&SpanList) -> *mut Span) -> *mut Span {
-        loop {
-            let span = pick(&self.full);
-            // SAFETY: null, or a span that this heap owns.
-            let held = unsafe { span.as_ref() }.filter(|_| HARDENED);
-            let Some((class, base)) = held.map(|span| (span.class(), span.base())) else {
-                return span;
-            };
-            self.empty_quarantine_into(class, base);
-            if pick(&self.full) == span {
-                return span;
             }
         }
     }
@@ -240,10 +220,7 @@ impl Heap {
             self.release_active(class);
         }
         self.slow_tick();
-        // Hardened, what waits in the cache is of any spans: in a burst of frees each would hold one.
-        if HARDENED && self.slow_ticks.is_multiple_of(RELEASES) {
-            self.empty_cache(class);
-        }
+        self.keep_little_back(class);
     }
 
     /// Releases the active span of a class whose spans become empty, if only the cache has blocks of
