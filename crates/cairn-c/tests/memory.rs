@@ -22,7 +22,7 @@ fn threads_may_only_allocate() {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "blocks that others free wait for their thread")]
+#[cfg_attr(feature = "hardened", ignore = "a heap holds more full spans")]
 fn a_chain_of_parked_threads_keeps_little() {
     is_bounded("chain_of_small");
     is_bounded("chain_of_one_size");
@@ -44,7 +44,6 @@ fn short_lived_threads_leave_little() {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "blocks that others free wait for their thread")]
 fn blocks_freed_by_a_thread_that_never_allocates_are_used_again() {
     is_bounded("half_of_64");
     is_bounded("half_of_1024");

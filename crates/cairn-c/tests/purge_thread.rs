@@ -33,7 +33,6 @@ fn passes(case: &str) {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "blocks that wait keep their spans")]
 fn an_idle_process_gives_back_blocks() {
     passes("blocks_of_one_size");
     passes("small_blocks");

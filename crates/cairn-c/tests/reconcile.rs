@@ -44,7 +44,6 @@ fn caches_of_threads_reconcile() {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "blocks that wait keep their spans")]
 fn one_after_the_other_they_reconcile() {
     reconciles("all");
 }

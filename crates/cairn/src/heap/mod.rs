@@ -126,7 +126,7 @@ impl Heap {
     #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
     pub(crate) const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
-        full_limit: in_loom(crowd::FULL_SLICES, in_hardened(0, crowd::FULL_SLICES)),
+        full_limit: in_loom(crowd::FULL_FIRST, in_hardened(0, crowd::FULL_SLICES)),
         upkeep_mask: upkeep::UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.

@@ -191,7 +191,7 @@ impl Heap {
             }
             self.unlist(span);
             if (*span).used() > 0 {
-                self.full_limit = (self.full_limit + 1).min(crowd::FULL_SLICES);
+                self.full_limit = (self.full_limit + crowd::FULL_STEP).min(crowd::FULL_SLICES);
                 self.partial[class.index()].push_front(span);
             } else {
                 self.keep_or_release(span);
