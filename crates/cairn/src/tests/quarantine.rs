@@ -292,7 +292,7 @@ fn long_spans_end_in_guards() {
 #[test]
 fn others_frees_in_full_spans_serve_before_new_spans() {
     alone(|| {
-        let (other, size, count) = (Other::new(), 500, 20_000);
+        let (other, size, count) = (Other::new(), 500, 7_000);
         other.allocates(64, 1);
         blocks(size, SHARED);
         let mut held = blocks(size, count);
