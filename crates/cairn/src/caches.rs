@@ -175,8 +175,8 @@ impl Caches {
         list.head
     }
 
-    /// Takes all blocks of a class out, as a list. It takes in none until it is filled, but those that the hardened
-    /// build holds.
+    /// Takes all blocks of a class out, as a list; hardened, `quarantine::take_one` does. It takes in none until it is
+    /// filled.
     pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
         self.left[class.index()] = Limit::NOTHING;
         if HARDENED {

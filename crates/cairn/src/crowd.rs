@@ -18,9 +18,10 @@ static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// waits in no cache.
 pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
 
-/// What a heap holds of that at first, until frees of its own say that it pays; and how much more for each span into which
-/// it has had some. Hardened, all from the start would keep from others what they have freed.
+/// As many of them a heap may hold at first. Hardened, all of them would keep from others what they have freed in this
+/// heap's spans while its thread rests.
 pub(crate) const FULL_FIRST: usize = in_shuttle(256, 16);
+/// So many more for each full span that frees of its own thread have made worth a refill.
 pub(crate) const FULL_STEP: usize = in_hardened(1, 16);
 
 /// A heap asks the shared heap this often for blocks of a class before it takes spans of its own. Hardened it gets one at

@@ -55,6 +55,8 @@ impl Span {
             self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
         }
         if HARDENED {
+            // None of them is in a cache: it would be handed out, and carved again.
+            debug_assert_eq!(self.kept().count(), self.free() as usize);
             self.kept().for_each(|nth| is_free[nth % is_free.len()] = true);
         }
         let mut at = self.local_free;

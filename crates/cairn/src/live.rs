@@ -16,8 +16,8 @@ use crate::sync::{AtomicU32, Ordering, Plain};
 
 // Invariants
 //  1. The bit of a block's start is 0 exactly while the program has the block, as far as its span's owner
-//     knows: a free by another thread counts when the owner collects it. Of a span whose owner a fork has left
-//     behind, all are 0.
+//     knows: a free by another thread counts when the owner collects it. While a refill looks for blocks, it is 0 for
+//     those that wait in its cache, too. Of a span whose owner a fork has left behind, all are 0.
 //  2. In a span, the bits of all other places are 0, but for those behind its last block that a class's mask admits.
 
 /// What it means if the program gives back what it does not have.

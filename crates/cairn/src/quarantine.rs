@@ -354,6 +354,8 @@ pub(crate) unsafe fn begin(this: *mut Quarantine, heap: *mut u8, class: SizeClas
         if random == 0 {
             random = first_random(heap);
         }
+        // Invariant 1; and what is ready already would be found once more.
+        debug_assert_eq!((*this).ready(class), 0);
         let row = places(heap, class).add((*of(&raw mut (*this).ready, class)).into());
         Filling { ready: row, count: 0, random: after(random) }
     }
@@ -370,6 +372,10 @@ pub(crate) unsafe fn end(this: *mut Quarantine, class: SizeClass, filling: Filli
         *(&raw mut (*this).random).cast::<u64>() = filling.random;
         let ready = of(&raw mut (*this).ready, class);
         let other = *ready ^ ROW as u8;
+        debug_assert_eq!(
+            usize::from(*of(&raw mut (*this).waiting, class)) / ROW,
+            usize::from(other) / ROW
+        );
         *of(&raw mut (*this).limit, class) = other + most.max(0) as u8;
         *ready += filling.count as u8;
     }
