@@ -40,13 +40,22 @@ pub(crate) fn set(call: Option<DeferredFree>, words: [usize; 2]) {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What a thread knows of it. All zeros: nothing is registered.
+/// What a heap knows of it. All zeros: nothing is registered.
 #[derive(Clone, Copy)]
 pub(crate) struct Deferred {
     call: Call,
     seen: usize,
-    heartbeat: u64,
+}
+
+/// A thread's calls. All zeros: there has been none.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Beats {
+    count: u64,
     is_inside: bool,
+}
+
+impl Beats {
+    pub(crate) const NONE: Beats = Beats { count: 0, is_inside: false };
 }
 
 impl Deferred {
@@ -69,17 +78,17 @@ impl Deferred {
     ///
     /// # Safety
     /// The calling thread's, of whose heap nothing is borrowed or under way.
-    pub(crate) unsafe fn call(this: *mut Deferred, force: bool) -> bool {
+    pub(crate) unsafe fn call(this: *const Deferred, beats: *mut Beats, force: bool) -> bool {
         // SAFETY: as above. Nothing is borrowed while the function runs, which comes here again.
         unsafe {
-            let Deferred { call: Call { call: Some(call), words }, is_inside: false, .. } = *this
-            else {
+            let Call { call: Some(call), words } = (*this).call else { return false };
+            if (*beats).is_inside {
                 return false;
-            };
-            (*this).is_inside = true;
-            (*this).heartbeat += 1;
-            call(force, (*this).heartbeat, words);
-            (*this).is_inside = false;
+            }
+            (*beats).is_inside = true;
+            (*beats).count += 1;
+            call(force, (*beats).count, words);
+            (*beats).is_inside = false;
         }
         true
     }

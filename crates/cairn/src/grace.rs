@@ -17,7 +17,8 @@ use core::ptr::null_mut;
 
 // Invariants
 //  1. What waits since epoch e has become free when the program's epoch was e or earlier, and goes only when `safe` > e.
-//  2. A block in `waiting` is in use to everybody else. Its node stands behind the bytes that are kept.
+//  2. A block in `waiting` is in use to everybody else; that it waits its metadata says, not its bytes. Its node stands
+//     behind the bytes that are kept.
 
 /// Bytes at the head of a free block that a heap keeps at most, `HeapId::new_concurrent`.
 ///
@@ -26,6 +27,11 @@ use core::ptr::null_mut;
 /// ```
 pub const HEAD_MAX: usize = 256;
 
+/// Bytes that a block has behind its head at least: a link or a node, and what programs have been told.
+const NODE_BYTES: usize = 32;
+
+const _: () = assert!(size_of::<Waiting>() <= NODE_BYTES && NODE_BYTES.is_multiple_of(MIN_ALIGN));
+
 /// What waits, as far as a heap has such. All zeros: nothing does, and nothing is kept.
 pub(crate) struct Grace {
     /// The program counts epochs. Set before there is a block, cleared when the heap ends.
@@ -33,7 +39,7 @@ pub(crate) struct Grace {
     head: usize,
     now: AtomicUsize,
     safe: AtomicUsize,
-    /// Large blocks that have been freed.
+    /// Large blocks that have been freed. Relaxed: under the lock of `large::waiting`, as are their nodes.
     waiting: AtomicPtr<Waiting>,
 }
 
@@ -41,8 +47,6 @@ pub(crate) struct Grace {
 struct Waiting {
     next: *mut Waiting,
     since: usize,
-    /// The node's own address, inverted: what a second free finds.
-    mark: usize,
 }
 
 impl Grace {
@@ -70,11 +74,7 @@ impl Grace {
 
     /// The least that a block may have: what is kept, and a link or a node.
     pub(crate) fn least(&self, size: usize) -> usize {
-        if self.is_on() {
-            size.max(self.head + size_of::<Waiting>().next_multiple_of(MIN_ALIGN))
-        } else {
-            size
-        }
+        if self.is_on() { size.max(self.head + NODE_BYTES) } else { size }
     }
 
     /// Says which epoch it is, and that nobody reads what became free before epoch `safe`, at most the one that it was.
@@ -104,70 +104,62 @@ impl Grace {
         span.empty_since != 0 && !self.is_over(span.empty_since - 1)
     }
 
-    /// Keeps a large block that is being freed until its time has come. False if it waits already.
+    /// Puts a large block that is being freed to those that wait. Under the caller's lock.
     ///
     /// # Safety
     /// The block is the caller's to free, of a heap whose blocks wait, and has at least `least` bytes.
-    pub(crate) unsafe fn keep(&self, p: *mut u8) -> bool {
+    pub(crate) unsafe fn keep(&self, p: *mut u8) {
         let node: *mut Waiting = p.wrapping_add(self.head).cast();
+        let next = self.waiting.load(Ordering::Relaxed);
         // SAFETY: inside of the block, and aligned.
+        unsafe { node.write(Waiting { next, since: self.epoch() }) };
+        self.waiting.store(node, Ordering::Relaxed);
+    }
+
+    /// Whether any block waits. Most heaps have none: a load tells.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Takes out the large blocks whose time has come. Under the caller's lock.
+    pub(crate) fn take_due(&self) -> Due {
+        let (mut first, mut due) = (self.waiting.load(Ordering::Relaxed), null_mut());
+        let mut place = &raw mut first;
+        // SAFETY: null, or blocks that wait, under the lock.
         unsafe {
-            if (*node).mark == !node.addr() && self.has(p) {
-                return false;
-            }
-            node.write(Waiting { next: null_mut(), since: self.epoch(), mark: !node.addr() });
-            self.put(node);
-        }
-        true
-    }
-
-    /// Whether a large block waits. Nobody takes blocks meanwhile that have waited long enough.
-    ///
-    /// # Safety
-    /// As for `keep`, or it is a live block of the heap.
-    pub(crate) unsafe fn has(&self, p: *mut u8) -> bool {
-        let node: *mut Waiting = p.wrapping_add(self.head).cast();
-        let first = self.waiting.load(Ordering::Acquire);
-        // SAFETY: null, or a block that waits.
-        let next = |&at: &*mut Waiting| unsafe { at.as_ref() }.map(|at| at.next);
-        core::iter::successors(Some(first), next).any(|at| at == node)
-    }
-
-    /// Calls `then` with each large block whose time has come.
-    pub(crate) fn take_due(&self, then: impl Fn(*mut u8)) {
-        // Most heaps have none: a load tells.
-        if self.waiting.load(Ordering::Relaxed).is_null() {
-            return;
-        }
-        let mut at = self.waiting.swap(null_mut(), Ordering::Acquire);
-        while !at.is_null() {
-            // SAFETY: taken out of the list, and so the caller's. The node is read before the block goes.
-            unsafe {
-                let Waiting { next, since, .. } = at.read();
-                let p = at.cast::<u8>().wrapping_sub(self.head);
-                if self.is_over(since) {
-                    then(p);
+            while let Some(at) = (*place).as_mut() {
+                if self.is_over(at.since) {
+                    *place = core::mem::replace(&mut at.next, due);
+                    due = at;
                 } else {
-                    self.put(at);
+                    place = &raw mut at.next;
                 }
-                at = next;
             }
         }
+        self.waiting.store(first, Ordering::Relaxed);
+        Due { next: due, head: self.head }
     }
 
-    /// # Safety
-    /// It is a block of the caller's that waits.
-    unsafe fn put(&self, node: *mut Waiting) {
-        let mut first = self.waiting.load(Ordering::Relaxed);
-        loop {
-            // SAFETY: the caller's node.
-            unsafe { (*node).next = first };
-            // Release: who takes the list finds the node written.
-            match self.waiting.compare_exchange(first, node, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => first = now,
-            }
-        }
+    /// None waits. In a forked child: what waits is put there anew.
+    pub(crate) fn forget_waiting(&self) {
+        self.waiting.store(null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Large blocks that have waited long enough: the caller's to free.
+pub(crate) struct Due {
+    next: *mut Waiting,
+    head: usize,
+}
+
+impl Iterator for Due {
+    type Item = *mut u8;
+
+    fn next(&mut self) -> Option<*mut u8> {
+        let at = self.next;
+        // SAFETY: taken out of the list, and so the caller's. The node is read before the block goes.
+        self.next = unsafe { at.as_ref() }?.next;
+        Some(at.cast::<u8>().wrapping_sub(self.head))
     }
 }
 
@@ -177,6 +169,20 @@ impl Span {
         debug_assert!(self.carved == 0);
         self.partition = partition;
         self.start = self.start.wrapping_add(usize::from(head));
+    }
+
+    /// The same, asked by any thread of a span of which it has a block.
+    ///
+    /// # Safety
+    /// A slot, in which there is or has been a span: the answer is right only if there is.
+    pub(crate) unsafe fn head_of(this: *const Span) -> usize {
+        // SAFETY: as above. Volatile: who has no block of it may look while it changes.
+        let start = unsafe { (&raw const (*this).start).read_volatile() };
+        let class = address_map::descriptor(start).class();
+        let base = slice_address(span_index(start, class));
+        let head =
+            start.addr().wrapping_sub(base.addr()).wrapping_sub(class.layout().slack as usize);
+        if head <= HEAD_MAX { head } else { 0 }
     }
 
     /// Bytes of a free block in front of where its links stand.

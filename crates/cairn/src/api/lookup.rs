@@ -93,7 +93,7 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
     };
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
     // Blocks of some heaps are made larger than asked for.
-    let resized = resized || owner & OWNER_CLOSED != 0 && closed::head_of(owner) > 0;
+    let resized = resized || owner & OWNER_CLOSED != 0 && closed::head_at(p) > 0;
     is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, class.block_size())
 }
 

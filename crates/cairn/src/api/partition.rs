@@ -6,10 +6,9 @@
 //! Story: docs/design/policy.md
 
 use crate::closed;
-use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::policy::{self, HARDENED};
-use crate::pool::partitions::{put, take};
+use crate::pool::partitions::take;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::thread;
 use core::ptr::null_mut;
@@ -39,40 +38,24 @@ pub fn allocate_in(partition: usize, size: usize, align: usize) -> *mut u8 {
     if !HARDENED || size > MEDIUM_MAX || align > SLICE_SIZE {
         return super::allocate_aligned(size, align);
     }
-    let partition = partition % PARTITIONS;
-    match thread::number() {
-        Some(number) => allocate_in_own(partition, number, size, align),
-        None => allocate_in_borrowed(partition, size, align),
-    }
+    thread::with_heap(|mine| allocate_of(mine, partition % PARTITIONS, size, align))
 }
 
-fn allocate_in_own(partition: usize, number: usize, size: usize, align: usize) -> *mut u8 {
-    let Some(mine) = thread::own() else { return null_mut() };
+/// From the heap for a partition of the calling thread, whose heap that is, or null.
+fn allocate_of(mine: *mut Heap, partition: usize, size: usize, align: usize) -> *mut u8 {
+    if mine.is_null() {
+        return null_mut();
+    }
     // SAFETY: the calling thread's heap, which has a place for each partition.
     unsafe {
         let place = (&raw mut (*mine).partitions).cast::<*mut Heap>().add(partition);
         if (*place).is_null() {
-            *place = take(partition, number);
+            *place = take(partition, mine);
             if (*place).is_null() {
                 return null_mut();
             }
         }
         closed::allocate(*place, size, align)
-    }
-}
-
-/// A thread that has no heap, or none any more, has a partition's for this one block.
-#[cold]
-fn allocate_in_borrowed(partition: usize, size: usize, align: usize) -> *mut u8 {
-    let heap = if thread::start() { take(partition, NOBODY) } else { null_mut() };
-    if heap.is_null() {
-        return null_mut();
-    }
-    // SAFETY: the calling thread's until it is put back.
-    unsafe {
-        let block = closed::allocate(heap, size, align);
-        put(partition, heap);
-        block
     }
 }
 

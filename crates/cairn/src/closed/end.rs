@@ -6,7 +6,7 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Name, free_due, give_back, is_shared, left, mine, parts, stand_in};
+use super::{Name, expect_free, give_back, is_shared, left, mine, parts, stand_in};
 use crate::crowd::NOBODY;
 use crate::handle::Handle;
 use crate::heap::Heap;
@@ -26,14 +26,17 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
     os::notice_fork();
     // SAFETY: this heap's, which is gone after this.
     unsafe {
+        let is_shared = is_shared(name);
         (*name).owned.grace.end();
-        free_due(name);
-        if is_shared(name) {
+        if is_shared {
             // A part of a thread that a fork has left behind is none that can be ended, until it is salvaged.
             salvage::all();
             parts::for_each(name, |part| end_one(part, with_blocks));
-        } else if (*name).heap != stand_in() {
-            end_one((*name).heap, with_blocks);
+        } else {
+            expect_free(name);
+            if (*name).heap != stand_in() {
+                end_one((*name).heap, with_blocks);
+            }
         }
         Handle::end_nurseries(name, mine(), with_blocks);
         match with_blocks {
@@ -49,8 +52,9 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
 /// # Safety
 /// As for `end`.
 unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
-    // SAFETY: the caller's; nobody uses its blocks, if they go.
+    // SAFETY: the caller's; nobody uses its blocks, if they go. The last turn: a free of its thread's may be under way.
     unsafe {
+        (*heap).member.turn.shut();
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         match with_blocks {
             true => destroy_spans(heap),

@@ -17,18 +17,19 @@ pub(crate) mod regions;
 pub(crate) use end::end;
 pub(crate) use left::collect as collect_left;
 pub(crate) use parts::of_thread;
-pub(crate) use readers::{free_due, head_of, is_read_by_others, keep_large};
+pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
 use crate::address_map;
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::crowd::NOBODY;
-use crate::handle::{Handle, Member, OWNED, SHARED};
+use crate::handle::{Got, Handle, OWNED, SHARED, Spares};
 use crate::heap::Heap;
 use crate::policy::HARDENED;
-use crate::pool;
+use crate::pool::{self, User, salvage};
 use crate::remote::Generation;
 use crate::size_class::{self, SLICE_SIZE, SizeClass};
+use crate::span::Span;
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{arena, large, live, os, quarantine, region, search, thread};
 use core::ptr::null_mut;
@@ -60,10 +61,10 @@ fn stand_in() -> *mut Heap {
 }
 
 /// What the calling thread keeps for heaps of the program's, or null.
-fn mine() -> *mut Member<Heap> {
+fn mine() -> *mut Spares<Heap> {
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    unsafe { if (*heap).in_use { &raw mut (*heap).member } else { null_mut() } }
+    unsafe { if (*heap).in_use { &raw mut (*heap).spares } else { null_mut() } }
 }
 
 /// Makes a heap, which no thread has attached, in a region if one is given; null if there is no memory for it.
@@ -98,15 +99,25 @@ pub(crate) fn is_shared(name: *mut Name) -> bool {
 /// # Safety
 /// No thread uses it.
 pub(crate) unsafe fn attach(name: *mut Name) {
-    let thread = thread::number().unwrap_or(NOBODY);
+    expect_free(name);
+    // SAFETY: as above.
+    unsafe { set_user(name, thread::number().unwrap_or(NOBODY)) };
+}
+
+/// Ends the process if another thread that is at work has attached an owned heap. What a fork has left behind of one is made
+/// whole, and is no thread's then.
+fn expect_free(name: *mut Name) {
     // SAFETY: handles are never unmapped.
     unsafe {
         let user = (*name).user.load(Ordering::Relaxed);
-        if user != thread && user != NOBODY && pool::is_at_work((*name).user_heap, user) {
-            os::fatal(HEAP, name.cast(), "the heap is attached to another thread");
+        if user == NOBODY || Some(user) == thread::number() {
+            return;
         }
-        (*name).user_heap = thread::own().unwrap_or(null_mut());
-        set_user(name, thread);
+        match pool::find_user((*name).user_heap, user) {
+            User::Gone => (),
+            User::AtWork => os::fatal(HEAP, name.cast(), "the heap is attached to another thread"),
+            User::LeftBehind => salvage::all(),
+        }
     }
 }
 
@@ -122,11 +133,14 @@ pub(crate) unsafe fn detach(name: *mut Name) {
 /// # Safety
 /// No other thread uses it.
 unsafe fn set_user(name: *mut Name, thread: usize) {
-    // SAFETY: as above. Relaxed: who finds its own number has written it. A stand-in is never written.
+    let mine = thread::own().unwrap_or(null_mut());
+    // SAFETY: as above. In this order: a fork in between finds a user that has ended, or none. Relaxed: who finds its own
+    // number has written it. A stand-in is never written.
     unsafe {
+        (*name).user_heap = mine;
         (*name).user.store(thread, Ordering::Relaxed);
         if (*name).heap != stand_in() {
-            (*(*name).heap).member.user.store(thread, Ordering::Relaxed);
+            (*(*name).heap).member.set_user(thread, mine);
         }
     }
 }
@@ -179,7 +193,7 @@ pub(crate) unsafe fn make_room_at_once(name: *mut Name) -> bool {
     unsafe {
         (*name).user.load(Ordering::Relaxed) == (*mine).thread
             && !(*mine).sampling.defers()
-            && Handle::make_room_at_once(name, &raw mut (*mine).member)
+            && Handle::make_room_at_once(name, &raw mut (*mine).spares)
     }
 }
 
@@ -214,58 +228,86 @@ pub(crate) unsafe fn allocate(heap: *mut Heap, size: usize, align: usize) -> *mu
     debug_assert!(align.is_power_of_two());
     // SAFETY: as above.
     size_class::class_of_aligned(size, align)
-        .map_or(null_mut(), |class| unsafe { allocate_class(heap, class).cast() })
+        .map_or(null_mut(), |class| unsafe { allocate_class(heap, class).0.cast() })
 }
 
-/// Allocates a block of a class.
+/// Allocates a block of a class; whether it is known to be zero.
 ///
 /// # Safety
 /// As for `allocate`.
 #[inline(always)]
-pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> *mut Block {
+pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        let mut block = Caches::pop(&raw mut (*heap).caches, class);
-        if block.is_null() {
-            block = refill(heap, class);
+        let mut got = pop(heap, class);
+        if got.0.is_null() {
+            got = refill(heap, class);
         }
-        if block.is_null() { block } else { block.wrapping_byte_sub((*heap).head.into()) }
+        if !got.0.is_null() {
+            got.0 = got.0.wrapping_byte_sub((*heap).head.into());
+        }
+        got
     }
 }
 
-/// Refills the cache of a class and takes a block.
+/// Pops a block, or null; whether it is known to be zero. That is asked at once: whoever is called next may refill the cache.
+///
+/// # Safety
+/// As for `allocate`.
+#[inline(always)]
+unsafe fn pop(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
+    // SAFETY: the heap is the calling thread's.
+    unsafe {
+        let block = Caches::pop(&raw mut (*heap).caches, class);
+        (block, (*heap).caches.is_zeroed(class))
+    }
+}
+
+/// Refills the cache, and pops; null if there is no memory.
+///
+/// # Safety
+/// As for `allocate`.
+unsafe fn refilled(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
+    // SAFETY: the heap is the calling thread's.
+    unsafe {
+        let mut got = pop(heap, class);
+        if got.0.is_null() {
+            got.0 = (*heap).refill(class);
+            got.1 = (*heap).caches.is_zeroed(class);
+        }
+        got
+    }
+}
+
+/// Refills the cache of a class and takes a block; whether it is known to be zero.
+///
+/// The program is called in between, and may allocate from the heap: whatever was so of the cache is looked at again.
 ///
 /// # Safety
 /// As for `allocate`.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
+unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        if thread::defer(false) {
-            // What the program has freed serves.
-            let block = Caches::pop(&raw mut (*heap).caches, class);
-            if !block.is_null() {
-                return block;
-            }
-        }
-        let mut block = (*heap).refill(class);
-        if block.is_null() {
+        thread::defer(false);
+        let mut got = refilled(heap, class);
+        if got.0.is_null() {
             thread::defer(true);
             give_back(heap);
-            block = (*heap).refill(class);
+            got = refilled(heap, class);
         }
         if let Some(region) = (*heap).member.region() {
             let slices = class.span_slices();
-            while block.is_null()
+            while got.0.is_null()
                 && (*heap).member.may_take(slices * SLICE_SIZE)
                 && regions::make_room(region, slices)
             {
-                block = (*heap).refill(class);
+                got = refilled(heap, class);
             }
         }
         tell((*heap).member.of);
-        block
+        got
     }
 }
 
@@ -372,7 +414,8 @@ unsafe fn tell(name: *mut Name) {
 }
 
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
-/// destroyed: it is home before this returns. False, and nothing is done, if the span is not that heap's any more.
+/// destroyed: it is home before this returns. False, and nothing is done, if the span is not that heap's any more: the heap
+/// may be deleted at any time, and another one stand in its place.
 ///
 /// # Safety
 /// `p` starts a block of a span of `class` with that owner, in use as far as the caller can tell, and the
@@ -380,27 +423,32 @@ unsafe fn tell(name: *mut Name) {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32, call: &str) -> bool {
-    // SAFETY: the block is the caller's to free, and of that heap, or of that span.
+    let Some(meant) = generation_of(p, class, owner) else { return false };
+    // SAFETY: the block is the caller's to free, and of that span: it stays what it is, whoever owns it.
     unsafe {
-        let block: *mut Block = p.wrapping_add(head_of(owner)).cast();
+        let block: *mut Block = p.wrapping_add(head_at(p)).cast();
         if Block::is_marked(block) {
             if search::is_free(block) {
                 os::fatal(call, p, live::FREED_TWICE);
             }
             Block::unmark(block);
         }
-        if free_attached(thread::heap(), owner, class, block) {
+        if free_attached(thread::heap(), owner, class, block, call) {
             return true;
         }
-        let meant = generation_of(p, class, owner);
-        if let Some(meant) = meant {
-            if HARDENED {
-                quarantine::zero(p.cast(), class, 1);
-            }
-            thread::send_closed(address_map::span_index(p, class), block, meant);
+        if HARDENED {
+            quarantine::zero(p.cast(), class, 1);
         }
-        meant.is_some()
+        thread::send_closed(address_map::span_index(p, class), block, meant);
     }
+    true
+}
+
+/// Bytes at the head of each free block that stay as they are in the span that `p` points into.
+pub(crate) fn head_at(p: *const u8) -> usize {
+    let span: *const Span = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
+    // SAFETY: a span's slot, never unmapped; it is constant while a block of the span is in use.
+    unsafe { Span::head_of(span) }
 }
 
 /// Frees a block of a closed heap that the thread with the heap `mine` has attached; false, and
@@ -413,26 +461,33 @@ unsafe fn free_attached(
     owner: u32,
     class: SizeClass,
     block: *mut Block,
+    call: &str,
 ) -> bool {
     let Some(at) = address_map::heap_of_owner(owner).and_then(address_map::heap_address) else {
         return false;
     };
     let heap: *mut Heap = at.cast();
     // SAFETY: a heap that has been made. A stand-in is the heap of thread 0, which uses none. What
-    // names the calling thread was written by it: it alone is inside the heap.
+    // names the calling thread was written by it: it alone is inside the heap, in its turn.
     unsafe {
-        if (*heap).member.user.load(Ordering::Relaxed) != (*mine).thread {
-            return false;
+        let is_mine = || (*heap).member.user.load(Ordering::Relaxed) == (*mine).thread;
+        let got = if is_mine() { (*heap).member.turn.enter() } else { Got::Nothing };
+        // Asked again: a part may have ended, and another heap stand there.
+        let is_in = got != Got::Nothing && is_mine();
+        if is_in {
+            if HARDENED && !live::take_back(block.cast()) {
+                os::fatal(call, block.cast(), live::FREED_TWICE);
+            }
+            let home = Caches::push(&raw mut (*heap).caches, class, block);
+            if !home.is_null() {
+                (*heap).put_back(class, home);
+            }
         }
-        if HARDENED && !live::take_back(block.cast()) {
-            os::fatal("free", block.cast(), live::FREED_TWICE);
+        if got == Got::Turn {
+            (*heap).member.turn.leave();
         }
-        let home = Caches::push(&raw mut (*heap).caches, class, block);
-        if !home.is_null() {
-            (*heap).put_back(class, home);
-        }
+        is_in
     }
-    true
 }
 
 /// Which span the block of `class` at `p` is in, if it still has that owner, a closed heap.

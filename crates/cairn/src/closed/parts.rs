@@ -10,7 +10,7 @@ use super::Name;
 use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::os;
-use crate::pool::{self, salvage};
+use crate::pool::{self, User, salvage};
 use crate::sync::Ordering;
 use crate::thread;
 use core::ptr::null_mut;
@@ -24,7 +24,7 @@ pub(crate) unsafe fn of_thread<R>(shared: *mut Name, then: impl FnOnce(*mut Heap
     let mine = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which has used no shared heap; theirs have serials.
     unsafe {
-        let (serial, part) = (*mine).member.last;
+        let (serial, part) = (*mine).own.last;
         if serial == (*shared).serial {
             return then(part);
         }
@@ -39,43 +39,48 @@ pub(crate) unsafe fn of_thread<R>(shared: *mut Name, then: impl FnOnce(*mut Heap
 unsafe fn find<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
     os::notice_fork();
     salvage::all();
-    let number = thread::number();
+    thread::with_heap(|mine| {
+        if mine.is_null() {
+            return then(mine);
+        }
+        // SAFETY: the calling thread's heap; parts are there as long as their heap is.
+        unsafe {
+            let part = part_of(shared, mine);
+            if !part.is_null() {
+                (*mine).own.last = ((*shared).serial, part);
+            }
+            then(part)
+        }
+    })
+}
+
+/// The part of the thread whose heap that is; null if there is no memory for it.
+///
+/// # Safety
+/// The calling thread's heap.
+unsafe fn part_of(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
     // SAFETY: parts are there as long as their heap is.
     unsafe {
-        let Some(number) = number else {
-            // A thread without a heap uses a part for this one call.
-            let held = pool::PARTS.lock();
-            let result = then(take(shared, NOBODY));
-            drop(held);
-            return result;
-        };
+        let number = (*mine).thread;
         let mut part = (*shared).first(number);
         while !part.is_null() && (*part).member.user.load(Ordering::Relaxed) != number {
             part = (*part).member.next;
         }
         if part.is_null() {
             let _held = pool::PARTS.lock();
-            part = take(shared, number);
+            part = take(shared, mine);
         }
-        if !part.is_null() {
-            let last = ((*shared).serial, part);
-            thread::own().into_iter().for_each(|mine| (*mine).member.last = last);
-        }
-        then(part)
+        part
     }
 }
 
-/// Takes a part that nobody uses any more, or makes one; null if there is no memory for it. Under the lock.
-unsafe fn take(shared: *mut Name, number: usize) -> *mut Heap {
+/// Takes a part whose thread has ended, or makes one; null if there is no memory for it. Under the lock.
+unsafe fn take(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
     // SAFETY: parts are there as long as their heap is; the lock says who uses one.
     unsafe {
+        let number = (*mine).thread;
         let mut part = (*shared).first(number);
-        while !part.is_null()
-            && pool::is_at_work(
-                (*part).member.user_heap,
-                (*part).member.user.load(Ordering::Relaxed),
-            )
-        {
+        while !part.is_null() && !is_free(part) {
             part = (*part).member.next;
         }
         if part.is_null() {
@@ -83,17 +88,22 @@ unsafe fn take(shared: *mut Name, number: usize) -> *mut Heap {
             if part.is_null() {
                 return null_mut();
             }
-            part.write(Heap::closed());
-            (*part).member.of = shared;
+            part.write(Heap::part(shared));
             (*part).head = (*shared).owned.grace.head() as u16;
             (*part).member.next = (*shared).first(number);
             (*shared).put_first(number, part);
         }
-        (*part).member.user_heap = thread::own().unwrap_or(null_mut());
-        // Relaxed: who finds its own number has written it.
-        (*part).member.user.store(number, Ordering::Relaxed);
+        (*part).member.set_user(number, mine);
         part
     }
+}
+
+/// Whether a part is no thread's any more. Under the lock.
+unsafe fn is_free(part: *mut Heap) -> bool {
+    // SAFETY: as above.
+    let (user, user_heap) =
+        unsafe { ((*part).member.user.load(Ordering::Relaxed), (*part).member.user_heap) };
+    user == NOBODY || pool::find_user(user_heap, user) == User::Gone
 }
 
 /// Calls `then` with each part of a shared heap.

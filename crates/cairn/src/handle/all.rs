@@ -42,7 +42,10 @@ impl<H> Handles<H> {
     pub(super) fn put(&self, handle: *mut Handle<H>) {
         let mut free = self.free.lock();
         // SAFETY: the caller's, which gives it up.
-        unsafe { (*handle).next = free.0 };
+        unsafe {
+            (*handle).keeper.store(0, Ordering::Relaxed);
+            (*handle).next = free.0;
+        }
         free.0 = handle;
     }
 
@@ -67,6 +70,15 @@ impl<H> Handles<H> {
         // Release: who sees the number sees the piece.
         self.made.store(made + 1, Ordering::Release);
         first.wrapping_add(nth)
+    }
+
+    /// All handles that there are.
+    pub(crate) fn made(&self) -> impl Iterator<Item = *mut Handle<H>> {
+        // Acquire: pairs with `take`.
+        (0..self.made.load(Ordering::Acquire)).filter_map(|number| {
+            let (piece, nth) = place(number);
+            Some(self.pieces.get(piece)?.load(Ordering::Relaxed).wrapping_add(nth))
+        })
     }
 
     /// Whether a handle stands there, in use or not. Any address is answered.

@@ -6,13 +6,17 @@
 //! Story: docs/design/closed-heaps.md
 
 mod all;
+mod spares;
+mod turn;
 
 pub(crate) use all::Handles;
+pub(crate) use spares::{Spares, salvage as salvage_spares};
+pub(crate) use turn::{Got, Turn};
 
 use crate::arena::{self, Run};
 use crate::budget::Budget;
 use crate::crowd::NOBODY;
-use crate::deferred::Deferred;
+use crate::deferred::Beats;
 use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
 use crate::policy::HARDENED;
 use crate::sampling::ThreadCounts;
@@ -29,8 +33,6 @@ use core::ptr::null_mut;
 
 /// Nurseries that a heap has at most: then it has so many blocks that classes of their own pay.
 const NURSERIES: usize = 8;
-/// Free nurseries and handles that a thread keeps ready for the next heap.
-const SPARE: usize = 2 * NURSERIES;
 /// Lists of parts in a shared heap. With half as many, threads that meet wait longer for their part to be found.
 const LISTS: usize = 16;
 
@@ -63,6 +65,8 @@ pub(crate) struct Handle<H> {
     parts: [AtomicPtr<H>; LISTS],
     /// The next free one.
     next: *mut Handle<H>,
+    /// Of a free one that a thread keeps: the address of its `Spares`; else 0.
+    keeper: AtomicUsize,
 }
 
 const _: () = {
@@ -74,24 +78,37 @@ const _: () = {
     assert!(MIN_ALIGN == 16);
 };
 
-/// What a closed heap is to the program, and what a thread keeps for the program's heaps. All zeros: nothing.
+/// What a closed heap is to the program. All zeros: nothing.
 pub(crate) struct Member<H> {
     /// The number of the thread that has a closed heap attached, and that thread's heap.
     pub(crate) user: AtomicUsize,
     pub(crate) user_heap: *const H,
+    /// Who may be inside, if it is a part.
+    pub(crate) turn: Turn,
     /// Whose it is, or null.
     pub(crate) of: *mut Handle<H>,
     /// The part behind this one.
     pub(crate) next: *mut H,
-    /// A thread's: the shared heap that it has used last, by its serial, and its part there.
+}
+
+/// What is a thread's own, and no other's that gets its heap. All zeros: as it is for a new thread.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Own<H> {
+    /// The shared heap that it has used last, by its serial, and its part there.
     pub(crate) last: (usize, *mut H),
-    /// A thread's: what it has counted.
+    /// What it has counted.
     pub(crate) counts: ThreadCounts,
-    /// A thread's: what it calls for the program to free.
-    pub(crate) deferred: Deferred,
-    /// A thread's: free nurseries and handles.
-    nurseries: (*mut Nursery, usize),
-    handles: (*mut Handle<H>, usize),
+    /// What it has called for the program to free.
+    pub(crate) beats: Beats,
+}
+
+impl<H> Own<H> {
+    /// A new thread's.
+    pub(crate) const NEW: Own<H> = Own {
+        last: (0, null_mut()),
+        counts: ThreadCounts { allocated: 0, freed: 0 },
+        beats: Beats::NONE,
+    };
 }
 
 impl<H> Member<H> {
@@ -101,6 +118,28 @@ impl<H> Member<H> {
         let member: Member<H> = unsafe { core::mem::zeroed() };
         member.user.store(NOBODY, Ordering::Relaxed);
         member
+    }
+
+    /// The same of a part of a shared heap.
+    pub(crate) fn of_part(of: *mut Handle<H>) -> Member<H> {
+        let member = Member { of, ..Member::of_nobody() };
+        member.turn.open();
+        member
+    }
+
+    /// The same of a closed heap that begins anew.
+    pub(crate) fn begun_anew(&self) -> Member<H> {
+        let &Member { user_heap, of, next, .. } = self;
+        let user = AtomicUsize::new(self.user.load(Ordering::Relaxed));
+        Member { user, user_heap, turn: self.turn.begun_anew(), of, next }
+    }
+
+    /// Says which thread uses it from now on, and that thread's heap.
+    pub(crate) fn set_user(&mut self, user: usize, user_heap: *const H) {
+        // In this order: a fork in between finds a user that has ended, or none.
+        self.user_heap = user_heap;
+        // Relaxed: who finds its own number has written it.
+        self.user.store(user, Ordering::Relaxed);
     }
 
     /// What all of the program's heap hold, if it is part of one.
@@ -165,53 +204,6 @@ impl<H> Member<H> {
             budget.give(bytes);
         }
     }
-
-    /// Gives up what a thread keeps.
-    pub(crate) fn give_spares(&mut self, all: &Handles<H>) {
-        while let Some(nursery) = self.pop_nursery() {
-            large::put_nursery(nursery);
-        }
-        let (first, count) = core::mem::replace(&mut self.handles, (null_mut(), 0));
-        (0..count).fold(first, |handle, _| {
-            // SAFETY: a list of this thread's, so long.
-            let next = unsafe { (*handle).next };
-            all.put(handle);
-            next
-        });
-    }
-
-    fn pop_nursery(&mut self) -> Option<*mut Nursery> {
-        let (first, count) = self.nurseries;
-        if first.is_null() {
-            return None;
-        }
-        let mut place = &raw mut self.nurseries.0;
-        // SAFETY: a list of this thread's, so long.
-        unsafe {
-            if HARDENED {
-                for _ in 0..Nursery::chance(first, count) {
-                    place = &raw mut (**place).next;
-                }
-            }
-            let nursery = *place;
-            *place = (*nursery).next;
-            self.nurseries.1 = count - 1;
-            Some(nursery)
-        }
-    }
-
-    fn push_nursery(&mut self, nursery: *mut Nursery) {
-        let (first, count) = self.nurseries;
-        if count == SPARE {
-            return large::put_nursery(nursery);
-        }
-        // SAFETY: the caller's, in which nothing is in use.
-        unsafe {
-            Nursery::reset(nursery);
-            (*nursery).next = first;
-        }
-        self.nurseries = (nursery, count + 1);
-    }
 }
 
 impl<H> Handle<H> {
@@ -221,7 +213,7 @@ impl<H> Handle<H> {
     /// # Safety
     /// `mine` is null or the calling thread's.
     pub(crate) unsafe fn create(
-        mine: *mut Member<H>,
+        mine: *mut Spares<H>,
         all: &Handles<H>,
         stand_in: *mut H,
         kind: u8,
@@ -230,16 +222,8 @@ impl<H> Handle<H> {
     ) -> *mut Handle<H> {
         // SAFETY: as above; free handles are the owner's of their list.
         unsafe {
-            let mut handle = null_mut();
-            if let Some(mine) = mine.as_mut()
-                && !mine.handles.0.is_null()
-            {
-                handle = mine.handles.0;
-                mine.handles = ((*handle).next, mine.handles.1 - 1);
-            }
-            if handle.is_null() {
-                handle = all.take();
-            }
+            let kept = mine.as_mut().and_then(Spares::pop_handle);
+            let handle = kept.unwrap_or_else(|| all.take());
             if !handle.is_null() {
                 handle.write_bytes(0, 1);
                 ((*handle).heap, (*handle).serial) = (stand_in, serial);
@@ -260,7 +244,7 @@ impl<H> Handle<H> {
     /// As for `create`; the handle is the caller's alone.
     pub(crate) unsafe fn end(
         this: *mut Handle<H>,
-        mine: *mut Member<H>,
+        mine: *mut Spares<H>,
         all: &Handles<H>,
         stand_in: *mut H,
     ) {
@@ -271,12 +255,8 @@ impl<H> Handle<H> {
             (*this).room = 0;
             (*this).heap = stand_in;
             (*this).serial = 0;
-            match mine.as_mut() {
-                Some(mine) if mine.handles.1 < SPARE => {
-                    (*this).next = mine.handles.0;
-                    mine.handles = (this, mine.handles.1 + 1);
-                }
-                _ => all.put(this),
+            if !mine.as_mut().is_some_and(|mine| mine.push_handle(this)) {
+                all.put(this);
             }
         }
     }
@@ -306,7 +286,7 @@ impl<H> Handle<H> {
     /// As for `allocate`; `mine` as for `create`.
     pub(crate) unsafe fn make_room(
         this: *mut Handle<H>,
-        mine: *mut Member<H>,
+        mine: *mut Spares<H>,
         size: usize,
     ) -> bool {
         // SAFETY: as above.
@@ -329,7 +309,7 @@ impl<H> Handle<H> {
             if (*this).count == NURSERIES || !(*this).owned.budget.may_take(NURSERY_BYTES) {
                 return false;
             }
-            let spare = mine.as_mut().and_then(Member::pop_nursery);
+            let spare = mine.as_mut().and_then(Spares::pop_nursery);
             let nursery = spare.unwrap_or_else(large::take_nursery);
             if !nursery.is_null() {
                 (*this).owned.budget.take_nursery(NURSERY_BYTES);
@@ -344,7 +324,7 @@ impl<H> Handle<H> {
     /// # Safety
     /// As for `make_room`, but `mine` is not null, and it is an owned heap.
     #[inline(always)]
-    pub(crate) unsafe fn make_room_at_once(this: *mut Handle<H>, mine: *mut Member<H>) -> bool {
+    pub(crate) unsafe fn make_room_at_once(this: *mut Handle<H>, mine: *mut Spares<H>) -> bool {
         // SAFETY: as above.
         unsafe {
             let has_freed = (*this).newest.as_ref().is_some_and(Nursery::has_freed);
@@ -385,7 +365,7 @@ impl<H> Handle<H> {
     /// As for `create`; the heap is the caller's alone, its blocks too if they go.
     pub(crate) unsafe fn end_nurseries(
         this: *mut Handle<H>,
-        mine: *mut Member<H>,
+        mine: *mut Spares<H>,
         with_blocks: bool,
     ) {
         // SAFETY: as above; the next one is read before this one may go.
@@ -430,6 +410,30 @@ impl<H> Handle<H> {
                 (*this).base = newest.base.load(Ordering::Relaxed);
                 (*this).states = newest.states();
             }
+        }
+    }
+
+    /// In a forked child: it has no nursery, but may be given some.
+    ///
+    /// # Safety
+    /// The thread that had it attached is not in this process, and the caller alone has it.
+    pub(crate) unsafe fn begin_anew(this: *mut Handle<H>) {
+        // SAFETY: as above.
+        unsafe {
+            (*this).newest = null_mut();
+            (*this).use_no_nursery();
+        }
+    }
+
+    /// Gives it a nursery that says that it is this heap's.
+    ///
+    /// # Safety
+    /// As for `begin_anew`.
+    pub(crate) unsafe fn take_in(this: *mut Handle<H>, nursery: *mut Nursery) {
+        // SAFETY: as above.
+        unsafe {
+            (*nursery).next = (*this).newest;
+            (*this).newest = nursery;
         }
     }
 

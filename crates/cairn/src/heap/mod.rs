@@ -17,8 +17,9 @@ use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
 use crate::caches::Caches;
 use crate::crowd;
+use crate::deferred::Deferred;
 use crate::grace::is_block_of;
-use crate::handle::Member;
+use crate::handle::{Handle, Member, Own, Spares};
 use crate::large::Large;
 use crate::policy::{HARDENED, PARTITIONS, in_hardened};
 use crate::sampling::Sampling;
@@ -111,8 +112,14 @@ pub(crate) struct Heap {
     pub(crate) partition: u8,
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
-    /// Who uses it, if it is closed, and whose it is; what a thread keeps for such heaps.
+    /// Who uses it, if it is closed, and whose it is.
     pub(crate) member: Member<Heap>,
+    /// What its thread keeps for heaps of the program's.
+    pub(crate) spares: Spares<Heap>,
+    /// What the program wants to be called for.
+    pub(crate) deferred: Deferred,
+    /// What is its thread's own.
+    pub(crate) own: Own<Heap>,
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
@@ -144,15 +151,35 @@ impl Heap {
         Heap::tag(self) | self.closed
     }
 
-    /// Makes it the shared heap: it does not ask itself, and keeps no full spans.
-    pub(crate) fn set_shared(&mut self) {
-        self.is_shared = true;
-        self.full_limit = 0;
+    /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
+    pub(crate) fn shared(epoch: u32) -> Heap {
+        Heap { in_use: true, is_shared: true, full_limit: 0, epoch, ..Heap::EMPTY }
+    }
+
+    /// Makes it the heap of the thread of that number. It has nothing, after `abandon_all` or in a new one. The thread
+    /// before leaves nothing of its own; what the heap has learned, and its cadence, pass on: those that follow each other are
+    /// alike (docs/design/closed-heaps.md has each field).
+    pub(crate) fn begin_thread(&mut self, thread: usize) {
+        debug_assert!(!self.is_shared && !self.is_closed() && self.spares.is_empty());
+        debug_assert!(self.partitions.iter().all(|heap| heap.is_null()));
+        self.thread = thread;
+        self.own = Own::NEW;
     }
 
     /// A closed heap with nothing in it.
     pub(crate) fn closed() -> Heap {
         Heap { in_use: true, closed: OWNER_CLOSED, member: Member::of_nobody(), ..Heap::EMPTY }
+    }
+
+    /// A part of a shared heap with nothing in it.
+    pub(crate) fn part(of: *mut Handle<Heap>) -> Heap {
+        Heap { member: Member::of_part(of), ..Heap::closed() }
+    }
+
+    /// A closed heap with nothing in it, of the same program's heap or partition, and with the same user.
+    pub(crate) fn begun_anew(&self) -> Heap {
+        let &Heap { head, partition, ref member, .. } = self;
+        Heap { head, partition, member: member.begun_anew(), ..Heap::closed() }
     }
 
     /// Whether it is a closed heap.

@@ -98,8 +98,8 @@ impl Heap {
 
     /// Does as `sampling` and `deferred` say now. What the caches hold has not been counted: it goes back.
     pub(crate) fn follow_sampling(&mut self) {
-        let defers = self.member.deferred.follow();
-        self.sampling.set_defers(self.member.deferred.is_on() && !self.is_shared);
+        let defers = self.deferred.follow();
+        self.sampling.set_defers(self.deferred.is_on() && !self.is_shared);
         if defers {
             // What comes now is the same in each run of a program.
             (self.quiet, self.slow_ticks, self.upkeep_mask) = (0, 0, UPKEEP_TICKS - 1);

@@ -291,12 +291,9 @@ impl HeapId {
     unsafe fn allocate_class(self, class: SizeClass) -> (*mut Block, bool) {
         // SAFETY: as for `allocate`.
         unsafe {
-            self.with_heap(|heap| {
-                let block = match heap.is_null() {
-                    true => null_mut(),
-                    false => closed::allocate_class(heap, class),
-                };
-                (block, !block.is_null() && (*heap).caches.is_zeroed(class))
+            self.with_heap(|heap| match heap.is_null() {
+                true => (null_mut(), false),
+                false => closed::allocate_class(heap, class),
             })
         }
     }

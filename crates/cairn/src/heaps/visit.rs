@@ -180,8 +180,7 @@ fn visit_large(
     each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
 ) -> bool {
     let heap = heap_of(start);
-    // SAFETY: a handle; a large block of its own.
-    if heap.is_some_and(|heap| unsafe { heap.0.as_ref().owned.grace.has(start) }) {
+    if large::waits(start) {
         return true;
     }
     let area =

@@ -33,6 +33,8 @@ pub(crate) struct Mapping {
     pub(crate) start: *mut u8,
     /// What the block belongs to, or null.
     owner: *const Owned,
+    /// It has been freed, and waits for its owner's readers.
+    waits: bool,
 }
 
 impl Mapping {
@@ -82,7 +84,7 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], filled: bool) -> Al
         os::allow_huge_pages(address, bytes);
     }
     let start = address.wrapping_add(colour);
-    let mapping = Mapping { address, bytes, start, owner: null() };
+    let mapping = Mapping { address, bytes, start, owner: null(), waits: false };
     if !MAPPINGS.lock().insert(mapping) {
         unmap(mapping);
         return Allocated::NONE;
@@ -171,16 +173,41 @@ pub(super) fn owner_of(p: *const u8) -> *const Owned {
     found.filter(|(_, m)| m.start.cast_const() == p).map_or(null(), |(_, mapping)| mapping.owner)
 }
 
-/// The blocks that belong to `owner` belong to nobody any more, and `then` gets them.
-pub(super) fn disown(owner: *const Owned, then: impl Fn(*mut u8)) {
+/// Says that the block at `p` waits for its owner's readers; false if it does already.
+pub(super) fn set_waits(p: *mut u8) -> bool {
+    let mut mappings = MAPPINGS.lock();
+    let Some((at, _)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
+    !core::mem::replace(&mut mappings.entry(at).waits, true)
+}
+
+/// Whether the block at `p` waits.
+pub(super) fn waits(p: *const u8) -> bool {
+    MAPPINGS.lock().find(p).is_some_and(|(_, m)| m.waits && m.start.cast_const() == p)
+}
+
+/// The blocks that wait, and what they belong to. For a forked child before it has a second thread.
+pub(super) fn waiting() -> impl Iterator<Item = (&'static Owned, *mut u8)> {
+    let mut last = null();
+    let each = core::iter::from_fn(move || {
+        let mapping = behind(last)?;
+        last = mapping.address;
+        Some(mapping)
+    });
+    // SAFETY: a heap that goes takes its name out of the table first.
+    let owned = |mapping: Mapping| Some((unsafe { mapping.owner.as_ref() }?, mapping.start));
+    each.filter(|mapping| mapping.waits).filter_map(owned)
+}
+
+/// The blocks that belong to `owner` belong to nobody any more, and `then` gets them, and whether they wait.
+pub(super) fn disown(owner: *const Owned, then: impl Fn(*mut u8, bool)) {
     loop {
         let mut mappings = MAPPINGS.lock();
         let is_owned = |mapping: &Mapping| core::ptr::eq(mapping.owner, owner);
         let Some(at) = mappings.entries().iter().position(is_owned) else { return };
+        let Mapping { start, waits, .. } = *mappings.entry(at);
         mappings.entry(at).owner = null();
-        let start = mappings.entry(at).start;
         drop(mappings);
-        then(start);
+        then(start, waits);
     }
 }
 

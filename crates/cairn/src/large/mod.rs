@@ -10,6 +10,7 @@ mod evidence;
 mod mapping;
 mod nursery;
 mod owned;
+mod waiting;
 
 pub(crate) use evidence::forget;
 pub(crate) use mapping::{
@@ -17,11 +18,12 @@ pub(crate) use mapping::{
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
 pub(crate) use owned::{Owned, allocate_owned, destroy, owner_of, set_free};
+pub(crate) use waiting::{Kept, free_due, keep, waits};
 
 pub(crate) use nursery::{
-    NURSERY_BYTES, Nursery, account as nursery_account, around as nursery_around,
+    NURSERY_BYTES, Nursery, account as nursery_account, all as nurseries, around as nursery_around,
     block_around as nursery_block, free as free_in_nursery, put as put_nursery,
-    take as take_nursery, usable_size as nursery_usable,
+    salvage as salvage_nurseries, take as take_nursery, usable_size as nursery_usable,
 };
 
 #[cfg(test)]
@@ -72,6 +74,8 @@ pub(crate) struct Large {
     has_grown: AtomicBool,
     /// The kernel may back it by huge pages.
     huge: AtomicBool,
+    /// It has been freed, and waits for its heap's readers.
+    waits: AtomicBool,
     /// Of a slice of nurseries: those that no heap has, a bit each.
     free: AtomicU8,
     /// The closed heap that it belongs to, if any; or the next slice of nurseries.
@@ -195,6 +199,7 @@ fn begin(index: usize, slices: usize, start: *mut u8, huge: bool) {
     large.slices.store(slices, Ordering::Relaxed);
     large.has_grown.store(false, Ordering::Relaxed);
     large.huge.store(huge, Ordering::Relaxed);
+    large.waits.store(false, Ordering::Relaxed);
     large.link.clear();
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);

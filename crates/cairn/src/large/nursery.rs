@@ -50,13 +50,17 @@ const GAP: u8 = 8;
 /// More blocks than there can be.
 const MANY: usize = 1 << 20;
 
+/// A bit that addresses of handles and `Spares` do not have.
+const KEPT: usize = 1;
+
 /// What is known of one.
 #[repr(C, align(64))]
 pub(crate) struct Nursery {
     states: [AtomicU8; PLACES],
     /// Where it begins.
     pub(crate) base: AtomicPtr<u8>,
-    /// The handle of the heap that has it; null if that has been deleted. Relaxed: it is the user's own, or a hint.
+    /// The handle of the heap that has it, or `KEPT` and the address of the `Spares` that keep it; null if nobody does, or
+    /// if its heap has been deleted. Relaxed: it is the user's own, or a hint.
     of: AtomicPtr<()>,
     left: AtomicUsize,
     /// Blocks that the heap's user has freed since it was empty.
@@ -325,7 +329,19 @@ impl Nursery {
 
     /// The handle of the heap that has it, or null.
     pub(crate) fn of(&self) -> *mut () {
-        self.of.load(Ordering::Relaxed)
+        let of = self.of.load(Ordering::Relaxed);
+        if of.addr() & KEPT == 0 { of } else { null_mut() }
+    }
+
+    /// The address of the `Spares` that keep it, if any do.
+    fn keeper(&self) -> Option<usize> {
+        let of = self.of.load(Ordering::Relaxed).addr();
+        (of & KEPT != 0).then_some(of & !KEPT)
+    }
+
+    /// Those keep it from now on.
+    pub(crate) fn set_keeper(&self, keeper: usize) {
+        self.of.store(core::ptr::without_provenance_mut(keeper | KEPT), Ordering::Relaxed);
     }
 
     /// A heap has it from now on.
@@ -445,6 +461,26 @@ impl Nursery {
         if self.left.fetch_sub(MANY - counted, Ordering::AcqRel) == MANY - counted {
             put(core::ptr::from_ref(self).cast_mut());
         }
+    }
+}
+
+/// All nurseries that there are, in use or not.
+pub(crate) fn all() -> impl Iterator<Item = &'static Nursery> {
+    let first = |(index, owner, _)| match owner {
+        OWNER_LARGE => around(address_map::slice_address(index)),
+        _ => None,
+    };
+    // SAFETY: metadata for so many.
+    let each = |first: &'static Nursery| {
+        (0..PIECES).map(move |piece| unsafe { &*core::ptr::from_ref(first).add(piece) })
+    };
+    heads_from(0).filter_map(first).flat_map(each)
+}
+
+/// In a forked child: takes those back that `Spares` keep whose thread it does not have, as `is_dead` says of their addresses.
+pub(crate) fn salvage(is_dead: impl Fn(usize) -> bool) {
+    for nursery in all().filter(|nursery| nursery.keeper().is_some_and(&is_dead)) {
+        put(core::ptr::from_ref(nursery).cast_mut());
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Link {
     pub(super) prev: AtomicPtr<Large>,
 }
 
-static OWNED: Lock<()> = Lock::new(());
+pub(super) static OWNED: Lock<()> = Lock::new(());
 
 impl Link {
     /// In no list.
@@ -179,21 +179,29 @@ fn unlink(large: &Large) {
     large.link.clear();
 }
 
-/// What belongs to a heap belongs to nobody from now on.
+/// What belongs to a heap belongs to nobody from now on. What waits for the heap's readers goes.
 pub(crate) fn set_free(owned: &Owned) {
-    while take_first(owned).is_some() {}
-    if has_mappings(owned) {
-        mapping::disown(from_ref(owned), |_| ());
-    }
+    end(owned, |waits| waits);
 }
 
 /// Frees what belongs to a heap.
 pub(crate) fn destroy(owned: &Owned) {
-    while let Some(start) = take_first(owned) {
-        free(start);
+    end(owned, |_| true);
+}
+
+/// Takes all from a heap that ends, and frees those of which `goes` says so, by whether they wait.
+fn end(owned: &Owned, goes: impl Fn(bool) -> bool) {
+    while let Some((start, waits)) = take_first(owned) {
+        if goes(waits) {
+            free(start);
+        }
     }
     if has_mappings(owned) {
-        mapping::disown(from_ref(owned), |start| _ = mapping::free(start));
+        mapping::disown(from_ref(owned), |start, waits| {
+            if goes(waits) {
+                mapping::free(start);
+            }
+        });
     }
 }
 
@@ -202,8 +210,8 @@ fn has_mappings(owned: &Owned) -> bool {
     owned.mappings.load(Ordering::Relaxed) > 0 && owned.mappings.swap(0, Ordering::Relaxed) > 0
 }
 
-/// Takes a run out of a heap's list: its block.
-fn take_first(owned: &Owned) -> Option<*mut u8> {
+/// Takes a run out of a heap's list: its block, and whether that waits for the heap's readers.
+fn take_first(owned: &Owned) -> Option<(*mut u8, bool)> {
     // Others take out, nobody puts in.
     if owned.first.load(Ordering::Relaxed).is_null() {
         return None;
@@ -213,7 +221,7 @@ fn take_first(owned: &Owned) -> Option<*mut u8> {
     // SAFETY: a member, or null; slots are never unmapped.
     let large = unsafe { owned.first.load(Ordering::Relaxed).as_ref() }?;
     unlink(large);
-    Some(large.run().0)
+    Some((large.run().0, large.waits.load(Ordering::Relaxed)))
 }
 
 /// In a forked child, before it has a second thread: lists that another thread was changing are made anew.
@@ -234,4 +242,11 @@ pub(super) fn settle_in_child() {
     };
     runs().for_each(|(of, _)| of.first.store(null_mut(), Ordering::Relaxed));
     runs().for_each(|(of, large)| insert(of, large));
+    let waits = |(of, large): (_, &Large)| {
+        large.waits.load(Ordering::Relaxed).then_some((of, large.run().0))
+    };
+    let waiting = || runs().filter_map(waits).chain(mapping::waiting());
+    waiting().for_each(|(of, _)| of.grace.forget_waiting());
+    // SAFETY: freed blocks, which wait for the epoch that it is now, at the earliest.
+    waiting().for_each(|(of, p)| unsafe { of.grace.keep(p) });
 }

@@ -6,6 +6,7 @@
 //! Checked: thread churn, idle thread and fork tests.
 //! Story: docs/design/shared-heap.md, docs/design/fork.md
 
+mod bury;
 pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;
@@ -13,13 +14,14 @@ pub(crate) mod shared;
 use crate::address_map;
 use crate::common_upkeep::set_besides;
 use crate::crowd::{in_use, one_less, one_more};
-use crate::handle::{Handles, Member, SHARED};
+use crate::handle::{Handles, Member};
 use crate::heap::Heap;
 use crate::os::Lock;
 use crate::reservation;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
-use crate::{arena, crowd, large, os, region};
+use crate::{arena, crowd, os, region};
 use core::ptr::null_mut;
+use core::sync::atomic::fence;
 
 struct Pool {
     free: *mut Heap,
@@ -41,9 +43,6 @@ pub(crate) static HANDLES: Handles<Heap> = Handles::new();
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// How many threads have had a heap. Relaxed: a number is all it is.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
-/// How many of them there had been at the last fork, and the number of the one that forked: of all these
-/// only that one is in this process. Relaxed: they change while there is one thread.
-static FORKED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 /// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
 static DEAD: AtomicBool = AtomicBool::new(false);
 
@@ -63,7 +62,7 @@ pub(crate) fn take() -> *mut Heap {
     if !heap.is_null() {
         one_more();
         // SAFETY: the caller's, who alone has it.
-        unsafe { (*heap).thread = THREADS.fetch_add(1, Ordering::Relaxed) + 1 };
+        unsafe { (*heap).begin_thread(THREADS.fetch_add(1, Ordering::Relaxed) + 1) };
     }
     heap
 }
@@ -102,7 +101,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     unsafe {
         partitions::put_all(heap);
         (*heap).abandon_all();
-        (*heap).member.give_spares(&HANDLES);
+        (*heap).spares.give(&HANDLES);
     }
     let mut pool = POOL.lock();
     // SAFETY: as above.
@@ -122,6 +121,8 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
 /// The heap came from `take_any`, and the caller does not use it any more.
 pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     let mut pool = POOL.lock();
+    // Release: who finds that no turn is to be taken there any more finds that it has no user either (`Turn::enter`).
+    fence(Ordering::Release);
     // SAFETY: as above.
     unsafe {
         heap.write(Heap::EMPTY);
@@ -130,16 +131,31 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     pool.free = heap;
 }
 
-/// Whether the thread of that number, whose heap that was, is at work still. What it did before it left is seen by
-/// the caller.
-pub(crate) fn is_at_work(heap: *const Heap, thread: usize) -> bool {
+/// Where a thread is whose heap that was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// It has ended, or there has been none. What it did is seen by the caller.
+    Gone,
+    AtWork,
+    /// A fork has left it behind, wherever in its work it was.
+    LeftBehind,
+}
+
+/// Where the thread of that number is, whose heap that was.
+pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
     let _pool = POOL.lock();
     // SAFETY: null, or a heap: those are never unmapped. Volatile: who takes it next gives it a number after the lock.
-    let at_work = |heap: *const Heap| unsafe {
+    let is_its = |heap: *const Heap| unsafe {
         (&raw const (*heap).in_use).read_volatile()
             && (&raw const (*heap).thread).read_volatile() == thread
     };
-    !heap.is_null() && at_work(heap) && !is_left_behind(thread)
+    if heap.is_null() || !is_its(heap) {
+        User::Gone
+    } else if is_dead_thread(heap) {
+        User::LeftBehind
+    } else {
+        User::AtWork
+    }
 }
 
 /// Whether a heap waits for a thread.
@@ -170,21 +186,29 @@ pub(crate) fn counts() -> (usize, usize) {
     (in_use(), POOL.lock().made)
 }
 
-/// Whether the heap belongs to a thread that was left behind by a fork, or was in use by one.
+/// Whether the heap belongs to a thread that was left behind by a fork, or was in use by one. A heap that a thread had which
+/// had ended before is whole.
 fn is_dead(heap: *const Heap) -> bool {
-    // SAFETY: a heap that has been made; what is read changes while nobody looks.
+    // SAFETY: a heap that has been made, and a handle: what is read changes while nobody looks.
     unsafe {
-        match (*heap).is_closed() {
-            true => is_left_behind((*heap).member.user.load(Ordering::Relaxed)),
-            false => (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed),
+        if !(*heap).is_closed() {
+            return is_dead_thread(heap);
         }
+        let Member { user, user_heap, .. } = &(*heap).member;
+        is_dead_user(*user_heap, user.load(Ordering::Relaxed))
     }
 }
 
-/// Whether the thread of that number was left behind by a fork.
-fn is_left_behind(thread: usize) -> bool {
-    let [before, alive] = [0, 1].map(|of: usize| FORKED[of].load(Ordering::Relaxed));
-    thread <= before && thread != alive
+/// Whether the thread of that number, whose heap that was or null, was left behind by a fork while it was at work.
+fn is_dead_user(heap: *const Heap, thread: usize) -> bool {
+    // SAFETY: as above. If it is another's by now, that thread has ended before.
+    !heap.is_null() && unsafe { is_dead_thread(heap) && (*heap).thread == thread }
+}
+
+/// The same of a heap that is no closed one.
+fn is_dead_thread(heap: *const Heap) -> bool {
+    // SAFETY: as above.
+    unsafe { (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
 }
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
@@ -206,10 +230,6 @@ pub(crate) fn has_dead() -> bool {
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
 /// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
-    // SAFETY: this process's only thread's heap, or null.
-    let alive_thread = unsafe { alive[0].as_ref() }.map_or(0, |heap| heap.thread);
-    FORKED[0].store(THREADS.load(Ordering::Relaxed), Ordering::Relaxed);
-    FORKED[1].store(alive_thread, Ordering::Relaxed);
     PARTS.settle_in_child();
     if LEFT.settle_in_child() {
         // Another thread was changing the list: it is given up.
@@ -254,40 +274,6 @@ fn heap_at(index: usize) -> Option<*mut Heap> {
 pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
     let made = POOL.lock().made;
     (0..made).filter_map(heap_at)
-}
-
-/// Makes dead heaps free, once no span names one of them any more.
-pub(crate) fn bury() {
-    for heap in all().filter(|&heap| is_dead(heap)) {
-        // SAFETY: its thread is not in this process; the caller alone buries.
-        unsafe {
-            large::drop_cached(&(*heap).large_cache);
-            (*heap).member.give_spares(&HANDLES);
-            let Member { of, next, .. } = (*heap).member;
-            let is_in_region = (*heap).member.region().is_some();
-            if !of.is_null() && (*of).kind.load(Ordering::Relaxed) == SHARED {
-                // A part stays with its shared heap.
-                let head = (*heap).head;
-                let mut part = Heap::closed();
-                part.head = head;
-                heap.write(part);
-                ((*heap).member.of, (*heap).member.next) = (of, next);
-                if is_in_region || head > 0 {
-                    salvage::adopt(heap);
-                }
-                continue;
-            }
-            if is_in_region {
-                // Its spans name it.
-                continue;
-            }
-            let mut pool = POOL.lock();
-            heap.write(Heap::EMPTY);
-            (*heap).next = pool.free;
-            pool.free = heap;
-        }
-    }
-    set_dead(false);
 }
 
 /// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does

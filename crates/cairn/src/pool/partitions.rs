@@ -22,8 +22,11 @@ unsafe impl Send for Free {}
 
 static FREE: Lock<Free> = Lock::new(Free([null_mut(); PARTITIONS]));
 
-/// Takes the heap of a partition for the thread of that number; null if there is no memory for one.
-pub(crate) fn take(partition: usize, thread: usize) -> *mut Heap {
+/// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one.
+///
+/// # Safety
+/// The calling thread's heap.
+pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
     let mut heap = null_mut();
     if let Some(first) = FREE.lock().0.get_mut(partition)
         && !first.is_null()
@@ -42,8 +45,7 @@ pub(crate) fn take(partition: usize, thread: usize) -> *mut Heap {
             heap.write(Heap::closed());
             (*heap).partition = partition as u8 + 1;
         }
-        // Relaxed: who finds its own number there has written it.
-        (*heap).member.user.store(thread, Ordering::Relaxed);
+        (*heap).member.set_user((*mine).thread, mine);
     }
     heap
 }

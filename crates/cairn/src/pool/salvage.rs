@@ -1,6 +1,6 @@
 //! Owns: what a forked child does with the spans of threads that it does not have.
 //! Idea: nothing, until it shows that it goes on: a child that calls exec or exits pays nothing. Then a
-//!   piece of the reservation at a time, beside whatever the child's threads do.
+//!   piece of the reservation at a time, beside whatever the child's threads do. Closed heaps keep theirs (`bury`).
 //! Never: believes a list of a thread that may have been anywhere in its work.
 //! Threads: any; one at a time, by the lock, inside which those of `abandoned` and `arena` are taken.
 //! Checked: the fork tests; the models fork at every step.
@@ -8,8 +8,7 @@
 
 use crate::abandoned;
 use crate::address_map::{self, OWNER_CLOSED, OWNER_HEAP_MIN, OWNER_LARGE};
-use crate::heads::{heads_from, heads_in_regions};
-use crate::heap::Heap;
+use crate::heads::heads_from;
 use crate::os::Lock;
 use crate::pool;
 use crate::span::Span;
@@ -46,22 +45,18 @@ fn some(slices: usize) {
     let end = from.saturating_add(slices);
     for (index, owner, _) in heads_from(from).take_while(|head| head.0 < end) {
         *next = index + 1;
-        if (OWNER_HEAP_MIN..).contains(&owner) && pool::is_dead_owner(owner) {
-            let span: *mut Span = address_map::slot(index).cast();
+        let is_threads = (OWNER_HEAP_MIN..).contains(&owner) && owner & OWNER_CLOSED == 0;
+        if is_threads && pool::is_dead_owner(owner) {
             // SAFETY: the span's owner is not in this process; the lock makes this thread the only one
-            // that takes its place. Links that stand behind heads are no other heap's: `adopt`.
-            unsafe {
-                if (*span).head() == 0 {
-                    salvage(span);
-                }
-            }
+            // that takes its place.
+            unsafe { salvage(address_map::slot(index).cast()) };
         }
     }
     // Beyond the last one that is in use there is nothing.
     if heads_from(end.max(*next)).next().is_none() {
         *next = 0;
         if pool::has_dead() {
-            pool::bury();
+            pool::bury::bury();
         }
     } else {
         *next = end;
@@ -90,25 +85,6 @@ unsafe fn salvage(span: *mut Span) {
             if (*span).word().abandon() {
                 return;
             }
-        }
-    }
-}
-
-/// Takes into a closed heap the spans that name it as owner, and that no list has: those of regions, and those that keep
-/// heads. What their dead user had ready is lost.
-///
-/// # Safety
-/// The heap is the caller's, and has nothing.
-pub(super) unsafe fn adopt(heap: *mut Heap) {
-    let owner = Heap::tag(heap) | OWNER_CLOSED;
-    for (index, ..) in heads_in_regions().chain(heads_from(0)).filter(|head| head.1 == owner) {
-        let span: *mut Span = address_map::slot(index).cast();
-        // SAFETY: this heap owns it.
-        unsafe {
-            (*span).forget_lists();
-            (*span).empty_since = 0;
-            (*span).absorb((*span).collect());
-            (*heap).park(span);
         }
     }
 }

@@ -35,8 +35,8 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
         if shared.0.is_null() {
             return Chain::EMPTY;
         }
-        // SAFETY: ours alone.
-        unsafe { (*shared.0).set_shared() };
+        // SAFETY: ours alone. It has the fork's count already.
+        unsafe { shared.0.write(Heap::shared((*shared.0).epoch)) };
     }
     let heap = shared.0;
     let mut chain = Chain::EMPTY;

@@ -348,15 +348,19 @@ fn a_forked_child_has_its_heaps() {
             assert!(tag & OWNER_CLOSED != 0);
             crate::tick();
             purge();
-            assert!(others.iter().all(|&block| owner(block) != tag));
+            assert!(others.iter().all(|&block| owner(block) == tag), "the heap has them still");
             others.iter().copied().for_each(free);
+            check();
+            // SAFETY: the thread that had it attached is not in this process.
+            let theirs = unsafe { &mut *theirs };
+            blocks(&mut theirs.attach(), 1000, 300);
             check();
         }));
         drop(attached);
         destroy(mine);
-        // SAFETY: the other thread has forgotten it.
-        destroy(*unsafe { std::boxed::Box::from_raw(theirs) });
         other.leaves();
+        // SAFETY: the thread that had it attached has ended.
+        destroy(*unsafe { std::boxed::Box::from_raw(theirs) });
         check();
     });
 }

@@ -61,7 +61,7 @@ pub fn count(on: bool) -> bool {
 #[must_use]
 pub fn thread_counts() -> ThreadCounts {
     // SAFETY: the calling thread's own.
-    own().map_or(ThreadCounts::default(), |heap| unsafe { (*heap).member.counts })
+    own().map_or(ThreadCounts::default(), |heap| unsafe { (*heap).own.counts })
 }
 
 /// Whether the calling thread counts.
@@ -83,7 +83,7 @@ pub(crate) fn note(allocated: usize, freed: usize) {
         && let Some(heap) = own()
     {
         // SAFETY: the calling thread's own.
-        let counts = unsafe { &mut (*heap).member.counts };
+        let counts = unsafe { &mut (*heap).own.counts };
         counts.allocated += allocated as u64;
         counts.freed += freed as u64;
     }
@@ -107,7 +107,7 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
             block = super::retry(heap, class);
         }
         if !block.is_null() {
-            (*heap).member.counts.allocated += class.block_size() as u64;
+            (*heap).own.counts.allocated += class.block_size() as u64;
         }
         block
     }
@@ -121,7 +121,7 @@ pub(super) unsafe fn free(heap: *mut Heap, block: *mut Block, size: u32) -> bool
     let d = address_map::descriptor(block.cast());
     // SAFETY: the calling thread's own, and a span that names it, too.
     unsafe {
-        (*heap).member.counts.freed += u64::from(size);
+        (*heap).own.counts.freed += u64::from(size);
         // Hardened, the block has been taken for another's: it is not looked at twice.
         if HARDENED || d.owner.load(Ordering::Relaxed) != Heap::tag(heap) {
             return false;

@@ -42,7 +42,8 @@ pub(super) unsafe fn retry(heap: *mut Heap, class: SizeClass) -> *mut Block {
 pub(crate) fn defer(force: bool) -> bool {
     // SAFETY: the calling thread's own.
     own().is_some_and(|heap| unsafe {
-        (*heap).sampling.defers() && Deferred::call(&raw mut (*heap).member.deferred, force)
+        let (deferred, beats) = (&raw const (*heap).deferred, &raw mut (*heap).own.beats);
+        (*heap).sampling.defers() && Deferred::call(deferred, beats, force)
     })
 }
 

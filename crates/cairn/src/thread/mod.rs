@@ -19,7 +19,7 @@ use crate::policy::HARDENED;
 use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
-use crate::sampling::{self, Draw, ThreadCounts, Told};
+use crate::sampling::{self, Draw, Told};
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
 use crate::{abandoned, arena, common_upkeep, crowd, deferred, guards, large, os, region};
@@ -193,6 +193,30 @@ pub(crate) fn number() -> Option<usize> {
     unsafe { heap.as_ref() }.map(|heap| heap.thread)
 }
 
+/// Calls `call` with the calling thread's heap. A thread that has none gets one: for good if it is new, else for this call,
+/// as one like a late destructor's does that has given its own back. Null if there is no memory for one.
+pub(crate) fn with_heap<R>(call: impl FnOnce(*mut Heap) -> R) -> R {
+    match own().unwrap_or_else(arrive_unless_gone) {
+        heap if heap.is_null() => lend(call),
+        heap => call(heap),
+    }
+}
+
+#[cold]
+fn lend<R>(call: impl FnOnce(*mut Heap) -> R) -> R {
+    let before = tls::get();
+    let heap = if start() { pool::take() } else { null_mut() };
+    if heap.is_null() {
+        return call(heap);
+    }
+    tls::set(heap);
+    let result = call(heap);
+    tls::set(before);
+    // SAFETY: it was the calling thread's, which cannot reach it any more.
+    unsafe { pool::put(heap) };
+    result
+}
+
 /// Gives a block of a closed heap back to its span, if that is still the one of the generation.
 ///
 /// # Safety
@@ -269,8 +293,6 @@ fn arrive() -> *mut Heap {
     if heap.is_null() {
         return heap;
     }
-    // SAFETY: the calling thread's own, from now on.
-    unsafe { (*heap).member.counts = ThreadCounts::default() };
     // First the slot: the C library may allocate to store the key.
     tls::set(heap);
     if !os::set_thread_value(key - 1, heap.cast()) {
@@ -306,7 +328,7 @@ pub(crate) fn trim() {
         // SAFETY: the calling thread's own.
         unsafe {
             (*heap).abandon_all();
-            (*heap).member.give_spares(&pool::HANDLES);
+            (*heap).spares.give(&pool::HANDLES);
         }
     }
     salvage::all();

@@ -1,0 +1,74 @@
+//! Owns: which freed large blocks of a heap for lock-free readers wait for these.
+//! Idea: a block's metadata says that it waits. So nobody believes what stands in a block, and a heap that ends finds
+//!   those that wait among all that belong to it.
+//! Never: decides when one has waited long enough.
+//! Threads: any; the lock of `owned`, inside which that of the mappings is taken.
+//! Checked: tests/grace.rs; the models `graces`.
+//! Story: docs/design/closed-heaps.md
+
+use super::owned::{OWNED, owner_of};
+use super::{Owned, free, mapping};
+use crate::address_map;
+use crate::sync::Ordering;
+
+/// What becomes of a large block that is being freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kept {
+    /// Nobody reads it.
+    No,
+    /// It waits from now on.
+    Waits,
+    /// It waits already.
+    Twice,
+}
+
+/// Keeps the large block at `p`, any value at all, that is being freed, if its heap has readers.
+///
+/// # Safety
+/// If it is a block, it is the caller's to free.
+pub(crate) unsafe fn keep(p: *mut u8) -> Kept {
+    // SAFETY: a heap's that is there while a block says so; handles are never unmapped.
+    let has_readers = || unsafe { owner_of(p).as_ref() }.filter(|owned| owned.grace.is_on());
+    if has_readers().is_none() {
+        return Kept::No;
+    }
+    let _held = OWNED.lock();
+    // Asked again: the heap may have been deleted meanwhile. Under the lock it is not.
+    let Some(owned) = has_readers() else { return Kept::No };
+    if !set_waits(p) {
+        return Kept::Twice;
+    }
+    // SAFETY: the caller's to free.
+    unsafe { owned.grace.keep(p) };
+    Kept::Waits
+}
+
+/// Says that the block at `p` waits; false if it does already.
+fn set_waits(p: *mut u8) -> bool {
+    match address_map::contains(p) {
+        // Relaxed: under the lock.
+        true => super::at(p).is_some_and(|large| !large.waits.swap(true, Ordering::Relaxed)),
+        false => mapping::set_waits(p),
+    }
+}
+
+/// Whether the block at `p`, any value at all, waits.
+pub(crate) fn waits(p: *mut u8) -> bool {
+    match address_map::contains(p) {
+        true => super::at(p).is_some_and(|large| large.waits.load(Ordering::Relaxed)),
+        false => mapping::waits(p),
+    }
+}
+
+/// Frees the large blocks that have waited long enough for a heap's readers.
+pub(crate) fn free_due(owned: &Owned) {
+    if !owned.grace.has_waiting() {
+        return;
+    }
+    let held = OWNED.lock();
+    let due = owned.grace.take_due();
+    drop(held);
+    for p in due {
+        let _ = free(p) || mapping::free(p);
+    }
+}
