@@ -470,8 +470,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Nursery> {
         OWNER_LARGE => around(address_map::slice_address(index)),
         _ => None,
     };
-    // SAFETY: metadata for so many.
     let each = |first: &'static Nursery| {
+        // SAFETY: metadata for so many.
         (0..PIECES).map(move |piece| unsafe { &*core::ptr::from_ref(first).add(piece) })
     };
     heads_from(0).filter_map(first).flat_map(each)
