@@ -56,6 +56,12 @@ pub(crate) struct Beats {
 
 impl Beats {
     pub(crate) const NONE: Beats = Beats { count: 0, is_inside: false };
+
+    /// As a call does that does not return.
+    #[cfg(test)]
+    pub(crate) fn begin(&mut self) {
+        self.is_inside = true;
+    }
 }
 
 impl Deferred {

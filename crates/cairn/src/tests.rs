@@ -32,6 +32,8 @@ mod grace;
 #[cfg(test)]
 mod guards;
 #[cfg(test)]
+mod hand_over;
+#[cfg(test)]
 mod hardened_nursery;
 #[cfg(test)]
 mod heap;

@@ -92,7 +92,6 @@ pub(crate) struct Member<H> {
 }
 
 /// What is a thread's own, and no other's that gets its heap. All zeros: as it is for a new thread.
-#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Own<H> {
     /// The shared heap that it has used last, by its serial, and its part there.
     pub(crate) last: (usize, *mut H),

@@ -37,6 +37,13 @@ impl<H> Spares<H> {
         self.nurseries.0.is_null() && self.handles.0.is_null()
     }
 
+    /// As a fork may find them: the ends of the lists are there, their counts and firsts are another moment's.
+    #[cfg(test)]
+    pub(crate) fn tear(&mut self) {
+        self.nurseries = (core::ptr::null_mut(), SPARE);
+        self.handles = (core::ptr::without_provenance_mut(64), SPARE);
+    }
+
     pub(super) fn pop_handle(&mut self) -> Option<*mut Handle<H>> {
         let (first, count) = self.handles;
         // SAFETY: null, or a free handle of this list.
