@@ -310,3 +310,66 @@ fn a_forked_child_keeps_heads_apart() {
         unsafe { heap.destroy() };
     });
 }
+
+/// Large blocks are freed by several threads, at the places of others that have waited, while one says what is safe.
+#[test]
+fn large_blocks_go_while_others_are_freed() {
+    with_readers(|| {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static AT_WORK: AtomicUsize = AtomicUsize::new(3);
+        let heap = concurrent();
+        let held = |allocate: &dyn Fn() -> *mut u8| {
+            let blocks: Vec<_> = (0..40).map(|_| allocate()).collect();
+            blocks.iter().for_each(|&p| write_head(p, 1));
+            blocks.into_iter().for_each(free);
+        };
+        std::thread::scope(|scope| {
+            for nth in 0..3 {
+                scope.spawn(move || {
+                    for _ in 0..300 {
+                        // SAFETY: the heap is there.
+                        held(&|| match nth {
+                            0 => crate::allocate_aligned(102_400, 4096),
+                            _ => unsafe { heap.allocate(100_000, 4096) },
+                        });
+                    }
+                    AT_WORK.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            let mut epoch = 1;
+            while AT_WORK.load(Ordering::Relaxed) > 0 {
+                // SAFETY: the heap is there, and nobody reads what is free.
+                unsafe { heap.set_epoch(epoch + 1, epoch) };
+                epoch += 1;
+            }
+            // SAFETY: as above.
+            unsafe {
+                heap.set_epoch(epoch + 1, epoch);
+                heap.set_epoch(epoch + 2, epoch + 1);
+                assert_eq!(heap.stats().large_blocks, 0);
+                heap.destroy();
+            }
+        });
+        check();
+    });
+}
+
+/// What waits is freed when the heap is deleted, and what is in use lives on.
+#[test]
+fn a_deleted_heap_leaves_nothing_that_waits() {
+    with_readers(|| {
+        let heap = concurrent();
+        for size in [100_000, 40 << 20] {
+            let [kept, waits] = [0, 1].map(|number| block(heap, size, number));
+            free(waits);
+            assert!(crate::large::waits(waits) && !crate::large::waits(kept));
+        }
+        let stats = crate::Stats::take();
+        assert_eq!((stats.large_blocks, stats.mapping_blocks), (2, 2));
+        // SAFETY: nobody uses the heap any more.
+        unsafe { heap.delete() };
+        let stats = crate::Stats::take();
+        assert_eq!((stats.large_blocks, stats.mapping_blocks), (1, 1));
+        check();
+    });
+}
