@@ -6,12 +6,14 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
+mod cached;
 mod evidence;
 mod mapping;
 mod nursery;
 mod owned;
 mod waiting;
 
+pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
 pub(crate) use evidence::forget;
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
@@ -260,56 +262,6 @@ fn end(p: *mut u8, most: usize, freers: Freers) -> Option<&'static Large> {
     let ended =
         owner.compare_exchange(OWNER_LARGE, OWNER_NONE, Ordering::Relaxed, Ordering::Relaxed);
     ended.is_ok().then_some(large)
-}
-
-/// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
-/// alone fills, for the one there; false if none starts there, if it has more than `most` slices,
-/// belongs to a closed heap, is in a region, or starts where another block would not.
-/// To the arena it is in use still, to everybody else nothing.
-pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
-    let is_bound = |large: &Large| large.link.is_owned() || is_supplied(p);
-    if at(p).is_none_or(is_bound) || !p.addr().is_multiple_of(COLOUR_STEP) {
-        return false;
-    }
-    let Some(large) = end(p, most, freers) else { return false };
-    if !kept.load(Ordering::Relaxed).is_null() {
-        drop_cached(kept);
-    }
-    kept.store(core::ptr::from_ref(large).cast_mut(), Ordering::Relaxed);
-    true
-}
-
-/// Allocates `size` bytes, aligned to at most a line, out of `kept`, the caller's; null if there is
-/// none, or if they do not fit, or too loosely.
-pub(crate) fn take_cached(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
-    // SAFETY: a slot, or null; slots are never unmapped, and what is kept is the caller's.
-    let Some(large) = (unsafe { kept.load(Ordering::Relaxed).as_ref() }) else { return null_mut() };
-    let usable = large.usable();
-    if size > usable || usable - size > SLICE_SIZE + size / 8 {
-        return null_mut();
-    }
-    kept.store(null_mut(), Ordering::Relaxed);
-    let (start, _) = large.run();
-    address_map::descriptor(start).owner.store(OWNER_LARGE, Ordering::Relaxed);
-    start
-}
-
-/// Gives what the caller keeps in `kept` to the arena.
-pub(crate) fn drop_cached(kept: &AtomicPtr<Large>) {
-    // Before the arena's lock is taken: a child that is forked when the arena has the run does not
-    // find it here, too.
-    let large = kept.load(Ordering::Relaxed);
-    kept.store(null_mut(), Ordering::Relaxed);
-    // SAFETY: a slot, or null; slots are never unmapped, and what is kept is the caller's.
-    if let Some(large) = unsafe { large.as_ref() } {
-        large.give_back();
-    }
-}
-
-/// The run in `kept`, any heap's: (address, bytes).
-pub(crate) fn cached_run(kept: &AtomicPtr<Large>) -> Option<(*mut u8, usize)> {
-    // SAFETY: a slot, or null; slots are never unmapped.
-    unsafe { kept.load(Ordering::Relaxed).as_ref() }.and_then(run_of)
 }
 
 /// Bytes usable from `p`, the start of a large block; None if none starts there.

@@ -6,11 +6,14 @@
 //! Checked: tests/nursery.rs; the model `nurseries`.
 //! Story: docs/design/closed-heaps.md
 
+mod fork;
 mod hardened;
+
+pub(super) use fork::settle_in_child;
+pub(crate) use fork::{all, salvage};
 
 use super::Large;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
-use crate::heads::heads_from;
 use crate::os::{self, Lock};
 use crate::policy::{HARDENED, chance, mixed, next_random};
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
@@ -464,26 +467,6 @@ impl Nursery {
     }
 }
 
-/// All nurseries that there are, in use or not.
-pub(crate) fn all() -> impl Iterator<Item = &'static Nursery> {
-    let first = |(index, owner, _)| match owner {
-        OWNER_LARGE => around(address_map::slice_address(index)),
-        _ => None,
-    };
-    let each = |first: &'static Nursery| {
-        // SAFETY: metadata for so many.
-        (0..PIECES).map(move |piece| unsafe { &*core::ptr::from_ref(first).add(piece) })
-    };
-    heads_from(0).filter_map(first).flat_map(each)
-}
-
-/// In a forked child: takes those back that `Spares` keep whose thread it does not have, as `is_dead` says of their addresses.
-pub(crate) fn salvage(is_dead: impl Fn(usize) -> bool) {
-    for nursery in all().filter(|nursery| nursery.keeper().is_some_and(&is_dead)) {
-        put(core::ptr::from_ref(nursery).cast_mut());
-    }
-}
-
 /// How many slices there are, and blocks in use in them, and the bytes of these.
 pub(crate) fn account(index: usize) -> Option<(usize, usize)> {
     let first = around(address_map::slice_address(index))?;
@@ -494,22 +477,4 @@ pub(crate) fn account(index: usize) -> Option<(usize, usize)> {
         each.flat_map(Nursery::blocks)
             .fold((0, 0), |(count, bytes), (_, usable)| (count + 1, bytes + usable)),
     )
-}
-
-/// In a forked child, before it has a second thread: a list that another thread was changing is made anew.
-pub(super) fn settle_in_child() {
-    if !POOL.settle_in_child() {
-        return;
-    }
-    let mut pool = POOL.lock();
-    (pool.first, pool.unused) = (null_mut(), null_mut());
-    for (index, owner, _) in heads_from(0) {
-        if owner == OWNER_LARGE && around(address_map::slice_address(index)).is_some() {
-            // SAFETY: a large block's slot.
-            let large = unsafe { &*address_map::slot(index).cast::<Large>() };
-            if large.free.load(Ordering::Relaxed) != 0 {
-                pool.insert(large);
-            }
-        }
-    }
 }

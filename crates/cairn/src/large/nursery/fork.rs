@@ -1,0 +1,50 @@
+//! Owns: what a forked child does with nurseries of threads that it does not have.
+//! Idea: each says itself who has it, a heap or the `Spares` of a thread.
+//! Never: believes a list of a thread that may have been anywhere in its work.
+//! Threads: `settle_in_child` alone; the rest any.
+//! Checked: tests/hand_over.rs, tests/nursery.rs
+//! Story: docs/design/fork.md
+
+use super::{Large, Nursery, PIECES, POOL, around, put};
+use crate::address_map::{self, OWNER_LARGE};
+use crate::heads::heads_from;
+use crate::sync::Ordering;
+use core::ptr::null_mut;
+
+/// All nurseries that there are, in use or not.
+pub(crate) fn all() -> impl Iterator<Item = &'static Nursery> {
+    let first = |(index, owner, _)| match owner {
+        OWNER_LARGE => around(address_map::slice_address(index)),
+        _ => None,
+    };
+    let each = |first: &'static Nursery| {
+        // SAFETY: metadata for so many.
+        (0..PIECES).map(move |piece| unsafe { &*core::ptr::from_ref(first).add(piece) })
+    };
+    heads_from(0).filter_map(first).flat_map(each)
+}
+
+/// In a forked child: takes those back that `Spares` keep whose thread it does not have, as `is_dead` says of their addresses.
+pub(crate) fn salvage(is_dead: impl Fn(usize) -> bool) {
+    for nursery in all().filter(|nursery| nursery.keeper().is_some_and(&is_dead)) {
+        put(core::ptr::from_ref(nursery).cast_mut());
+    }
+}
+
+/// In a forked child, before it has a second thread: a list that another thread was changing is made anew.
+pub(in crate::large) fn settle_in_child() {
+    if !POOL.settle_in_child() {
+        return;
+    }
+    let mut pool = POOL.lock();
+    (pool.first, pool.unused) = (null_mut(), null_mut());
+    for (index, owner, _) in heads_from(0) {
+        if owner == OWNER_LARGE && around(address_map::slice_address(index)).is_some() {
+            // SAFETY: a large block's slot.
+            let large = unsafe { &*address_map::slot(index).cast::<Large>() };
+            if large.free.load(Ordering::Relaxed) != 0 {
+                pool.insert(large);
+            }
+        }
+    }
+}
