@@ -238,8 +238,13 @@ void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
  * - A shared heap is used by any thread. Each has a part of it, and needs no lock for it.
  *
  * A call with a heap that has ended, or that another thread has attached, ends the process with a message
- * where that can be seen, which is not in each call. In a forked child an owned heap that another thread had
- * attached must not be used; a shared heap goes on, and what other threads had of it are blocks of no heap.
+ * where that can be seen, which is not in each call.
+ *
+ * A forked child has all heaps, with all their blocks, and may do with each what its parent may. The thread that has
+ * forked has its owned heaps attached still. An owned heap that another thread had attached is attached to no thread: the
+ * child attaches it before it allocates from it, and may delete or destroy it at once. What other threads were just
+ * allocating or freeing, or had ready for their next allocations, counts as in use there until the heap is destroyed.
+ * A heap that another thread was just making or ending is none that the child may use.
  *
  * The first 16 KiB of an owned heap's small blocks lie side by side, in pieces of 2 KiB. After that a heap takes 4 KiB
  * (32 KiB in the hardened build, of which it touches what it uses), each part of a shared heap as much, and a page at
@@ -331,8 +336,9 @@ CAIRN_ALLOCATES CAIRN_SIZE_IS(2) static __inline__ void *cairn_heap_malloc_inlin
 size_t cairn_heap_malloc_batch(cairn_heap *heap, size_t size, size_t count, void **blocks) CAIRN_NODISCARD;
 
 /*
- * End a heap; NULL is fine. Nobody may use the heap any more. After cairn_heap_delete its blocks live on, as if any thread
- * had allocated them. cairn_heap_destroy frees them all, in a step for each span of up to 512 KiB and each
+ * End a heap; NULL is fine. Nobody may use the heap any more: an owned one is attached to the calling thread or to none, or
+ * its thread has ended. After cairn_heap_delete its blocks live on, as if any thread had allocated them, and may be freed
+ * meanwhile. cairn_heap_destroy frees them all, in a step for each span of up to 512 KiB and each
  * block over 64 KiB; then nobody may use one, and no thread may be about to free one.
  */
 void cairn_heap_delete(cairn_heap *heap);

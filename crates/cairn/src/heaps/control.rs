@@ -15,7 +15,8 @@ impl HeapId {
     /// Ends the heap. Its blocks live on, as if other threads had allocated them.
     ///
     /// # Safety
-    /// The heap is there, and nobody uses it any more. Its blocks may be used, and freed meanwhile.
+    /// The heap is there, and nobody uses it any more: an owned one is attached to the calling thread or to none, or its
+    /// thread has ended. Its blocks may be used, and freed meanwhile.
     ///
     /// ```
     /// let heap = cairn::HeapId::new_owned().expect("memory");
@@ -35,8 +36,7 @@ impl HeapId {
     /// Ends the heap and frees all its blocks at once, with a step for each span and each large block.
     ///
     /// # Safety
-    /// The heap is there, and nobody uses it any more. Nobody uses a block of it any more, and no thread is about to
-    /// free one.
+    /// As for `delete`, and nobody uses a block of it any more, or is about to free one.
     ///
     /// ```
     /// let heap = cairn::HeapId::new_owned().expect("memory");

@@ -327,9 +327,9 @@ fn large_blocks_go_while_others_are_freed() {
             for nth in 0..3 {
                 scope.spawn(move || {
                     for _ in 0..300 {
-                        // SAFETY: the heap is there.
                         held(&|| match nth {
                             0 => crate::allocate_aligned(102_400, 4096),
+                            // SAFETY: the heap is there.
                             _ => unsafe { heap.allocate(100_000, 4096) },
                         });
                     }
