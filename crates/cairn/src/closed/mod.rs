@@ -9,29 +9,27 @@
 //! Story: docs/design/closed-heaps.md
 
 mod end;
+mod free;
 mod left;
 mod parts;
 mod readers;
 pub(crate) mod regions;
 
 pub(crate) use end::end;
+pub(crate) use free::{deallocate, head_at};
 pub(crate) use left::collect as collect_left;
 pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
-use crate::address_map;
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::crowd::NOBODY;
-use crate::handle::{Got, Handle, OWNED, SHARED, Spares};
+use crate::handle::{Handle, OWNED, SHARED, Spares};
 use crate::heap::Heap;
-use crate::policy::HARDENED;
 use crate::pool::{self, User, salvage};
-use crate::remote::Generation;
 use crate::size_class::{self, SLICE_SIZE, SizeClass};
-use crate::span::Span;
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{arena, large, live, os, quarantine, region, search, thread};
+use crate::{arena, large, os, region, thread};
 use core::ptr::null_mut;
 
 // A heap of the program's is owned: one thread at a time has it, its `user`; or shared: each thread that uses it
@@ -411,90 +409,4 @@ unsafe fn tell(name: *mut Name) {
         // Nothing of the heap is under way: it may be used.
         told(name, words);
     }
-}
-
-/// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
-/// destroyed: it is home before this returns. False, and nothing is done, if the span is not that heap's any more: the heap
-/// may be deleted at any time, and another one stand in its place.
-///
-/// # Safety
-/// `p` starts a block of a span of `class` with that owner, in use as far as the caller can tell, and the
-/// caller's to free.
-#[cold]
-#[inline(never)]
-pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32, call: &str) -> bool {
-    let Some(meant) = generation_of(p, class, owner) else { return false };
-    // SAFETY: the block is the caller's to free, and of that span: it stays what it is, whoever owns it.
-    unsafe {
-        let block: *mut Block = p.wrapping_add(head_at(p)).cast();
-        if Block::is_marked(block) {
-            if search::is_free(block) {
-                os::fatal(call, p, live::FREED_TWICE);
-            }
-            Block::unmark(block);
-        }
-        if free_attached(thread::heap(), owner, class, block, call) {
-            return true;
-        }
-        if HARDENED {
-            quarantine::zero(p.cast(), class, 1);
-        }
-        thread::send_closed(address_map::span_index(p, class), block, meant);
-    }
-    true
-}
-
-/// Bytes at the head of each free block that stay as they are in the span that `p` points into.
-pub(crate) fn head_at(p: *const u8) -> usize {
-    let span: *const Span = address_map::descriptor(p).slot.load(Ordering::Relaxed).cast();
-    // SAFETY: a span's slot, never unmapped; it is constant while a block of the span is in use.
-    unsafe { Span::head_of(span) }
-}
-
-/// Frees a block of a closed heap that the thread with the heap `mine` has attached; false, and
-/// nothing is done, if it has not.
-///
-/// # Safety
-/// `block` is a block of a span of `class` with that owner, in use, and the caller's to free.
-unsafe fn free_attached(
-    mine: *const Heap,
-    owner: u32,
-    class: SizeClass,
-    block: *mut Block,
-    call: &str,
-) -> bool {
-    let Some(at) = address_map::heap_of_owner(owner).and_then(address_map::heap_address) else {
-        return false;
-    };
-    let heap: *mut Heap = at.cast();
-    // SAFETY: a heap that has been made. A stand-in is the heap of thread 0, which uses none. What
-    // names the calling thread was written by it: it alone is inside the heap, in its turn.
-    unsafe {
-        let is_mine = || (*heap).member.user.load(Ordering::Relaxed) == (*mine).thread;
-        let got = if is_mine() { (*heap).member.turn.enter() } else { Got::Nothing };
-        // Asked again: a part may have ended, and another heap stand there.
-        let is_in = got != Got::Nothing && is_mine();
-        if is_in {
-            if HARDENED && !live::take_back(block.cast()) {
-                os::fatal(call, block.cast(), live::FREED_TWICE);
-            }
-            let home = Caches::push(&raw mut (*heap).caches, class, block);
-            if !home.is_null() {
-                (*heap).put_back(class, home);
-            }
-        }
-        if got == Got::Turn {
-            (*heap).member.turn.leave();
-        }
-        is_in
-    }
-}
-
-/// Which span the block of `class` at `p` is in, if it still has that owner, a closed heap.
-pub(crate) fn generation_of(p: *const u8, class: SizeClass, owner: u32) -> Option<Generation> {
-    // SAFETY: a span's slices are committed.
-    let word = unsafe { address_map::remote_word(address_map::span_index(p, class)) };
-    let generation = word.generation();
-    // Only now, for a span that is destroyed loses its owner before its generation.
-    (address_map::descriptor(p).owner.load(Ordering::Relaxed) == owner).then_some(generation)
 }

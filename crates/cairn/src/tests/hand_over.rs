@@ -221,23 +221,38 @@ fn late_destructors_use_shared_heaps() {
 #[cfg_attr(feature = "hardened", ignore = "its heaps have no heads, and its free blocks no links")]
 fn a_free_does_not_take_one_heap_for_another() {
     alone(|| {
-        // SAFETY: heaps that are there, and this thread's; each block is freed once.
-        unsafe {
-            let heap = HeapId::new_owned().expect("memory");
-            heap.use_no_nursery();
-            let blocks: Vec<_> = (0..64).map(|_| heap.allocate(64, 16)).collect();
-            let nth = (0..63).find(|&n| blocks[n + 1] == blocks[n].add(64)).expect("neighbours");
-            let (class, owner) = address_map::span_block(blocks[nth]).expect("a block");
+        let other = Other::new();
+        let (heap, blocks) = other.does(|| {
+            // SAFETY: a heap that is there, and this thread's.
+            unsafe {
+                let heap = HeapId::new_owned().expect("memory");
+                heap.use_no_nursery();
+                (heap, (0..64).map(|_| heap.allocate(64, 16)).collect::<Vec<_>>())
+            }
+        });
+        let nth =
+            (0..63).find(|&n| blocks[n + 1] == blocks[n].wrapping_add(64)).expect("neighbours");
+        let (class, owner) = address_map::span_block(blocks[nth]).expect("a block");
+        let neighbour = blocks[nth + 1];
+        let next = other.does(move || {
             // What stands behind the head of the other heap is the link of this one.
-            free(blocks[nth + 1]);
-            heap.delete();
-            let next = HeapId::new_concurrent(64).or_else(HeapId::new_shared).expect("memory");
-            next.allocate(64, 16);
+            free(neighbour);
+            // SAFETY: as above; another heap that is there.
+            unsafe {
+                heap.delete();
+                let next = HeapId::new_concurrent(64).expect("memory");
+                next.allocate(64, 16);
+                next
+            }
+        });
+        // SAFETY: each block is freed once; nobody uses the heap any more.
+        unsafe {
             assert!(!closed::deallocate(blocks[nth], class, owner, "free"), "it is another's");
             free(blocks[nth]);
+            other.leaves();
             next.destroy();
-            check();
         }
+        check();
     });
 }
 
