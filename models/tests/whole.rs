@@ -217,7 +217,7 @@ fn mappings_grow_and_shrink() {
 fn resize_mappings() {
     set_purge_delay_ms(3);
     crew(3, move |bag, random| {
-        for _ in 0..8 {
+        for _ in 0..if cfg!(miri) { 3 } else { 8 } {
             if let Some(mut held) = Held::allocate(mapping(random)) {
                 held.find(random);
                 held.resize(mapping(random) + random.below(3) * 512 * KIB);

@@ -6,7 +6,9 @@ mod fresh;
 mod fuzz;
 mod kernel;
 mod library;
+mod miri;
 mod models;
+mod nightly;
 mod package;
 mod sanitizers;
 mod soak;
@@ -47,6 +49,10 @@ enum Command {
     Soak(soak::Args),
     /// Run the loom models of the protocols between threads, or see them find seeded bugs.
     Models(models::Args),
+    /// Run what needs no real system under Miri, which finds undefined behaviour (nightly Rust).
+    Miri(miri::Args),
+    /// Run everything that takes long, and write a page of it; goes on where it was stopped.
+    Nightly(nightly::Args),
     /// Run programs of operations against an oracle: guided by coverage, or at random.
     Fuzz(fuzz::Args),
     /// Make the wheel for Python.
@@ -87,6 +93,8 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::Sanitizers(args) => sanitizers::run_all(&args)?,
         Command::Soak(args) => soak::run(&args)?,
         Command::Models(args) => models::run(&args)?,
+        Command::Miri(args) => miri::run(&args)?,
+        Command::Nightly(args) => nightly::run(&args)?,
         Command::Fuzz(args) => fuzz::run(&args)?,
         Command::Install(args) => install::install(&args)?,
         Command::Uninstall(place) => install::uninstall(&place)?,

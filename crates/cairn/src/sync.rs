@@ -26,6 +26,10 @@ pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
+    if cfg!(miri) {
+        // It knows no assembly.
+        return word.load(Ordering::Relaxed) == value;
+    }
     // SAFETY: reads one aligned word, as a relaxed load would.
     unsafe {
         core::arch::asm!(

@@ -72,6 +72,8 @@ mod remote;
 #[cfg(test)]
 mod reservation;
 #[cfg(test)]
+mod rooms;
+#[cfg(test)]
 mod sample;
 #[cfg(test)]
 mod scenarios;

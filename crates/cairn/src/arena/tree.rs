@@ -313,6 +313,9 @@ mod tests {
     use std::boxed::Box;
     use std::collections::{BTreeMap, BTreeSet};
 
+    /// Miri is slow.
+    const SLOWER: usize = if cfg!(miri) { 100 } else { 1 };
+
     fn empty() -> Box<Tree> {
         // SAFETY: numbers, all zero, and a null pointer: no leaves.
         let mut tree: Box<Tree> = unsafe { Box::new_zeroed().assume_init() };
@@ -342,9 +345,9 @@ mod tests {
         let mut tree = empty();
         let mut set = BTreeSet::new();
         let mut x = 88172645463325252u64;
-        for round in 0..60_000 {
+        for round in 0..60_000 / SLOWER {
             let chunk = index(next(&mut x));
-            let member = round % 3 != 0 && round < 40_000;
+            let member = round % 3 != 0 && round < 40_000 / SLOWER;
             tree.set(1, chunk, member);
             if member {
                 set.insert(chunk);
@@ -366,9 +369,10 @@ mod tests {
         let mut tree = empty();
         let mut runs = BTreeMap::new();
         let mut x = 88172645463325252u64;
-        for round in 0..20_000 {
+        for round in 0..20_000 / SLOWER {
             let chunk = index(next(&mut x));
-            let length = if round % 3 == 0 || round > 15_000 { 0 } else { (x >> 50) as u16 % 99 };
+            let length =
+                if round % 3 == 0 || round > 15_000 / SLOWER { 0 } else { (x >> 50) as u16 % 99 };
             let known = runs.insert(chunk, length).unwrap_or(0) == length;
             assert_eq!(tree.set_longest(chunk, length), !known);
             assert_eq!(tree.longest(chunk), length);

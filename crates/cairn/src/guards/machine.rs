@@ -29,6 +29,10 @@ pub(super) struct Place {
 /// The function's that it is inlined into.
 #[inline(always)]
 pub(super) fn registers() -> Registers {
+    if cfg!(miri) {
+        // It knows no assembly.
+        return Registers { stack: 0, frame: 0 };
+    }
     let (stack, frame): (usize, usize);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: reads two registers.

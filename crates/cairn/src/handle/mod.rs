@@ -374,7 +374,7 @@ impl<H> Handle<H> {
             while !nursery.is_null() {
                 let next = (*nursery).next;
                 match mine.as_mut() {
-                    _ if !with_blocks => (*nursery).leave(),
+                    _ if !with_blocks => large::Nursery::leave(nursery),
                     Some(mine) => mine.push_nursery(nursery),
                     None => large::put_nursery(nursery),
                 }

@@ -27,6 +27,7 @@ use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::span::Span;
 use crate::span_list::SpanList;
 use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
+use core::marker::PhantomPinned;
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
@@ -124,6 +125,8 @@ pub(crate) struct Heap {
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     pub(crate) epoch: u32,
+    /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
+    _read: PhantomPinned,
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_BYTES - 64);

@@ -265,6 +265,12 @@ impl Pool {
 
 /// The nursery that `p` points into, any value at all.
 pub(crate) fn around(p: *const u8) -> Option<&'static Nursery> {
+    // SAFETY: metadata is never unmapped.
+    place_around(p).map(|nursery| unsafe { &*nursery })
+}
+
+/// The same, for who may write there.
+fn place_around(p: *const u8) -> Option<*mut Nursery> {
     if !address_map::contains(p) {
         return None;
     }
@@ -277,7 +283,7 @@ pub(crate) fn around(p: *const u8) -> Option<&'static Nursery> {
         let large = d.slot.load(Ordering::Relaxed).cast::<Large>().as_ref()?;
         let all = large.nurseries.load(Ordering::Acquire);
         let is_one = !all.is_null() && large.start.load(Ordering::Relaxed).is_null();
-        is_one.then(|| &*all.add(p.addr() % SLICE_SIZE / NURSERY_BYTES))
+        is_one.then(|| all.add(p.addr() % SLICE_SIZE / NURSERY_BYTES))
     }
 }
 
@@ -293,8 +299,9 @@ enum Freer {
 /// Frees the block that starts at `p`; false if none in use does. `is_mine` says whether the calling thread is the one
 /// that uses the heap of a handle.
 pub(crate) fn free(p: *mut u8, is_mine: impl FnOnce(*mut ()) -> bool) -> bool {
-    let Some(nursery) = around(p) else { return false };
-    let (of, nursery) = (nursery.of(), core::ptr::from_ref(nursery).cast_mut());
+    let Some(nursery) = place_around(p) else { return false };
+    // SAFETY: metadata is never unmapped.
+    let of = unsafe { (*nursery).of() };
     let freer = if !of.is_null() && is_mine(of) { Freer::User } else { Freer::Another };
     // SAFETY: metadata is never unmapped.
     p.addr().is_multiple_of(MIN_ALIGN) && unsafe { Nursery::end(nursery, place_of(p), freer) }
@@ -388,7 +395,7 @@ impl Nursery {
                 // SAFETY: as above; the count is the user's.
                 unsafe {
                     if from == COUNTED {
-                        (*this).one_less();
+                        Nursery::one_less(this);
                     } else if freer == Freer::User {
                         (*this).freed += 1;
                     }
@@ -400,10 +407,13 @@ impl Nursery {
     }
 
     /// A block that outlives its heap is gone.
-    fn one_less(&self) {
-        // AcqRel: the last one finds all others done.
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            put(core::ptr::from_ref(self).cast_mut());
+    ///
+    /// # Safety
+    /// It was counted.
+    unsafe fn one_less(this: *mut Nursery) {
+        // SAFETY: never unmapped. AcqRel: the last one finds all others done.
+        if unsafe { (*this).left.fetch_sub(1, Ordering::AcqRel) } == 1 {
+            put(this);
         }
     }
 
@@ -452,29 +462,37 @@ impl Nursery {
     }
 
     /// The heap has been deleted: what is in use lives on, and takes the nursery with it.
-    pub(crate) fn leave(&self) {
-        self.of.store(null_mut(), Ordering::Relaxed);
+    ///
+    /// # Safety
+    /// The heap's, which nobody uses any more.
+    pub(crate) unsafe fn leave(this: *mut Nursery) {
+        // SAFETY: never unmapped. No reference is left when it goes.
+        let (states, left) = unsafe { (&(*this).states, &(*this).left) };
+        // SAFETY: as above.
+        unsafe { (*this).of.store(null_mut(), Ordering::Relaxed) };
         let mut counted = 0;
-        for state in &self.states {
+        for state in states {
             // A block that is being freed counts, or not; whoever frees it sees which.
             let live = state.compare_exchange(LIVE, COUNTED, Ordering::AcqRel, Ordering::Acquire);
             counted += usize::from(live.is_ok());
         }
         // AcqRel: as in `one_less`.
-        if self.left.fetch_sub(MANY - counted, Ordering::AcqRel) == MANY - counted {
-            put(core::ptr::from_ref(self).cast_mut());
+        if left.fetch_sub(MANY - counted, Ordering::AcqRel) == MANY - counted {
+            put(this);
         }
     }
 }
 
+/// The nurseries of a slice, if it has some.
+fn of_slice(index: usize) -> impl Iterator<Item = *mut Nursery> {
+    let first = place_around(address_map::slice_address(index));
+    first.into_iter().flat_map(|first| (0..PIECES).map(move |piece| first.wrapping_add(piece)))
+}
+
 /// How many slices there are, and blocks in use in them, and the bytes of these.
 pub(crate) fn account(index: usize) -> Option<(usize, usize)> {
-    let first = around(address_map::slice_address(index))?;
-    let all = core::ptr::from_ref(first);
-    // SAFETY: metadata for so many.
-    let each = (0..PIECES).map(|piece| unsafe { &*all.add(piece) });
-    Some(
-        each.flat_map(Nursery::blocks)
-            .fold((0, 0), |(count, bytes), (_, usable)| (count + 1, bytes + usable)),
-    )
+    around(address_map::slice_address(index))?;
+    // SAFETY: never unmapped.
+    let blocks = of_slice(index).flat_map(|nursery| unsafe { &*nursery }.blocks());
+    Some(blocks.fold((0, 0), |(count, bytes), (_, usable)| (count + 1, bytes + usable)))
 }

@@ -54,9 +54,9 @@ fn renew_nurseries() {
         let left = || HANDLES.made().filter(|&name| is_left(name));
         left().for_each(|name| Handle::begin_anew(name));
         for nursery in large::nurseries() {
-            let of: *mut Handle<Heap> = nursery.of().cast();
+            let of: *mut Handle<Heap> = (*nursery).of().cast();
             if !of.is_null() && is_left(of) {
-                Handle::take_in(of, core::ptr::from_ref(nursery).cast_mut());
+                Handle::take_in(of, nursery);
             }
         }
         left().for_each(|name| (*name).user.store(NOBODY, Ordering::Relaxed));

@@ -5,29 +5,23 @@
 //! Checked: tests/hand_over.rs, tests/nursery.rs
 //! Story: docs/design/fork.md
 
-use super::{Large, Nursery, PIECES, POOL, around, put};
+use super::{Large, Nursery, POOL, around, of_slice, put};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::heads::heads_from;
 use crate::sync::Ordering;
 use core::ptr::null_mut;
 
 /// All nurseries that there are, in use or not.
-pub(crate) fn all() -> impl Iterator<Item = &'static Nursery> {
-    let first = |(index, owner, _)| match owner {
-        OWNER_LARGE => around(address_map::slice_address(index)),
-        _ => None,
-    };
-    let each = |first: &'static Nursery| {
-        // SAFETY: metadata for so many.
-        (0..PIECES).map(move |piece| unsafe { &*core::ptr::from_ref(first).add(piece) })
-    };
-    heads_from(0).filter_map(first).flat_map(each)
+pub(crate) fn all() -> impl Iterator<Item = *mut Nursery> {
+    let of_large = heads_from(0).filter(|&(_, owner, _)| owner == OWNER_LARGE);
+    of_large.flat_map(|(index, ..)| of_slice(index))
 }
 
 /// In a forked child: takes those back that `Spares` keep whose thread it does not have, as `is_dead` says of their addresses.
 pub(crate) fn salvage(is_dead: impl Fn(usize) -> bool) {
-    for nursery in all().filter(|nursery| nursery.keeper().is_some_and(&is_dead)) {
-        put(core::ptr::from_ref(nursery).cast_mut());
+    // SAFETY: never unmapped.
+    for nursery in all().filter(|&it| unsafe { (*it).keeper() }.is_some_and(&is_dead)) {
+        put(nursery);
     }
 }
 
