@@ -129,8 +129,9 @@ pub(crate) fn wait_for_the_end() {
 
 /// The thread's body. Nothing in here allocates.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
+    let name = c"cairn-signal".as_ptr().expose_provenance();
     // SAFETY: a C string of less than 16 bytes.
-    unsafe { libc::prctl(libc::PR_SET_NAME, c"cairn-signal".as_ptr()) };
+    unsafe { cairn::system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
     loop {
         match WORD.load(Ordering::Relaxed) {
             ENDING => return null_mut(),
@@ -185,11 +186,7 @@ extern "C" fn end(_: *mut c_void) {
 
 /// Wakes all that sleep on the word.
 fn wake() {
-    // SAFETY: the word is a static.
-    unsafe {
-        let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        libc::syscall(libc::SYS_futex, WORD.as_ptr(), flags, c_int::MAX);
-    }
+    futex(libc::FUTEX_WAKE, c_int::MAX.unsigned_abs(), null());
 }
 
 /// Sleeps while the word is this, or for so long; less where the system wants.
@@ -198,10 +195,14 @@ fn sleep_while(word: u32, ms: Option<usize>) {
         tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as _,
     });
-    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word is a static, the time a local or null.
+    futex(libc::FUTEX_WAIT, word, time.as_ref().map_or(null(), core::ptr::from_ref));
+}
+
+fn futex(operation: c_int, value: u32, time: *const libc::timespec) {
+    let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let (at, time) = (WORD.as_ptr().expose_provenance(), time.expose_provenance());
+    // SAFETY: the word is a static, the time the caller's or null.
     unsafe {
-        let time = time.as_ref().map_or(null(), core::ptr::from_ref);
-        libc::syscall(libc::SYS_futex, WORD.as_ptr(), flags, word, time);
+        cairn::system_call(libc::SYS_futex, [at, operation, value as usize, time, 0, 0]);
     }
 }

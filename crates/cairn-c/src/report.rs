@@ -1,7 +1,7 @@
 //! Where text goes: standard error, a file, a C stream, a few bytes; and glibc's XML.
 
 use cairn::Stats;
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_long};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -71,20 +71,26 @@ pub(crate) fn line(text: &[u8]) {
     write_all(STDERR, text);
 }
 
-/// There is nobody to tell about a failure, and errno is the program's.
+/// There is nobody to tell about a failure.
 fn write_all(descriptor: c_int, mut text: &[u8]) {
-    // SAFETY: errno's location is the thread's.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let saved = unsafe { *errno };
     while !text.is_empty() {
+        let at = text.as_ptr().expose_provenance();
         // SAFETY: the slice is valid for reading.
-        let written = unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
+        let written = unsafe { call(libc::SYS_write, descriptor, [at, text.len(), 0]) };
         let Ok(written) = usize::try_from(written) else { break };
         text = text.get(written..).unwrap_or(&[]);
     }
-    // SAFETY: as above.
-    unsafe { *errno = saved };
+}
+
+/// Makes a system call about a descriptor. Not the C library's functions: they are cancellation points, others may stand
+/// in for them, and errno is the program's.
+///
+/// # Safety
+/// As the call's; pointers among `rest` are exposed.
+unsafe fn call(number: c_long, descriptor: c_int, rest: [usize; 3]) -> isize {
+    let [b, c, d] = rest;
+    // SAFETY: the caller's.
+    unsafe { cairn::system_call(number, [descriptor as usize, b, c, d, 0, 0]) }
 }
 
 /// Which file a descriptor leads to.
@@ -97,14 +103,10 @@ struct File {
 impl File {
     fn of(descriptor: c_int) -> Option<File> {
         let mut found = core::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: valid for writing, and written if the call succeeds; errno's location is the
-        // thread's.
+        let at = found.as_mut_ptr().expose_provenance();
+        // SAFETY: valid for writing, and written if the call succeeds: the kernel's struct is the C library's.
         unsafe {
-            let errno = libc::__errno_location();
-            let saved = *errno;
-            let known = libc::fstat(descriptor, found.as_mut_ptr()) == 0;
-            *errno = saved;
-            known.then(|| {
+            (call(libc::SYS_fstat, descriptor, [at, 0, 0]) == 0).then(|| {
                 let found = found.assume_init();
                 File { device: found.st_dev, node: found.st_ino }
             })
@@ -121,18 +123,18 @@ static KEPT_NODE: AtomicU64 = AtomicU64::new(0);
 /// forked children: whoever reads a pipe to its end must not wait for them.
 pub(crate) fn keep_stderr() {
     /// Beyond those that programs, shells among them, count on.
-    const LEAST: c_int = 100;
+    const LEAST: usize = 100;
     let Some(file) = File::of(STDERR) else { return };
-    // SAFETY: fcntl takes a number here; the handler stays loaded as long as the process.
+    // SAFETY: the call takes numbers; the handler stays loaded as long as the process.
     let kept = unsafe {
         if libc::pthread_atfork(None, None, Some(drop_kept_stderr)) != 0 {
             return;
         }
-        libc::fcntl(STDERR, libc::F_DUPFD_CLOEXEC, LEAST)
+        call(libc::SYS_fcntl, STDERR, [libc::F_DUPFD_CLOEXEC as usize, LEAST, 0])
     };
     KEPT_DEVICE.store(file.device, Ordering::Relaxed);
     KEPT_NODE.store(file.node, Ordering::Relaxed);
-    KEPT.store(kept, Ordering::Relaxed);
+    KEPT.store(kept as c_int, Ordering::Relaxed);
 }
 
 /// The descriptor, unless the program has closed it and may use the number for another file.
@@ -157,14 +159,9 @@ pub(crate) fn warn(message: fmt::Arguments<'_>) {
 /// Whether somebody may be watching standard error.
 pub(crate) fn stderr_is_a_terminal() -> bool {
     let mut settings = core::mem::MaybeUninit::<libc::termios>::uninit();
-    // SAFETY: errno's location is the thread's; the kernel's settings are no longer than these.
-    unsafe {
-        let errno = libc::__errno_location();
-        let saved = *errno;
-        let is = libc::tcgetattr(STDERR, settings.as_mut_ptr()) == 0;
-        *errno = saved;
-        is
-    }
+    let at = settings.as_mut_ptr().expose_provenance();
+    // SAFETY: the kernel's settings are no longer than these.
+    unsafe { call(libc::SYS_ioctl, STDERR, [libc::TCGETS as usize, at, 0]) == 0 }
 }
 
 /// What a file holds, as far as there is room.
@@ -173,8 +170,9 @@ pub(crate) fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]>
     let mut len = 0;
     // In pieces: what /proc holds may come so.
     while let Some(rest) = room.get_mut(len..).filter(|rest| !rest.is_empty()) {
-        // SAFETY: `rest` is valid for writing. By number, as in `open`.
-        let got = unsafe { libc::syscall(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) };
+        let at = rest.as_mut_ptr().expose_provenance();
+        // SAFETY: `rest` is valid for writing.
+        let got = unsafe { call(libc::SYS_read, file, [at, rest.len(), 0]) };
         match usize::try_from(got) {
             Ok(more) if more > 0 => len += more,
             _ => break,
@@ -184,25 +182,18 @@ pub(crate) fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]>
     room.get(..len)
 }
 
-/// A descriptor that is closed on exec. By number: the C library's functions are cancellation
-/// points, and others may stand in for them.
+/// A descriptor that is closed on exec.
 fn open(path: &CStr, flags: c_int) -> Option<c_int> {
-    const EVERYBODY: c_int = 0o666;
-    // SAFETY: a C string; errno's location is the thread's.
-    let file = unsafe {
-        let errno = libc::__errno_location();
-        let saved = *errno;
-        let at = libc::AT_FDCWD;
-        let file = libc::syscall(libc::SYS_openat, at, path.as_ptr(), flags, EVERYBODY);
-        *errno = saved;
-        file
-    };
+    const EVERYBODY: usize = 0o666;
+    let arguments = [path.as_ptr().expose_provenance(), flags as usize, EVERYBODY];
+    // SAFETY: a C string.
+    let file = unsafe { call(libc::SYS_openat, libc::AT_FDCWD, arguments) };
     c_int::try_from(file).ok().filter(|&file| file >= 0)
 }
 
 fn close(descriptor: c_int) {
     // SAFETY: the descriptor is the caller's own.
-    unsafe { libc::syscall(libc::SYS_close, descriptor) };
+    unsafe { call(libc::SYS_close, descriptor, [0; 3]) };
 }
 
 /// Text in a place of fixed length.

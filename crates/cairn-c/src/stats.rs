@@ -156,6 +156,6 @@ fn decimal(mut number: u32, room: &mut [u8; 10]) -> &[u8] {
 /// This process's number; asked of the system each time, because a child may be without our
 /// knowledge.
 pub(crate) fn process() -> u32 {
-    // SAFETY: getpid has no preconditions.
-    unsafe { libc::getpid() }.unsigned_abs()
+    // SAFETY: the call has no preconditions.
+    unsafe { cairn::system_call(libc::SYS_getpid, [0; 6]) as u32 }
 }

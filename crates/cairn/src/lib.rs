@@ -169,7 +169,7 @@ pub use {
         NoMemory, Null, allocate_aligned_or, allocate_or, allocate_zeroed_array_or,
         allocate_zeroed_or, bad_size, deallocate_named, has_class_of, may_have_size,
     },
-    os::{HUGE_PAGES, start_small_thread},
+    os::{HUGE_PAGES, start_small_thread, system_call},
     outside::{HEADER, Header},
     pool::check,
     thread::see_forks,

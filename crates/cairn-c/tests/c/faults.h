@@ -1,10 +1,11 @@
 /*
  * Fails calls that the library makes to the system, and nobody else's.
  *
- * A program defines the C library's names itself, and so comes before it when libcairn.so is
- * bound. The C library's own calls do not go by name. A call counts if it returns into the
- * library; anybody else's goes through to the kernel. So this works preloaded and linked, not in
- * a static program.
+ * The library enters the kernel in one small function. It is found by its instructions, and a jump
+ * to `entered` is written over it before it runs. So nobody else's calls come here. What the library
+ * asks of the C library it calls by name: the program defines those names itself, and so comes before
+ * the C library when libcairn.so is bound. There a call counts if it returns into the library. All of
+ * it works preloaded and linked, not in a static program.
  *
  *     TEST_FAULT=mmap:12:3:from    the third mmap and all later ones fail with error 12
  *     TEST_FAULT=mmap:12:3:once    the third alone
@@ -33,14 +34,14 @@ enum { NOT_REACHED = 77, ANY_ERRNO = 4711, ENVIRONMENT_MAX = 1 << 18 };
 
 enum call {
     /* These change memory. */
-    CALL_MMAP, CALL_MUNMAP, CALL_MPROTECT, CALL_MADVISE, CALL_MREMAP, CALL_MSYNC,
+    CALL_MMAP, CALL_MUNMAP, CALL_MPROTECT, CALL_MADVISE, CALL_MREMAP,
     CALL_MINCORE, CALL_FUTEX, CALL_WRITE, CALL_GETRLIMIT, CALL_CLOCK_GETTIME, CALL_GETAUXVAL,
     CALL_KEY_CREATE, CALL_SETSPECIFIC, CALL_ATFORK,
     CALL_COUNT, CALL_MEMORY = CALL_COUNT, CALL_NONE
 };
 
 static const char *const call_names[] = {
-    "mmap", "munmap", "mprotect", "madvise", "mremap", "msync",
+    "mmap", "munmap", "mprotect", "madvise", "mremap",
     "mincore", "futex", "write", "getrlimit", "clock_gettime", "getauxval",
     "pthread_key_create", "pthread_setspecific", "pthread_atfork",
     "memory",
@@ -100,16 +101,6 @@ static long raw(long number, long a, long b, long c, long d, long e, long f)
 #endif
 }
 
-/* What a C function makes of a kernel's result. */
-static long answer(long result)
-{
-    if (result < 0 && result > -4096) {
-        errno = (int)-result;
-        return -1;
-    }
-    return result;
-}
-
 static const char *word_end(const char *word)
 {
     while (*word && *word != ':') word++;
@@ -139,6 +130,46 @@ static void read_plan(const char *text)
     faults.from = *end && memcmp(end + 1, "from", 4) == 0;
 }
 
+static long entered(long, long, long, long, long, long, long);
+
+#if defined(__x86_64__)
+/* mov r10, rcx; mov rax, [rsp + 8]; syscall; ret; nop */
+static const unsigned char entry[] = {0x49, 0x89, 0xca, 0x48, 0x8b, 0x44, 0x24, 0x08, 0x0f, 0x05, 0xc3, 0x90};
+/* mov rax, `entered`; jmp rax */
+static unsigned char jump[] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xe0};
+enum { PLACE_IN_JUMP = 2 };
+#else
+/* mov x8, x6; svc 0; ret; nop */
+static const unsigned entry[] = {0xaa0603e8, 0xd4000001, 0xd65f03c0, 0xd503201f};
+/* ldr x16, `entered`; br x16 */
+static unsigned jump[] = {0x58000050, 0xd61f0200, 0, 0};
+enum { PLACE_IN_JUMP = 8 };
+#endif
+/* Has the library call `entered` where it would enter the kernel. */
+static void divert(const struct dl_phdr_info *object)
+{
+    char *found = NULL;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD || !(part->p_flags & PF_X)) continue;
+        char *at = (char *)object->dlpi_addr + part->p_vaddr;
+        for (char *end = at + part->p_memsz - sizeof entry; at <= end; at += 4) {
+            if (memcmp(at, entry, sizeof entry) != 0) continue;
+            CHECK(found == NULL, "the kernel is entered at two places");
+            found = at;
+        }
+    }
+    CHECK(found != NULL && sizeof jump == sizeof entry, "the kernel is entered nowhere");
+    long pages = (long)found & -4096, size = (long)found + (long)sizeof entry - pages;
+    long (*to)(long, long, long, long, long, long, long) = entered;
+    memcpy((char *)jump + PLACE_IN_JUMP, &to, sizeof to);
+    long changed = raw(SYS_mprotect, pages, size, PROT_READ | PROT_WRITE | PROT_EXEC, 0, 0, 0);
+    CHECK(changed == 0, "code cannot be changed: %ld", changed);
+    memcpy(found, jump, sizeof jump);
+    __builtin___clear_cache(found, found + sizeof jump);
+    raw(SYS_mprotect, pages, size, PROT_READ | PROT_EXEC, 0, 0, 0);
+}
+
 static int find_library(struct dl_phdr_info *object, size_t size, void *unused)
 {
     uintptr_t malloc_at = (uintptr_t)hide((void *)malloc);
@@ -154,10 +185,11 @@ static int find_library(struct dl_phdr_info *object, size_t size, void *unused)
     if (malloc_at < low || malloc_at >= high) return 0;
     faults.library = low;
     faults.library_end = high;
+    divert(object);
     return 1;
 }
 
-/* At the first call of anybody: no second thread is there yet. */
+/* At the first call of anybody, before the library enters the kernel: no second thread is there yet. */
 static void prepare(void)
 {
     static char text[ENVIRONMENT_MAX];
@@ -177,21 +209,30 @@ static void prepare(void)
     __atomic_store_n(&faults.tally, (struct tally *)shared, __ATOMIC_RELEASE);
 }
 
-/* The error that a call is to fail with, or 0; counts it. */
-static int failing(enum call call, const void *caller)
+/* The library asks for no name before this. */
+__attribute__((section(".preinit_array"), used)) static void (*prepare_first)(void) = prepare;
+
+/* The error that a call of the library's is to fail with, or 0; counts it. */
+static int failing_here(enum call call)
 {
-    if (!faults.prepared) prepare();
     struct tally *tally = __atomic_load_n(&faults.tally, __ATOMIC_ACQUIRE);
     if (tally == NULL || __atomic_load_n(&faults_paused, __ATOMIC_RELAXED)) return 0;
-    if ((uintptr_t)caller < faults.library || (uintptr_t)caller >= faults.library_end) return 0;
     long count = __atomic_add_fetch(&tally->counts[call], 1, __ATOMIC_RELAXED);
-    if (call <= CALL_MSYNC) {
+    if (call <= CALL_MREMAP) {
         long all = __atomic_add_fetch(&tally->counts[CALL_MEMORY], 1, __ATOMIC_RELAXED);
         if (faults.call == CALL_MEMORY) count = all, call = CALL_MEMORY;
     }
     if (faults.call != (int)call || (faults.from ? count < faults.nth : count != faults.nth)) return 0;
     __atomic_store_n(&tally->fired, 1, __ATOMIC_RELAXED);
     return faults.error;
+}
+
+/* The same of a name, which others may call. */
+static int failing(enum call call, const void *caller)
+{
+    if (!faults.prepared) prepare();
+    if ((uintptr_t)caller < faults.library || (uintptr_t)caller >= faults.library_end) return 0;
+    return failing_here(call);
 }
 
 static inline int is_fired(void) { return faults.tally && __atomic_load_n(&faults.tally->fired, __ATOMIC_RELAXED); }
@@ -204,6 +245,37 @@ static void *next(const char *name)
     return found;
 }
 
+/* --- the kernel --- */
+
+static enum call call_of(long number, long second)
+{
+    switch (number) {
+    case SYS_mmap: return CALL_MMAP;
+    case SYS_munmap: return CALL_MUNMAP;
+    case SYS_mprotect: return CALL_MPROTECT;
+    case SYS_madvise: return CALL_MADVISE;
+    case SYS_mremap: return CALL_MREMAP;
+    case SYS_mincore: return CALL_MINCORE;
+    case SYS_write: return CALL_WRITE;
+    case SYS_prlimit64: return CALL_GETRLIMIT;
+    case SYS_clock_gettime: return CALL_CLOCK_GETTIME;
+    case SYS_futex: break;
+    default: return CALL_NONE;
+    }
+    /* Waking fails only where futexes are refused altogether. */
+    int waits = (second & FUTEX_CMD_MASK) == FUTEX_WAIT;
+    int refused = faults.error == ENOSYS && faults.from && faults.nth == 1;
+    return waits || (refused && faults.call == CALL_FUTEX) ? CALL_FUTEX : CALL_NONE;
+}
+
+/* The arguments, and then the number. */
+static long entered(long a, long b, long c, long d, long e, long f, long number)
+{
+    enum call call = call_of(number, b);
+    int error = call == CALL_NONE ? 0 : failing_here(call);
+    return error ? -error : raw(number, a, b, c, d, e, f);
+}
+
 /* --- the names --- */
 
 #ifdef __cplusplus
@@ -211,93 +283,11 @@ extern "C" {
 #endif
 
 /* Defined under names of their own: the headers have declared the others. */
-void *our_mmap(void *, size_t, int, int, int, off_t) __asm__("mmap");
-int our_munmap(void *, size_t) __asm__("munmap");
-int our_mprotect(void *, size_t, int) __asm__("mprotect");
-int our_madvise(void *, size_t, int) __asm__("madvise");
-void *our_mremap(void *, size_t, size_t, int, void *) __asm__("mremap");
-int our_mincore(void *, size_t, unsigned char *) __asm__("mincore");
-long our_syscall(long, long, long, long, long, long, long) __asm__("syscall");
-ssize_t our_write(int, const void *, size_t) __asm__("write");
-int our_getrlimit(int, struct rlimit *) __asm__("getrlimit");
-int our_clock_gettime(clockid_t, struct timespec *) __asm__("clock_gettime");
 unsigned long our_getauxval(unsigned long) __asm__("getauxval");
 int our_key_create(pthread_key_t *, void (*)(void *)) __asm__("pthread_key_create");
 int our_setspecific(pthread_key_t, const void *) __asm__("pthread_setspecific");
 /* pthread_atfork is a part of each library that calls it; this is what it calls. */
 int our_register_atfork(void (*)(void), void (*)(void), void (*)(void), void *) __asm__("__register_atfork");
-
-#define FAIL_OR(call, otherwise)                                                                   \
-    do {                                                                                           \
-        int error = failing(call, __builtin_return_address(0));                                    \
-        return error ? answer(-error) : answer(otherwise);                                         \
-    } while (0)
-
-static long mapped(enum call call, const void *caller, long number, long a, long b, long c, long d, long e, long f)
-{
-    int error = failing(call, caller);
-    return answer(error ? -error : raw(number, a, b, c, d, e, f));
-}
-
-void *our_mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset)
-{
-    return (void *)mapped(CALL_MMAP, __builtin_return_address(0), SYS_mmap, (long)at, (long)size, protection, flags, fd, offset);
-}
-
-void *our_mremap(void *at, size_t old_size, size_t size, int flags, void *to)
-{
-    return (void *)mapped(CALL_MREMAP, __builtin_return_address(0), SYS_mremap, (long)at, (long)old_size, (long)size, flags, (long)to, 0);
-}
-
-int our_munmap(void *at, size_t size)
-{
-    FAIL_OR(CALL_MUNMAP, raw(SYS_munmap, (long)at, (long)size, 0, 0, 0, 0));
-}
-
-int our_mprotect(void *at, size_t size, int protection)
-{
-    FAIL_OR(CALL_MPROTECT, raw(SYS_mprotect, (long)at, (long)size, protection, 0, 0, 0));
-}
-
-int our_madvise(void *at, size_t size, int advice)
-{
-    FAIL_OR(CALL_MADVISE, raw(SYS_madvise, (long)at, (long)size, advice, 0, 0, 0));
-}
-
-int our_mincore(void *at, size_t size, unsigned char *pages)
-{
-    FAIL_OR(CALL_MINCORE, raw(SYS_mincore, (long)at, (long)size, (long)pages, 0, 0, 0));
-}
-
-ssize_t our_write(int fd, const void *bytes, size_t size)
-{
-    FAIL_OR(CALL_WRITE, raw(SYS_write, fd, (long)bytes, (long)size, 0, 0, 0));
-}
-
-int our_getrlimit(int resource, struct rlimit *limits)
-{
-    FAIL_OR(CALL_GETRLIMIT, raw(SYS_prlimit64, 0, resource, 0, (long)limits, 0, 0));
-}
-
-int our_clock_gettime(clockid_t clock, struct timespec *time)
-{
-    FAIL_OR(CALL_CLOCK_GETTIME, raw(SYS_clock_gettime, clock, (long)time, 0, 0, 0, 0));
-}
-
-long our_syscall(long number, long a, long b, long c, long d, long e, long f)
-{
-    const void *caller = __builtin_return_address(0);
-    int error = 0;
-    if (number == SYS_msync) error = failing(CALL_MSYNC, caller);
-    if (number == SYS_write) error = failing(CALL_WRITE, caller);
-    if (number == SYS_futex) {
-        /* Waking fails only where futexes are refused altogether. */
-        int waits = (b & FUTEX_CMD_MASK) == FUTEX_WAIT;
-        int refused = faults.error == ENOSYS && faults.from && faults.nth == 1;
-        if (waits || (refused && faults.call == CALL_FUTEX)) error = failing(CALL_FUTEX, caller);
-    }
-    return answer(error ? -error : raw(number, a, b, c, d, e, f));
-}
 
 unsigned long our_getauxval(unsigned long kind)
 {
@@ -306,6 +296,9 @@ unsigned long our_getauxval(unsigned long kind)
     if (otherwise == NULL) otherwise = (unsigned long (*)(unsigned long))next("getauxval");
     /* There is no kernel that does not tell its page size. */
     int error = kind == AT_PAGESZ ? 0 : failing(CALL_GETAUXVAL, caller);
+    /* So that the library enters the kernel for its clock. */
+    int is_librarys = (uintptr_t)caller >= faults.library && (uintptr_t)caller < faults.library_end;
+    if (kind == AT_SYSINFO_EHDR && is_librarys) return 0;
     if (error == 0) return otherwise(kind);
     errno = error;
     return 0;

@@ -7,7 +7,7 @@
 //! Checked: the purge thread's tests of the C layer, in groups of their own.
 //! Story: docs/design/purging.md
 
-use super::keeping_errno;
+use super::read_file;
 use core::ffi::CStr;
 
 /// Room for the path of a file. A group whose path is longer counts as one without a limit.
@@ -40,7 +40,7 @@ impl Group {
     /// Looks for it; None if no group has a limit, or none that can be seen.
     pub(crate) fn find() -> Option<Group> {
         let mut room = [0; 4096];
-        let list = read(c"/proc/self/cgroup", &mut room)?;
+        let list = read_file(c"/proc/self/cgroup", &mut room)?;
         let (version, path) = place(list)?;
         let mut lowest: Option<(u64, Group)> = None;
         let mut path = path.strip_suffix(b"/").unwrap_or(path);
@@ -103,22 +103,6 @@ impl Path {
 /// The number in a file; None if there is another word, or no file.
 fn number(path: &Path) -> Option<u64> {
     let mut room = [0; 32];
-    let text = read(CStr::from_bytes_until_nul(&path.0).ok()?, &mut room)?;
+    let text = read_file(CStr::from_bytes_until_nul(&path.0).ok()?, &mut room)?;
     core::str::from_utf8(text).ok()?.trim_ascii_end().parse().ok()
-}
-
-/// What a file holds, as far as there is room.
-fn read<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    // By number: the C library's functions are cancellation points, and others may stand in for them.
-    // SAFETY: a C string; `room` is valid for writing; the descriptor is this function's own.
-    keeping_errno(|| unsafe {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags);
-        if file < 0 {
-            return None;
-        }
-        let len = libc::syscall(libc::SYS_read, file, room.as_mut_ptr(), room.len());
-        libc::syscall(libc::SYS_close, file);
-        room.get(..usize::try_from(len).ok()?)
-    })
 }

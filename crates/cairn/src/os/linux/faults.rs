@@ -6,7 +6,7 @@
 //! Checked: tests/guards.rs of the C layer.
 //! Story: docs/guide/guards.md
 
-use super::{keeping_errno, process_id};
+use super::{File, keeping_errno, process_id, system_call};
 use crate::sync::{AtomicPtr, Ordering, UnsafeCell};
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -105,26 +105,17 @@ pub(crate) fn read_own(at: usize, bytes: &mut [u8]) -> usize {
         libc::iovec { iov_base: place(at), iov_len: first },
         libc::iovec { iov_base: place(at.wrapping_add(first)), iov_len: bytes.len() - first },
     ];
-    // By number: it needs no newer C library.
+    let process = process_id() as usize;
+    let (to, from) = ((&raw const local).expose_provenance(), remote.as_ptr().expose_provenance());
     // SAFETY: `bytes` is valid for writing; the system looks whether the rest can be read.
-    let count = keeping_errno(|| unsafe {
-        let process = process_id();
-        let call = libc::SYS_process_vm_readv;
-        libc::syscall(call, process, &raw const local, 1usize, remote.as_ptr(), 2usize, 0usize)
-    });
+    let count = unsafe { system_call(libc::SYS_process_vm_readv, [process, to, 1, from, 2, 0]) };
     usize::try_from(count).unwrap_or(0)
 }
 
 /// The number of the calling thread, as debuggers show it.
 pub(crate) fn thread_id() -> usize {
     // SAFETY: has no preconditions.
-    keeping_errno(|| unsafe { libc::syscall(libc::SYS_gettid) }) as usize
-}
-
-/// Where the program begins to run: an address in its code.
-pub(crate) fn entry_point() -> usize {
-    // SAFETY: has no preconditions.
-    unsafe { libc::getauxval(libc::AT_ENTRY) as usize }
+    unsafe { system_call(libc::SYS_gettid, [0; 6]) }.cast_unsigned()
 }
 
 /// What the process has mapped at a place.
@@ -142,34 +133,22 @@ const LINE: usize = 320;
 
 /// Looks up what is mapped around an address; None if nothing is, or the list cannot be read.
 pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    let name = c"/proc/self/maps".as_ptr();
-    // SAFETY: a C string; the descriptor is this function's own.
-    keeping_errno(|| unsafe {
-        let file = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags);
-        if file < 0 {
-            return None;
-        }
-        let mut line = [0; LINE];
-        let found = search(file, address, &mut line);
-        libc::syscall(libc::SYS_close, file);
-        let (range, base, len) = found?;
-        let path = line.get(..len).map_or(&[][..], path);
-        Some(then(Mapped { range, base, path }))
-    })
+    let mut line = [0; LINE];
+    let (range, base, len) = search(&File::open(c"/proc/self/maps")?, address, &mut line)?;
+    let path = line.get(..len).map_or(&[][..], path);
+    Some(then(Mapped { range, base, path }))
 }
 
 /// Reads lines until one is of the address: its range, the base of its file, and its length in `line`.
 fn search(
-    file: i64,
+    file: &File,
     address: usize,
     line: &mut [u8; LINE],
 ) -> Option<((usize, usize), usize, usize)> {
     let (mut room, mut len, mut base) = ([0u8; 512], 0, 0);
     loop {
-        // SAFETY: `room` is valid for writing.
-        let count = unsafe { libc::syscall(libc::SYS_read, file, room.as_mut_ptr(), room.len()) };
-        let read = room.get(..usize::try_from(count).ok()?)?;
+        let count = file.read(&mut room)?;
+        let read = room.get(..count)?;
         if read.is_empty() {
             return None;
         }

@@ -1,23 +1,29 @@
 //! Owns: what `os` asks of a system, for Linux: memory, time, last words. `threads` has the rest.
 //! Idea: private anonymous mappings, changed by mprotect, madvise and mremap.
-//! Never: keeps state but the cached page size, and whether huge pages are wanted.
+//! Never: keeps state but whether huge pages are wanted, and whether there are guard pages.
 //! Threads: any; holds nothing.
 //! Checked: see `os`.
 //! Story: docs/guide/limits.md
 
 mod cgroup;
+mod clock;
 mod faults;
+mod machine;
 mod stay;
 mod threads;
+mod told;
 
 pub(crate) use cgroup::Group;
+pub(crate) use clock::{now_ms, now_ns};
 pub(crate) use faults::*;
+pub use machine::system_call;
 pub(crate) use stay::stay;
 pub use threads::*;
+pub(crate) use told::{entry_point, page_size, seed, variable};
 
 use super::{Moves, fault};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use core::ffi::CStr;
+use core::ffi::{CStr, c_long};
 use core::ptr::null_mut;
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
@@ -34,7 +40,7 @@ pub(crate) static RESUME_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether a large, dense heap asks for huge pages; true from the start.
 pub static HUGE_PAGES: AtomicBool = AtomicBool::new(true);
 
-/// Runs `call` and puts `errno` back as it was: the C layer alone decides about it.
+/// Runs `call`, of the C library, and puts `errno` back as it was: the C layer alone decides about it.
 pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     // SAFETY: errno's location is valid for the calling thread.
     let location = unsafe { libc::__errno_location() };
@@ -46,25 +52,35 @@ pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Makes a system call about `size` bytes at an address.
+///
+/// # Safety
+/// What it does to the memory is the caller's to allow.
+unsafe fn call_about(number: c_long, at: *mut u8, size: usize, rest: [usize; 4]) -> isize {
+    let [c, d, e, f] = rest;
+    // SAFETY: as above.
+    unsafe { system_call(number, [at.expose_provenance(), size, c, d, e, f]) }
+}
+
 /// Whether a system call that answers 0 for success succeeds.
-fn done(call: impl FnOnce() -> i32) -> bool {
-    !fault::hit() && keeping_errno(call) == 0
+fn done(call: impl FnOnce() -> isize) -> bool {
+    !fault::hit() && call() == 0
 }
 
 /// The address that a system call answers; null if it fails.
-fn address(call: impl FnOnce() -> *mut libc::c_void) -> *mut u8 {
-    if fault::hit() {
-        return null_mut();
+fn address(call: impl FnOnce() -> isize) -> *mut u8 {
+    match if fault::hit() { -1 } else { call() } {
+        -4095..0 => null_mut(),
+        at => core::ptr::with_exposed_provenance_mut(at.cast_unsigned()),
     }
-    let p = keeping_errno(call);
-    if p == libc::MAP_FAILED { null_mut() } else { p.cast() }
 }
 
 /// Maps `size` bytes with `prot` at `hint`; null on failure. With `exact`, only there.
 fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let rest = [prot as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a new private anonymous mapping that replaces nothing (never plain MAP_FIXED).
-    address(|| unsafe { libc::mmap(hint.cast(), size, prot, flags, -1, 0) })
+    address(|| unsafe { call_about(libc::SYS_mmap, hint, size, rest) })
 }
 
 /// Reserves address space without memory behind it; null on failure.
@@ -91,7 +107,7 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
 
 fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
     // SAFETY: callers name pages of their own; who withdraws access says that nobody needs it.
-    done(|| unsafe { libc::mprotect(at.cast(), size, prot) })
+    done(|| unsafe { call_about(libc::SYS_mprotect, at, size, [prot as usize, 0, 0, 0]) })
 }
 
 /// Makes reserved pages usable.
@@ -115,7 +131,7 @@ pub(crate) unsafe fn withdraw(at: *mut u8, size: usize) -> bool {
 fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
     // SAFETY: callers name pages of their own whose contents are dead (or, for page-size
     // advice, are kept).
-    done(|| unsafe { libc::madvise(at.cast(), size, advice) })
+    done(|| unsafe { call_about(libc::SYS_madvise, at, size, [advice as usize, 0, 0, 0]) })
 }
 
 /// Gives the pages back; they read as zeros afterwards. False (locked memory, say): they
@@ -145,19 +161,15 @@ pub(crate) unsafe fn guard(at: *mut u8, size: usize) -> bool {
     }
     let known = GUARD_PAGES.load(Ordering::Relaxed);
     if known != LACKING {
-        // SAFETY: the caller's pages; errno's location is valid for the calling thread.
-        let install = || unsafe {
-            match libc::madvise(at.cast(), size, MADV_GUARD_INSTALL) {
-                0 => 0,
-                _ => *libc::__errno_location(),
-            }
-        };
-        match if fault::hit() { libc::ENOMEM } else { keeping_errno(install) } {
+        let advice = [MADV_GUARD_INSTALL as usize, 0, 0, 0];
+        // SAFETY: the caller's pages.
+        let install = || unsafe { call_about(libc::SYS_madvise, at, size, advice) };
+        match if fault::hit() { NO_MEMORY } else { install() } {
             0 => {
                 GUARD_PAGES.store(THERE, Ordering::Relaxed);
                 return true;
             }
-            libc::EINVAL if known == UNKNOWN => GUARD_PAGES.store(LACKING, Ordering::Relaxed),
+            INVALID if known == UNKNOWN => GUARD_PAGES.store(LACKING, Ordering::Relaxed),
             _ => return false,
         }
     }
@@ -180,6 +192,9 @@ pub(crate) fn unguard(at: *mut u8, size: usize) -> bool {
     is_done
 }
 
+/// Answers of system calls.
+const NO_MEMORY: isize = -(libc::ENOMEM as isize);
+const INVALID: isize = -(libc::EINVAL as isize);
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
 /// Whether the kernel has guard pages: the first answer counts, for it says how guards are taken away. Relaxed: the
@@ -195,9 +210,9 @@ const PROTECTED_MAX: usize = 400;
 
 /// Keeps pages from being unmapped or given another protection, for ever, where the kernel can do that (6.10).
 pub(crate) fn seal(at: *mut u8, size: usize) {
-    const SYS_MSEAL: libc::c_long = 462;
+    const SYS_MSEAL: c_long = 462;
     // SAFETY: the caller's pages, which stay as they are.
-    done(|| unsafe { libc::syscall(SYS_MSEAL, at, size, 0) as i32 });
+    done(|| unsafe { call_about(SYS_MSEAL, at, size, [0; 4]) });
 }
 
 /// Asks the kernel not to back the range by huge pages of its own accord.
@@ -249,7 +264,7 @@ pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
 /// The range is a mapping of the caller's that nothing refers to any more.
 pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
     // SAFETY: a mapping of the caller's that nothing refers to.
-    done(|| unsafe { libc::munmap(at.cast(), size) })
+    done(|| unsafe { call_about(libc::SYS_munmap, at, size, [0; 4]) })
 }
 
 /// Resizes a whole mapping, moving its pages (never its bytes) if it must and may; null on failure,
@@ -260,7 +275,7 @@ pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
 pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) -> *mut u8 {
     let flags = if moves == Moves::Anywhere { libc::MREMAP_MAYMOVE } else { 0 };
     // SAFETY: a mapping of the caller's; it says whether it may move.
-    address(|| unsafe { libc::mremap(at.cast(), old, new, flags) })
+    address(|| unsafe { call_about(libc::SYS_mremap, at, old, [new, flags as usize, 0, 0]) })
 }
 
 /// Whether a range looks resident throughout: a few of its pages are.
@@ -273,10 +288,9 @@ pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
 /// Says of each page from `at` on, a multiple of a page, whether it is resident: 1 or 0 in the lowest
 /// bit. False if one of them is not mapped.
 pub(crate) fn look(at: *mut u8, pages: &mut [u8]) -> bool {
+    let (size, answers) = (pages.len() * page_size(), pages.as_mut_ptr().expose_provenance());
     // SAFETY: `pages` has a byte for each page of the range asked about.
-    keeping_errno(|| unsafe {
-        libc::mincore(at.cast(), pages.len() * page_size(), pages.as_mut_ptr())
-    }) == 0
+    unsafe { call_about(libc::SYS_mincore, at, size, [answers, 0, 0, 0]) == 0 }
 }
 
 /// Counts the resident bytes among the pages of a range.
@@ -295,81 +309,60 @@ pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
     count * page
 }
 
-/// Bytes in an OS page.
-pub(crate) fn page_size() -> usize {
-    static CACHED: AtomicUsize = AtomicUsize::new(0);
-    if CACHED.load(Ordering::Relaxed) == 0 {
-        // SAFETY: getauxval has no preconditions.
-        CACHED.store(unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize, Ordering::Relaxed);
-    }
-    CACHED.load(Ordering::Relaxed)
-}
-
-/// A variable of the environment; None, too, in a program that runs with other rights than its caller. Nobody changes the
-/// environment meanwhile.
-pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: getauxval has no preconditions; a string, which the environment keeps.
-    let value = unsafe {
-        match libc::getauxval(libc::AT_SECURE) {
-            0 => libc::getenv(name.as_ptr()),
-            _ => null_mut(),
-        }
-    };
-    // SAFETY: as above.
-    (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
-}
-
 /// The process's limit on address space, in bytes; `usize::MAX` if none.
 pub(crate) fn address_space_limit() -> usize {
     // If the call fails, this stays: no limit, which is `usize::MAX`.
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+    let answer = (&raw mut limit).expose_provenance();
     // SAFETY: `limit` is valid for writing.
-    keeping_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) });
+    unsafe { system_call(libc::SYS_prlimit64, [0, libc::RLIMIT_AS as usize, 0, answer, 0, 0]) };
     limit.rlim_cur as usize
 }
 
-/// Milliseconds on a clock that is cheap to read and may lag by a few.
-pub(crate) fn now_ms() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE) / 1_000_000
+/// What a file holds, as far as there is room: one reading.
+fn read_file<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let len = File::open(path)?.read(room)?;
+    room.get(..len)
 }
 
-/// Nanoseconds on an exact clock.
-pub(crate) fn now_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
-}
+/// A file that is open for reading, until it is dropped.
+struct File(usize);
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is valid for writing.
-    keeping_errno(|| unsafe { libc::clock_gettime(clock, &mut t) });
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
-/// A number that differs from run to run, from the kernel's start-up data: no system call. The C library
-/// makes its canaries of the same.
-pub(crate) fn seed() -> usize {
-    // SAFETY: getauxval has no preconditions.
-    let random = keeping_errno(|| unsafe { libc::getauxval(libc::AT_RANDOM) }) as usize;
-    if random == 0 {
-        return 0;
+impl File {
+    fn open(path: &CStr) -> Option<File> {
+        let path = path.as_ptr().expose_provenance();
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let arguments = [libc::AT_FDCWD as usize, path, flags, 0, 0, 0];
+        // SAFETY: a C string; the descriptor is this function's own.
+        let file = unsafe { system_call(libc::SYS_openat, arguments) };
+        usize::try_from(file).ok().map(File)
     }
-    // SAFETY: AT_RANDOM points at 16 bytes that live as long as the process.
-    let [low, high]: [usize; 2] =
-        unsafe { core::ptr::with_exposed_provenance::<[usize; 2]>(random).read_unaligned() };
-    low ^ high.rotate_left(32)
+
+    /// Reads; how many bytes.
+    fn read(&self, room: &mut [u8]) -> Option<usize> {
+        let arguments = [self.0, room.as_mut_ptr().expose_provenance(), room.len(), 0, 0, 0];
+        // SAFETY: `room` is valid for writing.
+        usize::try_from(unsafe { system_call(libc::SYS_read, arguments) }).ok()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is this file's own.
+        unsafe { system_call(libc::SYS_close, [self.0, 0, 0, 0, 0, 0]) };
+    }
 }
 
 /// Writes to standard error, as much as it takes.
 pub(crate) fn write_stderr(mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        let (at, len) = (bytes.as_ptr(), bytes.len());
-        // By number: the C library's write is a cancellation point.
+        let arguments = [2, bytes.as_ptr().expose_provenance(), bytes.len(), 0, 0, 0];
         // SAFETY: the slice is valid for reading.
-        let n = keeping_errno(|| unsafe { libc::syscall(libc::SYS_write, 2, at, len) });
+        let n = unsafe { system_call(libc::SYS_write, arguments) };
         if n <= 0 {
             return;
         }
-        bytes = bytes.get(n as usize..).unwrap_or(&[]);
+        bytes = bytes.get(n.cast_unsigned()..).unwrap_or(&[]);
     }
 }
 

@@ -64,9 +64,28 @@ unsafe extern "C" fn look(file: *mut libc::dl_phdr_info, _: usize, search: *mut 
 
 /// An entry of a dynamic section.
 #[repr(C)]
-struct Entry {
+pub(super) struct Entry {
     tag: usize,
     value: usize,
+}
+
+impl Entry {
+    /// The value of the section's first entry with this tag.
+    ///
+    /// # Safety
+    /// There is a section at this address.
+    pub(super) unsafe fn find(section: usize, tag: usize) -> Option<usize> {
+        const DT_NULL: usize = 0;
+        let mut at: *const Entry = core::ptr::with_exposed_provenance(section);
+        loop {
+            // SAFETY: the section ends with the entry that is looked for first.
+            match unsafe { at.read() } {
+                Entry { tag: DT_NULL, .. } => return None,
+                entry if entry.tag == tag => return Some(entry.value),
+                _ => at = at.wrapping_add(1),
+            }
+        }
+    }
 }
 
 /// Whether the section at this address lacks the flag.
@@ -74,16 +93,9 @@ struct Entry {
 /// # Safety
 /// There is one.
 unsafe fn may_be_unloaded(section: usize) -> bool {
-    const DT_NULL: usize = 0;
     const DT_FLAGS_1: usize = 0x6fff_fffb;
     const DF_1_NODELETE: usize = 8;
-    let mut at: *const Entry = core::ptr::with_exposed_provenance(section);
-    loop {
-        // SAFETY: the section ends with the entry that is looked for first.
-        match unsafe { at.read() } {
-            Entry { tag: DT_NULL, .. } => return true,
-            Entry { tag: DT_FLAGS_1, value } if value & DF_1_NODELETE != 0 => return false,
-            _ => at = at.wrapping_add(1),
-        }
-    }
+    // SAFETY: as above.
+    let flags = unsafe { Entry::find(section, DT_FLAGS_1) };
+    flags.is_none_or(|flags| flags & DF_1_NODELETE == 0)
 }

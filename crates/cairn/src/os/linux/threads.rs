@@ -6,6 +6,7 @@
 //! Story: docs/design/tls.md
 
 use super::keeping_errno;
+use super::machine::{self, system_call};
 use crate::sync::AtomicU32;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
@@ -21,6 +22,12 @@ pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
     let mut key = 0;
     // SAFETY: `key` is valid for writing; `end` stays loaded as long as the process.
     (unsafe { libc::pthread_key_create(&mut key, Some(end)) } == 0).then_some(key)
+}
+
+/// Gives back a key that nobody uses.
+pub(crate) fn drop_thread_key(key: u32) {
+    // SAFETY: the caller's own.
+    unsafe { libc::pthread_key_delete(key) };
 }
 
 /// The calling thread's value under a key that has been made.
@@ -55,50 +62,46 @@ pub(crate) fn on_fork(handlers: ForkHandlers) -> bool {
 
 /// A number that tells the calling thread from all others; the same in a forked child.
 pub(crate) fn thread_token() -> usize {
-    // SAFETY: has no preconditions; errno's place is each thread's own.
-    unsafe { libc::__errno_location() }.addr()
+    machine::thread_pointer()
 }
 
 /// Gives the calling thread a name of at most 15 bytes.
 pub(crate) fn name_thread(name: &CStr) {
+    let name = name.as_ptr().expose_provenance();
     // SAFETY: a C string.
-    keeping_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
+    unsafe { system_call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name, 0, 0, 0, 0]) };
 }
 
 /// The number of the calling process.
 pub(crate) fn process_id() -> u32 {
     // SAFETY: has no preconditions.
-    unsafe { libc::getpid() as u32 }
+    unsafe { system_call(libc::SYS_getpid, [0; 6]) as u32 }
+}
+
+/// Makes a call about a word that threads sleep on.
+fn futex(word: &AtomicU32, operation: i32, value: u32, time: *const libc::timespec) -> isize {
+    let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let (at, time) = (word.as_ptr().expose_provenance(), time.expose_provenance());
+    // SAFETY: the word and the time outlive the call; the kernel only reads them.
+    unsafe { system_call(libc::SYS_futex, [at, operation, value as usize, time, 0, 0]) }
 }
 
 /// Sleeps while `*word == expected`, or returns at once if it is not.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
-    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let none: *const libc::timespec = null();
-    // SAFETY: the word outlives the call; the kernel only reads it.
-    keeping_errno(|| unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, none)
-    });
+    futex(word, libc::FUTEX_WAIT, expected, null());
 }
 
 /// Sleeps for so long while `*word == expected`, less where the system wants; false if it does not let
 /// anybody sleep.
 pub(crate) fn wait_for(word: &AtomicU32, expected: u32, ms: usize) -> bool {
     let time = libc::timespec { tv_sec: (ms / 1000) as _, tv_nsec: (ms % 1000 * 1_000_000) as _ };
-    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word and the time outlive the call; the kernel only reads them; errno's location is
-    // the thread's.
-    keeping_errno(|| unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, &raw const time) == 0
-            || [libc::ETIMEDOUT, libc::EAGAIN, libc::EINTR].contains(&*libc::__errno_location())
-    })
+    let answer = futex(word, libc::FUTEX_WAIT, expected, &raw const time);
+    answer == 0 || [libc::ETIMEDOUT, libc::EAGAIN, libc::EINTR].contains(&(-answer as i32))
 }
 
 /// Wakes one sleeper on `word`.
 pub(crate) fn wake(word: &AtomicU32) {
-    let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the address is only a key.
-    keeping_errno(|| unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, 1) });
+    futex(word, libc::FUTEX_WAKE, 1, null());
 }
 
 /// Starts a thread that runs `body`, with all signals blocked and a stack of `stack_size` bytes, or of the

@@ -54,6 +54,9 @@ pub(crate) fn thread_key(end: extern "C" fn(*mut c_void)) -> Option<u32> {
     Some(0)
 }
 
+/// Every caller gets the same one.
+pub(crate) fn drop_thread_key(_: u32) {}
+
 pub(crate) fn thread_value(_: u32) -> *mut c_void {
     with_own(|own| own.value.load(Relaxed))
 }
