@@ -6,7 +6,7 @@
 //! Checked: tests/counts.rs
 //! Story: docs/design/accounting.md
 
-use super::{COUNTING, KEY, TICKS_WITHOUT_HEAP, own, own_heap, refill_own, tls};
+use super::{COUNTING, KEY, TICKS_WITHOUT_HEAP, outside, own, own_heap, refill_own, tls};
 use crate::address_map;
 use crate::block::Block;
 use crate::caches::Caches;
@@ -72,8 +72,8 @@ pub(crate) fn is_counting() -> bool {
 
 /// The heap of the calling thread, which counts, or is about to.
 pub(super) fn heap_behind() -> *mut Heap {
-    let key = KEY.load(Ordering::Relaxed);
-    let heap = if key == 0 { null_mut() } else { os::thread_value(key - 1) };
+    let key = KEY.load(Ordering::Acquire);
+    let heap = if key == 0 { null_mut() } else { outside(|| os::thread_value(key - 1)) };
     if heap.addr() <= TICKS_WITHOUT_HEAP { null_mut() } else { heap.cast() }
 }
 

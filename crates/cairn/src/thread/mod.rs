@@ -50,12 +50,12 @@ const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) <
 
 /// The heap of threads that have none yet.
 pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
-/// The heap of threads that have given theirs back.
+/// The heap of threads that have given theirs back, or that are `outside`.
 static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
 /// The heap of threads that count: theirs stands behind the key.
 static COUNTING: StandIn = StandIn { lead: [2; 64], heap: Heap::EMPTY };
 
-/// The reservation and the key are made once.
+/// The reservation is made once.
 pub(crate) static STARTED: Lock<()> = Lock::new(());
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
@@ -85,27 +85,47 @@ fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
     if core::ptr::eq(stand_in, &raw const COUNTING.heap) {
         return counting::heap_behind();
     }
-    if is_new() { null_mut() } else { arrive_unless_gone() }
+    if is_gone() || is_new() { null_mut() } else { arrive() }
+}
+
+/// Whether the calling thread has no heap, and gets none.
+fn is_gone() -> bool {
+    core::ptr::eq(tls::get(), &raw const GONE.heap)
 }
 
 /// Gives the calling thread a heap, unless it has given one back.
 fn arrive_unless_gone() -> *mut Heap {
-    if core::ptr::eq(tls::get(), &raw const GONE.heap) { null_mut() } else { arrive() }
+    if is_gone() { null_mut() } else { arrive() }
+}
+
+/// Calls the C library, which may allocate in there, and so may whoever stands before it in the symbol table. A thread
+/// without a heap gets none meanwhile: else it would come here again, and again.
+fn outside<T>(call: impl FnOnce() -> T) -> T {
+    let before = tls::get();
+    if is_stand_in(before) {
+        tls::set((&raw const GONE.heap).cast_mut());
+    }
+    let answer = call();
+    if is_stand_in(before) {
+        tls::set(before);
+    }
+    answer
 }
 
 /// Whether the calling thread, which has no heap, goes on without one for this slow tick: in a
 /// crowd the shared heap serve the first few if a heap would have to be made. Many threads need no more.
 #[cold]
 fn is_new() -> bool {
-    // Relaxed: the crowd's heaps were taken after the key was made, under the lock that `has_free` takes.
-    let key = KEY.load(Ordering::Relaxed);
+    let key = KEY.load(Ordering::Acquire);
     if !(1..=os::STATIC_KEYS).contains(&key) || crowd::in_use() <= pool::CROWD || pool::has_free() {
         return false;
     }
     // The value is a count until it is a heap; `leave` tells them apart.
-    let slow_ticks = os::thread_value(key - 1).addr();
-    let next = core::ptr::without_provenance(slow_ticks + 1);
-    slow_ticks < TICKS_WITHOUT_HEAP && os::set_thread_value(key - 1, next)
+    outside(|| {
+        let slow_ticks = os::thread_value(key - 1).addr();
+        let next = core::ptr::without_provenance(slow_ticks + 1);
+        slow_ticks < TICKS_WITHOUT_HEAP && os::set_thread_value(key - 1, next)
+    })
 }
 
 /// Refills the calling thread's list of `class` and pops a block; null if there is no memory.
@@ -126,8 +146,9 @@ fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
         heap if heap.is_null() => take_without_heap(class),
         // SAFETY: the calling thread's own.
         heap if is_counting() => unsafe { counting::refill(heap, class) },
+        // There may be blocks: what arriving has called may have allocated.
         // SAFETY: as above.
-        heap => unsafe { refill_own(heap, class) },
+        heap => unsafe { retry(heap, class) },
     }
 }
 
@@ -242,6 +263,8 @@ pub(crate) fn start() -> bool {
 
 #[cold]
 fn make_reservation() -> bool {
+    // Not under the lock: the C library is asked.
+    os::page_size();
     let started = STARTED.lock();
     let made = !address_map::exists() && reservation::init();
     drop(started);
@@ -254,22 +277,30 @@ fn make_reservation() -> bool {
 /// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
 /// allocation does so; who can be earlier is older than fork handlers of others that allocate.
 pub fn see_forks() {
-    // Relaxed: it is asked once; the handlers may allocate to register, and no lock is held.
+    // Relaxed: it is asked once.
     if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
         let handlers =
             os::ForkHandlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) };
-        FORKS_SEEN.store(os::on_fork(handlers), Ordering::Relaxed);
+        FORKS_SEEN.store(outside(|| os::on_fork(handlers)), Ordering::Relaxed);
     }
 }
 
-/// The key plus 1, made if need be; 0 if the C library has none left.
+/// The key plus 1, made if need be; 0 if the C library has none left. No lock is held while it is made.
 fn key() -> u32 {
-    let _started = STARTED.lock();
-    if KEY.load(Ordering::Relaxed) == 0 {
-        let key = os::thread_key(leave).map_or(0, |key| key + 1);
-        KEY.store(key, Ordering::Relaxed);
+    // Acquire, and Release below: who finds the key finds it made.
+    let known = KEY.load(Ordering::Acquire);
+    if known != 0 {
+        return known;
     }
-    KEY.load(Ordering::Relaxed)
+    let Some(made) = outside(|| os::thread_key(leave)) else { return 0 };
+    let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+    KEY.compare_exchange(0, made + 1, success, failure).map_or_else(
+        |others| {
+            outside(|| os::drop_thread_key(made));
+            others
+        },
+        |_| made + 1,
+    )
 }
 
 /// Gives the calling thread a heap; null if there is no memory for one, or no way to learn when
@@ -284,23 +315,16 @@ fn arrive() -> *mut Heap {
     let key = key();
     // The heaps of threads that a fork has left behind are as good as new ones.
     salvage::all();
-    let heap = match tls::get() {
-        // The C library has allocated to register what it was told to.
-        heap if !is_stand_in(heap) => return heap,
-        _ if key == 0 => return null_mut(),
-        _ => pool::take(),
-    };
+    let heap = if key == 0 { null_mut() } else { pool::take() };
     if heap.is_null() {
         return heap;
     }
-    // First the slot: the C library may allocate to store the key.
-    tls::set(heap);
-    if !os::set_thread_value(key - 1, heap.cast()) {
-        tls::set((&raw const EMPTY.heap).cast_mut());
-        // SAFETY: it was the calling thread's, which cannot reach it any more.
+    if !outside(|| os::set_thread_value(key - 1, heap.cast())) {
+        // SAFETY: it would have been the calling thread's, which has not used it.
         unsafe { pool::put(heap) };
         return null_mut();
     }
+    tls::set(heap);
     heap
 }
 
