@@ -1,11 +1,11 @@
-//! The library has no instruction that a processor of the architecture may lack.
+//! The library has no instruction that a processor of the architecture may lack, and enters the kernel in one place.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
 
 use common::{library, skip_for_stand_in};
 use iced_x86::CpuidFeature::{self, *};
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use object::{Object, ObjectSection, SectionKind};
 
 /// What the first x86-64 processor has; and CET's marks, which are no operations on it.
@@ -39,11 +39,12 @@ fn its_instructions_are_those_of_plain_x86_64() {
     }
     let bytes = std::fs::read(&library().shared).expect("the library is readable");
     let file = object::File::parse(bytes.as_slice()).expect("an ELF library");
-    let (mut count, mut beyond) = (0, Vec::new());
+    let (mut count, mut beyond, mut entries) = (0, Vec::new(), 0);
     for section in file.sections().filter(|section| section.kind() == SectionKind::Text) {
         let code = section.data().expect("code");
         for instruction in Decoder::with_ip(64, code, section.address(), OPTIONS) {
             count += 1;
+            entries += usize::from(instruction.mnemonic() == Mnemonic::Syscall);
             let features = instruction.cpuid_features();
             // Data among code would be no instruction, or look like one.
             if instruction.is_invalid() || !features.iter().all(|it| PLAIN.contains(it)) {
@@ -52,5 +53,6 @@ fn its_instructions_are_those_of_plain_x86_64() {
         }
     }
     assert!(count > 20_000, "{count} instructions");
+    assert_eq!(entries, 1, "places where it enters the kernel");
     assert!(beyond.is_empty(), "{}", beyond.join("\n"));
 }
