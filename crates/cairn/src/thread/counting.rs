@@ -71,6 +71,8 @@ pub(crate) fn is_counting() -> bool {
 }
 
 /// The heap of the calling thread, which counts, or is about to.
+#[cold]
+#[inline(never)]
 pub(super) fn heap_behind() -> *mut Heap {
     let key = KEY.load(Ordering::Acquire);
     let heap = if key == 0 { null_mut() } else { outside(|| os::thread_value(key - 1)) };

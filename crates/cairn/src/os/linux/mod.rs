@@ -76,6 +76,7 @@ fn address(call: impl FnOnce() -> isize) -> *mut u8 {
 }
 
 /// Maps `size` bytes with `prot` at `hint`; null on failure. With `exact`, only there.
+#[inline(never)]
 fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let rest = [prot as usize, flags as usize, usize::MAX, 0];
@@ -105,6 +106,7 @@ pub(crate) fn map_at(at: *mut u8, size: usize) -> bool {
     got == at
 }
 
+#[inline(never)]
 fn protect(at: *mut u8, size: usize, prot: i32) -> bool {
     // SAFETY: callers name pages of their own; who withdraws access says that nobody needs it.
     done(|| unsafe { call_about(libc::SYS_mprotect, at, size, [prot as usize, 0, 0, 0]) })
@@ -128,6 +130,7 @@ pub(crate) unsafe fn withdraw(at: *mut u8, size: usize) -> bool {
     protect(at, size, libc::PROT_NONE)
 }
 
+#[inline(never)]
 fn advise(at: *mut u8, size: usize, advice: i32) -> bool {
     // SAFETY: callers name pages of their own whose contents are dead (or, for page-size
     // advice, are kept).
@@ -262,6 +265,7 @@ pub(crate) fn allow_huge_pages(at: *mut u8, size: usize) -> bool {
 ///
 /// # Safety
 /// The range is a mapping of the caller's that nothing refers to any more.
+#[inline(never)]
 pub(crate) unsafe fn release(at: *mut u8, size: usize) -> bool {
     // SAFETY: a mapping of the caller's that nothing refers to.
     done(|| unsafe { call_about(libc::SYS_munmap, at, size, [0; 4]) })
@@ -278,11 +282,12 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) ->
     address(|| unsafe { call_about(libc::SYS_mremap, at, old, [new, flags as usize, 0, 0]) })
 }
 
-/// Whether a range looks resident throughout: a few of its pages are.
+/// Whether a range looks resident throughout: a few of its pages are. Only huge pages depend on it: where they are
+/// switched off nobody is asked, for a sandbox may not know the call.
 pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
     const PROBES: usize = 4;
     let page = |i: usize| at.map_addr(|at| (at + size / PROBES * i) & !(page_size() - 1));
-    (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
+    HUGE_PAGES.load(Ordering::Relaxed) && (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
 }
 
 /// Says of each page from `at` on, a multiple of a page, whether it is resident: 1 or 0 in the lowest
