@@ -203,6 +203,7 @@ fn no_system_call_is_made_but_those_listed() {
 
 /// And in the guide: what helps against sandboxes that end a program at a call which they do not know.
 #[test]
+#[cfg_attr(feature = "hardened", ignore = "guard pages are one more advice")]
 fn without_huge_pages_no_unusual_call_is_made() {
     if skip_for_stand_in() {
         return;
