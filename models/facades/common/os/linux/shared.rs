@@ -84,6 +84,11 @@ pub(crate) struct ForkHandlers {
     pub(crate) child: Option<unsafe extern "C" fn()>,
 }
 
+/// For the C layer, which is in no model: there is no such call.
+pub unsafe fn system_call(_: core::ffi::c_long, _: [usize; 6]) -> isize {
+    -1
+}
+
 /// There are no threads of the library's own: what they do the models do where they want it.
 pub fn start_small_thread(
     _stack_size: usize,
