@@ -85,6 +85,9 @@ pub(crate) struct ForkHandlers {
 }
 
 /// For the C layer, which is in no model: there is no such call.
+///
+/// # Safety
+/// It does nothing.
 pub unsafe fn system_call(_: core::ffi::c_long, _: [usize; 6]) -> isize {
     -1
 }
