@@ -18,6 +18,20 @@ pub unsafe fn system_call(number: c_long, arguments: [usize; 6]) -> isize {
     unsafe { enter(a, b, c, d, e, f, number) }
 }
 
+/// Makes the call that maps memory. On s390x the kernel reads its arguments from memory.
+///
+/// # Safety
+/// As the call's.
+#[inline(always)]
+pub(super) unsafe fn map(arguments: [usize; 6]) -> isize {
+    let passed = match cfg!(target_arch = "s390x") {
+        true => [(&raw const arguments).expose_provenance(), 0, 0, 0, 0, 0],
+        false => arguments,
+    };
+    // SAFETY: the caller's; the arguments outlive the call.
+    unsafe { system_call(libc::SYS_mmap, passed) }
+}
+
 // The only place where the kernel is entered: one function, and not inlined, for others to find it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[unsafe(naked)]

@@ -79,9 +79,9 @@ fn address(call: impl FnOnce() -> isize) -> *mut u8 {
 #[inline(never)]
 fn map_with(hint: *mut u8, size: usize, prot: i32, flags: i32) -> *mut u8 {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let rest = [prot as usize, flags as usize, usize::MAX, 0];
+    let arguments = [hint.expose_provenance(), size, prot as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a new private anonymous mapping that replaces nothing (never plain MAP_FIXED).
-    address(|| unsafe { call_about(libc::SYS_mmap, hint, size, rest) })
+    address(|| unsafe { machine::map(arguments) })
 }
 
 /// Reserves address space without memory behind it; null on failure.
