@@ -144,7 +144,7 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use arena::{purge_delay_ms, set_purge_delay_ms};
+pub use arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use budget::HeapStats;
 pub use deferred::DeferredFree;
 pub use density::should_move;

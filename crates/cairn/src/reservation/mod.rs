@@ -8,7 +8,7 @@
 
 mod grow;
 
-pub(crate) use grow::{commit, commit_heap, commit_metadata, metadata_extents};
+pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
 
 use crate::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,

@@ -146,6 +146,11 @@ pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     advise(at, size, libc::MADV_DONTNEED)
 }
 
+/// Makes accessible pages resident, as if each had been written to, where the kernel can do that (5.14).
+pub(crate) fn populate(at: *mut u8, size: usize) {
+    advise(at, size, libc::MADV_POPULATE_WRITE);
+}
+
 /// Whether memory that has been purged can be used at once, and reads as zeros. Where not, it has to be
 /// committed again.
 #[inline(always)]
