@@ -128,7 +128,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod untouched;
+mod traces;
 /// How values of settings are written: for the C layer.
 #[doc(hidden)]
 pub mod values;

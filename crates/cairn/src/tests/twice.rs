@@ -200,6 +200,24 @@ fn a_write_to_a_free_block_is_noticed_before_it_matters() {
 static value_of_choice: usize = 0;
 
 /// What a block is handed out with shows no address.
+/// A link of which the mark is left leads astray: what is named is no block, and not said to be one.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "there is no such link")]
+fn a_link_that_is_changed_in_part_is_told_from_a_block() {
+    alone(|| {
+        let held = blocks(64, 40);
+        held.iter().copied().for_each(free);
+        let said = last_words(|| {
+            let block = allocate(64);
+            free(block);
+            // SAFETY: freed blocks stay readable.
+            unsafe { *block.add(8) ^= 0x10 };
+            (0..100).for_each(|_| _ = allocate(64));
+        });
+        assert!(said.contains("link leads here"), "{said:?}");
+    });
+}
+
 #[test]
 fn no_link_is_handed_out() {
     alone(|| {
