@@ -7,7 +7,7 @@ use crate::environment::{
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
 use crate::{at_signal, stats};
-use core::fmt::Write;
+use core::fmt::{self, Display, Formatter, Write};
 use core::sync::atomic::Ordering;
 
 /// Runs before the program's own constructors, usually; of a static program's, before those
@@ -110,6 +110,15 @@ extern "C" fn end() {
     stats::at_exit();
 }
 
+/// Milliseconds, as the setting writes them.
+struct Delay(usize);
+
+impl Display for Delay {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.0 == usize::MAX { f.write_str("never") } else { write!(f, "{}ms", self.0) }
+    }
+}
+
 fn print_config(wishes: &Wishes) {
     let mut out = Output::to_stderr();
     let flag = |on| u8::from(on);
@@ -124,14 +133,14 @@ fn print_config(wishes: &Wishes) {
         out,
         "cairn {}{BUILD} configuration\n{p}STATS={}\n{p}STATS_FILE={}\n\
          {p}STATS_AT_SIGNAL={at_signal}\n{p}SHOW_CONFIG=1\n{p}NO_INHERIT={}\n\
-         {p}HUGE_PAGES={}\n{p}PURGE_DELAY={}ms\n{p}PURGE_THREAD={}\n\
+         {p}HUGE_PAGES={}\n{p}PURGE_DELAY={}\n{p}PURGE_THREAD={}\n\
          {p}GUARDS={}",
         env!("CARGO_PKG_VERSION"),
         stats::whose(),
         Text(stats::file()),
         flag(wishes.no_inherit),
         flag(cairn::HUGE_PAGES.load(Ordering::Relaxed)),
-        cairn::purge_delay_ms(),
+        Delay(cairn::purge_delay_ms()),
         flag(wishes.purge_thread),
         wishes.guards,
         p = Text(prefix()),

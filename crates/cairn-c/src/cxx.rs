@@ -2,6 +2,7 @@
 //! is no memory, the C++ runtime's own new-handler and `bad_alloc` take over: nothing of theirs
 //! is imitated, and no exception ever passes through a Rust frame.
 
+use crate::cxx_catch;
 use crate::cxx_runtime::{allocate, cairn_new_retry, new_handler};
 use cairn::NoMemory;
 use core::arch::{asm, naked_asm};
@@ -305,7 +306,7 @@ fn expect_size(p: *mut c_void, size: usize, align: usize) {
 }
 
 /// Where there is no runtime's definition to hand over to (a static executable): calls the
-/// new-handler as it would, but cannot catch what that throws.
+/// new-handler as it would. Null if that throws, or if there is none.
 #[cold]
 fn retry(size: usize, align: usize) -> *mut c_void {
     loop {
@@ -313,9 +314,10 @@ fn retry(size: usize, align: usize) -> *mut c_void {
         if handler.is_null() {
             return handler;
         }
-        // SAFETY: a new-handler has this type.
-        let handler: extern "C" fn() = unsafe { core::mem::transmute(handler) };
-        handler();
+        // SAFETY: a new-handler is such a function.
+        if !unsafe { cxx_catch::call(handler) } {
+            return core::ptr::null_mut();
+        }
         let p = allocate(size, align, 0);
         if !p.is_null() {
             return p.cast();

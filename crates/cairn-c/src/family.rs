@@ -109,8 +109,11 @@ pub(crate) unsafe fn placed(
     0
 }
 
-/// Ends the process if the block cannot have that size and alignment. It may have been resized.
+/// Ends the process if the block cannot have that size and alignment. It may have been resized. Null has any.
 fn expect_size(p: *mut c_void, align: usize, size: usize) {
+    if p.is_null() {
+        return;
+    }
     if !align.is_power_of_two() || !cairn::may_have_size(p.cast(), size, align, true) {
         cairn::bad_size("free", p.cast());
     }

@@ -112,20 +112,37 @@ pub(crate) extern "C" fn malloc_stats() {
     account::print();
 }
 
-/// mallopt(3). Parameters of glibc's that tune what cairn does not have are taken note of and
-/// change nothing: 1, as for success. 0 for parameters that do not exist.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn mallopt(parameter: c_int, _value: c_int) -> c_int {
+/// mallopt(3). A negative `M_TRIM_THRESHOLD`: nothing is given back. `M_MMAP_MAX` 0: nothing is mapped apart. The others
+/// of glibc's parameters tune what cairn does not have: they change nothing, 1 as for success. 0 for parameters that do
+/// not exist.
+fn set_option(parameter: c_int, value: c_int) -> c_int {
     const M_MXFAST: c_int = 1;
     const M_TRIM_THRESHOLD: c_int = -1;
+    const M_MMAP_MAX: c_int = -4;
     const M_ARENA_MAX: c_int = -8;
+    match parameter {
+        M_TRIM_THRESHOLD => {
+            cairn::keep_memory(value < 0);
+            // What a thread's first block takes it has from now on.
+            // SAFETY: a block that nobody uses, or null.
+            unsafe { cairn::deallocate(cairn::allocate(1)) };
+        }
+        M_MMAP_MAX => cairn::map_nothing_apart(value == 0),
+        _ => {}
+    }
     c_int::from(matches!(parameter, M_MXFAST | M_ARENA_MAX..=M_TRIM_THRESHOLD))
+}
+
+/// mallopt(3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    set_option(parameter, value)
 }
 
 /// mallopt(3) under glibc's internal name.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __libc_mallopt(parameter: c_int, value: c_int) -> c_int {
-    mallopt(parameter, value)
+    set_option(parameter, value)
 }
 
 /// Usable bytes of the block that starts at `p`; 0 for null.

@@ -11,6 +11,7 @@ mod at_signal;
 mod beyond;
 mod config;
 mod cxx;
+mod cxx_catch;
 mod cxx_runtime;
 mod cxx_sized;
 mod deferred;

@@ -62,7 +62,7 @@ impl Form {
     fn in_words(self) -> &'static str {
         match self {
             Form::Switch => "it is 0 or 1",
-            Form::Time => "it is a time such as 250ms or 1s, or 0",
+            Form::Time => "it is a time such as 250ms or 1s, or 0, or never",
             Form::Bytes => "it is a number of bytes such as 10MiB or 512KiB, or 0",
             Form::Stats => "it is 0, 1 or all",
             Form::Path => "it is the path of a file, of less than 1000 bytes",

@@ -7,6 +7,7 @@ use common::{
     passes_in, run, scratch_dir, skip_for_stand_in, skipped,
 };
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -38,6 +39,22 @@ fn locked_memory_is_only_what_is_used() {
         return;
     }
     passes("limits.c", "locked");
+}
+
+/// As an ordinary user, with little that may be locked, where all that is reserved counts.
+#[test]
+fn it_starts_and_works_where_all_memory_is_locked() {
+    const NOBODY: u32 = 65534;
+    if !is_root() && skipped("only root can run it as another user") {
+        return;
+    }
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("limits.c", loading) else { continue };
+        let mut command = program.command(&["locks_what_comes"]);
+        limit(&mut command, libc::RLIMIT_MEMLOCK, 8 * MIB);
+        command.uid(NOBODY).gid(NOBODY);
+        run(command).assert_quiet_success(&format!("{loading:?}"));
+    }
 }
 
 #[test]

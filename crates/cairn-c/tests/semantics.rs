@@ -9,6 +9,19 @@ fn zero_size_blocks_are_unique_and_freeable() {
     passes("semantics.c", "zero_size");
 }
 
+/// All calls that free or resize, with null and with what else may be said of it.
+#[test]
+fn freeing_no_block_is_nothing() {
+    passes("edges.c", "none_is_nothing");
+}
+
+/// All calls that allocate, with odd sizes and alignments.
+#[test]
+fn any_size_and_alignment_gives_a_block_or_fails_cleanly() {
+    passes("edges.c", "any_size_and_alignment");
+    passes("edges.c", "own_calls");
+}
+
 #[test]
 fn sizes_beyond_any_memory_fail_with_enomem() {
     passes("semantics.c", "too_large");

@@ -237,7 +237,7 @@ fn variables_that_do_nothing_are_named() {
     );
     assert_eq!(
         said(&[("CAIRN_PURGE_DELAY", "5")], &["true"]),
-        "cairn: CAIRN_PURGE_DELAY: cannot read `5`; it is a time such as 250ms or 1s, or 0\n"
+        "cairn: CAIRN_PURGE_DELAY: cannot read `5`; it is a time such as 250ms or 1s, or 0, or never\n"
     );
     for (name, value, owner) in [
         ("MALLOC_CONF", "narenas:1", "jemalloc"),

@@ -5,7 +5,7 @@
 //! Checked: `Heap::check`; oracle tests; the hardened build's in tests/quarantine.rs.
 //! Story: docs/design/heap.md, docs/design/fast-paths.md
 
-use crate::block::{Block, Chain, END, combined, overwritten};
+use crate::block::{Block, Chain, END, combined};
 use crate::policy::{HARDENED, in_hardened};
 use crate::quarantine::{self, Quarantine};
 use crate::size_class::{CACHE_UNITS, CLASS_COUNT, MASKS, SizeClass};
@@ -145,14 +145,6 @@ impl Caches {
     /// The first block of a class, or `END`.
     pub(crate) fn first(&self, class: SizeClass) -> *mut Block {
         if HARDENED { END } else { self.first[class.index()] }
-    }
-
-    /// Ends the process if the cache of `class`, from which nothing could be popped, is not empty.
-    #[inline(always)]
-    pub(crate) fn check_end(&self, class: SizeClass) {
-        if self.first(class) != END {
-            overwritten(self.first(class));
-        }
     }
 
     /// Makes `list` the cache of `class` and pops its first block.

@@ -128,6 +128,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod traces;
 /// How values of settings are written: for the C layer.
 #[doc(hidden)]
 pub mod values;
@@ -144,7 +145,7 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use arena::{purge_delay_ms, set_purge_delay_ms};
+pub use arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use budget::HeapStats;
 pub use deferred::DeferredFree;
 pub use density::should_move;

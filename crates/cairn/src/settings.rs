@@ -31,7 +31,8 @@ use core::sync::atomic::Ordering;
 pub struct Settings {
     /// Large, dense heaps ask for huge pages. `CAIRN_HUGE_PAGES`.
     pub huge_pages: bool,
-    /// How long memory is idle before it goes back to the system, in milliseconds. `CAIRN_PURGE_DELAY`, with a unit.
+    /// How long memory is idle before it goes back to the system, in milliseconds; `usize::MAX`: nothing goes back, and
+    /// nothing is mapped apart. `CAIRN_PURGE_DELAY`, with a unit, or `never`.
     pub purge_delay_ms: usize,
     /// A thread that gives memory back while the program is idle. `CAIRN_PURGE_THREAD`.
     pub purge_thread: bool,
@@ -108,7 +109,7 @@ impl Settings {
     pub fn with_prefix(mut self, prefix: &'static str) -> Result<Settings, BadSetting> {
         const SWITCH: &str = "0 or 1";
         set(&mut self.huge_pages, prefix, "HUGE_PAGES", values::switch, SWITCH)?;
-        let time = "a time such as 250ms or 1s, or 0";
+        let time = "a time such as 250ms or 1s, or 0, or never";
         set(&mut self.purge_delay_ms, prefix, "PURGE_DELAY", values::milliseconds, time)?;
         set(&mut self.purge_thread, prefix, "PURGE_THREAD", values::switch, SWITCH)?;
         let bytes = "a number of bytes such as 10MiB or 512KiB, or 0";

@@ -59,7 +59,7 @@ pub(crate) struct Span {
     /// Constant, too.
     class: u8,
     /// Untouched blocks are zero (1); in its heap's list of full spans (2).
-    flags: u8,
+    pub(crate) flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
     pub(crate) partition: u8,
     /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
@@ -86,7 +86,7 @@ const FREED_TWICE: &str = "more blocks have been freed than were in use";
 /// `used_after_event` of a span that has no event: it would come when one more is free than there are.
 const NO_EVENT: i16 = -1;
 
-const ZERO: u8 = 1;
+pub(crate) const ZERO: u8 = 1;
 const FULL: u8 = 2;
 
 /// Pieces of a span that can be given back one by one, if they are whole pages.
@@ -246,7 +246,8 @@ impl Span {
         }
         let first = usize::from(self.carved);
         self.carved += count as u16;
-        Carved { list: self.link(first, count), zeroed: self.flags & ZERO != 0 }
+        let zeroed = self.expect_untouched(first, count);
+        Carved { list: self.link(first, count), zeroed }
     }
 
     /// Hands out `count` blocks that no list holds, in a row from number `first` on.

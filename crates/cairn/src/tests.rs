@@ -48,6 +48,8 @@ mod idle;
 #[cfg(test)]
 mod interface;
 #[cfg(test)]
+mod keeping;
+#[cfg(test)]
 mod large;
 #[cfg(test)]
 mod limits;

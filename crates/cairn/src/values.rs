@@ -15,9 +15,12 @@ pub fn switch(value: &[u8]) -> Option<bool> {
     }
 }
 
-/// A time with a unit: `250ms`, `1s`, `0`.
+/// A time with a unit: `250ms`, `1s`, `0`; `never` is the longest.
 #[must_use]
 pub fn milliseconds(value: &[u8]) -> Option<usize> {
+    if value == b"never" {
+        return Some(usize::MAX);
+    }
     let (number, unit) = number(value)?;
     match unit {
         b"ms" => Some(number),

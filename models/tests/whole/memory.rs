@@ -77,6 +77,12 @@ pub(crate) fn page_size() -> usize {
     system().page
 }
 
+pub(crate) fn locked_memory_limit() -> usize {
+    usize::MAX
+}
+
+pub(crate) fn populate(_: *mut u8, _: usize) {}
+
 pub(crate) fn address_space_limit() -> usize {
     system().limit
 }

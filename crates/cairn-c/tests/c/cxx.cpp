@@ -196,8 +196,7 @@ static void handler_may_throw()
     }
 }
 
-// Not in static executables: what catches there is the runtime's own definition, which is not
-// linked in beside another.
+// In static executables the runtime's own definition, which catches, is not linked in beside another.
 static void handler_may_throw_in_nothrow_forms()
 {
     std::set_new_handler(throwing_handler);

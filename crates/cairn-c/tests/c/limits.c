@@ -233,6 +233,41 @@ static void locked(void)
     works();
 }
 
+/* All that is mapped counts as locked, the allocator's address space too: before its first block, or after it. */
+static void locks_what_comes(void)
+{
+    enum { BLOCKS = 4000 };
+    static char *blocks[BLOCKS];
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && mlockall(MCL_FUTURE) == 0, "mlockall");
+    /* Three eighths of the limit. */
+    for (int round = 0; round < 3; round++) {
+        size_t total = 0;
+        int count = 0;
+        for (; count < BLOCKS && total < limit.rlim_cur / 8 * 3; count++) {
+            size_t size = 100 + (size_t)count * 7 % 3000;
+            blocks[count] = malloc(size);
+            CHECK(blocks[count] != NULL, "%zu bytes after %zu", size, total);
+            fill(blocks[count], size, (unsigned)count);
+            total += size;
+        }
+        for (int i = 0; i < count; i++) {
+            CHECK(holds(blocks[i], 100 + (size_t)i * 7 % 3000, (unsigned)i), "block %d", i);
+            free(blocks[i]);
+        }
+    }
+    char *large = calloc(1, 500 * KIB);
+    CHECK(large != NULL && large[500 * KIB - 1] == 0, "a large one");
+    free(large);
+    /* What is beyond the limit fails cleanly. In a static program, which has allocated before, nothing need fail. */
+    int count = 0;
+    while (count < BLOCKS && (blocks[count] = malloc(50000)) != NULL) count++;
+    CHECK(count == BLOCKS || errno == ENOMEM, "%d blocks", count);
+    while (count > 0) free(blocks[--count]);
+    CHECK(munlockall() == 0, "munlockall");
+    works();
+}
+
 static size_t mappings(void)
 {
     static char text[65536];
@@ -276,6 +311,7 @@ static const struct test_case cases[] = {
     {"shortage_in_threads", shortage_in_threads},
     {"threads_start_in_a_shortage", threads_start_in_a_shortage},
     {"locked", locked},
+    {"locks_what_comes", locks_what_comes},
     {"few_mappings", few_mappings},
 };
 MAIN(cases)

@@ -137,7 +137,7 @@ fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
             (*heap).count_large();
         }
     }
-    if size > SIZE_MAX || align > SIZE_MAX || !thread::start() {
+    if size > SIZE_MAX || !align.is_power_of_two() || align > SIZE_MAX || !thread::start() {
         return large::Allocated::NONE;
     }
     let got = large::allocate_at(size, align, at);

@@ -9,16 +9,17 @@
 mod aside;
 mod bits;
 mod huge;
+mod keeping;
 mod kept;
 mod purge;
 mod runs;
 mod tree;
 
 pub(crate) use aside::{aside, put_back, set_aside, take_in_region};
+pub(crate) use keeping::{PURGE_DELAY_MS, keeps, maps_apart};
+pub use keeping::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub(crate) use kept::{keep, kept_slices, settle_kept_in_child, take_kept};
-pub(crate) use purge::PURGE_DELAY_MS;
 pub(crate) use purge::{in_debt, purge_all, tick};
-pub use purge::{purge_delay_ms, set_purge_delay_ms};
 
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::fences::{self, Taken};
@@ -150,7 +151,7 @@ pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     let mut arena = ARENA.lock();
     // What may stay empty is put in front if there is no room behind.
     let mut from = 0;
-    if used == Use::Sparse {
+    if used == Use::Sparse && !keeps() {
         arena.note_sparse(slices);
         from = arena.sparse_from();
     }
@@ -239,7 +240,8 @@ pub(crate) fn counts() -> Counts {
     let arena = ARENA.lock();
     let (clean, dirty, purged) = (arena.free - arena.dirty, arena.dirty, arena.purged);
     drop(arena);
-    Counts { clean: clean + kept_slices(), dirty, purged }
+    let [kept, resident] = kept_slices();
+    Counts { clean: clean + kept - resident, dirty: dirty + resident, purged }
 }
 
 /// Calls `f` with each run of dirty slices (index, length); takes the lock chunk by chunk.

@@ -7,10 +7,13 @@
 //! Story: docs/design/purging.md
 
 use super::huge::HUGE_SLICES;
+use super::keeping::{keeps, purge_delay_ms};
+use super::kept::purge_kept;
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Guard};
+use crate::policy::HARDENED;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
 
@@ -35,11 +38,6 @@ const BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
 /// Refused purges that end a batch: in a process whose memory is locked all are.
 const REFUSALS: usize = 4;
 
-/// What it is unless somebody says otherwise.
-pub(crate) const PURGE_DELAY_MS: usize = 250;
-
-/// Milliseconds that memory lies idle before it is given back.
-static DELAY_MS: AtomicUsize = AtomicUsize::new(PURGE_DELAY_MS);
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
 /// slow tick of every thread, written a few times a second.
 static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
@@ -71,30 +69,20 @@ pub(crate) fn in_debt() -> bool {
 /// Gives back everything dirty; the number of bytes that went.
 pub(crate) fn purge_all() -> usize {
     let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], BATCH);
-    (0..).map(batch).take_while(|&done| done > 0).sum::<usize>() * SLICE_SIZE
+    let kept = if HARDENED { purge_kept() } else { 0 };
+    ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
 }
 
-/// Sets how many milliseconds free memory lies idle before it is given back.
-///
-/// ```
-/// cairn::set_purge_delay_ms(5000);
-/// assert_eq!(cairn::purge_delay_ms(), 5000);
-/// ```
-pub fn set_purge_delay_ms(ms: usize) {
-    DELAY_MS.store(ms, Ordering::Relaxed);
-}
-
-/// Milliseconds that free memory lies idle before it is given back.
-///
-/// ```
-/// assert_eq!(cairn::purge_delay_ms(), cairn::Settings::DEFAULT.purge_delay_ms);
-/// ```
-pub fn purge_delay_ms() -> usize {
-    DELAY_MS.load(Ordering::Relaxed)
+/// What the delay says has changed: the next tick is due.
+pub(super) fn look_soon() {
+    NEXT_TICK_MS.0.store(0, Ordering::Relaxed);
 }
 
 /// A release of `slices` has made much dirty: purges at once what is beyond the bound, if it is.
 pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
+    if keeps() {
+        return;
+    }
     let used = arena.used();
     let regretted = arena.burst.min(used.max(BURST_KEPT));
     let bound = BURST_MIN.max(used / BURST_SHARE).max(regretted);
@@ -177,7 +165,8 @@ impl Arena {
         let next = (now_ms as usize).saturating_add(purge_delay_ms());
         NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
         let keep = KEEP_MIN.max(self.used() / KEEP_SHARE);
-        DEBT.0.store(self.idle.saturating_sub(keep), Ordering::Relaxed);
+        let debt = if keeps() { 0 } else { self.idle.saturating_sub(keep) };
+        DEBT.0.store(debt, Ordering::Relaxed);
         self.idle = self.dirty;
         self.burst -= self.burst / 16;
         true

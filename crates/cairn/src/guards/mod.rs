@@ -14,6 +14,7 @@ mod stack;
 pub(crate) use report::misused;
 
 use crate::os;
+use crate::policy::mixed;
 use crate::sampling::{self, Draw};
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -33,10 +34,10 @@ const BAYS: usize = 256;
 const BAY_BYTES: usize = MEDIUM_MAX;
 /// Bytes of live blocks, whole pages. What is known of the bays takes 80 KiB besides.
 const RESIDENT_MAX: usize = 768 << 10;
-/// One block in so many lies at the start of its bay: what reads or writes in front of it is rarer.
-const UNDERFLOW_EACH: usize = 4;
-/// Below so many bytes from one sample to the next each allocation can be one. That costs a busy thread a tenth of
-/// its time, or its half: caches take in no frees. Above, those that come to a refill can be.
+/// One block in so many, on average, lies at the start of its bay: what reads or writes in front of it is rarer.
+const UNDERFLOW_EACH: u64 = 4;
+/// Below so many bytes from one sample to the next each allocation can be one. A thread that only allocates and frees
+/// takes 3 to 90 times as long (docs/guide/guards.md): caches take in no frees, and samples come as often as bytes. Above, those that come to a refill can be.
 const EACH_BELOW: usize = 1 << 20;
 /// Above it there is one sample in so many milliseconds at most: each takes 20 to 50 microseconds, mostly of the
 /// system's, so that a program that allocates gigabytes in a second pays no more than others. After a pause there
@@ -320,7 +321,7 @@ fn allocate_for(here: Registers, size: usize, align: usize) -> *mut u8 {
     }
     let Some((index, since, was)) = take_oldest() else { return null_mut() };
     let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-    let at_start = ticket.is_multiple_of(UNDERFLOW_EACH);
+    let at_start = is_at_start(ticket);
     let place = Place::new(index, size, align, at_start);
     let bay = known(index);
     if !open(&place) {
@@ -331,6 +332,12 @@ fn allocate_for(here: Registers, size: usize, align: usize) -> *mut u8 {
     bay.allocated.keep(&stack::callers(here));
     bay.settle(State::Live, ticket);
     place.block
+}
+
+/// Whether the block with that ticket lies at the start of its bay. Drawn: what the program does in turns shows in the
+/// tickets, which frees take, too.
+fn is_at_start(ticket: usize) -> bool {
+    mixed(os::seed() as u64 ^ ticket as u64).is_multiple_of(UNDERFLOW_EACH)
 }
 
 /// Whether there may be a sample now; it counts as taken then.

@@ -16,6 +16,7 @@ use crate::size_class::SizeClass;
 use crate::span::{Carved, Span};
 use crate::span_list::SpanList;
 use crate::sync::in_shuttle;
+use crate::traces::expect_end;
 use crate::{abandoned, arena, sampling};
 use core::ptr::null_mut;
 
@@ -85,7 +86,7 @@ impl Heap {
 
     #[inline(always)]
     fn begin(&mut self, class: SizeClass) {
-        self.caches.check_end(class);
+        expect_end(class, self.caches.first(class));
         self.slow_tick();
         if HARDENED {
             self.keep_fewer_full(class);

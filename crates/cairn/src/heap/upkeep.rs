@@ -119,7 +119,7 @@ impl Heap {
             self.full_limit = self.full_limit.max(FULL_PROBE);
         }
         self.judge_quiet();
-        if self.quiet > HOLES_AFTER && !self.is_shared {
+        if self.quiet > HOLES_AFTER && !self.is_shared && !arena::keeps() {
             self.sweep();
         }
         let step = (self.slow_ticks / (self.upkeep_mask + 1)) as usize * CLASSES_AT_ONCE;

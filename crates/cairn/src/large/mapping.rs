@@ -234,7 +234,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u
         if size < MOVE_MIN / 2 {
             return None;
         }
-        if mapping.bytes > roomy(exact) {
+        if mapping.bytes > roomy(exact) && !arena::keeps() {
             let tail = mapping.address.wrapping_add(exact);
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {

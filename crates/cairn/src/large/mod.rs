@@ -122,7 +122,8 @@ pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
     let filled = will_be_filled(size);
     let as_used = filled && size >= AS_USED_MIN;
     let mut got = Allocated::NONE;
-    if size < MAPPING_MIN && align <= RUN_ALIGN_MAX {
+    let is_run = size < MAPPING_MIN || !arena::maps_apart();
+    if is_run && align <= RUN_ALIGN_MAX {
         let used = match filled {
             false => Use::Sparse,
             true if as_used || !has_credit() => Use::Filled,
@@ -318,11 +319,12 @@ fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
 #[cold]
 pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let large = at(p)?;
-    if large.resize(size, EXTEND_MAX) {
+    let most = if arena::maps_apart() { EXTEND_MAX } else { usize::MAX };
+    if large.resize(size, most) {
         return Some(p);
     }
     let usable = large.usable();
-    if size >= MOVE_MIN && !is_supplied(p) {
+    if size >= MOVE_MIN && !is_supplied(p) && arena::maps_apart() {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, [os::HUGE_PAGE, 0], true).block;
         if !new.is_null() && !owned::inherit(large, new) {

@@ -14,7 +14,7 @@ use crate::live::{self, LIVE_BYTES};
 use crate::os;
 use crate::policy::HARDENED;
 use crate::size_class::{SLICE_SHIFT, SLICE_SIZE};
-use crate::sync::Ordering;
+use crate::sync::{AtomicBool, Ordering};
 use core::ptr::null_mut;
 
 /// The pages under bytes `from..to`, counted from `start`: (address, bytes).
@@ -52,6 +52,23 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 4] {
     ]
 }
 
+/// Whether metadata becomes resident when it is committed: who wants no page faults later has them at once. Relaxed: who
+/// sees it late has some later.
+static RESIDENT: AtomicBool = AtomicBool::new(false);
+
+/// Says whether it does from now on; what there is becomes so now.
+pub(crate) fn keep_resident(on: bool) {
+    RESIDENT.store(on, Ordering::Relaxed);
+    populate(metadata(0, committed()));
+}
+
+/// Makes pages resident, if they are to be.
+fn populate<const N: usize>(parts: [(*mut u8, usize); N]) {
+    if RESIDENT.load(Ordering::Relaxed) {
+        parts.into_iter().filter(|part| part.1 > 0).for_each(|(at, bytes)| os::populate(at, bytes));
+    }
+}
+
 /// Puts metadata behind slices whose addresses others than the reservation's slices have; false if the system refuses.
 pub(crate) fn commit_metadata(from: usize, to: usize) -> bool {
     let mut parts = metadata(from - from % SECTION_SLICES, to).into_iter();
@@ -78,6 +95,7 @@ pub(crate) fn commit(count: usize) -> bool {
         };
     if done {
         address_map::set_committed(to);
+        populate(metadata(from, to));
         if HARDENED && from == 0 {
             seal(metadata(from, to));
         }
@@ -95,7 +113,9 @@ fn seal(parts: [(*mut u8, usize); 4]) {
 /// Makes heap number `index` usable memory; its neighbours on the same page come with it.
 pub(crate) fn commit_heap(index: usize) -> bool {
     let pages = heap_address(index).map(|at| pages(at, 0, HEAP_SIZE));
-    pages.is_some_and(|(at, bytes)| os::commit(at, bytes))
+    let part = pages.filter(|&(at, bytes)| os::commit(at, bytes));
+    part.into_iter().for_each(|part| populate([part]));
+    part.is_some()
 }
 
 /// The parts of the metadata that can be resident: (address, bytes), whole pages.

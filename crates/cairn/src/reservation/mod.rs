@@ -1,6 +1,6 @@
 //! Owns: how the reservation is made: its size, its place, and where its metadata stands.
-//! Idea: as large as the system allows, at a random place; a process with a limit on address space
-//!   reserves the metadata alone.
+//! Idea: as large as the system allows, at a random place; a process with a limit on address space, or whose reservations
+//!   count as locked, reserves the metadata alone.
 //! Never: changes what has been made.
 //! Threads: the one that makes it, under the lock of `thread`.
 //! Checked: tests/reservation.rs; tests/limits.rs of the C layer.
@@ -8,7 +8,7 @@
 
 mod grow;
 
-pub(crate) use grow::{commit, commit_heap, commit_metadata, metadata_extents};
+pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
 
 use crate::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
@@ -80,7 +80,7 @@ fn layout_of(size: usize) -> Layout {
     let slices = size >> SLICE_SHIFT;
     let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
     let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
-    let heap_limit = (size >> in_hardened(20, 23)).clamp(in_hardened(256, 32), 65536);
+    let heap_limit = (size >> in_hardened(20, 23)).clamp(32, 65536);
     let live = heaps + heap_limit * HEAP_SIZE;
     let bytes = live + in_hardened(0, os::round_up(slices * LIVE_BYTES, PAGE));
     Layout { sections, heaps, heap_limit, live, bytes }
@@ -126,11 +126,20 @@ pub(crate) fn init() -> bool {
     if let Some(made) = make(LADDER[0]) {
         return made;
     }
-    match os::address_space_limit() {
+    let made = match os::address_space_limit() {
         usize::MAX => LADDER.into_iter().skip(1).find_map(make).unwrap_or(false),
         limit => init_within(limit),
+    };
+    // All that is mapped may count as locked.
+    made || match os::locked_memory_limit() {
+        usize::MAX => false,
+        limit => init_within(limit.saturating_mul(LOCKED)),
     }
 }
+
+/// Where reservations count as locked, one is for so many times the limit: metadata takes a tenth of that, and the heap has
+/// room when the program unlocks its memory.
+const LOCKED: usize = 8;
 
 /// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
 /// room behind it. Slices are mapped as they are needed.

@@ -202,7 +202,8 @@ pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<SizeClass> {
     // A block lies at a multiple of its size from the span's end, which is aligned to a slice at
     // least. And the class of a multiple of `align` is one, too: sizes go in steps of powers of
     // two. A step that divides `align` meets that multiple itself; else `align` divides the step.
-    Some(class_of((size.max(1) + align - 1) & !(align - 1)))
+    // An alignment that is no power of two finds a class, too, whose blocks hold `size`.
+    Some(class_of(((size.max(1) - 1) | (align - 1)) + 1))
 }
 
 const _: () = assert!(class_size(31) == SMALL_MAX && class_size(CLASS_COUNT - 1) == MEDIUM_MAX);
@@ -228,6 +229,17 @@ mod tests {
             }
         }
         assert_eq!(class_of(0), SizeClass::FIRST);
+    }
+
+    /// C++ programs may name any number as an alignment.
+    #[test]
+    fn any_alignment_finds_blocks_that_are_large_enough() {
+        for size in (0..=MEDIUM_MAX).step_by(37).chain([MEDIUM_MAX - 1, MEDIUM_MAX]) {
+            for align in (1..=SLICE_SIZE).step_by(41).chain((0..=14).map(|power| 1 << power)) {
+                let class = class_of_aligned(size, align).expect("a span serves it").index();
+                assert!(CLASSES[class].size as usize >= size, "{size} at {align}");
+            }
+        }
     }
 
     /// The table is made by the compiler; here by the program.

@@ -2,6 +2,7 @@
 
 use super::alone::alone;
 use super::{all_zero, assert_nothing_is_left};
+use crate::size_class::MEDIUM_MAX;
 use crate::{
     Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, guard_every,
     guards, may_have_size, os, purge, reallocate, sample_every, usable_size,
@@ -81,18 +82,44 @@ fn contents_and_alignment_are_as_ever() {
 fn freed_places_rest_the_longest() {
     alone(|| {
         begin(1);
+        // Where the place begins of a block of 64 bytes, which lies at its start or at its end.
+        let place = |block: *mut u8| match block.addr() % os::page_size() {
+            0 => block.addr(),
+            _ => block.addr() + 64 - MEDIUM_MAX,
+        };
         let first = guarded(64);
         free(first);
         let mut others = 0;
         loop {
             let block = guarded(64);
             free(block);
-            if block.addr() & !0xffff == first.addr() & !0xffff {
+            if place(block) == place(first) {
                 break;
             }
             others += 1;
         }
         assert!(others >= 200, "{others}");
+    });
+}
+
+/// One block in four lies at the start of its place, whatever the program does in turns.
+#[test]
+fn some_blocks_begin_behind_a_guard() {
+    const BLOCKS: usize = 4000;
+    alone(|| {
+        begin(1);
+        let is_at_start = |block: *mut u8| block.addr().is_multiple_of(os::page_size());
+        let near = |count: usize| (BLOCKS / 5..BLOCKS / 3).contains(&count);
+        // How many are freed after as many have been allocated.
+        for turn in [1, 2, 3, 4, 7] {
+            let mut count = 0;
+            for _ in 0..BLOCKS / turn {
+                let blocks: Vec<_> = (0..turn).map(|_| guarded(100)).collect();
+                count += blocks.iter().filter(|&&block| is_at_start(block)).count();
+                blocks.into_iter().for_each(free);
+            }
+            assert!(near(count), "{count} of {BLOCKS}, {turn} at a time");
+        }
     });
 }
 

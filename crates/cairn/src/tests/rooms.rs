@@ -11,6 +11,7 @@ use crate::quarantine::{Filling, READY};
 use crate::size_class::{CACHE_UNITS, class_of};
 use crate::span::Span;
 use crate::span_list::SpanList;
+use crate::traces::expect_end;
 use crate::values;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -111,7 +112,7 @@ fn caches_give_what_came_last_and_take_up_to_their_limit() {
             assert_eq!(block, blocks[nth]);
             assert!(Block::raw_link(block).is_null());
         }
-        (*this).check_end(class);
+        expect_end(class, (*this).first(class));
         assert!(Caches::pop(this, class).is_null());
         assert!((*this).is_empty(class_of(64)) && (*this).take_all(class) == END);
         assert_eq!((*this).left(class), 0);

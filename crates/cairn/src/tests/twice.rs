@@ -104,6 +104,40 @@ fn a_block_that_nobody_has_been_given() {
     });
 }
 
+/// Behind what a span has handed out: before the block has a second owner.
+#[test]
+fn a_block_behind_those_handed_out() {
+    alone(|| {
+        for size in [64, 80, 480, 2048] {
+            let first = allocate(size);
+            // Not on the pages that have been linked.
+            let ahead = first.wrapping_add(8192usize.next_multiple_of(size));
+            if cfg!(feature = "hardened") {
+                assert!(!last_words(|| free(ahead)).is_empty(), "{size}");
+                continue;
+            }
+            let taken_again = |from: fn(*mut u8)| {
+                last_words(|| {
+                    from(ahead);
+                    for _ in 0..400 {
+                        // SAFETY: a live block of that size.
+                        unsafe { allocate(size).write_bytes(0xff, size) };
+                    }
+                })
+            };
+            let by_another = |block: *mut u8| {
+                let other = Other::new();
+                other.frees(&[block]);
+                other.leaves();
+            };
+            for said in [taken_again(free), taken_again(by_another)] {
+                assert!(said.contains("has written to it"), "{size}: {said:?}");
+            }
+        }
+        check();
+    });
+}
+
 /// What a program writes accuses nobody, not even if it is a link.
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
@@ -166,6 +200,24 @@ fn a_write_to_a_free_block_is_noticed_before_it_matters() {
 static value_of_choice: usize = 0;
 
 /// What a block is handed out with shows no address.
+/// A link of which the mark is left leads astray: what is named is no block, and not said to be one.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "there is no such link")]
+fn a_link_that_is_changed_in_part_is_told_from_a_block() {
+    alone(|| {
+        let held = blocks(64, 40);
+        held.iter().copied().for_each(free);
+        let said = last_words(|| {
+            let block = allocate(64);
+            free(block);
+            // SAFETY: freed blocks stay readable.
+            unsafe { *block.add(8) ^= 0x10 };
+            (0..100).for_each(|_| _ = allocate(64));
+        });
+        assert!(said.contains("link leads here"), "{said:?}");
+    });
+}
+
 #[test]
 fn no_link_is_handed_out() {
     alone(|| {

@@ -22,6 +22,8 @@ const PAUSE_MS: usize = 1;
 /// The clock that upkeep reads lags behind by so much at most: less, and every other tick
 /// would find itself too early.
 const LAG_MS: usize = 10;
+/// Where nothing is given back: until it looks whether that is so still.
+const KEPT_MS: usize = 10_000;
 /// A group is near its limit when it has less than this part of it left.
 const NEAR: u64 = 8;
 /// How fast the room in a group may go, in bytes a millisecond (2 GiB/s): so long the thread may
@@ -133,7 +135,13 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     while ENDING.load(Ordering::Relaxed) == 0 {
         let more = pool::tick();
         let ms = if more { PAUSE_MS } else { arena::purge_delay_ms().saturating_add(LAG_MS) };
-        if !os::wait_for(&ENDING, 0, ms.min(group.as_ref().map_or(usize::MAX, relieve))) {
+        let most = match &group {
+            // Nothing is given back; somebody may say otherwise.
+            _ if arena::keeps() => KEPT_MS,
+            Some(group) => relieve(group),
+            None => usize::MAX,
+        };
+        if !os::wait_for(&ENDING, 0, ms.min(most)) {
             break;
         }
     }

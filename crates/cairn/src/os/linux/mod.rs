@@ -146,6 +146,11 @@ pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
     advise(at, size, libc::MADV_DONTNEED)
 }
 
+/// Makes accessible pages resident, as if each had been written to, where the kernel can do that (5.14).
+pub(crate) fn populate(at: *mut u8, size: usize) {
+    advise(at, size, libc::MADV_POPULATE_WRITE);
+}
+
 /// Whether memory that has been purged can be used at once, and reads as zeros. Where not, it has to be
 /// committed again.
 #[inline(always)]
@@ -316,11 +321,20 @@ pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
 
 /// The process's limit on address space, in bytes; `usize::MAX` if none.
 pub(crate) fn address_space_limit() -> usize {
+    limit_on(libc::RLIMIT_AS)
+}
+
+/// The process's limit on locked memory, the same way.
+pub(crate) fn locked_memory_limit() -> usize {
+    limit_on(libc::RLIMIT_MEMLOCK)
+}
+
+fn limit_on(resource: libc::__rlimit_resource_t) -> usize {
     // If the call fails, this stays: no limit, which is `usize::MAX`.
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     let answer = (&raw mut limit).expose_provenance();
     // SAFETY: `limit` is valid for writing.
-    unsafe { system_call(libc::SYS_prlimit64, [0, libc::RLIMIT_AS as usize, 0, answer, 0, 0]) };
+    unsafe { system_call(libc::SYS_prlimit64, [0, resource as usize, 0, answer, 0, 0]) };
     limit.rlim_cur as usize
 }
 

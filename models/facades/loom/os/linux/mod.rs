@@ -115,6 +115,12 @@ pub(crate) fn page_size() -> usize {
     PAGE
 }
 
+pub(crate) fn locked_memory_limit() -> usize {
+    usize::MAX
+}
+
+pub(crate) fn populate(_: *mut u8, _: usize) {}
+
 pub(crate) fn address_space_limit() -> usize {
     usize::MAX
 }

@@ -1,0 +1,128 @@
+//! Nothing goes back, and nothing is mapped apart, where the program wants no page faults.
+
+use super::alone::{Random, alone};
+use super::arena::BURST;
+use super::large::{MIB, free, mapped, resize};
+use crate::size_class::SLICE_SIZE;
+use crate::{
+    Stats, address_map, allocate, arena, check, keep_memory, map_nothing_apart, os, purge, thread,
+};
+use std::time::Duration;
+use std::vec::Vec;
+
+/// Both ways to say it.
+const WAYS: [fn(bool); 2] = [
+    |on| arena::set_purge_delay_ms(if on { usize::MAX } else { arena::PURGE_DELAY_MS }),
+    keep_memory,
+];
+
+#[test]
+fn neither_time_nor_a_burst_gives_back() {
+    alone(|| {
+        let mut now_ms = 10_000;
+        let mut tick = || {
+            now_ms += 10_000;
+            arena::tick(now_ms)
+        };
+        let take =
+            || arena::take_run(8 * BURST, arena::Use::Filled).expect("there is memory").index;
+        assert!(thread::start());
+        for way in WAYS {
+            way(true);
+            let before = arena::counts();
+            arena::release(take(), 8 * BURST, true);
+            for _ in 0..4 {
+                tick();
+                assert!(!arena::in_debt());
+            }
+            let counts = arena::counts();
+            assert_eq!((counts.dirty, counts.purged), (8 * BURST, before.purged));
+            // Who asks gets it.
+            assert_eq!(arena::purge_all(), 8 * BURST * SLICE_SIZE);
+            // And back again.
+            way(false);
+            let purged = |before: u64| arena::counts().purged - before;
+            let (index, before) = (take(), arena::counts().purged);
+            arena::release(index, 4 * BURST, true);
+            assert!(purged(before) > 2 * BURST as u64, "a burst goes at once");
+            arena::purge_all();
+            let before = arena::counts().purged;
+            arena::release(index + 4 * BURST, BURST / 2, true);
+            assert!(purged(before) == 0 && tick() && tick());
+            assert!(purged(before) > 0, "what is idle goes by time");
+            arena::release(index + 4 * BURST + BURST / 2, 4 * BURST - BURST / 2, true);
+            arena::purge_all();
+        }
+    });
+}
+
+/// A quiet heap looks for pages without a live byte: here it does not.
+#[test]
+fn no_holes_are_made() {
+    alone(|| {
+        let mut random = Random(0x9876_5432_1fed_cba9);
+        let size = |at: usize| 64 + at % 29 * 32;
+        let mut live: Vec<*mut u8> = (0..60_000).map(|at| allocate(size(at))).collect();
+        while live.len() > 6_000 {
+            free(live.swap_remove(random.below(live.len())));
+        }
+        keep_memory(true);
+        let resident = || Stats::take().spans.resident;
+        let before = resident();
+        for at in 0..400 {
+            std::thread::sleep(Duration::from_millis(2));
+            free(allocate(size(at)));
+        }
+        assert_eq!(resident(), before);
+        // Who asks has them.
+        purge();
+        assert!(resident() < before / 4 * 3 || os::page_size() > 4096);
+        check();
+        live.into_iter().for_each(free);
+    });
+}
+
+#[test]
+fn large_blocks_come_from_the_reservation() {
+    alone(|| {
+        for way in [WAYS[0], WAYS[1], map_nothing_apart] {
+            way(true);
+            let large = allocate(40 * MIB);
+            assert!(address_map::contains(large) && mapped().1 == 0);
+            free(large);
+            // And when they grow.
+            let grown = [3, 20, 50].into_iter().fold(allocate(MIB), |block, mib| {
+                let neighbour = allocate(MIB);
+                let block = resize(block, mib * MIB);
+                free(neighbour);
+                block
+            });
+            assert!(address_map::contains(grown) && mapped().1 == 0);
+            free(grown);
+            purge();
+            check();
+            // More than the reservation holds has a mapping all the same, if the system gives one.
+            let huge = allocate(3 << 40);
+            assert!(huge.is_null() || !address_map::contains(huge));
+            free(huge);
+            way(false);
+            let large = allocate(40 * MIB);
+            assert!(!address_map::contains(large) && mapped().1 == 1);
+            free(large);
+        }
+    });
+}
+
+#[test]
+fn metadata_is_there_before_it_is_used() {
+    alone(|| {
+        keep_memory(true);
+        free(allocate(100));
+        let index = arena::take_run(4000, arena::Use::Filled).expect("there is memory").index;
+        let slots = address_map::slot(index).cast::<u8>();
+        let pages = 4000 * size_of::<address_map::Slot>() / os::page_size();
+        let bytes = (pages - 1) * os::page_size();
+        let first = slots.map_addr(|at| at & !(os::page_size() - 1));
+        assert_eq!(os::resident(first, bytes), bytes);
+    });
+}

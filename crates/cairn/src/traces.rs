@@ -1,0 +1,53 @@
+//! Owns: what a program's mistakes leave where free blocks are: in those that have not been handed out yet, and in links.
+//! Idea: where the system's zeros are, nothing but zeros may be when blocks are carved: whoever frees one before, or writes
+//!   there, leaves a trace. A free does not see it: it would have to read how far the span is carved.
+//! Never: believes memory that has been used before: it may hold anything.
+//! Threads: the owner of the span, or of the list.
+//! Checked: tests/twice.rs
+//! Story: docs/why-not.md, docs/guide/misuse.md
+
+use crate::block::{Block, END, overwritten};
+use crate::grace::is_block_of;
+use crate::os;
+use crate::policy::HARDENED;
+use crate::size_class::SizeClass;
+use crate::span::{Span, ZERO};
+
+/// Ends the process if a cache of a class from which nothing could be popped has a first block: its link is overwritten,
+/// or one in front of it has led here, which the program has by now.
+#[inline(always)]
+pub(crate) fn expect_end(class: SizeClass, first: *mut Block) {
+    if first != END {
+        end_at(class, first);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn end_at(class: SizeClass, first: *mut Block) -> ! {
+    if is_block_of(class, first) {
+        overwritten(first);
+    }
+    os::fatal("malloc", first.cast(), LED_ASTRAY)
+}
+
+/// No block is there.
+const LED_ASTRAY: &str = "a free block's link leads here: the program has written to that block";
+
+impl Span {
+    /// Whether `count` blocks from number `first` on are zero. Ends the process if they are said to be, and one has something
+    /// where its link will stand: the program has freed it, or has written to it, and may have it already.
+    #[inline(always)]
+    pub(crate) fn expect_untouched(&self, first: usize, count: usize) -> bool {
+        let (zero, size) = (self.flags & ZERO != 0, self.layout().size as usize);
+        let mut at = self.start.wrapping_add(first * size);
+        for _ in 0..if zero && !HARDENED { count } else { 0 } {
+            // SAFETY: untouched blocks are the owner's.
+            if !unsafe { Block::raw_link(at.cast()) }.is_null() {
+                overwritten(at.cast());
+            }
+            at = at.wrapping_add(size);
+        }
+        zero
+    }
+}
