@@ -2,9 +2,7 @@
 
 mod common;
 
-#[cfg(not(feature = "hardened"))]
-use common::lacks;
-use common::{include_dir, library, run, scratch_dir, skip_for_stand_in, skipped};
+use common::{include_dir, lacks, lacks_package, library, run, scratch_dir, skip_for_stand_in};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,11 +93,18 @@ fn vectors_lie_in_a_file() {
     assert!(own < 1024, "{text}");
 }
 
-/// What builds and links a program with Lua; None if it is not installed.
+/// What builds and links a program with Lua; None, and a word about it, if something for it is not installed.
 fn lua() -> Option<Vec<String>> {
+    if lacks("pkg-config", "pkgconf") {
+        return None;
+    }
     let output = Command::new("pkg-config").args(["--cflags", "--libs", "lua5.4"]).output().ok()?;
+    if !output.status.success() {
+        lacks_package("lua5.4", "liblua5.4-dev");
+        return None;
+    }
     let words = String::from_utf8_lossy(&output.stdout);
-    output.status.success().then(|| words.split_whitespace().map(str::to_owned).collect())
+    Some(words.split_whitespace().map(str::to_owned).collect())
 }
 
 /// Each script has what it wants, a greedy one is refused, and all states go with their heaps.
@@ -108,10 +113,7 @@ fn lua_states_go_with_their_heaps() {
     if skip_for_stand_in() {
         return;
     }
-    let Some(words) = lua() else {
-        skipped("Lua 5.4 and pkg-config are not installed here");
-        return;
-    };
+    let Some(words) = lua() else { return };
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let program = built_with(&folder().join("lua.c"), &words);
     let mut command = Command::new(&program);

@@ -6,7 +6,7 @@
 //! version has not been found.
 
 use crate::advice::values;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
@@ -79,16 +79,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn switch(process: &Process, header: u64, bytes: u64) -> Result<String> {
     let memory = process.memory()?;
     let words = words(&memory, header)?;
-    memory.write_all_at(&bytes.to_ne_bytes(), words).context("cannot write")?;
+    memory.write(words, bytes)?;
     outcome(&memory, words, bytes)
 }
 
 /// What has become of it.
-fn outcome(memory: &File, words: u64, bytes: u64) -> Result<String> {
+fn outcome(memory: &Memory, words: u64, bytes: u64) -> Result<String> {
     for _ in 0..LOOKS {
         sleep(PAUSE);
-        let wanted = word(memory, words).context("the process has ended")?;
-        let done = word(memory, words + 8).context("the process has ended")?;
+        let (wanted, done) = (memory.word(words)?, memory.word(words + 8)?);
         ensure!(wanted == bytes, "the process has no memory for guards");
         if done == bytes {
             return Ok(match bytes {
@@ -100,23 +99,51 @@ fn outcome(memory: &File, words: u64, bytes: u64) -> Result<String> {
     Ok("the process has been asked: it follows when it allocates".to_owned())
 }
 
-fn word(memory: &File, at: u64) -> Result<u64> {
-    let mut word = [0; 8];
-    memory.read_exact_at(&mut word, at)?;
-    Ok(u64::from_ne_bytes(word))
-}
-
 /// Where the two words are, by the header at an address.
-fn words(memory: &File, header: u64) -> Result<u64> {
+fn words(memory: &Memory, header: u64) -> Result<u64> {
     let mut start = [0; 16];
-    memory.read_exact_at(&mut start, header).context("cannot read its memory")?;
+    memory.read(header, &mut start)?;
     let number = |at: usize| start[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
     ensure!(start.starts_with(MAGIC), "what is called cairn_header is none");
     ensure!(
         number(8) == VERSION && number(12) >= HEADER_BYTES,
         "another version of cairn, which this command cannot switch"
     );
-    word(memory, header + GUARDS_OFFSET)
+    memory.word(header + GUARDS_OFFSET)
+}
+
+/// The memory of a process. It is nobody's once the process has ended or become another program: what is read or
+/// written is no byte then.
+struct Memory {
+    file: File,
+    pid: u32,
+}
+
+impl Memory {
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        self.known(self.file.read_exact_at(bytes, at), "cannot read its memory")
+    }
+
+    fn word(&self, at: u64) -> Result<u64> {
+        let mut word = [0; 8];
+        self.read(at, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    fn write(&self, at: u64, word: u64) -> Result<()> {
+        self.known(self.file.write_all_at(&word.to_ne_bytes(), at), "cannot write its memory")
+    }
+
+    fn known(&self, result: std::io::Result<()>, what: &'static str) -> Result<()> {
+        result.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::WriteZero => ended(self.pid),
+            _ => anyhow::Error::new(error).context(what),
+        })
+    }
+}
+
+fn ended(pid: u32) -> anyhow::Error {
+    anyhow::anyhow!("process {pid} has ended, or runs another program now")
 }
 
 struct Process {
@@ -139,6 +166,8 @@ impl Process {
         let pid = self.pid;
         result.map_err(|error| match error.kind() {
             ErrorKind::NotFound => anyhow::anyhow!("there is no process {pid}"),
+            // It has ended since its file was opened, or nobody has waited for it yet.
+            _ if error.raw_os_error() == Some(libc::ESRCH) => ended(pid),
             ErrorKind::PermissionDenied => anyhow::anyhow!(
                 "not permitted to look into process {pid}: it takes the rights of a debugger (root, or \
                  CAP_SYS_PTRACE)"
@@ -147,8 +176,9 @@ impl Process {
         })
     }
 
-    fn memory(&self) -> Result<File> {
-        self.refused(OpenOptions::new().read(true).write(true).open(self.place("mem")))
+    fn memory(&self) -> Result<Memory> {
+        let file = OpenOptions::new().read(true).write(true).open(self.place("mem"));
+        Ok(Memory { file: self.refused(file)?, pid: self.pid })
     }
 
     fn files(&self) -> Result<Vec<Mapped>> {

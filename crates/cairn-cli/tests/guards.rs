@@ -46,8 +46,19 @@ fn start(home: &Home, on_cairn: bool, arguments: &[&str]) -> Option<Running> {
 
 /// The same with other libraries preloaded.
 fn start_beside(home: &Home, on_cairn: bool, arguments: &[&str], preload: &str) -> Option<Running> {
-    let source = home.file("reads.c", 0o644, READS_AFTER_FREE);
-    let program = home.path().join("reads");
+    start_program(home, on_cairn, READS_AFTER_FREE, arguments, preload)
+}
+
+/// The same of another program.
+fn start_program(
+    home: &Home,
+    on_cairn: bool,
+    source: &[u8],
+    arguments: &[&str],
+    preload: &str,
+) -> Option<Running> {
+    let source = home.file("program.c", 0o644, source);
+    let program = home.path().join("program");
     let mut cc = Command::new("cc");
     let compiled = cc.args(["-fno-builtin", "-w", "-o"]).arg(&program).arg(source).status();
     if !compiled.is_ok_and(|status| status.success()) {
@@ -144,6 +155,35 @@ fn what_cannot_be_is_said() {
     let output = home.cairn().args(["guards", "1", "some"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(text(&output.stderr).contains("10MiB, or off"));
+}
+
+/// A program that ends when it is asked for guards.
+const ENDS_WHEN_ASKED: &[u8] = b"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <unistd.h>
+int main(void)
+{
+    const char *header = dlsym(RTLD_DEFAULT, \"cairn_header\");
+    const volatile uint64_t *asked = *(const volatile uint64_t *const *)(header + 104);
+    while (!*asked) usleep(100);
+    return 0;
+}
+";
+
+#[test]
+fn an_end_meanwhile_is_said() {
+    let home = Home::new();
+    let Some(process) = start_program(&home, true, ENDS_WHEN_ASKED, &[], "") else { return };
+    let pid = process.0.id().to_string();
+    let output = guards(&home, &process, &[]);
+    let message = text(&output.stderr);
+    assert_refused(&output, 125, &[&format!("process {pid} has ended")]);
+    assert!(!message.contains("buffer"), "{message}");
+    // Nobody has waited for it yet.
+    let output = guards(&home, &process, &[]);
+    assert_refused(&output, 125, &[&pid, "has ended"]);
 }
 
 #[test]

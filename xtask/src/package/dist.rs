@@ -74,11 +74,12 @@ fn copy_sources(to: &Path) -> Result<()> {
 
 /// Names of packages, and their contents.
 fn packages(source: &Path, target: &Path, time: u64) -> Result<[(String, Vec<u8>); 2]> {
-    let plain = files(source, target, "lib", "share/zsh/site-functions")?;
+    let plain = files(source, target, ["lib", "share/zsh/site-functions"], None)?;
     let name = format!("cairn-{VERSION}-{ARCH}-linux-gnu");
     let tarball = (format!("{name}.tar.gz"), tar(&format!("{name}/"), &plain, time)?);
     let libraries = format!("lib/{ARCH}-linux-gnu");
-    let mut system = files(source, target, &libraries, "share/zsh/vendor-completions")?;
+    let mut system =
+        files(source, target, [&libraries, "share/zsh/vendor-completions"], Some("/usr"))?;
     // As Debian has them.
     let pages: Vec<_> =
         system.keys().filter(|path| path.starts_with("share/man")).cloned().collect();

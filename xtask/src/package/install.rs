@@ -66,7 +66,7 @@ pub(crate) fn install(args: &Args) -> Result<()> {
     writable.with_context(|| format!("cannot write to {}", folder.display()))?;
 
     let target = target_dir("package");
-    let files = files(workspace(), &target, &args.libdir, "share/zsh/site-functions")?;
+    let files = files(workspace(), &target, [&args.libdir, "share/zsh/site-functions"], None)?;
     write(&root, &files).with_context(|| {
         format!(
             "cairn is installed in part; `cargo xtask uninstall --prefix {there}` takes it away"

@@ -29,8 +29,13 @@ enum File {
 type Files = BTreeMap<String, File>;
 
 /// Builds from `source` in a folder for cargo, and collects what belongs to an installation.
-/// Libraries and zsh's completions go to these folders below the prefix.
-fn files(source: &Path, target: &Path, libraries: &str, zsh: &str) -> Result<Files> {
+/// Libraries and zsh's completions go to these folders below the prefix. Without a prefix it may be moved.
+fn files(
+    source: &Path,
+    target: &Path,
+    [libraries, zsh]: [&str; 2],
+    prefix: Option<&str>,
+) -> Result<Files> {
     let mut files = Files::new();
     let (cairn, linked) = build(source, target)?;
     add(&mut files, &linked, libraries)?;
@@ -45,6 +50,7 @@ fn files(source: &Path, target: &Path, libraries: &str, zsh: &str) -> Result<Fil
         add(&mut files, &source.join(licence), "share/doc/cairn")?;
     }
     let up = vec![".."; Path::new(libraries).components().count() + 1].join("/");
+    let moves = format!("${{pcfiledir}}/{up}");
     for (template, name, path) in [
         ("library.pc", "cairn", "pkgconfig/cairn.pc"),
         ("library.pc", "cairn-hardened", "pkgconfig/cairn-hardened.pc"),
@@ -53,6 +59,7 @@ fn files(source: &Path, target: &Path, libraries: &str, zsh: &str) -> Result<Fil
     ] {
         let mut text = fs::read_to_string(source.join("crates/cairn-c/package").join(template))?;
         for (key, value) in [
+            ("@PREFIX@", prefix.unwrap_or(&moves)),
             ("@UP@", up.as_str()),
             ("@LIBDIR@", libraries),
             ("@NAME@", name),

@@ -41,7 +41,7 @@ const DENIED: &str = concat!(
     r"/(home|root|work)/\w*"
 );
 const SOURCES: [&str; 2] = [":(glob)crates/**/*.rs", ":(exclude,glob)crates/**/tests/**"];
-const DOCUMENTS: [&str; 2] = [":(glob)*.md", ":(glob)docs/**/*.md"];
+const DOCUMENTS: [&str; 3] = [":(glob)*.md", ":(glob)docs/**/*.md", ":(glob)crates/**/*.md"];
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -153,7 +153,12 @@ pub(crate) fn lacks(program: &str, package: &str) -> bool {
     if Command::new(program).arg("--version").output().is_ok() {
         return false;
     }
-    let why = format!("no {program}; install the package `{package}`");
+    lacks_package(program, package)
+}
+
+/// Says that this package is not here; always true. A panic if it is demanded.
+pub(crate) fn lacks_package(what: &str, package: &str) -> bool {
+    let why = format!("no {what}; install the package `{package}`");
     assert!(std::env::var_os("CAIRN_TEST_ALL").is_none(), "CAIRN_TEST_ALL is set, but {why}");
     skipped(&why)
 }
