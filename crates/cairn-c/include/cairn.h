@@ -3,7 +3,7 @@
  *
  * malloc, free and their family are declared by <stdlib.h> and <malloc.h>, operator new and
  * delete by <new>; a program that is linked with cairn, or runs with it preloaded, needs no
- * change. This header declares what cairn offers beyond them.
+ * change. This header declares what cairn offers beyond them, and the sized frees of C23.
  *
  * All sizes are in bytes. All functions may be called by any thread at any time, also by many at
  * once, but not by a signal handler that has interrupted the allocator. Only those that allocate
@@ -30,6 +30,15 @@
 #define CAIRN_ALIGN_IS(argument) __attribute__((alloc_align(argument)))
 #else
 #define CAIRN_ALIGN_IS(argument)
+#endif
+
+/* As C libraries declare their functions to C++. */
+#if !defined(__cplusplus)
+#define CAIRN_NOTHROW
+#elif __cplusplus >= 201103L
+#define CAIRN_NOTHROW noexcept
+#else
+#define CAIRN_NOTHROW throw()
 #endif
 
 #ifdef __cplusplus
@@ -119,6 +128,13 @@ void *cairn_aligned_alloc_at_least(size_t align, size_t size, size_t *usable);
  */
 CAIRN_ALLOCATES CAIRN_SIZE_IS(3)
 void *cairn_aligned_alloc_at(size_t align, size_t offset, size_t size);
+
+/*
+ * free of C23, by one who knows the size, and the alignment, that the block was asked for with: here for C libraries
+ * that do not declare them. What cannot be the block's ends the process with a message. NULL does nothing.
+ */
+void free_sized(void *block, size_t size) CAIRN_NOTHROW;
+void free_aligned_sized(void *block, size_t align, size_t size) CAIRN_NOTHROW;
 
 /*
  * As `count` calls of malloc(size), and as free on each of `count` blocks, which may be NULL, of any sizes, and of any

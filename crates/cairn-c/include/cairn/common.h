@@ -44,8 +44,6 @@ extern "C" {
 /* By other names: whether <stdlib.h> declares them depends on the C library and on what the program asks of it. */
 void *cairn_libc_aligned_alloc(size_t align, size_t size) __asm__("aligned_alloc");
 char *cairn_libc_realpath(const char *path, char *resolved) __asm__("realpath");
-void cairn_libc_free_sized(void *block, size_t size) __asm__("free_sized");
-void cairn_libc_free_aligned_sized(void *block, size_t align, size_t size) __asm__("free_aligned_sized");
 
 /* An alignment that cairn takes. */
 static inline bool cairn_is_alignment(size_t align) { return align != 0 && (align & (align - 1)) == 0; }

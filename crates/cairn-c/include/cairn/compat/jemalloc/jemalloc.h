@@ -70,8 +70,8 @@ static inline void dallocx(void *block, int flags) {
 
 /* A size or alignment that cannot be the block's ends the process. */
 static inline void sdallocx(void *block, size_t size, int flags) {
-    if (cairn_je_align(flags) > 16) cairn_libc_free_aligned_sized(block, cairn_je_align(flags), size);
-    else cairn_libc_free_sized(block, size);
+    if (cairn_je_align(flags) > 16) free_aligned_sized(block, cairn_je_align(flags), size);
+    else free_sized(block, size);
 }
 
 /*
