@@ -1,23 +1,85 @@
-//! Owns: heaps as allocators of containers: the trait of the crate allocator-api2, or std's.
+//! Owns: heaps as allocators of containers: the traits of two versions of the crate allocator-api2, or std's.
 //! Idea: a container borrows its heap: it cannot outlive it, and follows it onto no other thread.
 //! Never: allocates by another way than `HeapId` and `api`.
 //! Threads: those of the heap.
-//! Checked: tests/containers.rs; the examples below, those that must not compile too.
+//! Checked: tests/containers.rs; the examples of both traits, those that must not compile too.
 //! Story: docs/guide/rust.md
 
-use crate::{Cairn, Heap, HeapId, api, deallocate_as};
-use allocator_api2::alloc::{AllocError, Allocator};
+#[cfg(feature = "allocator-api2")]
+mod version_2;
+#[cfg(feature = "allocator-api2-04")]
+mod version_4;
+
+use crate::{Cairn, Heap, api, deallocate_as};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-type Got = Result<NonNull<[u8]>, AllocError>;
+/// A block with all the bytes that it has; None where the traits have an error, each its own.
+type Got = Option<NonNull<[u8]>>;
+
+/// Where blocks come from: sizes are not 0.
+trait Source {
+    fn get(&self, size: usize, align: usize) -> *mut u8;
+    fn get_zeroed(&self, size: usize, align: usize) -> *mut u8;
+
+    /// Gives null, or a block with the contents of the old one, which is gone.
+    ///
+    /// # Safety
+    /// The block is null, or a live one of this source; the caller's to resize.
+    unsafe fn resized(&self, block: *mut u8, size: usize, align: usize) -> *mut u8;
+}
+
+impl<Kind> Source for Heap<Kind> {
+    #[inline]
+    fn get(&self, size: usize, align: usize) -> *mut u8 {
+        self.allocate(size, align)
+    }
+
+    #[inline]
+    fn get_zeroed(&self, size: usize, align: usize) -> *mut u8 {
+        self.allocate_zeroed(size, align)
+    }
+
+    unsafe fn resized(&self, block: *mut u8, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: the caller's.
+        unsafe { self.id().reallocate(block, size, align) }
+    }
+}
+
+impl Source for Cairn {
+    #[inline]
+    fn get(&self, size: usize, align: usize) -> *mut u8 {
+        api::allocate_aligned(size, align)
+    }
+
+    #[inline]
+    fn get_zeroed(&self, size: usize, align: usize) -> *mut u8 {
+        api::allocate_zeroed_aligned(size, align)
+    }
+
+    /// The block may not have that alignment yet.
+    unsafe fn resized(&self, block: *mut u8, size: usize, align: usize) -> *mut u8 {
+        // SAFETY: null or a live block, the caller's to resize.
+        unsafe {
+            if block.addr().is_multiple_of(align) {
+                return api::reallocate_aligned(block, size, align);
+            }
+            let new = api::allocate_aligned(size, align);
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(block, api::usable_size(block).min(size));
+                api::deallocate(block);
+            }
+            new
+        }
+    }
+}
 
 /// A block for a layout whose size is not 0, with all the bytes that it has.
 fn got(block: *mut u8) -> Got {
-    let start = NonNull::new(block).ok_or(AllocError)?;
+    let start = NonNull::new(block)?;
     // SAFETY: a live block.
     let bytes = unsafe { api::usable_size(block) };
-    Ok(NonNull::slice_from_raw_parts(start, bytes))
+    Some(NonNull::slice_from_raw_parts(start, bytes))
 }
 
 /// What stands for a block without bytes.
@@ -27,15 +89,29 @@ fn empty(layout: Layout) -> NonNull<[u8]> {
     NonNull::slice_from_raw_parts(unsafe { NonNull::new_unchecked(place) }, 0)
 }
 
-fn allocate(layout: Layout, block: impl FnOnce(usize, usize) -> *mut u8) -> Got {
+#[inline]
+fn allocate(source: &impl Source, layout: Layout) -> Got {
     match layout.size() {
-        0 => Ok(empty(layout)),
-        size => got(block(size, layout.align())),
+        0 => Some(empty(layout)),
+        size => got(source.get(size, layout.align())),
+    }
+}
+
+#[inline]
+fn allocate_zeroed(source: &impl Source, layout: Layout) -> Got {
+    match layout.size() {
+        0 => Some(empty(layout)),
+        size => {
+            // What a class has beyond the layout may be other than zero: it is not told of.
+            let start = NonNull::new(source.get_zeroed(size, layout.align()))?;
+            Some(NonNull::slice_from_raw_parts(start, size))
+        }
     }
 }
 
 /// # Safety
 /// As for `Allocator::deallocate`.
+#[inline]
 unsafe fn deallocate(block: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: as above.
@@ -43,187 +119,33 @@ unsafe fn deallocate(block: NonNull<u8>, layout: Layout) {
     }
 }
 
-/// Resizes a block by `resize`, and zeroes what is new if `zeroes`.
+/// Resizes a block.
 ///
 /// # Safety
-/// As for `Allocator::grow` or `shrink`; `resize` gives null, or a block with the contents of the old one, which is gone.
-unsafe fn resize(
-    block: NonNull<u8>,
-    [old, new]: [Layout; 2],
-    zeroes: bool,
-    resize: impl FnOnce(*mut u8, usize, usize) -> *mut u8,
-) -> Got {
+/// As for `Allocator::grow` or `shrink`.
+unsafe fn resize(source: &impl Source, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
     if new.size() == 0 {
         // SAFETY: as above.
         unsafe { deallocate(block, old) };
-        return Ok(empty(new));
+        return Some(empty(new));
     }
     // A block without bytes is none.
     let from = if old.size() == 0 { core::ptr::null_mut() } else { block.as_ptr() };
-    let got = got(resize(from, new.size(), new.align()))?;
-    if zeroes {
-        // SAFETY: a block of so many bytes, the caller's.
-        unsafe {
-            let start = got.as_ptr().cast::<u8>().add(old.size());
-            start.write_bytes(0, got.len() - old.size());
-        }
-    }
-    Ok(got)
+    // SAFETY: null, or the caller's.
+    got(unsafe { source.resized(from, new.size(), new.align()) })
 }
 
-/// Containers live and die with a heap, `Vec<T, &Heap>` say. What has no room left within the heap's limit is refused, as where
-/// there is no memory.
+/// Resizes a block, and zeroes what is new.
 ///
-/// ```
-/// use allocator_api2::{boxed::Box, vec::Vec};
-/// use hashbrown::{DefaultHashBuilder, HashMap};
-///
-/// let heap = cairn::Heap::new().expect("memory");
-/// let mut names = HashMap::with_hasher_in(DefaultHashBuilder::default(), &heap);
-/// for number in 0..1000 {
-///     let mut name = Vec::new_in(&heap);
-///     name.extend_from_slice(b"a name");
-///     names.insert(number, name);
-/// }
-/// assert!(heap.id().contains(names[&7].as_ptr()));
-/// drop(names);
-/// heap.destroy();
-/// ```
-///
-/// What lives in it cannot outlive it:
-///
-/// ```compile_fail,E0505
-/// let heap = cairn::Heap::new().expect("memory");
-/// let numbers = allocator_api2::vec::Vec::<u8, _>::new_in(&heap);
-/// heap.destroy();
-/// drop(numbers);
-/// ```
-///
-/// ```compile_fail,E0597
-/// let numbers = {
-///     let heap = cairn::Heap::new().expect("memory");
-///     allocator_api2::vec::Vec::<u8, _>::new_in(&heap)
-/// };
-/// drop(numbers);
-/// ```
-///
-/// With an owned heap it stays on its thread, with a shared one it need not:
-///
-/// ```compile_fail,E0277
-/// let heap = cairn::Heap::new().expect("memory");
-/// let numbers = allocator_api2::vec::Vec::<u8, _>::new_in(&heap);
-/// std::thread::scope(|scope| {
-///     scope.spawn(move || drop(numbers));
-/// });
-/// ```
-///
-/// ```
-/// let heap = cairn::Heap::shared().expect("memory");
-/// let mut numbers = allocator_api2::vec::Vec::new_in(&heap);
-/// numbers.push(1);
-/// std::thread::scope(|scope| {
-///     scope.spawn(move || drop(numbers));
-/// });
-/// heap.destroy();
-/// ```
-// SAFETY: a block is valid until it is freed, or the heap is destroyed, which takes the heap itself: no reference is left by
-// then. References to one heap are equal.
-unsafe impl<Kind> Allocator for &Heap<Kind> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Got {
-        allocate(layout, |size, align| (**self).allocate(size, align))
-    }
-
-    #[inline]
-    fn allocate_zeroed(&self, layout: Layout) -> Got {
-        // What a class has beyond the layout may be other than zero: it is not told of.
-        let block = allocate(layout, |size, align| (**self).allocate_zeroed(size, align))?;
-        Ok(NonNull::slice_from_raw_parts(block.cast(), layout.size()))
-    }
-
-    #[inline]
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { deallocate(block, layout) }
-    }
-
-    unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
-        // SAFETY: the caller's.
-        unsafe { resize(block, [old, new], false, in_heap(self.id())) }
-    }
-
-    unsafe fn grow_zeroed(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
-        // SAFETY: the caller's.
-        unsafe { resize(block, [old, new], true, in_heap(self.id())) }
-    }
-
-    unsafe fn shrink(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
-        // SAFETY: the caller's.
-        unsafe { resize(block, [old, new], false, in_heap(self.id())) }
-    }
-}
-
 /// # Safety
-/// Who calls the result has a live block of the heap, and the heap.
-unsafe fn in_heap(heap: HeapId) -> impl FnOnce(*mut u8, usize, usize) -> *mut u8 {
-    // SAFETY: as above.
-    move |block, size, align| unsafe { heap.reallocate(block, size, align) }
-}
-
-/// Resizes a block of threads' heaps that may not have that alignment yet.
-fn realign(block: *mut u8, size: usize, align: usize) -> *mut u8 {
-    // SAFETY: null or a live block, the caller's to resize, by the word of `resize`'s.
+/// As for `Allocator::grow_zeroed`.
+unsafe fn grow_zeroed(source: &impl Source, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
+    // SAFETY: the caller's.
+    let got = unsafe { resize(source, block, old, new) }?;
+    // SAFETY: a block of so many bytes, the caller's.
     unsafe {
-        if block.addr().is_multiple_of(align) {
-            return api::reallocate_aligned(block, size, align);
-        }
-        let new = api::allocate_aligned(size, align);
-        if !new.is_null() {
-            new.copy_from_nonoverlapping(block, api::usable_size(block).min(size));
-            api::deallocate(block);
-        }
-        new
+        let start = got.as_ptr().cast::<u8>().add(old.size());
+        start.write_bytes(0, got.len() - old.size());
     }
-}
-
-/// The heaps of threads, as `allocate` has them.
-///
-/// ```
-/// let mut numbers = allocator_api2::vec::Vec::new_in(cairn::Cairn);
-/// numbers.extend(0..100);
-/// assert_eq!(numbers[99], 99);
-/// ```
-// SAFETY: blocks are valid until they are freed.
-unsafe impl Allocator for Cairn {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Got {
-        allocate(layout, api::allocate_aligned)
-    }
-
-    #[inline]
-    fn allocate_zeroed(&self, layout: Layout) -> Got {
-        let block = allocate(layout, api::allocate_zeroed_aligned)?;
-        Ok(NonNull::slice_from_raw_parts(block.cast(), layout.size()))
-    }
-
-    #[inline]
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's.
-        unsafe { deallocate(block, layout) }
-    }
-
-    unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
-        // SAFETY: the caller's.
-        unsafe { resize(block, [old, new], false, realign) }
-    }
-
-    unsafe fn grow_zeroed(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
-        // SAFETY: the caller's.
-        unsafe { resize(block, [old, new], true, realign) }
-    }
-
-    unsafe fn shrink(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
-        // SAFETY: the caller's.
-        unsafe { resize(block, [old, new], false, realign) }
-    }
+    Some(got)
 }

@@ -96,7 +96,7 @@ mod budget;
 mod caches;
 mod closed;
 mod common_upkeep;
-#[cfg(feature = "allocator-api2")]
+#[cfg(any(feature = "allocator-api2", feature = "allocator-api2-04"))]
 mod containers;
 mod crowd;
 mod deferred;
@@ -134,7 +134,7 @@ mod traces;
 pub mod values;
 
 /// The examples of the README and of the guide.
-#[cfg(all(doctest, feature = "allocator-api2"))]
+#[cfg(all(doctest, feature = "allocator-api2", feature = "allocator-api2-04"))]
 #[doc = include_str!("../README.md")]
 #[doc = include_str!("../guide.md")]
 struct Pages;

@@ -2,10 +2,13 @@
 
 use allocator_api2::alloc::{AllocError, Allocator};
 use allocator_api2::{boxed::Box, vec::Vec};
+use allocator_api2_04::alloc::Allocator as Allocator04;
 use cairn::{Cairn, Heap};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use hashbrown::{DefaultHashBuilder, HashMap};
+
+type Got = Result<NonNull<[u8]>, AllocError>;
 
 fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).expect("a layout")
@@ -56,12 +59,49 @@ fn serves(allocator: &impl Allocator) {
     assert_eq!(allocator.allocate(layout(isize::MAX as usize - 4096, 16)), Err(AllocError));
 }
 
+/// An allocator of version 0.4, in the terms of 0.2.
+struct Version04<A>(A);
+
+// SAFETY: the other trait asks for the same.
+unsafe impl<A: Allocator04> Allocator for Version04<A> {
+    fn allocate(&self, layout: Layout) -> Got {
+        self.0.allocate(layout).map_err(|_| AllocError)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Got {
+        self.0.allocate_zeroed(layout).map_err(|_| AllocError)
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { self.0.deallocate(block, layout) }
+    }
+
+    unsafe fn grow(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
+        // SAFETY: the caller's.
+        unsafe { self.0.grow(block, old, new) }.map_err(|_| AllocError)
+    }
+
+    unsafe fn grow_zeroed(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
+        // SAFETY: the caller's.
+        unsafe { self.0.grow_zeroed(block, old, new) }.map_err(|_| AllocError)
+    }
+
+    unsafe fn shrink(&self, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
+        // SAFETY: the caller's.
+        unsafe { self.0.shrink(block, old, new) }.map_err(|_| AllocError)
+    }
+}
+
 #[test]
 fn each_call_serves_each_size() {
     serves(&Cairn);
+    serves(&Version04(Cairn));
     let (owned, shared) = (Heap::new().expect("memory"), Heap::shared().expect("memory"));
     serves(&&owned);
     serves(&&shared);
+    serves(&Version04(&owned));
+    serves(&Version04(&shared));
     assert_eq!(owned.stats().large_blocks + shared.stats().large_blocks, 0);
 }
 
