@@ -158,6 +158,23 @@ fn what_nothing_serves_says_why() {
     }
 }
 
+/// Options of jemalloc's that a program has above the include are not ignored without a word.
+#[test]
+fn options_above_the_include_do_not_compile() {
+    for name in ["malloc_conf", "je_malloc_conf"] {
+        for (compiler, standards) in compilers() {
+            let linkage = if compiler.contains("++") { "extern \"C\" " } else { "" };
+            let options =
+                format!("{linkage}const char *{name};\nconst char *{name} = \"narenas:1\";\n");
+            let program = format!("{options}#include <jemalloc/jemalloc.h>\n");
+            let (done, said) = compiled(compiler, standards[1], &[], &program);
+            assert!(!done && said.contains("set_its_environment_variables"), "{compiler}: {said}");
+            let (done, said) = compiled(compiler, standards[1], &[], &options);
+            assert!(done, "{compiler}: {said}");
+        }
+    }
+}
+
 /// All names with these beginnings that a text has.
 fn names_in(text: &str, beginnings: &[&str]) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '*'));

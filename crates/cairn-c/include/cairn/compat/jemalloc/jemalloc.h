@@ -125,6 +125,10 @@ typedef struct extent_hooks_s extent_hooks_t CAIRN_UNAVAILABLE("cairn_region_new
 extern void (*malloc_message)(void *, const char *)
     CAIRN_UNAVAILABLE("cairn writes to standard error, and only one line when it ends the process");
 
+/* A program that sets jemalloc's options above the include: its own declaration is another one. */
+extern struct cairn_reads_no_malloc_conf_set_its_environment_variables malloc_conf;
+extern struct cairn_reads_no_malloc_conf_set_its_environment_variables je_malloc_conf;
+
 #ifndef __cplusplus
 #pragma GCC diagnostic pop
 #endif
@@ -133,7 +137,7 @@ extern void (*malloc_message)(void *, const char *)
 }
 #endif
 
-/* A program that sets jemalloc's options. */
+/* And below it. */
 #define malloc_conf _Pragma("GCC error \"cairn reads no malloc_conf: set its environment variables\"") malloc_conf
 
 /* The names of a jemalloc that was configured with the prefix je_. */
