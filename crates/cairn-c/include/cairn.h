@@ -227,6 +227,27 @@ size_t cairn_thread_allocated(void);
 size_t cairn_thread_freed(void);
 
 /*
+ * Where the calling thread counts: the bytes that it has allocated, and freed, as the functions above return them. They
+ * may be read until the thread ends or calls cairn_count(0). NULL if it does not count.
+ */
+const unsigned long long *cairn_thread_counts(void);
+
+/*
+ * How many milliseconds free memory lies idle before it goes back to the system, and sets that, as CAIRN_PURGE_DELAY does.
+ * What a large burst of frees leaves goes back at once, whatever is set.
+ */
+size_t cairn_purge_delay_ms(void);
+void cairn_set_purge_delay_ms(size_t ms);
+
+/*
+ * Starts the purge thread, as CAIRN_PURGE_THREAD=1 does: docs/guide/memory.md says what that changes for a program. It
+ * ends with the thread that calls this. Returns 1, also where it has been started before; 0 if it cannot be. The
+ * other call returns 1 if the process has such a thread.
+ */
+int cairn_start_purge_thread(void);
+int cairn_has_purge_thread(void);
+
+/*
  * malloc, calloc, aligned_alloc and realloc from a partition of the heap, 0 to 15; other numbers count
  * modulo 16, and what is allocated without a partition comes from 0. In the hardened build blocks of
  * different partitions shall not take each other's places, so that a mistake with one kind of data does not reach
@@ -422,7 +443,8 @@ struct cairn_area {
  * program has. It goes on while `visitor` returns other than 0. Returns 1 at the end, else 0; 0 too if there is no
  * memory for its notes. Blocks between guards are left out.
  *
- * No other thread may allocate or free meanwhile: stop them before. `visitor` must not either.
+ * No other thread may allocate from `heap` or free into it meanwhile, and none at all may allocate or free if it is NULL:
+ * stop them before. `visitor` must not either.
  */
 int cairn_visit(cairn_heap *heap, int blocks,
                 int (*visitor)(const struct cairn_area *area, void *block, void *argument), void *argument);

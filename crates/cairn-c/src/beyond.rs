@@ -184,3 +184,33 @@ pub(crate) extern "C" fn cairn_thread_allocated() -> usize {
 pub(crate) extern "C" fn cairn_thread_freed() -> usize {
     cairn::thread_counts().freed as usize
 }
+
+/// Where the calling thread counts: allocated and freed; null if it does not.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_thread_counts() -> *const u64 {
+    cairn::thread_counts_place().cast()
+}
+
+/// Milliseconds that free memory lies idle before it goes back.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_purge_delay_ms() -> usize {
+    cairn::purge_delay_ms()
+}
+
+/// Sets them.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_set_purge_delay_ms(ms: usize) {
+    cairn::set_purge_delay_ms(ms);
+}
+
+/// Starts the purge thread, once; 0 if it cannot be.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_start_purge_thread() -> c_int {
+    c_int::from(cairn::start_purge_thread())
+}
+
+/// 1 if there is a purge thread.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn cairn_has_purge_thread() -> c_int {
+    c_int::from(cairn::has_purge_thread())
+}

@@ -173,7 +173,7 @@ pub use {
     os::{HUGE_PAGES, start_small_thread, system_call},
     outside::{HEADER, Header},
     pool::check,
-    thread::see_forks,
+    thread::{has_purge_thread, see_forks, thread_counts_place},
 };
 
 use core::alloc::{GlobalAlloc, Layout};

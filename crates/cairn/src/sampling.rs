@@ -53,6 +53,7 @@ pub(crate) enum Draw {
 /// assert_eq!((allocated, freed), (0, 0), "nobody has asked for them");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct ThreadCounts {
     /// Allocated.
     pub allocated: u64,

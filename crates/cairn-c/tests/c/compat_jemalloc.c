@@ -125,7 +125,7 @@ static void control(void)
     CHECK(mallctl("stats.active", few, &size, NULL, 0) == EINVAL && size == 2, "a wrong size");
     CHECK(mallctl("stats.active", NULL, NULL, &bin, sizeof bin) == EPERM, "only read");
     CHECK(mallctl("epoch", NULL, NULL, few, sizeof few) == EINVAL, "a wrong size");
-    for (const char *const *name = (const char *const[]){"", "stats", "stats.activex", "arena.x.purge", "opt.narenas",
+    for (const char *const *name = (const char *const[]){"", "stats", "stats.activex", "arena.x.purge", "opt.lg_tcache_max",
                                                          "prof.active", "arenas.bin.1", NULL};
          *name; name++) {
         length = 4;
@@ -136,7 +136,71 @@ static void control(void)
     CHECK(written > 1000, "%zu", written);
 }
 
+static ssize_t delay(const char *name)
+{
+    ssize_t ms = -2;
+    size_t size = sizeof ms;
+    CHECK(mallctl(name, &ms, &size, NULL, 0) == 0 && size == sizeof ms, "%s", name);
+    return ms;
+}
+
+static bool flag(const char *name)
+{
+    bool so;
+    size_t size = sizeof so;
+    CHECK(mallctl(name, &so, &size, NULL, 0) == 0 && size == sizeof so, "%s", name);
+    return so;
+}
+
+/* What is set is what happens. */
+static void options(void)
+{
+    ssize_t ms = 1000000, before = 0;
+    size_t size = sizeof before;
+    CHECK(delay("arenas.dirty_decay_ms") == 250 && delay("opt.dirty_decay_ms") == 250, "the default");
+    CHECK(mallctl("arenas.dirty_decay_ms", &before, &size, &ms, sizeof ms) == 0 && before == 250, "%zd", before);
+    CHECK(delay("arena.3.dirty_decay_ms") == ms && delay("arenas.dirty_decay_ms") == ms, "for all");
+    ms = -1;
+    CHECK(mallctl("arena.0.dirty_decay_ms", NULL, NULL, &ms, sizeof ms) == 0 && delay("opt.dirty_decay_ms") == -1, "never");
+    ms = -2;
+    CHECK(mallctl("arena.0.dirty_decay_ms", NULL, NULL, &ms, sizeof ms) == EFAULT, "no delay");
+    CHECK(mallctl("arenas.dirty_decay_ms", NULL, NULL, &ms, 4) == EINVAL && delay("opt.dirty_decay_ms") == -1, "size");
+    CHECK(mallctl("arenas.muzzy_decay_ms", NULL, NULL, &ms, sizeof ms) == 0 && delay("arena.1.muzzy_decay_ms") == 0, "none");
+
+    uint64_t *allocated, *freed, one;
+    size = sizeof allocated;
+    CHECK(mallctl("thread.allocatedp", &allocated, &size, NULL, 0) == 0, "allocatedp");
+    CHECK(mallctl("thread.deallocatedp", &freed, &size, NULL, 0) == 0, "deallocatedp");
+    uint64_t had = *(volatile uint64_t *)allocated, gone = *(volatile uint64_t *)freed;
+    void *p = hide(malloc(1000));
+    size_t usable = sallocx(p, 0);
+    free(p);
+    CHECK(*(volatile uint64_t *)allocated == had + usable, "%zu", usable);
+    CHECK(*(volatile uint64_t *)freed == gone + usable, "%zu", usable);
+    size = sizeof one;
+    CHECK(mallctl("thread.allocated", &one, &size, NULL, 0) == 0 && one == had + usable, "%zu", usable);
+    CHECK(mallctl("thread.deallocated", &one, &size, NULL, 0) == 0 && one == gone + usable, "%zu", usable);
+
+    bool on = true, off = false;
+    CHECK(!flag("background_thread") && !flag("opt.background_thread"), "none");
+    CHECK(mallctl("background_thread", NULL, NULL, &off, sizeof off) == 0, "none");
+    CHECK(mallctl("background_thread", NULL, NULL, &on, sizeof on) == 0 && flag("background_thread"), "it runs");
+    CHECK(mallctl("background_thread", NULL, NULL, &on, sizeof on) == 0, "it runs");
+    CHECK(mallctl("background_thread", NULL, NULL, &off, sizeof off) == EPERM && flag("background_thread"), "it stays");
+    CHECK(figure("max_background_threads") == 1, "one");
+
+    CHECK(flag("config.stats") && flag("opt.tcache") && flag("opt.retain") && flag("config.opt_safety_checks"), "so");
+    CHECK(!flag("config.prof") && !flag("config.debug") && !flag("opt.zero") && !flag("opt.prof"), "not so");
+    CHECK(mallctl("config.stats", NULL, NULL, &off, sizeof off) == EPERM, "only read");
+    const char *conf = NULL;
+    size = sizeof conf;
+    CHECK(mallctl("config.malloc_conf", &conf, &size, NULL, 0) == 0 && *conf == 0, "none");
+    unsigned arenas_;
+    size = sizeof arenas_;
+    CHECK(mallctl("opt.narenas", &arenas_, &size, NULL, 0) == 0 && arenas_ == 1, "%u", arenas_);
+}
+
 static const struct test_case cases[] = {
-    {"sizes", sizes}, {"resizing", resizing}, {"in_place", in_place}, {"control", control},
+    {"sizes", sizes}, {"resizing", resizing}, {"in_place", in_place}, {"control", control}, {"options", options},
 };
 MAIN(cases)

@@ -185,10 +185,71 @@ static void visits(void)
     CHECK(mi_heap_visit_blocks(heap, false, visitor, &areas) && areas.blocks == 0, "%zu", areas.blocks);
     CHECK(areas.areas == seen.areas, "%zu", areas.areas);
     void *p = mi_malloc(10);
+#if MI_MALLOC_VERSION >= 30000
     CHECK(mi_heap_visit_blocks(mi_heap_main(), true, visitor, &of_main) && of_main.blocks >= 1, "the main heap");
     CHECK(of_main.blocks < 500, "no other heap's: %zu", of_main.blocks);
+    of_main.areas = of_main.blocks = 0;
+    CHECK(!mi_theap_visit_blocks(mi_theap_get_default(), true, visitor, &of_main) && !of_main.areas, "no part of it");
+#else
+    CHECK(!mi_heap_visit_blocks(mi_heap_get_default(), true, visitor, &of_main), "it cannot be told what is a thread's");
+    CHECK(!mi_heap_visit_blocks(NULL, true, visitor, &of_main) && of_main.areas == 0, "%zu", of_main.areas);
+#endif
     mi_free(p);
     mi_heap_destroy(heap);
+}
+
+static volatile int is_over;
+
+/* Takes more and more memory, and frees it on other threads' behalf. */
+static void *works_elsewhere(void *unused)
+{
+    while (!is_over) {
+        void *blocks[2000];
+        for (size_t i = 0; i < COUNT_OF(blocks); i++) blocks[i] = mi_malloc(16 + i * 37 % 5000);
+        for (size_t i = 0; i < COUNT_OF(blocks); i += 2) mi_free(blocks[i]);
+        for (size_t i = 1; i < COUNT_OF(blocks); i += 2) mi_free(blocks[i]);
+    }
+    return unused;
+}
+
+/* A heap is visited while other threads have nothing to do with it, and do what they like; so is the default heap asked. */
+static void visits_beside(void)
+{
+    pthread_t threads[3];
+    for (size_t i = 0; i < COUNT_OF(threads); i++) pthread_create(&threads[i], NULL, works_elsewhere, NULL);
+    mi_heap_t *heap = mi_heap_new();
+    for (int round = 0; round < 200; round++) {
+        void *p = mi_heap_malloc(heap, 100);
+        struct seen seen = {0, 0, 0, 0};
+        CHECK(mi_heap_visit_blocks(heap, true, visitor, &seen), "to the end");
+        CHECK(seen.blocks == (size_t)round + 1 && mi_heap_contains(heap, p), "%zu", seen.blocks);
+#if MI_MALLOC_VERSION < 30000
+        CHECK(!mi_heap_visit_blocks(mi_heap_get_default(), true, visitor, &seen), "not told");
+#endif
+    }
+    is_over = 1;
+    for (size_t i = 0; i < COUNT_OF(threads); i++) pthread_join(threads[i], NULL);
+    mi_heap_destroy(heap);
+}
+
+static void reserves(void)
+{
+    mi_arena_id_t arena = &arena;
+    CHECK(mi_reserve_os_memory(64 * MIB, true, false) == 0, "reserved");
+    CHECK(mi_reserve_os_memory(hide_size(SIZE_MAX / 2), false, false) == ENOMEM, "too much");
+    CHECK(mi_reserve_os_memory_ex(4 * MIB, false, false, false, &arena) == 0 && !arena, "malloc's");
+    int error = mi_reserve_os_memory_ex(4 * MIB + 1, false, false, true, &arena);
+    if (error) {
+        CHECK(error == ENOMEM && !arena, "the hardened build has no regions");
+        return;
+    }
+    mi_heap_t *heap = mi_heap_new_in_arena(arena);
+    char *p = mi_heap_malloc(heap, 3 * MIB);
+    CHECK(p && !mi_heap_malloc(heap, 3 * MIB), "it is full");
+    memset(p, 1, 3 * MIB);
+    mi_heap_destroy(heap);
+    CHECK(mi_subproc_main() && mi_subproc_main() == mi_subproc_current(), "one");
+    mi_subproc_add_current_thread(mi_subproc_main());
 }
 
 static void arenas(void)
@@ -244,12 +305,24 @@ static void told(void)
     CHECK(json[0] == '{' && strlen(json) > 1000 && json[strlen(json) - 1] == '}', "%s", json);
     CHECK(!strncmp(mi_stats_get_json(10, few), json, 9) && few[9] == 0, "%s", few);
     mi_free(json);
+    mi_stats_reset();
+    CHECK(mi_option_get(mi_option_purge_delay) == 250, "%ld", mi_option_get(mi_option_purge_delay));
+    mi_option_set(mi_option_purge_delay, 70);
+    CHECK(mi_option_get(mi_option_reset_delay) == 70 && mi_option_get_size(mi_option_purge_delay) == 70, "set");
+    mi_option_set(mi_option_purge_delay, -1);
+    CHECK(mi_option_get(mi_option_purge_delay) == -1, "never");
+    mi_option_set_default(mi_option_purge_delay, 300);
+    CHECK(mi_option_get_clamp(mi_option_purge_delay, 0, 200) == 200, "set");
+    setenv("CAIRN_PURGE_DELAY", "1s", 1);
+    mi_option_set_default(mi_option_purge_delay, 400);
+    CHECK(mi_option_get(mi_option_purge_delay) == 300, "the environment's stays");
     mi_option_disable(mi_option_verbose);
     CHECK(mi_option_is_enabled(mi_option_show_errors) && !mi_option_is_enabled(mi_option_verbose), "options");
 }
 
 static const struct test_case cases[] = {
     {"family", family}, {"resizing", resizing}, {"alignments", alignments}, {"texts", texts}, {"heaps", heaps},
-    {"visits", visits}, {"arenas", arenas},     {"told", told},
+    {"visits", visits}, {"arenas", arenas},     {"told", told},           {"reserves", reserves},
+    {"visits_beside", visits_beside},
 };
 MAIN(cases)

@@ -2,7 +2,7 @@
 //! Idea: a block is in use unless it is in a list of free ones. All lists are gone through first, and what is found there
 //!   is marked in a bitmap.
 //! Never: allocates from a heap, or changes one.
-//! Threads: one; all others rest, by the caller's word.
+//! Threads: one; by the caller's word no other uses the heap, or any if all are visited.
 //! Checked: tests/visit.rs
 //! Story: docs/design/closed-heaps.md
 
@@ -59,7 +59,8 @@ impl Marks {
         (!words.is_null()).then_some(Marks { words, bytes })
     }
 
-    fn place(&self, block: *const u8) -> (*mut u64, u64) {
+    /// None for a block in memory that has been committed since, by a thread that has nothing to do with the heap.
+    fn place(&self, block: *const u8) -> Option<(*mut u64, u64)> {
         let base = address_map::slice_address(0).addr();
         let mut offset = block.addr().wrapping_sub(base);
         if address_map::is_supplied(address_map::slice_of(block)) {
@@ -73,20 +74,19 @@ impl Marks {
             }
         }
         let number = offset / MIN_ALIGN;
-        debug_assert!(number / 8 < self.bytes);
-        (self.words.wrapping_add(number / 64), 1 << (number % 64))
+        let is_noted = number / 8 < self.bytes;
+        is_noted.then(|| (self.words.wrapping_add(number / 64), 1 << (number % 64)))
     }
 
     fn set(&mut self, block: *mut Block) {
-        let (word, bit) = self.place(block.cast());
-        // SAFETY: a place for each block of what is committed.
+        let Some((word, bit)) = self.place(block.cast()) else { return };
+        // SAFETY: one of the words.
         unsafe { *word |= bit };
     }
 
     fn has(&self, block: *const u8) -> bool {
-        let (word, bit) = self.place(block);
         // SAFETY: as above.
-        unsafe { *word & bit != 0 }
+        self.place(block).is_some_and(|(word, bit)| unsafe { *word & bit != 0 })
     }
 }
 
@@ -105,7 +105,8 @@ impl Drop for Marks {
 /// Sampled blocks between guards are left out.
 ///
 /// # Safety
-/// No other thread allocates or frees meanwhile, and `each` does neither.
+/// No other thread allocates from `heap` or frees into it meanwhile, and `each` does neither. If it is None, no other
+/// thread allocates or frees at all.
 ///
 /// ```
 /// let heap = cairn::Heap::new().expect("memory");
@@ -248,4 +249,24 @@ fn visit_nurseries(
             })
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another thread's cache may have blocks of memory that is newer than the marks.
+    #[test]
+    fn what_is_beyond_the_marks_is_not_marked() {
+        let page = os::page_size();
+        let mut marks = Marks { words: os::map(page).cast(), bytes: page };
+        let inside = address_map::slice_address(0);
+        for distance in [page * 8 * MIN_ALIGN, 1 << 30, 1 << 39] {
+            let beyond = inside.wrapping_add(distance);
+            marks.set(beyond.cast());
+            assert!(!marks.has(beyond), "{distance}");
+        }
+        marks.set(inside.cast());
+        assert!(marks.has(inside) && !marks.has(inside.wrapping_add(MIN_ALIGN)));
+    }
 }

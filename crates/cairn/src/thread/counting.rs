@@ -64,6 +64,14 @@ pub fn thread_counts() -> ThreadCounts {
     own().map_or(ThreadCounts::default(), |heap| unsafe { (*heap).own.counts })
 }
 
+/// Where the calling thread counts, until it ends; null if it does not count.
+#[must_use]
+pub fn thread_counts_place() -> *const ThreadCounts {
+    let heap = own().filter(|_| is_counting()).unwrap_or(null_mut());
+    // SAFETY: null, or the calling thread's own.
+    unsafe { heap.as_ref() }.map_or(core::ptr::null(), |heap| &raw const heap.member.counts)
+}
+
 /// Whether the calling thread counts.
 #[inline(always)]
 pub(crate) fn is_counting() -> bool {

@@ -26,12 +26,12 @@ use crate::{abandoned, arena, common_upkeep, crowd, deferred, guards, large, os,
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
-pub use counting::{count, thread_counts};
+pub use counting::{count, thread_counts, thread_counts_place};
 pub(crate) use counting::{is_counting, note};
 pub use deferring::on_deferred_free;
 use deferring::retry;
 pub(crate) use deferring::{defer, refill_or_force};
-pub use purge::start_purge_thread;
+pub use purge::{has_purge_thread, start_purge_thread};
 pub(crate) use tls::get as heap;
 
 /// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so

@@ -83,6 +83,11 @@ pub fn start_purge_thread() -> bool {
     begun
 }
 
+/// Whether there is such a thread in this process.
+pub fn has_purge_thread() -> bool {
+    THREAD.load(Ordering::Relaxed) != 0
+}
+
 fn begin() -> bool {
     // Handlers in the child run in the order in which they were registered: the allocator's before ours.
     see_forks();

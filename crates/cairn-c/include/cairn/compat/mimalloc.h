@@ -23,6 +23,8 @@
 
 #include "../common.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <stdio.h>

@@ -24,6 +24,41 @@ enum cairn_je_node {
     CAIRN_JE_RESIDENT,
     CAIRN_JE_MAPPED,
     CAIRN_JE_RETAINED,
+    CAIRN_JE_THREAD_ALLOCATED,
+    CAIRN_JE_THREAD_FREED,
+    CAIRN_JE_THREAD_ALLOCATED_AT,
+    CAIRN_JE_THREAD_FREED_AT,
+    CAIRN_JE_BACKGROUND,
+    CAIRN_JE_BACKGROUND_MOST,
+    CAIRN_JE_DIRTY_MS,
+    CAIRN_JE_ARENA_DIRTY_MS,
+    CAIRN_JE_OPT_DIRTY_MS,
+    CAIRN_JE_MUZZY_MS,
+    CAIRN_JE_ARENA_MUZZY_MS,
+    CAIRN_JE_OPT_MUZZY_MS,
+    CAIRN_JE_OPT_BACKGROUND,
+    CAIRN_JE_OPT_ARENAS,
+    CAIRN_JE_CONF,
+    /* What is so: */
+    CAIRN_JE_STATS,
+    CAIRN_JE_CHECKS,
+    CAIRN_JE_CACHE,
+    CAIRN_JE_KEEPS,
+    /* What is not so: */
+    CAIRN_JE_DEBUG,
+    CAIRN_JE_FILL,
+    CAIRN_JE_LAZY_LOCK,
+    CAIRN_JE_CACHE_OBLIVIOUS,
+    CAIRN_JE_PROF,
+    CAIRN_JE_PROF_LIBGCC,
+    CAIRN_JE_PROF_LIBUNWIND,
+    CAIRN_JE_UTRACE,
+    CAIRN_JE_XMALLOC,
+    CAIRN_JE_OPT_ABORT_CONF,
+    CAIRN_JE_OPT_PROF,
+    CAIRN_JE_OPT_UTRACE,
+    CAIRN_JE_OPT_XMALLOC,
+    CAIRN_JE_OPT_ZERO,
     CAIRN_JE_NODES
 };
 
@@ -34,6 +69,15 @@ static inline const char *cairn_je_name(size_t node) {
         "arena.*.decay",     "arenas.quantum",  "arenas.page",         "arenas.narenas", "arenas.nbins",
         "arenas.bin.*.size", "stats.allocated", "stats.active",        "stats.metadata", "stats.resident",
         "stats.mapped",      "stats.retained",
+        "thread.allocated", "thread.deallocated", "thread.allocatedp", "thread.deallocatedp",
+        "background_thread", "max_background_threads",
+        "arenas.dirty_decay_ms", "arena.*.dirty_decay_ms", "opt.dirty_decay_ms",
+        "arenas.muzzy_decay_ms", "arena.*.muzzy_decay_ms", "opt.muzzy_decay_ms",
+        "opt.background_thread", "opt.narenas", "config.malloc_conf",
+        "config.stats", "config.opt_safety_checks", "opt.tcache", "opt.retain",
+        "config.debug", "config.fill", "config.lazy_lock", "config.cache_oblivious",
+        "config.prof", "config.prof_libgcc", "config.prof_libunwind", "config.utrace", "config.xmalloc",
+        "opt.abort_conf", "opt.prof", "opt.utrace", "opt.xmalloc", "opt.zero",
     };
     return names[node];
 }
@@ -93,20 +137,71 @@ static inline size_t cairn_je_figure(size_t node, size_t number) {
     }
 }
 
+/* A thread counts from its first question on, and each of its calls takes longer then: cairn_count. */
+static inline int cairn_je_counts(size_t node, void *old, size_t *old_size) {
+    bool first = !cairn_thread_counts();
+    const unsigned long long *counts = first && !cairn_count(1) ? NULL : cairn_thread_counts();
+    uint64_t count, *at;
+    if (!counts) return EAGAIN;
+    if (node == CAIRN_JE_THREAD_FREED || node == CAIRN_JE_THREAD_FREED_AT) counts++;
+    count = *counts;
+    at = (uint64_t *)(uintptr_t)counts;
+    if (node == CAIRN_JE_THREAD_ALLOCATED || node == CAIRN_JE_THREAD_FREED)
+        return cairn_je_read(old, old_size, &count, sizeof count);
+    return cairn_je_read(old, old_size, &at, sizeof at);
+}
+
+/* The purge delay, of all arenas; -1 is never. It is read before it is set. */
+static inline int cairn_je_delay(void *old, size_t *old_size, const void *new_value, size_t new_size) {
+    size_t ms = cairn_purge_delay_ms();
+    ssize_t shown = ms > PTRDIFF_MAX ? -1 : (ssize_t)ms, wanted;
+    int error;
+    if (new_value && new_size != sizeof wanted) return EINVAL;
+    if ((error = cairn_je_read(old, old_size, &shown, sizeof shown)) != 0 || !new_value) return error;
+    memcpy(&wanted, new_value, sizeof wanted);
+    if (wanted < -1) return EFAULT;
+    return cairn_set_purge_delay_ms(wanted < 0 ? SIZE_MAX : (size_t)wanted), 0;
+}
+
+/* The purge thread begins, once; there is no call that ends it. */
+static inline int cairn_je_background(void *old, size_t *old_size, const void *new_value, size_t new_size) {
+    bool runs = cairn_has_purge_thread() != 0, wanted;
+    int error;
+    if (new_value && new_size != sizeof wanted) return EINVAL;
+    if ((error = cairn_je_read(old, old_size, &runs, sizeof runs)) != 0 || !new_value) return error;
+    memcpy(&wanted, new_value, sizeof wanted);
+    if (wanted == runs) return 0;
+    if (!wanted) return EPERM;
+    return cairn_start_purge_thread() ? 0 : EAGAIN;
+}
+
+static inline int cairn_je_is(bool so, void *old, size_t *old_size) {
+    return cairn_je_read(old, old_size, &so, sizeof so);
+}
+
+static inline bool cairn_je_takes(size_t node) {
+    return node == CAIRN_JE_EPOCH || node == CAIRN_JE_BACKGROUND || node == CAIRN_JE_DIRTY_MS ||
+           node == CAIRN_JE_ARENA_DIRTY_MS || node == CAIRN_JE_MUZZY_MS || node == CAIRN_JE_ARENA_MUZZY_MS;
+}
+
 static inline int cairn_je_control(size_t node, size_t number, void *old, size_t *old_size, const void *new_value,
                                    size_t new_size) {
     bool writes = new_value != NULL || new_size != 0;
     bool does = node >= CAIRN_JE_FLUSH && node <= CAIRN_JE_DECAY;
-    const char *version = cairn_version();
+    const char *version = cairn_version(), *conf = "";
     /* One arena is all that threads allocate from. */
     unsigned int bins = cairn_class_count(), arenas = 1;
     uint64_t epoch = 1;
+    ssize_t muzzy = 0;
     size_t figure;
     if (does && (writes || old || old_size)) return EPERM;
-    if (writes && node != CAIRN_JE_EPOCH) return EPERM;
+    if (writes && !cairn_je_takes(node)) return EPERM;
+    if (node >= CAIRN_JE_STATS) return cairn_je_is(node < CAIRN_JE_DEBUG, old, old_size);
     switch (node) {
     case CAIRN_JE_VERSION: return cairn_je_read(old, old_size, &version, sizeof version);
-    case CAIRN_JE_ARENAS: return cairn_je_read(old, old_size, &arenas, sizeof arenas);
+    case CAIRN_JE_CONF: return cairn_je_read(old, old_size, &conf, sizeof conf);
+    case CAIRN_JE_ARENAS:
+    case CAIRN_JE_OPT_ARENAS: return cairn_je_read(old, old_size, &arenas, sizeof arenas);
     case CAIRN_JE_BINS: return cairn_je_read(old, old_size, &bins, sizeof bins);
     case CAIRN_JE_EPOCH:
         /* The figures are always of now. */
@@ -117,11 +212,26 @@ static inline int cairn_je_control(size_t node, size_t number, void *old, size_t
     /* Arenas have no numbers here: it is done for all. */
     case CAIRN_JE_PURGE:
     case CAIRN_JE_DECAY: return cairn_purge(), 0;
+    case CAIRN_JE_THREAD_ALLOCATED:
+    case CAIRN_JE_THREAD_FREED:
+    case CAIRN_JE_THREAD_ALLOCATED_AT:
+    case CAIRN_JE_THREAD_FREED_AT: return cairn_je_counts(node, old, old_size);
+    case CAIRN_JE_BACKGROUND:
+    case CAIRN_JE_OPT_BACKGROUND: return cairn_je_background(old, old_size, new_value, new_size);
+    case CAIRN_JE_DIRTY_MS:
+    case CAIRN_JE_ARENA_DIRTY_MS:
+    case CAIRN_JE_OPT_DIRTY_MS: return cairn_je_delay(old, old_size, new_value, new_size);
+    /* Memory goes back in one step: none is muzzy, whatever is set. */
+    case CAIRN_JE_MUZZY_MS:
+    case CAIRN_JE_ARENA_MUZZY_MS:
+    case CAIRN_JE_OPT_MUZZY_MS:
+        if (writes && new_size != sizeof muzzy) return EINVAL;
+        return cairn_je_read(old, old_size, &muzzy, sizeof muzzy);
     case CAIRN_JE_BIN_SIZE:
         if (number >= bins) return ENOENT;
         break;
     }
-    figure = cairn_je_figure(node, number);
+    figure = node == CAIRN_JE_BACKGROUND_MOST ? 1 : cairn_je_figure(node, number);
     return cairn_je_read(old, old_size, &figure, sizeof figure);
 }
 

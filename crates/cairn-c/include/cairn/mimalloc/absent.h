@@ -28,20 +28,14 @@ CAIRN_NONE(mi_arena_unload, "what is noted down of a region is not in it");
 CAIRN_NONE(mi_arena_reload, "what is noted down of a region is not in it");
 CAIRN_NONE(mi_theap_unload, "what is noted down of a region is not in it");
 CAIRN_NONE(mi_theap_reload, "what is noted down of a region is not in it");
-CAIRN_NONE(mi_reserve_os_memory, "cairn reserves address space by itself");
-CAIRN_NONE(mi_reserve_os_memory_ex, "map it, and call mi_manage_os_memory_ex");
 CAIRN_NONE(mi_reserve_huge_os_pages, "map them, and call mi_manage_os_memory_ex");
 CAIRN_NONE(mi_reserve_huge_os_pages_at, "map them, and call mi_manage_os_memory_ex");
 CAIRN_NONE(mi_reserve_huge_os_pages_at_ex, "map them, and call mi_manage_os_memory_ex");
 CAIRN_NONE(mi_reserve_huge_os_pages_interleave, "map them, and call mi_manage_os_memory_ex");
 
-typedef struct cairn_mi_subproc *mi_subproc_id_t CAIRN_UNAVAILABLE("heaps and regions keep memory apart");
-CAIRN_NONE(mi_subproc_main, "heaps and regions keep memory apart");
-CAIRN_NONE(mi_subproc_current, "heaps and regions keep memory apart");
 CAIRN_NONE(mi_subproc_new, "heaps and regions keep memory apart");
 CAIRN_NONE(mi_subproc_delete, "heaps and regions keep memory apart");
 CAIRN_NONE(mi_subproc_destroy, "heaps and regions keep memory apart");
-CAIRN_NONE(mi_subproc_add_current_thread, "heaps and regions keep memory apart");
 typedef bool mi_heap_visit_fun(mi_heap_t *heap, void *arg);
 CAIRN_NONE(mi_subproc_visit_heaps, "cairn_visit names the heap of each area");
 
@@ -54,7 +48,6 @@ typedef void mi_error_fun(int err, void *arg);
 CAIRN_NONE(mi_register_error, "misuse ends the process; without memory a call returns NULL and ENOMEM");
 CAIRN_NONE(mi_register_output, "cairn writes to standard error, and only one line when it ends the process");
 
-CAIRN_NONE(mi_stats_reset, "figures of what there is do not begin anew");
 CAIRN_NONE(mi_thread_stats_print_out, "cairn_count and cairn_thread_allocated count for a thread");
 CAIRN_NONE(mi_collect_reduce, "caches are bounded: mi_collect(true) gives back what is free");
 CAIRN_NONE(mi_options_print, "set the environment variable CAIRN_SHOW_CONFIG=1");

@@ -141,7 +141,12 @@ static inline void *mi_theap_realloc(mi_theap_t *part, void *block, size_t size)
     return mi_heap_realloc(part, block, size);
 }
 
-/* Visiting. No other thread may allocate or free meanwhile, also one that has nothing to do with this heap. */
+/*
+ * Visiting. No other thread may allocate from the heap or free into it meanwhile. The main heap is that of all threads:
+ * none may allocate or free at all. A thread's part of it cannot be told from others': what a thread allocates may lie in
+ * memory of another's, and large blocks are nobody's. So what visits one visits nothing and returns false: mimalloc 3's
+ * mi_theap_visit_blocks, and with the interface of mimalloc 2, where the default heap is a thread's, mi_heap_visit_blocks.
+ */
 typedef struct mi_heap_area_s {
     void *blocks;
     size_t reserved;
@@ -199,6 +204,9 @@ static inline bool cairn_mi_visit(const mi_heap_t *heap, bool of_thread, size_t 
 }
 
 static inline bool mi_heap_visit_blocks(const mi_heap_t *heap, bool blocks, mi_block_visit_fun *visitor, void *arg) {
+#if CAIRN_MIMALLOC_VERSION == 2
+    if (!heap || cairn_mi_is_main(heap)) return false;
+#endif
     return cairn_mi_visit(heap, false, 0, blocks, visitor, arg);
 }
 /* What no thread owns. */
@@ -206,8 +214,9 @@ static inline bool mi_heap_visit_abandoned_blocks(const mi_heap_t *heap, bool bl
                                                   void *arg) {
     return cairn_mi_visit(heap, true, 0, blocks, visitor, arg);
 }
-/* What the calling thread owns. */
+/* What the calling thread owns of a heap. */
 static inline bool mi_theap_visit_blocks(const mi_theap_t *part, bool blocks, mi_block_visit_fun *visitor, void *arg) {
+    if (!part || cairn_mi_is_main(part)) return false;
     return cairn_mi_visit(part, true, cairn_thread_number(), blocks, visitor, arg);
 }
 
@@ -240,3 +249,32 @@ static inline mi_heap_t *mi_heap_new_in_arena(mi_arena_id_t arena) {
 /* One whole slice must lie in it. */
 static inline size_t mi_arena_min_alignment(void) { return (size_t)1 << cairn_header.slice_shift; }
 static inline size_t mi_arena_min_size(void) { return (size_t)1 << cairn_header.slice_shift; }
+
+/*
+ * Address space for malloc is reserved from the start: 0 if so much is, else ENOMEM. Memory comes when it is needed, also
+ * with `commit`.
+ */
+static inline int mi_reserve_os_memory(size_t size, bool commit, bool allow_large) {
+    (void)commit, (void)allow_large;
+    free(malloc(1));
+    return size >> cairn_header.slice_shift <= cairn_header.map->slices ? 0 : ENOMEM;
+}
+/* With `exclusive` an arena for heaps that are made in it. Its memory stays reserved for good. */
+static inline int mi_reserve_os_memory_ex(size_t size, bool commit, bool allow_large, bool exclusive,
+                                          mi_arena_id_t *arena_id) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = size > PTRDIFF_MAX ? 0 : (size + page - 1) / page * page;
+    int access = commit ? PROT_READ | PROT_WRITE : PROT_NONE;
+    void *memory;
+    int zeroes;
+    if (arena_id) *arena_id = NULL;
+    if (!exclusive) return mi_reserve_os_memory(size, commit, allow_large);
+    if (!arena_id) return EINVAL;
+    /* Strict modes of the compiler have no anonymous mappings. */
+    zeroes = open("/dev/zero", O_RDWR);
+    memory = zeroes < 0 ? MAP_FAILED : mmap(NULL, bytes, access, MAP_PRIVATE, zeroes, 0);
+    if (zeroes >= 0) close(zeroes);
+    if (memory == MAP_FAILED) return ENOMEM;
+    if (mi_manage_os_memory_ex(memory, bytes, commit, false, true, -1, true, arena_id)) return 0;
+    munmap(memory, bytes);
+    return ENOMEM;
+}

@@ -16,6 +16,13 @@ static inline void mi_collect(bool force) {
     else cairn_thread_idle();
 }
 
+/* The process is one: heaps and regions keep memory apart. */
+typedef void *mi_subproc_id_t;
+
+static inline mi_subproc_id_t mi_subproc_main(void) { return (mi_subproc_id_t)(uintptr_t)&cairn_header; }
+static inline mi_subproc_id_t mi_subproc_current(void) { return mi_subproc_main(); }
+static inline void mi_subproc_add_current_thread(mi_subproc_id_t process) { (void)process; }
+
 /* Each registration keeps 16 bytes for good: other threads may still call the function of an earlier one. */
 typedef void mi_deferred_free_fun(bool force, unsigned long long heartbeat, void *arg);
 
@@ -47,6 +54,8 @@ static inline void mi_register_deferred_free(mi_deferred_free_fun *call, void *a
 typedef void mi_output_fun(const char *msg, void *arg);
 
 static inline void mi_stats_merge(void) {}
+/* Figures are of what there is now, which does not begin anew. The few that only grow go on. */
+static inline void mi_stats_reset(void) {}
 static inline void mi_stats_print(void *ignored) { (void)ignored, cairn_stats_print(); }
 static inline void mi_stats_print_out(mi_output_fun *out, void *arg) {
     struct cairn_reader reader;
@@ -104,8 +113,9 @@ static inline void mi_process_info(size_t *elapsed_msecs, size_t *user_msecs, si
 }
 
 /*
- * Options. What they set is a setting of cairn's, or nothing: most names do not compile and say which. Those about
- * messages do: cairn writes one line when it ends the process, and otherwise none. Setting them changes nothing.
+ * Options. What they set is a setting of cairn's, or nothing: most names do not compile and say which. The purge delay is
+ * set, in milliseconds; -1 is never. Those about messages compile: cairn writes one line when it ends the process, and
+ * otherwise none. Setting them changes nothing.
  */
 #define CAIRN_MI_SETTING(name) CAIRN_UNAVAILABLE("set the environment variable " name)
 #define CAIRN_MI_NOTHING CAIRN_UNAVAILABLE("cairn has nothing to set there")
@@ -116,8 +126,8 @@ typedef enum mi_option_e {
     mi_option_max_errors,
     mi_option_max_warnings,
     mi_option_show_stats CAIRN_MI_SETTING("CAIRN_STATS=1"),
-    mi_option_purge_delay CAIRN_MI_SETTING("CAIRN_PURGE_DELAY"),
-    mi_option_reset_delay CAIRN_MI_SETTING("CAIRN_PURGE_DELAY"),
+    mi_option_purge_delay,
+    mi_option_reset_delay,
     mi_option_allow_large_os_pages CAIRN_MI_SETTING("CAIRN_HUGE_PAGES"),
     mi_option_large_os_pages CAIRN_MI_SETTING("CAIRN_HUGE_PAGES"),
     mi_option_allow_thp CAIRN_MI_SETTING("CAIRN_HUGE_PAGES"),
@@ -165,18 +175,33 @@ typedef enum mi_option_e {
     mi_option_os_tag CAIRN_MI_NOTHING
 } mi_option_t;
 
+static inline bool cairn_mi_is_delay(mi_option_t option) {
+    return option == mi_option_purge_delay || option == mi_option_reset_delay;
+}
 static inline long mi_option_get(mi_option_t option) {
+    size_t ms = cairn_purge_delay_ms();
+    if (cairn_mi_is_delay(option)) return ms > LONG_MAX ? -1 : (long)ms;
     return option == mi_option_show_errors || option == mi_option_max_errors;
 }
 static inline bool mi_option_is_enabled(mi_option_t option) { return mi_option_get(option) != 0; }
-static inline size_t mi_option_get_size(mi_option_t option) { return (size_t)mi_option_get(option); }
+static inline size_t mi_option_get_size(mi_option_t option) {
+    long value = mi_option_get(option);
+    return value < 0 ? 0 : (size_t)value;
+}
 static inline long mi_option_get_clamp(mi_option_t option, long least, long most) {
     long value = mi_option_get(option);
     return value < least ? least : value > most ? most : value;
 }
-static inline void mi_option_set(mi_option_t option, long value) { (void)option, (void)value; }
-static inline void mi_option_set_default(mi_option_t option, long value) { (void)option, (void)value; }
-static inline void mi_option_enable(mi_option_t option) { (void)option; }
-static inline void mi_option_disable(mi_option_t option) { (void)option; }
-static inline void mi_option_set_enabled(mi_option_t option, bool enable) { (void)option, (void)enable; }
-static inline void mi_option_set_enabled_default(mi_option_t option, bool enable) { (void)option, (void)enable; }
+static inline void mi_option_set(mi_option_t option, long value) {
+    if (cairn_mi_is_delay(option)) cairn_set_purge_delay_ms(value < 0 ? SIZE_MAX : (size_t)value);
+}
+/* The environment's stays. */
+static inline void mi_option_set_default(mi_option_t option, long value) {
+    if (!getenv("CAIRN_PURGE_DELAY")) mi_option_set(option, value);
+}
+static inline void mi_option_set_enabled(mi_option_t option, bool enable) { mi_option_set(option, enable); }
+static inline void mi_option_set_enabled_default(mi_option_t option, bool enable) {
+    mi_option_set_default(option, enable);
+}
+static inline void mi_option_enable(mi_option_t option) { mi_option_set(option, 1); }
+static inline void mi_option_disable(mi_option_t option) { mi_option_set(option, 0); }
