@@ -41,6 +41,11 @@ fn a_program_of_jemallocs_runs() {
     compat_pass("compat_jemalloc.c", &["sizes", "resizing", "in_place", "control", "options"]);
 }
 
+#[test]
+fn programs_of_tcmallocs_run() {
+    compat_pass("compat_tcmalloc.cpp", &["sizes", "figures", "background"]);
+}
+
 /// What a program says with these headers.
 const PROGRAM: &str = r#"
 #include <mimalloc.h>
@@ -48,8 +53,13 @@ const PROGRAM: &str = r#"
 #include <mimalloc-override.h>
 #include <mimalloc-new-delete.h>
 #include <jemalloc/jemalloc.h>
+#include <gperftools/malloc_extension_c.h>
 struct node { struct node *next; };
+#if __cplusplus >= 201703L
+#include <tcmalloc/malloc_extension.h>
+#endif
 #ifdef __cplusplus
+#include <gperftools/malloc_extension.h>
 #include <list>
 #include <vector>
 static void containers()
@@ -172,6 +182,26 @@ fn options_above_the_include_do_not_compile() {
             assert!(!done && said.contains("set_its_environment_variables"), "{compiler}: {said}");
             let (done, said) = compiled(compiler, standards[1], &[], &options);
             assert!(done, "{compiler}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_nothing_serves_of_tcmallocs_says_why() {
+    let cases = [
+        ("tcmalloc::MallocExtension::SetMemoryLimit(1);", "cairn_heap_set_limits"),
+        ("tcmalloc::MallocExtension::SetBackgroundReleaseRate(1);", "cairn_set_purge_delay_ms"),
+        ("MallocExtension::instance()->SetMemoryReleaseRate(1);", "CAIRN_PURGE_DELAY"),
+        ("MallocExtension_VerifyAllMemory();", "each block that is freed"),
+    ];
+    for (statement, reason) in cases {
+        let program = format!(
+            "#include <tcmalloc/malloc_extension.h>\n#include <gperftools/malloc_extension.h>\n\
+             void f() {{ {statement} }}\n"
+        );
+        for (compiler, standards) in compilers().filter(|(name, _)| name.contains("++")) {
+            let (done, said) = compiled(compiler, standards.last().expect("one"), &[], &program);
+            assert!(!done && said.contains(reason), "{compiler}, {statement}: {said}");
         }
     }
 }
