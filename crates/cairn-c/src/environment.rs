@@ -113,6 +113,13 @@ fn full_name(rest: &str) -> [u8; PREFIX_BYTES_MAX + 32] {
     room
 }
 
+/// Whether a path is that of what `cairn run` preloads beside the library.
+fn is_beside(path: &[u8], own: &[u8]) -> bool {
+    let folder = own.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
+    let name = path.strip_prefix(&own[..folder]);
+    name.is_some_and(|name| name.starts_with(b"libcairn-plugins-") && !name.contains(&b'/'))
+}
+
 /// Takes this library out of `LD_PRELOAD`, so that children keep their own allocator.
 pub(crate) fn leave_children_alone() {
     // SAFETY: zero is a value of the struct; the address is one of this library's.
@@ -132,7 +139,7 @@ pub(crate) fn leave_children_alone() {
         let text: *mut u8 = entry.wrapping_add(b"LD_PRELOAD=".len()).cast();
         let mut len = 0;
         for part in list.split(|&b| b == b':' || b == b' ') {
-            if part.is_empty() || part == own {
+            if part.is_empty() || part == own || is_beside(part, own) {
                 continue;
             }
             // SAFETY: the parts kept so far, with separators, are no longer than the list read.

@@ -32,6 +32,12 @@ pub(crate) static HARDENED: Library = Library {
     name: concat!("libcairn-hardened-", env!("EMBEDDED_HARDENED_HASH"), ".so"),
 };
 
+/// What is preloaded beside either: a `dlopen` whose plugins have the allocator of their host.
+pub(crate) static PLUGINS: Library = Library {
+    contents: include_bytes!(env!("EMBEDDED_PLUGINS")),
+    name: concat!("libcairn-plugins-", env!("EMBEDDED_PLUGINS_HASH"), ".so"),
+};
+
 /// What `cairn --version` prints behind the name.
 pub(crate) const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (libcairn ", env!("EMBEDDED_LIBRARY_HASH8"), ")");

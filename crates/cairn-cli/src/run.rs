@@ -93,7 +93,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<Infallible> {
     let launch = program::resolve(&args.command)?;
     let build = embedded::build(args.hardened);
-    let mut environment = environment(&embedded::install(build)?, args)?;
+    let preloaded = [embedded::install(build)?, embedded::install(&embedded::PLUGINS)?];
+    let mut environment = environment(&preloaded, args)?;
     if args.stats.is_some() || args.stats_file.is_some() || args.stats_at_signal.is_some() {
         for line in rivals::lines(&launch.loaded, build, &environment) {
             eprintln!("cairn: {line}");
@@ -110,9 +111,9 @@ pub(crate) fn run(args: &Args) -> Result<Infallible> {
     Err(program::Unfit::refused_by_system(launch.path, error).into())
 }
 
-/// The variables of this process with the library in front of `LD_PRELOAD`.
-fn environment(library: &Path, args: &Args) -> Result<Vec<(OsString, OsString)>> {
-    let mut changes = vec![(LD_PRELOAD, preload_list(library, env::var_os(LD_PRELOAD)))];
+/// The variables of this process with the library, and what belongs to it, in front of `LD_PRELOAD`.
+fn environment(preloaded: &[PathBuf], args: &Args) -> Result<Vec<(OsString, OsString)>> {
+    let mut changes = vec![(LD_PRELOAD, preload_list(preloaded, env::var_os(LD_PRELOAD)))];
     if let Some(whose) = &args.stats {
         changes.push((STATS, whose.into()));
     } else if args.stats_file.is_some() || args.stats_at_signal.is_some() {
@@ -151,8 +152,9 @@ fn entries(variables: Vec<(OsString, OsString)>) -> Vec<OsString> {
 
 /// Puts the library in front of what is preloaded already, so that its malloc wins. Any other cairn
 /// goes: below another `cairn run`, with the same build or not, the newer choice counts.
-fn preload_list(library: &Path, inherited: Option<OsString>) -> OsString {
-    let mut list = library.as_os_str().to_owned();
+fn preload_list(preloaded: &[PathBuf], inherited: Option<OsString>) -> OsString {
+    let paths: Vec<_> = preloaded.iter().map(|path| path.as_os_str()).collect();
+    let mut list = paths.join(OsStr::new(":"));
     let inherited = inherited.unwrap_or_default();
     for entry in inherited.as_bytes().split(|byte| b" :".contains(byte)) {
         let entry = OsStr::from_bytes(entry);

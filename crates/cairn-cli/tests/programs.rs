@@ -169,7 +169,7 @@ fn scripts_run() {
     let home = Home::new();
     let script = |name: &str, text: &str| home.file(name, 0o755, text.as_bytes());
     let body = "\nprintf '%s|' \"$@\"; echo $LD_PRELOAD\n";
-    let library = home.library();
+    let preloaded = home.preloaded(&home.library());
     for (name, first_line) in [
         ("direct", "#!/bin/sh"),
         ("blanks", "#! /bin/sh -e "),
@@ -180,7 +180,7 @@ fn scripts_run() {
     ] {
         let script = script(name, &format!("{first_line}{body}"));
         let output = home.run(&[script.to_str().unwrap(), "a b", "c"]);
-        assert_eq!(text(&output.stdout), format!("a b|c|{}\n", display(&library)), "{name}");
+        assert_eq!(text(&output.stdout), format!("a b|c|{preloaded}\n"), "{name}");
         assert_eq!(text(&output.stderr), "", "{name}");
     }
 }

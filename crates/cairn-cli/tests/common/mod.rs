@@ -66,6 +66,18 @@ impl Home {
         path
     }
 
+    /// What `LD_PRELOAD` is for a program that runs on this library.
+    pub(crate) fn preloaded(&self, library: &Path) -> String {
+        assert_succeeded(&self.run(&["true"]));
+        let files = library.parent().unwrap().read_dir().unwrap().flatten();
+        let beside: Vec<_> = files
+            .map(|file| file.path())
+            .filter(|path| display(path).contains("/libcairn-plugins-"))
+            .collect();
+        assert_eq!(beside.len(), 1, "{beside:?}");
+        format!("{}:{}", display(library), display(&beside[0]))
+    }
+
     /// Has `install` write the file: a child that another test forks meanwhile would inherit
     /// this process's descriptor, and a file open for writing cannot be executed.
     pub(crate) fn file(&self, name: &str, mode: u32, contents: &[u8]) -> PathBuf {
