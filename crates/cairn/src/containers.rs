@@ -5,20 +5,15 @@
 //! Checked: tests/containers.rs; the examples of both traits, those that must not compile too.
 //! Story: docs/guide/rust.md
 
-#[cfg(feature = "allocator-api2")]
-mod version_2;
-#[cfg(feature = "allocator-api2-04")]
-mod version_4;
-
 use crate::{Cairn, Heap, api, deallocate_as};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// A block with all the bytes that it has; None where the traits have an error, each its own.
-type Got = Option<NonNull<[u8]>>;
+pub(crate) type Got = Option<NonNull<[u8]>>;
 
 /// Where blocks come from: sizes are not 0.
-trait Source {
+pub(crate) trait Source {
     fn get(&self, size: usize, align: usize) -> *mut u8;
     fn get_zeroed(&self, size: usize, align: usize) -> *mut u8;
 
@@ -90,7 +85,7 @@ fn empty(layout: Layout) -> NonNull<[u8]> {
 }
 
 #[inline]
-fn allocate(source: &impl Source, layout: Layout) -> Got {
+pub(crate) fn allocate(source: &impl Source, layout: Layout) -> Got {
     match layout.size() {
         0 => Some(empty(layout)),
         size => got(source.get(size, layout.align())),
@@ -98,7 +93,7 @@ fn allocate(source: &impl Source, layout: Layout) -> Got {
 }
 
 #[inline]
-fn allocate_zeroed(source: &impl Source, layout: Layout) -> Got {
+pub(crate) fn allocate_zeroed(source: &impl Source, layout: Layout) -> Got {
     match layout.size() {
         0 => Some(empty(layout)),
         size => {
@@ -112,7 +107,7 @@ fn allocate_zeroed(source: &impl Source, layout: Layout) -> Got {
 /// # Safety
 /// As for `Allocator::deallocate`.
 #[inline]
-unsafe fn deallocate(block: NonNull<u8>, layout: Layout) {
+pub(crate) unsafe fn deallocate(block: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: as above.
         unsafe { deallocate_as(block.as_ptr(), layout) };
@@ -123,7 +118,12 @@ unsafe fn deallocate(block: NonNull<u8>, layout: Layout) {
 ///
 /// # Safety
 /// As for `Allocator::grow` or `shrink`.
-unsafe fn resize(source: &impl Source, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
+pub(crate) unsafe fn resize(
+    source: &impl Source,
+    block: NonNull<u8>,
+    old: Layout,
+    new: Layout,
+) -> Got {
     if new.size() == 0 {
         // SAFETY: as above.
         unsafe { deallocate(block, old) };
@@ -139,7 +139,12 @@ unsafe fn resize(source: &impl Source, block: NonNull<u8>, old: Layout, new: Lay
 ///
 /// # Safety
 /// As for `Allocator::grow_zeroed`.
-unsafe fn grow_zeroed(source: &impl Source, block: NonNull<u8>, old: Layout, new: Layout) -> Got {
+pub(crate) unsafe fn grow_zeroed(
+    source: &impl Source,
+    block: NonNull<u8>,
+    old: Layout,
+    new: Layout,
+) -> Got {
     // SAFETY: the caller's.
     let got = unsafe { resize(source, block, old, new) }?;
     // SAFETY: a block of so many bytes, the caller's.

@@ -98,6 +98,12 @@ mod closed;
 mod common_upkeep;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-04"))]
 mod containers;
+#[cfg(feature = "allocator-api2")]
+#[path = "containers/version_2.rs"]
+mod containers_2;
+#[cfg(feature = "allocator-api2-04")]
+#[path = "containers/version_4.rs"]
+mod containers_4;
 mod crowd;
 mod deferred;
 mod density;

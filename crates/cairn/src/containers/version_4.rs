@@ -5,7 +5,7 @@
 //! Checked: tests/containers.rs; the examples below.
 //! Story: docs/guide/rust.md
 
-use super::{allocate, allocate_zeroed, deallocate, grow_zeroed, resize};
+use crate::containers::{allocate, allocate_zeroed, deallocate, grow_zeroed, resize};
 use crate::{Cairn, Heap};
 use allocator_api2_04::alloc::{AllocError, Allocator};
 use core::alloc::Layout;
