@@ -31,6 +31,7 @@ struct Wishes {
     no_inherit: bool,
     purge_thread: bool,
     guards: usize,
+    address_space: usize,
     at_signal: Option<Signals>,
     warned: bool,
 }
@@ -47,6 +48,11 @@ impl Wishes {
             Setting::PurgeDelayMs(ms) => cairn::set_purge_delay_ms(ms),
             Setting::PurgeThread(on) => self.purge_thread = on,
             Setting::Guards(bytes) => self.guards = bytes,
+            Setting::AddressSpace(0) => {}
+            Setting::AddressSpace(bytes) => {
+                self.address_space = bytes;
+                cairn::set_address_space(bytes);
+            }
             Setting::Warned => self.warned = true,
         }
     }
@@ -134,7 +140,7 @@ fn print_config(wishes: &Wishes) {
         "cairn {}{BUILD} configuration\n{p}STATS={}\n{p}STATS_FILE={}\n\
          {p}STATS_AT_SIGNAL={at_signal}\n{p}SHOW_CONFIG=1\n{p}NO_INHERIT={}\n\
          {p}HUGE_PAGES={}\n{p}PURGE_DELAY={}\n{p}PURGE_THREAD={}\n\
-         {p}GUARDS={}",
+         {p}GUARDS={}\n{p}ADDRESS_SPACE={}",
         env!("CARGO_PKG_VERSION"),
         stats::whose(),
         Text(stats::file()),
@@ -143,6 +149,7 @@ fn print_config(wishes: &Wishes) {
         Delay(cairn::purge_delay_ms()),
         flag(wishes.purge_thread),
         wishes.guards,
+        wishes.address_space,
         p = Text(prefix()),
     );
 }

@@ -18,6 +18,8 @@ pub(crate) enum Setting<'a> {
     PurgeThread(bool),
     /// Bytes from one guarded block to the next; 0: none.
     Guards(usize),
+    /// Bytes of address space to reserve at most; 0: as is usual.
+    AddressSpace(usize),
     /// Somebody above this process has spoken of settings that make no sense.
     Warned,
 }
@@ -72,7 +74,7 @@ impl Form {
 }
 
 /// The names, without the prefix.
-const NAMES: [(&str, Form); 9] = [
+const NAMES: [(&str, Form); 10] = [
     ("STATS", Form::Stats),
     ("STATS_FILE", Form::Path),
     ("STATS_AT_SIGNAL", Form::Signals),
@@ -82,6 +84,7 @@ const NAMES: [(&str, Form); 9] = [
     ("PURGE_DELAY", Form::Time),
     ("PURGE_THREAD", Form::Switch),
     ("GUARDS", Form::Bytes),
+    ("ADDRESS_SPACE", Form::Bytes),
 ];
 
 /// Longest path of a file; room is left for a process's number behind it.
@@ -112,6 +115,7 @@ pub(crate) fn read<'a>(
         b"PURGE_DELAY" => milliseconds(value).map(Setting::PurgeDelayMs),
         b"PURGE_THREAD" => switch(value).map(Setting::PurgeThread),
         b"GUARDS" => bytes(value).map(Setting::Guards),
+        b"ADDRESS_SPACE" => bytes(value).map(Setting::AddressSpace),
         b"WARNED" => Some(Setting::Warned),
         _ => None,
     };

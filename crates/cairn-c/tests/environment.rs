@@ -57,6 +57,34 @@ fn show_config_prints_the_settings() {
     });
 }
 
+/// A power of two and an eighth, with what else a process has; the least is 256 MiB.
+#[test]
+fn the_address_space_is_what_is_asked_for() {
+    const GIB: usize = 1 << 20;
+    let usual = 1024 * GIB;
+    for (value, reserved, is_ample) in [
+        ("64GiB", 64 * GIB, true),
+        ("100GiB", 64 * GIB, true),
+        ("2GiB", 2 * GIB, true),
+        ("1MiB", GIB / 4, false),
+        ("4096GiB", usual, true),
+        ("0", usual, true),
+    ] {
+        with_settings(&[("CAIRN_ADDRESS_SPACE", value)], "address_space", |what, outcome| {
+            let mut words = outcome.stdout.split_whitespace().map(|word| word.parse::<usize>());
+            let (Some(Ok(kib)), Some(Ok(beyond))) = (words.next(), words.next()) else {
+                panic!("{what}: {}", outcome.stdout)
+            };
+            // A static program's C library allocates before anybody reads the environment.
+            let is_static = what.contains("Static");
+            let (reserved, is_ample) = if is_static { (usual, true) } else { (reserved, is_ample) };
+            let least = reserved + reserved / 8;
+            assert!((least..least + GIB / 2).contains(&kib), "{what}: {kib}");
+            assert_eq!(beyond == 0, is_ample, "{what}: {beyond}");
+        });
+    }
+}
+
 /// Somebody asks for the configuration: then what is wrong with it is said, too.
 fn with_settings_shown(settings: &[(&str, &str)], check: impl Fn(&str, Vec<&str>)) {
     let settings = [settings, &[("CAIRN_SHOW_CONFIG", "1")]].concat();

@@ -179,6 +179,7 @@ pub use {
     os::{HUGE_PAGES, start_small_thread, system_call},
     outside::{HEADER, Header},
     pool::check,
+    reservation::set_address_space,
     thread::{has_purge_thread, see_forks, thread_counts_place},
 };
 

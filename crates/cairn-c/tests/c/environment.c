@@ -91,6 +91,24 @@ static void start_without_environment(void)
     CHECK(0, "execve");
 }
 
+/* How much is reserved; and what has no room in it is refused or mapped, and nothing breaks. */
+static void address_space(void)
+{
+    enum { BLOCKS = 10000 };
+    static char *blocks[BLOCKS];
+    size_t before, beyond = 0;
+    some_work();
+    before = virtual_kib();
+    for (size_t i = 0; i < BLOCKS; i++) {
+        size_t size = i % 100 ? 60000 : 3 * MIB;
+        if (!(blocks[i] = malloc(size))) beyond++;
+        else blocks[i][0] = blocks[i][size - 1] = 1;
+    }
+    for (size_t i = 0; i < BLOCKS; i++) free(blocks[i]);
+    some_work();
+    printf("%zu %zu\n", before, beyond);
+}
+
 /* Standard error is closed and its number is a file of the program. */
 static void standard_error_is_a_file(void)
 {
@@ -111,6 +129,7 @@ static const struct test_case cases[] = {
     {"print_preload", print_preload},
     {"environment_is_taken_away", environment_is_taken_away},
     {"start_without_environment", start_without_environment},
+    {"address_space", address_space},
     {"standard_error_is_a_file", standard_error_is_a_file},
 };
 MAIN(cases)

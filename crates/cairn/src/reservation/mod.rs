@@ -16,7 +16,7 @@ use crate::address_map::{
 use crate::live::{self, LIVE_BYTES};
 use crate::policy::{HARDENED, in_hardened, mixed};
 use crate::size_class::SLICE_SHIFT;
-use crate::sync::{AtomicBool, Ordering, in_loom, in_shuttle};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering, in_loom, in_shuttle};
 use crate::{block, os};
 
 const GIB: usize = 1 << 30;
@@ -30,6 +30,8 @@ const LADDER: [usize; 4] = [
 ];
 /// No reservation is larger.
 pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
+/// What the program wants it to be at most.
+static MOST: AtomicUsize = AtomicUsize::new(LADDER[0]);
 /// Whether the slices are reserved; else they are mapped as they are needed.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 /// Windows begin at a multiple of this: huge pages do.
@@ -116,24 +118,37 @@ pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
     (metadata + layout.heaps, layout.live - layout.heaps)
 }
 
+/// Has the reservation be of at most so many bytes, rounded down to a power of two, but of the smallest size at least. It
+/// counts if nothing has been allocated yet.
+pub fn set_address_space(bytes: usize) {
+    let least = LADDER[LADDER.len() - 1];
+    let most = (bytes.max(least).next_power_of_two()
+        >> usize::from(!bytes.max(least).is_power_of_two()))
+    .min(LADDER[0]);
+    // Relaxed: read by the thread that makes the reservation; whoever is earlier makes it larger.
+    MOST.store(most, Ordering::Relaxed);
+}
+
 /// Makes the reservation. False if there is no address space for it.
 pub(crate) fn init() -> bool {
+    let most = MOST.load(Ordering::Relaxed);
     // Whether it has been made; None if there is no room for it.
     let make = |size: usize| {
         let front = reserve_at_random(size);
         (!front.is_null()).then(|| install(front, size, true))
     };
-    if let Some(made) = make(LADDER[0]) {
+    if let Some(made) = make(most) {
         return made;
     }
+    let smaller = LADDER.into_iter().filter(|&size| size < most);
     let made = match os::address_space_limit() {
-        usize::MAX => LADDER.into_iter().skip(1).find_map(make).unwrap_or(false),
-        limit => init_within(limit),
+        usize::MAX => smaller.into_iter().find_map(make).unwrap_or(false),
+        limit => init_within(limit.min(most)),
     };
     // All that is mapped may count as locked.
     made || match os::locked_memory_limit() {
         usize::MAX => false,
-        limit => init_within(limit.saturating_mul(LOCKED)),
+        limit => init_within(limit.saturating_mul(LOCKED).min(most)),
     }
 }
 
