@@ -135,11 +135,26 @@ impl Workshop {
     /// Builds cairn's library and the workloads; the path of the latter.
     pub fn build_own(&self) -> Result<PathBuf> {
         let mut progress = Progress::of_runs(0);
-        for package in ["cairn-c", "cairn-workloads"] {
-            progress.step(&format!("building {package}"));
-            build(&self.bench.with_file_name("Cargo.toml"), &self.target, &["-p", package], [])?;
-        }
+        progress.step("building cairn-c");
+        self.build_library("libcairn", &[])?;
+        progress.step("building cairn-workloads");
+        let arguments = ["-p", "cairn-workloads"];
+        build(&self.bench.with_file_name("Cargo.toml"), &self.target, &arguments, [])?;
         Ok(self.target.join("release/cairn-workload"))
+    }
+
+    /// Builds one of cairn's libraries as users have it. Cargo gives both builds' archives the same name.
+    fn build_library(&self, name: &str, features: &[&str]) -> Result<()> {
+        let target =
+            if features.is_empty() { self.target.clone() } else { self.target.join("hardened") };
+        let arguments = [&["-p", "cairn-c"], features].concat();
+        build(&self.bench.with_file_name("Cargo.toml"), &target, &arguments, [])?;
+        let mut link = Command::new("sh");
+        link.arg(self.bench.with_file_name("crates/cairn-c/link.sh"));
+        link.arg(target.join("release/libcairn_archive.a")).arg(self.target.join("release/lib"));
+        let status = link.args([name, env!("CARGO_PKG_VERSION")]).status().context("no shell")?;
+        ensure!(status.success(), "{name}.so does not link");
+        Ok(())
     }
 
     /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named on the command line,
@@ -155,18 +170,16 @@ impl Workshop {
         let version = env!("CARGO_PKG_VERSION");
         if wanted(HARDENED) {
             progress.step("building cairn-c, hardened");
-            let arguments = ["-p", "cairn-c", "--features", "hardened"];
-            let (manifest, target) = (self.bench.with_file_name("Cargo.toml"), "hardened");
-            build(&manifest, &self.target.join(target), &arguments, [])?;
+            self.build_library("libcairn-hardened", &["--features", "hardened"])?;
         }
         let own = |name: &str, library: &str, about: &str| {
             Candidate::new(name, version, "this checkout", about)
-                .with_library(&self.target.join(library), "cargo build --release -p cairn-c")
+                .with_library(&self.target.join("release/lib").join(library), "cargo xtask library")
         };
         let about = "The allocator that this lab belongs to.";
-        let this = own(SUBJECT, "release/libcairn.so", about);
+        let this = own(SUBJECT, "libcairn.so", about);
         let about = "cairn's hardened build.";
-        let hardened = own(HARDENED, "hardened/release/libcairn.so", about);
+        let hardened = own(HARDENED, "libcairn-hardened.so", about);
         for built in [this, hardened, glibc()].into_iter().filter(|it| wanted(&it.public.name)) {
             progress.step(&format!("building the workloads with {} linked in", built.public.name));
             all.push(self.engine(built, &BTreeMap::new()));

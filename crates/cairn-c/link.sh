@@ -1,15 +1,14 @@
 #!/bin/sh
-# link.sh ARCHIVE FOLDER NAME VERSION [FLAG]...
+# link.sh ARCHIVE FOLDER NAME VERSION
 #
 # Makes what programs are linked with, from the archive that cargo builds: NAME.so.VERSION and the
 # links to it, NAME.a, and an object file for the front of a link line. NAME is libcairn or
-# libcairn-hardened; flags are for the shared library. CC is the compiler, if it is not cc.
+# libcairn-hardened. CC is the compiler, if it is not cc.
 #
-# Cargo's own libcairn.so has the same code. It has no versions: cargo gives the linker an anonymous
-# version script, beside which a linker takes no other. docs/design/abi.md has the long story.
+# Cargo makes no shared library: it would give the linker an anonymous version script, beside which
+# a linker takes no other. docs/design/abi.md has the long story.
 set -eu
 archive=$1 folder=$2 name=$3 version=$4
-shift 4
 abi=0
 scripts=$(dirname "$0")
 mkdir -p "$folder"
@@ -23,7 +22,7 @@ object=$made/${name#lib}.o
 ar rcsD "$made/$name.a" "$object"
 # Thread exit and fork handlers point into the library: it stays until the process ends. The two
 # builds have two sonames: what a program linked with one relies on may be missing in the other.
-"${CC:-cc}" -shared -o "$made/$name.so.$version" "$object" "$@" \
+"${CC:-cc}" -shared -s -o "$made/$name.so.$version" "$object" \
     -Xlinker --version-script="$scripts/libcairn.map" -Wl,-soname,"$name.so.$abi" \
     -Wl,-z,nodelete,-z,now,-z,relro,-z,noexecstack,--gc-sections,--build-id=sha1
 ln -s "$name.so.$version" "$made/$name.so.$abi"

@@ -152,8 +152,8 @@ fn build_library(package: &Path, name: &str, features: &[&str]) -> PathBuf {
     let release = target_dir.join(target).join("release");
     let (folder, version) = (release.join("lib"), variable("CARGO_PKG_VERSION"));
     let mut link = Command::new("sh");
-    link.arg(package.join("link.sh")).arg(release.join("libcairn.a"));
-    link.arg(&folder).args([name, &version, "-s"]);
+    link.arg(package.join("link.sh")).arg(release.join("libcairn_archive.a"));
+    link.arg(&folder).args([name, &version]);
     // The one that cargo takes for this target, if it is not `cc`.
     link.envs(env::var_os("RUSTC_LINKER").map(|linker| ("CC", linker)));
     assert!(link.status().expect("a shell").success(), "{name}.so does not link");

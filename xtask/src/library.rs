@@ -49,9 +49,9 @@ impl Build {
         let (shell, target, features) = (shell()?, self.target_dir(""), self.features());
         let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --features {features}");
         build.arg("--target-dir").arg(target).quiet().run()?;
-        let archive = self.target_dir("release/libcairn.a");
+        let archive = self.target_dir("release/libcairn_archive.a");
         let (folder, name) = (target_dir("release/lib"), self.library_name());
-        link(&shell, &archive, &folder, name, &[])?;
+        link(&shell, &archive, &folder, name)?;
         Ok(folder.join(name).with_extension("so"))
     }
 
@@ -70,15 +70,9 @@ impl Build {
 }
 
 /// Makes what programs are linked with, from the archive that cargo has built.
-pub(crate) fn link(
-    shell: &Shell,
-    archive: &Path,
-    folder: &Path,
-    name: &str,
-    flags: &[&str],
-) -> Result<()> {
+pub(crate) fn link(shell: &Shell, archive: &Path, folder: &Path, name: &str) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    cmd!(shell, "sh crates/cairn-c/link.sh {archive} {folder} {name} {version} {flags...}")
+    cmd!(shell, "sh crates/cairn-c/link.sh {archive} {folder} {name} {version}")
         .quiet()
         .run()
         .context("`cc` and the programs beside it are needed")

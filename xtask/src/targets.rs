@@ -149,7 +149,7 @@ impl Target {
             .build(&format!("{triple}, {name}"), self.cargo(shell, build, "build").args(package))?;
         let release = build.target_dir(&triple).join("release");
         let _compiler = shell.push_env("CC", self.prefix() + "gcc");
-        link(shell, &release.join("libcairn.a"), &release.join("lib"), name, &[])?;
+        link(shell, &release.join("libcairn_archive.a"), &release.join("lib"), name)?;
         let workshop = Workshop {
             prefix: self.prefix(),
             library: release.join("lib").join(name).with_extension("so"),

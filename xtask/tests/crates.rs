@@ -67,7 +67,7 @@ fn each_crate_builds_from_its_package() {
     let patch = format!("patch.crates-io.cairn-malloc.path='{}'", core.display());
     let build = ["build", "--quiet", "--offline", "--release", "--config", &patch];
     output_of(cargo(&layer, &target).args(build));
-    let (archive, lib) = (target.join("release/libcairn.a"), folder.join("lib"));
+    let (archive, lib) = (target.join("release/libcairn_archive.a"), folder.join("lib"));
     let mut link = Command::new("sh");
     link.current_dir(&layer).arg("link.sh").args([&archive, &lib]).args(["libcairn", VERSION]);
     output_of(&mut link);

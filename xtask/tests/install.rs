@@ -313,43 +313,72 @@ fn packages_hold_an_installation() {
     if lacks("dpkg-deb", "dpkg") {
         return;
     }
-    let package = with_end(".deb");
-    let info = output_of(command("dpkg-deb", &[OsStr::new("--info"), package.as_ref()]));
-    for line in [&format!(" Version: {VERSION}"), " Depends: libc6 (>= 2."] {
-        assert!(info.contains(line), "no {line} in {info}");
-    }
-    let contents = output_of(command("dpkg-deb", &[OsStr::new("--contents"), package.as_ref()]));
-    assert!(contents.contains("libcairn.so.0 -> libcairn.so.0."), "{contents}");
+    debian_takes_them(&packages, &folder);
+}
+
+/// The packages are as Debian's tools want them, and hold what they are to hold.
+fn debian_takes_them(packages: &[PathBuf], folder: &Path) {
+    let debs = ["/libcairn0_", "/libcairn-dev_", "/cairn_"].map(|start| {
+        let is_meant = |path: &&PathBuf| path.to_str().unwrap().contains(start);
+        packages.iter().find(is_meant).expect(start).as_path()
+    });
     let root = folder.join("debian");
-    output_of(command("dpkg-deb", &[OsStr::new("-x"), package.as_ref(), root.as_ref()]));
+    for (deb, line) in debs.into_iter().zip([
+        " Depends: libc6 (>= 2.",
+        &format!(" Depends: libcairn0 (= {VERSION}-1)"),
+        " Depends: libc6 (>= 2.",
+    ]) {
+        let info = output_of(command("dpkg-deb", &[OsStr::new("--info"), deb.as_ref()]));
+        for line in [&format!(" Version: {VERSION}-1"), " Maintainer: ", line] {
+            assert!(info.contains(line), "no {line} in {info}");
+        }
+        output_of(command("dpkg-deb", &[OsStr::new("-x"), deb.as_ref(), root.as_ref()]));
+    }
+    let libraries = root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+    let link = fs::read_link(libraries.join("libcairn.so.0")).unwrap();
+    assert_eq!(link, Path::new(&format!("libcairn.so.{VERSION}")));
+    for name in ["libcairn0", "libcairn-dev", "cairn"] {
+        let documents = root.join("usr/share/doc").join(name);
+        let licences = fs::read_to_string(documents.join("copyright")).unwrap();
+        assert!(licences.contains("/usr/share/common-licenses/Apache-2.0"), "{licences}");
+        assert!(documents.join("changelog.Debian.gz").is_file(), "{name}");
+    }
     output_of({
         let mut cairn = command(root.join("usr/bin/cairn"), &["--version"]);
         cairn.current_dir(&root);
         cairn
     });
-    with_pkg_config(&root.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)), &folder);
+    let paths = fs::read_to_string(libraries.join("pkgconfig/cairn.pc")).unwrap();
+    assert!(paths.starts_with("prefix=/usr\n") && !paths.contains(".."), "{paths}");
+    if !lacks("lintian", "lintian") {
+        let mut lintian = command("lintian", &["--allow-root", "--fail-on", "error"]);
+        lintian.args(debs);
+        output_of(lintian);
+    }
     fs::remove_dir_all(&root).unwrap();
     // Only root can give files to root.
     if rustix::process::geteuid().is_root() {
-        installs_by_dpkg(package, &root);
+        installs_by_dpkg(&debs, &root);
     }
 }
 
 /// In a root of its own, which is empty again afterwards but for dpkg's own files.
-fn installs_by_dpkg(package: &Path, root: &Path) {
+fn installs_by_dpkg(debs: &[&Path], root: &Path) {
     fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
     fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
     fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
-    let dpkg = |arguments: &[&OsStr]| {
+    let dpkg = |verb: &str, arguments: &[&OsStr]| {
         let mut dpkg =
             command("dpkg", &["--force-depends", "--force-not-root", "--force-bad-path"]);
         dpkg.arg("--root").arg(root).arg(format!("--log={}", root.join("log").display()));
-        dpkg.args(arguments);
+        dpkg.arg(verb).args(arguments);
         dpkg
     };
-    output_of(dpkg(&[OsStr::new("-i"), package.as_ref()]));
-    assert!(root.join("usr/include/cairn.h").is_file());
-    output_of(dpkg(&["-P", "cairn-malloc"].map(OsStr::new)));
+    let files: Vec<_> = debs.iter().map(|deb| deb.as_os_str()).collect();
+    output_of(dpkg("-i", &files));
+    assert!(root.join("usr/include/cairn.h").is_file() && root.join("usr/bin/cairn").is_file());
+    output_of(dpkg("--verify", &[]));
+    output_of(dpkg("-P", &["cairn", "libcairn-dev", "libcairn0"].map(OsStr::new)));
     let left = tree(root).into_keys().filter(|path| !path.starts_with(root.join("var")));
     let left: Vec<_> = left.filter(|path| !path.ends_with("log")).collect();
     assert!(left.is_empty(), "{left:?}");

@@ -50,8 +50,8 @@ fn traffic_is_as_known_beforehand() {
     }
 }
 
-/// Builds the shared library as this test was built, and links to it from a path without a space,
-/// which `LD_PRELOAD` cannot hold.
+/// Builds the shared library beside this test, as users have it, and links to it from a path without a
+/// space, which `LD_PRELOAD` cannot hold.
 fn build() -> PathBuf {
     let profile = Path::new(env!("CARGO_BIN_EXE_cairn-scaling")).parent().expect("a folder");
     let mut cargo = Command::new(env!("CARGO"));
@@ -59,10 +59,14 @@ fn build() -> PathBuf {
     let target = profile.parent().expect("a target folder");
     let status = cargo.arg(target).current_dir(env!("CARGO_MANIFEST_DIR")).status();
     assert!(status.expect("cargo runs").success());
+    let (archive, folder) = (target.join("release/libcairn_archive.a"), target.join("release/lib"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/cairn-c/link.sh");
+    let mut link = Command::new("sh");
+    link.arg(script).arg(archive).arg(&folder).args(["libcairn", env!("CARGO_PKG_VERSION")]);
+    assert!(link.status().expect("a shell").success());
     let link = std::env::temp_dir().join("cairn-scaling-libcairn.so");
     // Of an earlier run, perhaps in another checkout.
     let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(target.join("release/libcairn.so"), &link)
-        .expect("a writable folder");
+    std::os::unix::fs::symlink(folder.join("libcairn.so"), &link).expect("a writable folder");
     link
 }

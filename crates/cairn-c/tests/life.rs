@@ -195,7 +195,7 @@ fn musl_archive() -> Option<PathBuf> {
         return None;
     }
     assert!(built.status.success(), "no archive for musl:\n{messages}");
-    Some(target_dir.join(TARGET).join("release/libcairn.a"))
+    Some(target_dir.join(TARGET).join("release/libcairn_archive.a"))
 }
 
 fn compiler(name: &str) -> Command {

@@ -1,9 +1,10 @@
-//! Packages for machines that do not build: a tarball and a package for Debian. The same sources
+//! Packages for machines that do not build: a tarball, and packages for Debian. The same sources
 //! give the same bytes, from whatever folder.
 
+use super::debian::{self, Origin};
 use super::{File, Files, VERSION, files};
 use crate::library::{shell, target_dir, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
@@ -25,20 +26,17 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// Debian's name for the package.
-const PACKAGE: &str = "cairn-malloc";
-
 /// Makes the packages and prints their hashes and paths.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| target_dir("dist"));
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let time = source_time()?;
-    let packages = packages(workspace(), &target_dir("package"), time)?;
+    let origin = Origin { time: source_time()?, contact: contact()? };
+    let packages = packages(workspace(), &target_dir("package"), &origin)?;
     if args.check {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let copy = folder.path().join("a copy of the sources");
         copy_sources(&copy)?;
-        let again = self::packages(&copy, &folder.path().join("target"), time)?;
+        let again = self::packages(&copy, &folder.path().join("target"), &origin)?;
         for ((name, one), (_, other)) in packages.iter().zip(&again) {
             ensure!(one == other, "{name} differs when it is built in {}", copy.display());
         }
@@ -62,6 +60,17 @@ fn source_time() -> Result<u64> {
     text.trim().parse().context("SOURCE_DATE_EPOCH is a number of seconds")
 }
 
+/// Who makes the packages: `DEBFULLNAME` and `DEBEMAIL`, as Debian's tools have it, or the author of the last commit.
+fn contact() -> Result<String> {
+    let shell = shell()?;
+    if let Ok(address) = shell.var("DEBEMAIL") {
+        let name = shell.var("DEBFULLNAME").unwrap_or_else(|_| "The cairn contributors".into());
+        return Ok(format!("{name} <{address}>"));
+    }
+    let author = cmd!(shell, "git log -1").arg("--format=%an <%ae>");
+    author.quiet().read().context("DEBEMAIL is not set")
+}
+
 /// Copies what git knows, as it is here.
 fn copy_sources(to: &Path) -> Result<()> {
     let shell = shell()?;
@@ -73,66 +82,15 @@ fn copy_sources(to: &Path) -> Result<()> {
 }
 
 /// Names of packages, and their contents.
-fn packages(source: &Path, target: &Path, time: u64) -> Result<[(String, Vec<u8>); 2]> {
+fn packages(source: &Path, target: &Path, origin: &Origin) -> Result<Vec<(String, Vec<u8>)>> {
     let plain = files(source, target, ["lib", "share/zsh/site-functions"], None)?;
     let name = format!("cairn-{VERSION}-{ARCH}-linux-gnu");
-    let tarball = (format!("{name}.tar.gz"), tar(&format!("{name}/"), &plain, time)?);
+    let tarball = (format!("{name}.tar.gz"), tar(&format!("{name}/"), &plain, origin.time)?);
     let libraries = format!("lib/{ARCH}-linux-gnu");
-    let mut system =
-        files(source, target, [&libraries, "share/zsh/vendor-completions"], Some("/usr"))?;
-    // As Debian has them.
-    let pages: Vec<_> =
-        system.keys().filter(|path| path.starts_with("share/man")).cloned().collect();
-    for path in pages {
-        let Some(File::Plain(page, mode)) = system.remove(&path) else { continue };
-        system.insert(path + ".gz", File::Plain(gzip(&page)?, mode));
-    }
-    let licences =
-        ["LICENSE-MIT", "LICENSE-APACHE"].map(|file| fs::read_to_string(source.join(file)));
-    let copyright = licences.into_iter().collect::<std::io::Result<String>>()?;
-    system.insert(format!("share/doc/{PACKAGE}/copyright"), File::text(copyright));
-    Ok([tarball, debian(&system, time)?])
-}
-
-/// A package for Debian: control data and files, each in a tarball, in an archive.
-fn debian(files: &Files, time: u64) -> Result<(String, Vec<u8>)> {
-    let architecture = match ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => bail!("no package for Debian: its name for {other} is not known here"),
-    };
-    let plain = files.values().filter_map(|file| match file {
-        File::Plain(contents, _) => Some(contents.as_slice()),
-        File::Link(_) => None,
-    });
-    let kibibytes: usize = plain.clone().map(|contents| contents.len().div_ceil(1024)).sum();
-    let glibc = plain.filter_map(newest_glibc).max().context("nothing needs the C library")?;
-    let control = format!(
-        "Package: {PACKAGE}\nVersion: {VERSION}\nArchitecture: {architecture}\nSection: libs\n\
-         Priority: optional\nMaintainer: The authors of cairn\nInstalled-Size: {kibibytes}\n\
-         Depends: libc6 (>= 2.{glibc}), libgcc-s1\n\
-         Description: general-purpose memory allocator\n \
-         Libraries in the place of malloc, and a command that runs programs on it.\n"
-    );
-    let shlibs = ["libcairn", "libcairn-hardened"]
-        .map(|name| format!("{name} 0 {PACKAGE} (>= {VERSION})\n"));
-    let control = Files::from([
-        ("control".into(), File::text(control)),
-        ("triggers".into(), File::text("activate-noawait ldconfig\n".into())),
-        ("shlibs".into(), File::text(shlibs.concat())),
-    ]);
-    let mut archive = ar::Builder::new(Vec::new());
-    for (name, contents) in [
-        ("debian-binary", b"2.0\n".to_vec()),
-        ("control.tar.gz", tar("./", &control, time)?),
-        ("data.tar.gz", tar("./usr/", files, time)?),
-    ] {
-        let mut header = ar::Header::new(name.into(), contents.len() as u64);
-        header.set_mode(0o100_644);
-        header.set_mtime(time);
-        archive.append(&header, contents.as_slice())?;
-    }
-    Ok((format!("{PACKAGE}_{VERSION}_{architecture}.deb"), archive.into_inner()?))
+    let system = files(source, target, [&libraries, "share/zsh/vendor-completions"], Some("/usr"))?;
+    let mut all = vec![tarball];
+    all.extend(debian::packages(system, source, origin)?);
+    Ok(all)
 }
 
 /// The second number of the newest version of glibc whose symbols a program or a library names.
@@ -147,7 +105,7 @@ pub(super) fn newest_glibc(contents: &[u8]) -> Option<u32> {
 }
 
 /// A tarball of these files, with the folders that they are in.
-fn tar(prefix: &str, files: &Files, time: u64) -> Result<Vec<u8>> {
+pub(super) fn tar(prefix: &str, files: &Files, time: u64) -> Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
     let header = |kind: tar::EntryType, mode: u32, size: usize| {
         let mut header = tar::Header::new_gnu();
@@ -186,7 +144,7 @@ fn tar(prefix: &str, files: &Files, time: u64) -> Result<Vec<u8>> {
 }
 
 /// Compresses, without a name or a time.
-fn gzip(contents: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn gzip(contents: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(contents)?;
     Ok(encoder.finish()?)

@@ -4,6 +4,7 @@
 //! Nothing in them names a folder of the machine, and they are the same from whatever folder they
 //! are built.
 
+mod debian;
 pub(crate) mod dist;
 pub(crate) mod install;
 pub(crate) mod wheel;
@@ -136,10 +137,8 @@ fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
     let linked = target.join(format!("linked-{VERSION}"));
     for (name, features) in [("libcairn", ""), ("libcairn-hardened", "hardened")] {
         let target = target.join(name);
-        let archive =
-            ["-p", "cairn-c", "--lib", "--crate-type", "staticlib", "--features", features];
-        cargo(&target, "rustc", &archive)?;
-        link(&shell, &target.join("release/libcairn.a"), &linked, name, &["-s"])?;
+        cargo(&target, "build", &["-p", "cairn-c", "--features", features])?;
+        link(&shell, &target.join("release/libcairn_archive.a"), &linked, name)?;
     }
     shell.set_var("CAIRN_PREBUILT_LIBRARIES", &linked);
     cargo(target, "build", &["-p", "cairn-malloc-cli"])?;

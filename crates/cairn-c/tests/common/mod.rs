@@ -104,8 +104,8 @@ pub(crate) fn built_library(build: Build) -> Library {
     assert!(built.status.success(), "no library:\n{}", String::from_utf8_lossy(&built.stderr));
     let release = nameable(target_dir).join("release");
     let name = if build == Build::Hardened { "libcairn-hardened" } else { "libcairn" };
-    // What users get: cargo's own libcairn.so has no versions.
-    let (linked, archive) = (release.join("lib"), release.join("libcairn.a"));
+    // What users get.
+    let (linked, archive) = (release.join("lib"), release.join("libcairn_archive.a"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("link.sh");
     let mut link = Command::new("sh");
     link.arg(script).args([&archive, &linked]).args([name, env!("CARGO_PKG_VERSION")]);
