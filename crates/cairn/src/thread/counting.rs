@@ -69,7 +69,7 @@ pub fn thread_counts() -> ThreadCounts {
 pub fn thread_counts_place() -> *const ThreadCounts {
     let heap = own().filter(|_| is_counting()).unwrap_or(null_mut());
     // SAFETY: null, or the calling thread's own.
-    unsafe { heap.as_ref() }.map_or(core::ptr::null(), |heap| &raw const heap.member.counts)
+    unsafe { heap.as_ref() }.map_or(core::ptr::null(), |heap| &raw const heap.own.counts)
 }
 
 /// Whether the calling thread counts.
