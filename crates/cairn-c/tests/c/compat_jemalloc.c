@@ -200,7 +200,69 @@ static void options(void)
     CHECK(mallctl("opt.narenas", &arenas_, &size, NULL, 0) == 0 && arenas_ == 1, "%u", arenas_);
 }
 
+static unsigned created(void)
+{
+    unsigned arena = 0;
+    size_t size = sizeof arena;
+    CHECK(mallctl("arenas.create", &arena, &size, NULL, 0) == 0 && arena > 0, "%u", arena);
+    return arena;
+}
+
+static unsigned arena_of(const void *pointer)
+{
+    unsigned arena = 77;
+    size_t size = sizeof arena;
+    CHECK(mallctl("arenas.lookup", &arena, &size, &pointer, sizeof pointer) == 0, "%p", pointer);
+    return arena;
+}
+
+static void *allocates(void *arena) { return mallocx(100, MALLOCX_ARENA(*(unsigned *)arena)); }
+
+static int asks(const char *what, unsigned arena)
+{
+    char name[40];
+    snprintf(name, sizeof name, "arena.%u.%s", arena, what);
+    return mallctl(name, NULL, NULL, NULL, 0);
+}
+
+static void arenas(void)
+{
+    unsigned one = created(), other = created(), count;
+    size_t size = sizeof count;
+    CHECK(one != other && mallctl("arenas.narenas", &count, &size, NULL, 0) == 0 && count == 3, "%u", count);
+    char *plain = malloc(100), *p = mallocx(100, MALLOCX_ARENA(one) | MALLOCX_TCACHE_NONE);
+    char *q = mallocx(70000, MALLOCX_ARENA(other) | MALLOCX_ALIGN(4096) | MALLOCX_ZERO);
+    CHECK(arena_of(plain) == 0 && arena_of(p) == one && arena_of(q + 5) == other, "each has its own");
+    CHECK(arena_of(mallocx(100, MALLOCX_ARENA(0))) == 0, "the threads'");
+    CHECK(is_aligned(q, 4096) && all_zero(q, 70000), "%p", q);
+    pthread_t thread;
+    void *of_thread;
+    pthread_create(&thread, NULL, allocates, &one), pthread_join(thread, &of_thread);
+    CHECK(arena_of(of_thread) == one, "any thread allocates");
+    fill(p, 100, 3);
+    p = rallocx(p, 5000, MALLOCX_ARENA(other));
+    CHECK(holds(p, 100, 3) && arena_of(p) == other, "it moves there");
+    p = rallocx(p, 100000, MALLOCX_ARENA(one) | MALLOCX_ALIGN(4096) | MALLOCX_ZERO);
+    CHECK(holds(p, 100, 3) && arena_of(p) == one && is_aligned(p, 4096) && all_zero(p + 9000, 90000), "%p", p);
+    dallocx(q, MALLOCX_ARENA(other));
+    CHECK(asks("purge", one) == 0 && asks("reset", one) == 0 && asks("destroy", other) == 0, "they end");
+    CHECK(asks("destroy", other) == EFAULT && asks("reset", 0) == EFAULT, "there is none");
+    bool is_there = true;
+    size = sizeof is_there;
+    CHECK(mallctl("arena.2.initialized", &is_there, &size, NULL, 0) == 0 && !is_there, "gone");
+    CHECK(mallctl("arena.1.initialized", &is_there, &size, NULL, 0) == 0 && is_there, "here");
+    CHECK(arena_of(mallocx(10, MALLOCX_ARENA(one))) == one, "it goes on");
+    CHECK(!mallocx(10, MALLOCX_ARENA(other)) && !mallocx(10, MALLOCX_ARENA(2000)), "no arena");
+    CHECK(created() == other && asks("destroy", one) == 0 && asks("destroy", other) == 0, "numbers come again");
+    int local;
+    const void *foreign = &local;
+    size = sizeof count;
+    CHECK(mallctl("arenas.lookup", &count, &size, &foreign, sizeof foreign) == EINVAL, "nobody's");
+    free(plain);
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes}, {"resizing", resizing}, {"in_place", in_place}, {"control", control}, {"options", options},
+    {"arenas", arenas},
 };
 MAIN(cases)

@@ -39,6 +39,11 @@ enum cairn_je_node {
     CAIRN_JE_OPT_BACKGROUND,
     CAIRN_JE_OPT_ARENAS,
     CAIRN_JE_CONF,
+    CAIRN_JE_CREATE,
+    CAIRN_JE_LOOKUP,
+    CAIRN_JE_DESTROY,
+    CAIRN_JE_RESET,
+    CAIRN_JE_INITIALIZED,
     /* What is so: */
     CAIRN_JE_STATS,
     CAIRN_JE_CHECKS,
@@ -74,6 +79,7 @@ static inline const char *cairn_je_name(size_t node) {
         "arenas.dirty_decay_ms", "arena.*.dirty_decay_ms", "opt.dirty_decay_ms",
         "arenas.muzzy_decay_ms", "arena.*.muzzy_decay_ms", "opt.muzzy_decay_ms",
         "opt.background_thread", "opt.narenas", "config.malloc_conf",
+        "arenas.create", "arenas.lookup", "arena.*.destroy", "arena.*.reset", "arena.*.initialized",
         "config.stats", "config.opt_safety_checks", "opt.tcache", "opt.retain",
         "config.debug", "config.fill", "config.lazy_lock", "config.cache_oblivious",
         "config.prof", "config.prof_libgcc", "config.prof_libunwind", "config.utrace", "config.xmalloc",
@@ -175,22 +181,65 @@ static inline int cairn_je_background(void *old, size_t *old_size, const void *n
     return cairn_start_purge_thread() ? 0 : EAGAIN;
 }
 
+/* One more than the highest number of an arena. */
+static inline unsigned int cairn_je_arenas(void) {
+    unsigned int arena = CAIRN_JE_HEAPS;
+    while (arena > 1 && !cairn_je_heap(arena - 1)) arena--;
+    return arena;
+}
+
+/* A new arena: its number. */
+static inline int cairn_je_create(void *old, size_t *old_size) {
+    cairn_heap *heap = cairn_heap_new_shared(), *none;
+    unsigned int arena;
+    if (!heap) return EAGAIN;
+    for (arena = 1; arena < CAIRN_JE_HEAPS; arena++) {
+        none = NULL;
+        if (__atomic_compare_exchange_n(&cairn_je_heaps[arena], &none, heap, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            return cairn_je_read(old, old_size, &arena, sizeof arena);
+    }
+    return cairn_heap_destroy(heap), EAGAIN;
+}
+
+/* The arena of the block that a pointer leads to or into. */
+static inline int cairn_je_lookup(void *old, size_t *old_size, const void *new_value, size_t new_size) {
+    const void *pointer;
+    const cairn_heap *heap;
+    unsigned int arena;
+    if (!new_value || new_size != sizeof pointer) return EINVAL;
+    memcpy(&pointer, new_value, sizeof pointer);
+    if (!cairn_base(pointer)) return EINVAL;
+    heap = cairn_heap_of(pointer);
+    for (arena = heap ? 1 : 0; heap && arena < CAIRN_JE_HEAPS && cairn_je_heap(arena) != heap; arena++) {}
+    if (arena == CAIRN_JE_HEAPS) return EINVAL;
+    return cairn_je_read(old, old_size, &arena, sizeof arena);
+}
+
+/* Frees all blocks of an arena, which ends, or goes on with none. */
+static inline int cairn_je_empty(size_t arena, bool ends) {
+    cairn_heap *heap = cairn_je_heap(arena), *next = NULL;
+    if (!heap) return EFAULT;
+    if (!ends && !(next = cairn_heap_new_shared())) return EAGAIN;
+    __atomic_store_n(&cairn_je_heaps[arena], next, __ATOMIC_RELEASE);
+    return cairn_heap_destroy(heap), 0;
+}
+
 static inline int cairn_je_is(bool so, void *old, size_t *old_size) {
     return cairn_je_read(old, old_size, &so, sizeof so);
 }
 
 static inline bool cairn_je_takes(size_t node) {
     return node == CAIRN_JE_EPOCH || node == CAIRN_JE_BACKGROUND || node == CAIRN_JE_DIRTY_MS ||
-           node == CAIRN_JE_ARENA_DIRTY_MS || node == CAIRN_JE_MUZZY_MS || node == CAIRN_JE_ARENA_MUZZY_MS;
+           node == CAIRN_JE_LOOKUP || node == CAIRN_JE_ARENA_DIRTY_MS || node == CAIRN_JE_MUZZY_MS || node == CAIRN_JE_ARENA_MUZZY_MS;
 }
 
 static inline int cairn_je_control(size_t node, size_t number, void *old, size_t *old_size, const void *new_value,
                                    size_t new_size) {
     bool writes = new_value != NULL || new_size != 0;
-    bool does = node >= CAIRN_JE_FLUSH && node <= CAIRN_JE_DECAY;
+    bool does = (node >= CAIRN_JE_FLUSH && node <= CAIRN_JE_DECAY) || node == CAIRN_JE_DESTROY || node == CAIRN_JE_RESET;
     const char *version = cairn_version(), *conf = "";
-    /* One arena is all that threads allocate from. */
-    unsigned int bins = cairn_class_count(), arenas = 1;
+    /* One arena is all that threads allocate from; the others are those that the program has made. */
+    unsigned int bins = cairn_class_count(), arenas = node == CAIRN_JE_ARENAS ? cairn_je_arenas() : 1;
     uint64_t epoch = 1;
     ssize_t muzzy = 0;
     size_t figure;
@@ -209,9 +258,17 @@ static inline int cairn_je_control(size_t node, size_t number, void *old, size_t
         return cairn_je_read(old, old_size, &epoch, sizeof epoch);
     case CAIRN_JE_FLUSH:
     case CAIRN_JE_IDLE: return cairn_thread_idle(), 0;
-    /* Arenas have no numbers here: it is done for all. */
+    /* What threads have is one: it is done for all of them. */
     case CAIRN_JE_PURGE:
-    case CAIRN_JE_DECAY: return cairn_purge(), 0;
+    case CAIRN_JE_DECAY:
+        if (cairn_je_heap(number)) cairn_heap_purge(cairn_je_heap(number));
+        else cairn_purge();
+        return 0;
+    case CAIRN_JE_CREATE: return cairn_je_create(old, old_size);
+    case CAIRN_JE_LOOKUP: return cairn_je_lookup(old, old_size, new_value, new_size);
+    case CAIRN_JE_DESTROY: return cairn_je_empty(number, true);
+    case CAIRN_JE_RESET: return cairn_je_empty(number, false);
+    case CAIRN_JE_INITIALIZED: return cairn_je_is(number == 0 || cairn_je_heap(number), old, old_size);
     case CAIRN_JE_THREAD_ALLOCATED:
     case CAIRN_JE_THREAD_FREED:
     case CAIRN_JE_THREAD_ALLOCATED_AT:

@@ -26,12 +26,27 @@
 #define MALLOCX_ALIGN(align) (__builtin_ffsll((long long)(align)) - 1)
 #define MALLOCX_ZERO ((int)0x40)
 #define MALLOCX_TCACHE_NONE ((int)0)
+#define MALLOCX_ARENA(arena) ((((int)(arena)) + 1) << 20)
 #define MALLCTL_ARENAS_ALL 4096
 #define MALLCTL_ARENAS_DESTROYED 4097
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/*
+ * Arenas that the program makes are shared heaps, by their numbers; 0 stands for what threads have. The table is one for
+ * all files of a program.
+ */
+enum { CAIRN_JE_HEAPS = 1024 };
+__attribute__((weak)) cairn_heap *cairn_je_heaps[CAIRN_JE_HEAPS];
+
+static inline cairn_heap *cairn_je_heap(size_t arena) {
+    return arena < CAIRN_JE_HEAPS ? __atomic_load_n(&cairn_je_heaps[arena], __ATOMIC_ACQUIRE) : NULL;
+}
+
+/* Whether flags name an arena of the program's. */
+static inline bool cairn_je_has_arena(int flags) { return (unsigned int)flags >> 20 > 1; }
 
 static inline size_t cairn_je_align(int flags) { return (size_t)1 << (flags & 63); }
 
@@ -48,12 +63,24 @@ static inline size_t nallocx(size_t size, int flags) {
     return cairn_good_size(size);
 }
 
+/* NULL too if there is no such arena. */
+static inline void *cairn_je_from_arena(size_t good, int flags) {
+    cairn_heap *heap = cairn_je_heap(((unsigned int)flags >> 20) - 1);
+    size_t align = cairn_je_align(flags);
+    void *block = NULL;
+    if (!heap) errno = ENOMEM;
+    else block = align > 16 ? cairn_heap_aligned_alloc(heap, align, good) : cairn_heap_malloc(heap, good);
+    if (block && (flags & MALLOCX_ZERO)) cairn_zero(block, 0, cairn_usable_size(block));
+    return block;
+}
+
 static inline void *mallocx(size_t size, int flags) {
     size_t align = cairn_je_align(flags), good = nallocx(size, flags);
     if (good == 0) {
         errno = ENOMEM;
         return NULL;
     }
+    if (cairn_je_has_arena(flags)) return cairn_je_from_arena(good, flags);
     if (flags & MALLOCX_ZERO) return cairn_zalloc_aligned(align, good);
     return align > 16 ? cairn_libc_aligned_alloc(align, good) : malloc(good);
 }
@@ -94,10 +121,10 @@ static inline void *rallocx(void *block, size_t size, int flags) {
         errno = ENOMEM;
         return NULL;
     }
-    if (align > 16) {
+    if (align > 16 || cairn_je_has_arena(flags)) {
         if ((uintptr_t)block % align == 0 && good >= old - old / 2 && xallocx(block, good, 0, flags) >= good)
             return block;
-        moved = cairn_libc_aligned_alloc(align, good);
+        moved = cairn_je_has_arena(flags) ? cairn_je_from_arena(good, flags) : cairn_libc_aligned_alloc(align, good);
         if (!moved) return NULL;
         memcpy(moved, block, old < good ? old : good);
         free(block);
@@ -119,7 +146,6 @@ void *aligned_alloc(size_t align, size_t size);
 #pragma GCC diagnostic ignored "-Wstrict-prototypes"
 #endif
 
-CAIRN_NONE(MALLOCX_ARENA, "heaps have no numbers: cairn_heap_new and cairn_heap_malloc");
 CAIRN_NONE(MALLOCX_TCACHE, "a thread has one cache, which cairn finds by itself");
 typedef struct extent_hooks_s extent_hooks_t CAIRN_UNAVAILABLE("cairn_region_new takes a program's functions");
 extern void (*malloc_message)(void *, const char *)
