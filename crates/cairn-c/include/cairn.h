@@ -230,7 +230,7 @@ size_t cairn_thread_freed(void);
  * Where the calling thread counts: the bytes that it has allocated, and freed, as the functions above return them. They
  * may be read until the thread ends or calls cairn_count(0). NULL if it does not count.
  */
-const unsigned long long *cairn_thread_counts(void);
+const size_t *cairn_thread_counts(void);
 
 /*
  * How many milliseconds free memory lies idle before it goes back to the system, and sets that, as CAIRN_PURGE_DELAY does.

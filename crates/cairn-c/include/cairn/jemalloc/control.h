@@ -146,7 +146,7 @@ static inline size_t cairn_je_figure(size_t node, size_t number) {
 /* A thread counts from its first question on, and each of its calls takes longer then: cairn_count. */
 static inline int cairn_je_counts(size_t node, void *old, size_t *old_size) {
     bool first = !cairn_thread_counts();
-    const unsigned long long *counts = first && !cairn_count(1) ? NULL : cairn_thread_counts();
+    const size_t *counts = first && !cairn_count(1) ? NULL : cairn_thread_counts();
     uint64_t count, *at;
     if (!counts) return EAGAIN;
     if (node == CAIRN_JE_THREAD_FREED || node == CAIRN_JE_THREAD_FREED_AT) counts++;
