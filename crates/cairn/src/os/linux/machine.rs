@@ -32,7 +32,8 @@ pub(super) unsafe fn map(arguments: [usize; 6]) -> isize {
     unsafe { system_call(libc::SYS_mmap, passed) }
 }
 
-// The only place where the kernel is entered: one function, and not inlined, for others to find it.
+// The only place where the kernel is entered: one function, and not inlined, for others to find it. It is no name that
+// programs are linked with.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[unsafe(naked)]
 unsafe extern "C" fn enter(
@@ -45,7 +46,15 @@ unsafe extern "C" fn enter(
     _: c_long,
 ) -> isize {
     // The other arguments are in their registers. The kernel changes rcx and r11, which are nobody's.
-    core::arch::naked_asm!("mov r10, rcx", "mov rax, qword ptr [rsp + 8]", "syscall", "ret", "nop")
+    core::arch::naked_asm!(
+        ".hidden {}",
+        "mov r10, rcx",
+        "mov rax, qword ptr [rsp + 8]",
+        "syscall",
+        "ret",
+        "nop",
+        sym enter,
+    )
 }
 
 #[cfg(all(target_arch = "aarch64", not(miri)))]
@@ -59,7 +68,7 @@ unsafe extern "C" fn enter(
     _: usize,
     _: c_long,
 ) -> isize {
-    core::arch::naked_asm!("mov x8, x6", "svc 0", "ret", "nop")
+    core::arch::naked_asm!(".hidden {}", "mov x8, x6", "svc 0", "ret", "nop", sym enter)
 }
 
 #[cfg(all(target_arch = "s390x", not(miri)))]
@@ -75,12 +84,14 @@ unsafe extern "C" fn enter(
 ) -> isize {
     // The sixth argument and the number are on the stack; r7 is the caller's, who has a place for it there.
     core::arch::naked_asm!(
+        ".hidden {}",
         "stg %r7, 56(%r15)",
         "lg %r7, 160(%r15)",
         "lg %r1, 168(%r15)",
         "svc 0",
         "lg %r7, 56(%r15)",
         "br %r14",
+        sym enter,
     )
 }
 
