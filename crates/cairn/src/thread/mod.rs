@@ -217,25 +217,37 @@ pub(crate) fn number() -> Option<usize> {
 /// Calls `call` with the calling thread's heap. A thread that has none gets one: for good if it is new, else for this call,
 /// as one like a late destructor's does that has given its own back. Null if there is no memory for one.
 pub(crate) fn with_heap<R>(call: impl FnOnce(*mut Heap) -> R) -> R {
-    match own().unwrap_or_else(arrive_unless_gone) {
-        heap if heap.is_null() => lend(call),
-        heap => call(heap),
+    let own = own().unwrap_or_else(arrive_unless_gone);
+    if !own.is_null() {
+        return call(own);
     }
+    let before = tls::get();
+    let lent = lend();
+    let result = call(lent);
+    take_back(lent, before);
+    result
 }
 
+/// Makes a heap the calling thread's; null if there is no memory for one.
 #[cold]
-fn lend<R>(call: impl FnOnce(*mut Heap) -> R) -> R {
-    let before = tls::get();
+#[inline(never)]
+fn lend() -> *mut Heap {
     let heap = if start() { pool::take() } else { null_mut() };
-    if heap.is_null() {
-        return call(heap);
+    if !heap.is_null() {
+        tls::set(heap);
     }
-    tls::set(heap);
-    let result = call(heap);
-    tls::set(before);
-    // SAFETY: it was the calling thread's, which cannot reach it any more.
-    unsafe { pool::put(heap) };
-    result
+    heap
+}
+
+/// Takes it from the thread, which had `before`.
+#[cold]
+#[inline(never)]
+fn take_back(heap: *mut Heap, before: *mut Heap) {
+    if !heap.is_null() {
+        tls::set(before);
+        // SAFETY: it was the calling thread's, which cannot reach it any more.
+        unsafe { pool::put(heap) };
+    }
 }
 
 /// Gives a block of a closed heap back to its span, if that is still the one of the generation.
