@@ -12,36 +12,41 @@ use crate::sync::Ordering;
 
 /// The first slices of the spans and large blocks of the reservation, from slice `next` on: (index, owner, class); the
 /// class of a large block is 0, whose spans have one slice.
-pub(crate) fn heads_from(next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    heads_between(next, described)
+pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
+    core::iter::from_fn(move || next_head(&mut next, described()))
 }
 
 /// The same of all regions of the program's.
 pub(crate) fn heads_in_regions() -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    region::places().flat_map(|(start, bytes)| {
-        let first = slice_of(start);
-        heads_between(first, move || first + bytes / SLICE_SIZE)
+    let (mut places, mut next, mut end) = (region::places(), 0, 0);
+    core::iter::from_fn(move || {
+        loop {
+            let head = next_head(&mut next, end);
+            if head.is_some() {
+                return head;
+            }
+            let (start, bytes) = places.next()?;
+            next = slice_of(start);
+            end = next + bytes / SLICE_SIZE;
+        }
     })
 }
 
-fn heads_between(
-    mut next: usize,
-    end: impl Fn() -> usize,
-) -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    core::iter::from_fn(move || {
-        while next < end() {
-            let (index, d) = (next, descriptor_at(next));
-            let owner = d.owner.load(Ordering::Relaxed);
-            let class = d.class();
-            let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
-            if at_slot && owner != OWNER_NONE {
-                // On behind the whole span: if it was being made at a fork, its other slices may
-                // still say what was there before.
-                next += class.span_slices();
-                return Some((index, owner, class));
-            }
-            next += 1;
+/// The first one from `next` on; behind it goes the search on.
+#[inline(never)]
+fn next_head(next: &mut usize, end: usize) -> Option<(usize, u32, SizeClass)> {
+    while *next < end {
+        let (index, d) = (*next, descriptor_at(*next));
+        let owner = d.owner.load(Ordering::Relaxed);
+        let class = d.class();
+        let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
+        if at_slot && owner != OWNER_NONE {
+            // On behind the whole span: if it was being made at a fork, its other slices may
+            // still say what was there before.
+            *next += class.span_slices();
+            return Some((index, owner, class));
         }
-        None
-    })
+        *next += 1;
+    }
+    None
 }

@@ -232,21 +232,24 @@ pub(super) fn settle_in_child() {
     let runs = || {
         let heads =
             heads_from(0).chain(heads_in_regions()).filter(|&(_, owner, _)| owner == OWNER_LARGE);
-        // SAFETY: a large block's slot.
-        let large = heads.map(|(index, ..)| unsafe { &*address_map::slot(index).cast::<Large>() });
-        large.filter_map(|large| {
-            // SAFETY: the lists that blocks say they belong to are there.
-            let of = unsafe { large.link.of().as_ref() }?;
-            Some((of, large))
+        // SAFETY: a large block's slot; the lists that blocks say they belong to are there.
+        heads.filter_map(|(index, ..)| unsafe {
+            let large = &*address_map::slot(index).cast::<Large>();
+            Some((large.link.of().as_ref()?, large))
         })
     };
-    runs().for_each(|(of, _)| of.first.store(null_mut(), Ordering::Relaxed));
-    runs().for_each(|(of, large)| insert(of, large));
-    let waits = |(of, large): (_, &Large)| {
-        large.waits.load(Ordering::Relaxed).then_some((of, large.run().0))
-    };
-    let waiting = || runs().filter_map(waits).chain(mapping::waiting());
-    waiting().for_each(|(of, _)| of.grace.forget_waiting());
-    // SAFETY: freed blocks, which wait for the epoch that it is now, at the earliest.
-    waiting().for_each(|(of, p)| unsafe { of.grace.keep(p) });
+    for (of, _) in runs() {
+        of.first.store(null_mut(), Ordering::Relaxed);
+        of.grace.forget_waiting();
+    }
+    mapping::waiting().for_each(|(of, _)| of.grace.forget_waiting());
+    // SAFETY: a freed block, which waits for the epoch that it is now, at the earliest.
+    let wait = |of: &Owned, p| unsafe { of.grace.keep(p) };
+    for (of, large) in runs() {
+        insert(of, large);
+        if large.waits.load(Ordering::Relaxed) {
+            wait(of, large.run().0);
+        }
+    }
+    mapping::waiting().for_each(|(of, p)| wait(of, p));
 }
