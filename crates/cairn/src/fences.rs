@@ -2,7 +2,7 @@
 //!   nurseries, so that what overflows there ends the process; and which there are.
 //! Idea: a guard stays where it is when its span goes: the next span of that length in the same place has it already, and
 //!   so have nurseries. It goes when something else takes the slice.
-//! Never: is asked in the default build; counts on them, for the system may refuse.
+//! Never: does anything in the default build, where constants fold it away; counts on them, for the system may refuse.
 //! Threads: who takes or has the slices; holds nothing.
 //! Checked: tests/quarantine.rs, tests/hardened_nursery.rs
 //! Story: docs/design/policy.md

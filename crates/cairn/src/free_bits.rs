@@ -2,7 +2,7 @@
 //! Idea: a free block carries nothing, so there is nothing in it to overwrite. What is at home is what has been carved,
 //!   is not the program's (see `live`), and in no cache; and which of them come next is a matter of where one begins
 //!   to look.
-//! Never: is asked in the default build, whose free blocks are linked.
+//! Never: does anything in the default build, whose free blocks are linked: constants fold it away.
 //! Threads: as `span` and `heap`.
 //! Checked: `Span::check`, `Heap::check`; tests/quarantine.rs.
 //! Story: docs/design/policy.md

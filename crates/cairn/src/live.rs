@@ -1,7 +1,7 @@
 //! Owns: which blocks the program has, in the hardened build: a bit for each 16 bytes of the reservation.
 //! Idea: out of the program's reach, so that nothing that it writes makes a free block look like one in use. The same
 //!   bits say which blocks a refill may take.
-//! Never: is asked in the default build, which has no such table.
+//! Never: does anything in the default build, which has no such table: constants fold it away.
 //! Threads: whoever owns the block's span writes, and no other; any may ask about a block that it has. A word
 //!   belongs to one span alone.
 //! Checked: tests/quarantine.rs; the attacks of the C layer.

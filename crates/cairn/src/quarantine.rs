@@ -2,7 +2,7 @@
 //!   ready, and a few that have just been freed.
 //! Idea: a freed block takes a place among the latter, at random; when none is ready, they become ready. So nobody
 //!   knows which block comes next, none comes back at once, and no block carries a link.
-//! Never: is asked in the default build; hands out a block whose first bytes somebody has written to since it was freed.
+//! Never: does anything in the default build, where constants fold it away; hands out a block whose first bytes somebody has written to since it was freed.
 //! Threads: the one whose caches they are; `peek` any.
 //! Checked: tests/quarantine.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md

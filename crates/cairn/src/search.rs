@@ -16,9 +16,10 @@ use crate::size_class::SizeClass;
 use crate::span::Span;
 
 /// Whether a block, which carries the mark of a free one, is in a list. It may be missed while another thread moves it
-/// from one list to another. A block in use is not found: whoever frees it has been given it, and so sees all lists as
-/// they were without it, or later. Then only a program leads here that writes a link to it, combined with the key, into
-/// the first blocks that it takes off such a list, in both walks.
+/// from one list to another. A block in use stands in no list: whoever frees it has been given it, and so sees all lists as
+/// they were without it, or later. It can be found all the same where a walk follows a block that another thread takes off
+/// its list meanwhile, if the program writes into that one the very link that leads to this block, combined with the
+/// key: 64 bits that it does not know, and twice in a row.
 pub(crate) fn is_free(block: *mut Block) -> bool {
     let class = address_map::descriptor(block.cast()).class();
     if !is_block_of(class, block) {

@@ -1,7 +1,7 @@
 //! Owns: heaps of partitions that no thread uses now.
 //! Idea: a partition's blocks are a closed heap's, one for each thread that needs it. What a thread leaves, the next
 //!   one takes over: the blocks never become another partition's.
-//! Never: is asked in the default build.
+//! Never: does anything in the default build, where no heap has one.
 //! Threads: any; one lock.
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md

@@ -1,7 +1,7 @@
 //! Owns: what the hardened build does with nurseries: zeros, what has been written to since, where the first block lies.
 //! Idea: what nobody has is zero: the head of a freed block, and all of a nursery that no heap has. So each block comes
 //!   as zeros, and what is not zero when the nursery is used again has been written to after its end.
-//! Never: is asked in the default build; looks at what the program has.
+//! Never: does anything in the default build, where constants fold it away; looks at what the program has.
 //! Threads: who has the nursery; `zero_head` whoever frees the block.
 //! Checked: tests/hardened_nursery.rs; the model `nurseries`.
 //! Story: docs/design/closed-heaps.md
