@@ -1,18 +1,18 @@
 //! Owns: which heap a thread uses, from its first allocation to its last free, and over forks.
 //! Idea: a thread without a heap points at an empty stand-in, so that the fast paths never ask.
 //! Never: looks inside spans.
-//! Threads: each for itself; a forked child repairs what others left half done (see `settle`).
+//! Threads: each for itself.
 //! Checked: the process and thread tests of the C layer.
 //! Story: docs/design/fork.md, docs/design/tls.md
 
 mod counting;
 mod deferring;
+mod fork;
 mod purge;
 mod tls;
 
 use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::block::{Block, Chain};
-use crate::heads::{heads_from, heads_in_regions};
 use crate::heap::{self, Heap};
 use crate::os::Lock;
 use crate::policy::HARDENED;
@@ -20,9 +20,9 @@ use crate::pool::{self, salvage, shared};
 use crate::remote::Generation;
 use crate::reservation;
 use crate::sampling::{self, Draw, Told};
-use crate::size_class::{SLICE_SIZE, SizeClass};
-use crate::sync::{AtomicBool, AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, arena, common_upkeep, crowd, deferred, guards, large, os, region};
+use crate::size_class::SizeClass;
+use crate::sync::{AtomicU32, Ordering, in_shuttle};
+use crate::{abandoned, common_upkeep, crowd, guards, os};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -31,6 +31,7 @@ pub(crate) use counting::{is_counting, note};
 pub use deferring::on_deferred_free;
 use deferring::retry;
 pub(crate) use deferring::{defer, refill_or_force};
+pub use fork::see_forks;
 pub use purge::{has_purge_thread, start_purge_thread};
 pub(crate) use tls::get as heap;
 
@@ -62,8 +63,6 @@ static KEY: AtomicU32 = AtomicU32::new(0);
 /// Slow slow_ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these
 /// slow_ticks takes the shared heap' lock.
 const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
-/// Whether the C library calls us around each fork.
-static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
 
 fn is_stand_in(heap: *mut Heap) -> bool {
     !heap.addr().is_multiple_of(HEAP_SIZE)
@@ -286,17 +285,6 @@ fn make_reservation() -> bool {
     address_map::exists()
 }
 
-/// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
-/// allocation does so; who can be earlier is older than fork handlers of others that allocate.
-pub fn see_forks() {
-    // Relaxed: it is asked once.
-    if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
-        let handlers =
-            os::ForkHandlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) };
-        FORKS_SEEN.store(outside(|| os::on_fork(handlers)), Ordering::Relaxed);
-    }
-}
-
 /// The key plus 1, made if need be; 0 if the C library has none left. No lock is held while it is made.
 fn key() -> u32 {
     // Acquire, and Release below: who finds the key finds it made.
@@ -440,68 +428,4 @@ fn follow_sampling() {
         // SAFETY: the calling thread's own.
         unsafe { (*heap).follow_sampling() };
     }
-}
-
-extern "C" fn prepare() {
-    // Numbers of processes come again: in another namespace a child may have its parent's.
-    SETTLED.store(0, Ordering::Relaxed);
-    os::begin_fork(repair);
-}
-
-extern "C" fn parent() {
-    os::end_fork();
-}
-
-extern "C" fn child() {
-    repair();
-}
-
-/// What a forked child does first, once: by its handler, or where it finds a lock taken before.
-fn repair() {
-    // Relaxed: there is one thread.
-    if SETTLED.swap(os::process_id(), Ordering::Relaxed) != os::process_id() {
-        os::forget_forkers();
-        settle();
-    }
-}
-
-/// The forked child in which `settle` was called last.
-static SETTLED: AtomicU32 = AtomicU32::new(0);
-
-/// In a forked child, before it has a second thread: makes whole what other threads were changing under
-/// a lock, if any was, and says that their heaps are dead. Both heaps that are not can be believed: the
-/// calling thread's, which is not inside the allocator, and the shared heap, if nobody was. Nothing here
-/// takes longer for a larger heap unless a lock was held.
-fn settle() {
-    STARTED.settle_in_child();
-    deferred::settle_in_child();
-    let own = own().unwrap_or(null_mut());
-    pool::settle_in_child([own, shared::settle_in_child()]);
-    abandoned::settle_in_child();
-    pool::partitions::settle_in_child();
-    arena::settle_kept_in_child();
-    large::settle_in_child();
-    arena::settle_in_child(|| {
-        let spans = heads_from(0).map(|(index, owner, class)| match owner {
-            OWNER_LARGE => (index, large::slices_at(index)),
-            _ => (index, class.span_slices()),
-        });
-        // SAFETY: heaps are never unmapped.
-        let kept = |heap: *mut Heap| large::cached_run(unsafe { &(*heap).large_cache });
-        let kept = pool::all()
-            .filter_map(kept)
-            .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE));
-        let end = address_map::committed();
-        let aside =
-            arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at))));
-        spans.chain(kept).chain(aside)
-    });
-    region::settle_in_child(|| {
-        heads_in_regions().map(|(index, owner, class)| {
-            let is_large = owner == OWNER_LARGE;
-            let slices = if is_large { large::slices_at(index) } else { class.span_slices() };
-            (address_map::slice_address(index), slices, is_large)
-        })
-    });
-    salvage::settle_in_child();
 }

@@ -7,7 +7,8 @@
 //! Checked: tests/purge_thread.rs, here and in the C layer.
 //! Story: docs/design/purging.md
 
-use super::{FORKS_SEEN, see_forks, trim};
+use super::fork::FORKS_SEEN;
+use super::{see_forks, trim};
 use crate::os::Group;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::{arena, os, pool};

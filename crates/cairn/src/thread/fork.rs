@@ -1,0 +1,95 @@
+//! Owns: what happens around a fork.
+//! Idea: a fork takes no lock and waits for nobody. What other threads were changing the child makes whole before it is
+//!   used.
+//! Never: takes longer for a larger heap, unless a lock was held.
+//! Threads: the one that forks; in the child there is no other.
+//! Checked: tests/forks.rs; the models fork at every step.
+//! Story: docs/design/fork.md
+
+use super::{STARTED, outside, own};
+use crate::address_map::{self, OWNER_LARGE};
+use crate::heads::{heads_from, heads_in_regions};
+use crate::heap::Heap;
+use crate::pool::{self, salvage, shared};
+use crate::size_class::SLICE_SIZE;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::{abandoned, arena, deferred, large, os, region};
+use core::ptr::null_mut;
+
+/// Whether the C library calls us around each fork.
+pub(super) static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
+/// allocation does so; who can be earlier is older than fork handlers of others that allocate.
+pub fn see_forks() {
+    // Relaxed: it is asked once.
+    if !FORKS_SEEN.swap(true, Ordering::Relaxed) {
+        let handlers =
+            os::ForkHandlers { prepare: Some(prepare), parent: Some(parent), child: Some(child) };
+        FORKS_SEEN.store(outside(|| os::on_fork(handlers)), Ordering::Relaxed);
+    }
+}
+
+extern "C" fn prepare() {
+    // Numbers of processes come again: in another namespace a child may have its parent's.
+    SETTLED.store(0, Ordering::Relaxed);
+    os::begin_fork(repair);
+}
+
+extern "C" fn parent() {
+    os::end_fork();
+}
+
+extern "C" fn child() {
+    repair();
+}
+
+/// What a forked child does first, once: by its handler, or where it finds a lock taken before.
+fn repair() {
+    // Relaxed: there is one thread.
+    if SETTLED.swap(os::process_id(), Ordering::Relaxed) != os::process_id() {
+        os::forget_forkers();
+        settle();
+    }
+}
+
+/// The forked child in which `settle` was called last.
+static SETTLED: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child, before it has a second thread: makes whole what other threads were changing under
+/// a lock, if any was, and says that their heaps are dead. Both heaps that are not can be believed: the
+/// calling thread's, which is not inside the allocator, and the shared heap, if nobody was. Nothing here
+/// takes longer for a larger heap unless a lock was held.
+fn settle() {
+    STARTED.settle_in_child();
+    deferred::settle_in_child();
+    let own = own().unwrap_or(null_mut());
+    pool::settle_in_child([own, shared::settle_in_child()]);
+    abandoned::settle_in_child();
+    pool::partitions::settle_in_child();
+    arena::settle_kept_in_child();
+    large::settle_in_child();
+    arena::settle_in_child(|| {
+        let spans = heads_from(0).map(|(index, owner, class)| match owner {
+            OWNER_LARGE => (index, large::slices_at(index)),
+            _ => (index, class.span_slices()),
+        });
+        // SAFETY: heaps are never unmapped.
+        let kept = |heap: *mut Heap| large::cached_run(unsafe { &(*heap).large_cache });
+        let kept = pool::all()
+            .filter_map(kept)
+            .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE));
+        let end = address_map::committed();
+        let aside =
+            arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at))));
+        spans.chain(kept).chain(aside)
+    });
+    region::settle_in_child(|| {
+        heads_in_regions().map(|(index, owner, class)| {
+            let is_large = owner == OWNER_LARGE;
+            let slices = if is_large { large::slices_at(index) } else { class.span_slices() };
+            (address_map::slice_address(index), slices, is_large)
+        })
+    });
+    salvage::settle_in_child();
+}
