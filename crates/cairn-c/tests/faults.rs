@@ -51,11 +51,15 @@ const WATCHED: [&str; 4] =
 /// name would be failed by (the loader's, which finds a file that calls it, and the stream that a program hands over); what only
 /// starts and ends the purge thread, which is refused its start in `purge_thread.rs`; and what only a
 /// setting asks for: an account at a signal (`raise` and `sig*`; `account.rs` has it refused), and words on settings.
-const UNWATCHED: [&str; 38] = [
+const UNWATCHED: [&str; 41] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
     "_ZSt17__throw_bad_allocv",
+    // Weak: the C++ runtime's, if there is one, which catch what a new-handler throws.
+    "__cxa_begin_catch",
+    "__cxa_end_catch",
+    "__gxx_personality_v0",
     "__cxa_finalize",
     // GNU ld adds it to `environ`, whose other name it is.
     "__environ",
