@@ -405,7 +405,21 @@ impl<H> Handle<H> {
                 large::put_nursery(nursery);
                 (*this).owned.budget.give_nursery(NURSERY_BYTES);
             }
-            if let (0, Some(newest)) = ((*this).room, (*this).newest.as_ref()) {
+            if (*this).room == 0 {
+                Self::place_in_newest(this);
+            }
+        }
+    }
+
+    /// Its next block, when the newest nursery is empty, comes from there: invariant 1.
+    ///
+    /// # Safety
+    /// As for `allocate`, or the caller alone has it.
+    unsafe fn place_in_newest(this: *mut Handle<H>) {
+        // SAFETY: as above.
+        if let Some(newest) = unsafe { (*this).newest.as_ref() } {
+            // SAFETY: as above.
+            unsafe {
                 (*this).base = newest.base.load(Ordering::Relaxed);
                 (*this).states = newest.states();
             }
@@ -433,6 +447,7 @@ impl<H> Handle<H> {
         unsafe {
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;
+            Self::place_in_newest(this);
         }
     }
 

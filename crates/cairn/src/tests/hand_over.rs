@@ -7,6 +7,7 @@ use super::heaps::{Other, free};
 use crate::block::END;
 use crate::handle::{Handle, Member, Own};
 use crate::heap::Heap;
+use crate::large::NURSERY_BYTES;
 use crate::policy::HARDENED;
 use crate::sampling::ThreadCounts;
 use crate::size_class::SizeClass;
@@ -16,6 +17,7 @@ use crate::{
     owner_thread, purge, thread, thread_counts, thread_number,
 };
 use core::ptr::null_mut;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
@@ -390,5 +392,48 @@ fn a_handle_hands_on_nothing() {
             assert_eq!((*name).user.load(Relaxed), thread_number());
             next.delete();
         }
+    });
+}
+
+/// What a child allocates in a nursery that it has inherited, when all blocks of that one are free, are blocks of their own.
+#[test]
+fn a_child_uses_inherited_nurseries_again() {
+    alone(|| {
+        let other = Other::new();
+        let (heap, blocks) = other.does(|| {
+            let new = || HeapId::new_owned().expect("memory");
+            // SAFETY: the heap is there, and this thread's.
+            let block = |heap: HeapId| unsafe { heap.allocate(200, 16) };
+            // Two heaps take turns: what they leave the next one takes in another order than it lies in.
+            let two = [new(), new()];
+            (0..100).for_each(|nth| _ = block(two[nth / 9 % 2]));
+            // SAFETY: nobody uses them any more.
+            two.into_iter().for_each(|heap| unsafe { heap.destroy() });
+            let heap = new();
+            (heap, (0..60).map(|_| block(heap)).collect::<Vec<_>>())
+        });
+        let nursery = |p: *mut u8| p.addr() / NURSERY_BYTES;
+        let nurseries: HashSet<_> = blocks.iter().map(|&p| nursery(p)).collect();
+        assert!(nurseries.len() > 3);
+        // One of them comes first; which, the child decides.
+        for first in nurseries {
+            assert!(child_does(|| {
+                let is_freed = |&p: &*mut u8| nursery(p) == first;
+                let (freed, kept): (Vec<_>, Vec<_>) = blocks.iter().copied().partition(is_freed);
+                // SAFETY: the heap is there, and no thread's of this process.
+                unsafe {
+                    heap.attach();
+                    freed.into_iter().for_each(free);
+                    let again = (0..50).map(|_| heap.allocate(200, 16));
+                    let mut all: Vec<_> = again.chain(kept).map(|p| p.addr()).collect();
+                    all.sort_unstable();
+                    assert!(all.windows(2).all(|two| two[0] + 200 <= two[1]), "they are apart");
+                    check();
+                    heap.destroy();
+                    check();
+                }
+            }));
+        }
+        other.leaves();
     });
 }
