@@ -30,6 +30,7 @@ unsafe fn fill(
             continue;
         }
         let held = note(table, p, size, MIN_ALIGN, None);
+        heaps::expect_mine(p);
         held.fill();
         made.push(held);
     }

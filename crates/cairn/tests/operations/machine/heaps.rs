@@ -160,6 +160,13 @@ pub(super) unsafe fn refuses(heap: HeapId, size: usize, align: usize, company: C
     assert!(is_over || in_region, "no memory for {size} bytes, aligned to {align}: {stats:?}");
 }
 
+/// What a thread allocates from is its own: its part of a shared heap, an owned heap that it has attached. Large blocks are
+/// nobody's, and a thread that has given up its heap has no number.
+pub(super) fn expect_mine(block: *const u8) {
+    let (owner, me) = (cairn::owner_thread(block), cairn::thread_number());
+    assert!(owner == me || owner == 0 || me == 0, "thread {me} allocates from that of {owner}");
+}
+
 /// Nobody reads: each epoch is over when the next one begins.
 pub(super) unsafe fn begin_epoch(heap: HeapId) {
     let _one_at_a_time = lock(&world().epochs);
@@ -207,6 +214,7 @@ unsafe fn allocate_many(
         }
         let held = note(table, block, size, align.max(MIN_ALIGN), None);
         assert_eq!(cairn::heap_of(block), Some(heap), "{held:x?}");
+        expect_mine(block);
         if is_zeroed {
             held.verify_zero();
         }
