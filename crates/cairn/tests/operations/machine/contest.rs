@@ -5,10 +5,14 @@ use super::exchange::exchange;
 use super::heaps::{self, Hold, STEP_BYTES};
 use super::step::{Company, MIN_ALIGN, free, note};
 use super::table::{Held, Table};
+use super::world;
 use cairn::HeapId;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The heap with readers.
 const CONCURRENT: usize = 3;
+/// How often something is done in a duel.
+const DUEL: usize = 32;
 /// Bytes of the least large block.
 const LARGE_MIN: usize = (64 << 10) + 1;
 
@@ -47,8 +51,10 @@ pub(super) fn small(table: &mut Table, bytes: &mut Bytes, company: Company) {
     let made = unsafe { fill(table, hold.heap, size, count, company) };
     hold.give(false);
     if how % 4 == 0 {
-        // SAFETY: nobody else has it; its blocks live on.
-        unsafe { heaps::end(table, number, false) };
+        duel(table, number, size, |table, _| {
+            // SAFETY: nobody else has it; its blocks live on.
+            unsafe { heaps::end(table, number, false) };
+        });
     }
     for (turn, held) in made.into_iter().enumerate() {
         match how / 4 % 8 {
@@ -61,9 +67,47 @@ pub(super) fn small(table: &mut Table, bytes: &mut Bytes, company: Company) {
     }
 }
 
+/// Does something again and again while another thread allocates in a heap, and frees when it has given it up.
+fn duel(table: &mut Table, number: usize, size: usize, mut step: impl FnMut(&mut Table, usize)) {
+    let stop = AtomicBool::new(false);
+    let count = 16.min(1 + STEP_BYTES / size.max(1));
+    let me = world::new_number();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            world::set_me(me);
+            let mut table = Table::new(false);
+            while !stop.load(Ordering::Relaxed) {
+                let Some(hold) = Hold::take(number) else { break };
+                // SAFETY: held.
+                let made = unsafe { fill(&mut table, hold.heap, size, count, Company::Together) };
+                hold.give(false);
+                made.into_iter().for_each(|held| free(&mut table, held));
+            }
+        });
+        (0..DUEL).for_each(|turn| step(table, turn));
+        stop.store(true, Ordering::Relaxed);
+        other.join().expect("a panic ends the process");
+    });
+}
+
 /// Large blocks come and go in the heap with readers, by several threads, and epochs begin, and it ends.
 pub(super) fn large(table: &mut Table, bytes: &mut Bytes, company: Company) {
     let (how, detail, count) = (bytes.number(), bytes.number(), bytes.count().min(16));
+    if how & 16 != 0 {
+        duel(table, CONCURRENT, LARGE_MIN + detail, |table, turn| {
+            let Some(hold) = Hold::take(CONCURRENT) else { return };
+            // SAFETY: held.
+            let made = unsafe { fill(table, hold.heap, LARGE_MIN + detail, 2, Company::Together) };
+            // SAFETY: held.
+            unsafe { heaps::begin_epoch(hold.heap) };
+            hold.give(false);
+            made.into_iter().for_each(|held| free(table, held));
+            if how & 32 != 0 && turn == DUEL / 2 {
+                // SAFETY: nobody else has it; its blocks live on.
+                unsafe { heaps::end(table, CONCURRENT, false) };
+            }
+        });
+    }
     for turn in 0..count {
         let Some(hold) = Hold::take(CONCURRENT) else { return };
         let size = LARGE_MIN + detail * 256 + turn % 4 * (16 << 10);

@@ -18,6 +18,10 @@ const MADE: usize = 24;
 /// What is made there, in bytes.
 const MADE_BYTES: usize = 1 << 20;
 
+/// Bytes of a block of which a span has few, and of the memory of a few spans.
+const FEW: usize = 20_000;
+const DIRTY: usize = 600_000;
+
 /// What an allocation lends to whoever is told meanwhile.
 struct Lent {
     /// To be freed, or not.
@@ -115,10 +119,27 @@ fn allocate_in_shared(random: usize, size: usize) -> *mut u8 {
     place.heap.map_or(null_mut(), |heap| unsafe { heap.allocate(size, MIN_ALIGN) })
 }
 
+/// What has been written to is what the next span is made of.
+fn leave_dirty() {
+    let blocks = [(); 3].map(|()| cairn::allocate(DIRTY));
+    for block in blocks.into_iter().filter(|block| !block.is_null()) {
+        // SAFETY: this thread's, and as long.
+        unsafe {
+            block.write_bytes(0xd1, DIRTY);
+            cairn::deallocate(block);
+        }
+    }
+}
+
 /// Zeroed blocks come where freed ones were, while somebody is told again and again.
 pub(super) fn provoke(table: &mut Table, bytes: &mut Bytes, company: Company) {
     let (number, random) = (bytes.number(), bytes.number());
-    let (size, count) = (bytes.size(), bytes.count());
+    let (mut size, count) = (bytes.size(), bytes.count());
+    if random & 8 != 0 {
+        // Few blocks make a span full.
+        size = FEW + size % (2 * FEW);
+        leave_dirty();
+    }
     let Some(hold) = Hold::take(number) else { return };
     if company == Company::Together && !hold.is_alone() {
         return hold.give(false);

@@ -32,6 +32,7 @@ pub(super) struct World {
 }
 
 impl World {
+    #[allow(clippy::declare_interior_mutable_const, reason = "each use is a world of its own")]
     const NEW: World = World {
         heaps: [const { RwLock::new(Place { heap: None, kept_by: None }) }; HEAPS],
         exchange: [const { Mutex::new(None) }; 16],
