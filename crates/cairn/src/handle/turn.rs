@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, Ordering};
 
 // | word   | meaning                                       | next                               |
 // | ------ | --------------------------------------------- | ---------------------------------- |
-// | ALONE  | no part: whoever uses the heap alone ends it  | -, constant                        |
+// | ALONE  | no part: whoever uses the heap alone ends it  | SHUT                               |
 // | OPEN   | a part, in which nobody is                    | INSIDE by its thread, SHUT         |
 // | INSIDE | its thread frees into it                      | OPEN by that thread                |
 // | SHUT   | it is being ended, or has been                | the heap becomes another one       |
@@ -70,10 +70,15 @@ impl Turn {
         self.0.store(OPEN, Ordering::Release);
     }
 
+    /// Whether the heap is being ended.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == SHUT
+    }
+
     /// The last turn, for who ends the heap: waits for a free that is under way.
     pub(crate) fn shut(&self) {
         if self.0.load(Ordering::Relaxed) == ALONE {
-            return;
+            return self.0.store(SHUT, Ordering::Relaxed);
         }
         // Acquire: what its thread has done there comes before.
         while self.0.compare_exchange(OPEN, SHUT, Ordering::Acquire, Ordering::Relaxed).is_err() {

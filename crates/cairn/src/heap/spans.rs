@@ -95,7 +95,7 @@ impl Heap {
     ///
     /// # Safety
     /// The heap owns `span`, which is in no list; nothing of it is in use.
-    unsafe fn release(&self, span: *mut Span) {
+    pub(crate) unsafe fn release(&self, span: *mut Span) {
         // SAFETY: as above. It is constant.
         self.member.give(unsafe { (*span).class() }.span_slices() * SLICE_SIZE);
         // SAFETY: as above.

@@ -223,7 +223,8 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
 }
 
 /// Resizes the block at `p` to `size` bytes, at most `isize::MAX`, in place or, as far as `align`
-/// allows, by moving its pages; null if none is there. None: it shrinks so far that it is better copied, or the system refuses.
+/// allows, by moving its pages; null if none is there. None: it shrinks so far that it is better copied, or the system or its
+/// heap's limit refuses.
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let mut mappings = MAPPINGS.lock();
@@ -250,9 +251,7 @@ pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u
     // Its heap pays for the room to spare, too, or does without.
     let (lengths, budget) = ([roomy(exact), exact], mapping.budget());
     let fits = |bytes| budget.is_none_or(|budget| budget.grow_large(bytes - mapping.bytes));
-    let Some(most) = lengths.into_iter().find(|&bytes| fits(bytes)) else {
-        return Some(null_mut());
-    };
+    let most = lengths.into_iter().find(|&bytes| fits(bytes))?;
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
     if let Some(budget) = budget {

@@ -328,10 +328,9 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         // Without colour: powers of two shall fill huge pages.
         let new = mapping::allocate(size, [os::HUGE_PAGE, 0], true).block;
         if !new.is_null() && !owned::inherit(large, new) {
+            // Its heap must not have it: it is copied to somebody else's, if anywhere.
             mapping::free(new);
-            return Some(null_mut());
-        }
-        if !new.is_null() {
+        } else if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, usable) };
             free(p);

@@ -79,11 +79,8 @@ fn renew_spans() {
                 continue;
             }
             let span: *mut Span = address_map::slot(index).cast();
-            (*span).forget_lists();
-            (*span).empty_since = 0;
-            (*span).absorb((*span).collect());
             let heap = address_map::heap_of_owner(owner).and_then(heap_at);
-            heap.into_iter().for_each(|heap| (*heap).park(span));
+            heap.into_iter().for_each(|heap| take_in(heap, span));
         }
         for heap in dead() {
             (*heap).member.user.store(NOBODY, Ordering::Relaxed);
@@ -91,5 +88,24 @@ fn renew_spans() {
                 partitions::put(partition, heap);
             }
         }
+    }
+}
+
+/// Gives a closed heap a span that names it, but for one that has not been carved: that may have been in the making, with
+/// descriptors that are not written yet, and nobody has a block of it.
+///
+/// # Safety
+/// As for `renew_spans`; the heap has been made anew.
+unsafe fn take_in(heap: *mut Heap, span: *mut Span) {
+    // SAFETY: as above.
+    unsafe {
+        if (*span).carved == 0 {
+            (*span).partition = (*heap).partition;
+            return (*heap).release(span);
+        }
+        (*span).forget_lists();
+        (*span).empty_since = 0;
+        (*span).absorb((*span).collect());
+        (*heap).park(span);
     }
 }

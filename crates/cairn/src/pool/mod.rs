@@ -107,6 +107,8 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: as above.
     unsafe {
         (*heap).in_use = false;
+        // It is in use again before the next thread's number stands there: nobody takes that one for this (`find_user`).
+        (*heap).thread = 0;
         point();
         (*heap).next = pool.free;
         point();
@@ -171,7 +173,7 @@ pub fn check() {
         let heap: *const Heap = at.cast();
         // SAFETY: made; nobody changes it, by the caller's word.
         unsafe {
-            if (*heap).in_use && !is_dead(heap) {
+            if (*heap).in_use && !is_dead(heap) && !was_ending(heap) {
                 (*heap).check();
             }
         }
@@ -184,6 +186,12 @@ pub fn check() {
 /// Heaps in use, and heaps there are.
 pub(crate) fn counts() -> (usize, usize) {
     (in_use(), POOL.lock().made)
+}
+
+/// Whether this is a forked child, and its parent may have been ending the heap: it is left as it was.
+fn was_ending(heap: *const Heap) -> bool {
+    // SAFETY: a heap that has been made.
+    EPOCH.load(Ordering::Relaxed) > 0 && unsafe { (*heap).member.turn.is_shut() }
 }
 
 /// Whether the heap belongs to a thread that was left behind by a fork, or was in use by one. A heap that a thread had which

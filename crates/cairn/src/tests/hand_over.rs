@@ -4,17 +4,20 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
+use crate::address_map::OWNER_NONE;
 use crate::block::END;
 use crate::handle::{Handle, Member, Own};
 use crate::heap::Heap;
 use crate::large::NURSERY_BYTES;
 use crate::policy::HARDENED;
+use crate::pool::User;
 use crate::sampling::ThreadCounts;
 use crate::size_class::SizeClass;
+use crate::span::Span;
 use crate::sync::Ordering::Relaxed;
 use crate::{
     HeapId, HeapStats, address_map, allocate, check, closed, count, deallocate, heap_of,
-    owner_thread, purge, thread, thread_counts, thread_number,
+    owner_thread, pool, purge, thread, thread_counts, thread_number,
 };
 use core::ptr::null_mut;
 use std::collections::HashSet;
@@ -435,5 +438,83 @@ fn a_child_uses_inherited_nurseries_again() {
             }));
         }
         other.leaves();
+    });
+}
+
+/// The heap of a thread that has ended is in use again before the next thread's number stands there: that one is gone all the
+/// same, and what it has left attached may be attached.
+#[test]
+fn a_thread_that_has_ended_is_not_taken_for_the_next() {
+    alone(|| {
+        let other = Other::new();
+        let (left, number) = other.does(|| {
+            free(allocate(100));
+            (thread::own().expect("a heap"), thread_number())
+        });
+        other.leaves();
+        let next = pool::take_any(1);
+        assert_eq!(next, left, "the next thread gets it");
+        assert!(pool::find_user(left, number) == User::Gone);
+        // SAFETY: taken just now, and not used.
+        unsafe { pool::put_closed(next) };
+    });
+}
+
+/// A child is forked while another thread ends a heap, whose spans are gone in part: nobody looks into it.
+#[test]
+fn a_child_looks_into_no_heap_that_was_ending() {
+    alone(|| {
+        // SAFETY: a heap that is there, and this thread's.
+        unsafe {
+            let heap = HeapId::new_owned().expect("memory");
+            let blocks: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
+            let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+            assert!(child_does(|| {
+                (*(*name).heap).member.turn.shut();
+                let last = blocks[blocks.len() - 1];
+                let (class, _) = address_map::span_block(last).expect("a block");
+                let index = address_map::span_index(last, class);
+                address_map::set_owner(index, class.span_slices(), OWNER_NONE);
+                check();
+            }));
+            heap.destroy();
+        }
+    });
+}
+
+/// A child is forked while another thread makes a span: only the first of its descriptors is written. It goes back.
+#[test]
+fn a_child_gives_back_a_span_in_the_making() {
+    alone(|| {
+        let other = Other::new();
+        let (heap, p) = other.does(|| {
+            let heap = shared();
+            // SAFETY: the heap is there; the span is this thread's, which forgets its only block.
+            unsafe {
+                let p = heap.allocate(20_000, 16);
+                let (class, owner) = address_map::span_block(p).expect("a block");
+                let (index, slices) = (address_map::span_index(p, class), class.span_slices());
+                let next = address_map::slot(index + 1);
+                let small = SizeClass::all().next().expect("there are some");
+                let made = Span::create(index, false, class, owner);
+                address_map::describe(index + 1, slices - 1, next, OWNER_NONE, small);
+                assert!((*made).carved == 0);
+                (heap, p)
+            }
+        });
+        assert!(child_does(|| {
+            purge();
+            check();
+            assert!(address_map::span_block(p).is_none());
+            // SAFETY: the heap is there.
+            unsafe {
+                let blocks: Vec<_> = (0..100).map(|_| heap.allocate(20_000, 16)).collect();
+                assert!(blocks.iter().all(|&p| heap_of(p) == Some(heap)));
+                heap.destroy();
+            }
+            check();
+        }));
+        // It is torn here, too.
+        core::mem::forget(other);
     });
 }

@@ -3,7 +3,7 @@
 use super::alone::alone;
 use super::heaps::{Other, free};
 use crate::size_class::SLICE_SIZE;
-use crate::{Heap, HeapId, HeapStats, allocate, check, purge, reallocate};
+use crate::{Heap, HeapId, HeapStats, allocate, check, heap_of, purge, reallocate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -79,6 +79,28 @@ fn a_large_block_grows_up_to_the_limit() {
         heap.purge();
         assert_eq!(held(&heap), 0);
         check();
+    });
+}
+
+/// Plain realloc asks no heap: where the limit has no room for the block to grow, it moves out.
+#[test]
+fn a_large_block_grows_out_of_a_heap_at_its_limit() {
+    alone(|| {
+        for (limit, size, more) in [(2, 1, 9), (2, 1, 40), (40, 35, 90)] {
+            let mut heap = Heap::new().expect("memory");
+            assert!(heap.set_limits(0, limit * MIB, None, [0; 2]));
+            let block = heap.allocate(size * MIB, 16);
+            // SAFETY: in use, this test's, and as long.
+            unsafe {
+                block.write_bytes(7, size * MIB);
+                assert!(heap.reallocate(block, more * MIB, 16).is_null());
+                let moved = reallocate(block, more * MIB);
+                assert!(!moved.is_null() && heap_of(moved).is_none() && held(&heap) == 0);
+                assert!(*moved == 7 && *moved.add(size * MIB - 1) == 7);
+                free(moved);
+            }
+            check();
+        }
     });
 }
 

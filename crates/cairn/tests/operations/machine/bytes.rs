@@ -13,6 +13,11 @@ fn class_sizes() -> &'static [usize] {
     SIZES.get_or_init(|| cairn::Stats::take().classes.iter().map(|row| row.size).collect())
 }
 
+/// Looks the classes up.
+pub(super) fn prepare() {
+    class_sizes();
+}
+
 /// What is still to be read of a program.
 pub(crate) struct Bytes<'a>(&'a [u8]);
 

@@ -3,11 +3,13 @@
 
 use super::Counts;
 use super::bytes::Bytes;
-use super::step::{self, Company, steps};
+use super::hand_over::{When, leave};
+use super::step::{Company, steps};
 use super::table::Table;
+use super::{exchange, world};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 /// Threads besides the one that runs the program.
@@ -58,6 +60,7 @@ fn wait(gate: &AtomicUsize) {
 }
 
 struct Member {
+    number: u64,
     inbox: Sender<Job>,
     thread: JoinHandle<()>,
 }
@@ -65,45 +68,25 @@ struct Member {
 impl Member {
     fn begin() -> Member {
         let (inbox, jobs): (Sender<Job>, Receiver<Job>) = channel();
+        let number = world::new_number();
         let work = move || {
+            world::set_me(number);
             for job in jobs {
                 if job.will {
-                    return leave_will(job);
+                    return leave(When::Late, vec![Box::new(|| job.run())]);
                 }
                 job.run();
             }
         };
         let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(work);
-        Member { inbox, thread: thread.expect("threads can be made") }
+        Member { number, inbox, thread: thread.expect("threads can be made") }
     }
 
     fn end(self) {
         drop(self.inbox);
         self.thread.join().expect("a panic ends the process");
+        world::gone(self.number);
     }
-}
-
-/// Leaves a job to a destructor that runs when the allocator's own, which gives up the thread's
-/// heap, has run.
-fn leave_will(job: Job) {
-    extern "C" fn execute(job: *mut libc::c_void) {
-        // SAFETY: what `leave_will` has stored, once.
-        let job = unsafe { Box::from_raw(job.cast::<Job>()) };
-        job.run();
-    }
-    static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
-    let key = *KEY.get_or_init(|| {
-        // Destructors run in the order of the keys: the allocator's must be there.
-        // SAFETY: allocated here.
-        unsafe { cairn::deallocate(cairn::allocate(1)) };
-        let mut key = 0;
-        // SAFETY: `key` is valid for writing.
-        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(execute)) }, 0);
-        key
-    });
-    // SAFETY: the key exists; the destructor takes the box back.
-    let set = unsafe { libc::pthread_setspecific(key, Box::into_raw(Box::new(job)).cast()) };
-    assert_eq!(set, 0);
 }
 
 /// The threads, made when they are first named.
@@ -212,7 +195,7 @@ impl Crew {
         drop(reply);
         own.expect("the first part is this thread's").run();
         let mut table = Table::merge(back.iter().collect());
-        step::clear_exchange(&mut table);
+        exchange::clear(&mut table);
         cairn::check();
         table
     }

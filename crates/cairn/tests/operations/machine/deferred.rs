@@ -1,18 +1,23 @@
 //! Deferred frees among the steps: blocks wait, and are freed inside other allocations.
 
 use super::bytes::Bytes;
+use super::hand_over;
 use super::step::pick;
 use super::table::Table;
-use std::sync::{Mutex, MutexGuard};
+use super::world::{lock, world};
+use std::cell::Cell;
+use std::sync::MutexGuard;
 
-/// Addresses of blocks that wait.
-static WAITING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+thread_local! {
+    /// The last heartbeat that the thread has had.
+    static LAST: Cell<u64> = const { Cell::new(0) };
+}
 
 /// Blocks that a call frees, unless it is told to free all.
 const AT_ONCE: usize = 8;
 
 fn waiting() -> MutexGuard<'static, Vec<usize>> {
-    WAITING.lock().expect("a panic ends the process")
+    lock(&world().waiting)
 }
 
 /// Some blocks wait from now on.
@@ -28,9 +33,13 @@ pub(super) fn put_off(table: &mut Table, bytes: &mut Bytes) {
 }
 
 fn free_some(force: bool, heartbeat: u64, [most, _]: [usize; 2]) {
-    assert!(heartbeat > 0 && most == AT_ONCE);
+    assert!(most == AT_ONCE);
+    let last = LAST.replace(heartbeat);
+    // A thread that has given its heap back already is lent one, each time anew.
+    let is_next = heartbeat == last + 1 || heartbeat == 1 && hand_over::is_late();
+    assert!(is_next, "heartbeat {heartbeat} after {last}");
     // Another thread may be at it.
-    let Ok(mut waiting) = WAITING.try_lock() else { return };
+    let Ok(mut waiting) = world().waiting.try_lock() else { return };
     let left = waiting.len().saturating_sub(if force { usize::MAX } else { most });
     free(waiting.drain(left..));
 }

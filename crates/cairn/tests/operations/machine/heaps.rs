@@ -1,28 +1,22 @@
 //! Heaps among the steps: each is made when it is first named, serves any thread, and ends with its blocks or without
-//! them. An owned one is attached for each call, under its lock; a shared one needs none. Some lie in a region, some have
-//! limits: those may say no, if there is a reason.
+//! them. An owned one is attached for each call, under its lock, and may be left attached; a shared one is named under a lock
+//! that threads have at the same time. Some lie in a region, some have limits: those may say no, if there is a reason.
 
 use super::bytes::Bytes;
-use super::deferred;
 use super::step::{Company, MIN_ALIGN, note, pick};
 use super::table::Table;
-use cairn::{HeapId, RegionCalls, RegionId};
+use super::world::{self, HEAPS, Place, lock, place, publish, world};
+use super::{deferred, region, told};
+use cairn::HeapId;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-/// The even ones are owned; the last one has readers.
-static HEAPS: [Mutex<Option<HeapId>>; 4] = [const { Mutex::new(None) }; 4];
+// The even heaps are owned; the last one has readers.
 
 /// Bytes of each block that stay for readers.
 const HEAD: usize = 64;
 
 static EPOCH: AtomicUsize = AtomicUsize::new(1);
-
-/// The region of some heaps, while one has been named. It has as many bytes, and what is around them stays as it is.
-static REGION: Mutex<Option<RegionId>> = Mutex::new(None);
-const REGION_BYTES: usize = 4 << 20;
-const FENCE: usize = 64 << 10;
-const FENCED: u8 = 0xa5;
 
 /// What a heap with limits may hold, in bytes: before it says so, and at most.
 const LIMITS: (usize, usize) = (256 << 10, 2 << 20);
@@ -32,125 +26,150 @@ const SPAN_BYTES: usize = 512 << 10;
 const EDGES_BYTES: usize = 32 << 10;
 
 /// One step allocates no more than that.
-const STEP_BYTES: usize = 128 << 10;
+pub(super) const STEP_BYTES: usize = 128 << 10;
 
-fn place(number: usize) -> MutexGuard<'static, Option<HeapId>> {
-    HEAPS[number % HEAPS.len()].lock().expect("a panic ends the process")
+/// A heap that does not end meanwhile, and that the calling thread may use.
+pub(super) struct Hold {
+    pub(super) heap: HeapId,
+    guard: Guard,
+}
+
+enum Guard {
+    Owned(RwLockWriteGuard<'static, Place>),
+    /// Others may have it at the same time.
+    Shared {
+        _guard: RwLockReadGuard<'static, Place>,
+    },
+}
+
+impl Hold {
+    /// Takes a heap, made if need be; None if another thread has left it attached.
+    pub(super) fn take(number: usize) -> Option<Hold> {
+        loop {
+            if !number.is_multiple_of(2) {
+                let guard = world().heaps[number % HEAPS].read().expect("a panic ends the process");
+                if let Some(heap) = guard.heap {
+                    return Some(Hold { heap, guard: Guard::Shared { _guard: guard } });
+                }
+            }
+            let mut place = place(number);
+            let heap = *place.heap.get_or_insert_with(|| {
+                let heap = make(number).expect("memory");
+                publish(number, Some(heap));
+                heap
+            });
+            if number.is_multiple_of(2) {
+                if place.kept_by.is_some_and(|thread| thread != world::me()) {
+                    return None;
+                }
+                // SAFETY: the heap is there, and nobody's: who keeps one says so.
+                unsafe { heap.attach() };
+                return Some(Hold { heap, guard: Guard::Owned(place) });
+            }
+        }
+    }
+
+    /// Others may use it; an owned one stays attached, or not.
+    pub(super) fn give(self, attached: bool) {
+        if let Guard::Owned(mut place) = self.guard {
+            place.kept_by = attached.then(world::me);
+            if !attached {
+                // SAFETY: attached when it was taken.
+                unsafe { self.heap.detach() };
+            }
+        }
+    }
+
+    /// Whether nobody else uses it.
+    pub(super) fn is_alone(&self) -> bool {
+        matches!(self.guard, Guard::Owned(_))
+    }
 }
 
 /// A step with a heap.
 pub(super) fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
     let (number, action) = (bytes.number(), bytes.number());
-    let is_owned = number.is_multiple_of(2);
-    let mut place = place(number);
-    let heap = *place.get_or_insert_with(|| {
-        let heap = make(number).expect("memory");
-        // SAFETY: made just now.
-        unsafe {
-            if number & 8 != 0 {
-                assert!(heap.set_limits(LIMITS.0, LIMITS.1, Some(told), [number, 0]));
-            }
-            heap.detach();
-        }
-        heap
-    });
-    // Who has an owned heap holds its lock; a shared one does without, so that threads meet in it.
-    let held = is_owned.then_some(place);
     if table.trace {
         eprintln!("  heap {number}, action {action}");
     }
-    // SAFETY: the heap is there, and this thread's if it is an owned one: they end only while a thread is alone.
+    let Some(hold) = Hold::take(number) else { return };
+    let heap = hold.heap;
+    let is_alone = company == Company::Alone;
+    // SAFETY: the heap is there, and this thread's if it is an owned one: see `Hold`.
     unsafe {
-        heap.attach();
         match action % 16 {
-            0..=9 => allocate_many(table, bytes, heap, action),
-            10 => move_to(table, bytes, heap),
+            0..=9 => allocate_many(table, bytes, heap, action, company),
+            10 => move_to(table, bytes, heap, company),
             12 => deferred::put_off(table, bytes),
             11 => {
                 begin_epoch(heap);
                 table.operations += u64::from(heap.purge() < usize::MAX);
             }
-            13 if company == Company::Alone => walk(table, heap),
-            14 | 15 if company == Company::Alone => {
-                drop(held);
-                return end(table, number, heap, action % 2 == 0);
+            13 if is_alone => walk(table, heap),
+            14 | 15 if is_alone => {
+                hold.give(false);
+                return end(table, number, action % 2 == 0);
+            }
+            // Others free blocks of it meanwhile.
+            13 | 14 if action < 128 => {
+                hold.give(false);
+                return end(table, number, false);
             }
             _ => {}
         }
+    }
+    hold.give(action / 16 == 15);
+}
+
+/// A heap of the kind that a number stands for, which nobody has attached.
+fn make(number: usize) -> Option<HeapId> {
+    let kind = number % HEAPS;
+    let is_owned = kind.is_multiple_of(2);
+    let heap = match region::region().filter(|_| number & 4 != 0) {
+        Some(region) if is_owned => region.new_owned(),
+        Some(region) => region.new_shared(),
+        None if is_owned => HeapId::new_owned(),
+        // The hardened build has none with readers.
+        None if kind == 3 => HeapId::new_concurrent(HEAD).or_else(HeapId::new_shared),
+        None => HeapId::new_shared(),
+    }?;
+    // SAFETY: made just now.
+    unsafe {
+        if number & 8 != 0 {
+            assert!(heap.set_limits(LIMITS.0, LIMITS.1, Some(told::told), [told::WORD, number]));
+        }
         heap.detach();
     }
-    drop(held);
+    Some(heap)
 }
 
-/// A heap of the kind that a number stands for.
-fn make(number: usize) -> Option<HeapId> {
-    let kind = number % HEAPS.len();
-    if let Some(region) = region().filter(|_| number & 4 != 0) {
-        return if kind.is_multiple_of(2) { region.new_owned() } else { region.new_shared() };
-    }
-    match kind {
-        0 | 2 => HeapId::new_owned(),
-        // The hardened build has none with readers.
-        3 => HeapId::new_concurrent(HEAD).or_else(HeapId::new_shared),
-        _ => HeapId::new_shared(),
-    }
-}
-
-/// The region, made if there is none; None in the hardened build, or if its place is in use.
-fn region() -> Option<RegionId> {
-    let mut region = REGION.lock().expect("a panic ends the process");
-    if region.is_none() {
-        let start = memory().wrapping_add(FENCE);
-        // SAFETY: nobody else uses it, until the region ends.
-        *region = unsafe { RegionId::new(start, REGION_BYTES, RegionCalls::default()) }.ok();
-    }
-    *region
-}
-
-/// The region's memory between its fences, which is there for good.
-fn memory() -> *mut u8 {
-    static MEMORY: OnceLock<usize> = OnceLock::new();
-    let make = || vec![FENCED; REGION_BYTES + 2 * FENCE].leak().as_mut_ptr().expose_provenance();
-    std::ptr::with_exposed_provenance_mut(*MEMORY.get_or_init(make))
-}
-
-/// Whether a block is in the region's memory.
-pub(super) fn is_in_region(p: *const u8) -> bool {
-    p.addr().wrapping_sub(memory().addr()) < REGION_BYTES + 2 * FENCE
-}
-
-/// Ends the region, in which nothing is any more. Its fences stand.
-fn end_region() {
-    if let Some(region) = REGION.lock().expect("a panic ends the process").take() {
-        cairn::purge();
-        assert!(region.end(), "something is in the region: {:?}", region.stats());
-        for at in [memory(), memory().wrapping_add(FENCE + REGION_BYTES)] {
-            // SAFETY: the fences are nobody's.
-            let fence = unsafe { std::slice::from_raw_parts(at, FENCE) };
-            assert!(fence.iter().all(|&byte| byte == FENCED), "a fence is broken");
-        }
-    }
-}
-
-/// A heap is over its soft limit: it is.
-fn told(heap: HeapId, [number, _]: [usize; 2]) {
-    // SAFETY: it allocates just now.
+/// What a heap holds; together with others, who may give back meanwhile, the most that it has held.
+pub(super) unsafe fn held_at_most(heap: HeapId, company: Company) -> usize {
+    // SAFETY: the heap is there.
     let stats = unsafe { heap.stats() };
-    assert!(number & 8 != 0 && stats.spans + stats.large > LIMITS.0, "{stats:?}");
+    if company == Company::Alone { stats.spans + stats.large } else { stats.peak }
 }
 
 /// Whether a heap has a reason to refuse so many bytes; ends the process if not.
-unsafe fn refuses(heap: HeapId, size: usize, align: usize) {
+pub(super) unsafe fn refuses(heap: HeapId, size: usize, align: usize, company: Company) {
     // SAFETY: the heap is there.
-    let stats = unsafe { heap.stats() };
-    let in_region = REGION.lock().expect("a panic ends the process").is_some();
+    let (stats, held) = unsafe { (heap.stats(), held_at_most(heap, company)) };
+    let in_region = lock(&world().region).is_some();
     let wanted = (size + align + EDGES_BYTES).max(SPAN_BYTES);
-    let is_over = stats.hard_limit > 0 && stats.spans + stats.large + wanted > stats.hard_limit;
+    let is_over = stats.hard_limit > 0 && held + wanted > stats.hard_limit;
     assert!(is_over || in_region, "no memory for {size} bytes, aligned to {align}: {stats:?}");
 }
 
+/// What a thread allocates from is its own: its part of a shared heap, an owned heap that it has attached. Large blocks are
+/// nobody's, and a thread that has given up its heap has no number.
+pub(super) fn expect_mine(block: *const u8) {
+    let (owner, me) = (cairn::owner_thread(block), cairn::thread_number());
+    assert!(owner == me || owner == 0 || me == 0, "thread {me} allocates from that of {owner}");
+}
+
 /// Nobody reads: each epoch is over when the next one begins.
-unsafe fn begin_epoch(heap: HeapId) {
+pub(super) unsafe fn begin_epoch(heap: HeapId) {
+    let _one_at_a_time = lock(&world().epochs);
     let epoch = EPOCH.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the heap is there.
     unsafe { heap.set_epoch(epoch, epoch) };
@@ -158,20 +177,26 @@ unsafe fn begin_epoch(heap: HeapId) {
 
 /// Large blocks that have waited are gone after this.
 pub(super) fn end_epochs() {
-    if let Some(heap) = *place(HEAPS.len() - 1) {
+    if let Some(heap) = place(HEAPS - 1).heap {
         // SAFETY: the heap is there.
         (0..2).for_each(|_| unsafe { begin_epoch(heap) });
     }
 }
 
-unsafe fn allocate_many(table: &mut Table, bytes: &mut Bytes, heap: HeapId, action: usize) {
+unsafe fn allocate_many(
+    table: &mut Table,
+    bytes: &mut Bytes,
+    heap: HeapId,
+    action: usize,
+    company: Company,
+) {
     let (size, align) = (bytes.size(), if action % 16 == 9 { bytes.align() } else { 1 });
     let count = bytes.count().min(1 + STEP_BYTES / size.max(1));
     let is_zeroed = action % 4 == 3;
     // All at once, or one after the other.
     let mut blocks = vec![std::ptr::null_mut(); count];
     // SAFETY: the heap is there, and the calling thread's.
-    unsafe {
+    told::lending(table, heap, size, company, || unsafe {
         if action % 4 == 2 {
             let made = heap.allocate_batch(size, align, count, blocks.as_mut_ptr());
             assert!(made == count || blocks[made].is_null());
@@ -180,15 +205,16 @@ unsafe fn allocate_many(table: &mut Table, bytes: &mut Bytes, heap: HeapId, acti
         } else {
             blocks.iter_mut().for_each(|block| *block = heap.allocate(size, align));
         }
-    }
+    });
     for block in blocks {
         if block.is_null() {
             // SAFETY: the heap is there.
-            unsafe { refuses(heap, size, align) };
+            unsafe { refuses(heap, size, align, company) };
             continue;
         }
         let held = note(table, block, size, align.max(MIN_ALIGN), None);
         assert_eq!(cairn::heap_of(block), Some(heap), "{held:x?}");
+        expect_mine(block);
         if is_zeroed {
             held.verify_zero();
         }
@@ -198,7 +224,7 @@ unsafe fn allocate_many(table: &mut Table, bytes: &mut Bytes, heap: HeapId, acti
 }
 
 /// Resizes a block of any heap; if it moves, to this one.
-unsafe fn move_to(table: &mut Table, bytes: &mut Bytes, heap: HeapId) {
+unsafe fn move_to(table: &mut Table, bytes: &mut Bytes, heap: HeapId, company: Company) {
     let (Some(index), size) = (pick(table, bytes), bytes.size()) else { return };
     if table.blocks[index].layout.is_some() || table.bytes + size > 8 << 20 {
         return;
@@ -208,10 +234,12 @@ unsafe fn move_to(table: &mut Table, bytes: &mut Bytes, heap: HeapId) {
     let kept = before.usable.min(size);
     before.mark_kept(kept);
     // SAFETY: the heap is there, and the calling thread's; the block is live, and nobody else's.
-    let p = unsafe { heap.reallocate(before.p, size, MIN_ALIGN) };
+    let p = told::lending(table, heap, size, company, || unsafe {
+        heap.reallocate(before.p, size, MIN_ALIGN)
+    });
     if p.is_null() {
         // SAFETY: the heap is there.
-        unsafe { refuses(heap, size, MIN_ALIGN) };
+        unsafe { refuses(heap, size, MIN_ALIGN, company) };
         before.verify_kept(&before, kept);
         before.fill();
         return table.put(before);
@@ -246,11 +274,22 @@ unsafe fn walk(table: &mut Table, heap: HeapId) {
     assert!(is_whole && live == seen, "{} blocks are live, {} found", live.len(), seen.len());
 }
 
-/// Ends a heap: with its blocks, or they live on.
-unsafe fn end(table: &mut Table, number: usize, heap: HeapId, with_blocks: bool) {
+/// Ends a heap, if it is there and nobody else has left it attached: with its blocks, or they live on. With them only while
+/// all other threads rest.
+pub(super) unsafe fn end(table: &mut Table, number: usize, with_blocks: bool) {
     table.operations += 1;
-    deferred::free_all();
-    *place(number) = None;
+    let mut place = place(number);
+    if place.kept_by.is_some_and(|thread| thread != world::me()) {
+        return;
+    }
+    // Whoever has used it has given it up, and the next one makes another.
+    publish(number, None);
+    let Some(heap) = place.heap.take() else { return };
+    place.kept_by = None;
+    drop(place);
+    if with_blocks {
+        deferred::free_all();
+    }
     let mut gone: Vec<usize> = is_of(table, heap).collect();
     // SAFETY: nobody uses the heap any more, nor the blocks that go with it.
     unsafe {
@@ -268,11 +307,14 @@ unsafe fn end(table: &mut Table, number: usize, heap: HeapId, with_blocks: bool)
 
 /// Ends all heaps; their blocks live on.
 pub(super) fn end_all() {
-    for number in 0..HEAPS.len() {
-        if let Some(heap) = place(number).take() {
+    for number in 0..HEAPS {
+        let mut place = place(number);
+        publish(number, None);
+        place.kept_by = None;
+        if let Some(heap) = place.heap.take() {
             // SAFETY: nobody uses it any more.
             unsafe { heap.delete() };
         }
     }
-    end_region();
+    region::end();
 }

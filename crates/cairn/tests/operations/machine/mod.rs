@@ -14,14 +14,25 @@
 //!   a will     a thread ends, and takes steps when its heap is gone already
 //! ```
 //!
-//! The steps are in `step`, `heaps` and `deferred`, the decoding in `bytes`, the oracle in `table`.
+//! Among the steps, wherever they are taken, a thread begins and ends, with destructors that take steps, too, and a child is
+//! forked, which does so on its own.
+//!
+//! The steps are in `step`, `exchange`, `heaps`, `told`, `deferred`, `hand_over`, `contest` and `fork`, the decoding in
+//! `bytes`, the oracle in `table`, what threads share in `world`.
 
 mod bytes;
+mod contest;
 mod crew;
 mod deferred;
+mod exchange;
+mod fork;
+mod hand_over;
 mod heaps;
+mod region;
 mod step;
 mod table;
+mod told;
+mod world;
 
 use bytes::Bytes;
 use crew::Crew;
@@ -52,6 +63,7 @@ const DELAYS_MS: [usize; 8] = [250, 250, 250, 1 << 40, 1 << 40, 1 << 40, 1, 0];
 /// Runs a program and checks what it leaves: nothing. Panics at the first thing that is wrong.
 /// `trace` prints each step. One program at a time in a process.
 pub(crate) fn run(kind: Kind, program: &[u8], trace: bool) -> Counts {
+    prepare();
     let mut bytes = Bytes::new(program);
     let header = bytes.byte();
     cairn::set_purge_delay_ms(DELAYS_MS[usize::from(header % 8)]);
@@ -73,6 +85,14 @@ pub(crate) fn run(kind: Kind, program: &[u8], trace: bool) -> Counts {
     settle(&mut table, header >> 6 == 0);
     counts.lockstep += table.operations;
     counts
+}
+
+/// Makes what is made once: a forked child does not wait for a thread that was making it.
+fn prepare() {
+    hand_over::prepare();
+    region::is_in_region(std::ptr::null());
+    bytes::prepare();
+    fork::begin();
 }
 
 /// Checks what is left when all is freed and all other threads are gone: nothing, if `purge`d. If

@@ -2,11 +2,11 @@
 
 use super::bytes::Bytes;
 use super::table::{Held, Table};
-use super::{deferred, heaps};
+use super::world::world;
+use super::{deferred, exchange, hand_over, heaps, region};
 use cairn::{Cairn, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::null_mut;
-use std::sync::Mutex;
 
 /// Who else is at work while a thread takes its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,11 @@ const CROWDED_BYTES: usize = 4 << 20;
 /// Resizing does not go beyond that.
 const BYTES_MAX: usize = 48 << 20;
 /// One step does not allocate more than that, but for a single block.
-const STEP_BYTES: usize = 128 << 10;
+pub(super) const STEP_BYTES: usize = 128 << 10;
 /// Many blocks at once are not aligned to more: beyond some point each is a mapping.
 const MANY_ALIGN: usize = 64 << 10;
 /// Blocks of batches under way, of a heap: they count as in use. A batch leaves at four, hardened at eight.
 pub(crate) const UNDER_WAY: usize = 16 * if cfg!(feature = "hardened") { 7 } else { 3 };
-
-/// Through these, blocks pass from thread to thread while all are at work.
-static EXCHANGE: [Mutex<Option<Held>>; 16] = [const { Mutex::new(None) }; 16];
 
 /// Takes all steps of `bytes`.
 pub(crate) fn steps(table: &mut Table, bytes: &mut Bytes, company: Company) {
@@ -82,11 +79,14 @@ fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
         26 => demand_the_impossible(table, bytes),
         27 if bytes.number() < 16 => purge(table),
         27 => heaps::step(table, bytes, company),
-        28 => cairn::set_purge_delay_ms(super::DELAYS_MS[bytes.number() % 8]),
+        28 => match bytes.number() {
+            128.. => hand_over::step(table, bytes, company),
+            delay => cairn::set_purge_delay_ms(super::DELAYS_MS[delay % 8]),
+        },
         29 => account(table, bytes, company),
-        30 if company == Company::Together => give_or_receive(table, bytes),
+        30 if company == Company::Together => exchange::give_or_receive(table, bytes),
         30 => batch(table, bytes),
-        31 if company == Company::Together => trade(table, bytes),
+        31 if company == Company::Together => exchange::trade(table, bytes),
         31 => expand(table, bytes),
         _ => {
             if let Some(index) = pick(table, bytes) {
@@ -98,7 +98,7 @@ fn step(table: &mut Table, bytes: &mut Bytes, company: Company) {
 
 /// By which call a block is allocated.
 #[derive(Clone, Copy, Debug)]
-enum How {
+pub(super) enum How {
     Plain,
     Zeroed,
     Aligned(usize),
@@ -116,7 +116,7 @@ fn allocate_many(table: &mut Table, size: usize, count: usize, how: How) {
     }
 }
 
-fn allocate(table: &mut Table, size: usize, how: How) {
+pub(super) fn allocate(table: &mut Table, size: usize, how: How) {
     let mut layout = None;
     let p = match how {
         How::Plain => cairn::allocate(size),
@@ -150,12 +150,7 @@ pub(super) fn note(
     layout: Option<Layout>,
 ) -> Held {
     table.operations += 1;
-    assert!(!p.is_null(), "no memory for {size} bytes, aligned to {align}");
-    assert!(p.addr().is_multiple_of(align), "{p:p} for {size} bytes is not aligned to {align}");
-    // SAFETY: a live block.
-    let usable = unsafe { cairn::usable_size(p) };
-    assert!(usable >= size, "{usable} bytes are usable of {size} at {p:p}");
-    Held { p, size, usable, layout, seed: table.seed() }
+    Held::new(p, size, align, layout, table.seed())
 }
 
 /// The last block, the first one, any, or the largest: there are few large ones.
@@ -170,17 +165,9 @@ pub(super) fn pick(table: &Table, bytes: &mut Bytes) -> Option<usize> {
     })
 }
 
-fn free(table: &mut Table, held: Held) {
+pub(super) fn free(table: &mut Table, held: Held) {
     table.operations += 1;
-    held.verify();
-    // SAFETY: live, and nobody else's.
-    unsafe {
-        match held.layout {
-            Some(layout) => Cairn.dealloc(held.p, layout),
-            None if held.seed.is_multiple_of(8) => cairn::deallocate_named(held.p, "operations"),
-            None => cairn::deallocate(held.p),
-        }
-    }
+    held.free();
 }
 
 /// Frees the latest, the oldest, every second of the latest, or any.
@@ -356,7 +343,8 @@ fn probe(table: &mut Table, bytes: &mut Bytes) {
     assert_eq!(unsafe { cairn::usable_size(held.p) }, held.usable, "{held:x?}");
     // The system's own heap, the stack, the program, nothing, and no address at all.
     let (boxed, local) = (Box::new(0u8), 0u8);
-    let foreign = [&raw const *boxed, &raw const local, EXCHANGE.as_ptr().cast(), null_mut()];
+    let foreign =
+        [&raw const *boxed, &raw const local, std::ptr::from_ref(world()).cast(), null_mut()];
     for p in foreign.into_iter().chain([std::ptr::without_provenance(usize::MAX)]) {
         assert_eq!(cairn::base(p), None, "{p:p} is none of the allocator's");
     }
@@ -453,7 +441,7 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
         return;
     }
     // What is in a region is not in the account.
-    let counted = || table.blocks.iter().filter(|held| !heaps::is_in_region(held.p));
+    let counted = || table.blocks.iter().filter(|held| !region::is_in_region(held.p));
     let (live, (_, heaps)) = (counted().count(), stats.heaps);
     let in_spans: usize = stats.classes.iter().map(|class| class.in_use).sum();
     let known = in_spans + stats.large_blocks + stats.mapping_blocks + stats.nursery_blocks;
@@ -463,46 +451,4 @@ fn account(table: &mut Table, bytes: &mut Bytes, company: Company) {
     assert!(stats.allocated() >= bytes, "{} bytes of {bytes}", stats.allocated());
     let cut = stats.sum(|row| row.in_use + row.cached + row.free + row.untouched);
     assert!(cut <= stats.spans.bytes, "{cut} bytes in spans of {}", stats.spans.bytes);
-}
-
-fn exchange(slot: usize, held: Option<Held>) -> Option<Held> {
-    let mut slot = EXCHANGE[slot % EXCHANGE.len()].lock().expect("nobody panics here");
-    std::mem::replace(&mut slot, held)
-}
-
-/// Puts a block where any thread may take it, or takes what some thread has put there.
-fn give_or_receive(table: &mut Table, bytes: &mut Bytes) {
-    let slot = bytes.number();
-    if slot < 128 {
-        let Some(index) = pick(table, bytes) else { return };
-        let held = table.take(index);
-        if let Some(found) = exchange(slot, Some(held)) {
-            free(table, found);
-        }
-    } else if let Some(found) = exchange(slot, None) {
-        found.verify();
-        table.put(found);
-    }
-}
-
-/// Blocks of about one size go from thread to thread: nearly every one is freed by another than
-/// has allocated it, all out of few spans.
-fn trade(table: &mut Table, bytes: &mut Bytes) {
-    let (count, random, size) = (8 * bytes.count(), bytes.number(), bytes.size());
-    for turn in 0..count.min(1 + 8 * STEP_BYTES / size.max(1)) {
-        allocate(table, size, How::Plain);
-        let held = table.take(table.blocks.len() - 1);
-        if let Some(found) = exchange(random + 5 * turn, Some(held)) {
-            free(table, found);
-        }
-    }
-}
-
-/// Takes back what nobody has taken.
-pub(crate) fn clear_exchange(table: &mut Table) {
-    for slot in 0..EXCHANGE.len() {
-        if let Some(held) = exchange(slot, None) {
-            table.put(held);
-        }
-    }
 }

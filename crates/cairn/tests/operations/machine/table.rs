@@ -1,6 +1,7 @@
 //! The oracle: which blocks are live, where, and what each must hold.
 
-use std::alloc::Layout;
+use cairn::Cairn;
+use std::alloc::{GlobalAlloc, Layout};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Blocks up to this are filled and compared to the last byte; larger ones at both ends and in
@@ -36,6 +37,37 @@ pub(crate) struct Held {
 unsafe impl Send for Held {}
 
 impl Held {
+    /// What is known of a block that was just handed out.
+    pub(crate) fn new(
+        p: *mut u8,
+        size: usize,
+        align: usize,
+        layout: Option<Layout>,
+        seed: u64,
+    ) -> Held {
+        assert!(!p.is_null(), "no memory for {size} bytes, aligned to {align}");
+        assert!(p.addr().is_multiple_of(align), "{p:p} for {size} bytes is not aligned to {align}");
+        // SAFETY: a live block.
+        let usable = unsafe { cairn::usable_size(p) };
+        assert!(usable >= size, "{usable} bytes are usable of {size} at {p:p}");
+        Held { p, size, usable, layout, seed }
+    }
+
+    /// Frees it, in one of the ways that it may be freed.
+    pub(crate) fn free(self) {
+        self.verify();
+        // SAFETY: live, and nobody else's.
+        unsafe {
+            match self.layout {
+                Some(layout) => Cairn.dealloc(self.p, layout),
+                None if self.seed.is_multiple_of(8) => {
+                    cairn::deallocate_named(self.p, "operations");
+                }
+                None => cairn::deallocate(self.p),
+            }
+        }
+    }
+
     fn pattern(&self, word: usize) -> u64 {
         self.seed.wrapping_add((word as u64).wrapping_mul(STRIDE))
     }
@@ -154,6 +186,8 @@ pub(crate) struct Table {
     pub(crate) operations: u64,
     /// Whether steps are printed.
     pub(crate) trace: bool,
+    /// Whether an errand is under way: it sends nobody on another.
+    pub(crate) is_away: bool,
     next_id: u64,
     /// Tables that are used at the same time count in different steps.
     id_step: u64,
@@ -168,6 +202,7 @@ impl Table {
             bytes: 0,
             operations: 0,
             trace,
+            is_away: false,
             next_id: 1,
             id_step: 1,
         }
