@@ -165,6 +165,16 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     }
 }
 
+/// Time goes by: others run.
+pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
+    assert!(
+        !ALONE.load(Ordering::Relaxed),
+        "a forked child waits for a thread that it does not have"
+    );
+    pause();
+    false
+}
+
 /// Wakes one sleeper.
 pub(crate) fn wake(word: &AtomicU32) {
     point();
