@@ -48,7 +48,7 @@ fn blocks_go_while_their_heap_is_deleted() {
         let (nursery, blocks, index) = nursery();
         let frees = blocks.map(|block| spawn(move || free(block)));
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         assert_eq!(finish(frees), [true, true]);
         assert_released(index);
     });
@@ -61,7 +61,7 @@ fn a_block_is_freed_once_while_its_heap_is_deleted() {
         let (nursery, [block, other], index) = nursery();
         let frees = [block, block].map(|block| spawn(move || free(block)));
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         let freed = finish(frees);
         assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
         assert!(free(other));
@@ -81,7 +81,7 @@ fn a_user_and_another_free_at_once() {
         let count = freed.iter().filter(|&&freed| freed).count();
         assert_eq!(count, if HARDENED { 1 } else { 2 });
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         assert!(!HARDENED || free(other));
         assert_released(index);
     });
@@ -109,7 +109,7 @@ fn who_gets_a_nursery_next_finds_it_left() {
             })
         });
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         let is_next = || {
             let is_it = large::take_nursery() == nursery.get();
             if is_it {
@@ -141,7 +141,7 @@ fn a_user_finds_a_nursery_empty() {
                 Nursery::reset(nursery.get());
             }
             assert_eq!(finish([another]), [true]);
-            (*nursery.get()).leave();
+            Nursery::leave(nursery.get());
         }
         assert_released(index);
     });

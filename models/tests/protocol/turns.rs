@@ -2,6 +2,7 @@
 
 use crate::address_map::{self, OWNER_CLOSED, slice_of};
 use crate::block::END;
+use crate::caches::Limit;
 use crate::closed::{self, Name};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
@@ -41,6 +42,14 @@ fn part_of(shared: *mut Name) -> *mut Heap {
     }
 }
 
+/// A heap keeps what is freed into it ready, as one does that has been refilled often.
+fn keep_ready(heap: *mut Heap) {
+    if !HARDENED {
+        // SAFETY: the calling thread's.
+        unsafe { (*heap).caches.left[class().index()] = Limit::of(class()) };
+    }
+}
+
 /// The blocks that a heap has ready are its own.
 fn has_its_own(heap: *mut Heap) {
     let mine = Heap::tag(heap) | OWNER_CLOSED;
@@ -62,6 +71,9 @@ fn while_it_becomes(is_shared: bool) {
     // SAFETY: this thread's part; its size is a class's.
     let blocks = [(); 2].map(|()| unsafe { closed::allocate(part, BYTES, 16) });
     let index = slice_of(blocks[0]);
+    // SAFETY: a committed slice. Here loom gets to know the word.
+    unsafe { address_map::remote_word(index) }.generation();
+    keep_ready(part);
     // SAFETY: freed by its thread, before there is another one: what frees share they know by then.
     unsafe { api::deallocate(blocks[1]) };
     // The next heap has another handle, and no memory of its own yet.
@@ -85,6 +97,7 @@ fn while_it_becomes(is_shared: bool) {
             assert_eq!(heap, part, "it is made of the same memory");
             let block = closed::allocate(heap, BYTES, 16);
             has_its_own(heap);
+            keep_ready(heap);
             let owner = Heap::tag(heap) | OWNER_CLOSED;
             let owned_by = &address_map::descriptor(block).owner;
             assert_eq!(owned_by.load(Ordering::Relaxed), owner, "its block is another heap's");

@@ -9,7 +9,7 @@
 //! Story: docs/design/closed-heaps.md
 
 mod end;
-mod free;
+pub(crate) mod free;
 mod left;
 mod parts;
 mod readers;
