@@ -78,7 +78,11 @@ fn renew_spans() {
             if owner & OWNER_CLOSED == 0 || !is_dead_owner(owner) {
                 continue;
             }
-            let span: *mut Span = address_map::slot(index).cast();
+            let slot = address_map::slot(index);
+            let span: *mut Span = slot.cast();
+            // Of a new one the thread may have described the first slice only.
+            let (class, slices) = ((*span).class(), (*span).layout().slices.into());
+            address_map::describe(index, slices, slot, owner, class);
             (*span).forget_lists();
             (*span).empty_since = 0;
             (*span).absorb((*span).collect());

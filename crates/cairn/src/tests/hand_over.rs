@@ -297,6 +297,44 @@ fn a_child_inherits_what_others_kept() {
     });
 }
 
+/// The fork finds another thread at describing a new span of several slices of an owned heap: the last of them is still
+/// described as what was there before.
+#[test]
+fn a_child_describes_half_a_span_of_a_heap() {
+    alone(|| {
+        free(allocate(64));
+        let other = Other::new();
+        let (heap, block) = other.does(|| {
+            // SAFETY: a heap that is there, and this thread's.
+            unsafe {
+                let heap = HeapId::new_owned().expect("memory");
+                (heap, heap.allocate(5000, 16))
+            }
+        });
+        let first = address_map::slice_of(block) & !3;
+        let (class, owner) = address_map::span_block(block).expect("a block");
+        let describe = |slice, count, owner, class| {
+            // SAFETY: the other thread's, which waits.
+            unsafe { address_map::describe(slice, count, address_map::slot(slice), owner, class) };
+        };
+        describe(first + 3, 1, address_map::OWNER_NONE, SizeClass::FIRST);
+        assert!(child_does(|| {
+            purge();
+            check();
+            // SAFETY: a heap that no thread of this process has.
+            unsafe {
+                heap.attach();
+                (0..50).for_each(|_| assert!(!heap.allocate(5000, 16).is_null()));
+                check();
+                heap.destroy();
+            }
+            check();
+        }));
+        describe(first, 4, owner, class);
+        other.leaves();
+    });
+}
+
 /// A thread that had ended before the fork has left its heap whole: the child may attach, destroy or delete it.
 #[test]
 fn a_child_uses_heaps_of_threads_that_had_ended() {
