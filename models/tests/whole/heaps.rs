@@ -47,10 +47,10 @@ pub(crate) struct Heaps {
 /// What the program has allocated when it was told of a limit.
 static TOLD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
-/// Allocates in the heap inside of an allocation in it.
+/// Allocates in the heap inside of an allocation in it: a span of one size, or more.
 fn told(heap: HeapId, _: [usize; 2]) {
-    for size in [40, 1000] {
-        let held = Held::allocate_in(heap, size);
+    for (size, count) in [(40, 1), (1000, 2), (3800, 20)] {
+        let held: Vec<_> = (0..count).filter_map(|_| Held::allocate_in(heap, size)).collect();
         lock(&TOLD).extend(held);
     }
 }
@@ -128,6 +128,8 @@ impl Heaps {
         rounds: usize,
     ) {
         let mut mine: Vec<Own> = Vec::new();
+        // Out of its own parts of shared heaps. It goes on freeing there when it has let go of the heaps.
+        let mut parts: Vec<Held> = Vec::new();
         for round in 0..rounds {
             match random.below(14) {
                 0 | 1 if mine.len() < 3 => mine.push(self.make(random)),
@@ -144,7 +146,12 @@ impl Heaps {
                 5..8 if !shares.is_empty() => {
                     let share = &shares[random.below(shares.len())];
                     let new = some(share.id, random);
-                    bag.pass_on(new, 3, random);
+                    for held in new {
+                        match random.below(3) {
+                            0 => bag.put(held),
+                            _ => parts.push(held),
+                        }
+                    }
                 }
                 8 => {
                     if let Some(own) = random.take(&mut mine) {
@@ -171,7 +178,10 @@ impl Heaps {
                         random.take(&mut own.held).into_iter().for_each(Held::free);
                     }
                 }
-                _ => (0..3).for_each(|_| bag.free_one(random)),
+                _ => {
+                    (0..3).for_each(|_| bag.free_one(random));
+                    (0..3).for_each(|_| random.take(&mut parts).into_iter().for_each(Held::free));
+                }
             }
             if round > rounds / 2 && random.below(4) == 0 {
                 // Others may be the last, and delete it, while this one frees on.
@@ -179,6 +189,8 @@ impl Heaps {
             }
             take(&mut *lock(&TOLD)).into_iter().for_each(|held| bag.put(held));
         }
+        drop(shares);
+        parts.into_iter().for_each(Held::free);
         for own in mine {
             match random.below(2) {
                 0 => self.end(own, bag, random),
