@@ -433,6 +433,9 @@ impl<H> Handle<H> {
         unsafe {
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;
+            // Invariant 1: it is used again once it is empty.
+            (*this).base = (*nursery).base.load(Ordering::Relaxed);
+            (*this).states = (*nursery).states();
         }
     }
 

@@ -335,6 +335,40 @@ fn a_child_describes_half_a_span_of_a_heap() {
     });
 }
 
+/// A child puts the nurseries of a heap into another order. What it allocates from the newest, which is empty, is there.
+#[test]
+fn a_child_uses_an_empty_nursery_again() {
+    alone(|| {
+        let other = Other::new();
+        let (heap, kept) = other.does(|| {
+            // SAFETY: heaps that are there, and this thread's.
+            unsafe {
+                let [first, heap] = [0; 2].map(|_| HeapId::new_owned().expect("memory"));
+                let blocks = || [0; 2].map(|_| heap.allocate(900, 16));
+                first.allocate(100, 16);
+                let freed = blocks();
+                first.destroy();
+                let kept = blocks();
+                freed.into_iter().for_each(free);
+                (heap, kept)
+            }
+        });
+        assert!(child_does(|| {
+            // SAFETY: a heap that no thread of this process has.
+            unsafe {
+                heap.attach();
+                for _ in 0..4 {
+                    let new = heap.allocate(900, 16).addr();
+                    assert!(kept.iter().all(|block| block.addr().abs_diff(new) >= 900));
+                }
+                heap.destroy();
+            }
+            check();
+        }));
+        other.leaves();
+    });
+}
+
 /// In a crowd threads get no heap at once. One that makes a heap of the program's is known as its user all the same: what it was
 /// just doing there a child does not believe.
 #[test]
