@@ -118,6 +118,28 @@ impl Heaps {
         }
     }
 
+    /// Hands a heap on, takes one that others have handed on, or ends one.
+    fn move_one(&self, mine: &mut Vec<Own>, bag: &Bag, random: &mut Random) {
+        match random.below(3) {
+            0 => {
+                if let Some(own) = random.take(mine) {
+                    // SAFETY: this thread's.
+                    unsafe { own.id.detach() };
+                    lock(&self.shelf).push(own);
+                }
+            }
+            1 => {
+                let own = lock(&self.shelf).pop();
+                if let Some(own) = own {
+                    // SAFETY: nobody's.
+                    unsafe { own.id.attach() };
+                    mine.push(own);
+                }
+            }
+            _ => random.take(mine).into_iter().for_each(|own| self.end(own, bag, random)),
+        }
+    }
+
     /// Works with owned heaps, and with shared ones until it lets go of them. The blocks of the latter, and what is lent of
     /// the others, anybody frees.
     pub(crate) fn work(
@@ -153,26 +175,7 @@ impl Heaps {
                         }
                     }
                 }
-                8 => {
-                    if let Some(own) = random.take(&mut mine) {
-                        // SAFETY: this thread's.
-                        unsafe { own.id.detach() };
-                        lock(&self.shelf).push(own);
-                    }
-                }
-                9 => {
-                    let own = lock(&self.shelf).pop();
-                    if let Some(own) = own {
-                        // SAFETY: nobody's.
-                        unsafe { own.id.attach() };
-                        mine.push(own);
-                    }
-                }
-                10 => {
-                    if let Some(own) = random.take(&mut mine) {
-                        self.end(own, bag, random);
-                    }
-                }
+                8..11 => self.move_one(&mut mine, bag, random),
                 11 => {
                     for own in &mut mine {
                         random.take(&mut own.held).into_iter().for_each(Held::free);
