@@ -3,7 +3,7 @@
 //!
 //! | tests | what runs | where the threads come from |
 //! | --- | --- | --- |
-//! | `protocol` | the word, the lock, the pool, the reservation, lists of abandoned spans, heaps, forks | loom: every interleaving and every value that the orderings allow, within bounds |
+//! | `protocol` | the word, the lock, the pool, the reservation, lists of abandoned spans, heaps; parts, turns, nurseries and large blocks of the program's heaps | loom: every interleaving and every value that the orderings allow, within bounds |
 //! | `whole` | the whole core in a simulated system | shuttle: as many random schedules as there is time for |
 //! | `seeds` | whether the seeded bugs fit the core | - |
 //!

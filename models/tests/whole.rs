@@ -9,6 +9,7 @@
 //! | `threads` | its threads, forks, clock and failures |
 //! | `held` | blocks with contents, and the list of all that are live |
 //! | `work` | what the threads do |
+//! | `heaps` | what they do with heaps of the program's |
 //! | `runs` | how they are run: many times, each time in a process; under Miri once, as they are |
 //!
 //! A run is a process: `CAIRN_MODEL=random:7:100` says that shuttle's random scheduler, seeded
@@ -22,6 +23,8 @@
 include!(concat!(env!("OUT_DIR"), "/shuttle/lib.rs"));
 
 mod whole {
+    #[cfg(not(miri))]
+    pub(crate) mod heaps;
     pub(crate) mod held;
     pub(crate) mod memory;
     #[cfg_attr(miri, path = "real_threads.rs")]
@@ -32,6 +35,8 @@ mod whole {
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+#[cfg(not(miri))]
+use whole::heaps::Heaps;
 use whole::held::{Bag, Held, Random};
 use whole::memory::{self, System, USUAL};
 use whole::runs::{alone, explore};
@@ -128,7 +133,7 @@ fn closed_heaps() {
                 let more = |bag: &Bag, random: &mut Random| {
                     let size = [small, small, small, run, mapping][random.below(5)](random);
                     let count = if size < 4 * KIB { 10 } else { 1 };
-                    let new = |_| Held::allocate_in(&heap, size);
+                    let new = |_| Held::allocate_in(heap.id(), size);
                     (0..count).filter_map(new).for_each(|held| bag.put(held));
                 };
                 more(&bag, random);
@@ -152,6 +157,51 @@ fn closed_heaps() {
             }
         });
     });
+}
+
+/// Threads make heaps, allocate from them, hand them on, delete and destroy them, and come and go; others free meanwhile.
+#[cfg(not(miri))]
+#[test]
+fn heaps_of_all_kinds() {
+    explore("heaps_of_all_kinds", || busy_heaps(|_, _| ()));
+}
+
+/// The same, and one thread forks while the others are anywhere in that. The child may use each heap, and ends it.
+#[cfg(not(miri))]
+#[test]
+fn forks_of_busy_heaps() {
+    explore("forks_of_busy_heaps", || {
+        busy_heaps(|heaps, bag| {
+            threads::fork(|| (), || heaps.take_over(bag, &mut Random::new(9)));
+        });
+    });
+}
+
+#[cfg(not(miri))]
+fn busy_heaps(meanwhile: impl Fn(&Heaps, &Bag)) {
+    let (heaps, bag) = (Heaps::default(), Bag::default());
+    // The allocator's handlers are there.
+    Held::allocate(1000).into_iter().for_each(Held::free);
+    let mut shares = heaps.shares();
+    let start = |thread| {
+        let (heaps, bag, shares) = (heaps.clone(), bag.clone(), shares.clone());
+        spawn(move || heaps.work(&bag, shares, &mut Random::new(thread), 30))
+    };
+    let mut others = vec![start(1), start(2)];
+    let mut random = Random::new(3);
+    for epoch in 1..4 {
+        heaps.work(&bag, shares.clone(), &mut random, 8);
+        meanwhile(&heaps, &bag);
+        heaps.next_epoch(&shares, epoch);
+        if epoch == 2 {
+            finish([others.remove(0)]);
+            others.push(start(4));
+        }
+    }
+    shares.clear();
+    heaps.work(&bag, Vec::new(), &mut random, 8);
+    finish(others);
+    heaps.empty(&bag, &mut random);
 }
 
 /// Threads need more than the reservation has, while others free.

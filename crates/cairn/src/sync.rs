@@ -7,7 +7,7 @@
 
 pub(crate) use core::cell::UnsafeCell;
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
 /// A constant's value, and what stands for it in the loom models, in which executions must be short.

@@ -12,7 +12,7 @@ mod atomics;
 
 pub(crate) use atomics::*;
 pub(crate) use atomics::{model as in_loom, production as in_shuttle};
-pub(crate) use loom::sync::atomic::Ordering;
+pub(crate) use loom::sync::atomic::{Ordering, fence};
 
 use crate::address_map::MAP;
 use loom::sync::atomic::AtomicU64 as Checked;
@@ -44,6 +44,20 @@ enum Word {
     Quiet(Rc<Cell<u64>>),
 }
 
+impl Word {
+    #[track_caller]
+    fn set(&self, bits: u64, order: Ordering) {
+        match self {
+            Word::Quiet(place) => place.set(bits),
+            Word::Checked(word) => match EXECUTION.with_borrow(|e| e.loads) {
+                // Loom would take the loads' read-modify-writes for later than a plain store.
+                Loads::Newest => drop(word.swap(bits, order)),
+                Loads::Allowed => word.store(bits, order),
+            },
+        }
+    }
+}
+
 /// A cell with its value.
 type Place = Rc<(loom::cell::UnsafeCell<()>, Cell<u64>)>;
 
@@ -52,7 +66,8 @@ struct Execution {
     loads: Loads,
     quiet: Quiet,
     growth: bool,
-    words: HashMap<usize, Word>,
+    /// With the size of their values.
+    words: HashMap<usize, (Word, usize)>,
     places: HashMap<usize, Place>,
     copies: HashMap<usize, Vec<Line>>,
 }
@@ -73,6 +88,26 @@ impl Execution {
         let in_map = at.wrapping_sub((&raw const MAP).addr()) < size_of_val(&MAP);
         let grows = self.growth && at == (&raw const MAP.committed).addr();
         in_map && !grows || self.quiet.iter().any(|q| file.ends_with(q.0) && kind == q.1)
+    }
+}
+
+/// Says that the caller has written over what stands at `at` by plain writes, and so over the atomics there.
+pub(crate) fn rewritten<T>(at: *const T) {
+    let room = at.addr()..at.addr() + size_of::<T>();
+    let words = EXECUTION.with_borrow(|e| {
+        let all = e.words.iter().filter(|(place, _)| room.contains(place));
+        let mut words: Vec<_> = all.map(|(&place, word)| (place, word.clone())).collect();
+        words.sort_unstable_by_key(|&(place, _)| place);
+        words
+    });
+    for (place, (word, size)) in words {
+        let mut bits = [0; 8];
+        // SAFETY: inside of what the caller has written.
+        unsafe {
+            let from: *const u8 = core::ptr::with_exposed_provenance(place);
+            from.copy_to_nonoverlapping(bits.as_mut_ptr(), size);
+        }
+        word.set(u64::from_le_bytes(bits), Ordering::Relaxed);
     }
 }
 
@@ -128,7 +163,7 @@ impl<T: Value> Atomic<T> {
     fn word(&self) -> Word {
         let (at, file) = (self.as_ptr().addr(), Location::caller().file());
         EXECUTION.with_borrow_mut(|e| {
-            if let Some(word) = e.words.get(&at) {
+            if let Some((word, _)) = e.words.get(&at) {
                 return word.clone();
             }
             // SAFETY: nobody writes the memory; the value is loom's.
@@ -137,7 +172,7 @@ impl<T: Value> Atomic<T> {
                 true => Word::Quiet(Rc::new(Cell::new(first))),
                 false => Word::Checked(Rc::new(Checked::new(first))),
             };
-            e.words.insert(at, word.clone());
+            e.words.insert(at, (word.clone(), size_of::<T>()));
             word
         })
     }
@@ -170,14 +205,7 @@ impl<T: Value> Atomic<T> {
 
     #[track_caller]
     pub(crate) fn store(&self, value: T, order: Ordering) {
-        match self.word() {
-            Word::Quiet(place) => place.set(value.bits()),
-            Word::Checked(word) => match EXECUTION.with_borrow(|e| e.loads) {
-                // Loom would take the loads' read-modify-writes for later than a plain store.
-                Loads::Newest => drop(word.swap(value.bits(), order)),
-                Loads::Allowed => word.store(value.bits(), order),
-            },
-        }
+        self.word().set(value.bits(), order);
     }
 
     #[track_caller]

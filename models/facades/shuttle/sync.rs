@@ -10,7 +10,7 @@ pub(crate) use atomics::{model as in_shuttle, production as in_loom};
 pub(crate) use core::cell::UnsafeCell;
 use core::ops::Deref;
 use core::sync::atomic;
-pub(crate) use core::sync::atomic::Ordering;
+pub(crate) use core::sync::atomic::{Ordering, fence};
 
 /// Nobody watches: memory is sequentially consistent.
 pub(crate) fn touched<T>(_: *const T) {}

@@ -1,87 +1,144 @@
-//! Freed memory that waits for readers: it goes once, and not before the last reader that may have seen it.
+//! Large blocks that wait for readers: each goes once, and not before the last reader that may have seen it.
 //! The hardened build has none.
 #![cfg(not(feature = "hardened"))]
 
-use crate::address_map::{self, slice_address};
-use crate::grace::Grace;
-use crate::harness::{ALL, Model, check, spawn};
-use crate::reservation;
-use loom::cell::UnsafeCell;
-use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering};
+use crate::address_map::{self, OWNER_NONE};
+use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
+use crate::large::{self, Kept, Owned};
+use crate::sync::{self, AtomicUsize, Ordering, seen, touched};
+use crate::{os, reservation};
 
-/// Three threads.
-const FEW: Model = Model { preemptions: [Some(2), Some(4)], ..ALL };
+/// Three threads. What a heap holds is numbers, and so is what is guessed of large blocks.
+const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: NUMBERS, ..ALL };
+const NUMBERS: sync::Quiet = &[
+    FORKER,
+    ("arena/mod.rs", "usize"),
+    ("arena/purge.rs", "usize"),
+    ("budget.rs", "usize"),
+    ("budget.rs", "bool"),
+    ("large/evidence.rs", "usize"),
+    // Where a block is, and how long: nobody resizes one.
+    ("large/mod.rs", "usize"),
+    ("large/mod.rs", "*mut u8"),
+];
 
-/// No epoch: a thread that does not read.
+/// A size that no span serves.
+const BYTES: usize = 70_000;
+/// The epoch of a thread that does not read.
 const NONE: usize = usize::MAX;
 
-/// What a reader reads, and who gets the memory writes.
-struct Contents(UnsafeCell<u32>);
+/// The epoch that the program has told its readers, and which of them a reader has said that it is in.
+static EPOCH: AtomicUsize = AtomicUsize::new(1);
+static READS: AtomicUsize = AtomicUsize::new(NONE);
+/// Leads to the block.
+static LINK: AtomicUsize = AtomicUsize::new(1);
 
-// SAFETY: loom checks each access.
-unsafe impl Send for Contents {}
-// SAFETY: as above.
-unsafe impl Sync for Contents {}
+/// A large block: where it is, and its first slice.
+type Block = (Sent<*mut u8>, usize);
 
-/// A heap's, in memory of zeros.
-fn made() -> &'static Grace {
-    assert!(reservation::init() && reservation::commit(address_map::CHUNK_SLICES));
-    let at: *mut Grace = slice_address(0).cast();
-    // SAFETY: committed memory of zeros, which nobody else uses.
-    unsafe {
-        (*at).begin(16);
-        // Before there is another thread: here loom gets to know all of it.
-        (*at).take_due(|_| ());
-        (*at).set(1, 0);
+/// A heap in epoch 1, and so many blocks of it.
+fn made<const N: usize>() -> (&'static Owned, [Block; N]) {
+    assert!(address_map::exists() || reservation::init());
+    let at: *mut Owned = os::map(4096).cast();
+    // SAFETY: memory of zeros, which nobody else uses.
+    let owned = unsafe {
+        (*at).grace.begin(16);
         &*at
+    };
+    // Before there is another thread: here loom gets to know what they share.
+    owned.grace.set(1, 0);
+    for word in [&EPOCH, &READS, &LINK] {
+        word.load(Ordering::Relaxed);
     }
+    let blocks = [(); N].map(|()| {
+        let block = large::allocate_owned(owned, BYTES, 16).block;
+        assert!(!block.is_null());
+        touched(block);
+        (Sent(block), address_map::slice_of(block))
+    });
+    assert!(!large::waits(blocks[0].0.get()));
+    large::free_due(owned);
+    (owned, blocks)
+}
+
+/// Frees a block as `api` does; whether it is told that it has.
+fn free(block: Sent<*mut u8>) -> bool {
+    // SAFETY: one call is the block's owner's; another one is the misuse that is told.
+    match unsafe { large::keep(block.get()) } {
+        Kept::No => large::free(block.get()),
+        Kept::Waits => true,
+        Kept::Twice => false,
+    }
+}
+
+/// Whether the block that was there is gone.
+fn is_gone(index: usize) -> bool {
+    address_map::descriptor_at(index).owner.load(Ordering::Relaxed) == OWNER_NONE
 }
 
 /// A thread unlinks a block and frees it, one reads what it finds, and one counts epochs.
 #[test]
 fn a_reader_keeps_what_it_has_found() {
     check(FEW, |_| {
-        let grace = made();
-        let contents = Arc::new(Contents(UnsafeCell::new(0)));
-        let [link, epoch, reads] = [1, 1, NONE].map(|first| Arc::new(AtomicUsize::new(first)));
-        let freer = spawn({
-            let link = link.clone();
-            move || {
-                link.swap(0, Ordering::AcqRel);
-                // SAFETY: a block that nobody else frees.
-                assert!(unsafe { grace.keep(slice_address(1)) });
-            }
+        let (owned, [(block, index)]) = made();
+        let freer = spawn(move || {
+            LINK.swap(0, Ordering::AcqRel);
+            assert!(free(block));
         });
-        let reader = spawn({
-            let (link, epoch, reads, contents) =
-                (link, epoch.clone(), reads.clone(), contents.clone());
-            move || {
-                reads.swap(epoch.load(Ordering::Acquire), Ordering::AcqRel);
-                // Steps that write read the latest: what a fence would do for a real reader.
-                if link.fetch_add(0, Ordering::AcqRel) == 1 {
-                    // SAFETY: loom checks it.
-                    contents.0.with(|contents| unsafe { *contents });
-                }
-                reads.swap(NONE, Ordering::AcqRel);
+        let reader = spawn(move || {
+            READS.store(EPOCH.load(Ordering::Acquire), Ordering::Relaxed);
+            loom::sync::atomic::fence(Ordering::SeqCst);
+            if LINK.load(Ordering::Acquire) == 1 {
+                seen(block.get());
             }
+            READS.store(NONE, Ordering::Release);
         });
-        let given = |safe| {
-            grace.set(safe, safe.min(reads.fetch_add(0, Ordering::AcqRel)));
-            epoch.store(safe, Ordering::Release);
-            grace.take_due(|_| {
-                // SAFETY: loom checks it.
-                contents.0.with_mut(|contents| unsafe { *contents += 1 });
-            });
+        let mut gone = false;
+        let mut next = |now: usize| {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+            let least = READS.load(Ordering::Acquire);
+            owned.grace.set(now, now.min(least));
+            large::free_due(owned);
+            EPOCH.store(now, Ordering::Release);
+            if !gone && is_gone(index) {
+                gone = true;
+                // Whoever gets the memory writes there.
+                touched(block.get());
+            }
         };
-        given(2);
-        given(3);
+        next(2);
+        next(3);
         freer.join().expect("a thread");
         reader.join().expect("a thread");
-        given(4);
-        given(5);
-        // SAFETY: all others have ended.
-        contents.0.with(|contents| assert_eq!(unsafe { *contents }, 1));
+        next(4);
+        next(5);
+        assert!(gone);
+        assert_released(index);
+    });
+}
+
+/// One says that a reader has left, another takes what is due then, and writes there.
+#[test]
+fn who_takes_what_is_due_finds_the_readers_gone() {
+    check(FEW, |_| {
+        let (owned, [(block, index)]) = made();
+        READS.store(1, Ordering::Relaxed);
+        assert!(free(block));
+        owned.grace.set(2, 1);
+        let reader = spawn(move || {
+            seen(block.get());
+            READS.store(NONE, Ordering::Release);
+        });
+        let taker = spawn(move || {
+            large::free_due(owned);
+            if is_gone(index) {
+                touched(block.get());
+            }
+        });
+        if READS.load(Ordering::Acquire) == NONE {
+            owned.grace.set(3, 2);
+        }
+        finish([reader, taker]);
     });
 }
 
@@ -89,35 +146,55 @@ fn a_reader_keeps_what_it_has_found() {
 #[test]
 fn what_waits_goes_once() {
     check(FEW, |_| {
-        let grace = made();
-        let gone = [1, 2, 3].map(|_| Arc::new(Contents(UnsafeCell::new(0))));
-        grace.set(3, 0);
-        grace.set(1, 2);
-        // SAFETY: a block that nobody else frees; the same below.
-        assert!(unsafe { grace.keep(slice_address(1)) });
-        let free = |slice: usize| {
-            // SAFETY: as above.
-            spawn(move || assert!(unsafe { grace.keep(slice_address(slice)) }))
-        };
-        let frees = [free(2), free(3)];
-        let take = || {
-            grace.take_due(|p| {
-                let slice = address_map::slice_of(p);
-                // SAFETY: loom checks it.
-                gone[slice - 1].0.with_mut(|times| unsafe { *times += 1 });
-            });
-        };
-        take();
-        // From here on nothing is safe that is free: it is put back.
-        grace.set(1, 0);
-        take();
-        frees.into_iter().for_each(|thread| thread.join().expect("a thread"));
-        grace.set(3, 0);
-        grace.set(4, 2);
-        take();
-        for times in &gone {
-            // SAFETY: all others have ended.
-            times.0.with(|times| assert_eq!(unsafe { *times }, 1));
-        }
+        let (owned, blocks) = made::<3>();
+        assert!(free(blocks[0].0));
+        owned.grace.set(2, 1);
+        owned.grace.set(3, 2);
+        let frees = [blocks[1], blocks[2]].map(|(block, _)| spawn(move || assert!(free(block))));
+        large::free_due(owned);
+        assert!(is_gone(blocks[0].1));
+        owned.grace.set(4, 3);
+        owned.grace.set(5, 4);
+        large::free_due(owned);
+        finish(frees);
+        owned.grace.set(6, 5);
+        owned.grace.set(7, 6);
+        large::free_due(owned);
+        assert!(!owned.grace.has_waiting());
+        blocks.iter().for_each(|&(_, index)| assert_released(index));
+    });
+}
+
+/// A block is freed while its heap is deleted: it goes once, whoever is first. In full two threads free it, and one is told
+/// that it was late.
+#[test]
+fn a_block_goes_once_while_its_heap_is_deleted() {
+    check(FEW, |full| {
+        let (owned, [(block, index), (other, its)]) = made();
+        let frees: Vec<_> =
+            (0..if full { 2 } else { 1 }).map(|_| spawn(move || free(block))).collect();
+        owned.grace.end();
+        large::set_free(owned);
+        let freed = finish(frees);
+        assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
+        assert_released(index);
+        // What was in use lives on, and belongs to nobody.
+        assert!(!is_gone(its) && large::owner_of(other.get()).is_null());
+        assert!(free(other));
+        assert_released(its);
+    });
+}
+
+/// Two threads free the same block: one is told.
+#[test]
+fn a_block_waits_once() {
+    check(FEW, |_| {
+        let (owned, [(block, index)]) = made();
+        let frees = [(); 2].map(|()| spawn(move || free(block)));
+        let freed = finish(frees);
+        assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
+        owned.grace.end();
+        large::set_free(owned);
+        assert_released(index);
     });
 }

@@ -5,9 +5,14 @@ use crate::harness::{ALL, HINTS, Model, Sent, assert_released, check, finish, sp
 use crate::large::{self, Nursery};
 use crate::policy::HARDENED;
 use crate::reservation;
+use crate::sync::touched;
 
 /// Three threads.
 const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: HINTS, ..ALL };
+
+/// The same with more of what is looked at; hardened, a free looks at many places.
+const LESS: Model =
+    Model { preemptions: if HARDENED { [Some(1), Some(2)] } else { FEW.preemptions }, ..FEW };
 
 /// A nursery with two blocks, and its slice.
 fn nursery() -> (Sent<*mut Nursery>, [Sent<*mut u8>; 2], usize) {
@@ -43,7 +48,7 @@ fn blocks_go_while_their_heap_is_deleted() {
         let (nursery, blocks, index) = nursery();
         let frees = blocks.map(|block| spawn(move || free(block)));
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         assert_eq!(finish(frees), [true, true]);
         assert_released(index);
     });
@@ -56,7 +61,7 @@ fn a_block_is_freed_once_while_its_heap_is_deleted() {
         let (nursery, [block, other], index) = nursery();
         let frees = [block, block].map(|block| spawn(move || free(block)));
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         let freed = finish(frees);
         assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
         assert!(free(other));
@@ -76,8 +81,68 @@ fn a_user_and_another_free_at_once() {
         let count = freed.iter().filter(|&&freed| freed).count();
         assert_eq!(count, if HARDENED { 1 } else { 2 });
         // SAFETY: this model's alone.
-        unsafe { (*nursery.get()).leave() };
+        unsafe { Nursery::leave(nursery.get()) };
         assert!(!HARDENED || free(other));
+        assert_released(index);
+    });
+}
+
+/// Takes nurseries until one is of another slice: what is put into the first one's is taken next.
+fn take_the_others(index: usize) {
+    // SAFETY: nurseries are never unmapped.
+    let of =
+        |nursery: *mut Nursery| unsafe { (*nursery).base.load(crate::sync::Ordering::Relaxed) };
+    while address_map::slice_of(of(large::take_nursery())) == index {}
+}
+
+/// Two threads write to their blocks and free them while the heap is deleted. Who gets the nursery next writes there, too.
+#[test]
+fn who_gets_a_nursery_next_finds_it_left() {
+    check(LESS, |_| {
+        let (nursery, blocks, index) = nursery();
+        take_the_others(index);
+        blocks.iter().for_each(|block| touched(block.get()));
+        let frees = blocks.map(|block| {
+            spawn(move || {
+                touched(block.get());
+                free(block)
+            })
+        });
+        // SAFETY: this model's alone.
+        unsafe { Nursery::leave(nursery.get()) };
+        let is_next = || {
+            let is_it = large::take_nursery() == nursery.get();
+            if is_it {
+                blocks.iter().for_each(|block| touched(block.get()));
+            }
+            is_it
+        };
+        let was_next = is_next();
+        assert_eq!(finish(frees), [true, true]);
+        assert!(was_next || is_next(), "it has gone back");
+    });
+}
+
+/// Another thread writes to the last block and frees it. Who uses the heap finds the nursery empty, and uses it again.
+#[test]
+fn a_user_finds_a_nursery_empty() {
+    check(FEW, |_| {
+        let (nursery, [block, other], index) = nursery();
+        touched(block.get());
+        assert!(free_as(other, true));
+        let another = spawn(move || {
+            touched(block.get());
+            free(block)
+        });
+        // SAFETY: this model's alone.
+        unsafe {
+            if (*nursery.get()).count().0 == 0 {
+                touched(block.get());
+                Nursery::reset(nursery.get());
+            }
+            assert_eq!(finish([another]), [true]);
+            Nursery::leave(nursery.get());
+        }
         assert_released(index);
     });
 }

@@ -173,7 +173,7 @@ fn a_free_against_a_destroyed_span() {
         unsafe { (*span).own(CLOSED) };
         let other = spawn(move || {
             let block = block.get();
-            if let Some(meant) = closed::generation_of(block.cast(), CLASS, CLOSED) {
+            if let Some(meant) = closed::free::generation_of(block.cast(), CLASS, CLOSED) {
                 // SAFETY: as far as this thread can tell it is in use.
                 unsafe { heap::send_without_heap(index, block, Some(meant)) };
             }

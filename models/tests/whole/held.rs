@@ -67,14 +67,39 @@ impl Held {
         Held::take(crate::allocate(size), size)
     }
 
-    /// Allocates from a closed heap.
-    pub(crate) fn allocate_in(heap: &crate::Heap, size: usize) -> Option<Held> {
-        Held::take(heap.allocate(size, 16), size)
+    /// Allocates from a heap of the program's.
+    pub(crate) fn allocate_in(heap: crate::HeapId, size: usize) -> Option<Held> {
+        // SAFETY: the models see to it that the heap is there, and the thread's.
+        Held::take(unsafe { heap.allocate(size, 16) }, size)
+    }
+
+    /// Allocates zeroed memory from a heap of the program's, and looks if it is.
+    pub(crate) fn zeroed_in(heap: crate::HeapId, size: usize) -> Option<Held> {
+        // SAFETY: as above.
+        Held::take_zeroed(unsafe { heap.allocate_zeroed(size, 16) }, size)
+    }
+
+    /// Whether it is a block of that heap.
+    pub(crate) fn is_of(&self, heap: crate::HeapId) -> bool {
+        crate::heap_of(self.block) == Some(heap)
+    }
+
+    /// In a forked child: what threads that it does not have had of a heap is gone.
+    pub(crate) fn forget_all_of(heap: crate::HeapId) {
+        let is_its =
+            |&at: &usize| crate::heap_of(std::ptr::with_exposed_provenance(at)) == Some(heap);
+        let all: Vec<usize> = lock(&LIVE).keys().copied().collect();
+        for at in all.into_iter().filter(is_its) {
+            lock(&LIVE).remove(&at);
+        }
     }
 
     /// Allocates zeroed memory, and looks if it is.
     pub(crate) fn zeroed(size: usize) -> Option<Held> {
-        let block = crate::allocate_zeroed(size);
+        Held::take_zeroed(crate::allocate_zeroed(size), size)
+    }
+
+    fn take_zeroed(block: *mut u8, size: usize) -> Option<Held> {
         if !block.is_null() {
             for at in places(size) {
                 // SAFETY: inside the block.

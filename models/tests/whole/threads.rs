@@ -73,6 +73,17 @@ pub(crate) fn arrive() {
 /// Ends it, as far as the allocator hears of it.
 pub(crate) use crate::os::end_thread as leave;
 
+/// In a forked child: does what another thread does, from its beginning to its end.
+#[cfg(not(miri))]
+pub(crate) fn as_another_thread(body: impl FnOnce()) {
+    let (heap, value) = (crate::os::own_heap(), crate::os::thread_value(0));
+    arrive();
+    body();
+    leave();
+    crate::os::set_own_heap(heap);
+    crate::os::set_thread_value(0, value);
+}
+
 /// Starts a thread.
 pub(crate) fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     thread::spawn(move || {
@@ -163,6 +174,16 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     while lock(&SLEEPERS).iter().any(|sleeper| sleeper.token == token) {
         thread::park();
     }
+}
+
+/// Time goes by: others run.
+pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
+    assert!(
+        !ALONE.load(Ordering::Relaxed),
+        "a forked child waits for a thread that it does not have"
+    );
+    pause();
+    false
 }
 
 /// Wakes one sleeper.

@@ -9,7 +9,7 @@
 //! Story: docs/design/closed-heaps.md
 
 mod end;
-mod free;
+pub(crate) mod free;
 mod left;
 mod parts;
 mod readers;
@@ -99,7 +99,7 @@ pub(crate) fn is_shared(name: *mut Name) -> bool {
 pub(crate) unsafe fn attach(name: *mut Name) {
     expect_free(name);
     // SAFETY: as above.
-    unsafe { set_user(name, thread::number().unwrap_or(NOBODY)) };
+    unsafe { set_user(name, thread::number_of_user().unwrap_or(NOBODY)) };
 }
 
 /// Ends the process if another thread that is at work has attached an owned heap. What a fork has left behind of one is made

@@ -3,7 +3,7 @@
 //!   same list takes it over, with what is free in it.
 //! Never: takes a part from a thread that is at work.
 //! Threads: any; the pool's lock for parts, to take one and to make one.
-//! Checked: tests/shared.rs
+//! Checked: tests/shared.rs; the model `parts`
 //! Story: docs/design/closed-heaps.md
 
 use super::Name;

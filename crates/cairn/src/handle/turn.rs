@@ -53,7 +53,8 @@ impl Turn {
     /// The turn of the part's thread.
     #[inline]
     pub(crate) fn enter(&self) -> Got {
-        if self.0.load(Ordering::Relaxed) == ALONE {
+        // Acquire: a part has ended, and the heap that was here has no user any more (`pool::put_closed`).
+        if self.0.load(Ordering::Acquire) == ALONE {
             return Got::Alone;
         }
         // Acquire: whoever has made another heap of it has done so.

@@ -18,10 +18,9 @@ use crate::handle::{Handles, Member};
 use crate::heap::Heap;
 use crate::os::Lock;
 use crate::reservation;
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, in_shuttle, point};
 use crate::{arena, crowd, os, region};
 use core::ptr::null_mut;
-use core::sync::atomic::fence;
 
 struct Pool {
     free: *mut Heap,

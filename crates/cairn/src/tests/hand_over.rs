@@ -3,7 +3,7 @@
 
 use super::alone::alone;
 use super::forks::child_does;
-use super::heaps::{Other, free};
+use super::heaps::{Other, crowd, free};
 use crate::address_map::OWNER_NONE;
 use crate::block::END;
 use crate::handle::{Handle, Member, Own};
@@ -299,6 +299,24 @@ fn a_child_inherits_what_others_kept() {
         }));
         // It is torn here, too.
         core::mem::forget(other);
+    });
+}
+
+/// In a crowd threads get no heap at once. One that makes a heap of the program's is known as its user all the same: what it was
+/// just doing there a child does not believe.
+#[test]
+fn a_heap_has_a_user_in_a_crowd() {
+    alone(|| {
+        crowd();
+        let other = Other::new();
+        let (user, number) = other.does(|| {
+            let heap = HeapId::new_owned().expect("memory");
+            // SAFETY: the heap is there, and this thread's.
+            (owner_thread(unsafe { heap.allocate(100, 16) }), thread_number())
+        });
+        assert!(user != 0 && user == number);
+        other.leaves();
+        check();
     });
 }
 

@@ -213,6 +213,14 @@ pub(crate) fn number() -> Option<usize> {
     unsafe { heap.as_ref() }.map(|heap| heap.thread)
 }
 
+/// The same of a thread that begins to use a heap of the program's: one that has no heap gets it, in a crowd too. By that
+/// heap a forked child knows that it does not have the thread, wherever in its work that was.
+pub(crate) fn number_of_user() -> Option<usize> {
+    let heap = own().unwrap_or_else(arrive_unless_gone);
+    // SAFETY: null, or the calling thread's own.
+    unsafe { heap.as_ref() }.map(|heap| heap.thread)
+}
+
 /// Calls `call` with the calling thread's heap. A thread that has none gets one: for good if it is new, else for this call,
 /// as one like a late destructor's does that has given its own back. Null if there is no memory for one.
 pub(crate) fn with_heap<R>(call: impl FnOnce(*mut Heap) -> R) -> R {

@@ -4,7 +4,6 @@
 
 use super::{now_ms, purged_is_committed, with_own};
 use crate::heap::Heap;
-use crate::sync::AtomicU32;
 use core::ffi::c_void;
 use core::ptr::{from_ref, null_mut};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -103,10 +102,6 @@ pub fn start_small_thread(
 pub(crate) fn join_thread(_: usize) {}
 
 pub(crate) fn name_thread(_: &core::ffi::CStr) {}
-
-pub(crate) fn wait_for(_: &AtomicU32, _: u32, _: usize) -> bool {
-    false
-}
 
 /// There is no group.
 pub(crate) struct Group;
