@@ -136,15 +136,16 @@ pub(crate) fn put(nursery: *mut Nursery) {
     }
     if free == ALL {
         pool.remove(large);
+        // Before another slice may have the metadata: a forked child finds that it is one slice's, or no one's.
+        let all = large.nurseries.load(Ordering::Relaxed);
+        large.nurseries.store(null_mut(), Ordering::Relaxed);
+        address_map::set_owner(index, 1, OWNER_NONE);
         // SAFETY: the metadata is nobody's any more.
         unsafe {
-            let all = large.nurseries.load(Ordering::Relaxed);
             (*all).next = pool.unused;
             pool.unused = all;
         }
         drop(pool);
-        large.nurseries.store(null_mut(), Ordering::Relaxed);
-        address_map::set_owner(index, 1, OWNER_NONE);
         arena::release(index, 1, true);
     }
 }
