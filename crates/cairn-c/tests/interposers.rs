@@ -15,14 +15,17 @@ use std::process::Command;
 const SHARED: [Loading; 2] = [Loading::Preloaded, Loading::Linked];
 
 /// Symbols that are no functions, or that nobody needs to define: the loader's and the C++ runtime's.
-const NO_FUNCTIONS: [&str; 8] = [
+const NO_FUNCTIONS: [&str; 11] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "_ZSt15get_new_handlerv",
     "_ZSt17__throw_bad_allocv",
+    "__cxa_begin_catch",
+    "__cxa_end_catch",
     "__cxa_finalize",
     "__environ",
     "__gmon_start__",
+    "__gxx_personality_v0",
     "environ",
 ];
 

@@ -545,12 +545,15 @@ static void *until_at_once(void *argument)
     return NULL;
 }
 
-/* The account is written to standard error, and a write is where a request takes effect. No
- * lock may be left behind. */
+/* The account is written to standard error by system calls of its own: none is where a request takes effect, which comes
+ * meanwhile and waits. No lock may be left behind. */
 static void *until_stats(void *argument)
 {
     void (*print)(void) = (void (*)(void))argument;
-    for (;;) print();
+    for (;;) {
+        print();
+        pthread_testcancel();
+    }
     return NULL;
 }
 
