@@ -72,10 +72,13 @@ fn start_program(
     }
     command.env("LD_PRELOAD", preload);
     let child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-    // Until it has become the program.
+    // Until it has become the program, and has the library.
     let maps = format!("/proc/{}/maps", child.id());
+    let is_there = |maps: String| {
+        maps.contains(display(&program)) && (!on_cairn || maps.contains("/libcairn-"))
+    };
     for _ in 0..1000 {
-        if std::fs::read_to_string(&maps).is_ok_and(|maps| maps.contains(display(&program))) {
+        if std::fs::read_to_string(&maps).is_ok_and(is_there) {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
