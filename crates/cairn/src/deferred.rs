@@ -107,3 +107,9 @@ pub(crate) fn settle_in_child() {
         *CALL.lock() = Call { call: None, words: [0; 2] };
     }
 }
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    CALL.lock()
+}

@@ -101,6 +101,12 @@ impl<H> Handles<H> {
             self.free.lock().0 = null_mut();
         }
     }
+
+    /// Holds the lock, for tests.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Drop {
+        self.free.lock()
+    }
 }
 
 /// In which piece a handle stands, and where there.

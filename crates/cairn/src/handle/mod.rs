@@ -426,6 +426,12 @@ impl<H> Handle<H> {
         }
     }
 
+    /// As a fork may find it: its list is another moment's.
+    #[cfg(test)]
+    pub(crate) fn tear(&mut self) {
+        self.newest = core::ptr::without_provenance_mut(64);
+    }
+
     /// In a forked child: it has no nursery, but may be given some.
     ///
     /// # Safety

@@ -6,7 +6,7 @@
 //! Checked: tests/nursery.rs; the model `nurseries`.
 //! Story: docs/design/closed-heaps.md
 
-mod fork;
+pub(super) mod fork;
 mod hardened;
 
 pub(super) use fork::settle_in_child;

@@ -253,3 +253,9 @@ pub(super) fn settle_in_child() {
     }
     mapping::waiting().for_each(|(of, p)| wait(of, p));
 }
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    OWNED.lock()
+}

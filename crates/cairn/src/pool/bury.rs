@@ -3,7 +3,7 @@
 //!   that name it, and belongs to no thread.
 //! Never: believes a list of a thread that may have been anywhere in its work.
 //! Threads: any; one at a time, by the lock of `salvage`.
-//! Checked: tests/heirs.rs; the models fork at every step.
+//! Checked: tests/hand_over/heirs.rs; the models fork at every step.
 //! Story: docs/design/fork.md
 
 use super::{

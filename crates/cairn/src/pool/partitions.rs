@@ -90,3 +90,9 @@ pub(crate) fn settle_in_child() {
         FREE.lock().0 = [null_mut(); PARTITIONS];
     }
 }
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    FREE.lock()
+}

@@ -89,4 +89,10 @@ unsafe fn salvage(span: *mut Span) {
     }
 }
 
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    NEXT.lock()
+}
+
 const _: () = assert!(OWNER_LARGE < OWNER_HEAP_MIN);

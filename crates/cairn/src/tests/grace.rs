@@ -5,7 +5,8 @@ use super::forks::child_does;
 use super::heaps::Other;
 use crate::policy::HARDENED;
 use crate::{
-    HeapId, check, deallocate, heap_of, may_have_size, purge, reallocate, usable_size, visit,
+    HeapId, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
+    usable_size, visit,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -159,6 +160,31 @@ fn large_blocks_wait_for_their_epoch() {
         }
         // SAFETY: nobody uses it.
         unsafe { heap.destroy() };
+        check();
+    });
+}
+
+/// Nobody reads what was a heap's: empty spans and freed blocks go with it.
+#[test]
+fn what_waits_goes_with_its_heap() {
+    with_readers(|| {
+        let held = || (Stats::take().spans.bytes, Stats::take().large.bytes);
+        free(allocate(64));
+        purge();
+        let before = held();
+        for is_deleted in [false, true] {
+            let heap = concurrent();
+            // SAFETY: the heap is there; nobody uses it, or reads.
+            unsafe {
+                heap.set_epoch(5, 5);
+                let blocks: Vec<_> = (0..5000).map(|n| block(heap, 1000, n)).collect();
+                blocks.iter().chain(&[block(heap, 200_000, 1)]).for_each(|&p| free(p));
+                assert!(held().0 > before.0 && held().1 > before.1);
+                if is_deleted { heap.delete() } else { heap.destroy() }
+            }
+            purge();
+            assert_eq!(held(), before, "{is_deleted}");
+        }
         check();
     });
 }

@@ -1,12 +1,15 @@
 //! What is one thread's, one heap's, one process's, and what another gets of it. Each field is named here: a new one does not
 //! compile until somebody has decided (docs/design/closed-heaps.md has the table).
 
+mod heirs;
+
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, crowd, free};
 use crate::address_map::OWNER_NONE;
 use crate::block::END;
-use crate::handle::{Handle, Member, Own};
+use crate::crowd::NOBODY;
+use crate::handle::{Got, Handle, Member, Own};
 use crate::heap::Heap;
 use crate::large::NURSERY_BYTES;
 use crate::policy::HARDENED;
@@ -392,6 +395,54 @@ fn child_may_end(heap: HeapId, with_blocks: bool) -> bool {
         // SAFETY: what must not be.
         unsafe { if with_blocks { heap.destroy() } else { heap.delete() } }
     })
+}
+
+/// Who uses a heap is told wherever it is asked; whoever does not have it does not get from it.
+#[test]
+fn a_heap_is_its_users() {
+    alone(|| {
+        free(allocate(100));
+        // This thread keeps nurseries.
+        let spare = HeapId::new_owned().expect("memory");
+        // SAFETY: this thread's.
+        unsafe {
+            spare.allocate(100, 16);
+            spare.destroy();
+        }
+        let heap = HeapId::new_owned().expect("memory");
+        let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+        // SAFETY: heaps that are there; what must not be ends a child.
+        unsafe {
+            let block = heap.allocate(5000, 16);
+            assert!(!block.is_null());
+            let users =
+                move || [(*name).user.load(Relaxed), (*(*name).heap).member.user.load(Relaxed)];
+            assert!(users() == [thread_number(); 2] && closed::is_mine(name.cast()));
+            heap.detach();
+            assert_eq!(users(), [NOBODY; 2]);
+            let other = Other::new();
+            other.does(move || {
+                free(allocate(100));
+                heap.attach();
+                assert!(users() == [thread_number(); 2] && closed::is_mine(name.cast()));
+            });
+            assert!(!closed::is_mine(name.cast()));
+            // A free by who does not have it takes no turn, and gives none back.
+            free(block);
+            assert!((*(*name).heap).member.turn.enter() == Got::Alone);
+            for size in [100, 3000, 5000] {
+                assert!(!child_does(|| _ = heap.allocate(size, 16)), "{size}");
+            }
+            other.does(move || heap.detach());
+            assert!(child_does(|| assert!(!heap.allocate(5000, 16).is_null())), "nobody has it");
+            other.leaves();
+            heap.destroy();
+            for size in [100, 3000, 5000] {
+                assert!(!child_does(|| _ = heap.allocate(size, 16)), "it is gone: {size}");
+            }
+        }
+        check();
+    });
 }
 
 /// The parts of a handle that pass from one heap to the next.

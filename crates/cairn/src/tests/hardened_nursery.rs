@@ -335,3 +335,61 @@ fn partitions_have_none() {
         check();
     });
 }
+
+/// A heap whose first block ends where its nursery ends: full of blocks of 16 bytes, by address.
+fn full() -> (HeapId, Vec<*mut u8>) {
+    loop {
+        let heap = HeapId::new_owned().expect("memory");
+        // SAFETY: it is there, and this thread's.
+        unsafe {
+            let first = heap.allocate(16, 16);
+            if (first.addr() + 16).is_multiple_of(NURSERY_BYTES) {
+                // The very last bytes are no block of 16.
+                let size = |nth| if nth == NURSERY_BYTES / 16 - 1 { 1 } else { 16 };
+                let rest = (1..NURSERY_BYTES / 16).map(|nth| heap.allocate(size(nth), 16));
+                let mut blocks: Vec<_> = core::iter::once(first).chain(rest).collect();
+                blocks.reverse();
+                return (heap, blocks);
+            }
+            heap.destroy();
+        }
+    }
+}
+
+/// Whatever the states of a nursery have in common.
+#[test]
+fn a_full_nursery_is_looked_at_as_another_one() {
+    alone(|| {
+        let (heap, blocks) = full();
+        blocks.iter().for_each(|&block| write(block, 16));
+        // Two that stand alike in their words, the first of all among them; all of them; and one.
+        for freed in [&[0, 8][..], &(0..128).collect::<Vec<_>>(), &[64]] {
+            let at = blocks[freed[0]].wrapping_add(8);
+            is_noticed(&std::format!("{:x}", at.addr()), || {
+                freed.iter().for_each(|&nth| free(blocks[nth]));
+                assert!(freed.iter().all(|&nth| is_zero(blocks[nth], 16)));
+                write(at, 1);
+                // SAFETY: nobody uses it any more.
+                unsafe { heap.destroy() };
+            });
+        }
+        // The same twice.
+        is_noticed("the program has written to it", || {
+            free(blocks[9]);
+            write(blocks[9], 16);
+            // SAFETY: as above.
+            unsafe { heap.destroy() };
+        });
+        // Half of it is free: it is zero when the next heap has it.
+        blocks[..64].iter().copied().for_each(free);
+        // SAFETY: as above.
+        unsafe { heap.destroy() };
+        for _ in 0..100 {
+            let heap = Heap::new().expect("memory");
+            let block = heap.allocate(1000, 16);
+            assert!(is_zero(block, 1000));
+            heap.destroy();
+        }
+        check();
+    });
+}

@@ -151,6 +151,12 @@ fn the_program_is_told_of_the_soft_limit() {
             let blocks: Vec<_> = (0..500_000 / size).map(|_| heap.allocate(size, 16)).collect();
             blocks.into_iter().for_each(free);
         }
+        let mut shared = Heap::shared().expect("memory");
+        assert!(shared.set_limits(MIB, 0, Some(told), [3, 4]));
+        for size in [100, 200, 400, 800, 1600, 3200, 6400] {
+            let blocks: Vec<_> = (0..500_000 / size).map(|_| shared.allocate(size, 16)).collect();
+            blocks.into_iter().for_each(free);
+        }
         assert_eq!(TOLD.load(Ordering::Relaxed), 6);
         check();
     });

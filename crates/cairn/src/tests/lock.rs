@@ -4,9 +4,13 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::Other;
 use crate::os::Lock;
+use crate::policy::HARDENED;
 use crate::pool::{self, shared};
 use crate::size_class::class_of;
-use crate::{abandoned, address_map, allocate, arena, check, deallocate, large, thread};
+use crate::{
+    HeapId, Stats, abandoned, address_map, allocate, allocate_in, arena, check, deallocate,
+    deferred, large, thread,
+};
 use std::boxed::Box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -164,9 +168,19 @@ fn a_fork_waits_for_no_lock() {
                         // SAFETY: allocated once, used no more.
                         unsafe { deallocate(block) };
                     });
-                    let other = Other::new();
-                    other.allocates(1000, 200);
-                    other.leaves();
+                    // Each thread that comes has a heap that no other has.
+                    let others: Vec<_> = (0..4).map(|_| Other::new()).collect();
+                    let heap_of = |other: &Other| {
+                        other.allocates(1000, 200);
+                        other.does(thread::own)
+                    };
+                    let mut heaps: Vec<_> = others.iter().filter_map(heap_of).collect();
+                    heaps.extend(thread::own());
+                    let count = heaps.len();
+                    heaps.sort_unstable();
+                    heaps.dedup();
+                    assert!(heaps.len() == count && count >= 4);
+                    others.into_iter().for_each(Other::leaves);
                     use_all(600);
                     crate::purge();
                     check();
@@ -202,6 +216,92 @@ fn a_fork_may_come_before_the_first_allocation() {
             });
         }
         use_all(60);
+        check();
+    });
+}
+
+const OF_HEAPS: [Known; 6] = [
+    ("deferred frees", || Box::new(deferred::hold())),
+    ("handles", || Box::new(pool::HANDLES.hold())),
+    ("nurseries", || Box::new(large::hold_nurseries())),
+    ("owned", || Box::new(large::hold_owned())),
+    ("partitions", || Box::new(pool::partitions::hold())),
+    ("salvage", || Box::new(pool::salvage::hold())),
+];
+
+/// Makes heaps and partitions, uses and ends them.
+fn use_heaps() {
+    crate::on_deferred_free(None, [0; 2]);
+    let heaps: Vec<_> = (0..100).map(|_| HeapId::new_owned().expect("memory")).collect();
+    for heap in &heaps {
+        for size in [100, 100, 2000, 200 << 10, 33 << 20] {
+            // SAFETY: the heap is there, and this thread's.
+            let block = unsafe { heap.allocate(size, 16) };
+            assert!(!block.is_null());
+        }
+        // SAFETY: live blocks.
+        (0..3).for_each(|of| unsafe { deallocate(allocate_in(of, 100, 16)) });
+    }
+    // SAFETY: nobody uses them any more.
+    heaps.into_iter().for_each(|heap| unsafe { heap.destroy() });
+}
+
+/// The same of the locks of the program's heaps. What waits for readers waits in the child, too.
+#[test]
+fn a_fork_waits_for_no_lock_of_heaps() {
+    alone(|| {
+        use_heaps();
+        let readers = (!HARDENED).then(|| HeapId::new_concurrent(32).expect("memory"));
+        if let Some(heap) = readers {
+            // SAFETY: the heap is there; blocks of its.
+            unsafe {
+                heap.set_epoch(5, 5);
+                heap.allocate(300 << 10, 16);
+                for size in [200 << 10, 33 << 20] {
+                    deallocate(heap.allocate(size, 16));
+                }
+                assert!(heap.stats().large > 33 << 20);
+            }
+        }
+        for (name, hold) in OF_HEAPS {
+            let other = Other::new();
+            other.does(use_heaps);
+            let theirs = other.allocates(1000, 40);
+            let (held, done) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _guard = hold();
+                    held.wait();
+                    done.wait();
+                });
+                held.wait();
+                let child = child_does(|| {
+                    use_heaps();
+                    let late = Other::new();
+                    late.does(use_heaps);
+                    late.leaves();
+                    // SAFETY: live blocks; the heap is there, and nobody reads in this process.
+                    unsafe {
+                        theirs.iter().for_each(|&block| deallocate(block));
+                        readers.into_iter().for_each(|heap| {
+                            heap.set_epoch(6, 6);
+                            assert!(heap.stats().large > 33 << 20, "it waits");
+                            heap.set_epoch(7, 7);
+                            assert!(heap.stats().large < 400 << 10);
+                            heap.destroy();
+                        });
+                    }
+                    crate::purge();
+                    check();
+                    assert_eq!(Stats::take().nurseries.bytes, 0);
+                });
+                done.wait();
+                assert!(child, "the lock of the {name}");
+            });
+            // SAFETY: live blocks.
+            theirs.into_iter().for_each(|block| unsafe { deallocate(block) });
+            other.leaves();
+        }
         check();
     });
 }

@@ -1,5 +1,7 @@
 //! Nurseries: where the first blocks of a heap lie.
 
+mod handles;
+
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};

@@ -3,7 +3,7 @@
 
 use super::alone::alone;
 use super::forks::child_does;
-use super::heaps::{blocks, free};
+use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
 use crate::{PARTITIONS, Stats, allocate, allocate_in, check, purge, reallocate};
 use std::collections::HashSet;
@@ -111,5 +111,27 @@ fn blocks_of_partitions_are_blocks_like_others() {
             free(block);
         }
         assert!(allocate_in(1, usize::MAX - 100, 16).is_null());
+    });
+}
+
+/// In a forked child, too, where the heaps of threads that it does not have go to their partitions.
+#[test]
+fn a_child_keeps_partitions_apart() {
+    alone(|| {
+        let other = Other::new();
+        let held =
+            other.does(|| (1..PARTITIONS).map(|of| in_partition(of, 64, 50)).collect::<Vec<_>>());
+        assert!(child_does(|| {
+            held.iter().flatten().step_by(2).copied().for_each(free);
+            purge();
+            let others = |of: usize| held.iter().enumerate().filter(move |(nth, _)| nth + 1 != of);
+            for of in (1..PARTITIONS).rev() {
+                let mine = slices(&in_partition(of, 64, 500));
+                assert!(others(of).all(|(_, theirs)| mine.is_disjoint(&slices(theirs))), "{of}");
+                assert!(!mine.is_disjoint(&slices(&held[of - 1])), "it has what the thread had");
+            }
+            check();
+        }));
+        other.leaves();
     });
 }

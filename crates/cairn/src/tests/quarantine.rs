@@ -384,3 +384,56 @@ fn metadata_stays_as_it_is() {
         check();
     });
 }
+
+/// The head of a freed block is zero, and nothing of the next one, whatever the size.
+#[test]
+fn a_head_ends_with_its_block() {
+    alone(|| {
+        for size in (16..=192).step_by(16) {
+            let mut held = blocks(size, 300);
+            held.sort_unstable();
+            // SAFETY: live blocks.
+            held.iter().for_each(|block| unsafe { block.write_bytes(0xa5, size) });
+            held.iter().step_by(2).copied().for_each(free);
+            // SAFETY: memory of the process's.
+            let has = |block: &*mut u8, at: usize, byte| unsafe { block.add(at).read() } == byte;
+            let is_zero = |block: &*mut u8| (0..size.min(128)).all(|at| has(block, at, 0));
+            assert!(held.iter().step_by(2).all(is_zero), "{size}");
+            let is_whole = |block: &*mut u8| (0..size).all(|at| has(block, at, 0xa5));
+            assert!(held.iter().skip(1).step_by(2).all(is_whole), "{size}");
+            // What its neighbours hold accuses no free block.
+            let again = blocks(size, 300);
+            held.iter().skip(1).step_by(2).chain(&again).copied().for_each(free);
+        }
+        check();
+    });
+}
+
+/// Each eight bytes of a line are looked at.
+#[test]
+fn a_write_anywhere_in_the_first_line_is_noticed() {
+    alone(|| {
+        for size in [32, 48, 64, 80, 200] {
+            let held = blocks(size, 100);
+            held.iter().copied().step_by(2).for_each(free);
+            for place in (0..size.min(64)).step_by(8) {
+                is_noticed("has written to it", || {
+                    // SAFETY: none: that is what is tried.
+                    unsafe { held[50].add(place).write(1) };
+                    (0..1000).for_each(|_| assert!(!allocate(size).is_null()));
+                });
+            }
+        }
+        // The same value twice, wherever.
+        let held = blocks(64, 100);
+        held.iter().copied().step_by(2).for_each(free);
+        for (one, other) in (0..8).flat_map(|other| (0..other).map(move |one| (one, other))) {
+            is_noticed("has written to it", || {
+                // SAFETY: none: that is what is tried.
+                [one, other].map(|word| unsafe { held[50].cast::<u64>().add(word).write(7) });
+                (0..1000).for_each(|_| assert!(!allocate(64).is_null()));
+            });
+        }
+        check();
+    });
+}

@@ -4,10 +4,10 @@ use super::alone::{Random, alone, shares_its_address_space};
 use super::forks::child_does;
 use super::heaps::{Other, free};
 use crate::policy::HARDENED;
-use crate::size_class::SLICE_SIZE;
+use crate::size_class::{SLICE_SIZE, class_of};
 use crate::{
-    Heap, RegionCalls, RegionError, RegionId, address_map, allocate, base, check, heap_of, purge,
-    reallocate, region, usable_size, visit,
+    Heap, RegionCalls, RegionError, RegionId, Stats, address_map, allocate, base, check, heap_of,
+    pool, purge, reallocate, region, usable_size, visit,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
@@ -279,6 +279,33 @@ fn what_a_deleted_heap_leaves_stays_in_the_region() {
     });
 }
 
+/// Who needs memory there collects it, and no more is promised than there is.
+#[test]
+fn what_a_deleted_heap_leaves_is_collected() {
+    alone(|| {
+        with_regions(|| {
+            let memory = Fenced::new(MIB);
+            let region = memory.region();
+            let heap = Heap::in_region(region).expect("memory");
+            let stays = heap.allocate(20_000, 16);
+            let blocks: Vec<_> = std::iter::repeat_with(|| heap.allocate(1000, 16))
+                .take_while(|block| !block.is_null())
+                .collect();
+            drop(heap);
+            blocks.into_iter().for_each(free);
+            let heap = Heap::in_region(region).expect("memory");
+            let again = heap.allocate(MIB / 4, 16);
+            assert!(memory.has(again, MIB / 4));
+            assert!(heap.allocate(MIB, 16).is_null() && heap.allocate(100, 16) != stays);
+            heap.destroy();
+            assert!(!region.end() && !pool::LEFT.lock().0.is_null());
+            free(stays);
+            assert!(region.end() && pool::LEFT.lock().0.is_null());
+            check();
+        });
+    });
+}
+
 /// What the program's functions have been called with.
 #[derive(Default)]
 struct Calls {
@@ -402,6 +429,43 @@ fn a_region_grows_by_what_a_large_block_needs() {
             assert!(limited.allocate(30 * MIB, 16).is_null());
             assert_eq!(region.stats().bytes / MIB, 40);
             limited.destroy();
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
+/// For small blocks it grows by spans, as far as the heap's limit goes.
+#[test]
+fn a_region_grows_by_what_small_blocks_need() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls { most: 5, ..Calls::default() };
+            let region = growing(&mut calls);
+            let mut heap = Heap::in_region(region).expect("memory");
+            let row = || Stats::take().classes[class_of(1000).index()];
+            let held: Vec<_> = (0..100).map(|_| allocate(1000)).collect();
+            let elsewhere = Heap::new().expect("memory");
+            elsewhere.id().use_no_nursery();
+            let before = row();
+            free(elsewhere.allocate(1000, 16));
+            let counted = row();
+            assert!(counted.cached > before.cached);
+            let first = heap.allocate(1000, 16);
+            assert!(!first.is_null() && heap.stats().large_blocks == 0, "it is a span's");
+            // What is ready there is not in the account of the rest.
+            assert_eq!((row().cached, row().in_use), (counted.cached, counted.in_use));
+            held.into_iter().for_each(free);
+            assert!(heap.set_limits(0, MIB / 2, None, [0; 2]));
+            let more = std::iter::repeat_with(|| heap.allocate(1000, 16));
+            assert!(more.take_while(|block| !block.is_null()).count() > 400);
+            assert!(region.stats().bytes <= MIB, "no more than the heap may have");
+            // Nor where there is room for a slice, but not for a span.
+            let mut narrow = Heap::in_region(region).expect("memory");
+            assert!(narrow.set_limits(0, 6 * SLICE_SIZE, None, [0; 2]));
+            while !narrow.allocate(3000, 16).is_null() {}
+            assert!(region.stats().bytes <= MIB);
+            narrow.destroy();
             heap.destroy();
             assert!(region.end());
         });

@@ -5,6 +5,7 @@ use super::alone::Random;
 use crate::block::{Block, Chain, END};
 use crate::budget::Budget;
 use crate::caches::{Caches, Limit};
+use crate::handle::{Got, Member};
 use crate::os::Lock;
 use crate::policy::HARDENED;
 use crate::quarantine::{Filling, READY};
@@ -287,4 +288,23 @@ fn values_are_read_to_their_end() {
         (b"17179869184GiB", None),
     ];
     sizes.iter().for_each(|(text, value)| assert_eq!(values::bytes(text), *value));
+}
+
+/// Whose turn it is: one at a time, and nobody's after the last one.
+#[test]
+fn turns_are_taken_one_at_a_time() {
+    let turn = Member::<u8>::of_nobody().turn;
+    assert!(turn.enter() == Got::Alone);
+    turn.shut();
+    assert!(turn.enter() == Got::Alone, "there are none to take");
+    let member = Member::<u8>::of_part(null_mut());
+    for turn in [&member.turn, &member.begun_anew().turn] {
+        for _ in 0..2 {
+            assert!(turn.enter() == Got::Turn && turn.enter() == Got::Nothing);
+            turn.leave();
+        }
+        turn.shut();
+        assert!(turn.enter() == Got::Nothing);
+    }
+    assert!(Member::<u8>::of_nobody().begun_anew().turn.enter() == Got::Alone);
 }

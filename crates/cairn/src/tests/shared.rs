@@ -4,7 +4,7 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
 use crate::size_class::SLICE_SIZE;
-use crate::{Heap, Stats, allocate, check, heap_of, pool, purge};
+use crate::{Heap, Stats, allocate, check, heap_of, owner_thread, pool, purge, thread_number};
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -169,6 +169,28 @@ fn a_forked_child_has_it() {
             assert!(theirs.iter().all(|&block| heap_of(block).is_none()));
         }));
         other.leaves();
+        check();
+    });
+}
+
+/// However many threads are at work at once, each has a part that no other one has.
+#[test]
+fn no_part_is_two_threads() {
+    alone(|| {
+        let heap = Arc::new(Heap::shared().expect("memory"));
+        let others: Vec<_> = (0..40).map(|_| Other::new()).collect();
+        let of_each = others.iter().map(|other| {
+            let heap = heap.clone();
+            other.does(move || {
+                free(allocate(64));
+                (thread_number(), blocks(&heap, 2000, 3))
+            })
+        });
+        let of_each: Vec<_> = of_each.collect();
+        for (number, blocks) in &of_each {
+            assert!(blocks.iter().all(|&block| owner_thread(block) == *number), "{number}");
+        }
+        others.into_iter().for_each(Other::leaves);
         check();
     });
 }

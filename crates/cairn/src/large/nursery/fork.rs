@@ -42,3 +42,9 @@ pub(in crate::large) fn settle_in_child() {
         }
     }
 }
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    POOL.lock()
+}
