@@ -429,8 +429,10 @@ fn a_write_anywhere_in_the_first_line_is_noticed() {
         held.iter().copied().step_by(2).for_each(free);
         for (one, other) in (0..8).flat_map(|other| (0..other).map(move |one| (one, other))) {
             is_noticed("has written to it", || {
-                // SAFETY: none: that is what is tried.
-                [one, other].map(|word| unsafe { held[50].cast::<u64>().add(word).write(7) });
+                for word in [one, other] {
+                    // SAFETY: none: that is what is tried.
+                    unsafe { held[50].cast::<u64>().add(word).write(7) };
+                }
                 (0..1000).for_each(|_| assert!(!allocate(64).is_null()));
             });
         }

@@ -294,9 +294,9 @@ fn values_are_read_to_their_end() {
 #[test]
 fn turns_are_taken_one_at_a_time() {
     let turn = Member::<u8>::of_nobody().turn;
-    assert!(turn.enter() == Got::Alone);
+    assert!(turn.enter() == Got::Alone && turn.enter() == Got::Alone && !turn.is_shut());
     turn.shut();
-    assert!(turn.enter() == Got::Alone, "there are none to take");
+    assert!(turn.is_shut() && turn.enter() == Got::Nothing);
     let member = Member::<u8>::of_part(null_mut());
     for turn in [&member.turn, &member.begun_anew().turn] {
         for _ in 0..2 {
@@ -304,7 +304,7 @@ fn turns_are_taken_one_at_a_time() {
             turn.leave();
         }
         turn.shut();
-        assert!(turn.enter() == Got::Nothing);
+        assert!(turn.is_shut() && turn.enter() == Got::Nothing);
     }
     assert!(Member::<u8>::of_nobody().begun_anew().turn.enter() == Got::Alone);
 }
