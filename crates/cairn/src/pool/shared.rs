@@ -31,12 +31,10 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
     os::notice_fork();
     let mut shared = SHARED.lock();
     if shared.0.is_null() {
-        shared.0 = pool::take_any(0);
+        shared.0 = make();
         if shared.0.is_null() {
             return Chain::EMPTY;
         }
-        // SAFETY: ours alone. It has the fork's count already.
-        unsafe { shared.0.write(Heap::shared((*shared.0).epoch)) };
     }
     let heap = shared.0;
     let mut chain = Chain::EMPTY;
@@ -60,6 +58,18 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
         super::tick();
     }
     chain
+}
+
+/// Makes the shared heap; null if there is no memory. Apart: a heap on the stack is a page for each thread that comes by.
+#[cold]
+#[inline(never)]
+fn make() -> *mut Heap {
+    let heap = pool::take_any(0);
+    if !heap.is_null() {
+        // SAFETY: ours alone. It has the fork's count already.
+        unsafe { heap.write(Heap::shared((*heap).epoch)) };
+    }
+    heap
 }
 
 /// The first few blocks of a class come from shared spans, if there is somebody to share with: one, two,
