@@ -396,12 +396,6 @@ pub(crate) fn leaves() -> (*mut Leaf, usize) {
     (unsafe { &raw mut (*section).leaf }, SECTION_BYTES)
 }
 
-/// Whether a large block begins in a slice, or what is kept of one.
-pub(crate) fn is_large(index: usize) -> bool {
-    // Class 0 has spans of one slice: only its block's owner tells them apart, unless nobody has it.
-    matches!(descriptor_at(index).owner.load(Ordering::Relaxed), OWNER_LARGE | OWNER_NONE)
-}
-
 /// Points `count` descriptors from `first` on to `slot`, that of a span of `class` or, with class
 /// 0, of a large block.
 ///

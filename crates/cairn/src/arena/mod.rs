@@ -262,8 +262,8 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
 }
 
 /// In a forked child, before it has a second thread: if another thread was changing the bitmaps, they
-/// are made anew. `runs` says which runs of slices (index, length) are in use.
-pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize)>>(runs: impl Fn() -> I) {
+/// are made anew. `runs` says which runs of slices (index, length) are in use, and whether a large block begins there.
+pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(runs: impl Fn() -> I) {
     // Before anything is committed there are no bitmaps, and nothing has changed.
     if ARENA.settle_in_child() && address_map::committed() > 0 {
         ARENA.lock().rebuild(runs());
@@ -305,19 +305,19 @@ impl Arena {
 
     /// Makes all bitmaps anew, the tree and the counts. What is in no run is free; nothing is believed of
     /// its memory.
-    fn rebuild(&mut self, runs: impl Iterator<Item = (usize, usize)>) {
+    fn rebuild(&mut self, runs: impl Iterator<Item = (usize, usize, bool)>) {
         let end = address_map::committed();
         for (chunk, mask) in pieces(0, end) {
             let b = self.bits_mut(chunk);
             (b.free, b.dirty, b.written, b.heads) = (mask, mask, mask, 0);
         }
-        for (index, slices) in runs {
+        for (index, slices, is_large) in runs {
             for (chunk, mask) in pieces(index, slices) {
                 let b = self.bits_mut(chunk);
                 b.free &= !mask;
                 (b.dirty, b.written) = (b.free, b.free);
             }
-            if address_map::is_large(index) {
+            if is_large {
                 self.bits_mut(index / CHUNK_SLICES).heads |= bit(index);
             }
         }

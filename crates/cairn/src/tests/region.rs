@@ -676,38 +676,46 @@ fn a_child_goes_on_in_a_region() {
     });
 }
 
-/// A child that is forked while another thread holds the lock finds the bitmaps whole.
+/// A child that is forked while another thread holds a lock finds the bitmaps whole: the regions' and the reservation's, in
+/// which a region's slices are in no use, wherever they are.
 #[test]
 fn a_child_makes_the_bitmaps_anew() {
     alone(|| {
         with_regions(|| {
-            let memory = Fenced::new(32 * MIB);
-            let region = memory.region();
-            let heap = Heap::in_region(region).expect("memory");
-            let blocks: Vec<_> = (0..300).map(|nth| heap.allocate(nth * 100, 16)).collect();
-            let large_one = heap.allocate(MIB, 16);
-            let used = region.stats().used;
-            let (told, holds) = std::sync::mpsc::channel();
-            let (go, wait) = std::sync::mpsc::channel::<()>();
-            let holder = std::thread::spawn(move || {
-                let held = region::hold();
-                told.send(()).expect("it waits");
-                wait.recv().expect("it says so");
-                drop(held);
-            });
-            holds.recv().expect("it holds");
-            assert!(child_does(|| {
-                assert_eq!(region.stats().used, used);
-                check();
-                assert_eq!(base(large_one.wrapping_add(MIB - 1)), Some(large_one));
-                blocks.iter().for_each(|&block| free(block));
-                free(large_one);
-                heap.purge();
-                assert_eq!(region.stats().used, 0);
-            }));
-            go.send(()).expect("it waits");
-            holder.join().expect("it ends");
-            heap.destroy();
+            for is_arenas in [false, true] {
+                let memory = Fenced::new(32 * MIB);
+                let region = memory.region();
+                let heap = Heap::in_region(region).expect("memory");
+                // The lowest slice is a large block's: that is not one of the reservation's.
+                let large_one = heap.allocate(MIB, 16);
+                let blocks: Vec<_> = (0..300).map(|nth| heap.allocate(nth * 100, 16)).collect();
+                let used = region.stats().used;
+                // Without this the reservation has no bitmaps.
+                free(allocate(64));
+                let (told, holds) = std::sync::mpsc::channel();
+                let (go, wait) = std::sync::mpsc::channel::<()>();
+                let holder = std::thread::spawn(move || {
+                    let arenas = is_arenas.then(crate::arena::hold);
+                    let regions = (!is_arenas).then(region::hold);
+                    told.send(()).expect("it waits");
+                    wait.recv().expect("it says so");
+                    drop((arenas, regions));
+                });
+                holds.recv().expect("it holds");
+                assert!(child_does(|| {
+                    assert_eq!(region.stats().used, used);
+                    check();
+                    assert_eq!(base(large_one.wrapping_add(MIB - 1)), Some(large_one));
+                    blocks.iter().for_each(|&block| free(block));
+                    free(large_one);
+                    heap.purge();
+                    assert_eq!(region.stats().used, 0);
+                }));
+                go.send(()).expect("it waits");
+                holder.join().expect("it ends");
+                heap.destroy();
+                assert!(region.end());
+            }
         });
     });
 }

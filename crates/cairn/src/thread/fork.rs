@@ -71,17 +71,21 @@ fn settle() {
     large::settle_in_child();
     arena::settle_in_child(|| {
         let spans = heads_from(0).map(|(index, owner, class)| match owner {
-            OWNER_LARGE => (index, large::slices_at(index)),
-            _ => (index, class.span_slices()),
+            OWNER_LARGE => {
+                let is_block = large::nursery_around(address_map::slice_address(index)).is_none();
+                (index, large::slices_at(index), is_block)
+            }
+            _ => (index, class.span_slices(), false),
         });
         // SAFETY: heaps are never unmapped.
         let kept = |heap: *mut Heap| large::cached_run(unsafe { &(*heap).large_cache });
         let kept = pool::all()
             .filter_map(kept)
-            .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE));
+            .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE, true));
+        // What begins in a region the region knows.
         let end = address_map::committed();
         let aside =
-            arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at))));
+            arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at)), false));
         spans.chain(kept).chain(aside)
     });
     region::settle_in_child(|| {
