@@ -35,6 +35,8 @@ pub(super) fn slices(heap: &Heap) -> usize {
 }
 
 /// Gives back what is free in all of them; whether that is anything.
+#[cold]
+#[inline(never)]
 pub(crate) fn collect() -> bool {
     let mut left = LEFT.lock();
     let mut place = &raw mut left.0;
