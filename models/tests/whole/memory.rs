@@ -241,6 +241,10 @@ pub(crate) fn allow_huge_pages(_at: *mut u8, size: usize) -> bool {
     size.is_multiple_of(3)
 }
 
+pub(crate) fn may_ask() -> bool {
+    true
+}
+
 pub(crate) fn is_filled(_at: *mut u8, size: usize) -> bool {
     point();
     size.is_multiple_of(32)

@@ -120,8 +120,7 @@ fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     }
     if !zero {
         // SAFETY: the block has `size` bytes and is ours.
-        unsafe { block.write_bytes(0, size) };
-        large::forget(block);
+        unsafe { large::zero(block, size) };
     }
     block
 }

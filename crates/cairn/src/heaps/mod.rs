@@ -350,10 +350,10 @@ impl HeapId {
                 }
                 None => {
                     let got = self.allocate_large(size, align);
-                    if !got.zero {
-                        large::forget(got.block);
+                    if !got.zero && !got.block.is_null() {
+                        large::zero(got.block, size);
                     }
-                    (got.block, got.zero)
+                    return got.block;
                 }
             };
             if !is_zero && !block.is_null() {

@@ -12,15 +12,16 @@ mod mapping;
 mod nursery;
 mod owned;
 mod waiting;
+mod zeroing;
 
 pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
-pub(crate) use evidence::forget;
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
 pub(crate) use owned::{Owned, allocate_owned, destroy, owner_of, set_free};
 pub(crate) use waiting::{Kept, free_due, keep, waits};
+pub(crate) use zeroing::zero;
 
 pub(crate) use nursery::{
     NURSERY_BYTES, Nursery, account as nursery_account, all as nurseries, around as nursery_around,
@@ -34,7 +35,7 @@ pub(crate) use {
     owned::hold as hold_owned,
 };
 
-use evidence::{AS_USED_MIN, grown, has_credit, remember, use_credit, will_be_filled};
+use evidence::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, will_be_filled};
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};

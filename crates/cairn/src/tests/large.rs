@@ -1,6 +1,8 @@
 //! Blocks that own a run of slices or a mapping: where they stand, how they grow and shrink,
 //! what is kept of them for the next one.
 
+mod zeroing;
+
 use super::alone::alone;
 use super::heaps::Other;
 use crate::size_class::SLICE_SIZE;

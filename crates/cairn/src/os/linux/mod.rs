@@ -287,12 +287,17 @@ pub(crate) unsafe fn remap(at: *mut u8, old: usize, new: usize, moves: Moves) ->
     address(|| unsafe { call_about(libc::SYS_mremap, at, old, [new, flags as usize, 0, 0]) })
 }
 
-/// Whether a range looks resident throughout: a few of its pages are. Only huge pages depend on it: where they are
-/// switched off nobody is asked, for a sandbox may not know the call.
+/// Whether the kernel may be asked what is resident. Only time and memory depend on it: where huge pages are switched
+/// off nobody is asked, for a sandbox may not know the call.
+pub(crate) fn may_ask() -> bool {
+    HUGE_PAGES.load(Ordering::Relaxed)
+}
+
+/// Whether a range looks resident throughout: a few of its pages are.
 pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
     const PROBES: usize = 4;
     let page = |i: usize| at.map_addr(|at| (at + size / PROBES * i) & !(page_size() - 1));
-    HUGE_PAGES.load(Ordering::Relaxed) && (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
+    may_ask() && (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
 }
 
 /// Says of each page from `at` on, a multiple of a page, whether it is resident: 1 or 0 in the lowest

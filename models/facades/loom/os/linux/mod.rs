@@ -78,6 +78,10 @@ pub(crate) fn allow_huge_pages(_: *mut u8, _: usize) -> bool {
     false
 }
 
+pub(crate) fn may_ask() -> bool {
+    false
+}
+
 pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
     false
 }

@@ -5,7 +5,7 @@ mod shared;
 
 pub(crate) use crate::whole::memory::{
     address_space_limit, allow_huge_pages, commit, is_filled, locked_memory_limit, look,
-    make_readable, map, map_at, page_size, populate, purge, purged_is_committed, release, remap, reserve, use_huge_page,
+    make_readable, map, map_at, may_ask, page_size, populate, purge, purged_is_committed, release, remap, reserve, use_huge_page,
 };
 pub(crate) use crate::whole::threads::{now_ms, on_fork, wait, wait_for, wake, with_own};
 pub use shared::*;
