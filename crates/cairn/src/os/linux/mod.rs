@@ -326,20 +326,20 @@ pub(crate) fn resident(at: *mut u8, size: usize) -> usize {
 
 /// The process's limit on address space, in bytes; `usize::MAX` if none.
 pub(crate) fn address_space_limit() -> usize {
-    limit_on(libc::RLIMIT_AS)
+    limit_on(libc::RLIMIT_AS as usize)
 }
 
 /// The process's limit on locked memory, the same way.
 pub(crate) fn locked_memory_limit() -> usize {
-    limit_on(libc::RLIMIT_MEMLOCK)
+    limit_on(libc::RLIMIT_MEMLOCK as usize)
 }
 
-fn limit_on(resource: libc::__rlimit_resource_t) -> usize {
+fn limit_on(resource: usize) -> usize {
     // If the call fails, this stays: no limit, which is `usize::MAX`.
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
     let answer = (&raw mut limit).expose_provenance();
     // SAFETY: `limit` is valid for writing.
-    unsafe { system_call(libc::SYS_prlimit64, [0, resource as usize, 0, answer, 0, 0]) };
+    unsafe { system_call(libc::SYS_prlimit64, [0, resource, 0, answer, 0, 0]) };
     limit.rlim_cur as usize
 }
 
