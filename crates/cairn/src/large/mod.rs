@@ -31,7 +31,7 @@ pub(crate) use nursery::{
 #[cfg(test)]
 pub(crate) use {
     mapping::hold as hold_mappings, nursery::fork::hold as hold_nurseries,
-    owned::hold as hold_owned,
+    nursery::hardened::rows as rows_of_nurseries, owned::hold as hold_owned,
 };
 
 use evidence::{AS_USED_MIN, grown, has_credit, remember, use_credit, will_be_filled};

@@ -1,5 +1,6 @@
 //! Nurseries: where the first blocks of a heap lie.
 
+mod chance;
 mod handles;
 
 use super::alone::alone;
