@@ -32,6 +32,12 @@ pub(crate) fn signature(link: usize, place: usize, key: usize) -> usize {
     (mixed.rotate_left(32) ^ key).wrapping_mul(odd)
 }
 
+/// Where a row of random numbers begins that nobody can guess: other processes have another seed, other rows of this one
+/// another place or time. No bit of the kernel's seed, which serves others too, can be read off it.
+pub(crate) fn first_random(seed: usize, place: usize, now_ns: u64) -> u64 {
+    mixed(seed as u64 ^ place as u64 ^ now_ns << 20)
+}
+
 /// The next of a row of random numbers, of which `state` is where it stands.
 pub(crate) fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -9,7 +9,7 @@
 
 use crate::address_map::{HEAP_BYTES, HEAP_SIZE};
 use crate::block::{Block, overwritten};
-use crate::policy::{HARDENED, mixed};
+use crate::policy::{self, HARDENED};
 use crate::size_class::{CLASS_COUNT, MIN_ALIGN, SizeClass, class_size};
 use crate::{live, os};
 use core::ptr::null_mut;
@@ -383,8 +383,8 @@ pub(crate) unsafe fn end(this: *mut Quarantine, class: SizeClass, filling: Filli
 
 /// What a heap begins with.
 #[cold]
-fn first_random(heap: *mut u8) -> u64 {
-    mixed(os::seed() as u64 ^ heap.addr() as u64 ^ os::now_ns() << 20) | 1
+pub(crate) fn first_random(heap: *mut u8) -> u64 {
+    policy::first_random(os::seed(), heap.addr(), os::now_ns()) | 1
 }
 
 /// Says that the program has those that wait, while a refill looks for blocks that it has not.

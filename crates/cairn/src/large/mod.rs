@@ -32,7 +32,7 @@ pub(crate) use nursery::{
 #[cfg(test)]
 pub(crate) use {
     mapping::hold as hold_mappings, nursery::fork::hold as hold_nurseries,
-    owned::hold as hold_owned,
+    nursery::hardened::rows as rows_of_nurseries, owned::hold as hold_owned,
 };
 
 use evidence::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, will_be_filled};

@@ -7,7 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 pub(super) mod fork;
-mod hardened;
+pub(super) mod hardened;
 
 pub(super) use fork::settle_in_child;
 pub(crate) use fork::{all, salvage};
@@ -15,7 +15,7 @@ pub(crate) use fork::{all, salvage};
 use super::Large;
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::policy::{HARDENED, chance, mixed, next_random};
+use crate::policy::{HARDENED, chance, first_random, next_random};
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::{arena, fences};
@@ -231,8 +231,8 @@ impl Pool {
     /// Where another row of random numbers begins. The pool's own begins here, too.
     fn row(&mut self) -> u64 {
         if HARDENED && self.random == 0 {
-            let here = core::ptr::from_mut(self).addr() as u64;
-            self.random = mixed(os::seed() as u64 ^ here ^ os::now_ns() << 20);
+            let here = core::ptr::from_mut(self).addr();
+            self.random = first_random(os::seed(), here, os::now_ns());
         }
         if HARDENED { next_random(&mut self.random) } else { 0 }
     }

@@ -201,6 +201,9 @@ fn a_child_frees_what_other_threads_had() {
             let common = Heap::tag(shared::heap());
             let owner = |block: &*mut u8| address_map::descriptor(*block).owner.load(Relaxed);
             assert_eq!(held.iter().filter(|block| owner(block) == common).count(), 4 * 3);
+            pool::salvage::all();
+            // Full ones are nobody's: a refill would find nothing in them.
+            assert_eq!([1024, 64 << 10].map(|size| abandoned::count(class_of(size))), [0, 0]);
             held.iter().copied().for_each(free);
             check();
             // Both heaps are used again.

@@ -182,6 +182,7 @@ fn what_waits_goes_with_its_heap() {
                 assert!(held().0 > before.0 && held().1 > before.1);
                 if is_deleted { heap.delete() } else { heap.destroy() }
             }
+            assert_eq!(held().0, before.0, "at once, nobody asking for it");
             purge();
             assert_eq!(held(), before, "{is_deleted}");
         }

@@ -1,16 +1,25 @@
 //! Nurseries: where the first blocks of a heap lie.
 
+mod chance;
 mod handles;
 
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
+use crate::large::Nursery;
+use crate::policy::in_hardened;
+use crate::size_class::SLICE_SIZE;
+use crate::sync::Ordering;
 use crate::{
-    Heap, Stats, allocate, base, check, deallocate_named, heap_of, large, may_have_size, purge,
-    reallocate, usable_size, visit,
+    Heap, Stats, address_map, allocate, base, check, deallocate_named, heap_of, large,
+    may_have_size, purge, reallocate, usable_size, visit,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Barrier;
 use std::vec::Vec;
+
+/// Nurseries that a slice has for heaps.
+const PIECES: usize = in_hardened(8, 6);
 
 fn in_nursery(block: *mut u8) -> bool {
     large::nursery_around(block).is_some()
@@ -242,6 +251,57 @@ fn they_are_visited() {
             })
         };
         assert_eq!(found, [theirs]);
+    });
+}
+
+/// A child that was forked while another thread was changing the list of slices has all those in it that have free nurseries,
+/// and nothing else: no full ones, and no large blocks where such slices were.
+#[test]
+fn a_forked_child_lists_what_is_free() {
+    alone(|| {
+        free(allocate(64));
+        let slices: Vec<_> = (0..100).map(|_| large::take_nursery()).collect();
+        // SAFETY: nurseries are never unmapped.
+        let base = |nursery: *mut Nursery| unsafe { (*nursery).base.load(Ordering::Relaxed) };
+        let slice = |nursery: *mut Nursery| address_map::slice_of(base(nursery));
+        let were: BTreeSet<_> = slices.iter().map(|&nursery| slice(nursery)).collect();
+        slices.into_iter().for_each(large::put_nursery);
+        let blocks: Vec<_> = (0..4).map(|_| allocate(100_000)).collect();
+        assert!(blocks.iter().any(|&block| were.contains(&address_map::slice_of(block))));
+        // A slice of which one is free, others that are full, and one of which one is in use.
+        let mut held: Vec<_> = (0..5 * PIECES + 1).map(|_| large::take_nursery()).collect();
+        large::put_nursery(held.swap_remove(0));
+        let bytes = nurseries();
+        let (inside, done) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _held = large::hold_nurseries();
+                inside.wait();
+                done.wait();
+            });
+            inside.wait();
+            let child = child_does(|| {
+                let all = large::nurseries().map(slice).collect::<BTreeSet<_>>().len();
+                assert_eq!(all * SLICE_SIZE, bytes);
+                let free = all * PIECES - held.len();
+                let more: Vec<_> = (0..free).map(|_| large::take_nursery()).collect();
+                let distinct: BTreeSet<_> = held.iter().chain(&more).collect();
+                assert_eq!((distinct.len(), nurseries()), (all * PIECES, bytes));
+                let next = large::take_nursery();
+                assert_eq!(nurseries(), bytes + SLICE_SIZE, "none was left");
+                more.into_iter()
+                    .chain([next])
+                    .chain(held.iter().copied())
+                    .for_each(large::put_nursery);
+                assert_eq!(nurseries(), 0);
+                check();
+            });
+            done.wait();
+            assert!(child);
+        });
+        held.into_iter().for_each(large::put_nursery);
+        blocks.into_iter().for_each(free);
+        check();
     });
 }
 

@@ -5,7 +5,8 @@ use super::arena::Slice::{Clean, Dirty, Used};
 use super::arena::{BURST, BURST_KEPT, BURST_MAX, BURST_STEP, HUGE_MIN, MIB, Model, UNIT};
 use crate::address_map::{self, CHUNK_SLICES};
 use crate::arena::{self, Use};
-use crate::os::fault;
+use crate::check;
+use crate::os::{self, fault};
 use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use std::vec::Vec;
@@ -42,6 +43,24 @@ fn idle_memory_goes_by_time() {
         assert!(model.count(Dirty) <= 4000 / 16);
         assert!(!arena::tick(10_202));
         model.compare();
+    });
+}
+
+/// A program that ticks while it is told to has given back all that is idle, and is told then.
+#[test]
+fn a_tick_says_whether_there_is_more() {
+    alone(|| {
+        let mut model = Model::new();
+        model.take_run(4000, false);
+        let index = model.take_run(1000, false);
+        model.give(index, 1000, true);
+        // In the future: no tick by the clock is due meanwhile.
+        let later = os::now_ms() + 1_000_000;
+        assert!(arena::tick(later) && arena::tick(later + 100_000));
+        assert!(arena::in_debt());
+        let ticks = (0..).take_while(|_| crate::tick()).count();
+        assert!(ticks > 0 && !arena::in_debt(), "{ticks}");
+        check();
     });
 }
 

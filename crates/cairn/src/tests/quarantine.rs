@@ -1,6 +1,8 @@
 //! The hardened build: what becomes of a block between two uses, and what is noticed in between.
 #![cfg(feature = "hardened")]
 
+mod held;
+
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, SHARED, blocks, free, my_tag, owner, row};

@@ -9,7 +9,7 @@ use crate::pool;
 use crate::reservation;
 use crate::size_class::SLICE_SIZE;
 use crate::sync::Ordering;
-use crate::{allocate, base, check, deallocate, purge, thread};
+use crate::{HeapId, allocate, base, check, deallocate, purge, thread};
 use std::string::String;
 use std::vec::Vec;
 
@@ -234,6 +234,29 @@ fn the_last_heap_is_for_the_shared_heap() {
         assert!(!pool::take_any(0).is_null());
         assert!(pool::take_any(0).is_null());
         assert_eq!(pool::counts(), (places - 1, places));
+    });
+}
+
+/// There is no memory for a thread's part of a shared heap: the heap answers null, and there is nothing to give back.
+#[test]
+fn a_thread_may_have_no_part() {
+    alone(|| {
+        if is_a_tools() {
+            return;
+        }
+        limit_address_space(300 << 20);
+        let heap = HeapId::new_shared().expect("memory");
+        drop_block(allocate(64));
+        while !pool::take_any(1).is_null() {}
+        // SAFETY: the heap is there.
+        unsafe {
+            for size in [64, 1 << 40] {
+                assert!(heap.allocate(size, 16).is_null());
+            }
+            heap.purge();
+            heap.destroy();
+        }
+        check();
     });
 }
 

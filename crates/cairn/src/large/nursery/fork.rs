@@ -43,8 +43,18 @@ pub(in crate::large) fn settle_in_child() {
     }
 }
 
-/// Holds the lock, for tests.
+/// Holds the lock, for tests, and has the lists as a fork may find them then.
 #[cfg(test)]
 pub(crate) fn hold() -> impl Drop {
-    POOL.lock()
+    struct Torn(crate::os::Guard<'static, super::Pool>, *mut Large, *mut Nursery);
+    impl Drop for Torn {
+        fn drop(&mut self) {
+            (self.0.first, self.0.unused) = (self.1, self.2);
+        }
+    }
+    let mut pool = POOL.lock();
+    let torn: *mut Nursery = core::ptr::without_provenance_mut(64);
+    let (first, unused) = (pool.first, pool.unused);
+    (pool.first, pool.unused) = (torn.cast(), torn);
+    Torn(pool, first, unused)
 }

@@ -143,6 +143,15 @@ unsafe fn expect_zero(at: *mut u8, bytes: usize) {
     }
 }
 
+/// Two rows of a pool whose own stands at `random`, and where that stands then; for tests.
+#[cfg(test)]
+pub(crate) fn rows(random: u64) -> ([u64; 2], u64) {
+    use core::ptr::null_mut;
+    let mut pool = super::Pool { first: null_mut(), unused: null_mut(), random };
+    let rows = [(); 2].map(|()| pool.row());
+    (rows, pool.random)
+}
+
 #[cold]
 fn written(at: *mut u8) -> ! {
     os::fatal("cairn_heap", at, "this is in no block, and the program has written to it")
