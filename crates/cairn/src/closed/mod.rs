@@ -169,8 +169,7 @@ pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
         }
         let heap = pool::take_any(1);
         if !heap.is_null() {
-            heap.write(Heap::closed());
-            (*heap).member.of = name;
+            Heap::write_over(heap, Heap::closed_of(name));
             (*name).heap = heap;
             set_user(name, (*name).user.load(Ordering::Relaxed));
         }
