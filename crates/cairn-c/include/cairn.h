@@ -277,6 +277,10 @@ void *cairn_realloc_in(unsigned int partition, void *block, size_t size);
  * A call with a heap that has ended, or that another thread has attached, ends the process with a message
  * where that can be seen, which is not in each call.
  *
+ * A heap that is NULL is fine where it is said: to delete and destroy, in cairn_heap_contains and in cairn_visit. It does not
+ * mean the calling thread's own heap. Any other call with it is a mistake, which ends the process where the call comes to
+ * the heap: most by SIGSEGV, cairn_heap_attach, cairn_heap_detach and cairn_heap_purge with a message.
+ *
  * A forked child has all heaps, with all their blocks, and may do with each what its parent may. The thread that has
  * forked has its owned heaps attached still. An owned heap that another thread had attached is attached to no thread: the
  * child attaches it before it allocates from it, and may delete or destroy it at once. What other threads were just
@@ -383,7 +387,8 @@ void cairn_heap_destroy(cairn_heap *heap);
 
 /*
  * The heap of the block that `pointer` points to or into, or NULL: it is a thread's, or no block of cairn's. Every
- * pointer may be asked about; for a block that has been freed the answer is NULL or some heap.
+ * pointer may be asked about; for a block that has been freed the answer is NULL or some heap. A heap that is NULL
+ * contains nothing.
  */
 cairn_heap *cairn_heap_of(const void *pointer);
 int cairn_heap_contains(const cairn_heap *heap, const void *pointer);
@@ -487,6 +492,7 @@ void cairn_on_deferred_free(void (*call)(int force, size_t heartbeat, void *argu
  * Heaps in a region are like others. A region that is full means NULL and ENOMEM. Blocks may be aligned to as
  * much as the region has room for. realloc moves a block out of the region if it must move it, cairn_heap_realloc to
  * the heap that it names. A deleted heap leaves its blocks where they are. The hardened build has no regions.
+ * A region that is NULL, other than for cairn_region_end, or that has ended, ends the process with a message.
  */
 typedef struct cairn_region cairn_region;
 

@@ -66,6 +66,9 @@ fn ends(case: &str, reason: &str) {
 fn a_heap_that_is_gone_is_told() {
     ends("destroyed", "no heap is here");
     ends("no_heap", "no heap is here");
+    for case in ["attaches_null", "detaches_null", "purges_null"] {
+        ends(case, "no heap is here");
+    }
 }
 
 #[test]

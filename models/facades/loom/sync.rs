@@ -66,8 +66,7 @@ struct Execution {
     loads: Loads,
     quiet: Quiet,
     growth: bool,
-    /// With the size of their values.
-    words: HashMap<usize, (Word, usize)>,
+    words: HashMap<usize, Word>,
     places: HashMap<usize, Place>,
     copies: HashMap<usize, Vec<Line>>,
 }
@@ -88,26 +87,6 @@ impl Execution {
         let in_map = at.wrapping_sub((&raw const MAP).addr()) < size_of_val(&MAP);
         let grows = self.growth && at == (&raw const MAP.committed).addr();
         in_map && !grows || self.quiet.iter().any(|q| file.ends_with(q.0) && kind == q.1)
-    }
-}
-
-/// Says that the caller has written over what stands at `at` by plain writes, and so over the atomics there.
-pub(crate) fn rewritten<T>(at: *const T) {
-    let room = at.addr()..at.addr() + size_of::<T>();
-    let words = EXECUTION.with_borrow(|e| {
-        let all = e.words.iter().filter(|(place, _)| room.contains(place));
-        let mut words: Vec<_> = all.map(|(&place, word)| (place, word.clone())).collect();
-        words.sort_unstable_by_key(|&(place, _)| place);
-        words
-    });
-    for (place, (word, size)) in words {
-        let mut bits = [0; 8];
-        // SAFETY: inside of what the caller has written.
-        unsafe {
-            let from: *const u8 = core::ptr::with_exposed_provenance(place);
-            from.copy_to_nonoverlapping(bits.as_mut_ptr(), size);
-        }
-        word.set(u64::from_le_bytes(bits), Ordering::Relaxed);
     }
 }
 
@@ -163,7 +142,7 @@ impl<T: Value> Atomic<T> {
     fn word(&self) -> Word {
         let (at, file) = (self.as_ptr().addr(), Location::caller().file());
         EXECUTION.with_borrow_mut(|e| {
-            if let Some((word, _)) = e.words.get(&at) {
+            if let Some(word) = e.words.get(&at) {
                 return word.clone();
             }
             // SAFETY: nobody writes the memory; the value is loom's.
@@ -172,7 +151,7 @@ impl<T: Value> Atomic<T> {
                 true => Word::Quiet(Rc::new(Cell::new(first))),
                 false => Word::Checked(Rc::new(Checked::new(first))),
             };
-            e.words.insert(at, (word.clone(), size_of::<T>()));
+            e.words.insert(at, word.clone());
             word
         })
     }

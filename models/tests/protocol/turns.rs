@@ -8,7 +8,7 @@ use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, s
 use crate::heap::Heap;
 use crate::policy::HARDENED;
 use crate::size_class::{self, SizeClass};
-use crate::sync::{self, Ordering, rewritten};
+use crate::sync::{self, Ordering};
 use crate::{api, os, pool, thread};
 
 /// Two threads, and what a free of a closed heap's block and the end of a heap touch. What a heap holds is numbers.
@@ -30,16 +30,10 @@ fn class() -> SizeClass {
     size_class::class_of(BYTES)
 }
 
-/// The calling thread's part of a shared heap. The models' atomics do not move with a heap that is written: what is
-/// written in another place is said again.
+/// The calling thread's part of a shared heap.
 fn part_of(shared: *mut Name) -> *mut Heap {
     // SAFETY: the heap is there, and the part is the calling thread's.
-    unsafe {
-        closed::of_thread(shared, |part| {
-            (*part).member.turn.open();
-            part
-        })
-    }
+    unsafe { closed::of_thread(shared, |part| part) }
 }
 
 /// A heap keeps what is freed into it ready, as one does that has been refilled often.
@@ -86,7 +80,6 @@ fn while_it_becomes(is_shared: bool) {
         // SAFETY: nobody allocates from the heap any more. The next one is this thread's.
         unsafe {
             closed::end(shared.get().cast(), false);
-            rewritten(part);
             let name: *mut Name = name.get().cast();
             let heap = if is_shared {
                 part_of(name)

@@ -135,6 +135,11 @@ static void own_calls(void)
     CHECK(cairn_heap_of(none) == NULL && cairn_owner_thread(none) == 0, "NULL");
     cairn_free_batch(&none, 1);
     cairn_free_batch(NULL, 0);
+    errno = 77;
+    cairn_heap_delete(none);
+    cairn_heap_destroy(none);
+    CHECK(cairn_region_end(none) == 1 && errno == 77, "the ends of NULL");
+    CHECK(cairn_heap_contains(none, none) == 0 && cairn_heap_contains(none, heaps) == 0, "NULL contains");
     for (Sz i = 0; i < COUNT_OF(sizes); i++) {
         Sz size = hide_size(sizes[i]), usable = 0;
         CHECK(cairn_try_expand(none, size) == 0, "cairn_try_expand(NULL, %zu)", size);

@@ -266,6 +266,21 @@ static void no_heap(void)
     cairn_heap_attach(malloc(100));
 }
 
+static void attaches_null(void)
+{
+    cairn_heap_attach(hide(NULL));
+}
+
+static void detaches_null(void)
+{
+    cairn_heap_detach(hide(NULL));
+}
+
+static void purges_null(void)
+{
+    cairn_heap_purge(hide(NULL));
+}
+
 static const struct test_case cases[] = {
     {"calls", calls},
     {"failures", failures},
@@ -278,5 +293,8 @@ static const struct test_case cases[] = {
     {"of_another_thread", of_another_thread},
     {"attached_twice", attached_twice},
     {"no_heap", no_heap},
+    {"attaches_null", attaches_null},
+    {"detaches_null", detaches_null},
+    {"purges_null", purges_null},
 };
 MAIN(cases)

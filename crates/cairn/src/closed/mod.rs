@@ -11,6 +11,7 @@
 mod end;
 pub(crate) mod free;
 mod left;
+mod loan;
 mod parts;
 mod readers;
 pub(crate) mod regions;
@@ -18,6 +19,7 @@ pub(crate) mod regions;
 pub(crate) use end::end;
 pub(crate) use free::{deallocate, head_at};
 pub(crate) use left::collect as collect_left;
+pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
@@ -31,12 +33,14 @@ use crate::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::{arena, large, os, region, thread};
 use core::ptr::null_mut;
+use loan::{attach_to_nobody, is_nobodys, on_loan};
 
 // A heap of the program's is owned: one thread at a time has it, its `user`; or shared: each thread that uses it
 // has a part of it. An owned heap begins with nurseries. When they are used up it has a closed heap, as each part is one.
 //
 // make_room            another nursery, or the same again
 // own_heap             the closed heap; is the heap the thread's?
+// allocate_on_loan     no thread's: its thread has no heap, and is lent one
 //   refill             as for any heap
 //     give_back        no memory, or the limit: what is free goes, and once more
 //     tell             over the soft limit: what is free goes, then the program is told
@@ -96,10 +100,16 @@ pub(crate) fn is_shared(name: *mut Name) -> bool {
 ///
 /// # Safety
 /// No thread uses it.
+#[inline]
 pub(crate) unsafe fn attach(name: *mut Name) {
     expect_free(name);
     // SAFETY: as above.
-    unsafe { set_user(name, thread::number_of_user().unwrap_or(NOBODY)) };
+    unsafe {
+        match thread::number_of_user() {
+            Some(user) => set_user(name, user),
+            None => attach_to_nobody(name),
+        }
+    }
 }
 
 /// Ends the process if another thread that is at work has attached an owned heap. What a fork has left behind of one is made
@@ -143,22 +153,23 @@ unsafe fn set_user(name: *mut Name, thread: usize) {
     }
 }
 
-/// The heap of its own that an owned heap allocates from, made if need be; null if there is no memory for one. Ends the
-/// process if it is not the calling thread's.
+/// The heap of its own that an owned heap allocates from, made if need be; null if there is no memory for one, or if the heap
+/// is no thread's. Ends the process if it is another thread's.
 ///
 /// # Safety
 /// It is an owned heap.
 pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
     // SAFETY: handles are never unmapped.
     unsafe {
-        expect_mine(name);
+        if !expect_mine(name) {
+            return null_mut();
+        }
         if (*name).heap != stand_in() {
             return (*name).heap;
         }
         let heap = pool::take_any(1);
         if !heap.is_null() {
-            heap.write(Heap::closed());
-            (*heap).member.of = name;
+            Heap::write_over(heap, Heap::closed_of(name));
             (*name).heap = heap;
             set_user(name, (*name).user.load(Ordering::Relaxed));
         }
@@ -166,8 +177,8 @@ pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
     }
 }
 
-/// Ends the process if an owned heap is none, or not the calling thread's.
-unsafe fn expect_mine(name: *mut Name) {
+/// Ends the process if an owned heap is none, or another thread's; false if it is no thread's.
+unsafe fn expect_mine(name: *mut Name) -> bool {
     // SAFETY: handles are never unmapped.
     unsafe {
         if (*name).kind.load(Ordering::Relaxed) != OWNED {
@@ -177,6 +188,7 @@ unsafe fn expect_mine(name: *mut Name) {
         if user != NOBODY && Some(user) != thread::number() {
             os::fatal(HEAP, name.cast(), "the heap is not attached to the thread that uses it");
         }
+        user != NOBODY
     }
 }
 
@@ -202,7 +214,9 @@ pub(crate) unsafe fn make_room_at_once(name: *mut Name) -> bool {
 pub(crate) unsafe fn make_room(name: *mut Name, size: usize) -> bool {
     // SAFETY: as above, and the calling thread's, as is seen here.
     unsafe {
-        expect_mine(name);
+        if !expect_mine(name) {
+            return false;
+        }
         thread::defer(false);
         let has_room = Handle::make_room(name, mine(), size);
         tell(name);
@@ -370,6 +384,9 @@ unsafe fn give_back(heap: *mut Heap) {
 pub(crate) unsafe fn trim(name: *mut Name, heap: *mut Heap) {
     // SAFETY: the calling thread's.
     unsafe {
+        if is_nobodys(name) {
+            return on_loan(name, &mut || trim(name, heap));
+        }
         if !heap.is_null() && heap != stand_in() {
             give_back(heap);
         }

@@ -88,7 +88,8 @@ unsafe fn take(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
             if part.is_null() {
                 return null_mut();
             }
-            part.write(Heap::part(shared));
+            Heap::write_over(part, Heap::closed_of(shared));
+            (*part).member.turn.open();
             (*part).head = (*shared).owned.grace.head() as u16;
             (*part).member.next = (*shared).first(number);
             (*shared).put_first(number, part);

@@ -23,7 +23,7 @@ use crate::sampling::ThreadCounts;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::span::Span;
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use core::ptr::null_mut;
+use core::ptr::{null, null_mut};
 
 // Invariants
 //  1. `room` bytes at the beginning of the newest nursery have never been a block since it was empty; 0 if there is
@@ -78,17 +78,20 @@ const _: () = {
     assert!(MIN_ALIGN == 16);
 };
 
-/// What a closed heap is to the program. All zeros: nothing.
+/// What a closed heap is to the program.
+#[repr(C)]
 pub(crate) struct Member<H> {
-    /// The number of the thread that has a closed heap attached, and that thread's heap.
-    pub(crate) user: AtomicUsize,
+    /// The heap of the thread that has a closed heap attached.
     pub(crate) user_heap: *const H,
-    /// Who may be inside, if it is a part.
-    pub(crate) turn: Turn,
     /// Whose it is, or null.
     pub(crate) of: *mut Handle<H>,
     /// The part behind this one.
     pub(crate) next: *mut H,
+    // What follows others read when the heap is gone, and so it is no part of what is written over (`Heap::write_over`).
+    /// The number of the thread that has a closed heap attached.
+    pub(crate) user: AtomicUsize,
+    /// Who may be inside, if it is a part.
+    pub(crate) turn: Turn,
 }
 
 /// What is a thread's own, and no other's that gets its heap. All zeros: as it is for a new thread.
@@ -112,25 +115,14 @@ impl<H> Own<H> {
 
 impl<H> Member<H> {
     /// Of a heap that no thread uses.
-    pub(crate) fn of_nobody() -> Member<H> {
-        // SAFETY: numbers, atomics and null pointers.
-        let member: Member<H> = unsafe { core::mem::zeroed() };
-        member.user.store(NOBODY, Ordering::Relaxed);
-        member
-    }
-
-    /// The same of a part of a shared heap.
-    pub(crate) fn of_part(of: *mut Handle<H>) -> Member<H> {
-        let member = Member { of, ..Member::of_nobody() };
-        member.turn.open();
-        member
-    }
-
-    /// The same of a closed heap that begins anew.
-    pub(crate) fn begun_anew(&self) -> Member<H> {
-        let &Member { user_heap, of, next, .. } = self;
-        let user = AtomicUsize::new(self.user.load(Ordering::Relaxed));
-        Member { user, user_heap, turn: self.turn.begun_anew(), of, next }
+    pub(crate) const fn of_nobody() -> Member<H> {
+        Member {
+            user_heap: null(),
+            of: null_mut(),
+            next: null_mut(),
+            user: AtomicUsize::new(NOBODY),
+            turn: Turn::alone(),
+        }
     }
 
     /// Says which thread uses it from now on, and that thread's heap.

@@ -14,7 +14,7 @@ use crate::sync::{AtomicU32, Ordering};
 // | ALONE  | no part: whoever uses the heap alone ends it  | SHUT                               |
 // | OPEN   | a part, in which nobody is                    | INSIDE by its thread, SHUT         |
 // | INSIDE | its thread frees into it                      | OPEN by that thread                |
-// | SHUT   | it is being ended, or has been                | the heap becomes another one       |
+// | SHUT   | it is being ended, or has been                | ALONE: the memory is a heap's, or free |
 
 const ALONE: u32 = 0;
 const OPEN: u32 = 1;
@@ -24,7 +24,7 @@ const SHUT: u32 = 3;
 /// Milliseconds after which who waits looks again: nobody is woken, for that would be a second atomic step of each free.
 const LOOK_MS: usize = 1;
 
-/// The word. All zeros: there are no turns to take.
+/// The word.
 pub(crate) struct Turn(AtomicU32);
 
 /// What a free has got.
@@ -39,21 +39,34 @@ pub(crate) enum Got {
 }
 
 impl Turn {
-    /// There are turns from now on. By who makes the part.
-    pub(crate) fn open(&self) {
-        self.0.store(OPEN, Ordering::Relaxed);
+    /// There are no turns to take.
+    pub(super) const fn alone() -> Turn {
+        Turn(AtomicU32::new(ALONE))
     }
 
-    /// The same for a heap that begins anew, in a forked child in which its thread is not.
-    pub(super) fn begun_anew(&self) -> Turn {
-        let has_turns = self.0.load(Ordering::Relaxed) != ALONE;
-        Turn(AtomicU32::new(if has_turns { OPEN } else { ALONE }))
+    /// There are turns from now on. By who makes the part.
+    pub(crate) fn open(&self) {
+        // Release: who takes a turn finds that the heap that was here has no user any more (`enter`).
+        self.0.store(OPEN, Ordering::Release);
+    }
+
+    /// There are none any more: the heap has ended, and has no user.
+    pub(crate) fn close(&self) {
+        // Release: who finds this finds that, too (`enter`).
+        self.0.store(ALONE, Ordering::Release);
+    }
+
+    /// A heap begins anew, in a forked child in which its thread is not.
+    pub(crate) fn begin_anew(&self) {
+        if self.0.load(Ordering::Relaxed) != ALONE {
+            self.0.store(OPEN, Ordering::Relaxed);
+        }
     }
 
     /// The turn of the part's thread.
     #[inline]
     pub(crate) fn enter(&self) -> Got {
-        // Acquire: a part has ended, and the heap that was here has no user any more (`pool::put_closed`).
+        // Acquire: a part has ended, and the heap that was here has no user any more (`close`).
         if self.0.load(Ordering::Acquire) == ALONE {
             return Got::Alone;
         }

@@ -28,6 +28,7 @@ use crate::span::Span;
 use crate::span_list::SpanList;
 use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
 use core::marker::PhantomPinned;
+use core::mem::offset_of;
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
@@ -113,8 +114,6 @@ pub(crate) struct Heap {
     pub(crate) partition: u8,
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
-    /// Who uses it, if it is closed, and whose it is.
-    pub(crate) member: Member<Heap>,
     /// What its thread keeps for heaps of the program's.
     pub(crate) spares: Spares<Heap>,
     /// What the program wants to be called for.
@@ -125,6 +124,8 @@ pub(crate) struct Heap {
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     pub(crate) epoch: u32,
+    /// Who uses it, if it is closed, and whose it is.
+    pub(crate) member: Member<Heap>,
     /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
     _read: PhantomPinned,
 }
@@ -139,6 +140,7 @@ impl Heap {
         full_limit: in_loom(crowd::FULL_FIRST, in_hardened(0, crowd::FULL_SLICES)),
         upkeep_mask: upkeep::UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
+        member: Member::of_nobody(),
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }
     };
@@ -171,18 +173,30 @@ impl Heap {
 
     /// A closed heap with nothing in it.
     pub(crate) fn closed() -> Heap {
-        Heap { in_use: true, closed: OWNER_CLOSED, member: Member::of_nobody(), ..Heap::EMPTY }
+        Heap { in_use: true, closed: OWNER_CLOSED, ..Heap::EMPTY }
     }
 
-    /// A part of a shared heap with nothing in it.
-    pub(crate) fn part(of: *mut Handle<Heap>) -> Heap {
-        Heap { member: Member::of_part(of), ..Heap::closed() }
+    /// A closed heap of the program's with nothing in it, or a part of one.
+    pub(crate) fn closed_of(of: *mut Handle<Heap>) -> Heap {
+        Heap { member: Member { of, ..Member::of_nobody() }, ..Heap::closed() }
     }
 
-    /// A closed heap with nothing in it, of the same program's heap or partition, and with the same user.
+    /// A closed heap with nothing in it, of the same program's heap or partition.
     pub(crate) fn begun_anew(&self) -> Heap {
-        let &Heap { head, partition, ref member, .. } = self;
-        Heap { head, partition, member: member.begun_anew(), ..Heap::closed() }
+        let &Heap { head, partition, member: Member { user_heap, of, next, .. }, .. } = self;
+        let member = Member { user_heap, of, next, ..Member::of_nobody() };
+        Heap { head, partition, member, ..Heap::closed() }
+    }
+
+    /// Makes another heap of it, with the same user and turn: threads that free late read these two words at any time.
+    ///
+    /// # Safety
+    /// It has been made, and is the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn write_over(this: *mut Heap, new: Heap) {
+        const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member<Heap>, user);
+        // SAFETY: the caller's; they are two.
+        unsafe { this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES) };
     }
 
     /// Whether it is a closed heap.

@@ -162,7 +162,7 @@ impl HeapId {
         unsafe {
             match closed::is_shared(name) {
                 true => {
-                    self.with_heap(|part| {
+                    closed::of_thread(name, |part| {
                         if !part.is_null() {
                             closed::trim(name, part)
                         }

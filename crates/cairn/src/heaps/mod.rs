@@ -238,7 +238,7 @@ impl HeapId {
             // SAFETY: as for `allocate_or`.
             Some(class) => unsafe {
                 let block = self.allocate_class(class).0.cast();
-                self.or_in_slices(block, size, align)
+                self.or_elsewhere(block, size, align)
             },
             // SAFETY: as above.
             None => unsafe { self.allocate_large(size, align).block },
@@ -256,7 +256,7 @@ impl HeapId {
                 return self.allocate_elsewhere::<F>(size, MIN_ALIGN);
             }
             if block.is_null() {
-                block = self.or_in_slices(self.allocate_class(class).0.cast(), size, MIN_ALIGN);
+                block = self.or_elsewhere(self.allocate_class(class).0.cast(), size, MIN_ALIGN);
             }
             // Those with nothing in use have been given back by now.
             if block.is_null() { self.allocate_in_nursery(size) } else { block }
@@ -275,11 +275,17 @@ impl HeapId {
         }
     }
 
-    /// The block, unless it is null: then one in slices of its own, where a region or a limit has no room for a span.
-    unsafe fn or_in_slices(self, block: *mut u8, size: usize, align: usize) -> *mut u8 {
+    /// The block, unless it is null: then one from a heap that no thread has attached, or in slices of its own, where a
+    /// region or a limit has no room for a span.
+    #[inline]
+    unsafe fn or_elsewhere(self, mut block: *mut u8, size: usize, align: usize) -> *mut u8 {
+        let name = self.0.as_ptr();
         // SAFETY: as for `allocate_or`.
         unsafe {
-            let owned = &self.0.as_ref().owned;
+            if block.is_null() {
+                block = closed::allocate_on_loan(name, size, align);
+            }
+            let owned = &(*name).owned;
             match block.is_null() && (owned.region > 0 || owned.budget.has_limit()) {
                 true => self.allocate_large(size, align).block,
                 false => block,
@@ -289,12 +295,18 @@ impl HeapId {
 
     /// A block of a class, and whether it is zero.
     unsafe fn allocate_class(self, class: SizeClass) -> (*mut Block, bool) {
-        // SAFETY: as for `allocate`.
+        let name = self.0.as_ptr();
+        let allocate = |heap: *mut Inner| match heap.is_null() {
+            true => (null_mut(), false),
+            // SAFETY: as for `allocate`.
+            false => unsafe { closed::allocate_class(heap, class) },
+        };
+        // SAFETY: as above.
         unsafe {
-            self.with_heap(|heap| match heap.is_null() {
-                true => (null_mut(), false),
-                false => closed::allocate_class(heap, class),
-            })
+            match (*name).kind.load(Ordering::Relaxed) {
+                SHARED => of_thread(name, allocate),
+                _ => allocate(closed::own_heap(name)),
+            }
         }
     }
 
@@ -304,21 +316,8 @@ impl HeapId {
         // SAFETY: as for `allocate`.
         unsafe {
             match closed::is_shared(name) {
-                true => self.with_heap(|part| closed::allocate_large(name, part, size, align)),
+                true => of_thread(name, |part| closed::allocate_large(name, part, size, align)),
                 false => closed::allocate_large(name, (*name).heap, size, align),
-            }
-        }
-    }
-
-    /// Calls `then` with what the calling thread allocates from, or with null if there is no memory for that.
-    #[inline]
-    unsafe fn with_heap<R>(self, then: impl FnOnce(*mut Inner) -> R) -> R {
-        let name = self.0.as_ptr();
-        // SAFETY: as for `allocate`.
-        unsafe {
-            match (*name).kind.load(Ordering::Relaxed) {
-                SHARED => of_thread(name, then),
-                _ => then(closed::own_heap(name)),
             }
         }
     }
@@ -346,7 +345,7 @@ impl HeapId {
                 }
                 Some(class) => {
                     let (block, is_zero) = self.allocate_class(class);
-                    (self.or_in_slices(block.cast(), size, align), is_zero && !block.is_null())
+                    (self.or_elsewhere(block.cast(), size, align), is_zero && !block.is_null())
                 }
                 None => {
                     let got = self.allocate_large(size, align);

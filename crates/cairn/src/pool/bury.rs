@@ -73,7 +73,8 @@ fn renew_spans() {
             return;
         }
         // They have the same user still, who says that they are dead.
-        dead().for_each(|heap| heap.write((*heap).begun_anew()));
+        dead().for_each(|heap| Heap::write_over(heap, (*heap).begun_anew()));
+        dead().for_each(|heap| (*heap).member.turn.begin_anew());
         for (index, owner, _) in heads_in_regions().chain(heads_from(0)) {
             if owner & OWNER_CLOSED == 0 || !is_dead_owner(owner) {
                 continue;

@@ -18,7 +18,7 @@ use crate::handle::{Handles, Member};
 use crate::heap::Heap;
 use crate::os::Lock;
 use crate::reservation;
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, in_shuttle, point};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
 use crate::{arena, crowd, os, region};
 use core::ptr::null_mut;
 
@@ -116,17 +116,16 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     one_less();
 }
 
-/// Takes back a closed heap, which holds nothing.
+/// Takes back a closed heap, which holds nothing and has no user.
 ///
 /// # Safety
 /// The heap came from `take_any`, and the caller does not use it any more.
 pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     let mut pool = POOL.lock();
-    // Release: who finds that no turn is to be taken there any more finds that it has no user either (`Turn::enter`).
-    fence(Ordering::Release);
     // SAFETY: as above.
     unsafe {
-        heap.write(Heap::EMPTY);
+        (*heap).member.turn.close();
+        Heap::write_over(heap, Heap::EMPTY);
         (*heap).next = pool.free;
     }
     pool.free = heap;

@@ -42,7 +42,7 @@ pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
             if heap.is_null() {
                 return heap;
             }
-            heap.write(Heap::closed());
+            Heap::write_over(heap, Heap::closed());
             (*heap).partition = partition as u8 + 1;
         }
         (*heap).member.set_user((*mine).thread, mine);

@@ -264,6 +264,32 @@ fn a_free_does_not_take_one_heap_for_another() {
     });
 }
 
+/// The same of a thread that has no heap yet, or no more: it is the user of none, and so not of one that nobody has.
+#[test]
+fn a_free_without_a_heap_has_none_attached() {
+    alone(|| {
+        // SAFETY: a heap that is there, and this thread's; its block lives on.
+        let (block, class, owner) = unsafe {
+            let heap = HeapId::new_owned().expect("memory");
+            let block = heap.allocate(2000, 16);
+            let (class, owner) = address_map::span_block(block).expect("a block");
+            heap.delete();
+            (block, class, owner)
+        };
+        let other = Other::new();
+        other.does(move || {
+            assert!(thread::own().is_none());
+            // SAFETY: freed once, by the second call.
+            unsafe {
+                assert!(!closed::deallocate(block, class, owner, "free"), "nobody has that heap");
+                free(block);
+            }
+        });
+        other.leaves();
+        check();
+    });
+}
+
 /// A child is forked while other threads are anywhere in their work: it believes no list of theirs, gets what they kept, and
 /// all heaps are whole.
 #[test]

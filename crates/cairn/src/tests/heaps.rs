@@ -65,6 +65,11 @@ impl Other {
         self.does(move || blocks.into_iter().for_each(free));
     }
 
+    /// Has the thread end, some time.
+    pub(super) fn begins_to_leave(self) {
+        drop(self.jobs);
+    }
+
     /// Ends the thread.
     pub(super) fn leaves(self) {
         drop(self.jobs);

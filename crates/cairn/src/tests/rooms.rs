@@ -297,14 +297,19 @@ fn turns_are_taken_one_at_a_time() {
     assert!(turn.enter() == Got::Alone && turn.enter() == Got::Alone && !turn.is_shut());
     turn.shut();
     assert!(turn.is_shut() && turn.enter() == Got::Nothing);
-    let member = Member::<u8>::of_part(null_mut());
-    for turn in [&member.turn, &member.begun_anew().turn] {
+    let turn = Member::<u8>::of_nobody().turn;
+    turn.open();
+    for _ in 0..2 {
         for _ in 0..2 {
             assert!(turn.enter() == Got::Turn && turn.enter() == Got::Nothing);
             turn.leave();
         }
         turn.shut();
         assert!(turn.is_shut() && turn.enter() == Got::Nothing);
+        turn.begin_anew();
     }
-    assert!(Member::<u8>::of_nobody().begun_anew().turn.enter() == Got::Alone);
+    turn.shut();
+    turn.close();
+    turn.begin_anew();
+    assert!(turn.enter() == Got::Alone);
 }

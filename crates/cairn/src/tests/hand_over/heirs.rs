@@ -6,12 +6,15 @@ use super::super::heaps::{Other, free};
 use super::shared;
 use crate::handle::{Got, Handle};
 use crate::heap::Heap;
+use crate::size_class::SizeClass;
 use crate::sync::Ordering::Relaxed;
 use crate::{
     HeapId, Stats, allocate, check, closed, heap_of, large, pool, purge, thread, thread_number,
 };
 use core::ptr::{from_ref, null_mut};
+use std::boxed::Box;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 use std::vec::Vec;
 
 /// As a fork may find a closed heap: its lists and caches are another moment's.
@@ -135,5 +138,105 @@ fn a_child_salvages_by_ticks() {
             assert!(!crate::tick(), "there is nothing more to purge");
         }));
         other.leaves();
+    });
+}
+
+/// What a thread without a heap works on in a destructor, and what it has of it.
+type Work = (HeapId, Vec<*mut u8>);
+/// When it is in the middle of that.
+static AT_WORK: AtomicPtr<Work> = AtomicPtr::new(null_mut());
+
+/// An owned heap has nothing ready: an allocation asks whose the heap is.
+fn expect_nothing_ready(heap: HeapId) {
+    let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+    // SAFETY: the heap is there, and this thread's.
+    unsafe {
+        assert!(Handle::allocate(name, 16).is_none());
+        assert!(SizeClass::all().all(|class| (*(*name).heap).caches.is_empty(class)));
+    }
+}
+
+/// A destructor that comes after the allocator's attaches a heap and allocates from it.
+extern "C" fn late(work: *mut libc::c_void) {
+    fn told(heap: HeapId, [work, _]: [usize; 2]) {
+        let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+        // SAFETY: the heap is there, and this thread's, which does nothing more with it.
+        unsafe {
+            tear((*name).heap);
+            (*name).tear();
+        }
+        AT_WORK.store(core::ptr::with_exposed_provenance_mut(work), Release);
+        loop {
+            // SAFETY: no preconditions.
+            unsafe { libc::pause() };
+        }
+    }
+    let work: *mut Work = work.cast();
+    // SAFETY: the test's, for this call; the heap is there, and no thread has it attached.
+    unsafe {
+        assert_eq!(thread_number(), 0, "the allocator's destructor has run");
+        let (heap, held) = &mut *work;
+        heap.attach();
+        expect_nothing_ready(*heap);
+        for nth in 0..500 {
+            held.push(heap.allocate(100 + nth % 2 * 2000, 16));
+            expect_nothing_ready(*heap);
+        }
+        heap.purge();
+        expect_nothing_ready(*heap);
+        assert!(heap.set_limits(1, 0, Some(told), [work.expose_provenance(), 0]));
+        heap.allocate(5000, 16);
+    }
+}
+
+/// A fork finds a thread at work on an owned heap that has given up its own heap before.
+#[test]
+fn a_child_believes_no_list_of_a_thread_without_a_heap() {
+    alone(|| {
+        free(allocate(64));
+        let mut key = 0;
+        // SAFETY: the key is valid for writing, the destructor stays loaded.
+        assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(late)) }, 0);
+        // It comes with a nursery and classes, and with blocks that are ready.
+        let heap = HeapId::new_owned().expect("memory");
+        // SAFETY: this thread's until it is detached.
+        let held = unsafe {
+            let held = [100, 2000, 100].map(|size| heap.allocate(size, 16));
+            heap.detach();
+            held.to_vec()
+        };
+        let other = Other::new();
+        other.begins(move || {
+            free(allocate(64));
+            let work = Box::into_raw(Box::new((heap, held)));
+            // SAFETY: the key exists.
+            assert_eq!(unsafe { libc::pthread_setspecific(key, work.cast()) }, 0);
+        });
+        // It does not end: the heap is torn there, too.
+        other.begins_to_leave();
+        while AT_WORK.load(Acquire).is_null() {
+            std::thread::yield_now();
+        }
+        // SAFETY: the other thread does nothing more with it.
+        let (heap, held) = unsafe { &*AT_WORK.load(Acquire) };
+        assert!(child_does(|| {
+            // SAFETY: a heap that no thread of this process has; blocks in use.
+            unsafe {
+                heap.attach();
+                check();
+                assert!(held.iter().all(|&block| heap_of(block) == Some(*heap)));
+                let more: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
+                assert!(more.iter().all(|block| !block.is_null() && !held.contains(block)));
+                held.iter().chain(&more).copied().for_each(free);
+                check();
+                heap.destroy();
+            }
+            assert!(held.iter().all(|&block| heap_of(block).is_none()));
+            purge();
+            check();
+            let now = Stats::take();
+            assert_eq!((now.spans.bytes, now.nurseries.bytes, now.heaps.0), (0, 0, 1));
+            expect_handles_free();
+        }));
     });
 }
