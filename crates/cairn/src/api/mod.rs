@@ -189,7 +189,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
 
 // What sends a free down here:
 //
-//     an abandoned span  into the cache, as a block of an own span; if that is full, thread::send
+//     an abandoned span  into the cache, as a block of an own span; if that is full, as another's
 //     a closed heap's    closed::deallocate: home at once
 //     another's span     into the cache up to half its limit; else into a batch, or thread::send
 //     a large block      into the large cache, if that is empty
@@ -230,8 +230,8 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
             return;
         }
         let span = address_map::span_index(p, class);
-        if is_abandoned || !Heap::batch_push(heap, span, layout.size, p.cast()) {
-            thread::send(span, layout.size, p.cast(), is_abandoned);
+        if !Heap::batch_push(heap, span, layout.size, p.cast()) {
+            thread::send(span, layout.size, p.cast());
         }
     }
 }

@@ -13,10 +13,11 @@ use crate::span::Span;
 use crate::sync::in_shuttle;
 use crate::{abandoned, address_map, crowd};
 
-/// A batch leaves at this many blocks ...
-const BATCH_BLOCKS: u32 = in_hardened(4, 8);
-/// ... or bytes.
-const BATCH_BYTES: u32 = 2048;
+/// A batch leaves at this many blocks: with a quarter of it a thread that frees what another allocates falls behind, twice
+/// of it is no faster ...
+const BATCH_BLOCKS: u32 = in_hardened(16, 8);
+/// ... or bytes: 128 KiB may lie in all of them.
+const BATCH_BYTES: u32 = 8192;
 /// Recent remote frees (upkeep halves their number) that a thread must have made before it
 /// batches: one that frees now and then holds nothing back.
 const BATCH_AFTER: u32 = in_shuttle(64, 2);
@@ -70,13 +71,13 @@ impl Heap {
     }
 
     /// Gives `block`, of `size` bytes, back to the span at slice `span`: with what was gathered for
-    /// it, or in a new batch where another is in the way, or alone, as `now` says.
+    /// it, or in a new batch where another is in the way, or alone if this thread seldom frees to others.
     ///
     /// # Safety
     /// `block` is a block of that span, in use, and the caller's to free.
-    pub(crate) unsafe fn send(&mut self, span: usize, size: u32, block: *mut Block, now: bool) {
+    pub(crate) unsafe fn send(&mut self, span: usize, size: u32, block: *mut Block) {
         self.remote_frees += 1;
-        let begins = !now && self.remote_frees > BATCH_AFTER && !is_full(1, size);
+        let begins = self.remote_frees > BATCH_AFTER && !is_full(1, size);
         let batch = &mut self.batches[batch_index(span)];
         let mut leaving = Batch { span, chain: Chain::EMPTY };
         if batch.span == span || begins {

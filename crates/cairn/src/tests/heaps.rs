@@ -105,14 +105,14 @@ pub(super) fn my_tag() -> u32 {
 }
 
 /// The first 64 remote frees go at once, and as many as upkeep forgets; then they travel in
-/// batches: of four blocks, eight in the hardened build, or 2 KiB.
+/// batches: of sixteen blocks, eight in the hardened build, or 8 KiB.
 #[test]
 fn frees_to_another_thread_are_batched_once_they_are_many() {
     alone(|| {
         // Seldom as they are here, they would go at once.
         arena::set_purge_delay_ms(1 << 40);
-        let most = in_hardened(4, 8);
-        for (size, batch) in [(64, most), (512, 4), (1024, 2), (4096, 1), (20_000, 1)] {
+        let most = in_hardened(16, 8);
+        for (size, batch) in [(64, most), (1024, 8), (2048, 4), (4096, 2), (20_000, 1)] {
             let held = blocks(size, 230);
             let other = Other::new();
             for (i, &block) in (1..).zip(&held) {
@@ -161,13 +161,13 @@ fn a_batch_makes_room_for_another_spans() {
             assert_eq!(row(64).in_use, before - 2 * i - 1);
         }
         // One that leaves alone drives nothing out.
-        let large = blocks(4096, 64 * 16);
+        let large = blocks(8192, 64 * 16);
         let third = large.iter().find(|&&b| slot(b) == slot(first) && slot_is_span(b));
         let &third = third.expect("64 spans have 4 places or more");
         other.frees(&[first.wrapping_add(256)]);
-        let (small, all) = (row(64).in_use, row(4096).in_use);
+        let (small, all) = (row(64).in_use, row(8192).in_use);
         other.frees(&[third]);
-        assert_eq!((row(64).in_use, row(4096).in_use), (small, all - 1));
+        assert_eq!((row(64).in_use, row(8192).in_use), (small, all - 1));
         other.leaves();
         assert_eq!(row(64).in_use, before - 9);
         check();

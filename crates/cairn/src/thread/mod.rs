@@ -187,7 +187,7 @@ fn take_without_heap(class: SizeClass) -> *mut Block {
 /// As for `Heap::send`.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) {
+pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block) {
     os::notice_fork();
     let heap = own_heap();
     // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
@@ -195,7 +195,7 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block, now: bool) 
         if heap.is_null() {
             heap::send_without_heap(span, block, None);
         } else if !(is_counting() && counting::free(heap, block, size)) {
-            (*heap).send(span, size, block, now);
+            (*heap).send(span, size, block);
         }
     }
 }

@@ -28,8 +28,8 @@ const BYTES_MAX: usize = 48 << 20;
 pub(super) const STEP_BYTES: usize = 128 << 10;
 /// Many blocks at once are not aligned to more: beyond some point each is a mapping.
 const MANY_ALIGN: usize = 64 << 10;
-/// Blocks of batches under way, of a heap: they count as in use. A batch leaves at four, hardened at eight.
-pub(crate) const UNDER_WAY: usize = 16 * if cfg!(feature = "hardened") { 7 } else { 3 };
+/// Blocks of batches under way, of a heap: they count as in use. A batch leaves at 16, hardened at eight.
+pub(crate) const UNDER_WAY: usize = 16 * if cfg!(feature = "hardened") { 7 } else { 15 };
 
 /// Takes all steps of `bytes`.
 pub(crate) fn steps(table: &mut Table, bytes: &mut Bytes, company: Company) {
