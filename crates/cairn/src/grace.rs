@@ -59,12 +59,13 @@ impl Grace {
 
     /// Nobody reads any more what is free.
     pub(crate) fn end(&self) {
-        self.is_on.store(0, Ordering::Relaxed);
+        // Release: who finds it finds which blocks wait.
+        self.is_on.store(0, Ordering::Release);
     }
 
     /// Whether what becomes free waits.
     pub(crate) fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Relaxed) != 0
+        self.is_on.load(Ordering::Acquire) != 0
     }
 
     /// Bytes at the head of a free block that are kept, a multiple of 16.

@@ -173,7 +173,7 @@ fn a_block_goes_once_while_its_heap_is_deleted() {
         let (owned, [(block, index), (other, its)]) = made();
         let frees: Vec<_> =
             (0..if full { 2 } else { 1 }).map(|_| spawn(move || free(block))).collect();
-        owned.grace.end();
+        large::end_readers(owned);
         large::set_free(owned);
         let freed = finish(frees);
         assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
@@ -193,7 +193,7 @@ fn a_block_waits_once() {
         let frees = [(); 2].map(|()| spawn(move || free(block)));
         let freed = finish(frees);
         assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
-        owned.grace.end();
+        large::end_readers(owned);
         large::set_free(owned);
         assert_released(index);
     });

@@ -27,7 +27,9 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
     // SAFETY: this heap's, which is gone after this.
     unsafe {
         let is_shared = is_shared(name);
-        (*name).owned.grace.end();
+        if (*name).owned.grace.is_on() {
+            large::end_readers(&(*name).owned);
+        }
         if is_shared {
             // A part of a thread that a fork has left behind is none that can be ended, until it is salvaged.
             salvage::all();

@@ -9,7 +9,7 @@
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
 use crate::arena;
 use crate::budget::Budget;
-use crate::os::{self, Lock, Moves};
+use crate::os::{self, Guard, Lock, Moves};
 use crate::sync::{Ordering, point};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::fence;
@@ -142,16 +142,21 @@ unsafe fn grown(
 /// Frees the block at `p`; false if no mapping's block starts there.
 #[cold]
 pub(crate) fn free(p: *mut u8) -> bool {
-    let mut mappings = MAPPINGS.lock();
+    let mappings = MAPPINGS.lock();
     let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
-    forget(p);
+    take_out(mappings, at, mapping);
+    true
+}
+
+/// Ends the mapping at place `at` of the table, and lets go of that.
+fn take_out(mut mappings: Guard<'static, Mappings>, at: usize, mapping: Mapping) {
+    forget(mapping.start);
     mappings.remove(at);
     if let Some(budget) = mapping.budget() {
         budget.give_large(mapping.bytes);
     }
     drop(mappings);
     unmap(mapping);
-    true
 }
 
 /// Says what the block at `p` belongs to; false, and nothing is done, if that must not have it.
@@ -198,16 +203,19 @@ pub(super) fn waiting() -> impl Iterator<Item = (&'static Owned, *mut u8)> {
     each.filter(|mapping| mapping.waits).filter_map(owned)
 }
 
-/// The blocks that belong to `owner` belong to nobody any more, and `then` gets them, and whether they wait.
-pub(super) fn disown(owner: *const Owned, then: impl Fn(*mut u8, bool)) {
+/// The blocks that belong to `owner` belong to nobody any more. Those of which `goes` says so, by whether they wait, are freed
+/// in the same step: who frees one a second time meanwhile is late.
+pub(super) fn disown(owner: *const Owned, goes: impl Fn(bool) -> bool) {
     loop {
         let mut mappings = MAPPINGS.lock();
         let is_owned = |mapping: &Mapping| core::ptr::eq(mapping.owner, owner);
         let Some(at) = mappings.entries().iter().position(is_owned) else { return };
-        let Mapping { start, waits, .. } = *mappings.entry(at);
-        mappings.entry(at).owner = null();
-        drop(mappings);
-        then(start, waits);
+        let mapping = *mappings.entry(at);
+        if goes(mapping.waits) {
+            take_out(mappings, at, mapping);
+        } else {
+            mappings.entry(at).owner = null();
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) use mapping::{
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
 pub(crate) use owned::{Owned, allocate_owned, destroy, owner_of, set_free};
-pub(crate) use waiting::{Kept, free_due, keep, waits};
+pub(crate) use waiting::{Kept, end_readers, free_due, keep, waits};
 pub(crate) use zeroing::zero;
 
 pub(crate) use nursery::{

@@ -19,6 +19,7 @@ use crate::policy::{HARDENED, chance, first_random, next_random};
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::{arena, fences};
+use core::cell::Cell;
 use core::ptr::null_mut;
 
 // Invariants
@@ -66,8 +67,8 @@ pub(crate) struct Nursery {
     /// if its heap has been deleted. Relaxed: it is the user's own, or a hint.
     of: AtomicPtr<()>,
     left: AtomicUsize,
-    /// Blocks that the heap's user has freed since it was empty.
-    freed: u32,
+    /// Blocks that the heap's user has freed since it was empty. A cell: others refer to the nursery meanwhile.
+    freed: Cell<u32>,
     /// Hardened: where the first block ends.
     room: u16,
     /// Hardened: no heap has had it, and its pages are nowhere yet.
@@ -385,7 +386,7 @@ impl Nursery {
             if is_live {
                 state.store(FREED, Ordering::Relaxed);
                 // SAFETY: the user's.
-                unsafe { (*this).freed += 1 };
+                unsafe { (*this).freed.set((*this).freed.get() + 1) };
             }
             return is_live;
         }
@@ -398,7 +399,7 @@ impl Nursery {
                     if from == COUNTED {
                         Nursery::one_less(this);
                     } else if freer == Freer::User {
-                        (*this).freed += 1;
+                        (*this).freed.set((*this).freed.get() + 1);
                     }
                 }
                 return true;
@@ -420,7 +421,7 @@ impl Nursery {
 
     /// Whether the user of the heap has freed blocks of it.
     pub(crate) fn has_freed(&self) -> bool {
-        self.freed > 0
+        self.freed.get() > 0
     }
 
     /// How many blocks of it are in use, and how many there have been since it was empty. Who uses the heap asks.
@@ -457,7 +458,7 @@ impl Nursery {
         }
         // SAFETY: as above. Plain: who gets a block of it next has it from whoever empties it.
         unsafe {
-            (*this).freed = 0;
+            (*this).freed.set(0);
             (*this).states().write_bytes(NONE, PLACES);
         }
     }

@@ -5,7 +5,7 @@
 //! Checked: tests/closed.rs.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Allocated, Large, allocate, allocate_in_region, free, mapping};
+use super::{Allocated, Freers, Large, allocate, allocate_in_region, free, mapping};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::budget::Budget;
 use crate::grace::Grace;
@@ -30,7 +30,7 @@ pub(crate) struct Owned {
     pub(crate) budget: Budget,
 }
 
-/// Where a run stands: in no list unless it belongs to a heap. Relaxed throughout: used under the lock, or
+/// Where a run stands: in no list unless it belongs to a heap. Relaxed but for `of`: used under the lock, or
 /// by whoever may use the block.
 pub(super) struct Link {
     of: AtomicPtr<Owned>,
@@ -43,12 +43,13 @@ pub(super) static OWNED: Lock<()> = Lock::new(());
 impl Link {
     /// In no list.
     pub(super) fn clear(&self) {
-        self.of.store(null_mut(), Ordering::Relaxed);
+        // Release: who finds it finds the block ended, if it has been.
+        self.of.store(null_mut(), Ordering::Release);
     }
 
     /// What the block belongs to, or null.
     pub(super) fn of(&self) -> *const Owned {
-        self.of.load(Ordering::Relaxed)
+        self.of.load(Ordering::Acquire)
     }
 
     /// Whether the block belongs to a heap.
@@ -191,17 +192,11 @@ pub(crate) fn destroy(owned: &Owned) {
 
 /// Takes all from a heap that ends, and frees those of which `goes` says so, by whether they wait.
 fn end(owned: &Owned, goes: impl Fn(bool) -> bool) {
-    while let Some((start, waits)) = take_first(owned) {
-        if goes(waits) {
-            free(start);
-        }
+    while let Some(ended) = take_first(owned, &goes) {
+        ended.into_iter().for_each(Large::give_back);
     }
     if has_mappings(owned) {
-        mapping::disown(from_ref(owned), |start, waits| {
-            if goes(waits) {
-                mapping::free(start);
-            }
-        });
+        mapping::disown(from_ref(owned), goes);
     }
 }
 
@@ -210,8 +205,9 @@ fn has_mappings(owned: &Owned) -> bool {
     owned.mappings.load(Ordering::Relaxed) > 0 && owned.mappings.swap(0, Ordering::Relaxed) > 0
 }
 
-/// Takes a run out of a heap's list: its block, and whether that waits for the heap's readers.
-fn take_first(owned: &Owned) -> Option<(*mut u8, bool)> {
+/// Takes a run out of a heap's list: what its block was made of, if that goes. Its life ends before it belongs to nobody:
+/// who frees it a second time meanwhile is late.
+fn take_first(owned: &Owned, goes: impl Fn(bool) -> bool) -> Option<Option<&'static Large>> {
     // Others take out, nobody puts in.
     if owned.first.load(Ordering::Relaxed).is_null() {
         return None;
@@ -220,8 +216,10 @@ fn take_first(owned: &Owned) -> Option<(*mut u8, bool)> {
     let _held = OWNED.lock();
     // SAFETY: a member, or null; slots are never unmapped.
     let large = unsafe { owned.first.load(Ordering::Relaxed).as_ref() }?;
+    let ends = goes(large.waits.load(Ordering::Relaxed));
+    let ended = if ends { super::end(large.run().0, usize::MAX, Freers::Many) } else { None };
     unlink(large);
-    Some((large.run().0, large.waits.load(Ordering::Relaxed)))
+    Some(ended)
 }
 
 /// In a forked child, before it has a second thread: lists that another thread was changing are made anew.

@@ -28,19 +28,31 @@ pub(crate) enum Kept {
 /// If it is a block, it is the caller's to free.
 pub(crate) unsafe fn keep(p: *mut u8) -> Kept {
     // SAFETY: a heap's that is there while a block says so; handles are never unmapped.
-    let has_readers = || unsafe { owner_of(p).as_ref() }.filter(|owned| owned.grace.is_on());
-    if has_readers().is_none() {
-        return Kept::No;
+    let owner = || unsafe { owner_of(p).as_ref() };
+    let Some(owned) = owner() else { return Kept::No };
+    if !owned.grace.is_on() {
+        return waited(p);
     }
     let _held = OWNED.lock();
     // Asked again: the heap may have been deleted meanwhile. Under the lock it is not.
-    let Some(owned) = has_readers() else { return Kept::No };
+    let Some(owned) = owner().filter(|owned| owned.grace.is_on()) else { return waited(p) };
     if !set_waits(p) {
         return Kept::Twice;
     }
     // SAFETY: the caller's to free.
     unsafe { owned.grace.keep(p) };
     Kept::Waits
+}
+
+/// Of a block that does not wait for readers from now on: it may have waited for them before.
+fn waited(p: *mut u8) -> Kept {
+    if waits(p) { Kept::Twice } else { Kept::No }
+}
+
+/// Says that a heap has no readers any more. Under the lock: who finds that finds what waits, too.
+pub(crate) fn end_readers(owned: &Owned) {
+    let _held = OWNED.lock();
+    owned.grace.end();
 }
 
 /// Says that the block at `p` waits; false if it does already.

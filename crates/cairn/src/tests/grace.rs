@@ -3,6 +3,7 @@
 use super::alone::{Random, alone};
 use super::forks::child_does;
 use super::heaps::Other;
+use crate::large::{self, Kept};
 use crate::policy::HARDENED;
 use crate::{
     HeapId, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
@@ -398,5 +399,26 @@ fn a_deleted_heap_leaves_nothing_that_waits() {
         let stats = crate::Stats::take();
         assert_eq!((stats.large_blocks, stats.mapping_blocks), (1, 1));
         check();
+    });
+}
+
+/// A block that waits is free, also while its heap is being deleted: readers have ended, and it has not gone yet.
+#[test]
+fn a_second_free_is_found_while_the_heap_ends() {
+    with_readers(|| {
+        for size in [100 << 10, 40 << 20] {
+            let heap = concurrent();
+            let p = block(heap, size, 1);
+            // SAFETY: the heap's own, and its blocks; it is deleted after this.
+            unsafe {
+                let owned = large::owner_of(p).as_ref().expect("a heap's");
+                assert_eq!(large::keep(p), Kept::Waits);
+                assert_eq!(large::keep(p), Kept::Twice);
+                large::end_readers(owned);
+                assert_eq!(large::keep(p), Kept::Twice);
+                heap.delete();
+            }
+            check();
+        }
     });
 }

@@ -45,7 +45,7 @@ impl Nursery {
     unsafe fn begin_anew(this: *mut Nursery) {
         // SAFETY: the caller's.
         unsafe {
-            (*this).freed = 0;
+            (*this).freed.set(0);
             (*this).states().write_bytes(NONE, PLACES);
             let end = PLACES - Nursery::chance(this, ENDS);
             (*this).room = (end * MIN_ALIGN) as u16;
