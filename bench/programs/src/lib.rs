@@ -6,6 +6,7 @@
 //!   readers      what an output tells of tests
 //!   report       results from run to run, the tables of the documents
 //! lab          `cargo lab`: what a program costs under an allocator
+//!   measure      one command, from outside
 //!   definitions  variables, inputs, command lines
 //!     stage      a place to run: directories, environment, library
 //!       process    one process: limits, outputs
@@ -19,6 +20,7 @@
 
 mod definitions;
 pub mod lab;
+mod measure;
 mod packages;
 pub mod process;
 mod stage;
