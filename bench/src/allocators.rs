@@ -45,6 +45,11 @@ impl Candidate {
         self
     }
 
+    /// Whether it is the cairn of this checkout, of which a result names the core.
+    pub fn is_of_tree(&self) -> bool {
+        self.public.name == SUBJECT && self.public.source == CHECKOUT
+    }
+
     /// Whether it can run in this form.
     pub fn runs(&self, form: Form) -> bool {
         match form {
@@ -53,6 +58,9 @@ impl Candidate {
         }
     }
 }
+
+/// Where cairn's own builds come from.
+const CHECKOUT: &str = "this checkout";
 
 /// Those whose answers to attacks are compared.
 pub const CHECKED: [&str; 7] =
@@ -173,7 +181,7 @@ impl Workshop {
             self.build_library("libcairn-hardened", &["--features", "hardened"])?;
         }
         let own = |name: &str, library: &str, about: &str| {
-            Candidate::new(name, version, "this checkout", about)
+            Candidate::new(name, version, CHECKOUT, about)
                 .with_library(&self.target.join("release/lib").join(library), "cargo xtask library")
         };
         let about = "The allocator that this lab belongs to.";

@@ -1,6 +1,7 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use crate::allocators;
+use crate::core_hash::{self, EARLIER};
 use crate::evaluate::{self, Entry, Line, Standing, mean_of};
 use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{self, bounded, ratio};
@@ -18,13 +19,13 @@ pub fn replace(path: &Path, name: &str, text: &str) -> Result<()> {
     Ok(std::fs::write(path, page)?)
 }
 
-/// What is generated: the page, the name of the part, the text.
-pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, String)> {
+/// What is generated where the tree has this core: the page, the name of the part, the text.
+pub fn parts(result: Option<&LabResult>, core: &str) -> Vec<(&'static str, &'static str, String)> {
     const BENCHMARKS: &str = "docs/results/benchmarks.md";
     let mut parts = vec![("CONTRIBUTING.md", "packages", packages())];
     if let Some(result) = result {
-        parts.push(("README.md", "figures", headline(result)));
-        parts.push((BENCHMARKS, "head", head(result)));
+        parts.push(("README.md", "figures", headline(result, core)));
+        parts.push((BENCHMARKS, "head", head(result, core)));
         parts.push((BENCHMARKS, "means", standings(result)));
         parts.push((BENCHMARKS, "rows", rows(result)));
         parts.push(("docs/results/scaling.md", "measured", scaling(result)));
@@ -44,8 +45,13 @@ pub fn packages() -> String {
 /// The allocators that the README sets the subject beside.
 const RIVALS: [&str; 5] = ["glibc", "mimalloc", "snmalloc", "jemalloc", "rpmalloc"];
 
+/// What is to be said of the core that a result measured, where the tree has this one.
+fn of_core(result: &LabResult, core: &str) -> String {
+    if core_hash::is_earlier(result, core) { format!(", {EARLIER}") } else { String::new() }
+}
+
 /// The means of time and memory of the subject and its [`RIVALS`].
-pub fn headline(result: &LabResult) -> String {
+pub fn headline(result: &LabResult, core: &str) -> String {
     let lines = evaluate::lines(result);
     let named = |(_, it): &(usize, &Allocator)| it.name == SUBJECT || RIVALS.contains(&&*it.name);
     let row = |(column, it): (usize, &Allocator)| {
@@ -56,7 +62,8 @@ pub fn headline(result: &LabResult) -> String {
     let text = markdown(&["allocator", "time", "memory"], |at| at > 0, shown);
     let rows = |table| lines.iter().filter(|line| line.table == table).count();
     let (time, memory) = (rows(Table::Time), rows(Table::Memory));
-    format!("{text}\nOver {time} rows of time and {memory} rows of memory.\n")
+    let core = of_core(result, core);
+    format!("{text}\nOver {time} rows of time and {memory} rows of memory{core}.\n")
 }
 
 /// A mean in a table.
@@ -65,10 +72,11 @@ fn told(lines: &[Line<'_>], table: Table, column: usize) -> String {
 }
 
 /// The head of a page of results: the machine, the day, the run.
-pub fn head(result: &LabResult) -> String {
+pub fn head(result: &LabResult, core: &str) -> String {
     let LabResult { machine, date, quick, rounds, .. } = result;
     let size = if *quick { "" } else { " --full" };
-    format!("{}; {date}; {rounds} rounds of `cargo lab{size}`.\n", machine.describe())
+    let core = of_core(result, core);
+    format!("{}; {date}; {rounds} rounds of `cargo lab{size}`{core}.\n", machine.describe())
 }
 
 /// The means of every allocator, and how often the subject is first.
@@ -169,10 +177,29 @@ mod tests {
     fn the_pages_are_current() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let result = LabResult::read(&root.join(STORED)).unwrap();
-        for (page, name, text) in parts(Some(&result)) {
+        let core = core_hash::of_tree(root).unwrap();
+        for (page, name, text) in parts(Some(&result), &core) {
             let old = std::fs::read_to_string(root.join(page)).unwrap();
             let fresh = replaced(&old, name, &text);
             assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {STORED}`");
         }
+        // Only what is generated may say so: nobody would take it back.
+        let earlier = usize::from(core_hash::is_earlier(&result, &core));
+        for page in ["README.md", "docs/results/benchmarks.md"] {
+            let page = std::fs::read_to_string(root.join(page)).unwrap();
+            assert_eq!(page.matches(EARLIER).count(), earlier);
+        }
+    }
+
+    #[test]
+    fn figures_of_another_core_say_so() {
+        let mut result = evaluate::tests::result(&[("a", &[2.0], &[]), (SUBJECT, &[1.0], &[])]);
+        let says = |result: &LabResult, core: &str| {
+            [headline(result, core), head(result, core)].map(|text| text.contains(EARLIER))
+        };
+        assert_eq!(says(&result, "1f"), [true; 2], "a result without a hash is an earlier one");
+        result.core = Some("1f".into());
+        assert_eq!(says(&result, "1f"), [false; 2]);
+        assert_eq!(says(&result, "2f"), [true; 2]);
     }
 }

@@ -312,6 +312,7 @@ pub(crate) mod tests {
             date: "2026-01-31".into(),
             machine: Machine::read(),
             quick: true,
+            core: None,
             rounds: 1,
             allocators: cells
                 .iter()

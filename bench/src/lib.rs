@@ -10,6 +10,7 @@
 //!   journal      every run on disk as it ends: stop and resume
 //!   progress     how far a run is
 //! result       the file with everything measured
+//!   core_hash    which core a result measured, and which one the tree has
 //! evaluate     rows, ratios, ties, means
 //!   table        as Markdown, for the terminal too
 //!   report/      the HTML page, its charts, and these as pictures
@@ -22,6 +23,7 @@
 pub mod allocators;
 pub mod attacks;
 pub mod compare;
+pub mod core_hash;
 pub mod documents;
 pub mod evaluate;
 pub mod journal;

@@ -1,13 +1,13 @@
 //! The lab's command line.
 
 use anyhow::{Context, Result, ensure};
-use cairn_bench::allocators::{self, Workshop};
+use cairn_bench::allocators::{self, Candidate, Workshop};
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
 use cairn_bench::plan::{self, Entry};
 use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
-use cairn_bench::{attacks, compare, documents, report, table};
+use cairn_bench::{attacks, compare, core_hash, documents, report, table};
 use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
 use programs::process::Limits;
@@ -188,7 +188,7 @@ fn project() -> Result<PathBuf> {
 fn document(result: Option<&Path>) -> Result<()> {
     let root = project()?;
     let result = result.map(LabResult::read).transpose()?;
-    for (page, name, text) in documents::parts(result.as_ref()) {
+    for (page, name, text) in documents::parts(result.as_ref(), &core_hash::of_tree(&root)?) {
         documents::replace(&root.join(page), name, &text)?;
     }
     Ok(())
@@ -248,6 +248,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
     if !journal.done.is_empty() {
         eprintln!("going on after {} runs (--fresh starts over)", journal.done.len());
     }
+    let core = core_hash::of_tree(&project()?)?;
     let cases = plan.run(&mut journal)?;
     let result = LabResult {
         format: FORMAT,
@@ -255,6 +256,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         date: jiff::Zoned::now().date().to_string(),
         machine,
         quick,
+        core: candidates.iter().any(Candidate::is_of_tree).then_some(core),
         rounds: plan.rounds,
         allocators: candidates.iter().map(|candidate| candidate.public.clone()).collect(),
         cases,

@@ -37,6 +37,9 @@ pub struct LabResult {
     pub machine: Machine,
     /// Sizes of a quick run.
     pub quick: bool,
+    /// The core that was measured, see [`crate::core_hash`]; none if it was not the tree's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<String>,
     /// Rounds that counted.
     pub rounds: usize,
     /// Who took part, or was missing; in the order of the columns.
