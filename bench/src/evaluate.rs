@@ -1,6 +1,6 @@
 //! From a result to rows: medians, ratios to the best, ties, means.
 
-use crate::result::{Allocator, CONTROL, CaseResult, Cell, LabResult, SUBJECT};
+use crate::result::{Allocator, CONTROL, CaseResult, Cell, Form, LabResult, SUBJECT};
 use cairn_workloads::case::{Row, Table};
 use programs::process::Failure;
 use programs::stats::{Summary, geometric_mean, median};
@@ -268,9 +268,12 @@ fn one_word(failure: &Failure) -> &'static str {
 pub fn failures(result: &LabResult) -> Vec<String> {
     let mut notes = Vec::new();
     for allocator in &result.allocators {
-        for (what, why) in [("preloaded", &allocator.no_preload), ("linked", &allocator.no_engine)]
+        let Allocator { name, no_preload, no_engine, .. } = allocator;
+        for (form, what, why) in
+            [(Form::Preloaded, "preloaded", no_preload), (Form::Linked, "linked", no_engine)]
         {
-            notes.extend(why.iter().map(|why| format!("{}, {what}: {why}", allocator.name)));
+            let why = why.iter().filter(|_| result.cases.iter().any(|case| case.form == form));
+            notes.extend(why.map(|why| format!("{name}, {what}: {why}")));
         }
     }
     for case in &result.cases {
@@ -289,7 +292,7 @@ pub fn failures(result: &LabResult) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::result::{FORMAT, Form};
+    use crate::result::FORMAT;
     use crate::table;
     use std::collections::BTreeMap;
 
@@ -379,6 +382,15 @@ pub(crate) mod tests {
             (0..3).map(|column| mean(lines[..1].iter(), column).unwrap().ratio).collect();
         assert_eq!(lines[0].standing(), Standing::Wins);
         assert!(means.iter().zip([1.0, 2.0, 0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{means:?}");
+    }
+
+    #[test]
+    fn another_build_of_the_subject_is_no_rival() {
+        let mut result =
+            result(&[("old", &[50.0], &[]), ("a", &[200.0], &[]), (SUBJECT, &[100.0], &[])]);
+        result.allocators[0].is_cairn = true;
+        let line = &lines(&result)[0];
+        assert_eq!((line.best_other, line.subject), (Some(1), Some(0.5)));
     }
 
     #[test]

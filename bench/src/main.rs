@@ -5,7 +5,7 @@ use cairn_bench::allocators::{self, Candidate, Workshop};
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
 use cairn_bench::plan::{self, Entry};
-use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
+use cairn_bench::result::{FORMAT, Form, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
 use cairn_bench::{attacks, compare, core_hash, documents, report, table};
 use cairn_workloads::case::Case;
@@ -112,8 +112,12 @@ struct RunArgs {
 }
 
 fn named(argument: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = argument.split_once('=').ok_or("expected NAME=LIBRARY")?;
-    Ok((name.to_owned(), path.into()))
+    match argument.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            Ok((name.to_owned(), path.into()))
+        }
+        _ => Err("expected NAME=LIBRARY".to_owned()),
+    }
 }
 
 fn main() -> Result<()> {
@@ -156,8 +160,9 @@ fn main() -> Result<()> {
         Command::Attacks { allocators } => {
             let (workshop, scratch) = (Workshop::new()?, tempfile::tempdir()?);
             workshop.build_own()?;
-            let candidates =
-                workshop.all(&[], |name| allocators.iter().any(|named| named == name))?;
+            let candidates = workshop.all(&[], &[Form::Preloaded], |name| {
+                allocators.iter().any(|named| named == name)
+            })?;
             print!("{}", attacks::table(&project()?, &candidates, scratch.path())?);
             Ok(())
         }
@@ -168,7 +173,7 @@ fn main() -> Result<()> {
 fn print_allocators() -> Result<()> {
     let workshop = Workshop::new()?;
     workshop.build_own()?;
-    for candidate in workshop.all(&[], |_| true)? {
+    for candidate in workshop.all(&[], &[Form::Preloaded, Form::Linked], |_| true)? {
         let told = candidate.public;
         println!("{} {}: {}", told.name, told.version, told.about);
         println!("    {} {}", told.source, told.flags);
@@ -211,13 +216,8 @@ fn run(arguments: &RunArgs) -> Result<()> {
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
-    let chosen = |name: &str| match &arguments.allocators[..] {
-        // A quick run leaves out the second builds of the same allocators.
-        [] => arguments.full || !name.ends_with(allocators::AGAIN),
-        named => named.iter().any(|n| n == name),
-    };
-    let candidates = workshop.all(&arguments.peer, chosen)?;
-    ensure!(!candidates.is_empty(), "no such allocator; see `allocators`");
+    let forms: Vec<Form> = entries.iter().map(|entry| entry.form).collect();
+    let candidates = candidates(arguments, &workshop, &forms)?;
 
     let machine = Machine::read();
     let limits = Limits {
@@ -265,6 +265,21 @@ fn run(arguments: &RunArgs) -> Result<()> {
     result.write(&json)?;
     journal.finish()?;
     tell(&result, &json)
+}
+
+/// The allocators that are asked for.
+fn candidates(arguments: &RunArgs, workshop: &Workshop, forms: &[Form]) -> Result<Vec<Candidate>> {
+    let chosen = |name: &str| match &arguments.allocators[..] {
+        // A quick run leaves out the second builds of the same allocators.
+        [] => arguments.full || !name.ends_with(allocators::AGAIN),
+        named => named.iter().any(|n| n == name),
+    };
+    let candidates = workshop.all(&arguments.peer, forms, chosen)?;
+    for name in &arguments.allocators {
+        let is_there = candidates.iter().any(|candidate| candidate.public.name == *name);
+        ensure!(is_there, "no allocator {name}; see `allocators`, or give its library by --peer");
+    }
+    Ok(candidates)
 }
 
 /// Prints the result, and writes its report beside it.

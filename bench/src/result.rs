@@ -65,12 +65,19 @@ pub struct Allocator {
     pub no_preload: Option<String>,
     /// Why it cannot be linked here, if so.
     pub no_engine: Option<String>,
+    /// Another build of cairn, given as a library.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_cairn: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Allocator {
     /// Whether it is none of this project's.
     pub fn is_other(&self) -> bool {
-        self.name != SUBJECT && self.name != HARDENED
+        self.name != SUBJECT && self.name != HARDENED && !self.is_cairn
     }
 }
 
