@@ -119,12 +119,14 @@ pub fn rows(result: &LabResult) -> String {
     };
     let row = |line: &Line<'_>| {
         let median = |column: usize| match &line.entries[column] {
-            Entry::Value { median, .. } => Some(ratio(*median)),
+            Entry::Value { median, .. } => Some(*median),
             _ => None,
         };
-        let own = median(subject).map(|own| format!("{own} {}", line.unit));
-        let other = line.best_other;
-        let best = other.and_then(|at| Some((median(at)?, result.allocators[at].name.clone())));
+        let own = median(subject).map(|own| line.show(own));
+        let best = line.best_other.and_then(|at| {
+            let (best, name) = (line.value(median(at)?), result.allocators[at].name.clone());
+            Some((ratio(best), name))
+        });
         let (best, which) = best.unzip();
         let level = if line.standing() == Standing::Ties { "=" } else { "" };
         let over = format!("{}{level}", line.subject.map_or("-".to_owned(), ratio));

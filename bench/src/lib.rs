@@ -3,7 +3,7 @@
 //! ```text
 //! plan         every case there is, and which of them run
 //!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
-//!   programs          real programs, preloaded (a crate of its own, and the processes' limits)
+//!   programs          real programs and a user's, preloaded (a crate of its own, and the processes' limits)
 //! allocators   which allocators there are; built, found or missing
 //! attacks      what becomes of attacks on the heap under each of them
 //! rounds       who runs when: interleaved, in drawn order, first round dropped

@@ -10,6 +10,7 @@ use cairn_bench::rounds::Plan;
 use cairn_bench::{attacks, compare, core_hash, documents, report, table};
 use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
+use programs::given::Suite;
 use programs::process::Limits;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -91,6 +92,10 @@ struct RunArgs {
     /// Only cases whose name contains one of these (comma-separated).
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     only: Vec<String>,
+    /// Only programs of your own, from this TOML file or the `suite.toml` in this folder; see
+    /// docs/results/benchmarks.md. They have one size; --full runs them in more rounds.
+    #[arg(long, value_name = "FILE_OR_FOLDER", conflicts_with = "threads")]
+    suite: Option<PathBuf>,
     /// Only these allocators (comma-separated).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allocators: Vec<String>,
@@ -193,6 +198,8 @@ fn project() -> Result<PathBuf> {
 fn document(result: Option<&Path>) -> Result<()> {
     let root = project()?;
     let result = result.map(LabResult::read).transpose()?;
+    let of_suite = result.as_ref().and_then(|result| result.suite.as_ref());
+    ensure!(of_suite.is_none(), "a result of a suite: the pages tell of the lab's own rows");
     for (page, name, text) in documents::parts(result.as_ref(), &core_hash::of_tree(&root)?) {
         documents::replace(&root.join(page), name, &text)?;
     }
@@ -207,24 +214,15 @@ fn is_named(name: &str, patterns: &[String]) -> bool {
 fn run(arguments: &RunArgs) -> Result<()> {
     ensure!(!cfg!(debug_assertions), "a debug build's figures mean nothing: run with --release");
     let quick = !arguments.full;
-    let wanted = |entry: &Entry| {
-        let scale = if quick { entry.case().quick_scale } else { 1.0 };
-        scale > 0.0 && is_named(&entry.label(), &arguments.only)
-    };
-    let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
+    let suite = arguments.suite.as_deref().map(Suite::read).transpose()?;
+    let entries = entries(arguments, suite.as_ref());
     ensure!(!entries.is_empty(), "no case matches; see `list`");
+    let forms: Vec<Form> = entries.iter().map(|entry| entry.form).collect();
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
-    let forms: Vec<Form> = entries.iter().map(|entry| entry.form).collect();
     let candidates = candidates(arguments, &workshop, &forms)?;
-
     let machine = Machine::read();
-    let limits = Limits {
-        timeout: Duration::from_secs_f64(arguments.timeout),
-        // Of all memory, not of what is free: that differs when a stopped run goes on.
-        memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
-    };
     let scratch = tempfile::tempdir()?;
     let plan = Plan {
         entries,
@@ -232,7 +230,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
         quick,
         threads: arguments.threads,
-        limits,
+        limits: limits(arguments, &machine),
         workload: &workload,
         scratch: scratch.path(),
     };
@@ -242,7 +240,8 @@ fn run(arguments: &RunArgs) -> Result<()> {
 
     let directory = workshop.results();
     std::fs::create_dir_all(&directory)?;
-    let name = if quick { "quick" } else { "full" };
+    let name = suite.as_ref().map(|suite| format!("suite-{}", suite.name));
+    let name = name.unwrap_or_else(|| if quick { "quick" } else { "full" }.to_owned());
     let path = directory.join(format!("{name}.journal"));
     let mut journal = Journal::open(&path, &plan.identity(), arguments.fresh)?;
     if !journal.done.is_empty() {
@@ -255,7 +254,8 @@ fn run(arguments: &RunArgs) -> Result<()> {
         command: command_line(),
         date: jiff::Zoned::now().date().to_string(),
         machine,
-        quick,
+        quick: quick && suite.is_none(),
+        suite: suite.as_ref().map(|suite| suite.name.clone()),
         core: candidates.iter().any(Candidate::is_of_tree).then_some(core),
         rounds: plan.rounds,
         allocators: candidates.iter().map(|candidate| candidate.public.clone()).collect(),
@@ -265,6 +265,19 @@ fn run(arguments: &RunArgs) -> Result<()> {
     result.write(&json)?;
     journal.finish()?;
     tell(&result, &json)
+}
+
+/// The cases that are asked for: a suite's, or the lab's own.
+fn entries<'a>(arguments: &RunArgs, suite: Option<&'a Suite>) -> Vec<Entry<'a>> {
+    let all = match suite {
+        Some(suite) => suite.rows.iter().map(Entry::given).collect(),
+        None => plan::all(),
+    };
+    let wanted = |entry: &Entry<'_>| {
+        let scale = if arguments.full { 1.0 } else { entry.case().quick_scale };
+        scale > 0.0 && is_named(&entry.label(), &arguments.only)
+    };
+    all.into_iter().filter(wanted).collect()
 }
 
 /// The allocators that are asked for.
@@ -282,6 +295,14 @@ fn candidates(arguments: &RunArgs, workshop: &Workshop, forms: &[Form]) -> Resul
     Ok(candidates)
 }
 
+fn limits(arguments: &RunArgs, machine: &Machine) -> Limits {
+    Limits {
+        timeout: Duration::from_secs_f64(arguments.timeout),
+        // Of all memory, not of what is free: that differs when a stopped run goes on.
+        memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
+    }
+}
+
 /// Prints the result, and writes its report beside it.
 fn tell(result: &LabResult, json: &Path) -> Result<()> {
     println!("{}", table::print(result));
@@ -289,6 +310,9 @@ fn tell(result: &LabResult, json: &Path) -> Result<()> {
     let page = json.with_extension("html");
     report::write(result, &page)?;
     println!("report: {}", page.display());
+    if result.suite.is_some() {
+        return Ok(());
+    }
     let left_out = if result.quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
     println!("not run here: {left_out}");
     Ok(())

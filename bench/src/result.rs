@@ -37,6 +37,9 @@ pub struct LabResult {
     pub machine: Machine,
     /// Sizes of a quick run.
     pub quick: bool,
+    /// The suite whose rows these are; none for the lab's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
     /// The core that was measured, see [`crate::core_hash`]; none if it was not the tree's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<String>,
