@@ -23,7 +23,9 @@ pub fn replace(path: &Path, name: &str, text: &str) -> Result<()> {
 pub fn parts(result: Option<&LabResult>, core: &str) -> Vec<(&'static str, &'static str, String)> {
     const BENCHMARKS: &str = "docs/results/benchmarks.md";
     let mut parts = vec![("CONTRIBUTING.md", "packages", packages())];
-    if let Some(result) = result {
+    if let Some(result) = result.filter(|result| result.suite.is_some()) {
+        parts.push(("README.md", "suite", suite(result, core)));
+    } else if let Some(result) = result {
         parts.push(("README.md", "figures", headline(result, core)));
         parts.push((BENCHMARKS, "head", head(result, core)));
         parts.push((BENCHMARKS, "means", standings(result)));
@@ -64,6 +66,31 @@ pub fn headline(result: &LabResult, core: &str) -> String {
     let (time, memory) = (rows(Table::Time), rows(Table::Memory));
     let core = of_core(result, core);
     format!("{text}\nOver {time} rows of time and {memory} rows of memory{core}.\n")
+}
+
+/// One sentence on the means of a suite: the subject's, and that of the best of all others.
+pub fn suite(result: &LabResult, core: &str) -> String {
+    let lines = evaluate::lines(result);
+    let columns = || result.allocators.iter().enumerate();
+    let one = |table: Table| {
+        let rows = lines.iter().filter(|line| line.table == table).count();
+        let own = columns().find(|(_, it)| it.name == SUBJECT);
+        let own = own.map_or("-".to_owned(), |(column, _)| told(&lines, table, column));
+        // Only who ran in all rows: a mean over the others would be one of other rows.
+        let of_all = |(column, it): (usize, &Allocator)| {
+            let mean = mean_of(&lines, table, column)?;
+            (it.is_other() && mean.rows == rows && mean.bounds == 0)
+                .then(|| (mean.ratio, it.name.clone()))
+        };
+        let best = columns().filter_map(of_all).min_by(|a, b| a.0.total_cmp(&b.0));
+        let best = best.map_or(String::new(), |(mean, name)| format!(" ({name} {})", ratio(mean)));
+        format!("{} {own}{best} over {rows} rows", table::title(table).to_lowercase())
+    };
+    let means = [Table::Time, Table::Memory].map(one).join(", ");
+    let (name, core) = (result.suite.as_deref().unwrap_or_default(), of_core(result, core));
+    let title =
+        format!("Other people's programs, suite {name}, the best of all others in brackets");
+    format!("{title}: {means}{core}.\n")
 }
 
 /// A mean in a table.
@@ -173,24 +200,52 @@ fn number(version: &str) -> &str {
 mod tests {
     use super::*;
     use crate::result::STORED;
+    use std::collections::BTreeMap;
 
-    /// `cargo lab document` was run after the last change of what it writes.
+    /// `cargo lab document` was run after the last change of what it writes, on the lab's result and on each suite's.
     #[test]
     fn the_pages_are_current() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let result = LabResult::read(&root.join(STORED)).unwrap();
         let core = core_hash::of_tree(root).unwrap();
-        for (page, name, text) in parts(Some(&result), &core) {
-            let old = std::fs::read_to_string(root.join(page)).unwrap();
-            let fresh = replaced(&old, name, &text);
-            assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {STORED}`");
+        let mut earlier = BTreeMap::from([("README.md", 0), ("docs/results/benchmarks.md", 0)]);
+        for entry in root.join(STORED).parent().unwrap().read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let result = LabResult::read(&path).unwrap();
+            if path != root.join(STORED) && result.suite.is_none() {
+                continue;
+            }
+            for (page, name, text) in parts(Some(&result), &core) {
+                let old = std::fs::read_to_string(root.join(page)).unwrap();
+                let fresh = replaced(&old, name, &text);
+                let path = path.display();
+                assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {path}`");
+                *earlier.entry(page).or_default() += text.matches(EARLIER).count();
+            }
+            let says = headline(&result, &core).contains(EARLIER);
+            assert_eq!(says, result.core.as_ref() != Some(&core));
         }
         // Only what is generated may say so: nobody would take it back.
-        let earlier = usize::from(core_hash::is_earlier(&result, &core));
-        for page in ["README.md", "docs/results/benchmarks.md"] {
-            let page = std::fs::read_to_string(root.join(page)).unwrap();
-            assert_eq!(page.matches(EARLIER).count(), earlier);
+        for (page, count) in earlier {
+            let text = std::fs::read_to_string(root.join(page)).unwrap();
+            assert_eq!(text.matches(EARLIER).count(), count, "{page}");
         }
+    }
+
+    #[test]
+    fn a_suite_has_a_sentence_of_its_own() {
+        let cells: [(&str, &[f64], &[_]); 3] =
+            [("a", &[2.0], &[]), ("b", &[3.0], &[]), (SUBJECT, &[1.0], &[])];
+        let mut result = evaluate::tests::result(&cells);
+        (result.suite, result.core) = (Some("mine".into()), Some("1f".into()));
+        let parts = parts(Some(&result), "1f");
+        let [_, (page, name, text)] = &parts[..] else { panic!("packages and a sentence") };
+        assert_eq!((*page, *name), ("README.md", "suite"));
+        assert_eq!(
+            text,
+            "Other people's programs, suite mine, the best of all others in brackets: \
+             time 0.50 (a 1.00) over 1 rows, memory - over 0 rows.\n"
+        );
+        assert!(suite(&result, "2f").contains(EARLIER));
     }
 
     #[test]
