@@ -5,8 +5,10 @@ use crate::progress::Progress;
 use crate::result::{Allocator, Form, HARDENED, SUBJECT};
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Line, Results, Settings};
+use object::{Object, ObjectSymbol};
 use programs::process::{Failure, Limits, Process};
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,6 +47,11 @@ impl Candidate {
         self
     }
 
+    /// Whether it is the cairn of this checkout, of which a result names the core.
+    pub fn is_of_tree(&self) -> bool {
+        self.public.name == SUBJECT && self.public.source == CHECKOUT
+    }
+
     /// Whether it can run in this form.
     pub fn runs(&self, form: Form) -> bool {
         match form {
@@ -53,6 +60,12 @@ impl Candidate {
         }
     }
 }
+
+/// Where cairn's own builds come from.
+const CHECKOUT: &str = "this checkout";
+
+/// The C library's own malloc.
+const GLIBC: &str = "glibc";
 
 /// Those whose answers to attacks are compared.
 pub const CHECKED: [&str; 7] =
@@ -157,51 +170,58 @@ impl Workshop {
         Ok(())
     }
 
-    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and those named on the command line,
-    /// which replace one of the same name. Those that `wanted` refuses are neither built nor listed.
+    /// All allocators: glibc, cairn, the peers from crates, the packaged ones, and at the end those named on the command
+    /// line, of which each stands for the one of the same name. Those that `wanted` refuses are neither built nor
+    /// listed, and nothing is built for a form that no case has.
     pub fn all(
         &self,
         named: &[(String, PathBuf)],
+        forms: &[Form],
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<Candidate>> {
         let Peers { peer: peers, packaged: from_debian } = Peers::read()?;
+        let wanted = |name: &str| wanted(name) && named.iter().all(|(given, _)| given != name);
         let mut all = Vec::new();
         let mut progress = Progress::of_runs(0);
-        let version = env!("CARGO_PKG_VERSION");
-        if wanted(HARDENED) {
-            progress.step("building cairn-c, hardened");
-            self.build_library("libcairn-hardened", &["--features", "hardened"])?;
-        }
-        let own = |name: &str, library: &str, about: &str| {
-            Candidate::new(name, version, "this checkout", about)
-                .with_library(&self.target.join("release/lib").join(library), "cargo xtask library")
+        let mut add = |candidate: Candidate, needs: &BTreeMap<String, String>| {
+            let is_linked = forms.contains(&Form::Linked);
+            all.push(if is_linked { self.engine(candidate, needs) } else { candidate });
         };
-        let about = "The allocator that this lab belongs to.";
-        let this = own(SUBJECT, "libcairn.so", about);
-        let about = "cairn's hardened build.";
-        let hardened = own(HARDENED, "libcairn-hardened.so", about);
-        for built in [this, hardened, glibc()].into_iter().filter(|it| wanted(&it.public.name)) {
-            progress.step(&format!("building the workloads with {} linked in", built.public.name));
-            all.push(self.engine(built, &BTreeMap::new()));
+        for name in [SUBJECT, HARDENED, GLIBC].into_iter().filter(|name| wanted(name)) {
+            progress.step(&format!("building {name}"));
+            add(self.own(name)?, &BTreeMap::new());
         }
-        let peers: Vec<&Peer> = peers.iter().filter(|peer| wanted(&peer.name)).collect();
-        for (before, peer) in peers.iter().enumerate() {
-            let (number, count) = (before + 1, peers.len());
+        let needed: Vec<&Peer> = peers.iter().filter(|peer| wanted(&peer.name)).collect();
+        for (before, peer) in needed.iter().enumerate() {
+            let (number, count) = (before + 1, needed.len());
             progress.step(&format!("building {}, peer {number} of {count}", peer.name));
-            all.push(self.peer(peer));
+            add(self.peer(peer), &peer.build_environment);
         }
         all.extend(from_debian.iter().filter(|peer| wanted(&peer.name)).map(packaged));
-        for (name, path) in named {
-            let source = path.display().to_string();
-            let extra = Candidate::new(name, "", &source, "Given on the command line.");
-            let mut extra = extra.with_library(path, "check the path");
-            extra.public.no_engine = Some("given as a library".into());
-            match all.iter_mut().find(|c| c.public.name == *name) {
-                Some(slot) => *slot = extra,
-                None => all.push(extra),
-            }
+        for (at, (name, path)) in named.iter().enumerate() {
+            ensure!(named[..at].iter().all(|(other, _)| other != name), "{name} has two libraries");
+            let mut given = given(name, path);
+            // A known allocator needs the same in any version.
+            let known = peers.iter().find(|peer| peer.name == *name);
+            given.environment = known.map(|peer| peer.environment.clone()).unwrap_or_default();
+            all.push(given);
         }
         Ok(all)
+    }
+
+    /// The C library's malloc, and cairn's two builds.
+    fn own(&self, name: &str) -> Result<Candidate> {
+        let (library, about) = match name {
+            GLIBC => return Ok(glibc()),
+            HARDENED => ("libcairn-hardened", "cairn's hardened build."),
+            _ => ("libcairn", "The allocator that this lab belongs to."),
+        };
+        if name == HARDENED {
+            self.build_library(library, &["--features", "hardened"])?;
+        }
+        let path = self.target.join("release/lib").join(format!("{library}.so"));
+        let candidate = Candidate::new(name, env!("CARGO_PKG_VERSION"), CHECKOUT, about);
+        Ok(candidate.with_library(&path, "cargo xtask library"))
     }
 
     fn peer(&self, peer: &Peer) -> Candidate {
@@ -217,7 +237,7 @@ impl Workshop {
             Ok(library) => candidate.library = Some(library),
             Err(error) => candidate.public.no_preload = Some(format!("{error:#}")),
         }
-        self.engine(candidate, needs)
+        candidate
     }
 
     fn engine(&self, mut candidate: Candidate, needs: &BTreeMap<String, String>) -> Candidate {
@@ -286,7 +306,7 @@ fn glibc() -> Candidate {
     // SAFETY: returns a static C string.
     let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
     let version = query_version("libc6").unwrap_or(version.to_string_lossy().into_owned());
-    Candidate::new("glibc", &version, "the system's", "The C library's own malloc.")
+    Candidate::new(GLIBC, &version, "the system's", "The C library's own malloc.")
 }
 
 fn packaged(Packaged { name, package, library, about }: &Packaged) -> Candidate {
@@ -298,6 +318,31 @@ fn packaged(Packaged { name, package, library, about }: &Packaged) -> Candidate 
         .with_library(&path.unwrap_or_else(|| library.into()), &format!("install {package}"));
     candidate.public.no_engine = Some("a shared library only".into());
     candidate
+}
+
+/// One that was given by its library, which may be another build of cairn. It says nothing of its version: the file's
+/// name and the first digits of its SHA-256 stand for that.
+fn given(name: &str, path: &Path) -> Candidate {
+    let (mut version, mut is_cairn) = (file_name(path), false);
+    if let Ok(file) = std::fs::read(path) {
+        version += &format!(" {}", &hex::encode(Sha256::digest(&file))[..DIGITS]);
+        is_cairn = exports(&file, "cairn_header");
+    }
+    let source = path.display().to_string();
+    let given = Candidate::new(name, &version, &source, "Given on the command line.");
+    let mut given = given.with_library(path, "check the path");
+    given.public.no_engine = Some("given as a library".into());
+    given.public.is_cairn = is_cairn;
+    given
+}
+
+/// Digits of a hash that tell files apart.
+const DIGITS: usize = 8;
+
+/// Whether a library has a symbol of this name.
+fn exports(library: &[u8], name: &str) -> bool {
+    let Ok(library) = object::File::parse(library) else { return false };
+    library.dynamic_symbols().any(|symbol| symbol.is_definition() && symbol.name() == Ok(name))
 }
 
 fn query_version(package: &str) -> Option<String> {
@@ -346,5 +391,32 @@ pub fn run_workload(
             Err(Failure::wrong(format!("linked is {}", line.linked.unwrap_or_default())))
         }
         _ => Ok(line.results),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_is_known_by_its_name_and_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libother.so");
+        let missing = given("other", &path).public;
+        assert_eq!((&*missing.version, missing.no_preload.is_some()), ("libother.so", true));
+        std::fs::write(&path, "abc").unwrap();
+        let found = given("any name, with 1.2", &path).public;
+        // What sha256sum says of "abc".
+        assert_eq!((&*found.version, found.no_preload), ("libother.so ba7816bf", None));
+        assert!(!found.is_cairn);
+    }
+
+    #[test]
+    fn a_library_exports_what_it_defines() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let line = maps.lines().find(|line| line.ends_with("/libc.so.6")).unwrap();
+        let library = std::fs::read(&line[line.find('/').unwrap()..]).unwrap();
+        assert!(exports(&library, "malloc") && !exports(&library, "cairn_header"));
+        assert!(!exports(b"no library", "malloc"));
     }
 }

@@ -46,7 +46,7 @@ pub struct Change {
     pub values: [Option<f64>; 2],
     /// Their unit.
     pub unit: String,
-    /// The later over the earlier median.
+    /// The later over the earlier median, turned round where more is better.
     pub change: Option<f64>,
     /// The median change of the others, if they are enough.
     pub control: Option<f64>,
@@ -145,7 +145,7 @@ fn change(sides: [Option<&Line<'_>>; 2], columns: [usize; 2], peers: &[[usize; 2
         label: line.label.clone(),
         table: line.table,
         verdict: Verdict::Same,
-        values: values.map(|value| value.map(|(median, _)| median)),
+        values: values.map(|value| value.map(|(median, _)| line.value(median))),
         unit: line.unit.to_owned(),
         change: grown(&columns),
         control: median(&changes).filter(|_| changes.len() >= ENOUGH_PEERS),
@@ -179,7 +179,7 @@ impl Comparison {
             out.push(format!("{} rows within the noise.", same.len()));
         }
         out.push(format!(
-            "\nValues of {}; below 1 is less than before. `others` is the median change of the \
+            "\nValues of {}; below 1 is better than before. `others` is the median change of the \
              other allocators, which did not change: what the machine did. `net` is the change \
              beyond that, and beyond the noise of both results is what is told here.",
             self.allocator

@@ -1,6 +1,7 @@
 //! The generated parts of the project's pages: between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 use crate::allocators;
+use crate::core_hash::{self, EARLIER};
 use crate::evaluate::{self, Entry, Line, Standing, mean_of};
 use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{self, bounded, ratio};
@@ -18,13 +19,15 @@ pub fn replace(path: &Path, name: &str, text: &str) -> Result<()> {
     Ok(std::fs::write(path, page)?)
 }
 
-/// What is generated: the page, the name of the part, the text.
-pub fn parts(result: Option<&LabResult>) -> Vec<(&'static str, &'static str, String)> {
+/// What is generated where the tree has this core: the page, the name of the part, the text.
+pub fn parts(result: Option<&LabResult>, core: &str) -> Vec<(&'static str, &'static str, String)> {
     const BENCHMARKS: &str = "docs/results/benchmarks.md";
     let mut parts = vec![("CONTRIBUTING.md", "packages", packages())];
-    if let Some(result) = result {
-        parts.push(("README.md", "figures", headline(result)));
-        parts.push((BENCHMARKS, "head", head(result)));
+    if let Some(result) = result.filter(|result| result.suite.is_some()) {
+        parts.push(("README.md", "suite", suite(result, core)));
+    } else if let Some(result) = result {
+        parts.push(("README.md", "figures", headline(result, core)));
+        parts.push((BENCHMARKS, "head", head(result, core)));
         parts.push((BENCHMARKS, "means", standings(result)));
         parts.push((BENCHMARKS, "rows", rows(result)));
         parts.push(("docs/results/scaling.md", "measured", scaling(result)));
@@ -44,8 +47,13 @@ pub fn packages() -> String {
 /// The allocators that the README sets the subject beside.
 const RIVALS: [&str; 5] = ["glibc", "mimalloc", "snmalloc", "jemalloc", "rpmalloc"];
 
+/// What is to be said of the core that a result measured, where the tree has this one.
+fn of_core(result: &LabResult, core: &str) -> String {
+    if core_hash::is_earlier(result, core) { format!(", {EARLIER}") } else { String::new() }
+}
+
 /// The means of time and memory of the subject and its [`RIVALS`].
-pub fn headline(result: &LabResult) -> String {
+pub fn headline(result: &LabResult, core: &str) -> String {
     let lines = evaluate::lines(result);
     let named = |(_, it): &(usize, &Allocator)| it.name == SUBJECT || RIVALS.contains(&&*it.name);
     let row = |(column, it): (usize, &Allocator)| {
@@ -56,7 +64,33 @@ pub fn headline(result: &LabResult) -> String {
     let text = markdown(&["allocator", "time", "memory"], |at| at > 0, shown);
     let rows = |table| lines.iter().filter(|line| line.table == table).count();
     let (time, memory) = (rows(Table::Time), rows(Table::Memory));
-    format!("{text}\nOver {time} rows of time and {memory} rows of memory.\n")
+    let core = of_core(result, core);
+    format!("{text}\nOver {time} rows of time and {memory} rows of memory{core}.\n")
+}
+
+/// One sentence on the means of a suite: the subject's, and that of the best of all others.
+pub fn suite(result: &LabResult, core: &str) -> String {
+    let lines = evaluate::lines(result);
+    let columns = || result.allocators.iter().enumerate();
+    let one = |table: Table| {
+        let rows = lines.iter().filter(|line| line.table == table).count();
+        let own = columns().find(|(_, it)| it.name == SUBJECT);
+        let own = own.map_or("-".to_owned(), |(column, _)| told(&lines, table, column));
+        // Only who ran in all rows: a mean over the others would be one of other rows.
+        let of_all = |(column, it): (usize, &Allocator)| {
+            let mean = mean_of(&lines, table, column)?;
+            (it.is_other() && mean.rows == rows && mean.bounds == 0)
+                .then(|| (mean.ratio, it.name.clone()))
+        };
+        let best = columns().filter_map(of_all).min_by(|a, b| a.0.total_cmp(&b.0));
+        let best = best.map_or(String::new(), |(mean, name)| format!(" ({name} {})", ratio(mean)));
+        format!("{} {own}{best} over {rows} rows", table::title(table).to_lowercase())
+    };
+    let means = [Table::Time, Table::Memory].map(one).join(", ");
+    let (name, core) = (result.suite.as_deref().unwrap_or_default(), of_core(result, core));
+    let title =
+        format!("Other people's programs, suite {name}, the best of all others in brackets");
+    format!("{title}: {means}{core}.\n")
 }
 
 /// A mean in a table.
@@ -65,10 +99,11 @@ fn told(lines: &[Line<'_>], table: Table, column: usize) -> String {
 }
 
 /// The head of a page of results: the machine, the day, the run.
-pub fn head(result: &LabResult) -> String {
+pub fn head(result: &LabResult, core: &str) -> String {
     let LabResult { machine, date, quick, rounds, .. } = result;
     let size = if *quick { "" } else { " --full" };
-    format!("{}; {date}; {rounds} rounds of `cargo lab{size}`.\n", machine.describe())
+    let core = of_core(result, core);
+    format!("{}; {date}; {rounds} rounds of `cargo lab{size}`{core}.\n", machine.describe())
 }
 
 /// The means of every allocator, and how often the subject is first.
@@ -111,12 +146,14 @@ pub fn rows(result: &LabResult) -> String {
     };
     let row = |line: &Line<'_>| {
         let median = |column: usize| match &line.entries[column] {
-            Entry::Value { median, .. } => Some(ratio(*median)),
+            Entry::Value { median, .. } => Some(*median),
             _ => None,
         };
-        let own = median(subject).map(|own| format!("{own} {}", line.unit));
-        let other = line.best_other;
-        let best = other.and_then(|at| Some((median(at)?, result.allocators[at].name.clone())));
+        let own = median(subject).map(|own| line.show(own));
+        let best = line.best_other.and_then(|at| {
+            let (best, name) = (line.value(median(at)?), result.allocators[at].name.clone());
+            Some((ratio(best), name))
+        });
         let (best, which) = best.unzip();
         let level = if line.standing() == Standing::Ties { "=" } else { "" };
         let over = format!("{}{level}", line.subject.map_or("-".to_owned(), ratio));
@@ -163,16 +200,63 @@ fn number(version: &str) -> &str {
 mod tests {
     use super::*;
     use crate::result::STORED;
+    use std::collections::BTreeMap;
 
-    /// `cargo lab document` was run after the last change of what it writes.
+    /// `cargo lab document` was run after the last change of what it writes, on the lab's result and on each suite's.
     #[test]
     fn the_pages_are_current() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        let result = LabResult::read(&root.join(STORED)).unwrap();
-        for (page, name, text) in parts(Some(&result)) {
-            let old = std::fs::read_to_string(root.join(page)).unwrap();
-            let fresh = replaced(&old, name, &text);
-            assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {STORED}`");
+        let core = core_hash::of_tree(root).unwrap();
+        let mut earlier = BTreeMap::from([("README.md", 0), ("docs/results/benchmarks.md", 0)]);
+        for entry in root.join(STORED).parent().unwrap().read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let result = LabResult::read(&path).unwrap();
+            if path != root.join(STORED) && result.suite.is_none() {
+                continue;
+            }
+            for (page, name, text) in parts(Some(&result), &core) {
+                let old = std::fs::read_to_string(root.join(page)).unwrap();
+                let fresh = replaced(&old, name, &text);
+                let path = path.display();
+                assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {path}`");
+                *earlier.entry(page).or_default() += text.matches(EARLIER).count();
+            }
+            let says = headline(&result, &core).contains(EARLIER);
+            assert_eq!(says, result.core.as_ref() != Some(&core));
         }
+        // Only what is generated may say so: nobody would take it back.
+        for (page, count) in earlier {
+            let text = std::fs::read_to_string(root.join(page)).unwrap();
+            assert_eq!(text.matches(EARLIER).count(), count, "{page}");
+        }
+    }
+
+    #[test]
+    fn a_suite_has_a_sentence_of_its_own() {
+        let cells: [(&str, &[f64], &[_]); 3] =
+            [("a", &[2.0], &[]), ("b", &[3.0], &[]), (SUBJECT, &[1.0], &[])];
+        let mut result = evaluate::tests::result(&cells);
+        (result.suite, result.core) = (Some("mine".into()), Some("1f".into()));
+        let parts = parts(Some(&result), "1f");
+        let [_, (page, name, text)] = &parts[..] else { panic!("packages and a sentence") };
+        assert_eq!((*page, *name), ("README.md", "suite"));
+        assert_eq!(
+            text,
+            "Other people's programs, suite mine, the best of all others in brackets: \
+             time 0.50 (a 1.00) over 1 rows, memory - over 0 rows.\n"
+        );
+        assert!(suite(&result, "2f").contains(EARLIER));
+    }
+
+    #[test]
+    fn figures_of_another_core_say_so() {
+        let mut result = evaluate::tests::result(&[("a", &[2.0], &[]), (SUBJECT, &[1.0], &[])]);
+        let says = |result: &LabResult, core: &str| {
+            [headline(result, core), head(result, core)].map(|text| text.contains(EARLIER))
+        };
+        assert_eq!(says(&result, "1f"), [true; 2], "a result without a hash is an earlier one");
+        result.core = Some("1f".into());
+        assert_eq!(says(&result, "1f"), [false; 2]);
+        assert_eq!(says(&result, "2f"), [true; 2]);
     }
 }

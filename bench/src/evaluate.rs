@@ -1,7 +1,7 @@
 //! From a result to rows: medians, ratios to the best, ties, means.
 
-use crate::result::{Allocator, CONTROL, CaseResult, Cell, LabResult, SUBJECT};
-use cairn_workloads::case::{Row, Table};
+use crate::result::{Allocator, CONTROL, CaseResult, Cell, Form, LabResult, SUBJECT};
+use cairn_workloads::case::{Better, Row, Table};
 use programs::process::Failure;
 use programs::stats::{Summary, geometric_mean, median};
 
@@ -16,8 +16,10 @@ pub struct Line<'a> {
     pub result: &'a CaseResult,
     /// The table.
     pub table: Table,
-    /// Unit of `best`.
+    /// Unit of its values.
     pub unit: &'a str,
+    /// Which values are better. All figures here are such that less is: [`Line::value`] turns them back.
+    pub better: Better,
     /// The smallest median of the row.
     pub best: Option<f64>,
     /// How far the control ended from itself, at least 1%.
@@ -103,6 +105,11 @@ impl Line<'_> {
             Some(_) => Standing::Ties,
         }
     }
+
+    /// The value that was measured, of a figure in this row.
+    pub fn value(&self, figure: f64) -> f64 {
+        self.better.as_less(figure)
+    }
 }
 
 /// A mean over the rows of a table.
@@ -186,7 +193,8 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'a Row) -> L
         let values = result.cells.values().find_map(|cell| cell.values.get(key));
         values.and_then(|values| Summary::of(values.clone()))
     });
-    let scaled = |value: f64| value.max(row.floor) / divisor.as_ref().map_or(1.0, |d| d.median);
+    let divisor = divisor.map_or(1.0, |divisor| divisor.median);
+    let scaled = |value: f64| row.better.as_less(value.max(row.floor) / divisor);
     let summary = |name: &str| -> Option<Summary> {
         let values = result.cells.get(name)?.values.get(&row.key)?;
         Summary::of(values.iter().map(|&value| scaled(value)).collect())
@@ -224,6 +232,7 @@ fn line<'a>(allocators: &[Allocator], result: &'a CaseResult, row: &'a Row) -> L
         result,
         table: row.table,
         unit: &row.unit,
+        better: row.better,
         best: best.map(|best| best.median),
         noise,
         best_other,
@@ -268,9 +277,12 @@ fn one_word(failure: &Failure) -> &'static str {
 pub fn failures(result: &LabResult) -> Vec<String> {
     let mut notes = Vec::new();
     for allocator in &result.allocators {
-        for (what, why) in [("preloaded", &allocator.no_preload), ("linked", &allocator.no_engine)]
+        let Allocator { name, no_preload, no_engine, .. } = allocator;
+        for (form, what, why) in
+            [(Form::Preloaded, "preloaded", no_preload), (Form::Linked, "linked", no_engine)]
         {
-            notes.extend(why.iter().map(|why| format!("{}, {what}: {why}", allocator.name)));
+            let why = why.iter().filter(|_| result.cases.iter().any(|case| case.form == form));
+            notes.extend(why.map(|why| format!("{name}, {what}: {why}")));
         }
     }
     for case in &result.cases {
@@ -289,7 +301,7 @@ pub fn failures(result: &LabResult) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
     use crate::machine::Machine;
-    use crate::result::{FORMAT, Form};
+    use crate::result::FORMAT;
     use crate::table;
     use std::collections::BTreeMap;
 
@@ -312,6 +324,8 @@ pub(crate) mod tests {
             date: "2026-01-31".into(),
             machine: Machine::read(),
             quick: true,
+            suite: None,
+            core: None,
             rounds: 1,
             allocators: cells
                 .iter()
@@ -378,6 +392,28 @@ pub(crate) mod tests {
             (0..3).map(|column| mean(lines[..1].iter(), column).unwrap().ratio).collect();
         assert_eq!(lines[0].standing(), Standing::Wins);
         assert!(means.iter().zip([1.0, 2.0, 0.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{means:?}");
+    }
+
+    #[test]
+    fn of_a_rate_the_largest_is_the_best() {
+        let mut result =
+            result(&[("a", &[50.0], &[]), ("b", &[100.0], &[]), (SUBJECT, &[200.0], &[])]);
+        let row = &mut result.cases[0].case.rows[0];
+        (row.better, row.unit) = (Better::More, "ops".to_owned());
+        let lines = lines(&result);
+        let shown: Vec<String> = lines[0].entries.iter().map(table::show).collect();
+        assert_eq!(shown, ["4.00", "2.00", "1.00"]);
+        assert_eq!((lines[0].standing(), lines[0].subject), (Standing::Wins, Some(0.5)));
+        assert!(table::print(&result).contains("200 ops"));
+    }
+
+    #[test]
+    fn another_build_of_the_subject_is_no_rival() {
+        let mut result =
+            result(&[("old", &[50.0], &[]), ("a", &[200.0], &[]), (SUBJECT, &[100.0], &[])]);
+        result.allocators[0].is_cairn = true;
+        let line = &lines(&result)[0];
+        assert_eq!((line.best_other, line.subject), (Some(1), Some(0.5)));
     }
 
     #[test]

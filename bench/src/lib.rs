@@ -3,13 +3,14 @@
 //! ```text
 //! plan         every case there is, and which of them run
 //!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
-//!   programs          real programs, preloaded (a crate of its own, and the processes' limits)
+//!   programs          real programs and a user's, preloaded (a crate of its own, and the processes' limits)
 //! allocators   which allocators there are; built, found or missing
 //! attacks      what becomes of attacks on the heap under each of them
 //! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
 //!   progress     how far a run is
 //! result       the file with everything measured
+//!   core_hash    which core a result measured, and which one the tree has
 //! evaluate     rows, ratios, ties, means
 //!   table        as Markdown, for the terminal too
 //!   report/      the HTML page, its charts, and these as pictures
@@ -22,6 +23,7 @@
 pub mod allocators;
 pub mod attacks;
 pub mod compare;
+pub mod core_hash;
 pub mod documents;
 pub mod evaluate;
 pub mod journal;

@@ -1,15 +1,16 @@
 //! The lab's command line.
 
 use anyhow::{Context, Result, ensure};
-use cairn_bench::allocators::{self, Workshop};
+use cairn_bench::allocators::{self, Candidate, Workshop};
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
 use cairn_bench::plan::{self, Entry};
-use cairn_bench::result::{FORMAT, LabResult, SUBJECT};
+use cairn_bench::result::{FORMAT, Form, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
-use cairn_bench::{attacks, compare, documents, report, table};
+use cairn_bench::{attacks, compare, core_hash, documents, report, table};
 use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
+use programs::given::Suite;
 use programs::process::Limits;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -91,6 +92,10 @@ struct RunArgs {
     /// Only cases whose name contains one of these (comma-separated).
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     only: Vec<String>,
+    /// Only programs of your own, from this TOML file or the `suite.toml` in this folder; see
+    /// docs/results/benchmarks.md. They have one size; --full runs them in more rounds.
+    #[arg(long, value_name = "FILE_OR_FOLDER", conflicts_with = "threads")]
+    suite: Option<PathBuf>,
     /// Only these allocators (comma-separated).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allocators: Vec<String>,
@@ -112,8 +117,12 @@ struct RunArgs {
 }
 
 fn named(argument: &str) -> Result<(String, PathBuf), String> {
-    let (name, path) = argument.split_once('=').ok_or("expected NAME=LIBRARY")?;
-    Ok((name.to_owned(), path.into()))
+    match argument.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            Ok((name.to_owned(), path.into()))
+        }
+        _ => Err("expected NAME=LIBRARY".to_owned()),
+    }
 }
 
 fn main() -> Result<()> {
@@ -156,8 +165,9 @@ fn main() -> Result<()> {
         Command::Attacks { allocators } => {
             let (workshop, scratch) = (Workshop::new()?, tempfile::tempdir()?);
             workshop.build_own()?;
-            let candidates =
-                workshop.all(&[], |name| allocators.iter().any(|named| named == name))?;
+            let candidates = workshop.all(&[], &[Form::Preloaded], |name| {
+                allocators.iter().any(|named| named == name)
+            })?;
             print!("{}", attacks::table(&project()?, &candidates, scratch.path())?);
             Ok(())
         }
@@ -168,7 +178,7 @@ fn main() -> Result<()> {
 fn print_allocators() -> Result<()> {
     let workshop = Workshop::new()?;
     workshop.build_own()?;
-    for candidate in workshop.all(&[], |_| true)? {
+    for candidate in workshop.all(&[], &[Form::Preloaded, Form::Linked], |_| true)? {
         let told = candidate.public;
         println!("{} {}: {}", told.name, told.version, told.about);
         println!("    {} {}", told.source, told.flags);
@@ -188,7 +198,7 @@ fn project() -> Result<PathBuf> {
 fn document(result: Option<&Path>) -> Result<()> {
     let root = project()?;
     let result = result.map(LabResult::read).transpose()?;
-    for (page, name, text) in documents::parts(result.as_ref()) {
+    for (page, name, text) in documents::parts(result.as_ref(), &core_hash::of_tree(&root)?) {
         documents::replace(&root.join(page), name, &text)?;
     }
     Ok(())
@@ -202,29 +212,15 @@ fn is_named(name: &str, patterns: &[String]) -> bool {
 fn run(arguments: &RunArgs) -> Result<()> {
     ensure!(!cfg!(debug_assertions), "a debug build's figures mean nothing: run with --release");
     let quick = !arguments.full;
-    let wanted = |entry: &Entry| {
-        let scale = if quick { entry.case().quick_scale } else { 1.0 };
-        scale > 0.0 && is_named(&entry.label(), &arguments.only)
-    };
-    let entries: Vec<Entry> = plan::all().into_iter().filter(wanted).collect();
+    let suite = arguments.suite.as_deref().map(Suite::read).transpose()?;
+    let entries = entries(arguments, suite.as_ref());
     ensure!(!entries.is_empty(), "no case matches; see `list`");
+    let forms: Vec<Form> = entries.iter().map(|entry| entry.form).collect();
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
-    let chosen = |name: &str| match &arguments.allocators[..] {
-        // A quick run leaves out the second builds of the same allocators.
-        [] => arguments.full || !name.ends_with(allocators::AGAIN),
-        named => named.iter().any(|n| n == name),
-    };
-    let candidates = workshop.all(&arguments.peer, chosen)?;
-    ensure!(!candidates.is_empty(), "no such allocator; see `allocators`");
-
+    let candidates = candidates(arguments, &workshop, &forms)?;
     let machine = Machine::read();
-    let limits = Limits {
-        timeout: Duration::from_secs_f64(arguments.timeout),
-        // Of all memory, not of what is free: that differs when a stopped run goes on.
-        memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
-    };
     let scratch = tempfile::tempdir()?;
     let plan = Plan {
         entries,
@@ -232,7 +228,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
         quick,
         threads: arguments.threads,
-        limits,
+        limits: limits(arguments, &machine),
         workload: &workload,
         scratch: scratch.path(),
     };
@@ -242,19 +238,23 @@ fn run(arguments: &RunArgs) -> Result<()> {
 
     let directory = workshop.results();
     std::fs::create_dir_all(&directory)?;
-    let name = if quick { "quick" } else { "full" };
+    let name = suite.as_ref().map(|suite| format!("suite-{}", suite.name));
+    let name = name.unwrap_or_else(|| if quick { "quick" } else { "full" }.to_owned());
     let path = directory.join(format!("{name}.journal"));
     let mut journal = Journal::open(&path, &plan.identity(), arguments.fresh)?;
     if !journal.done.is_empty() {
         eprintln!("going on after {} runs (--fresh starts over)", journal.done.len());
     }
+    let core = core_hash::of_tree(&project()?)?;
     let cases = plan.run(&mut journal)?;
     let result = LabResult {
         format: FORMAT,
         command: command_line(),
         date: jiff::Zoned::now().date().to_string(),
         machine,
-        quick,
+        quick: quick && suite.is_none(),
+        suite: suite.as_ref().map(|suite| suite.name.clone()),
+        core: candidates.iter().any(Candidate::is_of_tree).then_some(core),
         rounds: plan.rounds,
         allocators: candidates.iter().map(|candidate| candidate.public.clone()).collect(),
         cases,
@@ -265,6 +265,42 @@ fn run(arguments: &RunArgs) -> Result<()> {
     tell(&result, &json)
 }
 
+/// The cases that are asked for: a suite's, or the lab's own.
+fn entries<'a>(arguments: &RunArgs, suite: Option<&'a Suite>) -> Vec<Entry<'a>> {
+    let all = match suite {
+        Some(suite) => suite.rows.iter().map(Entry::given).collect(),
+        None => plan::all(),
+    };
+    let wanted = |entry: &Entry<'_>| {
+        let scale = if arguments.full { 1.0 } else { entry.case().quick_scale };
+        scale > 0.0 && is_named(&entry.label(), &arguments.only)
+    };
+    all.into_iter().filter(wanted).collect()
+}
+
+/// The allocators that are asked for.
+fn candidates(arguments: &RunArgs, workshop: &Workshop, forms: &[Form]) -> Result<Vec<Candidate>> {
+    let chosen = |name: &str| match &arguments.allocators[..] {
+        // A quick run leaves out the second builds of the same allocators.
+        [] => arguments.full || !name.ends_with(allocators::AGAIN),
+        named => named.iter().any(|n| n == name),
+    };
+    let candidates = workshop.all(&arguments.peer, forms, chosen)?;
+    for name in &arguments.allocators {
+        let is_there = candidates.iter().any(|candidate| candidate.public.name == *name);
+        ensure!(is_there, "no allocator {name}; see `allocators`, or give its library by --peer");
+    }
+    Ok(candidates)
+}
+
+fn limits(arguments: &RunArgs, machine: &Machine) -> Limits {
+    Limits {
+        timeout: Duration::from_secs_f64(arguments.timeout),
+        // Of all memory, not of what is free: that differs when a stopped run goes on.
+        memory_mib: arguments.memory.unwrap_or(0.6 * machine.memory_mib as f64),
+    }
+}
+
 /// Prints the result, and writes its report beside it.
 fn tell(result: &LabResult, json: &Path) -> Result<()> {
     println!("{}", table::print(result));
@@ -272,6 +308,9 @@ fn tell(result: &LabResult, json: &Path) -> Result<()> {
     let page = json.with_extension("html");
     report::write(result, &page)?;
     println!("report: {}", page.display());
+    if result.suite.is_some() {
+        return Ok(());
+    }
     let left_out = if result.quick { "full sizes (cargo lab --full)" } else { MORE_CORES };
     println!("not run here: {left_out}");
     Ok(())

@@ -37,6 +37,12 @@ pub struct LabResult {
     pub machine: Machine,
     /// Sizes of a quick run.
     pub quick: bool,
+    /// The suite whose rows these are; none for the lab's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
+    /// The core that was measured, see [`crate::core_hash`]; none if it was not the tree's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<String>,
     /// Rounds that counted.
     pub rounds: usize,
     /// Who took part, or was missing; in the order of the columns.
@@ -62,12 +68,19 @@ pub struct Allocator {
     pub no_preload: Option<String>,
     /// Why it cannot be linked here, if so.
     pub no_engine: Option<String>,
+    /// Another build of cairn, given as a library.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_cairn: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Allocator {
     /// Whether it is none of this project's.
     pub fn is_other(&self) -> bool {
-        self.name != SUBJECT && self.name != HARDENED
+        self.name != SUBJECT && self.name != HARDENED && !self.is_cairn
     }
 }
 

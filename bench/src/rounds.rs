@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// How to run.
 pub struct Plan<'a> {
     /// What to measure.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Entry<'a>>,
     /// Under whom.
     pub candidates: &'a [Candidate],
     /// Rounds that count.
@@ -73,7 +73,7 @@ impl<'a> Plan<'a> {
             (column.name.to_owned(), journal::hash(library.iter().chain(engine)))
         };
         serde_json::json!({
-            "cases": self.entries.iter().map(Entry::label).collect::<Vec<_>>(),
+            "cases": self.entries.iter().map(Entry::identity).collect::<Vec<_>>(),
             "columns": self.columns().iter().map(hashed).collect::<Vec<_>>(),
             "settings": format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
         })
@@ -87,7 +87,8 @@ impl<'a> Plan<'a> {
         }
         let mut columns = self.columns();
         let mut order = fastrand::Rng::with_seed(1);
-        let runs = |entry: &Entry| columns.iter().filter(|c| c.candidate.runs(entry.form)).count();
+        let runs =
+            |entry: &Entry<'_>| columns.iter().filter(|c| c.candidate.runs(entry.form)).count();
         let total = self.rounds * self.entries.iter().map(runs).sum::<usize>() + self.entries.len();
         let mut progress = Progress::of_runs(total);
         for round in 0..=self.rounds {
@@ -118,7 +119,7 @@ impl<'a> Plan<'a> {
         &self,
         state: &State,
         round: usize,
-        entry: &Entry,
+        entry: &Entry<'_>,
         column: &Column<'_>,
     ) -> Option<journal::Entry> {
         let case = entry.case();
@@ -129,7 +130,7 @@ impl<'a> Plan<'a> {
         }
         let best = state.fastest.get(&key).copied().unwrap_or(f64::INFINITY);
         let timeout = PATIENCE.as_secs_f64().max(SLOWEST * best);
-        let timeout = self.limits.timeout.as_secs_f64().min(timeout);
+        let timeout = entry.limit().unwrap_or(self.limits.timeout).as_secs_f64().min(timeout);
         let limits = Limits { timeout: Duration::from_secs_f64(timeout), ..self.limits.clone() };
         let scale = if self.quick { case.quick_scale } else { 1.0 };
         warm_memory_up();
@@ -140,15 +141,18 @@ impl<'a> Plan<'a> {
                 let Column { candidate, .. } = column;
                 run_workload(self.workload, candidate, entry.form, &case.name, &settings, &limits)
             }
-            Run::Program(program) => {
-                let Candidate { library, environment, .. } = column.candidate;
-                let library = library.as_deref();
-                program.run(&Stage::of_lab(library, environment, scale, &limits, self.scratch))
-            }
+            Run::Program(program) => program.run(&self.stage(column, scale, &limits)),
+            Run::Given(given) => given.run(&self.stage(column, scale, &limits)),
         };
         let seconds = start.elapsed().as_secs_f64();
         let ((case, form), allocator) = (key, column.name.to_owned());
         Some(journal::Entry { round, case, form, allocator, seconds, outcome })
+    }
+
+    /// Where a program runs under the allocator of this column.
+    fn stage(&self, column: &Column<'_>, scale: f64, limits: &Limits) -> Stage {
+        let Candidate { library, environment, .. } = column.candidate;
+        Stage::of_lab(library.as_deref(), environment, scale, limits, self.scratch)
     }
 }
 
@@ -208,7 +212,7 @@ impl State {
         }
     }
 
-    fn case(&mut self, entry: &Entry) -> CaseResult {
+    fn case(&mut self, entry: &Entry<'_>) -> CaseResult {
         let cells = self.cells.remove(&(entry.case().name.to_string(), entry.form));
         let cells = cells.unwrap_or_default().into_iter().map(|(name, known)| (name, known.cell));
         CaseResult { case: entry.case().clone(), form: entry.form, cells: cells.collect() }

@@ -53,7 +53,7 @@ fn one(result: &LabResult, lines: &[&Line<'_>]) -> String {
     let header = ["", "best", "noise"].map(str::to_owned).into_iter().chain(names);
     let mut rows = vec![header.chain(["frontier".to_owned()]).collect()];
     for line in lines {
-        let best = line.best.map_or("-".into(), |best| format!("{} {}", ratio(best), line.unit));
+        let best = line.best.map_or("-".into(), |best| line.show(best));
         let fixed = [line.label.clone(), best, format!("{:.0}%", line.noise * 100.0)];
         let subject = line.subject.map_or("-".into(), ratio);
         rows.push(
@@ -88,6 +88,13 @@ pub fn laid_out(rows: Vec<Vec<String>>, words: usize) -> String {
 /// A mean, marked if it is a bound.
 pub fn bounded(mean: &Mean) -> String {
     format!("{}{}", if mean.bounds > 0 { "≥" } else { "" }, ratio(mean.ratio))
+}
+
+impl Line<'_> {
+    /// A figure of this row as it was measured, with its unit.
+    pub fn show(&self, figure: f64) -> String {
+        format!("{} {}", ratio(self.value(figure)), self.unit).trim_end().to_owned()
+    }
 }
 
 /// An entry in a few characters.

@@ -5,17 +5,17 @@
 //! same in every run, on any machine, under any load.
 
 use crate::definitions::{Input, Sizes, Variables, parsed, prepare, set, variables, words};
+use crate::measure;
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
 use crate::stage::{Stage, fingerprint, private_copy};
-use crate::stats::{geometric_mean, median};
+use crate::stats::geometric_mean;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Group, Results};
 use cairn_workloads::cases;
 use cairn_workloads::process::parse_kib;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -244,46 +244,18 @@ impl Timed {
         Ok(calls.trim().parse().ok())
     }
 
-    /// Runs the command under the allocator `times` times and measures it from outside, descendants
-    /// included; of several runs the medians.
+    /// Runs the command under the allocator `times` times and measures it.
     fn measure(
         &self,
         stage: &Stage,
         times: usize,
         variables: &Variables,
     ) -> Result<(Ended, Results)> {
-        let launcher = stage.made("launch", |path| {
-            let gcc = format!("gcc -O2 -static -o {} {{scripts}}/launch.c", path.display());
-            stage.tool("sh")?.script(&gcc, variables).success().map(drop)
-        })?;
-        let (report, bare) = (stage.work.join("usage"), stage.bare());
-        let preload = stage.library.as_deref().map_or(OsStr::new(""), Path::as_os_str);
         let line = words(&self.row.run, variables)?;
-        let process = bare.process(&launcher.to_string_lossy())?;
-        let program = stage.find(&line[0])?;
-        let process = process.with(|launcher| {
-            launcher.arg(&report).arg(times.to_string()).args([preload, program.as_os_str()])
-        });
-        let process = process.with(|launcher| launcher.args(&line[1..]));
-        let ended = self.set(process, stage, variables).success()?;
-        let text = fs::read_to_string(&report)?;
-        let numbers = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        let runs: Vec<Vec<f64>> = text.lines().map(numbers).collect();
-        let readable = runs.len() == times && runs.iter().all(|run| run.len() == 5);
-        ensure!(readable, "unreadable report: {text}");
-        let columns = [
-            ("ms", 1e6),
-            ("user_ms", 1e3),
-            ("system_ms", 1e3),
-            ("minor_faults", 1.0),
-            ("peak_mib", 1024.0),
-        ];
-        let mut results = Results::default();
-        for (at, (name, unit)) in columns.into_iter().enumerate() {
-            let values: Vec<f64> = runs.iter().map(|run| run[at] / unit).collect();
-            results.values.extend(median(&values).map(|value| (name.to_owned(), value)));
-        }
-        Ok((ended, results))
+        let (program, arguments) = (stage.find(&line[0])?, &line[1..]);
+        measure::runs(stage, times, &program, arguments, |launcher| {
+            self.set(launcher, stage, variables)
+        })
     }
 }
 

@@ -6,6 +6,8 @@
 //!   readers      what an output tells of tests
 //!   report       results from run to run, the tables of the documents
 //! lab          `cargo lab`: what a program costs under an allocator
+//! given        `cargo lab --suite`: the same of programs that a user has
+//!   measure      one command, from outside
 //!   definitions  variables, inputs, command lines
 //!     stage      a place to run: directories, environment, library
 //!       process    one process: limits, outputs
@@ -18,7 +20,9 @@
 //! To add a program: an entry in `programs.toml`, or in `lab.toml` to time it; a suite: one in `suites.toml`.
 
 mod definitions;
+pub mod given;
 pub mod lab;
+mod measure;
 mod packages;
 pub mod process;
 mod stage;

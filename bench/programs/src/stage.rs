@@ -154,11 +154,15 @@ impl Stage {
 
     /// A process in this place, not yet started.
     pub(crate) fn process(&self, program: &str) -> Result<Process<'_>> {
+        let process = self.unloaded(program)?;
+        let Some(library) = &self.library else { return Ok(process) };
+        Ok(process.with(|command| command.env("LD_PRELOAD", library)))
+    }
+
+    /// The same without the library.
+    pub(crate) fn unloaded(&self, program: &str) -> Result<Process<'_>> {
         let mut command = Command::new(self.find(program)?);
         command.env_clear().envs(&self.environment).current_dir(&self.work);
-        if let Some(library) = &self.library {
-            command.env("LD_PRELOAD", library);
-        }
         Ok(self.of_command(command))
     }
 

@@ -115,6 +115,9 @@ fn sentences(result: &LabResult, lines: &[Line<'_>]) -> Vec<String> {
     if !missing.is_empty() {
         told.push(format!("Without any value, and not counted: {}.", missing.join(", ")));
     }
+    if let Some(suite) = &result.suite {
+        told.push(format!("The cases are those of the suite {suite}, not the lab's own."));
+    }
     if result.quick {
         told.push("It was a quick run: small sizes, so more noise.".into());
     }
@@ -172,7 +175,7 @@ fn row(line: &Line<'_>) -> Value {
         Standing::Unknown => "unknown",
     };
     let of = |entry: &Entry| match entry {
-        Entry::Value { median, .. } => cell(show(entry), Some(*median), entry.ratio()),
+        Entry::Value { median, .. } => cell(show(entry), Some(line.value(*median)), entry.ratio()),
         _ => cell(show(entry), None, entry.ratio()),
     };
     context! {

@@ -132,7 +132,33 @@ impl Table {
     pub const ALL: [Table; 4] = [Table::Time, Table::Memory, Table::Latency, Table::Counts];
 }
 
-/// One row of one table. Smaller values are better in every row.
+/// Which values of a row are better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// The smaller ones: a time, a size.
+    #[default]
+    Less,
+    /// The larger ones: a rate.
+    More,
+}
+
+impl Better {
+    /// From such a value to one of which less is better, and back.
+    pub fn as_less(self, value: f64) -> f64 {
+        match self {
+            Better::Less => value,
+            Better::More => value.recip(),
+        }
+    }
+
+    /// Whether it is the usual one.
+    fn is_less(&self) -> bool {
+        *self == Better::Less
+    }
+}
+
+/// One row of one table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -150,6 +176,9 @@ pub struct Row {
     /// Values below this count as this: keeps ratios finite where the best is near nothing.
     #[serde(default)]
     pub floor: f64,
+    /// Which values are better. In the lab's own rows it is always less.
+    #[serde(default, skip_serializing_if = "Better::is_less")]
+    pub better: Better,
 }
 
 /// A curve to draw, one line per allocator.
