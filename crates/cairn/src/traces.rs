@@ -12,6 +12,7 @@ use crate::os;
 use crate::policy::HARDENED;
 use crate::size_class::SizeClass;
 use crate::span::{Span, ZERO};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Ends the process if a cache of a class from which nothing could be popped has a first block: its link is overwritten,
 /// or one in front of it has led here, which the program has by now.
@@ -34,6 +35,25 @@ fn end_at(class: SizeClass, first: *mut Block) -> ! {
 /// No block is there.
 const LED_ASTRAY: &str = "a free block's link leads here: the program has written to that block";
 
+/// Has the system give pages for writing from `at` on, in steps of `size` up to the one at `bytes`. Where they are read
+/// first, it gives its page of zeros, and the first write takes a second fault.
+///
+/// # Safety
+/// The memory is the caller's.
+#[inline]
+unsafe fn make_writable(at: *mut u8, bytes: usize, size: usize) {
+    let step = size.max(LEAST_PAGE);
+    for offset in (0..bytes).step_by(step).chain([bytes]) {
+        // SAFETY: blocks of the caller's, aligned to more than a word.
+        let word = unsafe { AtomicUsize::from_ptr(at.add(offset).cast()) };
+        // To the processor it writes, whatever is there; no value changes. What is there is looked at by the caller.
+        let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The least page that any system has.
+const LEAST_PAGE: usize = 4096;
+
 impl Span {
     /// Whether `count` blocks from number `first` on are zero. Ends the process if they are said to be, and one has something
     /// where its link will stand: the program has freed it, or has written to it, and may have it already.
@@ -41,6 +61,10 @@ impl Span {
     pub(crate) fn expect_untouched(&self, first: usize, count: usize) -> bool {
         let (zero, size) = (self.flags & ZERO != 0, self.layout().size as usize);
         let mut at = self.start.wrapping_add(first * size);
+        if zero && !HARDENED {
+            // SAFETY: untouched blocks are the owner's.
+            unsafe { make_writable(at, (count - 1) * size, size) };
+        }
         for _ in 0..if zero && !HARDENED { count } else { 0 } {
             // SAFETY: untouched blocks are the owner's.
             if !unsafe { Block::raw_link(at.cast()) }.is_null() {

@@ -1,11 +1,13 @@
 //! Blocks that are freed twice, and blocks that are written to when they are free: in each place where a
 //! free block can be, the process says so and ends. Legal programs do not meet the check.
 
-use super::alone::alone;
+use super::alone::{alone, shares_its_address_space};
 use super::heaps::{Other, blocks, free};
 use super::misuse::last_words;
 use crate::block::Block;
+use crate::os;
 use crate::size_class::{MEDIUM_MAX, SizeClass};
+use crate::sync::Ordering;
 use crate::{allocate, allocate_zeroed, check, purge, reallocate};
 use std::vec::Vec;
 
@@ -230,6 +232,37 @@ fn no_link_is_handed_out() {
                 // SAFETY: live blocks of at least 16 bytes.
                 assert_eq!(unsafe { block.cast::<[usize; 2]>().read() }, [0, 0], "{size}");
             }
+        }
+    });
+}
+
+/// To look for traces where nothing has been written yet takes no page fault besides the one of the first write.
+#[test]
+fn fresh_memory_takes_a_fault_a_page() {
+    alone(|| {
+        if shares_its_address_space() {
+            return;
+        }
+        os::HUGE_PAGES.store(false, Ordering::Relaxed);
+        let faults = || {
+            // SAFETY: zeros are a value of it, and it is valid for writing.
+            let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+            // SAFETY: as above.
+            unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+            usage.ru_minflt as usize
+        };
+        for size in [16, 256, 3000, 20_000] {
+            let count = (16 << 20) / size;
+            let mut held = Vec::with_capacity(count);
+            held.resize(count, core::ptr::null_mut());
+            let before = faults();
+            for block in &mut held {
+                *block = allocate(size);
+                // SAFETY: a live block.
+                unsafe { block.write_bytes(1, size) };
+            }
+            let (took, pages) = (faults() - before, (16 << 20) / os::page_size());
+            assert!(took < pages + pages / 4, "{took} faults for {pages} pages of {size}");
         }
     });
 }
