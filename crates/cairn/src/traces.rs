@@ -35,19 +35,20 @@ fn end_at(class: SizeClass, first: *mut Block) -> ! {
 /// No block is there.
 const LED_ASTRAY: &str = "a free block's link leads here: the program has written to that block";
 
-/// Has the system give pages for writing from `at` on, in steps of `size` up to the one at `bytes`. Where they are read
-/// first, it gives its page of zeros, and the first write takes a second fault.
+/// Has the system give the pages of blocks of `size` for writing, from `at` on, as far as the last block, `bytes` behind it.
+/// Where they are read first, it gives its page of zeros, and the first write takes a second fault.
 ///
 /// # Safety
 /// The memory is the caller's.
 #[inline]
 unsafe fn make_writable(at: *mut u8, bytes: usize, size: usize) {
-    let step = size.max(LEAST_PAGE);
-    for offset in (0..bytes).step_by(step).chain([bytes]) {
+    let (mut at, last) = (at, at.wrapping_add(bytes));
+    while at <= last {
         // SAFETY: blocks of the caller's, aligned to more than a word.
-        let word = unsafe { AtomicUsize::from_ptr(at.add(offset).cast()) };
+        let word = unsafe { AtomicUsize::from_ptr(at.cast()) };
         // To the processor it writes, whatever is there; no value changes. What is there is looked at by the caller.
         let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+        at = at.wrapping_add(size.max(LEAST_PAGE));
     }
 }
 
