@@ -65,6 +65,7 @@ impl Grace {
 
     /// Whether what becomes free waits.
     pub(crate) fn is_on(&self) -> bool {
+        // Acquire: pairs with `end`.
         self.is_on.load(Ordering::Acquire) != 0
     }
 

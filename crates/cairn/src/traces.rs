@@ -43,12 +43,15 @@ const LED_ASTRAY: &str = "a free block's link leads here: the program has writte
 #[inline]
 unsafe fn make_writable(at: *mut u8, bytes: usize, size: usize) {
     let (mut at, last) = (at, at.wrapping_add(bytes));
-    while at <= last {
+    loop {
         // SAFETY: blocks of the caller's, aligned to more than a word.
         let word = unsafe { AtomicUsize::from_ptr(at.cast()) };
-        // To the processor it writes, whatever is there; no value changes. What is there is looked at by the caller.
+        // To the processor it writes, whatever is there; no value changes. Relaxed: the caller's own memory.
         let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
-        at = at.wrapping_add(size.max(LEAST_PAGE));
+        if at == last {
+            return;
+        }
+        at = last.min(at.wrapping_add(size.max(LEAST_PAGE)));
     }
 }
 

@@ -15,6 +15,9 @@ use crate::thread;
 use core::ptr::null_mut;
 
 /// Whether it is an owned heap, and no thread's.
+///
+/// # Safety
+/// It has been a heap of the program's.
 pub(super) unsafe fn is_nobodys(name: *mut Name) -> bool {
     // SAFETY: handles are never unmapped.
     let (kind, user) = unsafe { (&(*name).kind, &(*name).user) };

@@ -58,6 +58,7 @@ impl Turn {
 
     /// A heap begins anew, in a forked child in which its thread is not.
     pub(crate) fn begin_anew(&self) {
+        // Relaxed: the child has one thread.
         if self.0.load(Ordering::Relaxed) != ALONE {
             self.0.store(OPEN, Ordering::Relaxed);
         }

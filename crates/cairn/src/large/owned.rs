@@ -49,6 +49,7 @@ impl Link {
 
     /// What the block belongs to, or null.
     pub(super) fn of(&self) -> *const Owned {
+        // Acquire: pairs with `clear`.
         self.of.load(Ordering::Acquire)
     }
 
