@@ -198,3 +198,17 @@ fn a_block_waits_once() {
         assert_released(index);
     });
 }
+
+/// Two threads free the same block while its heap's readers end: one is told, whether the block waits or not.
+#[test]
+fn a_block_waits_once_while_its_readers_end() {
+    check(FEW, |_| {
+        let (owned, [(block, index)]) = made();
+        let frees = [(); 2].map(|()| spawn(move || free(block)));
+        large::end_readers(owned);
+        let freed = finish(frees);
+        assert_eq!(freed.iter().filter(|&&freed| freed).count(), 1);
+        large::set_free(owned);
+        assert_released(index);
+    });
+}
