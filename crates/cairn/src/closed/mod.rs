@@ -167,9 +167,8 @@ pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
         if (*name).heap != stand_in() {
             return (*name).heap;
         }
-        let heap = pool::take_any(1);
+        let heap = pool::take_closed(name);
         if !heap.is_null() {
-            Heap::write_over(heap, Heap::closed_of(name));
             (*name).heap = heap;
             set_user(name, (*name).user.load(Ordering::Relaxed));
         }

@@ -84,11 +84,10 @@ unsafe fn take(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
             part = (*part).member.next;
         }
         if part.is_null() {
-            part = pool::take_any(1);
+            part = pool::take_closed(shared);
             if part.is_null() {
                 return null_mut();
             }
-            Heap::write_over(part, Heap::closed_of(shared));
             (*part).member.turn.open();
             (*part).head = (*shared).owned.grace.head() as u16;
             (*part).member.next = (*shared).first(number);

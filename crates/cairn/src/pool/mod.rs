@@ -14,11 +14,11 @@ pub(crate) mod shared;
 use crate::address_map;
 use crate::common_upkeep::set_besides;
 use crate::crowd::{in_use, one_less, one_more};
-use crate::handle::{Handles, Member};
+use crate::handle::{Handle, Handles, Member};
 use crate::heap::Heap;
 use crate::os::Lock;
 use crate::reservation;
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, in_shuttle, point};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, in_shuttle, point};
 use crate::{arena, crowd, os, region};
 use core::ptr::null_mut;
 
@@ -91,6 +91,23 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
     heap
 }
 
+/// Takes a closed heap with nothing in it, of a handle of the program's or null; null as for `take_any`.
+pub(crate) fn take_closed(of: *mut Handle<Heap>) -> *mut Heap {
+    let heap = take_any(1);
+    if !heap.is_null() {
+        // SAFETY: the caller's, who alone has it.
+        unsafe {
+            (*heap).member.turn.shut();
+            // A child that finds it half written finds that.
+            fence(Ordering::Release);
+            Heap::write_over(heap, Heap::closed_of(of));
+            point();
+            (*heap).member.turn.close();
+        }
+    }
+    heap
+}
+
 /// Takes back a heap, and what it holds.
 ///
 /// # Safety
@@ -124,8 +141,10 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
-        (*heap).member.turn.close();
         Heap::write_over(heap, Heap::EMPTY);
+        point();
+        // Last: a child that finds it half written finds it shut.
+        (*heap).member.turn.close();
         (*heap).next = pool.free;
     }
     pool.free = heap;
@@ -186,7 +205,7 @@ pub(crate) fn counts() -> (usize, usize) {
     (in_use(), POOL.lock().made)
 }
 
-/// Whether this is a forked child, and its parent may have been ending the heap: it is left as it was.
+/// Whether this is a forked child, and its parent may have been ending the heap, or making it: it is left as it was.
 fn was_ending(heap: *const Heap) -> bool {
     // SAFETY: a heap that has been made.
     EPOCH.load(Ordering::Relaxed) > 0 && unsafe { (*heap).member.turn.is_shut() }
@@ -264,6 +283,11 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
             // SAFETY: made, and nobody's if it is in no use.
             unsafe {
                 if !(*heap).in_use {
+                    if (*heap).member.turn.is_shut() {
+                        // It was being written.
+                        Heap::write_over(heap, Heap::EMPTY);
+                        (*heap).member.turn.close();
+                    }
                     (*heap).next = pool.free;
                     pool.free = heap;
                 }

@@ -6,7 +6,7 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use super::take_any;
+use super::take_closed;
 use crate::crowd::NOBODY;
 use crate::heap::Heap;
 use crate::os::Lock;
@@ -38,11 +38,10 @@ pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
     // SAFETY: the caller's now.
     unsafe {
         if heap.is_null() {
-            heap = take_any(1);
+            heap = take_closed(null_mut());
             if heap.is_null() {
                 return heap;
             }
-            Heap::write_over(heap, Heap::closed());
             (*heap).partition = partition as u8 + 1;
         }
         (*heap).member.set_user((*mine).thread, mine);

@@ -24,6 +24,7 @@ use crate::{
 };
 use core::ptr::null_mut;
 use std::collections::HashSet;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
@@ -572,6 +573,47 @@ fn a_child_looks_into_no_heap_that_was_ending() {
                 address_map::set_owner(index, class.span_slices(), OWNER_NONE);
                 check();
             }));
+            heap.destroy();
+        }
+    });
+}
+
+/// A child is forked while another thread gives a heap back, which is half written: the child does not look into it, and the
+/// next one there has nothing of it.
+#[test]
+fn a_child_gets_no_heap_that_was_half_written() {
+    alone(|| {
+        // SAFETY: heaps that are there, and this thread's.
+        unsafe {
+            let heap = HeapId::new_owned().expect("memory");
+            let blocks: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
+            let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+            let theirs = (*name).heap;
+            let (held, done) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let _pool = pool::hold();
+                    held.wait();
+                    done.wait();
+                });
+                held.wait();
+                (*theirs).member.turn.shut();
+                (*theirs).in_use = false;
+                let child = child_does(|| {
+                    check();
+                    let others: Vec<_> = (0..4).map(|_| Other::new()).collect();
+                    for other in &others {
+                        let theirs = other.allocates(1000, 200);
+                        assert!(theirs.iter().all(|p| !blocks.contains(p)));
+                    }
+                    others.into_iter().for_each(Other::leaves);
+                    check();
+                });
+                (*theirs).in_use = true;
+                (*theirs).member.turn.close();
+                done.wait();
+                assert!(child);
+            });
             heap.destroy();
         }
     });
