@@ -259,7 +259,9 @@ impl Span {
         let first = self.start.wrapping_add(first * size);
         let mut at = first;
         for _ in 1..count {
-            let next = at.wrapping_add(size);
+            // Volatile: where it knows that the distance stays, the compiler takes thirteen instructions a block, not eight.
+            // SAFETY: a local.
+            let next = at.wrapping_add(unsafe { (&raw const size).read_volatile() });
             // SAFETY: untouched blocks are the owner's.
             unsafe { Block::set_next(at.cast(), next.cast()) };
             at = next;
