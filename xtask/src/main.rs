@@ -1,6 +1,7 @@
 //! The workspace's own checks and reports: `cargo xtask <command>`.
 
 mod c_programs;
+mod counts;
 mod fast_path;
 mod fresh;
 mod fuzz;
@@ -35,6 +36,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Count the instructions of the fast paths in libcairn.so and compare with the golden table.
     FastPath(fast_path::Args),
+    /// Count what small programs cost on libcairn.so and compare with the table that is kept.
+    Counts(counts::Args),
     /// Run real programs with and without cairn and compare output and exit status.
     Programs(Compared),
     /// Run test suites that others wrote, with and without cairn, and compare their failures.
@@ -86,6 +89,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Tidy(args) => tidy::run(&args)?,
         Command::FastPath(args) => fast_path::run(&args)?,
+        Command::Counts(args) => counts::run(&args)?,
         Command::Programs(compared) => compare(Kind::Programs, &compared)?,
         Command::Suites(compared) => compare(Kind::Suites, &compared)?,
         Command::Fresh(args) => fresh::run(&args)?,
