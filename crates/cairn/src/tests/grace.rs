@@ -69,9 +69,11 @@ fn what_is_free_keeps_its_head() {
             let (here, there): (Vec<_>, Vec<_>) = (0..40).partition(|n| n % 2 == 0);
             here.iter().for_each(|&n| free(blocks[n]));
             let others: Vec<_> = there.iter().map(|&n| blocks[n].addr()).collect();
-            Other::new().does(move || {
+            let other = Other::new();
+            other.does(move || {
                 others.iter().for_each(|&p| free(core::ptr::with_exposed_provenance_mut(p)))
             });
+            other.leaves();
             check();
             // SAFETY: the heap is there.
             unsafe { heap.purge() };

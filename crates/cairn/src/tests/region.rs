@@ -218,20 +218,21 @@ fn others_free_and_leave() {
             let heap = Heap::shared_in_region(region).expect("memory");
             for _ in 0..20 {
                 let (blocks, memory) = (Mutex::new(Vec::new()), &memory);
-                std::thread::scope(|scope| {
-                    for _ in 0..3 {
-                        scope.spawn(|| {
-                            for nth in 0..500 {
-                                let block = heap.allocate(16 + nth % 5 * 100, 16);
-                                assert!(memory.has(block, 16 + nth % 5 * 100));
-                                blocks.lock().expect("whole").push(block.addr());
-                                if nth % 3 == 0 {
-                                    let some = blocks.lock().expect("whole").swap_remove(0);
-                                    free(memory.start.with_addr(some));
-                                }
-                            }
-                        });
+                let work = || {
+                    for nth in 0..500 {
+                        let block = heap.allocate(16 + nth % 5 * 100, 16);
+                        assert!(memory.has(block, 16 + nth % 5 * 100));
+                        blocks.lock().expect("whole").push(block.addr());
+                        if nth % 3 == 0 {
+                            let some = blocks.lock().expect("whole").swap_remove(0);
+                            free(memory.start.with_addr(some));
+                        }
                     }
+                };
+                std::thread::scope(|scope| {
+                    // A scope does not wait for destructors; who is joined has no heap any more.
+                    let threads = [(); 3].map(|()| scope.spawn(work));
+                    threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
                 });
                 let blocks = blocks.into_inner().expect("whole");
                 blocks.into_iter().for_each(|at| free(memory.start.with_addr(at)));
