@@ -18,7 +18,7 @@ const OPERATIONS: usize = 3000;
 /// How long each model runs, if nothing else is said: CAIRN_MODEL_SECONDS=600 is the long run.
 const SECONDS: u64 = 1;
 /// After this a run counts as hung.
-const HUNG_AFTER_SECONDS: u32 = 120;
+pub(crate) const HUNG_AFTER_SECONDS: u32 = 120;
 /// The depth of the bugs that the scheduler of that name looks for.
 const PCT_DEPTH: usize = 4;
 

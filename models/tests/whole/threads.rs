@@ -128,6 +128,8 @@ pub(crate) fn fork(between: impl Fn(), child: impl Fn()) {
     match unsafe { libc::fork() } {
         0 => {
             ALONE.store(true, Ordering::Relaxed);
+            // SAFETY: no preconditions. A child has no alarm of its parent's.
+            unsafe { libc::alarm(super::runs::HUNG_AFTER_SECONDS) };
             let done = std::panic::catch_unwind(AssertUnwindSafe(|| {
                 between();
                 handle(handlers.child);
