@@ -1,8 +1,8 @@
 //! Owns: the atomic word through which threads that do not hold a span give blocks back to it.
 //! Idea: one CAS carries a whole batch, its length, and the question who holds the span now.
 //! Never: knows the OS, thread-local state or size classes; never reads a span's own fields.
-//! Threads: any thread may push; the other calls belong to the owner or, where said, to the
-//!   owner of the list of abandoned spans's lock.
+//! Threads: any thread may push; the other calls belong to the owner or, where said, to who
+//!   holds the lock of the list of abandoned spans.
 //! Checked: loom models (the `models` crate) on this very code; states asserted in debug builds.
 //! Story: docs/design/remote-frees.md
 
@@ -106,7 +106,7 @@ impl State {
 /// What a push did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
-    /// The blocks wait for the owner, or for an reclaimer.
+    /// The blocks wait for the owner, or for a reclaimer.
     Queued,
     /// The span was full and nobody's: the caller holds it now, and the batch with it.
     Claimed,

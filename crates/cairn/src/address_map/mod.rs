@@ -1,4 +1,4 @@
-//! Owns: the reservation (one reservation, metadata somewhere in front, slices behind), its descriptors, and
+//! Owns: the reservation (metadata somewhere in front, slices behind), its descriptors, and
 //!   every address computation from a pointer to metadata.
 //! Idea: a descriptor is found by shift and mask from any pointer at all; whether the pointer
 //!   is really a block is one multiplication later (see `size_class`).

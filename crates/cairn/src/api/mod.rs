@@ -192,7 +192,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
 //     an abandoned span  into the cache, as a block of an own span; if that is full, as another's
 //     a closed heap's    closed::deallocate: home at once
 //     another's span     into the cache up to half its limit; else into a batch, or thread::send
-//     a large block      into the large cache, if that is empty
+//     a large block      into the large cache, in place of what is there; a mapping back to the system
 //     null               nothing to do
 //     the rest           a large block, a mapping, or a bad pointer
 #[inline(never)]

@@ -63,7 +63,7 @@ const fn front_of(size: usize) -> usize {
     size / 8
 }
 
-/// Reserves a reservation of `size` bytes and its front, at a multiple of 2 MiB; null on failure.
+/// Reserves `size` bytes and their front, at a multiple of 2 MiB; null on failure.
 fn reserve_at_random(size: usize) -> *mut u8 {
     let whole = front_of(size) + size;
     // Far from where programs, libraries and stacks are put, or in what 39 bits reach.

@@ -60,8 +60,8 @@ static COUNTING: StandIn = StandIn { lead: [2; 64], heap: Heap::EMPTY };
 pub(crate) static STARTED: Lock<()> = Lock::new(());
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// Slow slow_ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these
-/// slow_ticks takes the shared heap' lock.
+/// Slow ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these
+/// ticks takes the shared heap's lock.
 const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
 
 fn is_stand_in(heap: *mut Heap) -> bool {
