@@ -101,7 +101,6 @@ pub(crate) fn take_closed(of: *mut Handle<Heap>) -> *mut Heap {
             // A child that finds it half written finds that.
             fence(Ordering::Release);
             Heap::write_over(heap, Heap::closed_of(of));
-            point();
             (*heap).member.turn.close();
         }
     }
@@ -142,7 +141,6 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     // SAFETY: as above.
     unsafe {
         Heap::write_over(heap, Heap::EMPTY);
-        point();
         // Last: a child that finds it half written finds it shut.
         (*heap).member.turn.close();
         (*heap).next = pool.free;
