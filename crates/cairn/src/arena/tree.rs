@@ -312,18 +312,21 @@ mod tests {
     use super::*;
     use std::boxed::Box;
     use std::collections::{BTreeMap, BTreeSet};
+    use std::vec::Vec;
 
     /// Miri is slow.
     const SLOWER: usize = if cfg!(miri) { 100 } else { 1 };
 
-    fn empty() -> Box<Tree> {
+    /// A tree, and its leaves.
+    fn empty() -> (Box<Tree>, Vec<Leaf>) {
         // SAFETY: numbers, all zero, and a null pointer: no leaves.
         let mut tree: Box<Tree> = unsafe { Box::new_zeroed().assume_init() };
-        // SAFETY: as above. They stay until the test's process ends.
-        let leaves: Box<[Leaf]> = unsafe { Box::new_zeroed_slice(LEAVES).assume_init() };
-        // SAFETY: that many.
-        unsafe { tree.extend(Box::leak(leaves).as_mut_ptr(), size_of::<Leaf>(), LEAVES) };
-        tree
+        // SAFETY: as above.
+        let mut leaves =
+            unsafe { Box::<[Leaf]>::new_zeroed_slice(LEAVES).assume_init() }.into_vec();
+        // SAFETY: that many; they stay with the tree.
+        unsafe { tree.extend(leaves.as_mut_ptr(), size_of::<Leaf>(), LEAVES) };
+        (tree, leaves)
     }
 
     /// xorshift.
@@ -342,7 +345,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_plain_set() {
-        let mut tree = empty();
+        let (mut tree, _leaves) = empty();
         let mut set = BTreeSet::new();
         let mut x = 88172645463325252u64;
         for round in 0..60_000 / SLOWER {
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn agrees_with_a_plain_list_of_runs() {
-        let mut tree = empty();
+        let (mut tree, _leaves) = empty();
         let mut runs = BTreeMap::new();
         let mut x = 88172645463325252u64;
         for round in 0..20_000 / SLOWER {
