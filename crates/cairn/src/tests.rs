@@ -101,8 +101,6 @@ use crate::{
 };
 use scenarios::{SCENARIOS, threads};
 use std::format;
-use std::path::PathBuf;
-use std::process::Command;
 use std::string::{String, ToString};
 use std::sync::atomic::Ordering;
 use std::vec::Vec;
@@ -358,14 +356,8 @@ fn attempt() {
 /// Whether the attempt reached the call that was to fail.
 fn run(name: &str, plan: Plan) -> bool {
     let spec = format!("{name}:{}:{}", plan.nth, if plan.sticky { "from" } else { "once" });
-    let program = std::env::current_exe().expect("this program has a path");
-    // A program of another machine starts by way of its simulator (`cargo xtask targets`).
-    let simulator = std::env::var("CAIRN_TEST_SIMULATOR").unwrap_or_default();
-    let mut words = simulator.split_whitespace().map(PathBuf::from).chain([program]);
-    let mut command = Command::new(words.next().expect("a program"));
-    command.args(words);
-    command.args(["--exact", "tests::attempt", "--include-ignored", "--nocapture"]);
-    command.args(["--test-threads", "1"]).env("CAIRN_FAULT", &spec);
+    let mut command = alone::only("tests::attempt");
+    command.arg("--include-ignored").env("CAIRN_FAULT", &spec);
     let output = command.output().expect("this program starts");
     let said = String::from_utf8_lossy(&output.stdout).to_string();
     assert!(

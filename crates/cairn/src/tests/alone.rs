@@ -24,16 +24,7 @@ pub(super) fn alone<F: FnOnce()>(body: F) {
     // cairn::tests::arena::some_test::{{closure}}
     let path = type_name::<F>();
     let name = path.trim_start_matches("cairn::").trim_end_matches("::{{closure}}");
-    let program = std::env::current_exe().expect("this program has a path");
-    // As in the tests of failing calls.
-    let simulator = std::env::var("CAIRN_TEST_SIMULATOR").unwrap_or_default();
-    let mut words = simulator.split_whitespace().map(PathBuf::from).chain([program]);
-    let output = Command::new(words.next().expect("a program"))
-        .args(words)
-        .args(["--exact", name, "--nocapture", "--test-threads", "1"])
-        .env("CAIRN_ALONE", "1")
-        .output()
-        .expect("this program starts");
+    let output = only(name).env("CAIRN_ALONE", "1").output().expect("this program starts");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && said.contains("1 passed"),
@@ -42,6 +33,17 @@ pub(super) fn alone<F: FnOnce()>(body: F) {
         output.status,
         String::from_utf8_lossy(&output.stderr),
     );
+}
+
+/// This program, with one test.
+pub(super) fn only(test: &str) -> Command {
+    let program = std::env::current_exe().expect("this program has a path");
+    // A program of another machine starts by way of its simulator (`cargo xtask targets`).
+    let simulator = std::env::var("CAIRN_TEST_SIMULATOR").unwrap_or_default();
+    let mut words = simulator.split_whitespace().map(PathBuf::from).chain([program]);
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words).args(["--exact", test, "--nocapture", "--test-threads", "1"]);
+    command
 }
 
 /// Whether the process is shared with a simulator or a sanitizer, which have mappings of their own

@@ -1,6 +1,6 @@
 //! The program is called now and then to free what it has put off.
 
-use super::alone::{Random, alone};
+use super::alone::{Random, alone, only};
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use crate::policy::HARDENED;
@@ -300,12 +300,8 @@ fn a_program_has_the_same_calls_in_each_run() {
         return;
     }
     let told = |dawdle: &str| -> String {
-        let program = std::env::current_exe().expect("this program has a path");
-        let output = std::process::Command::new(program)
-            .args(["--exact", "tests::deferred::a_run", "--nocapture", "--test-threads", "1"])
-            .env("CAIRN_RUN", dawdle)
-            .output()
-            .expect("it starts");
+        let output = only("tests::deferred::a_run").env("CAIRN_RUN", dawdle).output();
+        let output = output.expect("it starts");
         let text = String::from_utf8(output.stdout).expect("plain text");
         let line = text.lines().find_map(|line| line.split("CALLS ").nth(1));
         line.unwrap_or_else(|| panic!("{text}")).into()
