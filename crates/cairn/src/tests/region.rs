@@ -428,7 +428,8 @@ fn a_region_grows_by_what_a_large_block_needs() {
             let mut limited = Heap::in_region(region).expect("memory");
             assert!(limited.set_limits(0, MIB, None, [0; 2]));
             assert!(limited.allocate(30 * MIB, 16).is_null());
-            assert_eq!(region.stats().bytes / MIB, 40);
+            // Less than a slice at its ends is not used.
+            assert_eq!(region.stats().bytes.next_multiple_of(MIB), 40 * MIB);
             limited.destroy();
             heap.destroy();
             assert!(region.end());
