@@ -31,8 +31,8 @@ const COUNTS: [Count; 3] = [
 const ROOM_PERCENT: u64 = 2;
 
 const HEADER: &str = "\
-# What small programs cost on libcairn.so: instructions in user mode, counted by valgrind; page faults; the most
-# memory resident. Of three runs the least.
+# What small programs cost on libcairn.so: instructions in user mode, counted by valgrind; page faults and the
+# most memory resident, of three runs the least.
 #
 #   cargo xtask counts            compare; 2 % more than this, 8 faults or 128 KiB, is a failure
 #   cargo xtask counts --update   write this table anew
