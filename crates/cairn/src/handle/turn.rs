@@ -14,7 +14,7 @@ use crate::sync::{AtomicU32, Ordering};
 // | ALONE  | no part: whoever uses the heap alone ends it  | SHUT                               |
 // | OPEN   | a part, in which nobody is                    | INSIDE by its thread, SHUT         |
 // | INSIDE | its thread frees into it                      | OPEN by that thread                |
-// | SHUT   | it is being ended, or has been                | ALONE: the memory is a heap's, or free |
+// | SHUT   | it is being made or ended, or has been ended  | ALONE: the memory is a heap's, or free |
 
 const ALONE: u32 = 0;
 const OPEN: u32 = 1;
@@ -50,7 +50,7 @@ impl Turn {
         self.0.store(OPEN, Ordering::Release);
     }
 
-    /// There are none any more: the heap has ended, and has no user.
+    /// There are none any more: the heap that was here has ended, and has no user; its memory is written.
     pub(crate) fn close(&self) {
         // Release: who finds this finds that, too (`enter`).
         self.0.store(ALONE, Ordering::Release);

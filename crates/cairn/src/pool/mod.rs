@@ -98,7 +98,7 @@ pub(crate) fn take_closed(of: *mut Handle<Heap>) -> *mut Heap {
         // SAFETY: the caller's, who alone has it.
         unsafe {
             (*heap).member.turn.shut();
-            // A child that finds it half written finds that.
+            // A child that finds it half written finds it shut.
             fence(Ordering::Release);
             Heap::write_over(heap, Heap::closed_of(of));
             (*heap).member.turn.close();
@@ -140,8 +140,13 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
+        // A dead thread's has not been ended.
+        if !(*heap).member.turn.is_shut() {
+            (*heap).member.turn.shut();
+        }
+        // A child that finds it half written finds it shut.
+        fence(Ordering::Release);
         Heap::write_over(heap, Heap::EMPTY);
-        // Last: a child that finds it half written finds it shut.
         (*heap).member.turn.close();
         (*heap).next = pool.free;
     }
