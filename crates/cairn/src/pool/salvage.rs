@@ -71,6 +71,11 @@ unsafe fn salvage(span: *mut Span) {
     // SAFETY: the caller holds the span. Others may free into it at any time, by its word.
     unsafe {
         debug_assert!((*span).word().is_owned(), "whose descriptors name a heap, it holds");
+        // One that has not been carved may have been in the making, with descriptors that are not written yet.
+        if (*span).carved == 0 {
+            (*span).set_used(0, 0);
+            return (*span).release();
+        }
         (*span).forget_lists();
         loop {
             if !(*span).has_local_free() {

@@ -6,6 +6,7 @@ use super::reservation::is_watched;
 use crate::heap::Heap;
 use crate::pool::{self, shared};
 use crate::size_class::class_of;
+use crate::span::Span;
 use crate::{Stats, abandoned, address_map, allocate, arena, check, purge, thread};
 use core::ptr::null_mut;
 use std::boxed::Box;
@@ -99,6 +100,31 @@ fn a_child_finds_half_a_span() {
             check();
         }));
         d.slot.store(slot, Relaxed);
+        free(block);
+    });
+}
+
+/// The same before a block of it has been handed out: nothing of it is used, and nobody is led to its last slices.
+#[test]
+fn a_child_gives_back_half_a_span() {
+    alone(|| {
+        let other = Other::new();
+        let block = other.allocates(5000, 1)[0];
+        let last = address_map::slice_of(block) | 3;
+        let span: *mut Span = address_map::descriptor(block).slot.load(Relaxed).cast();
+        // SAFETY: the other thread waits.
+        unsafe {
+            let carved = std::mem::take(&mut (*span).carved);
+            assert!(child_does(|| {
+                pool::salvage::all();
+                assert_eq!(
+                    address_map::descriptor_at(last).owner.load(Relaxed),
+                    address_map::OWNER_NONE
+                );
+                check();
+            }));
+            (*span).carved = carved;
+        }
         free(block);
     });
 }
