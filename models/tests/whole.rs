@@ -345,6 +345,46 @@ fn forks_of_busy_threads() {
     });
 }
 
+/// The same where other threads fill spans and empty them, which their heaps keep and use again.
+#[cfg(not(miri))]
+#[test]
+fn forks_while_spans_are_emptied() {
+    explore("forks_while_spans_are_emptied", || {
+        let bag = Bag::default();
+        let start = |thread| {
+            let bag = bag.clone();
+            spawn(move || {
+                let mut random = Random::new(thread);
+                for _ in 0..4 {
+                    let size = small(&mut random);
+                    let held: Vec<_> = (0..60).filter_map(|_| Held::allocate(size)).collect();
+                    held.into_iter().for_each(Held::free);
+                    Held::allocate(size).into_iter().for_each(|held| bag.put(held));
+                }
+            })
+        };
+        let busy = [start(1), start(2)];
+        let first = Held::allocate(1000);
+        for _ in 0..2 {
+            let between = || Held::allocate(1000).into_iter().for_each(Held::free);
+            threads::fork(between, || {
+                check();
+                purge();
+                let mine: Vec<_> = (0..100).filter_map(|_| Held::allocate(1000)).collect();
+                bag.all().iter().for_each(Held::verify);
+                check();
+                mine.into_iter().for_each(Held::free);
+                bag.empty();
+                purge();
+                check();
+            });
+        }
+        finish(busy);
+        first.into_iter().for_each(Held::free);
+        bag.empty();
+    });
+}
+
 /// One system call in four fails. What cannot be had is refused, and nothing is lost.
 #[test]
 fn calls_fail() {

@@ -6,15 +6,19 @@
 //! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
 //! Story: docs/design/spans.md
 
+mod carve;
+
+pub(crate) use carve::Carved;
+
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::block::{Block, Chain, END};
 use crate::live::{self, came_home};
 use crate::policy::HARDENED;
 use crate::remote::RemoteWord;
 use crate::size_class::{ClassLayout, SizeClass};
-use crate::sync::touched;
+use crate::sync::{Ordering, touched};
 use crate::{arena, fences, os};
-use core::{marker::PhantomPinned, ptr::null_mut};
+use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
 
 // The blocks of a span, in address order:
 //
@@ -68,18 +72,6 @@ pub(crate) struct Span {
     _read: PhantomPinned,
 }
 
-/// Blocks that no list has held, linked.
-pub(crate) struct Carved {
-    pub(crate) list: Chain,
-    /// They are zero but for their links.
-    pub(crate) zeroed: bool,
-}
-
-impl Carved {
-    /// No blocks.
-    pub(crate) const NONE: Carved = Carved { list: Chain::EMPTY, zeroed: false };
-}
-
 /// What it means if more blocks have come back than were handed out.
 const FREED_TWICE: &str = "more blocks have been freed than were in use";
 
@@ -88,6 +80,7 @@ const NO_EVENT: i16 = -1;
 
 pub(crate) const ZERO: u8 = 1;
 const FULL: u8 = 2;
+const KEPT: u8 = 4;
 
 /// Pieces of a span that can be given back one by one, if they are whole pages.
 pub(crate) const PIECES: usize = 16;
@@ -150,12 +143,31 @@ impl Span {
         (self.holes, self.hidden) = (0, 0);
     }
 
+    /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
+    /// come back, and taken back before the first one goes.
+    pub(crate) fn set_kept(&mut self, kept: bool) {
+        compiler_fence(Ordering::SeqCst);
+        self.flags = if kept { self.flags | KEPT } else { self.flags & !KEPT };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Whether that has been said.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.flags & KEPT != 0
+    }
+
+    /// Ends a span with no block in use, whose run stays the caller's: the first slice.
+    pub(crate) fn let_go(&mut self) -> usize {
+        debug_assert_eq!(self.used(), 0);
+        let index = self.index();
+        address_map::set_owner(index, self.layout().slices as usize, OWNER_NONE);
+        index
+    }
+
     /// Gives the run of a span with no block in use back to the arena.
     pub(crate) fn release(&mut self) {
-        debug_assert_eq!(self.used(), 0);
-        let (index, slices) = (self.index(), self.layout().slices as usize);
-        address_map::set_owner(index, slices, OWNER_NONE);
-        self.give_back(index, slices);
+        let index = self.let_go();
+        self.give_back(index, self.layout().slices as usize);
     }
 
     /// Gives its run back: to the arena, or to its partition.
@@ -226,50 +238,6 @@ impl Span {
                 self.push_list(rest);
             }
         }
-    }
-
-    /// Links up to `limit` untouched blocks into a list and hands it out, or those of a hole.
-    pub(crate) fn carve(&mut self, limit: usize) -> Carved {
-        debug_assert!(self.local_free == END);
-        if self.holes != 0 {
-            let hole = self.holes.trailing_zeros() as usize;
-            let blocks = self.blocks_of(hole);
-            self.holes &= self.holes - 1;
-            self.hidden -= blocks.len() as u16;
-            let list = self.link(blocks.start, blocks.len());
-            return Carved { list, zeroed: false };
-        }
-        touched(self);
-        let count = limit.min(self.untouched());
-        if count == 0 {
-            return Carved::NONE;
-        }
-        let first = usize::from(self.carved);
-        self.carved += count as u16;
-        let zeroed = self.expect_untouched(first, count);
-        Carved { list: self.link(first, count), zeroed }
-    }
-
-    /// Hands out `count` blocks that no list holds, in a row from number `first` on.
-    fn link(&mut self, first: usize, count: usize) -> Chain {
-        if HARDENED {
-            return self.keep_new(first..first + count);
-        }
-        let size = self.layout().size as usize;
-        let first = self.start.wrapping_add(first * size);
-        let mut at = first;
-        for _ in 1..count {
-            // Volatile: where it knows that the distance stays, the compiler takes thirteen instructions a block, not eight.
-            // SAFETY: a local.
-            let next = at.wrapping_add(unsafe { (&raw const size).read_volatile() });
-            // SAFETY: untouched blocks are the owner's.
-            unsafe { Block::set_next(at.cast(), next.cast()) };
-            at = next;
-        }
-        // SAFETY: as above.
-        unsafe { Block::set_next(at.cast(), END) };
-        self.until_event += count as u32;
-        Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here. They are touched only if

@@ -24,6 +24,8 @@ mod deferred;
 #[cfg(test)]
 mod density;
 #[cfg(test)]
+mod empty;
+#[cfg(test)]
 mod exits;
 #[cfg(test)]
 mod forks;

@@ -57,6 +57,8 @@ const _: () = assert!(HEADS + 1 == tree::LANES && DIRTY == 3);
 const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>());
 const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
 const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= reservation::RESERVATION_MAX);
+/// Clean slices that are taken at once, a power of two. A quarter of it leaves twice as many borders between threads.
+pub(crate) const AHEAD: usize = in_shuttle(32, 4);
 /// The longest run whose length is told apart from longer ones: 64 MiB.
 const RUN_MAX: usize = 64 * CHUNK_SLICES;
 
@@ -120,6 +122,26 @@ enum Memory {
 /// take spans: each leaves some of its own untouched.
 pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     take_aligned(slices, users, Taken::ForSpan)
+}
+
+/// Takes `AHEAD` clean slices in a row for spans, if the lowest free slice begins such a row: what is dirty, or lies between
+/// others, is taken one by one.
+pub(crate) fn take_ahead(users: usize) -> Option<Run> {
+    let mut arena = ARENA.lock();
+    let chunk = arena.tree.next(0, 0)?;
+    let bits = arena.bits(chunk);
+    let place = bits.free.trailing_zeros() as usize;
+    let is_row = place.is_multiple_of(AHEAD) && {
+        let row = mask(place, AHEAD);
+        bits.free & !bits.dirty & row == row
+    };
+    let index = chunk * CHUNK_SLICES + place;
+    let is_dense = || arena.is_dense(index, AHEAD, users);
+    if !is_row || arena.unit_for_huge_page(index, AHEAD, is_dense()).is_some() {
+        return None;
+    }
+    arena.note_span(AHEAD);
+    arena.take_at(index, AHEAD, Taken::ForSpan)
 }
 
 /// Takes a slice for nurseries: as for a span, with the guard that it has for them already.

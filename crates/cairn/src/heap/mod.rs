@@ -6,12 +6,16 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
+mod empty;
 mod refill;
 mod sending;
 mod spans;
 mod upkeep;
 
+pub(crate) use empty::Ahead;
 pub(crate) use sending::send_without_heap;
+
+use empty::Empty;
 
 use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::block::{Block, Chain, END};
@@ -34,14 +38,15 @@ use core::mem::offset_of;
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
 //     fills it from one span, frees add to it: its length and what is left of it, if anything, are at most
 //     the class's limit. What does not fit goes home, to its span.
-//  2. An owned span is `active[c]`, or in `partial[c]`, or in `full`, one of them. A span in
+//  2. An owned span is `active[c]`, or in `partial[c]`, `full` or `empty`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is abandoned, but
 //     the latest of them go into `full`, as far as that pays and `crowd::full_share` allows; all of
 //     them in a closed heap. `full_slices` counts those.
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
 //  5. `sweep_next` is null or a member of `partial[sweep_class]`.
-//  6. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `ordinary` is `refilled`, or empty if the
+//  6. A span in `empty` is of one slice, and nothing of it is in use. The slices of `ahead` are clean and have no owner.
+//  7. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `ordinary` is `refilled`, or empty if the
 //     heap is careful: quiet, sampled, closed, or the program is called at refills. The caches of a sampled heap take in no frees: each
 //     block of them is counted once.
 
@@ -81,6 +86,10 @@ pub(crate) struct Heap {
     /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],
     batches: [Batch; BATCHES],
+    /// Empty spans for any class.
+    empty: Empty,
+    /// Clean slices in a row.
+    pub(crate) ahead: Ahead,
     /// A freed run of slices for the next large block, or null.
     pub(crate) large_cache: AtomicPtr<Large>,
     remote_frees: u32,
@@ -204,13 +213,14 @@ impl Heap {
         self.closed != 0
     }
 
-    /// Invariants 1, 2 and 6.
+    /// Invariants 1, 2, 6 and 7.
     pub(crate) fn check(&self) {
         assert_eq!(self.ordinary, if self.is_careful() { 0 } else { self.refilled });
         for span in self.full.iter() {
             self.check_owned(span);
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));
         }
+        self.check_empty();
         for class in SizeClass::all() {
             let active = self.active[class.index()];
             for span in self.partial[class.index()].iter() {

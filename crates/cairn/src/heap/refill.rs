@@ -48,7 +48,7 @@ impl Heap {
     //   reclaim          a span that somebody has abandoned
     //   carve            untouched blocks of the active span, a page's worth
     //   carve_partial    the same of another span
-    //   carve_new        a new span, from the arena
+    //   carve_new        an empty span that the heap has kept, or a new one, from the arena
     //   fill_carefully   a quiet heap, or a sampled one: fewer blocks than were found
     // A closed heap has neither shared nor abandoned spans. Before it takes a new one it looks for others'
     // frees in its full ones.
@@ -265,8 +265,13 @@ impl Heap {
     }
 
     /// A run of slices for a span; None if there is none, or if the heap must not have it.
-    fn take_run(&self, class: SizeClass) -> Option<Run> {
+    fn take_run(&mut self, class: SizeClass) -> Option<Run> {
         let slices = class.span_slices();
+        if slices == 1
+            && let Some(run) = self.take_slice()
+        {
+            return Some(run);
+        }
         let anywhere = || {
             let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
             let kept = if HARDENED { kept() } else { None };
@@ -276,6 +281,14 @@ impl Heap {
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {
+        let kept = self.take_empty(class);
+        if !kept.is_null() {
+            self.activate(class, kept);
+            // SAFETY: this heap owns it.
+            let kept = unsafe { &mut *kept };
+            let list = if kept.has_local_free() { kept.take_local() } else { Chain::EMPTY };
+            return if list.count > 0 { Carved { list, zeroed: false } } else { self.carve(class) };
+        }
         let Some(run) = self.take_run(class) else { return Carved::NONE };
         // SAFETY: the run is ours, taken just now in the class's length.
         let span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };

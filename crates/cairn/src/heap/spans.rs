@@ -215,6 +215,10 @@ impl Heap {
             return unsafe { self.partial[class.index()].push_front(span) };
         }
         // SAFETY: as above.
+        if unsafe { self.keep_empty(span) } {
+            return self.slow_tick();
+        }
+        // SAFETY: as above.
         unsafe { self.release(span) };
         if class.is_long() {
             self.release_active(class);

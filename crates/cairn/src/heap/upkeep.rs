@@ -91,6 +91,7 @@ impl Heap {
             self.trims_seen = trims;
             self.follow_sampling();
             self.flush();
+            self.release_in_hand();
             self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.settle(class, usize::MAX, false));
         }
@@ -123,6 +124,9 @@ impl Heap {
             self.sweep();
         }
         let step = (self.slow_ticks / (self.upkeep_mask + 1)) as usize * CLASSES_AT_ONCE;
+        if SizeClass::in_turn(step).index() == 0 {
+            self.review_empty();
+        }
         for class in step..step + CLASSES_AT_ONCE {
             self.review(SizeClass::in_turn(class));
         }
@@ -267,6 +271,7 @@ impl Heap {
         large::drop_cached(&self.large_cache);
         self.remote_frees = 0;
         SizeClass::all().for_each(|class| self.deactivate(class));
+        self.release_in_hand();
         // Before `partial`: what others have just freed into goes there.
         while self.abandon_one_full() {}
         for class in SizeClass::all() {

@@ -30,6 +30,7 @@ pub(super) fn bury() {
         // SAFETY: its thread is not in this process; the caller alone buries.
         unsafe {
             large::drop_cached(&(*heap).large_cache);
+            (*heap).ahead.release();
             put_closed(heap);
         }
     }

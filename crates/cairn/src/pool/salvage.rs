@@ -72,7 +72,7 @@ unsafe fn salvage(span: *mut Span) {
     unsafe {
         debug_assert!((*span).word().is_owned(), "whose descriptors name a heap, it holds");
         // One that has not been carved may have been in the making, with descriptors that are not written yet.
-        if (*span).carved == 0 {
+        if (*span).is_kept() || (*span).carved == 0 {
             (*span).set_used(0, 0);
             return (*span).release();
         }

@@ -82,11 +82,14 @@ fn settle() {
         let kept = pool::all()
             .filter_map(kept)
             .map(|(at, bytes)| (address_map::slice_of(at), bytes / SLICE_SIZE, true));
+        // SAFETY: as above.
+        let ahead = pool::all().map(|heap| unsafe { (*heap).ahead.run() });
+        let ahead = ahead.map(|(index, slices)| (index, slices, false));
         // What begins in a region the region knows.
         let end = address_map::committed();
         let aside =
             arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at)), false));
-        spans.chain(kept).chain(aside)
+        spans.chain(kept).chain(ahead).chain(aside)
     });
     region::settle_in_child(|| {
         heads_in_regions().map(|(index, owner, class)| {

@@ -1,0 +1,181 @@
+//! Owns: the slices that a heap has in hand for its next spans: empty spans, and clean slices in a row.
+//! Idea: a thread that fills and empties again takes what it has had, of which no other core has a line. What
+//!   threads take at the same time lies apart, for what a core fetches ahead of need is not only its own.
+//! Never: keeps for long what others need: what a round of upkeep has not used goes back.
+//! Threads: as `heap`; a forked child reads `Ahead` of heaps whose threads it does not have.
+//! Checked: tests/empty.rs; `Heap::check`.
+//! Story: docs/design/heap.md
+
+use super::Heap;
+use crate::arena::{self, AHEAD, Run};
+use crate::crowd;
+use crate::policy::HARDENED;
+use crate::size_class::SizeClass;
+use crate::span::Span;
+use crate::span_list::SpanList;
+use crate::sync::{AtomicUsize, Ordering, in_shuttle};
+use core::ptr::null_mut;
+
+/// Empty spans that a heap keeps at most: 1 MiB, what a core's own cache holds. With twice of it nothing is faster, with
+/// half of it threads that fill as much are back at the arena.
+const MOST: usize = in_shuttle(64, 2);
+/// The lists of so many that have become empty last are used again: their blocks are in the core's cache. Those of
+/// others would be followed from miss to miss, so these spans are carved anew, which writes ahead.
+const WARM: usize = in_shuttle(32, 1);
+
+/// What a heap has in hand.
+pub(super) struct Empty {
+    /// Spans of one slice, the latest first. They are `is_kept`.
+    spans: SpanList,
+    /// The fewest there have been in this round of upkeep.
+    least: usize,
+    /// So many of them, the first ones, have lists that are used again.
+    warm: usize,
+}
+
+/// Slices in a row that a heap has taken from the arena, and made no span of; nothing is resident there. One word, which
+/// names only slices that are in no use at all, whenever a fork comes: the number of the first, times `AHEAD`, plus how
+/// many there are.
+pub(crate) struct Ahead(AtomicUsize);
+
+impl Ahead {
+    /// Index and number of the slices.
+    pub(crate) fn run(&self) -> (usize, usize) {
+        let word = self.0.load(Ordering::Relaxed);
+        (word / AHEAD, word % AHEAD)
+    }
+
+    fn set(&self, index: usize, count: usize) {
+        debug_assert!(count < AHEAD);
+        // Release: who sees it in a child sees that the arena has given them.
+        self.0.store(index * AHEAD + count, Ordering::Release);
+    }
+
+    /// Takes the first slice.
+    fn take(&self) -> Option<Run> {
+        let (index, count) = self.run();
+        let left = count.checked_sub(1)?;
+        // Before the slice is described, whose owner is stored with Release.
+        self.set(index + 1, left);
+        Some(Run { index, zero: true, dirty: 0, backed: false })
+    }
+
+    /// Gives all back to the arena.
+    pub(crate) fn release(&self) {
+        let (index, count) = self.run();
+        if count > 0 {
+            self.set(0, 0);
+            arena::release(index, count, false);
+        }
+    }
+}
+
+impl Heap {
+    /// Whether it keeps anything for spans to come. Closed heaps are ended in one go, threads share the shared one, and
+    /// hardened, guards belong to runs.
+    fn is_provident(&self) -> bool {
+        !HARDENED && !self.is_closed() && !self.is_shared
+    }
+
+    /// Keeps an empty span; false if there are enough.
+    ///
+    /// # Safety
+    /// The heap owns `span`, which is in no list; nothing of it is in use.
+    pub(super) unsafe fn keep_empty(&mut self, span: *mut Span) -> bool {
+        let most = MOST.min(crowd::full_share());
+        // SAFETY: the caller's.
+        unsafe {
+            let is_kept = self.is_provident()
+                && (*span).class().span_slices() == 1
+                && self.empty.spans.len() < most;
+            if is_kept {
+                (*span).set_kept(true);
+                self.empty.spans.push_front(span);
+                self.empty.warm = (self.empty.warm + 1).min(WARM);
+            }
+            is_kept
+        }
+    }
+
+    /// The empty span that has been kept last, if it is one of `class`; else null.
+    pub(super) fn take_empty(&mut self, class: SizeClass) -> *mut Span {
+        let span = self.empty.spans.first();
+        // SAFETY: null, or the first of the list, which this heap owns; nothing of it is in use.
+        unsafe {
+            if span.is_null() || (*span).class() != class {
+                return null_mut();
+            }
+            if self.empty.warm == 0 {
+                (*span).renew();
+            }
+        }
+        self.pop_empty();
+        span
+    }
+
+    fn pop_empty(&mut self) {
+        let span = self.empty.spans.first();
+        // SAFETY: as above.
+        unsafe {
+            self.empty.spans.remove(span);
+            (*span).set_kept(false);
+        }
+        self.empty.warm = self.empty.warm.saturating_sub(1);
+        self.empty.least = self.empty.least.min(self.empty.spans.len());
+    }
+
+    /// A slice for a span: of an empty one of another class, or a clean one.
+    pub(super) fn take_slice(&mut self) -> Option<Run> {
+        // SAFETY: as above.
+        if let Some(span) = unsafe { self.empty.spans.first().as_mut() } {
+            self.pop_empty();
+            return Some(Run { index: span.let_go(), zero: false, dirty: 1, backed: false });
+        }
+        if !self.is_provident() || crowd::in_use() < 2 {
+            return None;
+        }
+        self.ahead.take().or_else(|| {
+            let run = arena::take_ahead(crowd::in_use())?;
+            self.ahead.set(run.index + 1, AHEAD - 1);
+            Some(run)
+        })
+    }
+
+    /// A round of upkeep is over: what it has not used goes back, the oldest first.
+    pub(super) fn review_empty(&mut self) {
+        self.release_empty(self.empty.least);
+        self.empty.least = self.empty.spans.len();
+    }
+
+    /// Gives everything in hand back.
+    pub(super) fn release_in_hand(&mut self) {
+        self.release_empty(usize::MAX);
+        self.ahead.release();
+    }
+
+    fn release_empty(&mut self, count: usize) {
+        for _ in 0..count.min(self.empty.spans.len()) {
+            let span = self.empty.spans.last();
+            // SAFETY: a member, which this heap owns; nothing of it is in use.
+            unsafe {
+                self.empty.spans.remove(span);
+                (*span).set_kept(false);
+                self.release(span);
+            }
+        }
+        let left = self.empty.spans.len();
+        (self.empty.warm, self.empty.least) =
+            (self.empty.warm.min(left), self.empty.least.min(left));
+    }
+
+    /// The invariants of what is in hand.
+    pub(super) fn check_empty(&self) {
+        let Empty { spans, least, warm } = &self.empty;
+        for span in spans.iter() {
+            self.check_owned(span);
+            assert!(span.used() == 0 && span.is_kept() && span.class().span_slices() == 1);
+        }
+        assert!(*least <= spans.len() && *warm <= spans.len().min(WARM));
+        assert!(spans.len() == 0 || self.is_provident());
+    }
+}
