@@ -182,7 +182,10 @@ fn memcheck(workshop: &Workshop, steps: &mut Steps) {
         command.args(["/bin/sh", "-c", line]).env("PATH", "/usr/bin:/bin");
         kernel::small(&mut command);
         steps.run(&format!("memcheck, cairn itself, {name}"), command, |ended| {
-            ensure!(!ended.output.contains("libcairn"), "errors in cairn");
+            // The tool's lines, and the loader's. The program may write the name, too: git does, of files.
+            let is_told = |line: &str| line.starts_with("==") || line.starts_with("ERROR: ld.so");
+            let mut told = ended.output.lines().filter(|line| is_told(line));
+            ensure!(!told.any(|line| line.contains("libcairn")), "errors in cairn");
             clean(ended).map(|()| "no errors".to_owned())
         });
     }
