@@ -9,9 +9,17 @@ use std::sync::Barrier;
 fn plugin() -> CString {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
+    // What is built for a machine that cargo was told lies in a folder of its name.
+    let name = target.file_name().and_then(|name| name.to_str()).expect("a folder");
+    let (folder, machine) = match name.ends_with("-linux-gnu") {
+        true => (target.parent().expect("target"), vec!["--target", name]),
+        false => (target, Vec::new()),
+    };
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "-p", "cairn-malloc", "--example", "plugin", "--target-dir"])
-        .arg(target)
+        .args(["build", "--quiet", "-p", "cairn-malloc", "--example", "plugin"])
+        .args(machine)
+        .arg("--target-dir")
+        .arg(folder)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .env_remove("CARGO_BUILD_TARGET")
         // It is an ordinary plugin, whatever the host is built with.
