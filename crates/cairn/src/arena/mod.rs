@@ -136,8 +136,9 @@ pub(crate) fn take_ahead(users: usize) -> Option<Run> {
         bits.free & !bits.dirty & row == row
     };
     let index = chunk * CHUNK_SLICES + place;
-    let is_dense = || arena.is_dense(index, AHEAD, users);
-    if !is_row || arena.unit_for_huge_page(index, AHEAD, is_dense()).is_some() {
+    // Spans of one slice: rows must not keep huge pages away.
+    let dense = arena.is_dense(index, 1, users);
+    if !is_row || arena.unit_for_huge_page(index, AHEAD, dense).is_some() {
         return None;
     }
     arena.note_span(AHEAD);

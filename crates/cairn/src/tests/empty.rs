@@ -6,7 +6,7 @@ use super::heaps::{IN_SPAN, Other, blocks, free, row};
 use crate::address_map::slice_of;
 use crate::heap::Heap;
 use crate::size_class::SLICE_SIZE;
-use crate::{arena, check, pool, purge, thread};
+use crate::{arena, check, os, pool, purge, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -162,6 +162,28 @@ fn slices_come_in_rows() {
         other.leaves();
         assert!(ahead() == 0 && free_slices() >= given + its_row);
         mine.into_iter().for_each(free);
+        check();
+    });
+}
+
+/// A heap that grows has huge pages as early as without rows.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "it takes no rows")]
+fn rows_keep_no_huge_page_away() {
+    if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        return;
+    }
+    alone(|| {
+        os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
+        let other = Other::new();
+        other.allocates(4096, 40);
+        let first = (0..40 * 64).find(|_| {
+            blocks(SIZE, IN_SPAN);
+            // What is left of one is resident.
+            arena::counts().dirty > 64
+        });
+        assert!(first.is_some_and(|spans| spans < 24 * 64), "{first:?}");
+        other.leaves();
         check();
     });
 }
