@@ -124,25 +124,10 @@ pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
     take_aligned(slices, users, Taken::ForSpan)
 }
 
-/// Takes `AHEAD` clean slices in a row for spans, if the lowest free slice begins such a row: what is dirty, or lies between
-/// others, is taken one by one.
-pub(crate) fn take_ahead(users: usize) -> Option<Run> {
-    let mut arena = ARENA.lock();
-    let chunk = arena.tree.next(0, 0)?;
-    let bits = arena.bits(chunk);
-    let place = bits.free.trailing_zeros() as usize;
-    let is_row = place.is_multiple_of(AHEAD) && {
-        let row = mask(place, AHEAD);
-        bits.free & !bits.dirty & row == row
-    };
-    let index = chunk * CHUNK_SLICES + place;
-    // Spans of one slice: rows must not keep huge pages away.
-    let dense = arena.is_dense(index, 1, users);
-    if !is_row || arena.unit_for_huge_page(index, AHEAD, dense).is_some() {
-        return None;
-    }
-    arena.note_span(AHEAD);
-    arena.take_at(index, AHEAD, Taken::ForSpan)
+/// Takes a slice for a span; with those behind it, `AHEAD` in all, if the lowest free slice begins such a row and it is clean:
+/// what is dirty, or lies between others, is taken one by one. How many they are.
+pub(crate) fn take_row(users: usize) -> Option<(Run, usize)> {
+    take_up_to(AHEAD, 1, users, Taken::ForSpan)
 }
 
 /// Takes a slice for nurseries: as for a span, with the guard that it has for them already.
@@ -151,16 +136,27 @@ pub(crate) fn take_for_nurseries(users: usize) -> Option<Run> {
 }
 
 fn take_aligned(slices: usize, users: usize, taken: Taken) -> Option<Run> {
+    take_up_to(slices, slices, users, taken).map(|(run, _)| run)
+}
+
+/// Takes `most` clean slices, a power of two, or `slices`.
+fn take_up_to(most: usize, slices: usize, users: usize, taken: Taken) -> Option<(Run, usize)> {
     let lane = RUNS.iter().position(|&n| n == slices)?;
     let mut arena = ARENA.lock();
     arena.note_span(slices);
     loop {
         if let Some(chunk) = arena.tree.next(lane, 0) {
-            let fits = aligned_runs(arena.bits(chunk).free, lane);
-            let index = chunk * CHUNK_SLICES + fits.trailing_zeros() as usize;
+            let bits = arena.bits(chunk);
+            let place = aligned_runs(bits.free, lane).trailing_zeros() as usize;
+            let is_row =
+                place.is_multiple_of(most) && !(bits.free & !bits.dirty) & mask(place, most) == 0;
+            let count = if is_row { most } else { slices };
+            let index = chunk * CHUNK_SLICES + place;
+            // A row is for short spans, and keeps no huge page away.
             let dense = arena.is_dense(index, slices, users);
-            let Some(unit) = arena.unit_for_huge_page(index, slices, dense) else {
-                return arena.take_at(index, slices, taken);
+            let Some(unit) = arena.unit_for_huge_page(index, count, dense) else {
+                arena.note_span(count - slices);
+                return Some((arena.take_at(index, count, taken)?, count));
             };
             arena = back_by_huge_page(arena, unit);
         } else {

@@ -113,6 +113,7 @@ impl Heap {
         span
     }
 
+    #[inline(never)]
     fn pop_empty(&mut self) {
         let span = self.empty.spans.first();
         // SAFETY: as above.
@@ -135,8 +136,10 @@ impl Heap {
             return None;
         }
         self.ahead.take().or_else(|| {
-            let run = arena::take_ahead(crowd::in_use())?;
-            self.ahead.set(run.index + 1, AHEAD - 1);
+            let (run, count) = arena::take_row(crowd::in_use())?;
+            if count > 1 {
+                self.ahead.set(run.index + 1, count - 1);
+            }
             Some(run)
         })
     }
@@ -144,15 +147,16 @@ impl Heap {
     /// A round of upkeep is over: what it has not used goes back, the oldest first.
     pub(super) fn review_empty(&mut self) {
         self.release_empty(self.empty.least);
-        self.empty.least = self.empty.spans.len();
     }
 
     /// Gives everything in hand back.
+    #[inline(never)]
     pub(super) fn release_in_hand(&mut self) {
         self.release_empty(usize::MAX);
         self.ahead.release();
     }
 
+    #[inline(never)]
     fn release_empty(&mut self, count: usize) {
         for _ in 0..count.min(self.empty.spans.len()) {
             let span = self.empty.spans.last();
@@ -163,9 +167,9 @@ impl Heap {
                 self.release(span);
             }
         }
-        let left = self.empty.spans.len();
-        (self.empty.warm, self.empty.least) =
-            (self.empty.warm.min(left), self.empty.least.min(left));
+        // A new round begins.
+        self.empty.least = self.empty.spans.len();
+        self.empty.warm = self.empty.warm.min(self.empty.least);
     }
 
     /// The invariants of what is in hand.

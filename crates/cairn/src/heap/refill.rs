@@ -281,20 +281,20 @@ impl Heap {
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {
-        let kept = self.take_empty(class);
-        if !kept.is_null() {
-            self.activate(class, kept);
-            // SAFETY: this heap owns it.
-            let kept = unsafe { &mut *kept };
-            let list = if kept.has_local_free() { kept.take_local() } else { Chain::EMPTY };
-            return if list.count > 0 { Carved { list, zeroed: false } } else { self.carve(class) };
+        let mut span = self.take_empty(class);
+        if span.is_null() {
+            let Some(run) = self.take_run(class) else { return Carved::NONE };
+            // SAFETY: the run is ours, taken just now in the class's length.
+            span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
+            // SAFETY: made just now.
+            unsafe { (*span).begin(self.partition, self.head) };
         }
-        let Some(run) = self.take_run(class) else { return Carved::NONE };
-        // SAFETY: the run is ours, taken just now in the class's length.
-        let span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
-        // SAFETY: made just now.
-        unsafe { (*span).begin(self.partition, self.head) };
         self.activate(class, span);
-        self.carve(class)
+        // SAFETY: this heap owns it. One that has been kept may have a list.
+        let span = unsafe { &mut *span };
+        if !span.has_local_free() {
+            return self.carve(class);
+        }
+        Carved { list: span.take_local(), zeroed: false }
     }
 }

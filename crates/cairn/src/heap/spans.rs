@@ -22,6 +22,7 @@ const WORTHWHILE: u32 = 8;
 
 impl Heap {
     /// Makes `span`, which is in no list, the active one.
+    #[inline(never)]
     pub(super) fn activate(&mut self, class: SizeClass, span: *mut Span) {
         self.deactivate(class);
         // SAFETY: this heap owns it.
@@ -95,6 +96,7 @@ impl Heap {
     ///
     /// # Safety
     /// The heap owns `span`, which is in no list; nothing of it is in use.
+    #[inline(never)]
     pub(crate) unsafe fn release(&self, span: *mut Span) {
         // SAFETY: as above. It is constant.
         self.member.give(unsafe { (*span).class() }.span_slices() * SLICE_SIZE);

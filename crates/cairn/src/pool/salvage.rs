@@ -74,7 +74,7 @@ unsafe fn salvage(span: *mut Span) {
         // One that has not been carved may have been in the making, with descriptors that are not written yet.
         if (*span).is_kept() || (*span).carved == 0 {
             (*span).set_used(0, 0);
-            return (*span).release();
+            return abandoned::list_or_release(span);
         }
         (*span).forget_lists();
         loop {
