@@ -72,16 +72,18 @@ fn start_program(
     }
     command.env("LD_PRELOAD", preload);
     let child = command.args(arguments).stderr(Stdio::piped()).spawn().unwrap();
-    // Until it has become the program, and has the library.
+    // Until it has become the program, has the library, and maps nothing more: others may be on their way.
     let maps = format!("/proc/{}/maps", child.id());
-    let is_there = |maps: String| {
-        maps.contains(display(&program)) && (!on_cairn || maps.contains("/libcairn-"))
-    };
+    let is_there =
+        |maps: &str| maps.contains(display(&program)) && (!on_cairn || maps.contains("/libcairn-"));
+    let mut before = String::new();
     for _ in 0..1000 {
-        if std::fs::read_to_string(&maps).is_ok_and(is_there) {
+        let now = std::fs::read_to_string(&maps).unwrap_or_default();
+        if is_there(&now) && now == before {
             break;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        before = now;
+        std::thread::sleep(Duration::from_millis(20));
     }
     Some(Running(child))
 }
