@@ -144,7 +144,8 @@ impl Span {
     }
 
     /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
-    /// come back, and taken back before the first one goes.
+    /// come back, and taken back before the first one goes. The fences hold the compiler to that; a block that the child's
+    /// thread has came there by the program's own synchronisation, and what was stored before it, too.
     pub(crate) fn set_kept(&mut self, kept: bool) {
         compiler_fence(Ordering::SeqCst);
         self.flags = if kept { self.flags | KEPT } else { self.flags & !KEPT };

@@ -149,7 +149,7 @@ fn take_up_to(most: usize, slices: usize, users: usize, taken: Taken) -> Option<
             let bits = arena.bits(chunk);
             let place = aligned_runs(bits.free, lane).trailing_zeros() as usize;
             let is_row =
-                place.is_multiple_of(most) && !(bits.free & !bits.dirty) & mask(place, most) == 0;
+                place & (most - 1) == 0 && !(bits.free & !bits.dirty) & mask(place, most) == 0;
             let count = if is_row { most } else { slices };
             let index = chunk * CHUNK_SLICES + place;
             // A row is for short spans, and keeps no huge page away.

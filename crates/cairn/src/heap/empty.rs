@@ -64,6 +64,7 @@ impl Ahead {
     pub(crate) fn release(&self) {
         let (index, count) = self.run();
         if count > 0 {
+            // First: who sees in a child that the arena has them back, its lock let go, sees this, too.
             self.set(0, 0);
             arena::release(index, count, false);
         }
@@ -127,10 +128,12 @@ impl Heap {
 
     /// A slice for a span: of an empty one of another class, or a clean one.
     pub(super) fn take_slice(&mut self) -> Option<Run> {
-        // SAFETY: as above.
-        if let Some(span) = unsafe { self.empty.spans.first().as_mut() } {
+        let span = self.empty.spans.first();
+        if !span.is_null() {
             self.pop_empty();
-            return Some(Run { index: span.let_go(), zero: false, dirty: 1, backed: false });
+            // SAFETY: it was the first; this heap owns it, and nothing of it is in use.
+            let index = unsafe { (*span).let_go() };
+            return Some(Run { index, zero: false, dirty: 1, backed: false });
         }
         if !self.is_provident() || crowd::in_use() < 2 {
             return None;
