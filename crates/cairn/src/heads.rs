@@ -5,15 +5,21 @@
 //! Checked: the reconciliation test; fork tests.
 //! Story: docs/design/accounting.md
 
-use crate::address_map::{OWNER_NONE, described, descriptor_at, slice_of, slot};
+use crate::address_map::{OWNER_NONE, described, descriptor_at, slice_limit, slice_of, slot};
 use crate::region;
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::Ordering;
 
 /// The first slices of the spans and large blocks of the reservation, from slice `next` on: (index, owner, class); the
-/// class of a large block is 0, whose spans have one slice.
+/// class of a large block is 0, whose spans have one slice. What a region has the metadata of is none of them.
 pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    core::iter::from_fn(move || next_head(&mut next, described()))
+    core::iter::from_fn(move || next_head(&mut next, described())).filter(|head| !is_aside(head.0))
+}
+
+/// Whether a slice of the reservation is in no use because a region has its metadata.
+fn is_aside(index: usize) -> bool {
+    let behind = |start| index.wrapping_sub(slice_of(start)) & (slice_limit() - 1);
+    region::places().any(|(start, bytes)| behind(start) < bytes / SLICE_SIZE)
 }
 
 /// The same of all regions of the program's.

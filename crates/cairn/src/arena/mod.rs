@@ -282,11 +282,16 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
 
 /// In a forked child, before it has a second thread: if another thread was changing the bitmaps, they
 /// are made anew. `runs` says which runs of slices (index, length) are in use, and whether a large block begins there.
-pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(runs: impl Fn() -> I) {
+/// True if they have been made anew.
+pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(
+    runs: impl Fn() -> I,
+) -> bool {
     // Before anything is committed there are no bitmaps, and nothing has changed.
-    if ARENA.settle_in_child() && address_map::committed() > 0 {
+    let is_torn = ARENA.settle_in_child() && address_map::committed() > 0;
+    if is_torn {
         ARENA.lock().rebuild(runs());
     }
+    is_torn
 }
 
 /// Holds the lock, for tests.

@@ -19,7 +19,9 @@ pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
     reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
-pub(crate) use owned::{Owned, allocate_owned, destroy, owner_of, set_free};
+pub(crate) use owned::{
+    Owned, allocate_owned, destroy, owner_of, set_free, settle_in_child as settle_owned_in_child,
+};
 pub(crate) use waiting::{Kept, end_readers, free_due, keep, waits};
 pub(crate) use zeroing::zero;
 
@@ -370,10 +372,9 @@ pub(crate) fn good_size(size: usize) -> usize {
     if good < MAPPING_MIN { good } else { size }
 }
 
-/// In a forked child, before it has a second thread.
+/// In a forked child, before it has a second thread. Then `settle_owned_in_child`.
 pub(crate) fn settle_in_child() {
     mapping::settle_in_child();
-    owned::settle_in_child();
     nursery::settle_in_child();
 }
 

@@ -223,9 +223,11 @@ fn take_first(owned: &Owned, goes: impl Fn(bool) -> bool) -> Option<Option<&'sta
     Some(ended)
 }
 
-/// In a forked child, before it has a second thread: lists that another thread was changing are made anew.
-pub(super) fn settle_in_child() {
-    if !OWNED.settle_in_child() {
+/// In a forked child, before it has a second thread: lists that another thread was changing are made anew. So they are if
+/// slices have been: a block whose life has ended may still stand in a list, and its slices are free now. `all` are those of
+/// all heaps.
+pub(crate) fn settle_in_child<'a>(slices_are_new: bool, all: impl Iterator<Item = &'a Owned>) {
+    if !OWNED.settle_in_child() && !slices_are_new {
         return;
     }
     let runs = || {
@@ -237,11 +239,10 @@ pub(super) fn settle_in_child() {
             Some((large.link.of().as_ref()?, large))
         })
     };
-    for (of, _) in runs() {
+    for of in all {
         of.first.store(null_mut(), Ordering::Relaxed);
         of.grace.forget_waiting();
     }
-    mapping::waiting().for_each(|(of, _)| of.grace.forget_waiting());
     // SAFETY: a freed block, which waits for the epoch that it is now, at the earliest.
     let wait = |of: &Owned, p| unsafe { of.grace.keep(p) };
     for (of, large) in runs() {

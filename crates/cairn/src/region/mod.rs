@@ -356,11 +356,13 @@ pub(crate) fn purge(region: usize) -> usize {
 }
 
 /// In a forked child, before it has a second thread: if another thread was changing the bitmaps, they are made anew.
-/// `runs` are those in use (address, slices), and whether a large block begins there.
-pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(runs: impl Fn() -> I) {
+/// `runs` are those in use (address, slices), and whether a large block begins there. True if they have been.
+pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
+    runs: impl Fn() -> I,
+) -> bool {
     MAKING.settle_in_child();
     if !REGIONS.settle_in_child() {
-        return;
+        return false;
     }
     let mut all = REGIONS.lock();
     for piece in all.pieces.iter_mut().filter(|piece| piece.region > 0) {
@@ -372,6 +374,7 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(runs: 
             piece.set(Bits::Heads, first, 1, is_large);
         }
     }
+    true
 }
 
 /// The pieces' invariants.

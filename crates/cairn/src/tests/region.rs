@@ -721,3 +721,68 @@ fn a_child_makes_the_bitmaps_anew() {
         });
     });
 }
+
+/// A region whose metadata stands where spans and large blocks of the reservation have been: what walks those does not come
+/// upon what is in the region. An account, a walk over blocks, and a child that finds another thread's part there.
+#[test]
+fn a_walk_over_the_reservation_finds_nothing_of_a_region() {
+    alone(|| {
+        with_regions(|| {
+            if shares_its_address_space() {
+                return;
+            }
+            let described: Vec<_> = (0..64).map(|_| allocate(MIB)).collect();
+            let index = address_map::slice_of(described[8]);
+            described.into_iter().for_each(free);
+            purge();
+            let start = like(index, 8 * MIB);
+            let region = try_region(start, 8 * MIB).expect("room");
+            let before = Stats::take();
+            let heap = Heap::shared_in_region(region).expect("memory");
+            let at = heap.id();
+            let other = Other::new();
+            // SAFETY: the heap is there, and shared; so many bytes are the block's.
+            let fill = move || unsafe {
+                let sizes = (0..400).map(|nth| 100 + nth * 8).chain([MIB]);
+                let blocks = sizes.map(|size| (at.allocate(size, 16).addr(), size));
+                blocks.inspect(|&(p, size)| start.with_addr(p).write_bytes(7, size)).collect()
+            };
+            let theirs: Vec<_> = other.does(fill);
+            let mut seen = Vec::with_capacity(4096);
+            // SAFETY: nobody else allocates; the vector has room.
+            let whole = unsafe {
+                visit(Some(at), true, |_, block| {
+                    seen.extend(block.map(|block| block.addr()));
+                    true
+                })
+            };
+            let mut blocks: Vec<_> = theirs.iter().map(|&(p, _)| p).collect();
+            blocks.sort_unstable();
+            seen.sort_unstable();
+            assert!(whole && seen == blocks);
+            let after = Stats::take();
+            assert_eq!(after.large_blocks, before.large_blocks);
+            assert_eq!(after.spans.bytes, before.spans.bytes);
+            assert!(child_does(|| {
+                // Salvages the other thread's part.
+                // SAFETY: the heap is there.
+                let mine = (0..300).map(|_| unsafe { at.allocate(300, 16) });
+                let mine: Vec<_> = mine.collect();
+                assert!(mine.iter().all(|block| !block.is_null()));
+                check();
+                for &(p, size) in &theirs {
+                    // SAFETY: live, and so long.
+                    let bytes = unsafe { core::slice::from_raw_parts(start.with_addr(p), size) };
+                    assert!(bytes.iter().all(|&byte| byte == 7));
+                }
+                // SAFETY: nobody uses it any more.
+                unsafe { at.destroy() };
+                assert_eq!(region.stats().used, 0);
+                assert!(region.end());
+                check();
+            }));
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}

@@ -69,7 +69,7 @@ fn settle() {
     pool::partitions::settle_in_child();
     arena::settle_kept_in_child();
     large::settle_in_child();
-    arena::settle_in_child(|| {
+    let mut are_new = arena::settle_in_child(|| {
         let spans = heads_from(0).map(|(index, owner, class)| match owner {
             OWNER_LARGE => {
                 let is_block = large::nursery_around(address_map::slice_address(index)).is_none();
@@ -91,12 +91,17 @@ fn settle() {
             arena::aside().map(move |(at, slices)| (at, slices.min(end.saturating_sub(at)), false));
         spans.chain(kept).chain(ahead).chain(aside)
     });
-    region::settle_in_child(|| {
+    are_new |= region::settle_in_child(|| {
         heads_in_regions().map(|(index, owner, class)| {
             let is_large = owner == OWNER_LARGE;
             let slices = if is_large { large::slices_at(index) } else { class.span_slices() };
             (address_map::slice_address(index), slices, is_large)
         })
     });
+    // SAFETY: handles are never unmapped.
+    large::settle_owned_in_child(
+        are_new,
+        pool::HANDLES.made().map(|name| unsafe { &(*name).owned }),
+    );
     salvage::settle_in_child();
 }

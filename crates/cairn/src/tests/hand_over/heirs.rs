@@ -4,6 +4,7 @@ use super::super::alone::alone;
 use super::super::forks::child_does;
 use super::super::heaps::{Other, free};
 use super::shared;
+use crate::address_map;
 use crate::handle::{Got, Handle};
 use crate::heap::Heap;
 use crate::size_class::SizeClass;
@@ -238,5 +239,48 @@ fn a_child_believes_no_list_of_a_thread_without_a_heap() {
             assert_eq!((now.spans.bytes, now.nurseries.bytes, now.heaps.0), (0, 0, 1));
             expect_handles_free();
         }));
+    });
+}
+
+/// Another thread has ended the life of a heap's large block, and not taken it out of the heap's list yet, while a third one
+/// takes slices: the child makes anew which slices are free, and finds no block in the list whose slices are.
+#[test]
+fn a_child_has_no_ended_block_in_a_list() {
+    alone(|| {
+        let (other, third) = (Other::new(), Other::new());
+        let heap = HeapId::new_shared().expect("memory");
+        // SAFETY: the heap is there.
+        let block = unsafe { heap.allocate(200_000, 16) };
+        other.does(|| free(allocate(64)));
+        let owner = &address_map::descriptor(block).owner;
+        owner.store(address_map::OWNER_NONE, Relaxed);
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (held, holds) = std::sync::mpsc::channel();
+        third.begins(move || {
+            let arena = crate::arena::hold();
+            held.send(()).expect("it is waited for");
+            wait.recv().expect("it is told");
+            drop(arena);
+        });
+        holds.recv().expect("it holds");
+        assert!(child_does(|| {
+            let again: Vec<_> = (0..50).map(|_| allocate(200_000)).collect();
+            // Where in their first page they begin differs.
+            let slice = address_map::slice_of;
+            assert!(again.iter().any(|&new| slice(new) == slice(block)), "its slices are free");
+            // SAFETY: blocks of so many bytes; the heap's only block is none any more.
+            unsafe {
+                again.iter().for_each(|block| block.write_bytes(1, 200_000));
+                heap.destroy();
+            }
+            let more: Vec<_> = (0..50).map(|_| allocate(200_000)).collect();
+            let is_new = |block: &*mut u8| !again.iter().any(|&old| slice(old) == slice(*block));
+            assert!(more.iter().all(is_new), "nobody has freed them");
+            check();
+        }));
+        go.send(()).expect("it waits");
+        owner.store(address_map::OWNER_LARGE, Relaxed);
+        // SAFETY: nobody uses it.
+        unsafe { heap.destroy() };
     });
 }
