@@ -5,7 +5,9 @@
 //! Checked: the reconciliation test; fork tests.
 //! Story: docs/design/accounting.md
 
-use crate::address_map::{OWNER_NONE, described, descriptor_at, slice_limit, slice_of, slot};
+use crate::address_map::{
+    OWNER_NONE, described, descriptor_at, is_supplied, slice_limit, slice_of, slot,
+};
 use crate::region;
 use crate::size_class::{SLICE_SIZE, SizeClass};
 use crate::sync::Ordering;
@@ -13,13 +15,14 @@ use crate::sync::Ordering;
 /// The first slices of the spans and large blocks of the reservation, from slice `next` on: (index, owner, class); the
 /// class of a large block is 0, whose spans have one slice. What a region has the metadata of is none of them.
 pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
-    core::iter::from_fn(move || next_head(&mut next, described())).filter(|head| !is_aside(head.0))
+    core::iter::from_fn(move || next_head(&mut next, described()))
 }
 
-/// Whether a slice of the reservation is in no use because a region has its metadata.
+/// Whether it is a slice of the reservation, in no use because a region has its metadata.
 fn is_aside(index: usize) -> bool {
     let behind = |start| index.wrapping_sub(slice_of(start)) & (slice_limit() - 1);
-    region::places().any(|(start, bytes)| behind(start) < bytes / SLICE_SIZE)
+    let meets = |(start, bytes): (*mut u8, usize)| behind(start) < bytes / SLICE_SIZE;
+    !is_supplied(index) && region::places().any(meets)
 }
 
 /// The same of all regions of the program's.
@@ -46,7 +49,7 @@ fn next_head(next: &mut usize, end: usize) -> Option<(usize, u32, SizeClass)> {
         let owner = d.owner.load(Ordering::Relaxed);
         let class = d.class();
         let at_slot = core::ptr::eq(d.slot.load(Ordering::Relaxed), slot(index));
-        if at_slot && owner != OWNER_NONE {
+        if at_slot && owner != OWNER_NONE && !is_aside(index) {
             // On behind the whole span: if it was being made at a fork, its other slices may
             // still say what was there before.
             *next += class.span_slices();
