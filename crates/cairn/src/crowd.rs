@@ -21,7 +21,10 @@ pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
 /// As many of them a heap may hold at first. Hardened, all of them would keep from others what they have freed in this
 /// heap's spans while its thread rests.
 pub(crate) const FULL_FIRST: usize = in_shuttle(256, 16);
-/// So many more for each full span that frees of its own thread have made worth a refill.
+/// As many at most: what a thread frees itself it may keep beyond its share, for only who frees into its own spans earns
+/// that. 64 MiB.
+pub(crate) const FULL_MOST: usize = FULL_FIRST + in_shuttle(4096, 32);
+/// So many more for each full span that frees of its own thread have made worth a refill, or have found let go of.
 pub(crate) const FULL_STEP: usize = in_hardened(1, 16);
 
 /// A heap asks the shared heap this often for blocks of a class before it takes spans of its own. Hardened it gets one at

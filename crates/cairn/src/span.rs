@@ -66,6 +66,8 @@ pub(crate) struct Span {
     pub(crate) flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
     pub(crate) partition: u8,
+    /// What the heap that has let go of it last writes into descriptors, or 0.
+    pub(crate) let_go_by: u32,
     /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
     pub(crate) empty_since: usize,
     /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
@@ -117,6 +119,7 @@ impl Span {
                 class: class.number() as u8,
                 flags: if zero { ZERO } else { 0 },
                 partition: 0,
+                let_go_by: 0,
                 empty_since: 0,
                 _read: PhantomPinned,
             });

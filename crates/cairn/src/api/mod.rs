@@ -225,6 +225,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
             quarantine::zero(p.cast(), class, 1);
         } else if (is_abandoned || layout.size >= FOREIGN_MIN)
             && (*heap).caches.left(class) > least
+            && !(is_abandoned && Heap::is_probe(heap))
             && Caches::push(&raw mut (*heap).caches, class, p.cast()).is_null()
         {
             return;

@@ -93,6 +93,8 @@ pub(crate) struct Heap {
     /// A freed run of slices for the next large block, or null.
     pub(crate) large_cache: AtomicPtr<Large>,
     remote_frees: u32,
+    /// Frees into abandoned spans.
+    strays: u32,
     large_blocks: u32,
     pub(crate) slow_ticks: u32,
     /// Upkeep is due at a slow tick whose number has none of these bits.

@@ -127,6 +127,11 @@ impl Heap {
             carved = self.carve_partial(class);
         }
         if carved.list.count == 0 {
+            self.collect_earned();
+            list = self.partial_frees(class);
+            if list.count > 0 {
+                return Found { list, limit: Limit::of(class), freed: true };
+            }
             carved = self.carve_new(class);
         }
         let limit = if carved.zeroed { Limit::ZEROED } else { Limit::of(class) };

@@ -6,11 +6,11 @@
 //! Story: docs/design/remote-frees.md
 
 use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT};
-use crate::block::{Block, Chain};
-use crate::policy::in_hardened;
+use crate::block::{Block, Chain, END};
+use crate::policy::{HARDENED, in_hardened};
 use crate::remote::{Generation, Pushed};
 use crate::span::Span;
-use crate::sync::in_shuttle;
+use crate::sync::{Ordering, in_shuttle};
 use crate::{abandoned, address_map, crowd};
 
 /// A batch leaves at this many blocks: with a quarter of it a thread that frees what another allocates falls behind, twice
@@ -70,6 +70,19 @@ impl Heap {
         true
     }
 
+    /// Counts a free into an abandoned span; true each 16th time: that block shall go there, and not into the cache. Where the
+    /// cache takes all in, a heap would not learn otherwise that the spans are those that it has let go of.
+    ///
+    /// # Safety
+    /// The heap is the calling thread's.
+    pub(crate) unsafe fn is_probe(this: *mut Heap) -> bool {
+        // SAFETY: the calling thread's.
+        unsafe {
+            (*this).strays = (*this).strays.wrapping_add(1);
+            (*this).strays.is_multiple_of(16)
+        }
+    }
+
     /// Gives `block`, of `size` bytes, back to the span at slice `span`: with what was gathered for
     /// it, or in a new batch where another is in the way, or alone if this thread seldom frees to others.
     ///
@@ -104,14 +117,18 @@ impl Heap {
     }
 
     /// Sends all batches off.
+    #[inline(never)]
     pub(crate) fn flush(&mut self) {
-        for i in 0..BATCHES {
-            let Batch { span, chain } = self.batches[i];
-            self.batches[i].chain = Chain::EMPTY;
-            if chain.count > 0 {
-                // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
-                unsafe { self.push(span, chain, None) };
-            }
+        (0..BATCHES).for_each(|nth| self.send_batch(nth));
+    }
+
+    #[inline(never)]
+    fn send_batch(&mut self, nth: usize) {
+        let Batch { span, chain } = self.batches[nth];
+        self.batches[nth].chain = Chain::EMPTY;
+        if chain.count > 0 {
+            // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
+            unsafe { self.push(span, chain, None) };
         }
     }
 
@@ -119,22 +136,52 @@ impl Heap {
     ///
     /// # Safety
     /// As for `RemoteWord::push`.
+    #[inline(never)]
     pub(crate) unsafe fn push(&mut self, index: usize, chain: Chain, meant: Option<Generation>) {
-        // SAFETY: the blocks are of that span, and this heap's to free.
-        let pushed = unsafe { push_to(index, chain, meant) };
-        if let Some(span) = pushed {
-            self.take_over(span);
+        let owner = &address_map::descriptor_at(index).owner;
+        // SAFETY: the blocks are of that span, and this heap's to free; a span that names this heap is its own.
+        unsafe {
+            if !HARDENED && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
+                return self.take_home(address_map::slot(index).cast(), chain);
+            }
+            if let Some(span) = push_to(index, chain, meant) {
+                self.take_over(span);
+            }
+        }
+    }
+
+    /// Frees a chain into a span that has become this heap's since the chain began: as others' frees it would speak against
+    /// keeping full spans.
+    ///
+    /// # Safety
+    /// The heap owns the span; the blocks are of it, and this heap's to free.
+    #[inline(never)]
+    unsafe fn take_home(&mut self, span: *mut Span, chain: Chain) {
+        let mut block = chain.head;
+        for left in (0..chain.count).rev() {
+            // SAFETY: as above; the link is read first, and behind the last block there is none.
+            unsafe {
+                let next = if left > 0 { Block::next(block) } else { END };
+                if (*span).push_local(block) {
+                    self.span_event(span);
+                }
+                block = next;
+            }
         }
     }
 
     /// Takes in a span that a push has claimed.
+    #[inline(never)]
     fn take_over(&mut self, span: *mut Span) {
         // SAFETY: the push made this thread the owner.
         unsafe {
             let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
+            let was_mine = (*span).let_go_by == self.owner();
             let crowded = self.partial[class].len() >= PARTIAL_LIMIT && crowd::in_use() > 1;
-            if crowded && abandoned::list(span) {
+            if was_mine {
+                self.earn_full();
+            } else if crowded && abandoned::list(span) {
                 return;
             }
             (*span).own(self.owner());
@@ -149,6 +196,7 @@ impl Heap {
 ///
 /// # Safety
 /// As for `RemoteWord::push`; `index` is the span's first slice.
+#[inline(never)]
 unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Option<*mut Span> {
     let span: *mut Span = address_map::slot(index).cast();
     let base = address_map::slice_address(index);

@@ -60,8 +60,8 @@ impl Heap {
             } else if (*span).untouched() > 0 {
                 partial.push_back(span);
             } else {
-                // Half of a span of few blocks is worth as much: it must not wait until empty.
-                (*span).set_full(WORTHWHILE.min(u32::from(class.layout().blocks) / 2));
+                // A quarter of a span of few blocks is worth as much: it must not wait until empty.
+                (*span).set_full(WORTHWHILE.min(u32::from(class.layout().blocks) / 4));
                 self.full_slices += class.span_slices();
                 self.full.push_front(span);
                 // Hardened, a refill begins with it: blocks on their way to a list are none of a span's that goes.
@@ -111,6 +111,7 @@ impl Heap {
     pub(super) unsafe fn abandon_full(&self, span: *mut Span) -> bool {
         // SAFETY: this heap owns it until the word says otherwise.
         unsafe {
+            (*span).let_go_by = self.owner();
             (*span).disown();
             (*span).word().abandon() || {
                 (*span).own(self.owner());
@@ -141,7 +142,14 @@ impl Heap {
 
     /// Whether it has more full spans than pay, or than its share.
     pub(crate) fn has_too_many_full(&self) -> bool {
-        self.full_slices > self.full_limit.min(crowd::full_share()) && !self.is_closed()
+        let earned = self.full_limit.saturating_sub(crowd::FULL_FIRST);
+        let most = self.full_limit.min(crowd::full_share().max(earned));
+        self.full_slices > most && !self.is_closed()
+    }
+
+    /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them.
+    pub(super) fn earn_full(&mut self) {
+        self.full_limit = (self.full_limit + crowd::FULL_STEP).min(crowd::FULL_MOST);
     }
 
     /// Looks for frees of others in full spans of a closed heap, if the next block of `class` would need a new
@@ -154,15 +162,23 @@ impl Heap {
         }
     }
 
-    /// Looks for frees of others in some of the full spans of a closed heap, in turn: they stay its own.
+    /// The same before a heap grows that has more full spans than its share, and at each upkeep: others may free there, too.
+    pub(super) fn collect_earned(&mut self) {
+        if !HARDENED && self.full_slices > crowd::full_share() {
+            self.collect_full(LOOK);
+        }
+    }
+
+    /// Looks for frees of others in some of the full spans, in turn: they stay the heap's own.
     #[cold]
     #[inline(never)]
     pub(crate) fn collect_full(&mut self, most: usize) {
-        if !HARDENED && !self.is_closed() {
-            return;
-        }
         for _ in 0..most.min(self.full.len()) {
             let span = self.full.last();
+            if span.is_null() {
+                // To park one may have others leave.
+                return;
+            }
             // SAFETY: a member of `full`, which this heap owns.
             unsafe {
                 self.unlist(span);
@@ -193,7 +209,7 @@ impl Heap {
             }
             self.unlist(span);
             if (*span).used() > 0 {
-                self.full_limit = (self.full_limit + crowd::FULL_STEP).min(crowd::FULL_SLICES);
+                self.earn_full();
                 self.partial[class.index()].push_front(span);
             } else {
                 self.keep_or_release(span);

@@ -116,6 +116,7 @@ impl Heap {
         self.remote_frees /= 2;
         large::drop_cached(&self.large_cache);
         let _ = (0..LOOK).all(|_| self.has_too_many_full() && self.abandon_one_full());
+        self.collect_earned();
         if !self.is_shared {
             self.full_limit = self.full_limit.max(FULL_PROBE);
         }
