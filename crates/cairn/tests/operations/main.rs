@@ -105,7 +105,7 @@ fn work(order: &str) {
     };
     // Every other worker has little room: what is told apart by addresses modulo the reservation's size meets more often.
     if first / supervisor::PROGRAMS % 2 == 1 {
-        cairn::set_address_space(1 << 30);
+        cairn::set_address_space(4 << 30);
     }
     let until = Instant::now() + Duration::from_millis(milliseconds);
     for index in first..first + supervisor::PROGRAMS {
