@@ -22,7 +22,7 @@ pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
 /// heap's spans while its thread rests.
 pub(crate) const FULL_FIRST: usize = in_shuttle(256, 16);
 /// As many at most: what a thread frees itself it may keep beyond its share, for only who frees into its own spans earns
-/// that. 64 MiB.
+/// that. 64 MiB: one that replaces blocks at random in 100 MiB takes 1.3 times as long with a quarter of it.
 pub(crate) const FULL_MOST: usize = FULL_FIRST + in_shuttle(4096, 32);
 /// So many more for each full span that frees of its own thread have made worth a refill, or have found let go of.
 pub(crate) const FULL_STEP: usize = in_hardened(1, 16);

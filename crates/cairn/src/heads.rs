@@ -2,7 +2,7 @@
 //! Idea: a descriptor that leads to its own slice's slot is the first one of a span or large block.
 //! Never: takes a lock, or believes what it finds to stay so.
 //! Threads: any; holds nothing.
-//! Checked: the reconciliation test; fork tests.
+//! Checked: the reconciliation test; fork tests; tests/region.rs
 //! Story: docs/design/accounting.md
 
 use crate::address_map::{
@@ -16,13 +16,6 @@ use crate::sync::Ordering;
 /// class of a large block is 0, whose spans have one slice. What a region has the metadata of is none of them.
 pub(crate) fn heads_from(mut next: usize) -> impl Iterator<Item = (usize, u32, SizeClass)> {
     core::iter::from_fn(move || next_head(&mut next, described()))
-}
-
-/// Whether it is a slice of the reservation, in no use because a region has its metadata.
-fn is_aside(index: usize) -> bool {
-    let behind = |start| index.wrapping_sub(slice_of(start)) & (slice_limit() - 1);
-    let meets = |(start, bytes): (*mut u8, usize)| behind(start) < bytes / SLICE_SIZE;
-    !is_supplied(index) && region::places().any(meets)
 }
 
 /// The same of all regions of the program's.
@@ -39,6 +32,13 @@ pub(crate) fn heads_in_regions() -> impl Iterator<Item = (usize, u32, SizeClass)
             end = next + bytes / SLICE_SIZE;
         }
     })
+}
+
+/// Whether it is a slice of the reservation, in no use because a region has its metadata.
+fn is_aside(index: usize) -> bool {
+    let behind = |start| index.wrapping_sub(slice_of(start)) & (slice_limit() - 1);
+    let meets = |(start, bytes): (*mut u8, usize)| behind(start) < bytes / SLICE_SIZE;
+    !is_supplied(index) && region::places().any(meets)
 }
 
 /// The first one from `next` on; behind it goes the search on.

@@ -66,7 +66,8 @@ pub(crate) struct Span {
     pub(crate) flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
     pub(crate) partition: u8,
-    /// What the heap that has let go of it last writes into descriptors, or 0.
+    /// What the heap that let go of it while it was full writes into descriptors, the last one, or 0. A hint: another
+    /// thread may have that heap by now.
     pub(crate) let_go_by: u32,
     /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
     pub(crate) empty_since: usize,
@@ -297,6 +298,7 @@ impl Span {
     /// Goes into its heap's list of full spans: the next event comes after `frees`, or when
     /// nothing is in use.
     pub(crate) fn set_full(&mut self, frees: u32) {
+        debug_assert!(frees > 0);
         let used = self.used();
         let until_event = used.min(frees);
         self.set_used(until_event, (used - until_event) as i16);

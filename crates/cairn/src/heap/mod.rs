@@ -223,6 +223,8 @@ impl Heap {
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));
         }
         self.check_empty();
+        assert!(!self.is_shared || self.full_limit == 0);
+        assert!(self.full_limit <= crowd::FULL_MOST);
         for class in SizeClass::all() {
             let active = self.active[class.index()];
             for span in self.partial[class.index()].iter() {

@@ -22,6 +22,9 @@ const BATCH_BYTES: u32 = 8192;
 /// batches: one that frees now and then holds nothing back.
 const BATCH_AFTER: u32 = in_shuttle(64, 2);
 
+/// One free of so many into abandoned spans goes there. Half and twice: not tried.
+const PROBE: u32 = 16;
+
 /// The batch of a span.
 fn batch_index(span: usize) -> usize {
     (span ^ span >> 4) % BATCHES
@@ -70,8 +73,8 @@ impl Heap {
         true
     }
 
-    /// Counts a free into an abandoned span; true each 16th time: that block shall go there, and not into the cache. Where the
-    /// cache takes all in, a heap would not learn otherwise that the spans are those that it has let go of.
+    /// Counts a free into an abandoned span; true each `PROBE`th time: that block shall go there, and not into the cache.
+    /// Where the cache takes all in, a heap would not learn otherwise that the spans are those that it has let go of.
     ///
     /// # Safety
     /// The heap is the calling thread's.
@@ -79,7 +82,7 @@ impl Heap {
         // SAFETY: the calling thread's.
         unsafe {
             (*this).strays = (*this).strays.wrapping_add(1);
-            (*this).strays.is_multiple_of(16)
+            (*this).strays.is_multiple_of(PROBE)
         }
     }
 
@@ -141,6 +144,7 @@ impl Heap {
         let owner = &address_map::descriptor_at(index).owner;
         // SAFETY: the blocks are of that span, and this heap's to free; a span that names this heap is its own.
         unsafe {
+            // Relaxed: who reads its own tag has written it. Hardened, live bits end on the way by the word.
             if !HARDENED && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
                 return self.take_home(address_map::slot(index).cast(), chain);
             }

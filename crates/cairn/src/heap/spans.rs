@@ -147,13 +147,17 @@ impl Heap {
         self.full_slices > most && !self.is_closed()
     }
 
-    /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them.
+    /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them. The shared heap
+    /// has no thread, and keeps none.
     pub(super) fn earn_full(&mut self) {
+        if self.is_shared {
+            return;
+        }
         self.full_limit = (self.full_limit + crowd::FULL_STEP).min(crowd::FULL_MOST);
     }
 
-    /// Looks for frees of others in full spans of a closed heap, if the next block of `class` would need a new
-    /// span.
+    /// Looks for frees of others in full spans of a heap that is closed, quiet or sampled, if the next block of `class` would
+    /// need a new span.
     pub(crate) fn collect_before_growing(&mut self, class: SizeClass) {
         // SAFETY: invariant 2: this heap owns it.
         let active = unsafe { self.active[class.index()].as_ref() };
@@ -162,9 +166,10 @@ impl Heap {
         }
     }
 
-    /// The same before a heap grows that has more full spans than its share, and at each upkeep: others may free there, too.
+    /// The same of a thread's heap that has more full spans than its share, before it grows and at each upkeep: others may
+    /// free there, too.
     pub(super) fn collect_earned(&mut self) {
-        if !HARDENED && self.full_slices > crowd::full_share() {
+        if !HARDENED && self.full_slices > crowd::full_share() && !self.is_closed() {
             self.collect_full(LOOK);
         }
     }
