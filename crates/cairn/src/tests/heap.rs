@@ -3,10 +3,11 @@
 
 use super::alone::{Random, alone, panics};
 use super::heaps::{self, Other};
-use crate::block::{Block, END};
+use crate::block::{Block, Chain, END};
 use crate::heap::Heap;
 use crate::os::{self};
 use crate::size_class::class_of;
+use crate::span::Span;
 use crate::sync::Ordering;
 use crate::{ClassRow, Stats, address_map, allocate, check, deallocate, purge, stats, thread};
 use std::vec::Vec;
@@ -253,6 +254,31 @@ fn own_frees_earn_room_for_full_spans() {
         assert!(row(1024).spans < SPANS * 3 / 2, "{} spans", row(1024).spans);
         check();
         held.into_iter().for_each(free);
+    });
+}
+
+/// The shared heap keeps no full spans, whatever is freed into those that it has let go of.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "its heaps let go of no full span so early")]
+fn the_shared_heap_earns_no_room() {
+    alone(|| {
+        let others = [(); 3].map(|()| Other::new());
+        others.iter().for_each(|other| other.does(|| free(allocate(64))));
+        let held = blocks(200 * IN_SPAN);
+        let heap = crate::pool::shared::heap();
+        let at = held.iter().position(|&p| owner(p) == address_map::OWNER_ABANDONED);
+        let block = held[at.expect("a span that nobody owns")];
+        let span: *mut Span = address_map::descriptor(block).slot.load(Ordering::Relaxed).cast();
+        // SAFETY: no thread but this one is at work; the block is this test's to free.
+        unsafe {
+            assert!((*heap).is_shared);
+            (*span).let_go_by = Heap::tag(heap);
+            (*heap).push((*span).index(), Chain::one(block.cast()), None);
+            assert_eq!(owner(block), Heap::tag(heap));
+            (*heap).check();
+        }
+        held.into_iter().filter(|&p| p != block).for_each(free);
+        check();
     });
 }
 
