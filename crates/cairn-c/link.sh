@@ -22,9 +22,13 @@ object=$made/${name#lib}.o
 ar rcsD "$made/$name.a" "$object"
 # Thread exit and fork handlers point into the library: it stays until the process ends. The two
 # builds have two sonames: what a program linked with one relies on may be missing in the other.
-"${CC:-cc}" -shared -s -o "$made/$name.so.$version" "$object" \
-    -Xlinker --version-script="$scripts/libcairn.map" -Wl,-soname,"$name.so.$abi" \
-    -Wl,-z,nodelete,-z,now,-z,relro,-z,noexecstack,--gc-sections,--build-id=sha1
+share() {
+    "${CC:-cc}" -shared -s -o "$made/$name.so.$version" "$object" \
+        -Xlinker --version-script="$scripts/libcairn.map" -Wl,-soname,"$name.so.$abi" \
+        -Wl,-z,nodelete,-z,now,-z,relro,-z,noexecstack,--gc-sections,--build-id=sha1 "$@"
+}
+# Some linkers take no such script.
+share -Wl,-T,"$scripts/rare.ld" 2>/dev/null || share
 ln -s "$name.so.$version" "$made/$name.so.$abi"
 ln -s "$name.so.$abi" "$made/$name.so"
 # Each is replaced as a whole: somebody may be using the old one. Nobody executes them.

@@ -76,7 +76,7 @@ fn lay_out() -> io::Result<PathBuf> {
         fs::remove_dir_all(&package)?;
     }
     fs::create_dir_all(package.join("core"))?;
-    for source in [".cargo", "libcairn.map", "link.sh", "src", "core/src"] {
+    for source in [".cargo", "libcairn.map", "link.sh", "rare.ld", "src", "core/src"] {
         let original = library.join(source).canonicalize()?;
         println!("cargo::rerun-if-changed={}", original.display());
         symlink(original, package.join(source))?;

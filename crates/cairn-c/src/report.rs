@@ -43,6 +43,7 @@ impl Output {
 }
 
 impl Write for Output {
+    #[inline(never)]
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for &byte in text.as_bytes() {
             if self.len == self.bytes.len() {
@@ -216,6 +217,7 @@ impl<'a> Line<'a> {
 }
 
 impl Write for Line<'_> {
+    #[inline(never)]
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.room.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
@@ -228,6 +230,7 @@ impl Write for Line<'_> {
 pub(crate) struct Stream(pub(crate) *mut libc::FILE);
 
 impl Write for Stream {
+    #[inline(never)]
     fn write_str(&mut self, text: &str) -> fmt::Result {
         // SAFETY: the caller of malloc_info vouches for the stream.
         let n = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) };

@@ -174,6 +174,7 @@ const TYPING_ERRORS: usize = 2;
 const NAME_MAX: usize = 20;
 
 /// How many letters to add, to leave out or to change lead from one name to the other.
+#[inline(never)]
 fn distance(known: &[u8], name: &[u8]) -> usize {
     if name.len() > NAME_MAX {
         return usize::MAX;

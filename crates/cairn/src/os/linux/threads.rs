@@ -100,6 +100,8 @@ pub(crate) fn wait_for(word: &AtomicU32, expected: u32, ms: usize) -> bool {
 }
 
 /// Wakes one sleeper on `word`.
+#[cold]
+#[inline(never)]
 pub(crate) fn wake(word: &AtomicU32) {
     futex(word, libc::FUTEX_WAKE, 1, null());
 }
