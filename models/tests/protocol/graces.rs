@@ -3,6 +3,7 @@
 #![cfg(not(feature = "hardened"))]
 
 use crate::address_map::{self, OWNER_NONE};
+use crate::budget::HeapStats;
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::large::{self, Kept, Owned};
 use crate::sync::{self, AtomicUsize, Ordering, seen, touched};
@@ -14,13 +15,15 @@ const NUMBERS: sync::Quiet = &[
     FORKER,
     ("arena/mod.rs", "usize"),
     ("arena/purge.rs", "usize"),
-    ("budget.rs", "usize"),
-    ("budget.rs", "bool"),
     ("large/evidence.rs", "usize"),
     // Where a block is, and how long: nobody resizes one.
     ("large/mod.rs", "usize"),
     ("large/mod.rs", "*mut u8"),
+    ("budget.rs", "usize"),
+    ("budget.rs", "bool"),
 ];
+/// All but what a heap holds.
+const GUESSES: sync::Quiet = NUMBERS.split_at(NUMBERS.len() - 2).0;
 
 /// A size that no span serves.
 const BYTES: usize = 70_000;
@@ -162,6 +165,21 @@ fn what_waits_goes_once() {
         large::free_due(owned);
         assert!(!owned.grace.has_waiting());
         blocks.iter().for_each(|&(_, index)| assert_released(index));
+    });
+}
+
+/// The last large block of a heap is freed while the heap is deleted: then another one may stand in its place.
+#[test]
+fn who_frees_a_block_leaves_a_heap_alone_that_is_deleted() {
+    check(Model { quiet: GUESSES, ..FEW }, |_| {
+        let (owned, [(block, index)]) = made();
+        let freer = spawn(move || assert!(free(block)));
+        large::end_readers(owned);
+        large::set_free(owned);
+        let HeapStats { spans, large, large_blocks, .. } = owned.budget.stats();
+        assert_eq!((spans, large, large_blocks), (0, 0, 0));
+        finish([freer]);
+        assert_released(index);
     });
 }
 

@@ -167,16 +167,17 @@ fn unlink(large: &Large) {
     // SAFETY: a list that is there while a block says so, under the lock; members, or null.
     unsafe {
         let Some(owned) = large.link.of().as_ref() else { return };
+        owned.budget.give_large(large.bytes());
         let next = large.link.next.load(Ordering::Relaxed);
         let prev = large.link.prev.load(Ordering::Relaxed);
         match prev.as_ref() {
             Some(prev) => prev.link.next.store(next, Ordering::Relaxed),
-            None => owned.first.store(next, Ordering::Relaxed),
+            // Release: who finds the list empty takes no lock, and the heap may be another one then.
+            None => owned.first.store(next, Ordering::Release),
         }
         if let Some(next) = next.as_ref() {
             next.link.prev.store(prev, Ordering::Relaxed);
         }
-        owned.budget.give_large(large.bytes());
     }
     large.link.clear();
 }
@@ -209,8 +210,8 @@ fn has_mappings(owned: &Owned) -> bool {
 /// Takes a run out of a heap's list: what its block was made of, if that goes. Its life ends before it belongs to nobody:
 /// who frees it a second time meanwhile is late.
 fn take_first(owned: &Owned, goes: impl Fn(bool) -> bool) -> Option<Option<&'static Large>> {
-    // Others take out, nobody puts in.
-    if owned.first.load(Ordering::Relaxed).is_null() {
+    // Others take out, nobody puts in. Acquire: pairs with `unlink`, whose last word about the heap this is.
+    if owned.first.load(Ordering::Acquire).is_null() {
         return None;
     }
     // What is first may be freed, and be another heap's block, as soon as the lock is not held.
