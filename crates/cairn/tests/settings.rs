@@ -1,6 +1,7 @@
 //! What a Rust program sets: a constant, and what the environment says.
 
 use cairn::Settings;
+use std::path::PathBuf;
 use std::process::Command;
 
 #[global_allocator]
@@ -11,8 +12,11 @@ const OWN: Settings = Settings { purge_delay_ms: 1000, huge_pages: false, ..Sett
 /// What `work` says, in a process of its own with these variables.
 fn said(variables: &[(&str, &str)]) -> String {
     let program = std::env::current_exe().expect("this program has a path");
-    let mut command = Command::new(program);
-    command.args(["--ignored", "--exact", "work", "--nocapture"]).env_clear();
+    // A program of another machine starts by way of its simulator.
+    let simulator = std::env::var("CAIRN_TEST_SIMULATOR").unwrap_or_default();
+    let mut words = simulator.split_whitespace().map(PathBuf::from).chain([program]);
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words).args(["--ignored", "--exact", "work", "--nocapture"]).env_clear();
     let output = command.envs(variables.iter().copied()).output().expect("it starts");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -213,7 +213,7 @@ fn a_link_that_is_changed_in_part_is_told_from_a_block() {
             let block = allocate(64);
             free(block);
             // SAFETY: freed blocks stay readable.
-            unsafe { *block.add(8) ^= 0x10 };
+            unsafe { *block.cast::<usize>().add(1) ^= 0x10 };
             (0..100).for_each(|_| _ = allocate(64));
         });
         assert!(said.contains("link leads here"), "{said:?}");
