@@ -94,6 +94,7 @@ mod api;
 mod arena;
 mod budget;
 mod caches;
+mod canary;
 mod closed;
 mod common_upkeep;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-04"))]

@@ -8,6 +8,9 @@
 /// Whether this is the hardened build: `--features hardened`.
 pub(crate) const HARDENED: bool = cfg!(feature = "hardened");
 
+/// Bytes of a block that the program does not get.
+pub(crate) const CANARY_BYTES: usize = in_hardened(0, 8);
+
 /// How many kinds of objects can be told apart: a block of one is no block of another one later.
 pub(crate) const PARTITIONS: usize = 16;
 

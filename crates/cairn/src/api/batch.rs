@@ -5,7 +5,7 @@
 //! Checked: tests/batches.rs
 //! Story: docs/design/fast-paths.md
 
-use super::{allocate, deallocate_named, refill};
+use super::{allocate, deallocate_named, handed_out, refill};
 use crate::address_map;
 use crate::block::Block;
 use crate::caches::Caches;
@@ -35,13 +35,15 @@ pub fn allocate_batch(size: usize, blocks: &mut [*mut u8]) -> usize {
             None => allocate(size),
             // SAFETY: the calling thread's heap, or a stand-in, which is only read.
             Some(class) => unsafe {
-                let mut block = Caches::pop(&raw mut (*heap).caches, class);
+                let block = Caches::pop(&raw mut (*heap).caches, class);
                 if block.is_null() {
-                    block = refill(size, class, MIN_ALIGN);
+                    let block = refill(size, class, MIN_ALIGN);
                     // It may have come only just now.
                     heap = thread::heap();
+                    block.cast()
+                } else {
+                    handed_out(block, class, size)
                 }
-                block.cast()
             },
         };
         if block.is_null() {

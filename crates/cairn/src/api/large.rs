@@ -6,7 +6,7 @@
 //! Story: docs/design/large-blocks.md
 
 use super::lookup::large_usable;
-use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
+use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate, handed_out};
 use crate::address_map::{self, OWNER_LARGE};
 use crate::block::Block;
 use crate::caches::Caches;
@@ -36,7 +36,17 @@ pub(super) fn refill(size: usize, class: SizeClass, align: usize) -> *mut Block 
     // Asked first: then nobody has to keep the size for it.
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
     let is_watched = unsafe { (*thread::heap()).sampling.is_watched() };
-    if is_watched { refill_watched(size, class, align) } else { thread::refill(class) }
+    if is_watched { refill_watched(size, class, align) } else { refill_class(size, class) }
+}
+
+/// Refills, and pops a block that the program gets `size` bytes of; null if there is no memory.
+#[inline(always)]
+fn refill_class(size: usize, class: SizeClass) -> *mut Block {
+    let block = thread::refill(class);
+    if !block.is_null() {
+        handed_out(block, class, size);
+    }
+    block
 }
 
 #[cold]
@@ -49,15 +59,19 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
             // What the program has freed serves.
             let block = Caches::pop(&raw mut (*heap).caches, class);
             if !block.is_null() {
-                return block;
+                return handed_out(block, class, size).cast();
             }
         }
         (sampling::tells(&(*heap).caches, class), (*heap).sampling.draws())
     };
     if !draws {
-        return thread::refill_or_force(class);
+        let block = thread::refill_or_force(class);
+        if !block.is_null() {
+            handed_out(block, class, size);
+        }
+        return block;
     }
-    let block = thread::refill(class);
+    let block = refill_class(size, class);
     // SAFETY: as above.
     let is_sample = unsafe {
         let sampling = &mut (*heap).sampling;

@@ -11,13 +11,7 @@ use crate::live::{self, FREED_TWICE};
 use crate::policy::HARDENED;
 use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{closed, guards, large, os};
-
-/// The bytes of the span block that starts at `p`, any value at all; None if none does.
-#[inline(always)]
-pub(super) fn span_block_size(p: *mut u8) -> Option<usize> {
-    live_block(p).map(|(class, _)| class.block_size())
-}
+use crate::{canary, closed, guards, large, os};
 
 /// The class of the span block that starts at `p`, any value at all, and its span's owner; None if none does, or,
 /// in the hardened build, if the program does not have it.
@@ -53,16 +47,26 @@ pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
 /// ```
 #[inline]
 pub unsafe fn usable_size(p: *const u8) -> usize {
-    let p = p.cast_mut();
-    span_block_size(p).unwrap_or_else(|| usable_elsewhere(p))
+    // SAFETY: the caller's.
+    unsafe { usable_for("malloc_usable_size", p.cast_mut()) }
+}
+
+/// As `usable_size`; a message names `call`.
+#[inline(always)]
+pub(super) unsafe fn usable_for(call: &str, p: *mut u8) -> usize {
+    match live_block(p) {
+        // SAFETY: a live block.
+        Some((class, _)) => unsafe { canary::size_of(p, class, call) },
+        None => usable_elsewhere(call, p),
+    }
 }
 
 #[inline(never)]
-fn usable_elsewhere(p: *mut u8) -> usize {
+fn usable_elsewhere(call: &str, p: *mut u8) -> usize {
     if p.is_null() {
         return 0;
     }
-    large_usable(p).unwrap_or_else(|| bad_pointer("malloc_usable_size", p))
+    large_usable(p).unwrap_or_else(|| bad_pointer(call, p))
 }
 
 /// Whether `p`, any value at all, points into a span of the class of that size: then a free that names the
@@ -94,7 +98,7 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
     // Blocks of some heaps are made larger than asked for.
     let resized = resized || owner & OWNER_CLOSED != 0 && closed::head_at(p) > 0;
-    is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, class.block_size())
+    is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, canary::room(class))
 }
 
 /// The start of the block that `p` points to or into; None if it is none of this allocator's.

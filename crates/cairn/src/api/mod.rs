@@ -17,7 +17,7 @@ pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::{bad_pointer, live_block};
 pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
-pub(crate) use resize::resize_large;
+pub(crate) use resize::{keep, resize_large};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
@@ -29,7 +29,7 @@ use crate::os;
 use crate::policy::HARDENED;
 use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::span::Span;
-use crate::{closed, quarantine, search, thread};
+use crate::{canary, closed, quarantine, search, thread};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -84,6 +84,14 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
     if block.is_null() {
         return allocate_slow::<F>(size, class, MIN_ALIGN);
     }
+    handed_out(block, class, size)
+}
+
+/// A block that the program gets `size` bytes of.
+#[inline(always)]
+pub(crate) fn handed_out(block: *mut Block, class: SizeClass, size: usize) -> *mut u8 {
+    // SAFETY: a free block of the class, the caller's, which serves so many bytes.
+    unsafe { canary::write(block.cast(), class, size) };
     block.cast()
 }
 
@@ -102,7 +110,7 @@ fn allocate_class<F: NoMemory>(class: SizeClass, size: usize, align: usize) -> *
     if block.is_null() {
         return allocate_slow::<F>(size, class, align);
     }
-    block.cast()
+    handed_out(block, class, size)
 }
 
 /// Refills the cache, which is empty.
@@ -175,6 +183,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
                     live::undo(p);
                     return deallocate_marked(p, call);
                 }
+                canary::expect(p, at.class, call);
                 if !Caches::push(caches, at.class, p.cast()).is_null() {
                     let span: *mut Span = at.slot().cast();
                     if (*span).push_local(p.cast()) {
@@ -221,6 +230,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     // which has no room and gathers nothing.
     unsafe {
         if HARDENED {
+            canary::expect(p, class, call);
             // Only the owner of a span may say in the table of live blocks what becomes of it.
             quarantine::zero(p.cast(), class, 1);
         } else if (is_abandoned || layout.size >= FOREIGN_MIN)

@@ -7,12 +7,13 @@
 //! Story: docs/design/large-blocks.md
 
 use super::large::counted;
-use super::lookup::{large_usable, span_block_size};
+use super::lookup::{large_usable, live_block, usable_for};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
 use crate::live::FREED_TWICE;
+use crate::policy::HARDENED;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, closed, guards, large, os, search, thread};
+use crate::{address_map, canary, closed, guards, large, os, search, thread};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -53,34 +54,53 @@ pub unsafe fn reallocate(p: *mut u8, size: usize) -> *mut u8 {
 /// ```
 #[inline]
 pub unsafe fn reallocate_aligned(p: *mut u8, size: usize, align: usize) -> *mut u8 {
-    let usable = span_block_size(p);
+    let room = live_block(p).map(|(class, _)| canary::room(class));
     // SAFETY: a block starts there.
-    if usable.is_some() && unsafe { Block::is_marked(p.cast()) } {
+    if room.is_some() && unsafe { Block::is_marked(p.cast()) } {
         // SAFETY: `p` is a live block's start, the caller's to resize.
         return unsafe { reallocate_marked(p, size, align) };
     }
-    if usable.is_some_and(|usable| stays(size, usable)) {
+    if room.is_some_and(|room| stays(size, room)) {
+        // SAFETY: a live block, which has room for so many.
+        unsafe { keep(p, size) };
         return p;
     }
     // SAFETY: `p` is null or a live block's start, the caller's to resize.
-    unsafe { reallocate_elsewhere(p, size, align, usable) }
+    unsafe { reallocate_elsewhere(p, size, align, room) }
 }
+
+/// What messages name.
+const CALL: &str = "realloc";
 
 /// Resizes a block that carries the mark of a free one, if it is not.
 #[cold]
 #[inline(never)]
 unsafe fn reallocate_marked(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     if search::is_free(p.cast()) {
-        os::fatal("realloc", p, FREED_TWICE);
+        os::fatal(CALL, p, FREED_TWICE);
     }
     // SAFETY: it is in no list: the block is the caller's, and this number the program's own.
     unsafe {
         let second = p.cast::<usize>().add(1);
         let value = second.replace(0);
         let new = reallocate_aligned(p, size, align);
-        let kept = if new.is_null() { p } else { new };
-        kept.cast::<usize>().add(1).write(value);
+        let (kept, size) = if new.is_null() { (p, MIN_ALIGN) } else { (new, size) };
+        let second = kept.cast::<usize>().add(1);
+        let bytes = size.min(MIN_ALIGN).saturating_sub(size_of::<usize>());
+        second.cast::<u8>().copy_from_nonoverlapping((&raw const value).cast(), bytes);
         new
+    }
+}
+
+/// The program has `size` bytes from now on of a block that stays where it is.
+///
+/// # Safety
+/// It is a live block's start, and may have that size.
+#[inline(always)]
+pub(crate) unsafe fn keep(p: *mut u8, size: usize) {
+    if HARDENED && let Some((class, _)) = live_block(p) {
+        // SAFETY: as above.
+        unsafe { canary::change(p, class, size, CALL) };
     }
 }
 
@@ -96,7 +116,7 @@ unsafe fn reallocate_elsewhere(
     p: *mut u8,
     size: usize,
     align: usize,
-    usable: Option<usize>,
+    room: Option<usize>,
 ) -> *mut u8 {
     if p.is_null() {
         return allocate_aligned(size, align);
@@ -104,10 +124,10 @@ unsafe fn reallocate_elsewhere(
     if size > SIZE_MAX {
         return null_mut();
     }
-    // SAFETY: `p` is a live block's start, the caller's to resize; `usable` is its size.
+    // SAFETY: `p` is a live block's start, the caller's to resize; a span's block if `room` says what it has.
     unsafe {
-        match usable {
-            Some(usable) => copy_to_new(p, usable, size, align),
+        match room {
+            Some(_) => copy_to_new(p, usable_for(CALL, p), size, align),
             None => reallocate_large(p, size, align),
         }
     }
@@ -115,7 +135,7 @@ unsafe fn reallocate_elsewhere(
 
 #[cold]
 unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
-    let Some(usable) = large_usable(p) else { bad_pointer("realloc", p) };
+    let Some(usable) = large_usable(p) else { bad_pointer(CALL, p) };
     if stays(size, usable) && large::nursery_usable(p).is_some() {
         return p;
     }
@@ -167,12 +187,17 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
     if p.is_null() || size > SIZE_MAX {
         return false;
     }
-    if let Some(usable) = span_block_size(p) {
+    if let Some((class, _)) = live_block(p) {
         // SAFETY: a block starts there.
         if unsafe { Block::is_marked(p.cast()) } && search::is_free(p.cast()) {
             os::fatal(EXPAND, p, FREED_TWICE);
         }
-        return size <= usable;
+        let fits = size <= canary::room(class);
+        if HARDENED && fits {
+            // SAFETY: a live block, which has room for so many.
+            unsafe { canary::change(p, class, size.max(usable_for(EXPAND, p)), EXPAND) };
+        }
+        return fits;
     }
     let Some(usable) = large_usable(p) else { bad_pointer(EXPAND, p) };
     if guards::usable_size(p).is_some() || large::nursery_usable(p).is_some() {

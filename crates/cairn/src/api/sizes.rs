@@ -6,8 +6,8 @@
 //! Story: docs/design/size-classes.md
 
 use super::{SIZE_MAX, allocate_aligned, usable_size};
-use crate::large;
 use crate::size_class::{self, MEDIUM_MAX};
+use crate::{canary, large};
 
 /// The block sizes of the classes, smallest first. Larger blocks own whole slices of 16 KiB.
 ///
@@ -32,7 +32,7 @@ pub fn class_sizes() -> impl ExactSizeIterator<Item = usize> + Clone {
 #[must_use]
 pub fn good_size(size: usize) -> usize {
     if size <= MEDIUM_MAX {
-        return size_class::class_of(size).block_size();
+        return canary::room(size_class::class_of(size));
     }
     if size <= SIZE_MAX { large::good_size(size) } else { 0 }
 }

@@ -5,7 +5,7 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/fast-paths.md
 
-use super::{NoMemory, Null, cached_block, new_block, refill};
+use super::{NoMemory, Null, cached_block, handed_out, new_block, refill};
 use crate::block::Block;
 use crate::caches::Caches;
 use crate::heap::Heap;
@@ -58,21 +58,21 @@ fn allocate_zeroed_class<F: NoMemory>(
     unsafe {
         match Caches::pop(&raw mut (*heap).caches, class) {
             block if block.is_null() => allocate_zeroed_slow::<F>(count, size, class, align),
-            block => zero(heap, class, block),
+            block => zero(heap, class, count * size, block),
         }
     }
 }
 
 /// Zeroes a block just popped, unless it is zero anyway.
 #[inline(always)]
-unsafe fn zero(heap: *const Heap, class: SizeClass, block: *mut Block) -> *mut u8 {
+unsafe fn zero(heap: *const Heap, class: SizeClass, size: usize, block: *mut Block) -> *mut u8 {
     // SAFETY: the block is the caller's, as far as its class reaches.
     unsafe {
         if !(*heap).caches.is_zeroed(class) {
             block.cast::<u8>().write_bytes(0, class.block_size());
         }
     }
-    block.cast()
+    handed_out(block, class, size)
 }
 
 #[cold]
@@ -95,7 +95,7 @@ fn allocate_zeroed_slow<F: NoMemory>(
     }
     // SAFETY: the block is ours. The heap may have come only just now; a thread without one has
     // a stand-in, which calls nothing fresh.
-    unsafe { zero(thread::heap(), class, block) }
+    unsafe { zero(thread::heap(), class, size, block) }
 }
 
 #[inline(never)]

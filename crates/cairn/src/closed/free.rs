@@ -16,7 +16,7 @@ use crate::remote::Generation;
 use crate::size_class::SizeClass;
 use crate::span::Span;
 use crate::sync::Ordering;
-use crate::{live, os, quarantine, search, thread};
+use crate::{canary, live, os, quarantine, search, thread};
 use core::ptr::null_mut;
 
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
@@ -80,6 +80,7 @@ unsafe fn free_attached(heap: *mut Heap, class: SizeClass, p: *mut u8, call: &st
         if HARDENED && !live::take_back(p) {
             os::fatal(call, p, live::FREED_TWICE);
         }
+        canary::expect(p, class, call);
         let home = Caches::push(&raw mut (*heap).caches, class, block);
         if !home.is_null() {
             (*heap).put_back(class, home);
@@ -99,6 +100,7 @@ unsafe fn send_home(p: *mut u8, class: SizeClass, owner: u32, call: &str) -> boo
     unsafe {
         expect_in_use(block, p, call);
         if HARDENED {
+            canary::expect(p, class, call);
             quarantine::zero(p.cast(), class, 1);
         }
         thread::send_closed(address_map::span_index(p, class), block, meant);

@@ -31,7 +31,7 @@ use crate::heap::Heap;
 use crate::pool::{self, User, salvage};
 use crate::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicUsize, Ordering};
-use crate::{arena, large, os, region, thread};
+use crate::{arena, canary, large, os, region, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
 
@@ -239,15 +239,19 @@ pub(crate) unsafe fn allocate(heap: *mut Heap, size: usize, align: usize) -> *mu
     debug_assert!(align.is_power_of_two());
     // SAFETY: as above.
     size_class::class_of_aligned(size, align)
-        .map_or(null_mut(), |class| unsafe { allocate_class(heap, class).0.cast() })
+        .map_or(null_mut(), |class| unsafe { allocate_class(heap, class, size).0.cast() })
 }
 
-/// Allocates a block of a class; whether it is known to be zero.
+/// Allocates a block of a class, of which the program gets `size` bytes; whether these are known to be zero.
 ///
 /// # Safety
 /// As for `allocate`.
 #[inline(always)]
-pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
+pub(crate) unsafe fn allocate_class(
+    heap: *mut Heap,
+    class: SizeClass,
+    size: usize,
+) -> (*mut Block, bool) {
     // SAFETY: the heap is the calling thread's.
     unsafe {
         let mut got = pop(heap, class);
@@ -256,6 +260,7 @@ pub(crate) unsafe fn allocate_class(heap: *mut Heap, class: SizeClass) -> (*mut 
         }
         if !got.0.is_null() {
             got.0 = got.0.wrapping_byte_sub((*heap).head.into());
+            canary::write(got.0.cast(), class, size);
         }
         got
     }

@@ -16,7 +16,7 @@ pub(crate) use report::misused;
 use crate::os;
 use crate::policy::mixed;
 use crate::sampling::{self, Draw};
-use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
+use crate::size_class::{BLOCK_MAX, MIN_ALIGN};
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use bay::{Bay, State};
 use core::ptr::null_mut;
@@ -31,7 +31,7 @@ use machine::Registers;
 /// Blocks and freed blocks that are watched at once. With twice of it the kernel's tables for it are 80 KiB.
 const BAYS: usize = 256;
 /// The largest block that a sample can be.
-const BAY_BYTES: usize = MEDIUM_MAX;
+const BAY_BYTES: usize = BLOCK_MAX;
 /// Bytes of live blocks, whole pages. What is known of the bays takes 80 KiB besides.
 const RESIDENT_MAX: usize = 768 << 10;
 /// One block in so many, on average, lies at the start of its bay: what reads or writes in front of it is rarer.

@@ -215,7 +215,10 @@ impl HeapId {
             }
             let class = size_class::small_class(size);
             let block = Caches::pop(&raw mut (*(*self.0.as_ptr()).heap).caches, class);
-            if block.is_null() { self.renew_or::<F>(size, class) } else { block.cast() }
+            match block.is_null() {
+                true => self.renew_or::<F>(size, class),
+                false => api::handed_out(block, class, size),
+            }
         }
     }
 
@@ -237,7 +240,7 @@ impl HeapId {
         let block = match size_class::class_of_aligned(size, align) {
             // SAFETY: as for `allocate_or`.
             Some(class) => unsafe {
-                let block = self.allocate_class(class).0.cast();
+                let block = self.allocate_class(class, size).0.cast();
                 self.or_elsewhere(block, size, align)
             },
             // SAFETY: as above.
@@ -256,7 +259,8 @@ impl HeapId {
                 return self.allocate_elsewhere::<F>(size, MIN_ALIGN);
             }
             if block.is_null() {
-                block = self.or_elsewhere(self.allocate_class(class).0.cast(), size, MIN_ALIGN);
+                block =
+                    self.or_elsewhere(self.allocate_class(class, size).0.cast(), size, MIN_ALIGN);
             }
             // Those with nothing in use have been given back by now.
             if block.is_null() { self.allocate_in_nursery(size) } else { block }
@@ -293,13 +297,13 @@ impl HeapId {
         }
     }
 
-    /// A block of a class, and whether it is zero.
-    unsafe fn allocate_class(self, class: SizeClass) -> (*mut Block, bool) {
+    /// A block of a class, of which the program gets `size` bytes, and whether these are zero.
+    unsafe fn allocate_class(self, class: SizeClass, size: usize) -> (*mut Block, bool) {
         let name = self.0.as_ptr();
         let allocate = |heap: *mut Inner| match heap.is_null() {
             true => (null_mut(), false),
             // SAFETY: as for `allocate`.
-            false => unsafe { closed::allocate_class(heap, class) },
+            false => unsafe { closed::allocate_class(heap, class, size) },
         };
         // SAFETY: as above.
         unsafe {
@@ -344,7 +348,7 @@ impl HeapId {
                     (self.allocate(size, align), false)
                 }
                 Some(class) => {
-                    let (block, is_zero) = self.allocate_class(class);
+                    let (block, is_zero) = self.allocate_class(class, size);
                     (self.or_elsewhere(block.cast(), size, align), is_zero && !block.is_null())
                 }
                 None => {
@@ -428,6 +432,7 @@ impl HeapId {
                     return resized;
                 }
             } else if api::may_have_size(p, size, align, true) {
+                api::keep(p, size);
                 return p;
             }
             let new = self.allocate(size, align);

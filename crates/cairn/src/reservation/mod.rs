@@ -17,7 +17,7 @@ use crate::live::{self, LIVE_BYTES};
 use crate::policy::{HARDENED, in_hardened, mixed};
 use crate::size_class::SLICE_SHIFT;
 use crate::sync::{AtomicBool, AtomicUsize, Ordering, in_loom, in_shuttle};
-use crate::{block, os};
+use crate::{block, canary, os};
 
 const GIB: usize = 1 << 30;
 /// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
@@ -191,6 +191,7 @@ fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
     RESERVED.store(reserved, Ordering::Relaxed);
     block::set_key(random(10, usize::MAX));
     if HARDENED {
+        canary::install(random(11, usize::MAX), random(12, usize::MAX));
         live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
     }
     address_map::install(&Tables {

@@ -11,7 +11,7 @@ mod index;
 
 pub(crate) use index::SizeClass;
 
-use crate::policy::HARDENED;
+use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::sync::in_shuttle;
 
 /// Bytes in a slice, the unit in which spans and large blocks take memory. Half of it doubles
@@ -20,9 +20,11 @@ pub(crate) const SLICE_SIZE: usize = 1 << SLICE_SHIFT;
 /// log2 of `SLICE_SIZE`.
 pub(crate) const SLICE_SHIFT: u32 = 14;
 /// The largest size that the first fast path serves, by table.
-pub(crate) const SMALL_MAX: usize = 1024;
+pub(crate) const SMALL_MAX: usize = 1024 - CANARY_BYTES;
 /// The largest size that spans serve; larger blocks own whole runs of slices.
-pub(crate) const MEDIUM_MAX: usize = 64 * 1024;
+pub(crate) const MEDIUM_MAX: usize = BLOCK_MAX - CANARY_BYTES;
+/// The largest block of a span.
+pub(crate) const BLOCK_MAX: usize = 64 * 1024;
 /// Alignment of every block, and the step between the smallest classes.
 pub(crate) const MIN_ALIGN: usize = 16;
 /// What a heap's list of a class takes in by frees, in bytes and in blocks. With
@@ -162,7 +164,7 @@ static SMALL_CLASS: [u8; SMALL_MAX + 1] = {
     let mut table = [0; SMALL_MAX + 1];
     let (mut class, mut size) = (0, 0);
     while size < table.len() {
-        if size > class_size(class) {
+        if size + CANARY_BYTES > class_size(class) {
             class += 1;
         }
         table[size] = class as u8;
@@ -186,7 +188,7 @@ pub(crate) fn small_class(size: usize) -> SizeClass {
 /// The class for a size in `SMALL_MAX + 1 ..= MEDIUM_MAX`.
 #[inline(always)]
 pub(crate) fn medium_class(size: usize) -> SizeClass {
-    let last = size - 1;
+    let last = size + CANARY_BYTES - 1;
     let power = last.ilog2() as usize;
     // 32 at 2^10, and 4 more for each doubling.
     SizeClass(power * 4 + ((last >> (power - 2)) & 3) - 8)
@@ -203,10 +205,11 @@ pub(crate) fn class_of_aligned(size: usize, align: usize) -> Option<SizeClass> {
     // least. And the class of a multiple of `align` is one, too: sizes go in steps of powers of
     // two. A step that divides `align` meets that multiple itself; else `align` divides the step.
     // An alignment that is no power of two finds a class, too, whose blocks hold `size`.
-    Some(class_of(((size.max(1) - 1) | (align - 1)) + 1))
+    Some(class_of((((size + CANARY_BYTES).max(1) - 1) | (align - 1)) + 1 - CANARY_BYTES))
 }
 
-const _: () = assert!(class_size(31) == SMALL_MAX && class_size(CLASS_COUNT - 1) == MEDIUM_MAX);
+const _: () =
+    assert!(class_size(31) == SMALL_MAX + CANARY_BYTES && class_size(CLASS_COUNT - 1) == BLOCK_MAX);
 const _: () = assert!(SLICE_SIZE.is_multiple_of(MIN_ALIGN));
 const _: () = assert!(CLASSES[LONG_CLASS - 1].slices == 4 && CLASSES[LONG_CLASS].slices == 32);
 

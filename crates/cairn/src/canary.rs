@@ -1,0 +1,134 @@
+//! Owns: the canaries of the hardened build: the last word of each block of a span that the program has.
+//! Idea: it says how many bytes the block has behind those that were asked for, combined with a number of its
+//!   place's; the first of these bytes is a byte of that number, so that one byte written beyond the end shows.
+//! Never: does anything in the default build, where constants fold it away; says anything of a free block.
+//! Threads: whoever has the block.
+//! Checked: tests/canary.rs; the attacks of the C layer.
+//! Story: docs/design/policy.md
+
+use crate::os;
+use crate::policy::{CANARY_BYTES, HARDENED};
+use crate::size_class::{MIN_ALIGN, SizeClass};
+use crate::sync::Plain;
+
+// Invariants, for a block of a span that the program has, as far as nobody has written beyond its end
+//  1. Its last word is `number(block) ^ left << 8`, where `left` bytes, `CANARY_BYTES` of them at least, stand behind
+//     what was asked for.
+//  2. The first of these bytes is the lowest of the number.
+//  3. None of them makes a mark of what the program has written: bit 7 of that byte is 0, and bit 63 of the word. What
+//     else of them stands in the block's first `MIN_ALIGN` bytes is zero.
+
+/// What the numbers are made of; the second is odd.
+struct Secrets {
+    sum: Plain<u64>,
+    factor: Plain<u64>,
+}
+
+// SAFETY: written once, by the thread that makes the reservation, before there is a block.
+unsafe impl Sync for Secrets {}
+
+static SECRETS: Secrets = Secrets { sum: Plain::new(0), factor: Plain::new(0) };
+
+/// Chooses them, out of random numbers; once, by the thread that makes the reservation.
+pub(crate) fn install(first: usize, second: usize) {
+    SECRETS.sum.set(first as u64);
+    SECRETS.factor.set(second as u64 | 1);
+}
+
+/// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed.
+#[inline(always)]
+fn number(block: *const u8) -> u64 {
+    let product = (block.addr() as u64 ^ SECRETS.sum.get()).wrapping_mul(SECRETS.factor.get());
+    product.swap_bytes() & !(1 << 63 | 1 << 7)
+}
+
+/// Bytes that the program may have of a block of a class.
+#[inline(always)]
+pub(crate) fn room(class: SizeClass) -> usize {
+    class.block_size() - CANARY_BYTES
+}
+
+/// The program gets `size` bytes of a block.
+///
+/// # Safety
+/// The caller's block of that class, whose first `MIN_ALIGN` bytes are zero behind `size`; at most `room`.
+#[inline(always)]
+pub(crate) unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
+    if !HARDENED {
+        return;
+    }
+    let (end, number) = (class.block_size(), number(block));
+    debug_assert!(size <= room(class));
+    // SAFETY: inside the block.
+    unsafe {
+        block.add(size).write(number as u8);
+        block.add(room(class)).cast::<u64>().write(number ^ ((end - size) as u64) << 8);
+    }
+}
+
+/// Bytes that the program has of a block; None if somebody has written behind them.
+///
+/// # Safety
+/// A block of that class that the program has.
+#[inline(always)]
+unsafe fn read(block: *const u8, class: SizeClass) -> Option<usize> {
+    let (end, number) = (class.block_size(), number(block));
+    // SAFETY: inside the block, as `left` is seen to be.
+    unsafe {
+        let word = block.add(room(class)).cast::<u64>().read() ^ number;
+        let left = word.rotate_right(8) as usize;
+        let is_left = left.wrapping_sub(CANARY_BYTES) <= room(class);
+        (is_left && *block.add(end - left) == number as u8).then(|| end - left)
+    }
+}
+
+/// Bytes that the program has of a block. Ends the process if somebody has written behind them: a message names
+/// `call`.
+///
+/// # Safety
+/// As for `read`.
+#[inline(always)]
+pub(crate) unsafe fn size_of(block: *const u8, class: SizeClass, call: &str) -> usize {
+    if !HARDENED {
+        return room(class);
+    }
+    // SAFETY: the caller's.
+    unsafe { read(block, class) }.unwrap_or_else(|| overwritten(call, block))
+}
+
+/// Ends the process if somebody has written behind the program's bytes of a block.
+///
+/// # Safety
+/// As for `read`.
+#[inline(always)]
+pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
+    if HARDENED {
+        // SAFETY: the caller's.
+        unsafe { size_of(block, class, call) };
+    }
+}
+
+/// The program has `size` bytes from now on, of a block that it has.
+///
+/// # Safety
+/// As for `read`; at most `room`.
+#[inline]
+pub(crate) unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call: &str) {
+    if !HARDENED {
+        return;
+    }
+    // SAFETY: inside the block.
+    unsafe {
+        expect(block, class, call);
+        if size < MIN_ALIGN {
+            block.add(size).write_bytes(0, MIN_ALIGN - size);
+        }
+        write(block, class, size);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn overwritten(call: &str, block: *const u8) -> ! {
+    os::fatal(call, block, "the program has written beyond the end of this block")
+}
