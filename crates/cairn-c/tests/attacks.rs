@@ -16,7 +16,7 @@ const SUCCEEDS: &str = "succeeds";
 const FOILED: &str = "foiled";
 
 /// Each attack, its end with the default build, and its end with the hardened one.
-const ATTACKS: [(&str, &str, &str); 34] = [
+const ATTACKS: [(&str, &str, &str); 43] = [
     ("link_to_a_place", STOPPED, FOILED),
     ("link_of_another_block", STOPPED, FOILED),
     ("link_in_part", STOPPED, FOILED),
@@ -32,7 +32,16 @@ const ATTACKS: [(&str, &str, &str); 34] = [
     ("fake_block_in_a_block", STOPPED, STOPPED),
     ("fake_span", STOPPED, STOPPED),
     ("never_allocated", STOPPED, STOPPED),
-    ("one_byte_beyond", SUCCEEDS, SUCCEEDS),
+    ("one_byte_beyond", SUCCEEDS, STOPPED),
+    ("small_block_by_a_byte", SUCCEEDS, STOPPED),
+    ("small_block_by_32_bytes", SUCCEEDS, STOPPED),
+    ("small_block_by_a_mib", SUCCEEDS, STOPPED),
+    ("medium_block_by_a_byte", SUCCEEDS, STOPPED),
+    ("medium_block_by_32_bytes", SUCCEEDS, STOPPED),
+    ("medium_block_by_a_mib", SUCCEEDS, FOILED),
+    ("large_block_by_a_byte", SUCCEEDS, SUCCEEDS),
+    ("large_block_by_32_bytes", SUCCEEDS, SUCCEEDS),
+    ("large_block_by_a_mib", SUCCEEDS, SUCCEEDS),
     ("size_of_the_next_block", HARMLESS, HARMLESS),
     ("read_after_free", SUCCEEDS, HARMLESS),
     ("write_after_free", SUCCEEDS, HARMLESS),

@@ -120,7 +120,7 @@ fn use_after_free() {
         |function| [("accessed", function), ("freed", "frees"), ("allocated", "allocates")];
     let words = ["cairn: use after free: ", READ, " 8 bytes into a block of 100 bytes"];
     expect_report("read_after_free", libc::SIGSEGV, &words, &stacks("reads"));
-    let words = ["cairn: use after free: ", ACCESS, " 0 bytes into a block of 65536 bytes"];
+    let words = ["cairn: use after free: ", ACCESS, " 0 bytes into a block of 65520 bytes"];
     expect_report("write_after_free", libc::SIGSEGV, &words, &stacks("writes"));
 }
 

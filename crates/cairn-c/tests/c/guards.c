@@ -92,7 +92,7 @@ static char *freed(size_t size)
 }
 
 static void read_after_free(void) { reads(freed(100) + 8); }
-static void write_after_free(void) { writes(freed(65536)); }
+static void write_after_free(void) { writes(freed(65520)); }
 static void double_free(void) { frees(freed(100)); }
 static void realloc_freed(void) { resizes(freed(100)); }
 static void free_inside(void) { frees((char *)hide(guarded(100)) + 16); }

@@ -119,7 +119,8 @@ static void drop_all(void)
 static void resize(size_t i, size_t size)
 {
     void *result;
-    size_t kept = live[i].size < 64 ? live[i].size : 64;
+    size_t least = live[i].size < size ? live[i].size : size;
+    size_t kept = least < 64 ? least : 64;
     if (live[i].at == NULL) return;
     unsigned char *block = ASK(realloc(live[i].at, size), size);
     if (block == NULL) {

@@ -47,26 +47,26 @@ pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
 /// ```
 #[inline]
 pub unsafe fn usable_size(p: *const u8) -> usize {
-    // SAFETY: the caller's.
-    unsafe { usable_for("malloc_usable_size", p.cast_mut()) }
-}
-
-/// As `usable_size`; a message names `call`.
-#[inline(always)]
-pub(super) unsafe fn usable_for(call: &str, p: *mut u8) -> usize {
+    let p = p.cast_mut();
     match live_block(p) {
-        // SAFETY: a live block.
-        Some((class, _)) => unsafe { canary::size_of(p, class, call) },
-        None => usable_elsewhere(call, p),
+        Some((class, _)) => {
+            // SAFETY: a live block. All that is told of is the program's from now on.
+            unsafe { canary::change(p, class, canary::room(class), USABLE) };
+            canary::room(class)
+        }
+        None => usable_elsewhere(p),
     }
 }
 
+/// What a message about a bad pointer names.
+const USABLE: &str = "malloc_usable_size";
+
 #[inline(never)]
-fn usable_elsewhere(call: &str, p: *mut u8) -> usize {
+fn usable_elsewhere(p: *mut u8) -> usize {
     if p.is_null() {
         return 0;
     }
-    large_usable(p).unwrap_or_else(|| bad_pointer(call, p))
+    large_usable(p).unwrap_or_else(|| bad_pointer(USABLE, p))
 }
 
 /// Whether `p`, any value at all, points into a span of the class of that size: then a free that names the

@@ -7,7 +7,7 @@
 //! Story: docs/design/large-blocks.md
 
 use super::large::counted;
-use super::lookup::{large_usable, live_block, usable_for};
+use super::lookup::{large_usable, live_block};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
 use crate::block::Block;
 use crate::live::FREED_TWICE;
@@ -127,7 +127,13 @@ unsafe fn reallocate_elsewhere(
     // SAFETY: `p` is a live block's start, the caller's to resize; a span's block if `room` says what it has.
     unsafe {
         match room {
-            Some(_) => copy_to_new(p, usable_for(CALL, p), size, align),
+            Some(room) => {
+                let usable = match live_block(p) {
+                    Some((class, _)) if HARDENED => canary::size_of(p, class, CALL),
+                    _ => room,
+                };
+                copy_to_new(p, usable, size, align)
+            }
             None => reallocate_large(p, size, align),
         }
     }
@@ -195,7 +201,10 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         let fits = size <= canary::room(class);
         if HARDENED && fits {
             // SAFETY: a live block, which has room for so many.
-            unsafe { canary::change(p, class, size.max(usable_for(EXPAND, p)), EXPAND) };
+            unsafe {
+                let least = canary::size_of(p, class, EXPAND);
+                canary::change(p, class, size.max(least), EXPAND);
+            }
         }
         return fits;
     }

@@ -6,16 +6,17 @@
 //! Story: docs/design/size-classes.md
 
 use super::{SIZE_MAX, allocate_aligned, usable_size};
+use crate::policy::CANARY_BYTES;
 use crate::size_class::{self, MEDIUM_MAX};
 use crate::{canary, large};
 
-/// The block sizes of the classes, smallest first. Larger blocks own whole slices of 16 KiB.
+/// What programs may have of the classes' blocks, smallest first. Larger blocks own whole slices of 16 KiB.
 ///
 /// ```
 /// assert!(cairn::class_sizes().any(|size| size == 64));
 /// ```
 pub fn class_sizes() -> impl ExactSizeIterator<Item = usize> + Clone {
-    (0..size_class::CLASS_COUNT).map(size_class::class_size)
+    (0..size_class::CLASS_COUNT).map(|class| size_class::class_size(class) - CANARY_BYTES)
 }
 
 /// The most bytes that a request can name and take no more memory than one of `size`: what a program asks for

@@ -10,9 +10,10 @@ use super::{COUNTING, KEY, TICKS_WITHOUT_HEAP, outside, own, own_heap, refill_ow
 use crate::address_map;
 use crate::block::Block;
 use crate::caches::Caches;
+use crate::canary;
 use crate::heap::Heap;
 use crate::os;
-use crate::policy::HARDENED;
+use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::sampling::ThreadCounts;
 use crate::size_class::SizeClass;
 use crate::span::Span;
@@ -117,7 +118,7 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
             block = super::retry(heap, class);
         }
         if !block.is_null() {
-            (*heap).own.counts.allocated += class.block_size() as u64;
+            (*heap).own.counts.allocated += canary::room(class) as u64;
         }
         block
     }
@@ -126,12 +127,12 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
 /// Counts a block that the calling thread frees. If its span is the thread's own, it is freed: true.
 ///
 /// # Safety
-/// The thread's heap; the block of `size` bytes is the caller's to free.
+/// The thread's heap; the block, `size` bytes with its canary, is the caller's to free.
 pub(super) unsafe fn free(heap: *mut Heap, block: *mut Block, size: u32) -> bool {
     let d = address_map::descriptor(block.cast());
     // SAFETY: the calling thread's own, and a span that names it, too.
     unsafe {
-        (*heap).own.counts.freed += u64::from(size);
+        (*heap).own.counts.freed += u64::from(size) - CANARY_BYTES as u64;
         // Hardened, the block has been taken for another's: it is not looked at twice.
         if HARDENED || d.owner.load(Ordering::Relaxed) != Heap::tag(heap) {
             return false;

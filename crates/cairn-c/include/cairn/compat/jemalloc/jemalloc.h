@@ -57,8 +57,10 @@ static inline size_t cairn_je_align(int flags) { return (size_t)1 << (flags & 63
 static inline size_t nallocx(size_t size, int flags) {
     size_t align = cairn_je_align(flags);
     if (align > 16) {
-        if (size > PTRDIFF_MAX - align || align > PTRDIFF_MAX) return 0;
-        size = size ? (size + align - 1) / align * align : align;
+        /* Hardened, the block has a word more. */
+        size_t word = 16 - cairn_good_size(0);
+        if (align > PTRDIFF_MAX || size > PTRDIFF_MAX - align - word) return 0;
+        size = size + word ? (size + word + align - 1) / align * align - word : align;
     }
     return cairn_good_size(size);
 }

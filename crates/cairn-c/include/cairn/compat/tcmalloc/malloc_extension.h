@@ -61,8 +61,10 @@ public:
 
     static size_t GetEstimatedAllocatedSize(size_t size) { return cairn_good_size(size); }
     static size_t GetEstimatedAllocatedSize(size_t size, std::align_val_t align) {
-        auto unit = static_cast<size_t>(align);
-        return cairn_good_size(size > SIZE_MAX - unit ? SIZE_MAX : (size + unit - 1) / unit * unit);
+        // Hardened, the block has a word more.
+        auto unit = static_cast<size_t>(align), word = 16 - cairn_good_size(0);
+        bool is_too_much = size > SIZE_MAX - unit - word;
+        return cairn_good_size(is_too_much ? SIZE_MAX : (size + word + unit - 1) / unit * unit - word);
     }
     static std::optional<size_t> GetAllocatedSize(const void *block) {
         if (cairn_base(block) != block || !block) return std::nullopt;

@@ -1,0 +1,207 @@
+//! The hardened build: what stands behind the bytes that a program has asked for.
+#![cfg(feature = "hardened")]
+
+use super::alone::alone;
+use super::heaps::{Other, free};
+use super::misuse::last_words;
+use crate::policy::CANARY_BYTES;
+use crate::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
+use crate::{
+    HeapId, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed, check,
+    good_size, reallocate, reallocate_in, try_expand, usable_size,
+};
+use std::collections::HashSet;
+use std::vec::Vec;
+
+/// Sizes that leave as little room as there may be, one byte more, and much.
+fn sizes() -> impl Iterator<Item = usize> {
+    (0..CLASS_COUNT).flat_map(|class| {
+        let most = class_size(class) - CANARY_BYTES;
+        [most, most - 1, most - most / 8]
+    })
+}
+
+/// Writes over one byte, so that it is another one.
+///
+/// # Safety
+/// It is inside a block's memory.
+unsafe fn change(block: *mut u8, at: usize) {
+    // SAFETY: the caller's.
+    unsafe { *block.add(at) ^= 1 << (at % 8) };
+}
+
+fn is_noticed(what: impl FnOnce()) {
+    let said = last_words(what);
+    assert!(
+        said.starts_with("cairn: ") && said.contains("beyond the end of this block"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_byte_beyond_each_size_is_noticed() {
+    alone(|| {
+        for size in sizes() {
+            let block = allocate(size);
+            // SAFETY: one byte more than there is: that is what is tried.
+            is_noticed(|| unsafe {
+                change(block, size);
+                free(block);
+            });
+            // And each byte of the word at the end of the block.
+            let end = good_size(size) + CANARY_BYTES;
+            for at in end - CANARY_BYTES..end {
+                // SAFETY: as above.
+                is_noticed(|| unsafe {
+                    change(block, at);
+                    free(block);
+                });
+            }
+            free(block);
+        }
+        check();
+    });
+}
+
+#[test]
+fn whoever_frees_or_asks_notices() {
+    alone(|| {
+        let heap = HeapId::new_shared().expect("memory");
+        for size in [0, 1, 7, 8, 9, 24, 100, 1016, 1017, 5000, MEDIUM_MAX] {
+            // SAFETY: the heap is there; sizes are kept; one byte more than there is: that is what is tried.
+            unsafe {
+                let batch: &mut [_] = &mut [core::ptr::null_mut()];
+                assert_eq!(allocate_batch(size, batch), 1);
+                let grown = reallocate(allocate(size / 2), size);
+                let blocks = [
+                    batch[0],
+                    grown,
+                    allocate_zeroed(size),
+                    allocate_in(3, size, 16),
+                    heap.allocate(size, 16),
+                    heap.allocate_zeroed(size, 16),
+                    heap.reallocate(allocate(size * 2), size, 16),
+                    Other::new().does(move || allocate(size)),
+                ];
+                for block in blocks {
+                    assert_eq!(usable_size(block), size);
+                    let written = |then: &dyn Fn()| {
+                        is_noticed(|| {
+                            change(block, size);
+                            then();
+                        });
+                    };
+                    written(&|| free(block));
+                    written(&|| Other::new().does(move || free(block)));
+                    written(&|| _ = reallocate(block, size));
+                    written(&|| _ = reallocate(block, 4 * MEDIUM_MAX));
+                    written(&|| _ = reallocate_in(5, block, size + 1, 16));
+                    written(&|| _ = usable_size(block));
+                    written(&|| _ = try_expand(block, size));
+                    free(block);
+                }
+            }
+        }
+        check();
+    });
+}
+
+/// What is the program's may be anything, the mark of a free block, too.
+#[test]
+fn what_is_written_within_the_size_accuses_nobody() {
+    alone(|| {
+        let mut held = Vec::new();
+        for fill in [0, 0xff, 0xf6, 0xd5, 0x7f] {
+            for size in sizes().chain(0..200) {
+                // SAFETY: a live block.
+                unsafe {
+                    let block = allocate(size);
+                    block.write_bytes(fill, size);
+                    // As it stands in memory, the upper half of a mark first or last.
+                    for at in (8..size.min(16)).filter(|at| at % 2 == 0 && fill > 0x7f) {
+                        block.add(at).write(0xd5);
+                    }
+                    held.push((block, size));
+                }
+            }
+        }
+        let (theirs, mine) = held.split_at(held.len() / 2);
+        mine.iter().for_each(|&(block, _)| free(block));
+        let theirs = theirs.to_vec();
+        Other::new().does(move || theirs.iter().for_each(|&(block, _)| free(block)));
+        check();
+    });
+}
+
+#[test]
+fn a_block_that_stays_has_another_end() {
+    alone(|| {
+        for (from, to) in
+            [(20, 9), (9, 20), (15, 3), (3, 15), (24, 8), (50, 1), (1000, 600), (600, 1000)]
+        {
+            for fill in [0_u8, 0xff, 0xf6] {
+                // SAFETY: a live block, and then one byte more than there is: that is what is tried.
+                unsafe {
+                    let block = allocate(from);
+                    block.write_bytes(fill, from);
+                    // The program's own bytes look like a mark.
+                    if from >= 16 {
+                        block
+                            .cast::<[u8; 16]>()
+                            .write([0xd5, 0xf6].repeat(8).try_into().expect("16"));
+                    }
+                    let moved = reallocate(block, to);
+                    assert_eq!(usable_size(moved), to);
+                    is_noticed(|| {
+                        change(moved, to);
+                        free(moved);
+                    });
+                    moved.write_bytes(fill, to);
+                    free(moved);
+                }
+            }
+        }
+        // It does not take away what the program has.
+        let block = allocate(100);
+        // SAFETY: a live block.
+        unsafe {
+            assert!(try_expand(block, 50));
+            block.write_bytes(7, 100);
+            assert!(try_expand(block, good_size(100)));
+            block.write_bytes(7, good_size(100));
+            assert!(!try_expand(block, good_size(100) + 1));
+        }
+        free(block);
+    });
+}
+
+#[test]
+fn aligned_blocks_have_a_word_behind_them_too() {
+    alone(|| {
+        for (size, align) in [(64, 64), (4096, 4096), (1, 4096), (16 << 10, 16 << 10), (100, 32)] {
+            let block = allocate_aligned(size, align);
+            assert!(block.addr().is_multiple_of(align));
+            // SAFETY: one byte more than there is: that is what is tried.
+            is_noticed(|| unsafe {
+                change(block, size);
+                free(block);
+            });
+            free(block);
+        }
+    });
+}
+
+/// Who reads one block's does not know another's, nor does the next process.
+#[test]
+fn each_place_has_a_word_of_its_own() {
+    alone(|| {
+        // SAFETY: a live block of 112 bytes.
+        let word = || unsafe { allocate(104).add(104).cast::<u64>().read() };
+        let words: HashSet<u64> = (0..1000).map(|_| word()).collect();
+        assert_eq!(words.len(), 1000);
+        for bit in (0..64).filter(|bit| ![7, 63].contains(bit)) {
+            let ones = words.iter().filter(|&word| word >> bit & 1 == 1).count();
+            assert!((300..700).contains(&ones), "bit {bit}: {ones}");
+        }
+    });
+}
