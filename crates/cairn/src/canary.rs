@@ -9,7 +9,7 @@
 use crate::os;
 use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::size_class::{BLOCK_MAX, MIN_ALIGN, SizeClass};
-use crate::sync::Plain;
+use crate::sync::{Ordering, Plain, fence};
 
 // Invariants, for a block of a span that the program has, as far as nobody has written beyond its end
 //  1. Its last word is `number(block) ^ left * TWICE`, its lowest byte first. `left` bytes, `CANARY_BYTES` at least,
@@ -68,7 +68,10 @@ pub(crate) unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
     // SAFETY: inside the block.
     unsafe {
         block.add(size).write(number as u8);
-        block.add(room(class)).cast::<u64>().write((number ^ (end - size) as u64 * TWICE).to_le());
+        block
+            .add(room(class))
+            .cast::<u64>()
+            .write((number ^ ((end - size) as u64 * TWICE)).to_le());
     }
 }
 
@@ -99,7 +102,20 @@ pub(crate) unsafe fn size_of(block: *const u8, class: SizeClass, call: &str) -> 
         return room(class);
     }
     // SAFETY: the caller's.
-    unsafe { read(block, class) }.unwrap_or_else(|| overwritten(call, block))
+    unsafe { read(block, class).unwrap_or_else(|| read_again(block, class, call)) }
+}
+
+/// Ends the process, unless another thread has been told meanwhile that it has all the room of the block.
+#[cold]
+#[inline(never)]
+unsafe fn read_again(block: *const u8, class: SizeClass, call: &str) -> usize {
+    // Acquire: pairs with `grant`.
+    fence(Ordering::Acquire);
+    // SAFETY: the caller's.
+    match unsafe { read(block, class) } {
+        Some(size) => size,
+        None => os::fatal(call, block, "the program has written beyond the end of this block"),
+    }
 }
 
 /// Ends the process if somebody has written behind the program's bytes of a block.
@@ -125,9 +141,7 @@ pub(crate) unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call:
     }
     // SAFETY: inside the block.
     unsafe {
-        let before = size_of(block, class, call);
-        // What the program gets of a block of zeros is zero.
-        block.add(before).write(0);
+        expect(block, class, call);
         if size < MIN_ALIGN {
             block.add(size).write_bytes(0, MIN_ALIGN - size);
         }
@@ -135,8 +149,20 @@ pub(crate) unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call:
     }
 }
 
-#[cold]
-#[inline(never)]
-fn overwritten(call: &str, block: *const u8) -> ! {
-    os::fatal(call, block, "the program has written beyond the end of this block")
+/// The program has all the room of a block that it has from now on. Two threads that have it may ask at the same time, and
+/// one of them writes there at once.
+///
+/// # Safety
+/// As for `read`.
+#[inline(always)]
+pub(crate) unsafe fn grant(block: *mut u8, class: SizeClass, call: &str) -> usize {
+    // SAFETY: inside the block. Two threads write the same.
+    unsafe {
+        if HARDENED && size_of(block, class, call) < room(class) {
+            write(block, class, room(class));
+            // Release: who finds what the program writes then finds the canary, too.
+            fence(Ordering::Release);
+        }
+    }
+    room(class)
 }

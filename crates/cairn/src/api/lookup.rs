@@ -49,11 +49,8 @@ pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
     match live_block(p) {
-        Some((class, _)) => {
-            // SAFETY: a live block. All that is told of is the program's from now on.
-            unsafe { canary::change(p, class, canary::room(class), USABLE) };
-            canary::room(class)
-        }
+        // SAFETY: a live block.
+        Some((class, _)) => unsafe { canary::grant(p, class, USABLE) },
         None => usable_elsewhere(p),
     }
 }

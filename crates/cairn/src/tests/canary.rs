@@ -7,8 +7,8 @@ use super::misuse::last_words;
 use crate::policy::CANARY_BYTES;
 use crate::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
 use crate::{
-    HeapId, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed, check,
-    good_size, reallocate, reallocate_in, try_expand, usable_size,
+    HeapId, address_map, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed,
+    canary, check, good_size, reallocate, reallocate_in, try_expand, usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -28,6 +28,13 @@ fn sizes() -> impl Iterator<Item = usize> {
 unsafe fn change(block: *mut u8, at: usize) {
     // SAFETY: the caller's.
     unsafe { *block.add(at) ^= 1 << (at % 8) };
+}
+
+/// Bytes that the program has of a block.
+fn has(block: *mut u8) -> usize {
+    let (class, _) = address_map::span_block(block).expect("a block of a span");
+    // SAFETY: a live block.
+    unsafe { canary::size_of(block, class, "test") }
 }
 
 fn is_noticed(what: impl FnOnce()) {
@@ -84,7 +91,7 @@ fn whoever_frees_or_asks_notices() {
                     Other::new().does(move || allocate(size)),
                 ];
                 for block in blocks {
-                    assert_eq!(usable_size(block), size);
+                    assert_eq!(has(block), size);
                     let written = |then: &dyn Fn()| {
                         is_noticed(|| {
                             change(block, size);
@@ -98,6 +105,8 @@ fn whoever_frees_or_asks_notices() {
                     written(&|| _ = reallocate_in(5, block, size + 1, 16));
                     written(&|| _ = usable_size(block));
                     written(&|| _ = try_expand(block, size));
+                    assert_eq!(usable_size(block), good_size(size));
+                    assert_eq!(has(block), good_size(size));
                     free(block);
                 }
             }
@@ -151,7 +160,7 @@ fn a_block_that_stays_has_another_end() {
                             .write([0xd5, 0xf6].repeat(8).try_into().expect("16"));
                     }
                     let moved = reallocate(block, to);
-                    assert_eq!(usable_size(moved), to);
+                    assert_eq!(has(moved), to);
                     is_noticed(|| {
                         change(moved, to);
                         free(moved);
@@ -187,6 +196,31 @@ fn aligned_blocks_have_a_word_behind_them_too() {
                 free(block);
             });
             free(block);
+        }
+    });
+}
+
+/// Several threads ask for the size of one block, and each that is told writes.
+#[test]
+fn who_asks_at_the_same_time_is_not_accused() {
+    alone(|| {
+        for round in 0..2000 {
+            let (size, start) = (20 + round % 50, std::sync::Barrier::new(2));
+            let block = allocate(size).expose_provenance();
+            let asks = || {
+                start.wait();
+                let block = core::ptr::with_exposed_provenance_mut::<u8>(block);
+                // SAFETY: a live block; both threads write the same.
+                unsafe {
+                    let usable = usable_size(block);
+                    (size..usable).for_each(|at| block.add(at).write_volatile(3));
+                }
+            };
+            std::thread::scope(|scope| {
+                scope.spawn(asks);
+                asks();
+            });
+            free(core::ptr::with_exposed_provenance_mut(block));
         }
     });
 }

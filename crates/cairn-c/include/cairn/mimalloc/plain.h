@@ -38,7 +38,7 @@ static inline void *cairn_mi_zalloc(mi_heap_t *heap, size_t align, size_t size) 
     return block;
 }
 
-/* A size of 0 does not free. With `zero` what the block gains is zero. */
+/* A size of 0 does not free. With `zero` what the block gains is zero, and what it leaves behind. */
 static inline void *cairn_mi_resize(mi_heap_t *heap, void *block, size_t size, bool zero) {
     size_t old;
     void *resized;
@@ -46,7 +46,7 @@ static inline void *cairn_mi_resize(mi_heap_t *heap, void *block, size_t size, b
     old = zero ? cairn_usable_size(block) : 0;
     resized = cairn_mi_is_main(heap) ? cairn_resize(block, size)
                                      : cairn_heap_realloc(cairn_mi_heap(heap), block, size);
-    if (resized && zero) cairn_zero(resized, old, cairn_usable_size(resized));
+    if (resized && zero) cairn_zero(resized, old < size ? old : size, cairn_usable_size(resized));
     return resized;
 }
 
