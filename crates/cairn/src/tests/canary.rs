@@ -105,8 +105,8 @@ fn whoever_frees_or_asks_notices() {
                     written(&|| _ = reallocate_in(5, block, size + 1, 16));
                     written(&|| _ = usable_size(block));
                     written(&|| _ = try_expand(block, size));
-                    assert_eq!(usable_size(block), good_size(size));
-                    assert_eq!(has(block), good_size(size));
+                    let usable = usable_size(block);
+                    assert!(usable >= good_size(size) && has(block) == usable);
                     free(block);
                 }
             }
