@@ -97,7 +97,7 @@ mod visit;
 use crate::address_map;
 use crate::fences;
 use crate::os::fault;
-use crate::policy::HARDENED;
+use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::size_class::SLICE_SIZE;
 use crate::{
     Stats, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
@@ -111,6 +111,11 @@ use std::vec::Vec;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
+
+/// What a program asks for that is to fill a block of so many bytes.
+const fn filling(block_bytes: usize) -> usize {
+    block_bytes - CANARY_BYTES
+}
 
 /// More calls than any scenario makes: a loop that does not end is a failure, not a wait.
 const CALLS_MAX: usize = 3000;

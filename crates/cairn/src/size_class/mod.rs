@@ -221,14 +221,14 @@ mod tests {
     fn every_size_fits_its_class_within_the_waste_bound() {
         for size in 1..=MEDIUM_MAX {
             let class = class_of(size).index();
-            let block = CLASSES[class].size as usize;
-            assert!(block >= size);
-            assert!(class == 0 || (CLASSES[class - 1].size as usize) < size, "{size}");
-            let waste = block - size;
+            let (block, taken) = (CLASSES[class].size as usize, size + CANARY_BYTES);
+            assert!(block >= taken);
+            assert!(class == 0 || (CLASSES[class - 1].size as usize) < taken, "{size}");
+            let waste = block - taken;
             if size <= SMALL_MAX {
                 assert!(waste < 16 || waste * 8 <= block, "{size} in {block}");
             } else {
-                assert!(waste * 4 < size, "{size} in {block}");
+                assert!(waste * 4 < taken, "{size} in {block}");
             }
         }
         assert_eq!(class_of(0), SizeClass::FIRST);
@@ -240,7 +240,7 @@ mod tests {
         for size in (0..=MEDIUM_MAX).step_by(37).chain([MEDIUM_MAX - 1, MEDIUM_MAX]) {
             for align in (1..=SLICE_SIZE).step_by(41).chain((0..=14).map(|power| 1 << power)) {
                 let class = class_of_aligned(size, align).expect("a span serves it").index();
-                assert!(CLASSES[class].size as usize >= size, "{size} at {align}");
+                assert!(CLASSES[class].size as usize >= size + CANARY_BYTES, "{size} at {align}");
             }
         }
     }
@@ -313,7 +313,7 @@ mod tests {
             let align = 1usize << shift;
             for size in (0..=MEDIUM_MAX).step_by(7).chain([MEDIUM_MAX]) {
                 let c = class_of_aligned(size, align).expect("served").layout();
-                assert!(c.size as usize >= size);
+                assert!(c.size as usize >= size + CANARY_BYTES);
                 for i in 0..c.blocks as usize {
                     assert_eq!((c.slack as usize + i * c.size as usize) % align, 0);
                 }

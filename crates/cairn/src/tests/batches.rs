@@ -1,6 +1,7 @@
 //! Many blocks in one call are as good as one by one.
 
 use super::alone::alone;
+use super::filling;
 use super::heaps::Other;
 use crate::{
     Stats, allocate_batch, check, deallocate, deallocate_batch, sample_every, usable_size,
@@ -37,9 +38,15 @@ fn in_use() -> usize {
 #[test]
 fn batches_come_and_go() {
     alone(|| {
-        for (size, count) in
-            [(0, 1), (1, 5000), (64, 1000), (1024, 300), (5000, 100), (65_536, 20), (100_000, 9)]
-        {
+        for (size, count) in [
+            (0, 1),
+            (1, 5000),
+            (64, 1000),
+            (1024, 300),
+            (5000, 100),
+            (filling(65_536), 20),
+            (100_000, 9),
+        ] {
             for _ in 0..3 {
                 let mut blocks = batch(size, count);
                 assert_eq!(in_use(), count);
@@ -81,9 +88,9 @@ fn batches_are_freed_by_others() {
 fn samples_are_drawn_from_batches() {
     static SEEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     alone(|| {
-        free(&batch(64, 1));
+        free(&batch(filling(64), 1));
         sample_every(640, |_, _| _ = SEEN.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-        free(&batch(64, 1000));
+        free(&batch(filling(64), 1000));
         // Ten blocks of 64 bytes fit; the next one is the sample.
         assert_eq!(SEEN.load(std::sync::atomic::Ordering::Relaxed), 1000 / 11);
         sample_every(0, |_, _| {});

@@ -3,7 +3,7 @@
 use super::alone::alone;
 use super::heaps;
 use crate::size_class::{CACHE_UNITS, SizeClass, class_of};
-use crate::{allocate, check, deallocate, thread};
+use crate::{allocate, canary, check, deallocate, thread};
 
 fn free(block: *mut u8) {
     // SAFETY: these tests free each block once.
@@ -34,7 +34,7 @@ fn a_loop_over_one_block_comes_by_the_slow_path() {
         for class in SizeClass::all() {
             // One that frees have filled, one that has just been refilled, and others.
             for held in [0, 1, 7, 100] {
-                let pairs = pairs_to_a_tick(class.block_size(), held);
+                let pairs = pairs_to_a_tick(canary::room(class), held);
                 let most = (class.layout().cache_blocks() as usize + 2) * CACHE_UNITS as usize;
                 assert!(pairs <= most, "{}: {pairs} pairs, at most {most}", class.block_size());
             }

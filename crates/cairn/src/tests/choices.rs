@@ -1,7 +1,7 @@
 //! Which spans a refill takes, and how many full ones a heap holds.
 
 use super::alone::alone;
-use super::heaps::{IN_SPAN, Other, SHARED, blocks, free, my_tag, owner, row};
+use super::heaps::{IN_SPAN, Other, SHARED, SIZE, blocks, free, my_tag, owner, row};
 use crate::{allocate, check};
 use std::vec::Vec;
 
@@ -25,7 +25,7 @@ fn span_of(spans: &[&[*mut u8]], block: *mut u8) -> Option<usize> {
 fn the_latest_of_its_own_spans_is_taken() {
     alone(|| {
         let gone = Other::new();
-        let held = gone.allocates(1024, 3 + 12 * IN_SPAN);
+        let held = gone.allocates(SIZE, 3 + 12 * IN_SPAN);
         gone.leaves();
         // This thread's heap has none of the class, and keeps no block for the next one.
         free(allocate(64));
@@ -34,27 +34,27 @@ fn the_latest_of_its_own_spans_is_taken() {
         take_in(&spans, &free_blocks);
         for at in (0..free_blocks.len()).rev() {
             for _ in 0..free_blocks[at] {
-                assert_eq!(span_of(&spans, allocate(1024)), Some(at));
+                assert_eq!(span_of(&spans, allocate(SIZE)), Some(at));
             }
             check();
         }
-        assert_eq!(span_of(&spans[..8], allocate(1024)), None);
+        assert_eq!(span_of(&spans[..8], allocate(SIZE)), None);
     });
 }
 
 #[test]
 fn what_others_free_in_the_active_span_comes_first() {
     alone(|| {
-        let held = blocks(1024, IN_SPAN);
+        let held = blocks(SIZE, IN_SPAN);
         let other = Other::new();
         other.allocates(64, 1);
         // What a class has not needed for long comes from the shared heap.
-        let shared = blocks(1024, SHARED - SHARED.min(IN_SPAN / 4));
+        let shared = blocks(SIZE, SHARED - SHARED.min(IN_SPAN / 4));
         other.frees(&held[3..6]);
-        let again = blocks(1024, 3);
+        let again = blocks(SIZE, 3);
         assert!(again.iter().all(|block| held[3..6].contains(block)));
         assert_eq!(
-            (row(1024).spans - usize::from(!shared.is_empty()), owner(again[0])),
+            (row(SIZE).spans - usize::from(!shared.is_empty()), owner(again[0])),
             (1, my_tag())
         );
         other.leaves();
@@ -67,20 +67,20 @@ fn what_others_free_in_the_active_span_comes_first() {
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn untouched_blocks_of_a_span_put_aside_are_used_later() {
     alone(|| {
-        let mine = blocks(1024, 4);
+        let mine = blocks(SIZE, 4);
         let gone = Other::new();
-        let left = gone.allocates(1024, 3 + 4);
+        let left = gone.allocates(SIZE, 3 + 4);
         gone.leaves();
-        let spans = row(1024).spans;
+        let spans = row(SIZE).spans;
         // The abandoned span comes before what is untouched, and is used up first.
-        let next = blocks(1024, 2 * 12);
+        let next = blocks(SIZE, 2 * 12);
         let last = left.last().expect("some").addr() >> 14;
         assert!(next[..12].iter().all(|block| block.addr() >> 14 == last));
         assert!(next[12..].iter().all(|block| block.addr() >> 14 == mine[0].addr() >> 14));
-        assert_eq!(row(1024).spans, spans);
+        assert_eq!(row(SIZE).spans, spans);
         check();
-        allocate(1024);
-        assert_eq!(row(1024).spans, spans + 1);
+        allocate(SIZE);
+        assert_eq!(row(SIZE).spans, spans + 1);
     });
 }
 
@@ -102,7 +102,7 @@ fn how_many_full_spans_are_held_depends_on_who_frees() {
     alone(|| {
         let other = Other::new();
         other.allocates(64, 1);
-        let mut held = blocks(1024, 3 + 140 * IN_SPAN);
+        let mut held = blocks(SIZE, 3 + 140 * IN_SPAN);
         let mine = |held: &[*mut u8]| -> Vec<usize> {
             let spans = held[3..].chunks(IN_SPAN).enumerate();
             spans.filter(|(_, span)| owner(span[0]) == my_tag()).map(|(at, _)| at).collect()
@@ -112,7 +112,7 @@ fn how_many_full_spans_are_held_depends_on_who_frees() {
         let oldest = 3 + mine(&held)[0] * IN_SPAN;
         other.frees(&held[oldest..=oldest]);
         // The next one pushes it out, which is noticed.
-        held.extend(blocks(1024, 1));
+        held.extend(blocks(SIZE, 1));
         upkeep(20);
         let now = mine(&held);
         assert!((64..=66).contains(&now.len()), "a quarter of 256: {}", now.len());
@@ -120,7 +120,7 @@ fn how_many_full_spans_are_held_depends_on_who_frees() {
         for &at in now.iter().skip(10).take(10) {
             held[3 + at * IN_SPAN..][..8].iter().copied().for_each(free);
         }
-        let more = blocks(1024, 10 * 8 + 20 * IN_SPAN);
+        let more = blocks(SIZE, 10 * 8 + 20 * IN_SPAN);
         assert!(more.iter().filter(|&&block| owner(block) == my_tag()).count() >= 10 * 8);
         upkeep(3);
         let heads: std::collections::HashSet<_> = held
@@ -143,13 +143,13 @@ fn spans_of_a_class_in_use_stay() {
     alone(|| {
         let other = Other::new();
         other.allocates(64, 1);
-        let held = blocks(1024, 3 + 40 * IN_SPAN);
+        let held = blocks(SIZE, 3 + 40 * IN_SPAN);
         let spans: Vec<_> = held[3..].chunks(IN_SPAN).collect();
         spans.iter().for_each(|span| span[..8].iter().copied().for_each(free));
         for _ in 0..6 {
             upkeep(7);
             // Half of a round later: those of another span.
-            blocks(1024, 8);
+            blocks(SIZE, 8);
         }
         assert!(spans.iter().all(|span| owner(span[15]) == my_tag()));
         other.leaves();

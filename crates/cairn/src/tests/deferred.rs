@@ -5,7 +5,7 @@ use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use crate::policy::HARDENED;
 use crate::size_class::{CACHE_UNITS, SizeClass};
-use crate::{Heap, allocate, allocate_zeroed, check, on_deferred_free, os, purge};
+use crate::{Heap, allocate, allocate_zeroed, canary, check, on_deferred_free, os, purge};
 use std::cell::RefCell;
 use std::string::String;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,15 +57,15 @@ fn each_class_comes_by_within_the_bound() {
             let most = (class.layout().cache_blocks() as usize + 2) * CACHE_UNITS as usize;
             assert!(most <= 51_200);
             for held in [0, 1, 7, 100] {
-                let held = blocks(class.block_size(), held);
-                assert_comes_by(class.block_size(), most);
+                let held = blocks(canary::room(class), held);
+                assert_comes_by(canary::room(class), most);
                 held.into_iter().for_each(free);
             }
             // More blocks are free in a span than a cache takes in.
             if class.block_size() < 1000 {
-                blocks(class.block_size(), 3000).into_iter().for_each(free);
+                blocks(canary::room(class), 3000).into_iter().for_each(free);
                 for _ in 0..5 {
-                    assert_comes_by(class.block_size(), most);
+                    assert_comes_by(canary::room(class), most);
                 }
             }
         }

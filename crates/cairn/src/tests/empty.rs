@@ -2,7 +2,7 @@
 
 use super::alone::alone;
 use super::forks::child_does;
-use super::heaps::{IN_SPAN, Other, blocks, free, row};
+use super::heaps::{IN_SPAN, Other, SIZE, blocks, free, row};
 use crate::address_map::slice_of;
 use crate::heap::Heap;
 use crate::size_class::SLICE_SIZE;
@@ -10,8 +10,6 @@ use crate::{arena, check, os, pool, purge, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::vec::Vec;
-
-const SIZE: usize = 1024;
 
 fn slices(blocks: &[*mut u8]) -> BTreeSet<usize> {
     blocks.iter().map(|&block| slice_of(block)).collect()

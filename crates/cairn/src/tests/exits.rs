@@ -2,7 +2,7 @@
 
 use super::alone::alone;
 use super::forks::{child_does, in_use};
-use super::heaps::{Other, blocks, crowd, free, owner, row};
+use super::heaps::{Other, SIZE, blocks, crowd, free, owner, row};
 use super::reservation::is_watched;
 use crate::heap::Heap;
 use crate::pool::{self, shared};
@@ -32,14 +32,14 @@ static LATE: AtomicU32 = AtomicU32::new(0);
 #[test]
 fn destructors_may_free_when_the_heap_is_gone() {
     alone(|| {
-        let mine = blocks(1024, 40);
+        let mine = blocks(SIZE, 40);
         // Of a larger number than the allocator's own key: its turn is later.
         let mut key = 0;
         // SAFETY: the key is valid for writing, the destructor stays loaded.
         assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(late)) }, 0);
         let other = Other::new();
         // Full spans of its own, which are nobody's then, one whole; and blocks of this thread's.
-        let own = other.allocates(1024, 3 + 3 * 16 + 4);
+        let own = other.allocates(SIZE, 3 + 3 * 16 + 4);
         let mut work: Vec<*mut u8> = own[3 + 16..].to_vec();
         work.extend(&mine[..30]);
         other.does(move || {
@@ -50,11 +50,11 @@ fn destructors_may_free_when_the_heap_is_gone() {
         other.leaves();
         assert_eq!(LATE.load(Ordering::Relaxed), 1);
         check();
-        assert_eq!(in_use(1024), 10 + 3 + 16);
+        assert_eq!(in_use(SIZE), 10 + 3 + 16);
         mine[30..].iter().chain(&own[..3 + 16]).copied().for_each(free);
         purge();
         let left = Stats::take();
-        assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 0, 0));
+        assert_eq!((in_use(SIZE), left.large_blocks, left.mapping_blocks), (0, 0, 0));
         assert_eq!(left.spans.bytes, 0, "a span is lost");
         check();
     });
@@ -111,7 +111,7 @@ extern "C" fn many_at_last(left: *mut libc::c_void) {
         // SAFETY: the key exists.
         assert_eq!(unsafe { libc::pthread_setspecific(key, left) }, 0);
     } else {
-        blocks(1024, 32).into_iter().for_each(free);
+        blocks(SIZE, 32).into_iter().for_each(free);
     }
 }
 
@@ -139,7 +139,7 @@ fn a_newcomers_last_destructor_makes_no_heap() {
         other.leaves();
         assert_eq!(LATE.load(Ordering::Relaxed), 4);
         assert_eq!(Stats::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
-        assert_eq!(in_use(1024), 0);
+        assert_eq!(in_use(SIZE), 0);
         check();
     });
 }
@@ -149,13 +149,13 @@ fn a_newcomers_last_destructor_makes_no_heap() {
 fn a_newcomer_may_fork() {
     alone(|| {
         crowd();
-        let mine = blocks(1024, 40);
+        let mine = blocks(SIZE, 40);
         let other = Other::new();
         other.does(move || {
             let held = blocks(512, 4);
             assert!(child_does(|| {
                 held.iter().chain(&mine).copied().for_each(free);
-                blocks(1024, 100).into_iter().for_each(free);
+                blocks(SIZE, 100).into_iter().for_each(free);
                 assert_eq!(Stats::take().heaps, (1, pool::CROWD + 2));
                 assert_eq!(in_use(512), 0);
                 check();
@@ -163,7 +163,7 @@ fn a_newcomer_may_fork() {
             held.into_iter().chain(mine).for_each(free);
         });
         other.leaves();
-        assert_eq!((in_use(512), in_use(1024)), (0, 0));
+        assert_eq!((in_use(512), in_use(SIZE)), (0, 0));
         check();
     });
 }
@@ -176,9 +176,9 @@ fn it_works_without_a_thread_key() {
         let mut key = 0;
         // SAFETY: the key is valid for writing.
         while unsafe { libc::pthread_key_create(&mut key, None) } == 0 {}
-        let held = blocks(1024, 4000);
+        let held = blocks(SIZE, 4000);
         let other = Other::new();
-        let others = other.allocates(1024, 20);
+        let others = other.allocates(SIZE, 20);
         other.leaves();
         assert_eq!(Stats::take().heaps, (0, 1));
         // The shared heap hold on to no full span.

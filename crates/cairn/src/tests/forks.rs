@@ -1,7 +1,7 @@
 //! Forked children: what they have, what they take over, what they pay.
 
 use super::alone::{alone, panics};
-use super::heaps::{Other, blocks, free};
+use super::heaps::{Other, SIZE, blocks, free};
 use super::reservation::is_watched;
 use crate::heap::Heap;
 use crate::pool::{self, shared};
@@ -132,13 +132,13 @@ fn a_child_gives_back_half_a_span() {
 #[test]
 fn a_child_of_a_lonely_thread_goes_on() {
     alone(|| {
-        let held = blocks(1024, 20);
+        let held = blocks(SIZE, 20);
         assert!(child_does(|| {
             check();
             assert_eq!(Stats::take().heaps, (1, 1));
             held.iter().copied().for_each(free);
             purge();
-            assert_eq!((in_use(1024), Stats::take().spans.bytes), (0, 0));
+            assert_eq!((in_use(SIZE), Stats::take().spans.bytes), (0, 0));
         }));
         held.into_iter().for_each(free);
         check();
@@ -150,9 +150,9 @@ fn a_child_of_a_lonely_thread_goes_on() {
 #[test]
 fn a_child_takes_over_what_other_threads_had() {
     alone(|| {
-        let mine = blocks(1024, 20);
+        let mine = blocks(SIZE, 20);
         let others: Vec<Other> = (0..3).map(|_| Other::new()).collect();
-        let held: Vec<_> = others.iter().map(|other| other.allocates(1024, 60)).collect();
+        let held: Vec<_> = others.iter().map(|other| other.allocates(SIZE, 60)).collect();
         let large: Vec<_> = others.iter().map(|other| other.allocates(200 << 10, 2)).collect();
         others[0].frees(&large[0][..1]); // its heap keeps it
         others[1].frees(&mine[..3]);
@@ -175,12 +175,12 @@ fn a_child_takes_over_what_other_threads_had() {
             still_held(&held, &emptied).for_each(free);
             mine[3..].iter().copied().for_each(free);
             left[..last - 4].iter().copied().for_each(free);
-            let again = blocks(1024, 500);
+            let again = blocks(SIZE, 500);
             check();
             // A thread of the child's gets one of those heaps.
             let other = Other::new();
             other.frees(&again);
-            other.allocates(1024, 20);
+            other.allocates(SIZE, 20);
             assert_eq!(Stats::take().heaps, (now.heaps.0 + 1, before.heaps.1));
             other.leaves();
             purge();
@@ -197,7 +197,7 @@ fn a_child_takes_over_what_other_threads_had() {
         }
         assert_eq!(Stats::take().heaps.0, 1);
         purge();
-        assert_eq!((in_use(1024), in_use(512)), (0, 0));
+        assert_eq!((in_use(SIZE), in_use(512)), (0, 0));
         check();
     });
 }
@@ -221,7 +221,7 @@ fn a_child_frees_what_other_threads_had() {
         free(allocate(64));
         // Each holds what it has been given, and no block besides.
         let others: Vec<Other> = (0..2).map(|_| Other::new()).collect();
-        let mut held: Vec<_> = others.iter().flat_map(|o| o.allocates(1024, 3 + 64)).collect();
+        let mut held: Vec<_> = others.iter().flat_map(|o| o.allocates(SIZE, 3 + 64)).collect();
         held.extend(others.iter().flat_map(|o| o.allocates(64 << 10, 3 + 8)));
         assert!(child_does(|| {
             let common = Heap::tag(shared::heap());
@@ -229,18 +229,18 @@ fn a_child_frees_what_other_threads_had() {
             assert_eq!(held.iter().filter(|block| owner(block) == common).count(), 4 * 3);
             pool::salvage::all();
             // Full ones are nobody's: a refill would find nothing in them.
-            assert_eq!([1024, 64 << 10].map(|size| abandoned::count(class_of(size))), [0, 0]);
+            assert_eq!([SIZE, 64 << 10].map(|size| abandoned::count(class_of(size))), [0, 0]);
             held.iter().copied().for_each(free);
             check();
             // Both heaps are used again.
             let others = [Other::new(), Other::new()];
-            let more: Vec<_> = others.iter().flat_map(|other| other.allocates(1024, 2)).collect();
+            let more: Vec<_> = others.iter().flat_map(|other| other.allocates(SIZE, 2)).collect();
             assert!(more.iter().all(|block| owner(block) == common));
             assert_eq!(Stats::take().heaps, (3, 4));
             more.into_iter().for_each(free);
             purge();
             check();
-            assert_eq!((in_use(1024), Stats::take().spans.bytes), (0, 0));
+            assert_eq!((in_use(SIZE), Stats::take().spans.bytes), (0, 0));
         }));
         others.into_iter().for_each(Other::leaves);
         held.into_iter().for_each(free);
@@ -255,7 +255,7 @@ fn a_child_uses_what_threads_had_left() {
         let _mine = blocks(512, 1);
         let gone = Other::new();
         // Three are the shared heap'.
-        let left = gone.allocates(1024, 3 + 5);
+        let left = gone.allocates(SIZE, 3 + 5);
         gone.leaves();
         let other = Other::new();
         other.allocates(512, 1);
@@ -263,12 +263,12 @@ fn a_child_uses_what_threads_had_left() {
         let in_it = left[3..].iter().filter(|block| block.addr() >> 14 == last).count();
         assert_eq!(in_it, 5);
         assert!(child_does(|| {
-            let more = blocks(1024, 11);
+            let more = blocks(SIZE, 11);
             assert!(more.iter().all(|block| block.addr() >> 14 == last));
             check();
             left.iter().chain(&more).copied().for_each(free);
             purge();
-            assert_eq!(in_use(1024), 0);
+            assert_eq!(in_use(SIZE), 0);
         }));
         other.leaves();
     });
@@ -281,12 +281,12 @@ fn a_child_can_free_what_was_changing_hands() {
     alone(|| {
         let _mine = blocks(512, 1);
         let other = Other::new();
-        let held = other.allocates(1024, 3 + 5);
+        let held = other.allocates(SIZE, 3 + 5);
         let owner = Other::new();
         static INSIDE: AtomicBool = AtomicBool::new(false);
         static GO: AtomicBool = AtomicBool::new(false);
         owner.begins(|| {
-            let _held = abandoned::hold(class_of(1024));
+            let _held = abandoned::hold(class_of(SIZE));
             INSIDE.store(true, Ordering::Release);
             while !GO.load(Ordering::Acquire) {
                 std::thread::yield_now();
@@ -304,10 +304,10 @@ fn a_child_can_free_what_was_changing_hands() {
         assert!(child_does(|| {
             check();
             held.iter().copied().for_each(free);
-            blocks(1024, 100).into_iter().for_each(free);
+            blocks(SIZE, 100).into_iter().for_each(free);
             check();
             purge();
-            assert_eq!(in_use(1024), 0);
+            assert_eq!(in_use(SIZE), 0);
             check();
         }));
         GO.store(true, Ordering::Release);
@@ -318,7 +318,7 @@ fn a_child_can_free_what_was_changing_hands() {
         other.leaves();
         owner.leaves();
         purge();
-        assert_eq!(in_use(1024), 0);
+        assert_eq!(in_use(SIZE), 0);
     });
 }
 
@@ -327,7 +327,7 @@ fn a_child_can_free_what_was_changing_hands() {
 fn a_child_may_have_no_heap() {
     alone(|| {
         let other = Other::new();
-        other.allocates(1024, 1);
+        other.allocates(SIZE, 1);
         assert_eq!(Stats::take().heaps, (1, 1));
         assert!(child_does(|| assert_eq!(Stats::take().heaps, (0, 1))));
         other.leaves();
@@ -472,7 +472,7 @@ fn forks_are_seen_once_and_from_the_start() {
 fn a_child_may_have_no_shared_heap() {
     alone(|| {
         let other = Other::new();
-        let held = other.allocates(1024, 40);
+        let held = other.allocates(SIZE, 40);
         held[..2].iter().copied().for_each(free);
         assert_eq!(Stats::take().heaps, (2, 2));
         assert!(child_does(|| {
@@ -485,6 +485,6 @@ fn a_child_may_have_no_shared_heap() {
         other.frees(&held[2..]);
         other.leaves();
         purge();
-        assert_eq!(in_use(1024), 0);
+        assert_eq!(in_use(SIZE), 0);
     });
 }

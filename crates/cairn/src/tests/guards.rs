@@ -1,8 +1,8 @@
 //! Guarded blocks, as far as nothing goes wrong with them; what does is in the tests of the C layer.
 
 use super::alone::alone;
-use super::{all_zero, assert_nothing_is_left};
-use crate::size_class::MEDIUM_MAX;
+use super::{all_zero, assert_nothing_is_left, filling};
+use crate::size_class::{BLOCK_MAX, MEDIUM_MAX};
 use crate::{
     Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, guard_every,
     guards, may_have_size, os, purge, reallocate, sample_every, usable_size,
@@ -32,7 +32,7 @@ fn free(block: *mut u8) {
 fn a_guarded_block_is_known_by_its_address() {
     alone(|| {
         begin(1);
-        for size in [0, 1, 16, 100, 4096, 5000, 65536] {
+        for size in [0, 1, 16, 100, 4096, 5000, MEDIUM_MAX] {
             let block = guarded(size);
             // SAFETY: a live block of that size.
             unsafe {
@@ -85,7 +85,7 @@ fn freed_places_rest_the_longest() {
         // Where the place begins of a block of 64 bytes, which lies at its start or at its end.
         let place = |block: *mut u8| match block.addr() % os::page_size() {
             0 => block.addr(),
-            _ => block.addr() + 64 - MEDIUM_MAX,
+            _ => block.addr() + 64 - BLOCK_MAX,
         };
         let first = guarded(64);
         free(first);
@@ -148,13 +148,13 @@ fn refills_draw_as_many_as_asked() {
     alone(|| {
         guards::IN_A_ROW.store(1000, Ordering::Relaxed);
         begin(1 << 20);
-        let blocks: Vec<_> = (0..1_000_000).map(|_| allocate(64)).collect();
+        let blocks: Vec<_> = (0..1_000_000).map(|_| allocate(filling(64))).collect();
         let count = blocks.iter().filter(|block| guards::holds(**block)).count();
         assert!((58..=62).contains(&count), "{count} in 61 MiB");
         blocks.into_iter().for_each(free);
         let count = (0..1_000_000)
             .filter(|_| {
-                let block = allocate(64);
+                let block = allocate(filling(64));
                 free(block);
                 guards::holds(block)
             })

@@ -2,7 +2,8 @@
 //! The figures are those of docs/design/heap.md: a change of policy changes them here.
 
 use super::alone::{Random, alone, panics};
-use super::heaps::{self, Other};
+use super::filling;
+use super::heaps::{self, Other, SIZE};
 use crate::block::{Block, Chain, END};
 use crate::heap::Heap;
 use crate::os::{self};
@@ -17,7 +18,7 @@ pub(super) const IN_SPAN: usize = 16;
 
 /// Blocks of 1 KiB.
 pub(super) fn blocks(count: usize) -> Vec<*mut u8> {
-    (0..count).map(|_| allocate(1024)).collect()
+    (0..count).map(|_| allocate(SIZE)).collect()
 }
 
 pub(super) fn free(block: *mut u8) {
@@ -48,14 +49,14 @@ fn my_tag() -> u32 {
 fn refills_carve_a_page_and_later_more() {
     alone(|| {
         let mut held = blocks(1);
-        assert_eq!(counts(1024), (1, 1, 3, 0, 12));
+        assert_eq!(counts(SIZE), (1, 1, 3, 0, 12));
         held.extend(blocks(4));
-        assert_eq!(counts(1024), (1, 5, 3, 0, 8));
+        assert_eq!(counts(SIZE), (1, 5, 3, 0, 8));
         held.extend(blocks(12));
-        assert_eq!(counts(1024), (2, 17, 3, 0, 12));
+        assert_eq!(counts(SIZE), (2, 17, 3, 0, 12));
         // The seventh time takes more: all that is left of the span.
         held.extend(blocks(4));
-        assert_eq!(counts(1024), (2, 21, 11, 0, 0));
+        assert_eq!(counts(SIZE), (2, 21, 11, 0, 0));
         // At most so many blocks, and at least one.
         allocate(16);
         assert_eq!(counts(16), (1, 1, 63, 0, 1024 - 64));
@@ -71,18 +72,18 @@ fn freed_blocks_come_before_untouched_ones() {
     alone(|| {
         let mut held = blocks(4);
         held.drain(..).for_each(free);
-        assert_eq!(counts(1024), (1, 0, 0, 4, 12));
+        assert_eq!(counts(SIZE), (1, 0, 0, 4, 12));
         held = blocks(4);
-        assert_eq!(counts(1024), (1, 4, 0, 0, 12));
+        assert_eq!(counts(SIZE), (1, 4, 0, 0, 12));
         // Also those of a span that is not the active one: all of the first come before the
         // rest of the second.
         held.extend(blocks(IN_SPAN - 4 + 1));
-        assert_eq!(row(1024).spans, 2);
+        assert_eq!(row(SIZE).spans, 2);
         held.drain(..IN_SPAN).for_each(free);
-        let cached = row(1024).cached;
+        let cached = row(SIZE).cached;
         let again = blocks(cached + IN_SPAN);
         assert!(again[cached..].iter().all(|&block| owner(block) == my_tag()));
-        assert_eq!((row(1024).spans, row(1024).free), (2, 0));
+        assert_eq!((row(SIZE).spans, row(SIZE).free), (2, 0));
         check();
     });
 }
@@ -93,17 +94,17 @@ fn freed_blocks_come_before_untouched_ones() {
 fn a_full_span_is_used_again_when_that_pays() {
     alone(|| {
         let held = blocks(3 * IN_SPAN);
-        assert_eq!(counts(1024), (3, 48, 0, 0, 0));
+        assert_eq!(counts(SIZE), (3, 48, 0, 0, 0));
         const PAYS: usize = IN_SPAN / 4;
         held[..PAYS - 1].iter().copied().for_each(free);
-        let next = allocate(1024);
-        assert_eq!(row(1024).spans, 4, "one less does not pay");
+        let next = allocate(SIZE);
+        assert_eq!(row(SIZE).spans, 4, "one less does not pay");
         free(next);
         free(held[PAYS - 1]);
         // What the youngest span has goes first.
-        let young = row(1024).cached + row(1024).untouched + 1;
+        let young = row(SIZE).cached + row(SIZE).untouched + 1;
         let more = blocks(young + 1);
-        assert_eq!(row(1024).spans, 4, "a quarter does");
+        assert_eq!(row(SIZE).spans, 4, "a quarter does");
         assert!(held[..PAYS].contains(more.last().expect("some")));
         check();
     });
@@ -131,11 +132,11 @@ fn one_empty_span_of_a_class_may_stay() {
     alone(|| {
         let held = blocks(3 * IN_SPAN);
         held[..IN_SPAN].iter().copied().for_each(free);
-        assert_eq!(counts(1024), (3, 32, 0, 16, 0));
+        assert_eq!(counts(SIZE), (3, 32, 0, 16, 0));
         held[IN_SPAN..2 * IN_SPAN].iter().copied().for_each(free);
-        assert_eq!(counts(1024), (3, 16, 0, 32, 0));
+        assert_eq!(counts(SIZE), (3, 16, 0, 32, 0));
         let other: Vec<_> = (0..32).map(|_| allocate(512)).collect();
-        assert_eq!(counts(1024), (2, 16, 0, 16, 0));
+        assert_eq!(counts(SIZE), (2, 16, 0, 16, 0));
         other.into_iter().for_each(free);
         let large: Vec<_> = (0..17).map(|_| allocate(64 << 10)).collect();
         assert_eq!(row(64 << 10).spans, 3);
@@ -176,11 +177,11 @@ fn purge_gives_up_what_is_free() {
         assert!(purge() > 0);
         check();
         // The cached ones went back to their span, which is nobody's now.
-        assert_eq!(counts(1024), (3, 33, 0, 15, 0));
+        assert_eq!(counts(SIZE), (3, 33, 0, 15, 0));
         assert!(held[IN_SPAN..].iter().all(|&block| owner(block) != my_tag()));
         held[IN_SPAN..].iter().copied().for_each(free);
         purge();
-        assert_eq!(counts(1024), (0, 0, 0, 0, 0));
+        assert_eq!(counts(SIZE), (0, 0, 0, 0, 0));
         check();
     });
 }
@@ -211,7 +212,7 @@ fn expect_room_for_full_spans(size: usize, in_span: usize, room: usize) {
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn full_spans_beyond_the_room_are_let_go() {
-    alone(|| expect_room_for_full_spans(1024, IN_SPAN, 256));
+    alone(|| expect_room_for_full_spans(SIZE, IN_SPAN, 256));
 }
 
 #[test]
@@ -236,7 +237,7 @@ fn own_frees_earn_room_for_full_spans() {
         let mut random = Random(1);
         for _ in 0..20 * whole {
             let place = &mut held[random.below(whole)];
-            free(core::mem::replace(place, allocate(1024)));
+            free(core::mem::replace(place, allocate(SIZE)));
         }
         assert!(mine(&held) > whole * 9 / 10, "{} of {whole} are mine", mine(&held));
         check();
@@ -251,7 +252,7 @@ fn own_frees_earn_room_for_full_spans() {
         });
         // To grow it looks into those first, as far as it must.
         held = blocks(SPANS * IN_SPAN);
-        assert!(row(1024).spans < SPANS * 3 / 2, "{} spans", row(1024).spans);
+        assert!(row(SIZE).spans < SPANS * 3 / 2, "{} spans", row(SIZE).spans);
         check();
         held.into_iter().for_each(free);
     });
@@ -343,8 +344,8 @@ fn what_is_kept_and_not_needed_goes_home() {
         let held = blocks(20 * IN_SPAN);
         held.into_iter().for_each(free);
         let others = heaps::blocks(16, 400_000);
-        assert_eq!(row(1024).cached, 0);
-        assert!(row(1024).spans <= 2, "{}", row(1024).spans);
+        assert_eq!(row(SIZE).cached, 0);
+        assert!(row(SIZE).spans <= 2, "{}", row(SIZE).spans);
         others.into_iter().for_each(free);
         check();
     });
@@ -354,7 +355,7 @@ fn what_is_kept_and_not_needed_goes_home() {
 #[test]
 fn kept_blocks_find_their_spans() {
     alone(|| {
-        for (size, blocks) in [(64, 600), (1024, 40), (2048, 100), (6000, 200)] {
+        for (size, blocks) in [(filling(64), 600), (SIZE, 40), (filling(2048), 100), (6000, 200)] {
             let held: Vec<_> = (0..blocks).map(|_| allocate(size)).collect();
             // Nobody's from now on.
             purge();
@@ -377,7 +378,7 @@ fn kept_blocks_find_their_spans() {
 #[test]
 fn zeroed_blocks_are_zero_wherever_they_come_from() {
     alone(|| {
-        for size in [16, 1000, 1024, 5000, 60_000] {
+        for size in [16, 1000, SIZE, 5000, 60_000] {
             for round in 0..4 {
                 let count = (40_000 / size).max(3);
                 let held: Vec<_> = (0..count).map(|_| crate::allocate_zeroed(size)).collect();
@@ -415,8 +416,8 @@ fn fresh_blocks_are_not_written_to() {
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn a_list_seen_from_outside_has_an_end() {
     alone(|| {
-        let block = allocate(1024);
-        let (heap, class) = (thread::heap(), class_of(1024));
+        let block = allocate(SIZE);
+        let (heap, class) = (thread::heap(), class_of(SIZE));
         let (next, last) = (block.wrapping_add(1024).cast(), block.wrapping_add(3072).cast());
         // SAFETY: this thread's heap; the next blocks of its list, which nobody has.
         unsafe {
@@ -434,7 +435,7 @@ fn a_list_seen_from_outside_has_an_end() {
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn the_check_notices_a_wrong_link() {
     alone(|| {
-        let block = allocate(1024);
+        let block = allocate(SIZE);
         check();
         let (second, third) = (block.wrapping_add(1024).cast(), block.wrapping_add(2048).cast());
         // SAFETY: the next blocks of the list, which nobody has.

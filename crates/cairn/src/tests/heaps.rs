@@ -1,6 +1,7 @@
 //! Several heaps: what a thread frees for another, what it leaves behind, what it shares.
 
 use super::alone::alone;
+use super::filling;
 use crate::crowd::SHARED_REFILLS;
 use crate::heap::Heap;
 use crate::policy::in_hardened;
@@ -19,6 +20,8 @@ use std::vec::Vec;
 
 /// Blocks in a span of 1 KiB blocks, which is one slice.
 pub(super) const IN_SPAN: usize = 16;
+/// What fills such a block.
+pub(super) const SIZE: usize = filling(1024);
 /// Blocks of that size that a thread gets from the shared heap, if there are others.
 pub(super) const SHARED: usize = SHARED_REFILLS as usize;
 
@@ -112,13 +115,14 @@ fn frees_to_another_thread_are_batched_once_they_are_many() {
         // Seldom as they are here, they would go at once.
         arena::set_purge_delay_ms(1 << 40);
         let most = in_hardened(16, 8);
-        for (size, batch) in [(64, most), (1024, 8), (2048, 4), (4096, 2), (20_000, 1)] {
+        for (bytes, batch) in [(64, most), (1024, 8), (2048, 4), (4096, 2), (20_000, 1)] {
+            let size = filling(bytes);
             let held = blocks(size, 230);
             let other = Other::new();
             for (i, &block) in (1..).zip(&held) {
                 other.frees(&[block]);
                 let withheld = row(size).in_use - (held.len() - i);
-                if size == 64 {
+                if bytes == 64 {
                     // The first heap's first upkeep, at the 64th, forgets half of them.
                     assert_eq!(withheld, i.saturating_sub(96) % batch, "free {i}");
                 }
@@ -139,7 +143,7 @@ fn frees_to_another_thread_are_batched_once_they_are_many() {
 fn a_batch_makes_room_for_another_spans() {
     alone(|| {
         // The first 96 make the other thread batch; the rest are a block of each of 20 spans.
-        let held = blocks(64, 21 * 256);
+        let held = blocks(filling(64), 21 * 256);
         let spans: Vec<*mut u8> = held.iter().skip(256).step_by(256).copied().collect();
         let slot = |block: *mut u8| {
             let span = address_map::slice_of(block);
@@ -152,24 +156,24 @@ fn a_batch_makes_room_for_another_spans() {
             .expect("20 spans have 16 places");
         let other = Other::new();
         other.frees(&held[..96]);
-        let before = row(64).in_use;
+        let before = row(filling(64)).in_use;
         // One waits; the next drives it out; that one waits.
         for (i, step) in [0usize, 64, 128, 192].into_iter().enumerate() {
             other.frees(&[first.wrapping_add(step)]);
-            assert_eq!(row(64).in_use, before - 2 * i);
+            assert_eq!(row(filling(64)).in_use, before - 2 * i);
             other.frees(&[second.wrapping_add(step)]);
-            assert_eq!(row(64).in_use, before - 2 * i - 1);
+            assert_eq!(row(filling(64)).in_use, before - 2 * i - 1);
         }
         // One that leaves alone drives nothing out.
-        let large = blocks(8192, 64 * 16);
+        let large = blocks(filling(8192), 64 * 16);
         let third = large.iter().find(|&&b| slot(b) == slot(first) && slot_is_span(b));
         let &third = third.expect("64 spans have 4 places or more");
         other.frees(&[first.wrapping_add(256)]);
-        let (small, all) = (row(64).in_use, row(8192).in_use);
+        let (small, all) = (row(filling(64)).in_use, row(filling(8192)).in_use);
         other.frees(&[third]);
-        assert_eq!((row(64).in_use, row(8192).in_use), (small, all - 1));
+        assert_eq!((row(filling(64)).in_use, row(filling(8192)).in_use), (small, all - 1));
         other.leaves();
-        assert_eq!(row(64).in_use, before - 9);
+        assert_eq!(row(filling(64)).in_use, before - 9);
         check();
     });
 }
@@ -185,13 +189,15 @@ fn blocks_of_others_are_told_by_their_spans() {
     alone(|| {
         let other = Other::new();
         // The first few are shared ones; the first span is full, the last not.
-        let theirs = other.allocates(1024, 2 * IN_SPAN + 10);
+        let theirs = other.allocates(SIZE, 2 * IN_SPAN + 10);
         let are_told = || {
             for &p in &theirs {
                 // SAFETY: live blocks.
                 unsafe {
-                    assert_eq!(usable_size(p), 1024);
+                    assert_eq!(usable_size(p), SIZE);
                     assert_eq!(reallocate(p, 600), p);
+                    assert_eq!(usable_size(p), in_hardened(SIZE, 600));
+                    assert_eq!(reallocate(p, SIZE), p);
                 }
             }
         };
@@ -199,7 +205,7 @@ fn blocks_of_others_are_told_by_their_spans() {
         other.leaves();
         are_told();
         theirs.iter().copied().for_each(free);
-        assert_eq!(row(1024).in_use, 0);
+        assert_eq!(row(SIZE).in_use, 0);
         check();
     });
 }
@@ -234,7 +240,7 @@ fn the_first_blocks_are_shared_ones() {
         other.leaves();
         free(mine);
         purge();
-        assert_eq!(row(64).spans + row(512).spans + row(1024).spans, 0);
+        assert_eq!(row(64).spans + row(512).spans + row(SIZE).spans, 0);
     });
 }
 
@@ -277,28 +283,28 @@ fn what_a_thread_leaves_another_takes_over() {
         arena::set_purge_delay_ms(1 << 40);
         free(allocate(64));
         let other = Other::new();
-        let held = other.allocates(1024, SHARED + 5 * IN_SPAN + 4);
+        let held = other.allocates(SIZE, SHARED + 5 * IN_SPAN + 4);
         other.leaves();
         check();
-        let spans = row(1024).spans;
-        assert_eq!(row(1024).in_use, held.len());
+        let spans = row(SIZE).spans;
+        assert_eq!(row(SIZE).in_use, held.len());
         // The listed one is reclaimed, with its untouched blocks.
-        let mine = allocate(1024);
-        assert_eq!((row(1024).spans, owner(mine)), (spans, my_tag()));
+        let mine = allocate(SIZE);
+        assert_eq!((row(SIZE).spans, owner(mine)), (spans, my_tag()));
         assert!(held[SHARED..].iter().any(|&block| block.addr() >> 14 == mine.addr() >> 14));
         // Of the full ones a free makes this thread the owner, once it keeps no more.
         let full = &held[SHARED..SHARED + 4 * IN_SPAN - 5];
         assert!(full.iter().all(|&block| owner(block) != my_tag()));
-        let before = row(1024);
+        let before = row(SIZE);
         full.iter().copied().for_each(free);
-        let now = row(1024);
+        let now = row(SIZE);
         assert_eq!(now.cached + now.free, before.cached + before.free + full.len());
         assert!(now.cached > before.cached && now.free > before.free);
         check();
         held.iter().filter(|block| !full.contains(block)).copied().for_each(free);
         free(mine);
         purge();
-        assert_eq!((row(1024).spans, row(1024).in_use), (0, 0));
+        assert_eq!((row(SIZE).spans, row(SIZE).in_use), (0, 0));
         check();
     });
 }
@@ -310,7 +316,7 @@ fn other_threads_follow_a_purge() {
         let held = blocks(64, 120);
         let other = Other::new();
         other.frees(&held[..97]);
-        let own = other.allocates(1024, 40);
+        let own = other.allocates(SIZE, 40);
         let before = row(64).in_use;
         assert_eq!(before, 120 - 96, "the last one waits");
         // Half of each span: they stand in its list.
@@ -339,7 +345,7 @@ fn idle_spans_stay_if_there_are_no_others() {
 
 fn idle_spans(others: bool) {
     let other = others.then(Other::new);
-    let held = blocks(1024, 4 * IN_SPAN);
+    let held = blocks(SIZE, 4 * IN_SPAN);
     if let Some(other) = &other {
         other.allocates(64, 1);
     }
@@ -363,7 +369,7 @@ fn the_room_for_full_spans_is_given_back() {
         free(allocate(64));
         for _ in 0..6 {
             let other = Other::new();
-            let held = other.allocates(1024, 130 * IN_SPAN);
+            let held = other.allocates(SIZE, 130 * IN_SPAN);
             let tag = other.does(my_tag);
             let full = held.iter().step_by(IN_SPAN).filter(|&&block| owner(block) == tag).count();
             // Two threads: half of the room each.
@@ -371,7 +377,7 @@ fn the_room_for_full_spans_is_given_back() {
             other.frees(&held);
             other.leaves();
         }
-        let held = blocks(1024, 250 * IN_SPAN);
+        let held = blocks(SIZE, 250 * IN_SPAN);
         let mine = held.iter().filter(|&&block| owner(block) == my_tag()).count();
         assert!(mine >= 245 * IN_SPAN, "{mine}");
     });
@@ -384,7 +390,7 @@ fn not_every_span_that_is_freed_into_is_taken_in() {
     alone(|| {
         for company in [false, true] {
             let gone = Other::new();
-            let held = gone.allocates(1024, 3 + 12 * IN_SPAN);
+            let held = gone.allocates(SIZE, 3 + 12 * IN_SPAN);
             gone.leaves();
             // This thread's heap has none of the class, and keeps no block for the next one.
             free(allocate(64));
@@ -404,7 +410,7 @@ fn not_every_span_that_is_freed_into_is_taken_in() {
             held[..3].iter().copied().for_each(free);
             purge();
             check();
-            assert_eq!(row(1024).in_use, 0);
+            assert_eq!(row(SIZE).in_use, 0);
         }
     });
 }
@@ -454,14 +460,15 @@ fn race_for_spans(sizes: &[usize]) {
 
 #[test]
 fn full_spans_are_given_up_while_others_free_into_them() {
-    alone(|| race_for_spans(&[1024; 40]));
+    alone(|| race_for_spans(&[SIZE; 40]));
 }
 
 #[test]
 fn active_spans_are_given_up_while_others_free_into_them() {
     alone(|| {
         let sizes = CLASSES.iter().map(|class| class.size as usize);
-        race_for_spans(&sizes.filter(|size| (256..=4096).contains(size)).collect::<Vec<_>>());
+        let some = sizes.filter(|size| (256..=4096).contains(size)).map(filling);
+        race_for_spans(&some.collect::<Vec<_>>());
     });
 }
 

@@ -1,11 +1,13 @@
 //! What the interface answers: statistics, sizes that cannot be, addresses inside blocks.
 
 use super::alone::alone;
+use super::filling;
 use super::heap::{IN_SPAN, blocks, free};
-use super::heaps::Other;
+use super::heaps::{Other, SIZE};
 use crate::crowd;
 use crate::os::fault;
-use crate::size_class::class_of;
+use crate::policy::{CANARY_BYTES, HARDENED};
+use crate::size_class::{MEDIUM_MAX, class_of};
 use crate::{
     NoMemory, Stats, address_map, allocate, allocate_aligned, allocate_zeroed, check, purge, thread,
 };
@@ -22,7 +24,7 @@ fn the_stats_adds_up() {
         let mapping = allocate(33 << 20);
         free(allocate(300 << 10));
         let l = Stats::take();
-        let row = l.classes[class_of(1024).index()];
+        let row = l.classes[class_of(SIZE).index()];
         assert_eq!(row.size, 1024);
         assert_eq!(row.in_use + row.cached + row.free + row.untouched, 2 * IN_SPAN);
         assert_eq!((row.spans, l.spans.bytes), (2, 2 << 14));
@@ -103,19 +105,19 @@ fn small_blocks_stay_if_that_wastes_little() {
     alone(|| {
         let other = Other::new();
         for (size, new, stays) in [
-            (1024, 1024, true),
-            (1024, 512, true),
-            (1024, 511, false),
-            (1024, 1025, false),
-            (1000, 1024, true),
-            (80, 40, true),
-            (80, 39, false),
-            (80, 81, false),
-            (64, 1, true),
-            (64, 65, false),
-            (16, 0, true),
-            (64 << 10, 32 << 10, true),
-            (64 << 10, (32 << 10) - 1, false),
+            (SIZE, SIZE, true),
+            (SIZE, SIZE / 2, true),
+            (SIZE, SIZE / 2 - 1, false),
+            (SIZE, SIZE + 1, false),
+            (1000, SIZE, true),
+            (filling(80), filling(80) / 2, true),
+            (filling(80), filling(80) / 2 - 1, false),
+            (filling(80), filling(80) + 1, false),
+            (filling(64), 1, true),
+            (filling(64), filling(64) + 1, false),
+            (filling(16), 0, true),
+            (MEDIUM_MAX, MEDIUM_MAX / 2, true),
+            (MEDIUM_MAX, MEDIUM_MAX / 2 - 1, false),
         ] {
             for block in [allocate(size), other.allocates(size, 1)[0]] {
                 let kept = size.min(new);
@@ -126,6 +128,7 @@ fn small_blocks_stay_if_that_wastes_little() {
                     assert_eq!(resized == block, stays, "from {size} to {new}");
                     assert!((0..kept).all(|at| resized.add(at).read() == 7));
                     assert!(crate::usable_size(resized) >= new);
+                    assert!(!HARDENED || crate::usable_size(resized) == new);
                     free(resized);
                 }
             }
@@ -138,14 +141,16 @@ fn small_blocks_stay_if_that_wastes_little() {
 #[test]
 fn every_address_inside_a_block_leads_to_its_start() {
     alone(|| {
-        for size in [1, 16, 80, 1000, 1024, 1300, 5000, 20_000, 60_000, 64 << 10] {
+        for size in [1, 16, 80, 1000, SIZE, 1300, 5000, 20_000, 60_000, MEDIUM_MAX] {
             for block in [size; 5].map(allocate) {
                 // SAFETY: a live block.
                 let usable = unsafe { crate::usable_size(block) };
-                for at in [0, 1, size / 2, size - 1, usable - 1] {
+                let end = crate::good_size(size) + CANARY_BYTES;
+                assert_eq!(usable, if HARDENED { size } else { end });
+                for at in [0, 1, size / 2, size - 1, end - 1] {
                     assert_eq!(crate::base(block.wrapping_add(at)), Some(block), "{size}");
                 }
-                assert_ne!(crate::base(block.wrapping_add(usable)), Some(block));
+                assert_ne!(crate::base(block.wrapping_add(end)), Some(block));
                 assert_ne!(crate::base(block.wrapping_sub(1)), Some(block));
             }
         }

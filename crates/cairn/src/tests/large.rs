@@ -5,7 +5,7 @@ mod zeroing;
 
 use super::alone::alone;
 use super::heaps::Other;
-use crate::size_class::SLICE_SIZE;
+use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::{
     Stats, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
     reallocate, usable_size,
@@ -323,8 +323,8 @@ fn runs_shrink_by_whole_slices_if_it_is_worth_it() {
         // What was given back is free.
         let next = allocate(200 * KIB);
         assert_eq!(next.addr() >> 14, (block.addr() + 300 * KIB).div_ceil(SLICE_SIZE));
-        // Up to 64 KiB it becomes a span's block.
-        let small = resize(block, 64 * KIB);
+        // Up to `MEDIUM_MAX` it becomes a span's block.
+        let small = resize(block, MEDIUM_MAX);
         assert_ne!(small, block);
         assert_eq!(large_slices().1, 1);
         check();

@@ -1,6 +1,7 @@
 //! What a heap holds, and what it may hold.
 
 use super::alone::alone;
+use super::filling;
 use super::heaps::{Other, free};
 use crate::size_class::SLICE_SIZE;
 use crate::{Heap, HeapId, HeapStats, allocate, check, heap_of, purge, reallocate};
@@ -24,13 +25,14 @@ fn held<Kind>(heap: &Heap<Kind>) -> usize {
 #[test]
 fn a_heap_has_no_more_than_its_limit() {
     alone(|| {
-        for size in [16, 1000, 30_000, 60_000, 300_000, 33 * MIB] {
+        for block_bytes in [16, 1000, 30_000, 60_000, 300_000, 33 * MIB] {
+            let size = filling(block_bytes);
             let mut heap = Heap::new().expect("memory");
             let limit = if size < 32 * MIB { 4 * MIB } else { 150 * MIB };
             assert!(heap.set_limits(0, limit, None, [0; 2]));
             for round in 0..3 {
                 let blocks = fill(&heap, size);
-                let bytes = blocks.len() * size;
+                let bytes = blocks.len() * block_bytes;
                 assert!(held(&heap) <= limit, "{size}");
                 assert!(bytes > limit * 3 / 4, "{size}, round {round}: {bytes} of {limit}");
                 assert!(heap.stats().peak <= limit);

@@ -2,7 +2,7 @@
 
 use super::alone::alone;
 use super::forks::{child_does, in_use};
-use super::heaps::{Other, blocks, free};
+use super::heaps::{Other, SIZE, blocks, free};
 use crate::policy::HARDENED;
 use crate::{Cairn, Stats, address_map, allocate, check, deallocate_named, purge};
 use core::alloc::{GlobalAlloc, Layout};
@@ -44,11 +44,11 @@ fn as_a_global_allocator_it_keeps_layouts() {
 #[test]
 fn misuse_ends_the_process() {
     alone(|| {
-        let held = blocks(1024, 20);
+        let held = blocks(SIZE, 20);
         let large = allocate(100 << 10);
         let mapping = allocate(33 << 20);
         let gone = Other::new();
-        let nobodys = gone.allocates(1024, 40)[20];
+        let nobodys = gone.allocates(SIZE, 40)[20];
         gone.leaves();
         let released = allocate(5000);
         free(released);
@@ -115,7 +115,7 @@ pub(super) fn last_words(work: impl FnOnce()) -> String {
 fn it_says_what_is_wrong_with_a_pointer() {
     alone(|| {
         free(allocate(100));
-        let mine = blocks(1024, 1)[0];
+        let mine = blocks(SIZE, 1)[0];
         let [large, twice] = [allocate(100 << 10), allocate(100 << 10)];
         let mapping = allocate(33 << 20);
         let gone = allocate(5000);
@@ -141,7 +141,7 @@ fn it_says_what_is_wrong_with_a_pointer() {
             unsafe { deallocate_named(block, "a name") };
         }
         let left = Stats::take();
-        assert_eq!((in_use(1024), left.large_blocks, left.mapping_blocks), (0, 1, 0));
+        assert_eq!((in_use(SIZE), left.large_blocks, left.mapping_blocks), (0, 1, 0));
         // Two threads at once, one of which was faster.
         address_map::descriptor(twice).owner.store(address_map::OWNER_NONE, Relaxed);
         let said = last_words(|| free(twice));

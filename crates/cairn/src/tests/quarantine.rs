@@ -4,6 +4,7 @@
 mod held;
 
 use super::alone::alone;
+use super::filling;
 use super::forks::child_does;
 use super::heaps::{Other, SHARED, blocks, free, my_tag, owner, row};
 use super::misuse::last_words;
@@ -12,7 +13,7 @@ use crate::block::Block;
 use crate::quarantine::READY;
 use crate::size_class::{SLICE_SIZE, SizeClass, guards};
 use crate::sync::Ordering;
-use crate::{allocate, allocate_zeroed, base, check, live, purge};
+use crate::{allocate, allocate_zeroed, base, canary, check, live, purge};
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -32,7 +33,7 @@ fn is_noticed(says: &str, work: impl FnOnce()) {
 fn freed_twice_is_certain() {
     alone(|| {
         for class in SizeClass::all() {
-            let held = blocks(class.block_size(), 100);
+            let held = blocks(canary::room(class), 100);
             held.iter().copied().for_each(free);
             for at in [0, 1, 50, 98, 99] {
                 is_noticed("freed", || {
@@ -69,7 +70,7 @@ fn freed_twice_by_others_is_certain_when_the_owner_collects() {
 #[test]
 fn never_allocated_is_certain() {
     alone(|| {
-        for size in [16, 1024, 3000, 64 << 10] {
+        for size in [16, 1024, 3000, 64 << 10].map(filling) {
             let block = allocate(size);
             let class = address_map::descriptor(block).class();
             let span = address_map::slice_address(address_map::span_index(block, class));
@@ -144,7 +145,7 @@ fn links_are_signed() {
 #[test]
 fn what_is_at_home_carries_nothing() {
     alone(|| {
-        let held = blocks(48, 341);
+        let held = blocks(filling(48), 341);
         held.iter().copied().for_each(free);
         // SAFETY: memory of the process's.
         let sum = |block: &*mut u8| (0..48).all(|at| unsafe { block.add(at).read() } == 0);
@@ -391,7 +392,8 @@ fn metadata_stays_as_it_is() {
 #[test]
 fn a_head_ends_with_its_block() {
     alone(|| {
-        for size in (16..=192).step_by(16) {
+        for bytes in (16..=192).step_by(16) {
+            let size = filling(bytes);
             let mut held = blocks(size, 300);
             held.sort_unstable();
             // SAFETY: live blocks.
@@ -399,7 +401,7 @@ fn a_head_ends_with_its_block() {
             held.iter().step_by(2).copied().for_each(free);
             // SAFETY: memory of the process's.
             let has = |block: &*mut u8, at: usize, byte| unsafe { block.add(at).read() } == byte;
-            let is_zero = |block: &*mut u8| (0..size.min(128)).all(|at| has(block, at, 0));
+            let is_zero = |block: &*mut u8| (0..bytes.min(128)).all(|at| has(block, at, 0));
             assert!(held.iter().step_by(2).all(is_zero), "{size}");
             let is_whole = |block: &*mut u8| (0..size).all(|at| has(block, at, 0xa5));
             assert!(held.iter().skip(1).step_by(2).all(is_whole), "{size}");
@@ -415,10 +417,11 @@ fn a_head_ends_with_its_block() {
 #[test]
 fn a_write_anywhere_in_the_first_line_is_noticed() {
     alone(|| {
-        for size in [32, 48, 64, 80, 200] {
+        for bytes in [32, 48, 64, 80, 200] {
+            let size = filling(bytes);
             let held = blocks(size, 100);
             held.iter().copied().step_by(2).for_each(free);
-            for place in (0..size.min(64)).step_by(8) {
+            for place in (0..bytes.min(64)).step_by(8) {
                 is_noticed("has written to it", || {
                     // SAFETY: none: that is what is tried.
                     unsafe { held[50].add(place).write(1) };

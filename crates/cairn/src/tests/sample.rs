@@ -1,6 +1,7 @@
 //! Sampled allocations: exactly those in which the count runs out, whatever is freed meanwhile.
 
 use super::alone::alone;
+use super::filling;
 use crate::{allocate, check, deallocate, sample_every};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -27,14 +28,14 @@ fn was_sampled(block: *mut u8, before: usize) -> bool {
 fn each_allocation_is_counted_once() {
     alone(|| {
         // A full cache, which nobody has counted.
-        let warm: Vec<_> = (0..200).map(|_| allocate(64)).collect();
+        let warm: Vec<_> = (0..200).map(|_| allocate(filling(64))).collect();
         // SAFETY: live blocks.
         warm.into_iter().for_each(|block| unsafe { deallocate(block) });
         sample_every(10_000, told);
         // 156 blocks of 64 bytes fit; the next one is the sample.
         for round in 0..5 * 157 {
             let before = SAMPLES.load(Ordering::Relaxed);
-            let block = allocate(60);
+            let block = allocate(filling(64) - 4);
             assert_eq!(was_sampled(block, before), round % 157 == 156, "allocation {round}");
             // Some stay: pairs and batches are counted alike.
             if round % 3 > 0 {
@@ -55,7 +56,7 @@ fn classes_share_the_count() {
         for round in 0..30_000 {
             let size = [16, 64, 1024, 4096][round % 4];
             bytes += size;
-            let block = allocate(size);
+            let block = allocate(filling(size));
             // SAFETY: a live block.
             unsafe { deallocate(block) };
         }

@@ -1,7 +1,7 @@
 //! What a program does while system calls fail. The table names each scenario; `threads` stands
 //! apart, as faults belong to a thread.
 
-use super::{Attempt, Held, KIB, MIB};
+use super::{Attempt, Held, KIB, MIB, filling};
 use crate::os::fault;
 use crate::policy::HARDENED;
 use crate::size_class::CLASSES;
@@ -51,7 +51,7 @@ fn first_mapping(attempt: &mut Attempt) {
 /// Blocks of all classes, of the smaller ones several spans.
 fn classes(attempt: &mut Attempt) {
     for class in &CLASSES {
-        let size = class.size as usize;
+        let size = filling(class.size as usize);
         let count = if size <= KIB { usize::from(class.blocks) + 1 } else { 2 };
         for _ in 0..count {
             if !attempt.allocate(size) {

@@ -1,6 +1,7 @@
 //! What sizes a program may know of, and blocks that grow where they stand.
 
 use super::alone::alone;
+use super::filling;
 use super::large::{MIB, free, large_slices, mapped, usable};
 use crate::{
     Stats, allocate, allocate_aligned_at, allocate_at_least, check, class_sizes, good_size,
@@ -10,7 +11,8 @@ use std::vec::Vec;
 
 /// Sizes around all bounds there are.
 fn sizes() -> impl Iterator<Item = usize> {
-    let bounds = class_sizes().chain((1..300).map(|n| n << 14)).chain([32 * MIB, 40 * MIB]);
+    let classes = class_sizes().map(filling);
+    let bounds = classes.chain((1..300).map(|n| n << 14)).chain([32 * MIB, 40 * MIB]);
     bounds.flat_map(|size| size - 1..size + 2)
 }
 
@@ -23,7 +25,7 @@ fn classes_are_those_of_the_statistics() {
 #[test]
 fn a_good_size_costs_no_more_and_is_usable() {
     alone(|| {
-        assert_eq!((good_size(0), good_size(1), good_size(1025)), (16, 16, 1280));
+        assert_eq!([0, 1, 1025].map(good_size), [16, 16, 1280].map(filling));
         assert_eq!([usize::MAX, isize::MAX as usize + 1].map(good_size), [0, 0]);
         for size in sizes() {
             let good = good_size(size);
@@ -63,8 +65,8 @@ fn expands(block: *mut u8, size: usize) -> bool {
 
 #[test]
 fn small_blocks_have_the_room_of_their_class() {
-    for size in class_sizes() {
-        let block = allocate(size - 15);
+    for size in class_sizes().map(filling) {
+        let block = allocate(size.saturating_sub(15));
         assert!(expands(block, 0) && expands(block, size) && !expands(block, size + 1));
         assert!(!expands(block, usize::MAX));
         assert_eq!(usable(block), size);

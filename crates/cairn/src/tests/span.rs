@@ -1,6 +1,7 @@
 //! A span by itself: its counters through every step of its life, and lists of spans.
 
 use super::alone::{Random, alone, panics, taken};
+use super::filling;
 use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
 use crate::allocate;
 use crate::arena;
@@ -22,7 +23,7 @@ const TAG: u32 = 0x7000;
 /// A new span for blocks of `size` bytes, whose memory is said to be zero.
 fn span_of(size: usize) -> &'static mut Span {
     assert!(thread::start());
-    let class = class_of(size);
+    let class = class_of(filling(size));
     let run = arena::take_span(class.span_slices(), 1).expect("there is memory");
     // SAFETY: made of a run of its own; these tests hold on to one reference.
     unsafe { &mut *Span::create(run.index, run.zero, class, TAG) }
@@ -92,7 +93,7 @@ fn a_new_span_is_described_and_untouched() {
             let span = span_of(size);
             assert_counts(span, 0, 0, count);
             assert!(!span.is_full());
-            assert_eq!(span.class(), class_of(size));
+            assert_eq!(span.class(), class_of(filling(size)));
             assert!(core::ptr::eq(span.layout(), span.class().layout()));
             assert_eq!(span.base(), address_map::slice_address(span.index()));
             for i in 0..slices {
@@ -353,7 +354,7 @@ fn a_list_of_spans_is_a_list() {
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn the_latest_abandoned_span_is_reclaimed() {
     alone(|| {
-        let class = class_of(1024);
+        let class = class_of(filling(1024));
         assert!(abandoned::reclaim(class).is_none());
         let mut spans = Vec::new();
         for live in [3, 9, 12, 1] {
@@ -393,7 +394,7 @@ fn the_latest_abandoned_span_is_reclaimed() {
 #[test]
 fn a_span_is_not_left_if_everything_in_it_is_pending() {
     alone(|| {
-        let class = class_of(1024);
+        let class = class_of(filling(1024));
         let span = span_of(1024);
         let all = carved(span, 4);
         // SAFETY: blocks of a span that the test holds, in use.
@@ -409,7 +410,7 @@ fn a_span_is_not_left_if_everything_in_it_is_pending() {
         // SAFETY: the test holds the span.
         assert!(unsafe { abandoned::list(other) });
         assert!(abandoned::reclaim(class).is_none());
-        assert!(abandoned::reclaim(class_of(64)).is_some());
+        assert!(abandoned::reclaim(class_of(filling(64))).is_some());
     });
 }
 

@@ -2,13 +2,14 @@
 //! free block can be, the process says so and ends. Legal programs do not meet the check.
 
 use super::alone::{alone, shares_its_address_space};
-use super::heaps::{Other, blocks, free};
+use super::filling;
+use super::heaps::{Other, SIZE, blocks, free};
 use super::misuse::last_words;
 use crate::block::Block;
 use crate::os;
 use crate::size_class::{MEDIUM_MAX, SizeClass};
 use crate::sync::Ordering;
-use crate::{allocate, allocate_zeroed, check, purge, reallocate};
+use crate::{allocate, allocate_zeroed, canary, check, purge, reallocate};
 use std::vec::Vec;
 
 fn is_noticed(block: *mut u8, place: &str) {
@@ -24,7 +25,7 @@ fn is_noticed(block: *mut u8, place: &str) {
 fn blocks_of_the_thread_s_own_spans() {
     alone(|| {
         for class in SizeClass::all() {
-            let held = blocks(class.block_size(), 60);
+            let held = blocks(canary::room(class), 60);
             held.iter().copied().for_each(free);
             for at in [0, 1, 30, 58, 59] {
                 is_noticed(held[at], "an own span");
@@ -101,7 +102,7 @@ fn blocks_of_a_closed_heap() {
 #[test]
 fn a_block_that_nobody_has_been_given() {
     alone(|| {
-        let block = allocate(1024);
+        let block = allocate(SIZE);
         is_noticed(block.wrapping_add(1024), "the next of the cache");
     });
 }
@@ -110,10 +111,11 @@ fn a_block_that_nobody_has_been_given() {
 #[test]
 fn a_block_behind_those_handed_out() {
     alone(|| {
-        for size in [64, 80, 480, 2048] {
+        for bytes in [64, 80, 480, 2048] {
+            let size = filling(bytes);
             let first = allocate(size);
             // Not on the pages that have been linked.
-            let ahead = first.wrapping_add(8192usize.next_multiple_of(size));
+            let ahead = first.wrapping_add(8192usize.next_multiple_of(bytes));
             if cfg!(feature = "hardened") {
                 assert!(!last_words(|| free(ahead)).is_empty(), "{size}");
                 continue;
@@ -251,8 +253,8 @@ fn fresh_memory_takes_a_fault_a_page() {
             unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
             usage.ru_minflt as usize
         };
-        for size in [16, 48, 112, 256, 3000, 20_000] {
-            let count = (16 << 20) / size;
+        for bytes in [16, 48, 112, 256, 3000, 20_000] {
+            let (size, count) = (filling(bytes), (16 << 20) / bytes);
             let mut held = Vec::with_capacity(count);
             held.resize(count, core::ptr::null_mut());
             let before = faults();

@@ -5,6 +5,7 @@ use super::super::heaps::{Other, free};
 use crate::handle::Handle;
 use crate::heap::Heap as Inner;
 use crate::pool::HANDLES;
+use crate::size_class::SMALL_MAX;
 use crate::{Heap, HeapId, Stats, allocate, check, heap_of, large, purge};
 use core::ptr::{NonNull, null};
 use std::collections::BTreeSet;
@@ -119,13 +120,13 @@ fn a_purge_leaves_nurseries_in_use() {
     });
 }
 
-/// Blocks of up to 1024 bytes lie in nurseries, and no larger ones.
+/// Blocks of up to `SMALL_MAX` bytes lie in nurseries, and no larger ones.
 #[test]
 fn the_largest_block_of_a_nursery() {
     alone(|| {
         let heap = Heap::new().expect("memory");
-        assert!(!nursery(heap.allocate(1024, 16)).is_null());
-        assert!(nursery(heap.allocate(1025, 16)).is_null());
+        assert!(!nursery(heap.allocate(SMALL_MAX, 16)).is_null());
+        assert!(nursery(heap.allocate(SMALL_MAX + 1, 16)).is_null());
         heap.destroy();
     });
 }

@@ -1,6 +1,7 @@
 //! The hardened build: blocks that a cache holds while their spans become empty, or are given up.
 
 use super::super::alone::alone;
+use super::super::filling;
 use super::super::heaps::{blocks, free, my_tag, owner};
 use crate::heap::Heap;
 use crate::quarantine::take_one;
@@ -46,7 +47,7 @@ fn has(heap: &mut Heap, class: SizeClass, is_meant: impl Fn(*mut u8) -> bool) ->
 #[test]
 fn blocks_of_one_span_leave_the_cache() {
     alone(|| {
-        for size in [1024, 5000] {
+        for size in [filling(1024), 5000] {
             let class = class_of(size);
             let held = of_warm_cache(size, 400);
             let of = |span: *mut u8| held.iter().copied().filter(move |&p| base(p, class) == span);
@@ -74,7 +75,7 @@ fn blocks_of_one_span_leave_the_cache() {
 #[test]
 fn a_full_span_is_given_up_without_blocks_in_the_cache() {
     alone(|| {
-        for size in [1024, 5000] {
+        for size in [filling(1024), 5000] {
             let class = class_of(size);
             let mut held = of_warm_cache(size, 400);
             // SAFETY: this thread's.
