@@ -7,10 +7,11 @@ const MAPPING_MIN: usize = 32 << 20;
 /// The largest alignment.
 const ALIGN_SHIFT_MAX: u32 = 22;
 
-/// The classes' block sizes, as the statistics tell them; the last is the largest a span serves.
+/// The largest size that each class serves; the last is the largest a span serves.
 fn class_sizes() -> &'static [usize] {
     static SIZES: OnceLock<Vec<usize>> = OnceLock::new();
-    SIZES.get_or_init(|| cairn::Stats::take().classes.iter().map(|row| row.size).collect())
+    // The build decides how much of a block the program gets, but it is more than in the class before.
+    SIZES.get_or_init(|| cairn::class_sizes().map(|bytes| cairn::good_size(bytes - 8)).collect())
 }
 
 /// Looks the classes up.

@@ -26,6 +26,8 @@ const CROWDED_BYTES: usize = 4 << 20;
 const BYTES_MAX: usize = 48 << 20;
 /// One step does not allocate more than that, but for a single block.
 pub(super) const STEP_BYTES: usize = 128 << 10;
+/// No block of a span has more.
+const LARGE: usize = 64 << 10;
 /// Many blocks at once are not aligned to more: beyond some point each is a mapping.
 const MANY_ALIGN: usize = 64 << 10;
 /// Blocks of batches under way, of a heap: they count as in use. A batch leaves at 16, hardened at eight.
@@ -262,7 +264,7 @@ fn resize_slightly(table: &mut Table, bytes: &mut Bytes) {
     let size = match how % 8 {
         0 => *usable,
         1 => usable + 1,
-        2 => usable - 1,
+        2 => usable.saturating_sub(1),
         3 => usable / 2,
         4 => (usable / 2).saturating_sub(1),
         5 => 2 * usable,
@@ -333,12 +335,15 @@ fn probe(table: &mut Table, bytes: &mut Bytes) {
     let Some(index) = pick(table, bytes) else { return };
     let held = &table.blocks[index];
     let inside = bytes.pair() * held.usable / (1 << 16);
-    for at in [0, inside, held.size.saturating_sub(1), held.usable - 1] {
+    for at in [0, inside, held.size.saturating_sub(1), held.usable.saturating_sub(1)] {
         let base = cairn::base(held.p.wrapping_add(at));
         assert_eq!(base, Some(held.p), "the block around byte {at} of {held:x?}");
     }
-    let behind = cairn::base(held.p.wrapping_add(held.usable));
-    assert_ne!(behind, Some(held.p), "the block behind {held:x?}");
+    // Hardened, small blocks have more than the program may use.
+    if !cfg!(feature = "hardened") || held.usable > LARGE {
+        let behind = cairn::base(held.p.wrapping_add(held.usable));
+        assert_ne!(behind, Some(held.p), "the block behind {held:x?}");
+    }
     // SAFETY: a live block.
     assert_eq!(unsafe { cairn::usable_size(held.p) }, held.usable, "{held:x?}");
     // The system's own heap, the stack, the program, nothing, and no address at all.

@@ -76,7 +76,7 @@ impl Held {
         self.p.cast::<u64>().wrapping_add(word)
     }
 
-    /// Calls `f` with each word that carries the pattern, in order, in ranges.
+    /// Calls `f` with each whole word that carries the pattern, in order, in ranges.
     fn places(&self, mut f: impl FnMut(usize, usize)) {
         let words = self.usable / WORD;
         if self.usable <= FULL {
@@ -97,6 +97,15 @@ impl Held {
     /// Writes the pattern.
     pub(crate) fn fill(&self) {
         self.places(|from, to| self.write(from, to));
+        let (rest, pattern) = self.rest();
+        // SAFETY: inside the block.
+        unsafe { rest.copy_from_nonoverlapping(pattern.as_ptr(), self.usable % WORD) };
+    }
+
+    /// The last bytes, too few for a word, and what they carry.
+    fn rest(&self) -> (*mut u8, [u8; WORD]) {
+        let words = self.usable / WORD;
+        (self.word(words).cast(), self.pattern(words).to_ne_bytes())
     }
 
     fn write(&self, from: usize, to: usize) {
@@ -109,6 +118,11 @@ impl Held {
     /// Compares all of the pattern.
     pub(crate) fn verify(&self) {
         self.places(|from, to| self.compare(from, to));
+        let (rest, pattern) = self.rest();
+        let len = self.usable % WORD;
+        // SAFETY: inside the block.
+        let got = unsafe { std::slice::from_raw_parts(rest, len) };
+        assert_eq!(got, &pattern[..len], "last bytes of {self:x?}");
     }
 
     fn compare(&self, from: usize, to: usize) {
