@@ -8,6 +8,7 @@ use crate::harness::{
     ALL, HINTS, Model, Sent, TAG, assert_released, carve, check, finish, give_up, listable_span,
     span, spawn,
 };
+use crate::policy::CANARY_BYTES;
 use crate::size_class::{SizeClass, class_of};
 use crate::span::Span;
 use crate::{abandoned, arena, closed, heap};
@@ -137,7 +138,7 @@ fn a_claimed_span_is_passed_by() {
 #[test]
 fn frees_into_a_full_abandoned_span() {
     check(SPANS, |_| {
-        let class = class_of(1024);
+        let class = class_of(1024 - CANARY_BYTES);
         let all: usize = class.layout().blocks.into();
         let (span, index, blocks) = listable_span(class, all - 1);
         // SAFETY: held until the word says otherwise; as `Heap::abandon_full` does.

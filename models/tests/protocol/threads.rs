@@ -9,13 +9,13 @@ use crate::harness::{
 };
 use crate::heap::Heap;
 use crate::live;
-use crate::policy::HARDENED;
+use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::pool;
 use crate::size_class::{self, SizeClass};
 use crate::{api, heap, thread};
 
-/// Blocks of this size: 16 in a span of one slice, carved four at a time.
-const BYTES: usize = 1024;
+/// What fills a block of 1 KiB: 16 in a span of one slice, carved four at a time.
+const BYTES: usize = 1024 - CANARY_BYTES;
 const HEAPS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..ALL };
 
 fn class() -> SizeClass {

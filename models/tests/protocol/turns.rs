@@ -6,7 +6,7 @@ use crate::caches::Limit;
 use crate::closed::{self, Name};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
-use crate::policy::HARDENED;
+use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::size_class::{self, SizeClass};
 use crate::sync::{self, Ordering};
 use crate::{api, os, pool, thread};
@@ -24,7 +24,8 @@ const NUMBERS: sync::Quiet = &[
     ("budget.rs", "bool"),
 ];
 
-const BYTES: usize = 1024;
+/// What fills a block of 1 KiB.
+const BYTES: usize = 1024 - CANARY_BYTES;
 
 fn class() -> SizeClass {
     size_class::class_of(BYTES)
