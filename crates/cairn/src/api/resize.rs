@@ -183,8 +183,8 @@ pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Opti
 /// let block = cairn::allocate(100);
 /// // SAFETY: a live block, and nobody uses it after this.
 /// unsafe {
-///     assert!(cairn::try_expand(block, 112));
-///     assert!(!cairn::try_expand(block, 113));
+///     assert!(cairn::try_expand(block, cairn::good_size(100)));
+///     assert!(!cairn::try_expand(block, cairn::good_size(100) + 1));
 ///     cairn::deallocate(block);
 /// }
 /// ```
