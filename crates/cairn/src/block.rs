@@ -72,6 +72,11 @@ fn is_mark(link: *mut Block) -> bool {
     link.addr() >> MARK_SHIFT == usize::from(MARK)
 }
 
+/// A number without the bits that would make it a mark.
+pub(crate) fn without_mark(number: usize) -> usize {
+    number & ((1 << MARK_SHIFT) - 1)
+}
+
 #[cold]
 pub(crate) fn overwritten(this: *mut Block) -> ! {
     os::fatal("malloc", this.cast(), "this block is free, and the program has written to it")
@@ -143,6 +148,16 @@ impl Block {
                 (*this).first.set(0);
             }
         }
+    }
+
+    /// The same by the mark's own bytes: what the program has not been given of that word stays as it is.
+    ///
+    /// # Safety
+    /// As for `unmark`.
+    #[inline]
+    pub(crate) unsafe fn deface(this: *mut Block) {
+        // SAFETY: a live address, and the caller's.
+        unsafe { (*this).link.set((*this).link.get().map_addr(without_mark)) }
     }
 
     /// The link as it stands in memory, which carries the mark.

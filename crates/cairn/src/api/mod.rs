@@ -256,7 +256,7 @@ unsafe fn deallocate_marked(p: *mut u8, call: &str) {
     }
     // SAFETY: it is in no list: the block is the caller's to free.
     unsafe {
-        Block::unmark(p.cast());
+        Block::deface(p.cast());
         deallocate_named(p, call);
     }
 }

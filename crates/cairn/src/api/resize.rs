@@ -9,7 +9,7 @@
 use super::large::counted;
 use super::lookup::{large_usable, live_block};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
-use crate::block::Block;
+use crate::block::{Block, without_mark};
 use crate::live::FREED_TWICE;
 use crate::policy::HARDENED;
 use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
@@ -82,7 +82,8 @@ unsafe fn reallocate_marked(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     // SAFETY: it is in no list: the block is the caller's, and this number the program's own.
     unsafe {
         let second = p.cast::<usize>().add(1);
-        let value = second.replace(0);
+        let value = second.read();
+        second.write(without_mark(value));
         let new = reallocate_aligned(p, size, align);
         let (kept, size) = if new.is_null() { (p, MIN_ALIGN) } else { (new, size) };
         let second = kept.cast::<usize>().add(1);

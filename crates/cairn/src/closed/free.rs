@@ -120,7 +120,7 @@ unsafe fn expect_in_use(block: *mut Block, p: *mut u8, call: &str) {
             if search::is_free(block) {
                 os::fatal(call, p, live::FREED_TWICE);
             }
-            Block::unmark(block);
+            Block::deface(block);
         }
     }
 }

@@ -5,11 +5,12 @@ use super::alone::{alone, shares_its_address_space};
 use super::filling;
 use super::heaps::{Other, SIZE, blocks, free};
 use super::misuse::last_words;
-use crate::block::Block;
+use crate::block::{Block, combined};
 use crate::os;
 use crate::size_class::{MEDIUM_MAX, SizeClass};
 use crate::sync::Ordering;
 use crate::{allocate, allocate_zeroed, canary, check, purge, reallocate};
+use core::ptr::null_mut;
 use std::vec::Vec;
 
 fn is_noticed(block: *mut u8, place: &str) {
@@ -18,6 +19,30 @@ fn is_noticed(block: *mut u8, place: &str) {
     // SAFETY: none: that is what is tried.
     let said = last_words(|| unsafe { assert!(reallocate(block, 40).is_null()) });
     assert!(said.contains("freed"), "{place}, by realloc: {said:?}");
+}
+
+/// The mark of a free block, where the program has all bytes of it or some, in the block's second word.
+#[test]
+fn a_program_may_make_a_mark() {
+    alone(|| {
+        let mut heap = super::closed::new();
+        for (size, new) in (9..=24).flat_map(|size| [9, 13, 16, 30, 5000].map(|new| (size, new))) {
+            for block in [allocate(size), heap.attach().allocate(size, 16)] {
+                let mark = combined(null_mut(), block.cast()).addr().to_ne_bytes();
+                let count = (size - 8).min(mark.len());
+                let kept = count.min(new - 8);
+                // SAFETY: live blocks of those sizes.
+                unsafe {
+                    block.add(8).copy_from_nonoverlapping(mark.as_ptr(), count);
+                    let moved = reallocate(block, new);
+                    let bytes = core::slice::from_raw_parts(moved.add(8), kept);
+                    assert_eq!(bytes, &mark[..kept], "{size} to {new}");
+                    free(moved);
+                }
+            }
+        }
+        check();
+    });
 }
 
 /// Where a freed block goes: into its thread's cache, and if that is full, into its span.
