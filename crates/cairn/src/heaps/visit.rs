@@ -14,7 +14,7 @@ use crate::large::NURSERY_BYTES;
 use crate::policy::HARDENED;
 use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::span::Span;
-use crate::{canary, large, live, os, region, search};
+use crate::{large, live, os, region, search};
 
 /// A span, or a large block: where blocks of one size are.
 ///
@@ -213,7 +213,7 @@ fn visit_span(
     let area = Area {
         start,
         bytes: count * class.block_size(),
-        block_size: canary::room(class),
+        block_size: class.block_size(),
         blocks: count,
         used: in_use().count(),
         heap: heap_of(start),

@@ -4,9 +4,8 @@ use super::alone::alone;
 use super::heaps::Other;
 use super::large::{KIB, MIB, usable};
 use crate::{
-    Heap, Stats, ThreadCounts, address_map, allocate, allocate_aligned, allocate_batch,
-    allocate_zeroed, check, count, deallocate, deallocate_batch, purge, reallocate, thread_counts,
-    thread_idle, try_expand,
+    Heap, Stats, ThreadCounts, allocate, allocate_aligned, allocate_batch, allocate_zeroed, check,
+    count, deallocate, deallocate_batch, purge, reallocate, thread_counts, thread_idle, try_expand,
 };
 use core::ptr::null_mut;
 use std::vec::Vec;
@@ -18,21 +17,16 @@ struct Account {
     counts: ThreadCounts,
 }
 
-/// Bytes that a block counts for: all of it.
-fn counted(block: *mut u8) -> usize {
-    address_map::span_block(block).map_or_else(|| usable(block), |(class, _)| class.block_size())
-}
-
 impl Account {
     fn allocated(&mut self, block: *mut u8) {
         assert!(!block.is_null());
-        self.counts.allocated += counted(block) as u64;
+        self.counts.allocated += usable(block) as u64;
         self.live.push(block);
     }
 
     fn free(&mut self, at: usize) {
         let block = self.live.swap_remove(at);
-        self.counts.freed += counted(block) as u64;
+        self.counts.freed += usable(block) as u64;
         // SAFETY: live until now.
         unsafe { deallocate(block) };
     }
@@ -57,11 +51,11 @@ fn work(account: &mut Account, mut random: u64) {
             9 => account.allocated(allocate(size * 64)),
             10..=11 if !account.live.is_empty() => {
                 let at = next(&mut random) % account.live.len();
-                let (block, before) = (account.live[at], counted(account.live[at]));
+                let (block, before) = (account.live[at], usable(account.live[at]));
                 // SAFETY: live.
                 let moved = unsafe { reallocate(block, size * 3) };
                 account.live[at] = moved;
-                let after = counted(moved);
+                let after = usable(moved);
                 // Small blocks that stay do not count.
                 if moved != block || after != before || after > 64 * KIB {
                     account.counts.allocated += after as u64;
@@ -110,10 +104,11 @@ fn batches_and_growing_count() {
         count(true);
         let mut blocks = [null_mut(); 1000];
         assert_eq!(allocate_batch(100, &mut blocks), 1000);
-        assert_eq!(thread_counts(), ThreadCounts { allocated: 112_000, freed: 0 });
+        let all = 1000 * crate::good_size(100) as u64;
+        assert_eq!(thread_counts(), ThreadCounts { allocated: all, freed: 0 });
         // SAFETY: live blocks.
         unsafe { deallocate_batch(&blocks) };
-        assert_eq!(thread_counts(), ThreadCounts { allocated: 112_000, freed: 112_000 });
+        assert_eq!(thread_counts(), ThreadCounts { allocated: all, freed: all });
         let block = allocate(100 * KIB);
         // SAFETY: a live block.
         unsafe { deallocate(allocate(MIB)) };
@@ -133,7 +128,7 @@ fn each_thread_counts_for_itself() {
         let [one, other] = [Other::new(), Other::new()];
         one.does(|| assert!(count(true)));
         let blocks = one.allocates(200, 5000);
-        let size = counted(blocks[0]) as u64;
+        let size = usable(blocks[0]) as u64;
         other.does(|| assert_eq!(thread_counts(), ThreadCounts::default()));
         other.does(|| assert!(count(true)));
         other.frees(&blocks[..3000]);

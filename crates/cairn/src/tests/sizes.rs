@@ -3,6 +3,7 @@
 use super::alone::alone;
 use super::filling;
 use super::large::{MIB, free, large_slices, mapped, usable};
+use crate::policy::CANARY_BYTES;
 use crate::{
     Stats, allocate, allocate_aligned_at, allocate_at_least, check, class_sizes, good_size,
     reallocate, set_purge_delay_ms, try_expand,
@@ -11,15 +12,14 @@ use std::vec::Vec;
 
 /// Sizes around all bounds there are.
 fn sizes() -> impl Iterator<Item = usize> {
-    let classes = class_sizes().map(filling);
-    let bounds = classes.chain((1..300).map(|n| n << 14)).chain([32 * MIB, 40 * MIB]);
+    let bounds = class_sizes().chain((1..300).map(|n| n << 14)).chain([32 * MIB, 40 * MIB]);
     bounds.flat_map(|size| size - 1..size + 2)
 }
 
 #[test]
 fn classes_are_those_of_the_statistics() {
     let rows: Vec<usize> = Stats::count().classes.iter().map(|row| row.size).collect();
-    assert!(class_sizes().eq(rows));
+    assert!(class_sizes().map(|size| size + CANARY_BYTES).eq(rows));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn expands(block: *mut u8, size: usize) -> bool {
 
 #[test]
 fn small_blocks_have_the_room_of_their_class() {
-    for size in class_sizes().map(filling) {
+    for size in class_sizes() {
         let block = allocate(size.saturating_sub(15));
         assert!(expands(block, 0) && expands(block, size) && !expands(block, size + 1));
         assert!(!expands(block, usize::MAX));
