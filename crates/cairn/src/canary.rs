@@ -86,7 +86,7 @@ unsafe fn read(block: *const u8, class: SizeClass) -> Option<usize> {
     unsafe {
         let word = u64::from_le(block.add(room(class)).cast::<u64>().read()) ^ number;
         let left = (word >> TWICE.ilog2()) as usize;
-        let is_left = left as u64 * TWICE == word && left.wrapping_sub(CANARY_BYTES) <= room(class);
+        let is_left = left as u64 * TWICE == word && left <= end;
         (is_left && *block.add(end - left) == number as u8).then(|| end - left)
     }
 }
@@ -112,22 +112,25 @@ unsafe fn read_again(block: *const u8, class: SizeClass, call: &str) -> usize {
     // Acquire: pairs with `grant`.
     fence(Ordering::Acquire);
     // SAFETY: the caller's.
-    match unsafe { read(block, class) } {
-        Some(size) => size,
-        None => os::fatal(call, block, "the program has written beyond the end of this block"),
+    unsafe { read(block, class) }.unwrap_or_else(|| overwritten(call, block))
+}
+
+/// Ends the process if somebody has written behind the program's bytes of a block that it gives back.
+///
+/// # Safety
+/// As for `read`; nobody else has it any more.
+#[inline(always)]
+pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
+    // SAFETY: the caller's.
+    if HARDENED && unsafe { read(block, class) }.is_none() {
+        overwritten(call, block);
     }
 }
 
-/// Ends the process if somebody has written behind the program's bytes of a block.
-///
-/// # Safety
-/// As for `read`.
-#[inline(always)]
-pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
-    if HARDENED {
-        // SAFETY: the caller's.
-        unsafe { size_of(block, class, call) };
-    }
+#[cold]
+#[inline(never)]
+fn overwritten(call: &str, block: *const u8) -> ! {
+    os::fatal(call, block, "the program has written beyond the end of this block")
 }
 
 /// The program has `size` bytes from now on, of a block that it has.
