@@ -129,9 +129,9 @@ unsafe fn reallocate_elsewhere(
     unsafe {
         match room {
             Some(room) => {
-                let usable = match live_block(p) {
-                    Some((class, _)) if HARDENED => canary::size_of(p, class, CALL),
-                    _ => room,
+                let usable = match HARDENED.then(|| live_block(p)).flatten() {
+                    Some((class, _)) => canary::size_of(p, class, CALL),
+                    None => room,
                 };
                 copy_to_new(p, usable, size, align)
             }
