@@ -19,10 +19,11 @@ const NUMBERS: sync::Quiet = &[
     // Where a block is, and how long: nobody resizes one.
     ("large/mod.rs", "usize"),
     ("large/mod.rs", "*mut u8"),
+    // The last two: what a heap holds.
     ("budget.rs", "usize"),
     ("budget.rs", "bool"),
 ];
-/// All but what a heap holds.
+/// All but the last two.
 const GUESSES: sync::Quiet = NUMBERS.split_at(NUMBERS.len() - 2).0;
 
 /// A size that no span serves.

@@ -36,13 +36,16 @@ pub(super) fn refill(size: usize, class: SizeClass, align: usize) -> *mut Block 
     // Asked first: then nobody has to keep the size for it.
     // SAFETY: the calling thread's heap, or a stand-in, which is only read.
     let is_watched = unsafe { (*thread::heap()).sampling.is_watched() };
-    if is_watched { refill_watched(size, class, align) } else { refill_class(size, class) }
+    if is_watched {
+        refill_watched(size, class, align)
+    } else {
+        ready(thread::refill(class), size, class)
+    }
 }
 
-/// Refills, and pops a block that the program gets `size` bytes of; null if there is no memory.
+/// A block that the program gets `size` bytes of, or null.
 #[inline(always)]
-fn refill_class(size: usize, class: SizeClass) -> *mut Block {
-    let block = thread::refill(class);
+fn ready(block: *mut Block, size: usize, class: SizeClass) -> *mut Block {
     if !block.is_null() {
         handed_out(block, class, size);
     }
@@ -65,13 +68,9 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
         (sampling::tells(&(*heap).caches, class), (*heap).sampling.draws())
     };
     if !draws {
-        let block = thread::refill_or_force(class);
-        if !block.is_null() {
-            handed_out(block, class, size);
-        }
-        return block;
+        return ready(thread::refill_or_force(class), size, class);
     }
-    let block = refill_class(size, class);
+    let block = ready(thread::refill(class), size, class);
     // SAFETY: as above.
     let is_sample = unsafe {
         let sampling = &mut (*heap).sampling;
