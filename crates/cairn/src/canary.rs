@@ -1,4 +1,5 @@
-//! Owns: the canaries of the hardened build: the last word of each block of a span that the program has.
+//! Owns: the canaries of the hardened build: the last word of each block of a span that the program has, and a word behind
+//!   each large one (see `large`).
 //! Idea: it says how many bytes the block has behind those that were asked for, combined with a number of its
 //!   place's; the first of these bytes is a byte of that number, so that one byte written beyond the end shows.
 //! Never: does anything in the default build, where constants fold it away; says anything of a free block.
@@ -75,6 +76,26 @@ pub(crate) unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
     }
 }
 
+/// Puts the canary of a place there: behind what the program has of a large block, whose metadata says how much that is.
+///
+/// # Safety
+/// So many bytes of the block stand there, and are nobody's.
+#[inline(always)]
+pub(crate) unsafe fn put(place: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe { place.cast::<u64>().write_unaligned(number(place).to_le()) }
+}
+
+/// Whether the canary of a place stands there.
+///
+/// # Safety
+/// As for `put`.
+#[inline(always)]
+pub(crate) unsafe fn stands(place: *const u8) -> bool {
+    // SAFETY: the caller's.
+    u64::from_le(unsafe { place.cast::<u64>().read_unaligned() }) == number(place)
+}
+
 /// Bytes that the program has of a block; None if somebody has written behind them.
 ///
 /// # Safety
@@ -129,7 +150,7 @@ pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
 
 #[cold]
 #[inline(never)]
-fn overwritten(call: &str, block: *const u8) -> ! {
+pub(crate) fn overwritten(call: &str, block: *const u8) -> ! {
     os::fatal(call, block, "the program has written beyond the end of this block")
 }
 

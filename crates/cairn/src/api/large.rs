@@ -172,6 +172,9 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     if thread::is_counting() {
         thread::note(0, counted(p));
     }
+    if !p.is_null() {
+        large::asked(p, call);
+    }
     let heap = thread::heap();
     let heaps = crowd::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };

@@ -63,7 +63,10 @@ fn usable_elsewhere(p: *mut u8) -> usize {
     if p.is_null() {
         return 0;
     }
-    large_usable(p).unwrap_or_else(|| bad_pointer(USABLE, p))
+    let Some(usable) = large_usable(p) else { bad_pointer(USABLE, p) };
+    // SAFETY: a live block.
+    unsafe { large::grant(p, usable, USABLE) };
+    usable
 }
 
 /// Whether `p`, any value at all, points into a span of the class of that size: then a free that names the

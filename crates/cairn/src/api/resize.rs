@@ -99,9 +99,14 @@ unsafe fn reallocate_marked(p: *mut u8, size: usize, align: usize) -> *mut u8 {
 /// It is a live block's start, and may have that size.
 #[inline(always)]
 pub(crate) unsafe fn keep(p: *mut u8, size: usize) {
-    if HARDENED && let Some((class, _)) = live_block(p) {
+    if HARDENED {
         // SAFETY: as above.
-        unsafe { canary::change(p, class, size, CALL) };
+        unsafe {
+            match live_block(p) {
+                Some((class, _)) => canary::change(p, class, size, CALL),
+                None => large::ask(p, size),
+            }
+        }
     }
 }
 
@@ -146,8 +151,9 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     if stays(size, usable) && large::nursery_usable(p).is_some() {
         return p;
     }
-    // SAFETY: the start of a live large block, the caller's to resize; it has `usable` bytes.
-    unsafe { resize_large(p, size, align).unwrap_or_else(|| copy_to_new(p, usable, size, align)) }
+    let has = large::asked(p, CALL).unwrap_or(usable);
+    // SAFETY: the start of a live large block, the caller's to resize; it has so many bytes.
+    unsafe { resize_large(p, size, align).unwrap_or_else(|| copy_to_new(p, has, size, align)) }
 }
 
 /// Resizes a large block in place, or by moving its pages; null if there is no memory. None: copying is due.
@@ -166,6 +172,10 @@ pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Opti
     } else {
         None
     };
+    if let Some(new) = resized.filter(|new| !new.is_null()) {
+        // SAFETY: the caller's, and of that size.
+        unsafe { large::ask(new, size) };
+    }
     count_resized(resized, before);
     resized
 }
@@ -213,6 +223,7 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
     if guards::usable_size(p).is_some() || large::nursery_usable(p).is_some() {
         return size <= usable;
     }
+    let had = large::asked(p, EXPAND);
     let before = counted_before(p);
     let fits = if address_map::contains(p) {
         // SAFETY: the start of a live large block, the caller's to resize.
@@ -222,6 +233,10 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         let resized = large::reallocate_mapping(p, size, usize::MAX);
         resized.map_or(size <= usable, |now| now == p)
     };
+    if let (true, Some(had), Some(usable)) = (HARDENED && fits, had, large_usable(p)) {
+        // SAFETY: the caller's. What has not been given back is the program's still.
+        unsafe { large::ask(p, had.max(size).min(usable)) };
+    }
     count_resized(Some(p), before);
     fits
 }

@@ -39,6 +39,8 @@ pub(crate) fn take_cached(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
     }
     kept.store(null_mut(), Ordering::Relaxed);
     let (start, _) = large.run();
+    // SAFETY: the caller's, with room for so many.
+    unsafe { large.ask(size) };
     address_map::descriptor(start).owner.store(OWNER_LARGE, Ordering::Relaxed);
     start
 }

@@ -9,7 +9,9 @@
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
 use crate::arena;
 use crate::budget::Budget;
+use crate::canary;
 use crate::os::{self, Guard, Lock, Moves};
+use crate::policy::{CANARY_BYTES, HARDENED};
 use crate::sync::{Ordering, point};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::fence;
@@ -17,8 +19,8 @@ use core::sync::atomic::fence;
 // Invariants, under the lock
 //  1. The table in use is sorted by address; entries do not overlap, but for blocks that a thread was
 //     moving which a fork has left behind.
-//  2. start + usable = address + bytes of the mapping; start - address < an OS page, or what the program has asked for.
-//  3. The table in use does not change but for an entry's length and owner: what is put in or taken out is so in
+//  2. start + usable + CANARY_BYTES = address + bytes of the mapping; start - address < an OS page, or what the program has asked for.
+//  3. The table in use does not change but for an entry's numbers and owner: what is put in or taken out is so in
 //     the other one, and `state` then says at once which it is and how long. A forked child finds the
 //     one or the other.
 
@@ -33,13 +35,28 @@ pub(crate) struct Mapping {
     pub(crate) start: *mut u8,
     /// What the block belongs to, or null.
     owner: *const Owned,
+    /// Hardened: bytes that the program has of it.
+    asked: usize,
     /// It has been freed, and waits for its owner's readers.
     waits: bool,
 }
 
 impl Mapping {
     fn usable(&self) -> usize {
-        self.address.addr() + self.bytes - self.start.addr()
+        self.address.addr() + self.bytes - self.start.addr() - CANARY_BYTES
+    }
+
+    /// The program has `size` bytes of it from now on.
+    ///
+    /// # Safety
+    /// It is the caller's, and has `CANARY_BYTES` more.
+    unsafe fn ask(&mut self, size: usize) {
+        if HARDENED {
+            debug_assert!(size <= self.usable());
+            // SAFETY: the caller's.
+            unsafe { canary::put(self.start.add(size)) };
+            self.asked = size;
+        }
     }
 
     /// What the heap holds that it belongs to, if it belongs to one.
@@ -68,7 +85,7 @@ static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 pub(super) fn allocate(size: usize, [align, at]: [usize; 2], filled: bool) -> Allocated {
     let page = os::page_size();
     let colour = if align <= COLOUR_STEP && at == 0 { next_colour(page) % page } else { at };
-    let bytes = os::round_up(size.max(1) + colour, page);
+    let bytes = os::round_up(size.max(1) + colour + CANARY_BYTES, page);
     let huge = filled && bytes >= os::HUGE_PAGE;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };
     let mut address = map_aligned(bytes, align);
@@ -84,7 +101,9 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], filled: bool) -> Al
         os::allow_huge_pages(address, bytes);
     }
     let start = address.wrapping_add(colour);
-    let mapping = Mapping { address, bytes, start, owner: null(), waits: false };
+    let mut mapping = Mapping { address, bytes, start, owner: null(), asked: 0, waits: false };
+    // SAFETY: nobody else's yet, with room for so many.
+    unsafe { mapping.ask(size) };
     if !MAPPINGS.lock().insert(mapping) {
         unmap(mapping);
         return Allocated::NONE;
@@ -219,6 +238,24 @@ pub(super) fn disown(owner: *const Owned, goes: impl Fn(bool) -> bool) {
     }
 }
 
+/// How many bytes the program has of the block at `p`, as the table says; None if none starts there.
+pub(super) fn asked(p: *const u8) -> Option<usize> {
+    let found = MAPPINGS.lock().find(p);
+    found.filter(|(_, m)| m.start.cast_const() == p).map(|(_, mapping)| mapping.asked)
+}
+
+/// The program has `size` bytes of the block at `p` from now on, if one starts there.
+///
+/// # Safety
+/// If so, it is the caller's, and has `CANARY_BYTES` more.
+pub(super) unsafe fn ask(p: *mut u8, size: usize) {
+    let mut mappings = MAPPINGS.lock();
+    if let Some((at, _)) = mappings.find(p).filter(|(_, m)| m.start == p) {
+        // SAFETY: the caller's.
+        unsafe { mappings.entry(at).ask(size) };
+    }
+}
+
 /// Bytes usable from `p`, the start of a block; None if no mapping's block starts there.
 pub(crate) fn usable_size(p: *const u8) -> Option<usize> {
     base_of(p).filter(|&(start, _)| start.cast_const() == p).map(|(_, usable)| usable)
@@ -232,13 +269,13 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
 
 /// Resizes the block at `p` to `size` bytes, at most `isize::MAX`, in place or, as far as `align`
 /// allows, by moving its pages; null if none is there. None: it shrinks so far that it is better copied, or the system or its
-/// heap's limit refuses.
+/// heap's limit refuses. `ask` is the caller's.
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let mut mappings = MAPPINGS.lock();
     let Some((at, mapping)) = mappings.find(p) else { return Some(null_mut()) };
     let lead = mapping.start.addr() - mapping.address.addr();
-    let exact = os::round_up(size + lead, os::page_size());
+    let exact = os::round_up(size + lead + CANARY_BYTES, os::page_size());
     if exact <= mapping.bytes {
         if size < MOVE_MIN / 2 {
             return None;

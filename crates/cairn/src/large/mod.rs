@@ -6,6 +6,7 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
+mod asked;
 mod cached;
 mod evidence;
 mod mapping;
@@ -14,6 +15,7 @@ mod owned;
 mod waiting;
 mod zeroing;
 
+pub(crate) use asked::{ask, asked, grant};
 pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
@@ -41,6 +43,7 @@ use evidence::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, wil
 
 use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::arena::{self, Use};
+use crate::policy::CANARY_BYTES;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
 use crate::{os, region};
@@ -70,7 +73,7 @@ const COLOURS: usize = 64;
 //     the others' owner is NONE: no address inside a large block but its start can be freed.
 //     The same with owner NONE if a heap keeps the run for its next block.
 //  2. start - first slice < an OS page of colour, or 0, or what the program has asked for, less than a slice; start +
-//     usable = the run's end.
+//     usable + CANARY_BYTES = the run's end.
 
 /// Metadata of a block that is a run of slices. Relaxed throughout: it is used by whoever may use
 /// the block; an account reads it meanwhile, and takes any value (`run_of`).
@@ -90,6 +93,8 @@ pub(crate) struct Large {
     link: owned::Link,
     /// Of a slice of nurseries: what is known of each.
     nurseries: AtomicPtr<Nursery>,
+    /// Hardened: bytes that the program has of it.
+    asked: AtomicUsize,
 }
 
 const _: () = assert!(size_of::<Large>() <= size_of::<Slot>());
@@ -153,7 +158,8 @@ fn colour_room(size: usize) -> usize {
 
 /// Slices of a run of `size` bytes.
 fn run_slices(size: usize, colourable: bool) -> usize {
-    (size + if colourable { colour_room(size) } else { 0 }).div_ceil(SLICE_SIZE)
+    let colour = if colourable { colour_room(size) } else { 0 };
+    (size + colour + CANARY_BYTES).div_ceil(SLICE_SIZE)
 }
 
 /// `as_used`: with huge pages as the program comes to them, where nothing is resident yet.
@@ -184,23 +190,23 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
         let (at, bytes) = huge_rooms(index, slices);
         os::allow_huge_pages(at, bytes)
     };
-    let room = slices * SLICE_SIZE - size;
+    let room = slices * SLICE_SIZE - CANARY_BYTES - size;
     let colour = if colourable { next_colour(room) } else { in_slice };
     let start = address_map::slice_address(index).wrapping_add(colour);
-    begin(index, slices, start, huge);
+    begin(index, slices, start, size, huge);
     Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
 }
 
 /// Allocates a block in a region of the program's, at a multiple of `align`.
 fn allocate_in_region(region: usize, size: usize, align: usize) -> Allocated {
-    let (slices, align) = (size.max(1).div_ceil(SLICE_SIZE), align.div_ceil(SLICE_SIZE).max(1));
+    let (slices, align) = (run_slices(size.max(1), false), align.div_ceil(SLICE_SIZE).max(1));
     let Some(start) = region::take(region, slices, align) else { return Allocated::NONE };
-    begin(address_map::slice_of(start), slices, start, false);
+    begin(address_map::slice_of(start), slices, start, size, false);
     Allocated { block: start, ..Allocated::NONE }
 }
 
-/// Makes a run that the caller has taken a block, which begins at `start` in its first slice.
-fn begin(index: usize, slices: usize, start: *mut u8, huge: bool) {
+/// Makes a run that the caller has taken a block of `size` bytes, which begins at `start` in its first slice.
+fn begin(index: usize, slices: usize, start: *mut u8, size: usize, huge: bool) {
     let slot = address_map::slot(index);
     // SAFETY: a slot is never unmapped; it is ours with the run.
     let large = unsafe { &*slot.cast::<Large>() };
@@ -210,6 +216,8 @@ fn begin(index: usize, slices: usize, start: *mut u8, huge: bool) {
     large.huge.store(huge, Ordering::Relaxed);
     large.waits.store(false, Ordering::Relaxed);
     large.link.clear();
+    // SAFETY: the run is the caller's, and has room for so many.
+    unsafe { large.ask(size) };
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, true);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
@@ -282,7 +290,8 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     // SAFETY: `heads` marks slots of large blocks.
     let large = unsafe { &*address_map::slot(head).cast::<Large>() };
     let ((start, _), usable) = (large.run(), large.usable());
-    let inside = p.addr() >= start.addr() && p.addr() < start.addr() + usable;
+    let end = start.addr() + usable + CANARY_BYTES;
+    let inside = p.addr() >= start.addr() && p.addr() < end;
     inside.then_some((start, usable))
 }
 
@@ -318,7 +327,7 @@ fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
 }
 
 /// Resizes the large block at `p` to `size` > MEDIUM_MAX bytes, in place or moved; None if copying
-/// is due.
+/// is due. `ask` is the caller's.
 ///
 /// # Safety
 /// A live large block starts at `p`, the caller's to resize.
@@ -338,7 +347,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             mapping::free(new);
         } else if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
-            unsafe { new.copy_from_nonoverlapping(p, usable) };
+            unsafe { new.copy_from_nonoverlapping(p, large.has()) };
             free(p);
             grown(usable);
             return Some(new);
@@ -349,7 +358,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
 }
 
 /// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span
-/// serves; false if it cannot grow.
+/// serves; false if it cannot grow. `ask` is the caller's.
 ///
 /// # Safety
 /// As for `reallocate`.
@@ -365,9 +374,9 @@ pub(crate) unsafe fn expand(p: *mut u8, size: usize) -> bool {
 /// The most bytes that take no more memory than `size`, more than a span serves, whatever the colour.
 pub(crate) fn good_size(size: usize) -> usize {
     if size >= MAPPING_MIN {
-        return os::round_up(size, COLOUR_STEP);
+        return os::round_up(size + CANARY_BYTES, COLOUR_STEP) - CANARY_BYTES;
     }
-    let bytes = run_slices(size, true) * SLICE_SIZE;
+    let bytes = run_slices(size, true) * SLICE_SIZE - CANARY_BYTES;
     let good = size.max(bytes - colour_room(size).max(COLOURS * COLOUR_STEP));
     if good < MAPPING_MIN { good } else { size }
 }
@@ -389,7 +398,12 @@ impl Large {
     }
 
     fn usable(&self) -> usize {
-        self.bytes() - self.colour()
+        self.bytes() - self.colour() - CANARY_BYTES
+    }
+
+    /// Bytes of the run with `size` bytes for the program.
+    fn with(&self, size: usize) -> usize {
+        self.colour() + size + CANARY_BYTES
     }
 
     fn colour(&self) -> usize {
@@ -410,7 +424,7 @@ impl Large {
     /// Gives whole slices behind `size` bytes back.
     fn shrink(&self, size: usize) {
         let (start, slices) = self.run();
-        let keep = (self.colour() + size).div_ceil(SLICE_SIZE);
+        let keep = self.with(size).div_ceil(SLICE_SIZE);
         // An eighth may stay: a block that breathes does not pay each time.
         if slices - keep > slices / 8 {
             let tail = address_map::slice_of(start) + keep;
@@ -443,7 +457,7 @@ impl Large {
     /// Grows in place to hold `size` bytes.
     fn extend(&self, size: usize, most: usize) -> bool {
         let (start, slices) = self.run();
-        let (end, need) = (address_map::slice_of(start) + slices, self.colour() + size);
+        let (end, need) = (address_map::slice_of(start) + slices, self.with(size));
         let more = need.div_ceil(SLICE_SIZE) - slices;
         let most = if is_supplied(start) { usize::MAX } else { most };
         if need >= most || !owned::grow(self, more * SLICE_SIZE) {

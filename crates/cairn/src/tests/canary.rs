@@ -8,7 +8,7 @@ use crate::policy::CANARY_BYTES;
 use crate::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
 use crate::{
     HeapId, address_map, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed,
-    canary, check, good_size, reallocate, reallocate_in, try_expand, usable_size,
+    canary, check, good_size, large, reallocate, reallocate_in, try_expand, usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -20,6 +20,19 @@ fn sizes() -> impl Iterator<Item = usize> {
         [most, most - 1, most - most / 8]
     })
 }
+
+/// Of runs, with room for colour and without, and of mappings.
+const LARGE: [usize; 9] = [
+    MEDIUM_MAX + 1,
+    96 << 10,
+    100_000,
+    (128 << 10) - CANARY_BYTES,
+    1 << 20,
+    (1 << 20) + 1,
+    5 << 20,
+    33 << 20,
+    (34 << 20) - 3,
+];
 
 /// All of them, or each `nth` where a process takes a quarter of a second to make.
 fn some_of(sizes: impl Iterator<Item = usize>, nth: usize) -> impl Iterator<Item = usize> {
@@ -37,9 +50,11 @@ unsafe fn change(block: *mut u8, at: usize) {
 
 /// Bytes that the program has of a block.
 fn has(block: *mut u8) -> usize {
-    let (class, _) = address_map::span_block(block).expect("a block of a span");
-    // SAFETY: a live block.
-    unsafe { canary::size_of(block, class, "test") }
+    match address_map::span_block(block) {
+        // SAFETY: a live block.
+        Some((class, _)) => unsafe { canary::size_of(block, class, "test") },
+        None => large::asked(block, "test").expect("a large block"),
+    }
 }
 
 fn is_noticed(what: impl FnOnce()) {
@@ -76,10 +91,35 @@ fn a_byte_beyond_each_size_is_noticed() {
 }
 
 #[test]
+fn a_byte_beyond_a_large_block_is_noticed() {
+    alone(|| {
+        for size in LARGE {
+            let block = allocate(size);
+            for at in size..size + CANARY_BYTES {
+                // SAFETY: more than there is: that is what is tried.
+                is_noticed(|| unsafe {
+                    change(block, at);
+                    free(block);
+                });
+            }
+            free(block);
+            // The next one has it from the same heap, and is longer.
+            let block = allocate(size + 5);
+            // SAFETY: a live block.
+            unsafe { block.add(size).write_bytes(7, 5) };
+            free(block);
+        }
+        check();
+    });
+}
+
+#[test]
 fn whoever_frees_or_asks_notices() {
     alone(|| {
         let heap = HeapId::new_shared().expect("memory");
-        for size in some_of([0, 1, 7, 8, 9, 24, 100, 1016, 1017, 5000, MEDIUM_MAX].into_iter(), 5) {
+        let small = [0, 1, 7, 8, 9, 24, 100, 1016, 1017, 5000, MEDIUM_MAX];
+        let large = [100_000, 1 << 20, 33 << 20];
+        for size in some_of(small.into_iter().chain(large), 5) {
             // SAFETY: the heap is there; sizes are kept; one byte more than there is: that is what is tried.
             unsafe {
                 let batch: &mut [_] = &mut [core::ptr::null_mut()];
@@ -111,7 +151,9 @@ fn whoever_frees_or_asks_notices() {
                     written(&|| _ = usable_size(block));
                     written(&|| _ = try_expand(block, size));
                     let usable = usable_size(block);
-                    assert!(usable >= good_size(size) && has(block) == usable);
+                    // A large block may have a page less.
+                    assert!(usable >= if size > MEDIUM_MAX { size } else { good_size(size) });
+                    assert_eq!(has(block), usable);
                     free(block);
                 }
             }
@@ -150,9 +192,11 @@ fn what_is_written_within_the_size_accuses_nobody() {
 #[test]
 fn a_block_that_stays_has_another_end() {
     alone(|| {
-        for (from, to) in
-            [(20, 9), (9, 20), (15, 3), (3, 15), (24, 8), (50, 1), (1000, 600), (600, 1000)]
-        {
+        let small =
+            [(20, 9), (9, 20), (15, 3), (3, 15), (24, 8), (50, 1), (1000, 600), (600, 1000)];
+        let large = [(1 << 20, 900_000), (900_000, 1 << 20), (1 << 20, 70_000), (70_000, 5 << 20)];
+        let mapped = [(40 << 20, 34 << 20), (34 << 20, 60 << 20), (40 << 20, 1 << 20)];
+        for (from, to) in small.into_iter().chain(large).chain(mapped) {
             for fill in [0_u8, 0xff, 0xf6] {
                 // SAFETY: a live block, and then one byte more than there is: that is what is tried.
                 unsafe {
@@ -186,13 +230,36 @@ fn a_block_that_stays_has_another_end() {
             assert!(!try_expand(block, good_size(100) + 1));
         }
         free(block);
+        for size in [200_000, 40 << 20] {
+            let block = allocate(size);
+            // SAFETY: a live block.
+            unsafe {
+                assert!(try_expand(block, size - 10));
+                block.write_bytes(7, size);
+                assert!(try_expand(block, size + 10));
+                block.write_bytes(7, size + 10);
+                assert!(try_expand(block, size / 2));
+                block.write_bytes(7, size / 2);
+            }
+            free(block);
+        }
     });
 }
 
 #[test]
 fn aligned_blocks_have_a_word_behind_them_too() {
     alone(|| {
-        for (size, align) in [(64, 64), (4096, 4096), (1, 4096), (16 << 10, 16 << 10), (100, 32)] {
+        for (size, align) in [
+            (64, 64),
+            (4096, 4096),
+            (1, 4096),
+            (16 << 10, 16 << 10),
+            (100, 32),
+            (100_000, 4096),
+            (1, 64 << 10),
+            (1 << 20, 1 << 20),
+            (1 << 20, 32 << 20),
+        ] {
             let block = allocate_aligned(size, align);
             assert!(block.addr().is_multiple_of(align));
             // SAFETY: one byte more than there is: that is what is tried.
@@ -214,7 +281,8 @@ fn who_asks_at_the_same_time_is_not_accused() {
     }
     alone(|| {
         for round in 0..2000 {
-            let (size, start) = (20 + round % 50, std::sync::Barrier::new(2));
+            let large = if round % 4 == 0 { 70_000 } else { 0 };
+            let (size, start) = (20 + round % 50 + large, std::sync::Barrier::new(2));
             let block = allocate(size).expose_provenance();
             let asks = || {
                 start.wait();

@@ -161,12 +161,12 @@ fn purge_says_how_much_went() {
     alone(|| {
         free(allocate(100));
         purge();
-        free(allocate_aligned(3 << 20, 4096));
+        free(allocate_aligned(filling(3 << 20), 4096));
         assert_eq!(purge(), 3 << 20);
-        free(allocate_aligned(1 << 20, 4096));
+        free(allocate_aligned(filling(1 << 20), 4096));
         assert_eq!(purge(), 1 << 20);
-        free(allocate_aligned(3 << 20, 4096));
-        free(allocate_aligned(1 << 20, 4096));
+        free(allocate_aligned(filling(3 << 20), 4096));
+        free(allocate_aligned(filling(1 << 20), 4096));
         assert_eq!((purge(), purge()), (4 << 20, 0));
         // A mapping goes at once.
         free(allocate_aligned(33 << 20, 4096));

@@ -4,7 +4,9 @@
 mod zeroing;
 
 use super::alone::alone;
+use super::filling;
 use super::heaps::Other;
+use crate::policy::CANARY_BYTES;
 use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::{
     Stats, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
@@ -69,7 +71,7 @@ fn runs_have_as_many_slices_as_it_takes() {
             (80 * KIB + 1, 6),
             // From 128 KiB on there is a page more, for colour.
             (128 * KIB - 1, 8),
-            (128 * KIB, 9),
+            (128 * KIB + 8, 9),
             (140 * KIB, 9),
             (140 * KIB + 1, 10),
             (MIB, 65),
@@ -78,10 +80,11 @@ fn runs_have_as_many_slices_as_it_takes() {
         .into_iter()
         .enumerate()
         {
+            let size = filling(size);
             let block = allocate(size);
             sum += slices;
             assert_eq!(large_slices(), (sum, i + 1), "{size}");
-            let bytes = slices * SLICE_SIZE;
+            let bytes = filling(slices * SLICE_SIZE);
             let colour = bytes - usable(block);
             assert_eq!(colour, block.addr() % SLICE_SIZE);
             assert!(usable(block) >= size && colour.is_multiple_of(64) && colour < 4096);
@@ -92,7 +95,8 @@ fn runs_have_as_many_slices_as_it_takes() {
             if colour > 0 {
                 assert_eq!(base(block.wrapping_sub(1)), None);
             }
-            assert_ne!(base(block.wrapping_add(usable(block))), Some(block));
+            let behind = usable(block) + CANARY_BYTES;
+            assert_ne!(base(block.wrapping_add(behind)), Some(block));
         }
         let mapping = allocate(32 * MIB);
         assert_eq!((large_slices().1, mapped().1), (9, 1));
@@ -128,7 +132,7 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
             (300 * KIB, MIB, 19),
             (MIB, MIB, 64),
         ] {
-            let block = allocate_aligned(size, align);
+            let block = allocate_aligned(filling(size), align);
             assert!(block.addr().is_multiple_of(align));
             sum += slices;
             assert_eq!(large_slices().0, sum, "{size} at {align}");
@@ -136,7 +140,7 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
         }
         assert_eq!(mapped().1, 0);
         for (size, align) in [(100, 2 * MIB), (3 * MIB, 16 * MIB)] {
-            let block = allocate_aligned(size, align);
+            let block = allocate_aligned(filling(size), align);
             assert!(block.addr().is_multiple_of(align));
             sum += size.div_ceil(SLICE_SIZE);
             assert_eq!((large_slices().0, mapped().1), (sum, 0), "{size} at {align}");
@@ -144,7 +148,7 @@ fn aligned_blocks_take_what_they_need_and_no_more() {
         }
         for (size, align) in [(100, 32 * MIB), (3 * MIB, 64 * MIB), (33 * MIB, 64 * KIB)] {
             let before = mapped().0;
-            let block = allocate_aligned(size, align);
+            let block = allocate_aligned(filling(size), align);
             assert!(block.addr().is_multiple_of(align));
             assert_eq!(mapped().0 - before, size.next_multiple_of(4096));
             // Nothing is left mapped around it.
@@ -246,7 +250,7 @@ fn no_large_run_is_kept() {
             }
             for slices in [most - 1, most, most + 1] {
                 // There is a page more for colour.
-                let size = (slices * SLICE_SIZE - 4096).min(8 * MIB - 1);
+                let size = filling((slices * SLICE_SIZE - 4096).min(8 * MIB - 1));
                 let block = allocate(size);
                 assert_eq!(large_slices(), (slices, 1));
                 free(block);
@@ -314,10 +318,10 @@ fn runs_shrink_by_whole_slices_if_it_is_worth_it() {
         assert_eq!((same, large_slices().0), (block, 65));
         let colour = block.addr() % SLICE_SIZE;
         for (slices, left) in [(57, 65), (56, 56)] {
-            let same = resize(block, slices * SLICE_SIZE - colour);
+            let same = resize(block, filling(slices * SLICE_SIZE - colour));
             assert_eq!((same, large_slices().0), (block, left));
         }
-        let same = resize(block, 300 * KIB);
+        let same = resize(block, filling(300 * KIB));
         assert_eq!(same, block);
         assert_eq!(large_slices().0, (300 * KIB + colour).div_ceil(SLICE_SIZE));
         // What was given back is free.

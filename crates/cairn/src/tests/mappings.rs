@@ -1,38 +1,40 @@
 //! Blocks with a mapping of their own.
 
 use super::alone::{Random, alone};
+use super::filling;
 use super::large::{KIB, MIB, free, is_mapped, mapped, resize, roomy, usable};
 use crate::os::{self, fault};
+use crate::policy::CANARY_BYTES;
 use crate::{address_map, allocate, allocate_aligned, base, check, reallocate};
 use std::vec::Vec;
 
 #[test]
 fn mappings_grow_and_shrink_by_pages() {
     alone(|| {
-        let block = allocate(40 * MIB);
+        let block = allocate(filling(40 * MIB));
         let lead = block.addr() % 4096;
         let round = |n: usize| n.next_multiple_of(4096);
         assert_eq!(mapped(), (round(40 * MIB + lead), 1));
-        assert_eq!(usable(block), round(40 * MIB + lead) - lead);
-        let block = resize(block, 48 * MIB);
+        assert_eq!(usable(block), filling(round(40 * MIB + lead) - lead));
+        let block = resize(block, filling(48 * MIB));
         assert_eq!(block.addr() % 4096, lead);
         let exact = round(48 * MIB + lead);
         assert_eq!(mapped(), (roomy(exact), 1));
         // Within that it stays where it is.
-        assert_eq!(resize(block, 56 * MIB), block);
+        assert_eq!(resize(block, filling(56 * MIB)), block);
         assert_eq!(mapped().0, roomy(exact));
         // A fifth may stay unused; more goes.
         let bytes = mapped().0;
-        assert_eq!(resize(block, bytes / 5 * 4 + 4096 * 2), block);
+        assert_eq!(resize(block, filling(bytes / 5 * 4 + 4096 * 2)), block);
         assert_eq!(mapped().0, bytes);
-        assert_eq!(resize(block, 20 * MIB), block);
+        assert_eq!(resize(block, filling(20 * MIB)), block);
         assert_eq!(mapped().0, round(20 * MIB + lead));
         // Far below it is copied.
         let small = resize(block, 500 * KIB);
         assert!(address_map::contains(small));
         assert_eq!(mapped().1, 0);
         free(small);
-        let block = allocate(40 * MIB);
+        let block = allocate(filling(40 * MIB));
         assert_eq!(resize(block, MIB), block);
         // SAFETY: a live block; the system has no such memory.
         unsafe {
@@ -48,7 +50,7 @@ fn mappings_grow_and_shrink_by_pages() {
 #[test]
 fn a_mapping_gives_its_tail_back() {
     alone(|| {
-        let block = allocate_aligned(40 * MIB, 64 * KIB);
+        let block = allocate_aligned(filling(40 * MIB), 64 * KIB);
         assert_eq!(mapped().0, 40 * MIB);
         let behind = block.wrapping_add(40 * MIB);
         // Or there is something already.
@@ -57,15 +59,16 @@ fn a_mapping_gives_its_tail_back() {
         // With a quarter more, more than 38 MiB.
         let least = 38 * MIB / 5 * 4 / 4096 * 4096 + 4096;
         assert_eq!((roomy(least), roomy(least - 4096)), (40 * MIB, 38 * MIB));
-        assert_eq!((resize(block, least), mapped().0), (block, 40 * MIB));
-        assert_eq!((resize(block, least - 4095), mapped().0), (block, 40 * MIB));
-        assert_eq!((resize(block, least - 4096), mapped().0), (block, least - 4096));
+        assert_eq!((resize(block, filling(least)), mapped().0), (block, 40 * MIB));
+        assert_eq!((resize(block, filling(least - 4095)), mapped().0), (block, 40 * MIB));
+        assert_eq!((resize(block, filling(least - 4096)), mapped().0), (block, least - 4096));
         for (at, there) in [(least - 8192, true), (least - 4096, false), (40 * MIB, true)] {
             assert_eq!(is_mapped(block.wrapping_add(at)), there);
         }
         assert!(!is_mapped(behind.wrapping_sub(4096)));
         // A mebibyte is not copied yet.
-        assert_eq!((resize(block, MIB), mapped().0), (block, MIB));
+        let bytes = (MIB + CANARY_BYTES).next_multiple_of(4096);
+        assert_eq!((resize(block, MIB), mapped().0), (block, bytes));
         assert_ne!(resize(block, MIB - 1), block);
         assert_eq!(mapped().1, 0);
         check();
@@ -107,7 +110,7 @@ fn every_mapping_is_found_from_inside() {
                 let at = random.below(usable(block));
                 assert_eq!(base(block.wrapping_add(at)), Some(block));
                 assert_eq!(base(block.wrapping_add(usable(block) - 1)), Some(block));
-                assert_ne!(base(block.wrapping_add(usable(block))), Some(block));
+                assert_ne!(base(block.wrapping_add(usable(block) + CANARY_BYTES)), Some(block));
             }
             if round % 250 == 0 {
                 assert_eq!(mapped().1, held.len());

@@ -1,0 +1,103 @@
+//! Owns: in the hardened build, how many bytes of a large block the program has, and the canary behind them.
+//! Idea: the number stands in the metadata, out of the program's reach, so the canary stands where they end.
+//! Never: does anything in the default build, where constants fold it away.
+//! Threads: whoever has the block.
+//! Checked: tests/canary.rs; the attacks of the C layer.
+//! Story: docs/design/policy.md
+
+use super::{Large, mapping};
+use crate::address_map::{self, OWNER_LARGE};
+use crate::canary;
+use crate::policy::HARDENED;
+use crate::sync::{Ordering, fence};
+
+// Invariants, for a large block that the program has, as far as nobody has written beyond its end
+//  1. `CANARY_BYTES` at least of the run or mapping stand behind the bytes that the program has, and the first of them are
+//     the canary of that place.
+//  2. The canary is there before the number says so: a child that is forked in between finds the one or the other.
+
+/// How many bytes the program has of the large block at `p`, any value at all, as its metadata says.
+fn number_of(p: *mut u8) -> Option<usize> {
+    if !address_map::contains(p) {
+        return mapping::asked(p);
+    }
+    let is_large = address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE;
+    is_large.then(|| super::at(p))?.map(Large::has)
+}
+
+/// How many bytes the program has of the large block at `p`. Ends the process if somebody has written behind them: a
+/// message names `call`. None if no large block starts there, or in the default build.
+#[inline(always)]
+pub(crate) fn asked(p: *mut u8, call: &str) -> Option<usize> {
+    if HARDENED { looked_at(p, call) } else { None }
+}
+
+fn looked_at(p: *mut u8, call: &str) -> Option<usize> {
+    let size = number_of(p)?;
+    // SAFETY: `CANARY_BYTES` of the block stand there.
+    if unsafe { canary::stands(p.add(size)) } {
+        return Some(size);
+    }
+    // Another thread may have been told meanwhile that it has all of the block. Acquire: pairs with `grant`.
+    fence(Ordering::Acquire);
+    let size = number_of(p)?;
+    // SAFETY: as above.
+    if unsafe { !canary::stands(p.add(size)) } {
+        canary::overwritten(call, p);
+    }
+    Some(size)
+}
+
+/// The program has `size` bytes of the large block at `p` from now on, if one starts there.
+///
+/// # Safety
+/// If so, it is the caller's, and has `CANARY_BYTES` more.
+#[inline(always)]
+pub(crate) unsafe fn ask(p: *mut u8, size: usize) {
+    if !HARDENED {
+        return;
+    }
+    // SAFETY: the caller's.
+    unsafe {
+        match address_map::contains(p) {
+            true => super::at(p).into_iter().for_each(|large| large.ask(size)),
+            false => mapping::ask(p, size),
+        }
+    }
+}
+
+/// The program has all the `usable` bytes of the large block at `p` from now on. Two threads that have it may ask at the
+/// same time, and one of them writes there at once.
+///
+/// # Safety
+/// It is a live block.
+#[inline(always)]
+pub(crate) unsafe fn grant(p: *mut u8, usable: usize, call: &str) {
+    if asked(p, call).is_some_and(|size| size < usable) {
+        // SAFETY: the caller's. Two threads write the same.
+        unsafe { ask(p, usable) };
+        // Release: who finds what the program writes then finds the number, too.
+        fence(Ordering::Release);
+    }
+}
+
+impl Large {
+    /// Bytes that the program has of it.
+    pub(super) fn has(&self) -> usize {
+        if HARDENED { self.asked.load(Ordering::Relaxed) } else { self.usable() }
+    }
+
+    /// The program has `size` bytes of it from now on.
+    ///
+    /// # Safety
+    /// It is the caller's, and has `CANARY_BYTES` more.
+    #[inline(always)]
+    pub(super) unsafe fn ask(&self, size: usize) {
+        if HARDENED {
+            debug_assert!(size <= self.usable());
+            // SAFETY: the caller's.
+            unsafe { canary::put(self.run().0.add(size)) };
+            self.asked.store(size, Ordering::Relaxed);
+        }
+    }
+}
