@@ -376,6 +376,9 @@ pub fn run_workload(
     if let Some(threads) = settings.threads {
         command.args(["--threads", &threads.to_string()]);
     }
+    if settings.aged {
+        command.arg("--aged");
+    }
     if let (Form::Preloaded, Some(library)) = (form, &candidate.library) {
         command.env("LD_PRELOAD", library);
     }

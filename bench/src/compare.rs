@@ -83,7 +83,7 @@ pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comp
     let columns = column(old).zip(column(new));
     let columns: [usize; 2] =
         columns.with_context(|| format!("{allocator} is not in both results"))?.into();
-    let lines = [old, new].map(evaluate::lines);
+    let lines = [old, new].map(evaluate::lines_as_measured);
     let mut rows: BTreeMap<(Table, &str), [Option<&Line<'_>>; 2]> = BTreeMap::new();
     for (side, lines) in lines.iter().enumerate() {
         for line in lines {

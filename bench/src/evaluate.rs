@@ -125,8 +125,25 @@ pub struct Mean {
     pub failed: usize,
 }
 
-/// All rows of a result, in its order.
+/// Where the best of all others has so many times the subject's figure, the row stands in a table of its own: a mean of
+/// what all are good at says more of what users run.
+const ALONE: f64 = 2.0;
+
+/// All rows of a result, in its order. Of the lab's own those in which only the subject is good are in no other table.
 pub fn lines(result: &LabResult) -> Vec<Line<'_>> {
+    let mut lines = lines_as_measured(result);
+    let counts = |table| matches!(table, Table::Time | Table::Memory);
+    let is_alone = |line: &&mut Line<'_>| {
+        counts(line.table) && line.subject.is_some_and(|ratio| ratio * ALONE < 1.0)
+    };
+    if result.suite.is_none() {
+        lines.iter_mut().filter(is_alone).for_each(|line| line.table = Table::Alone);
+    }
+    lines
+}
+
+/// All rows of a result, each in its own table.
+pub fn lines_as_measured(result: &LabResult) -> Vec<Line<'_>> {
     let rows =
         result.cases.iter().flat_map(|case| case.case.rows.iter().map(move |row| (case, row)));
     rows.map(|(case, row)| line(&result.allocators, case, row)).collect()

@@ -143,11 +143,12 @@ impl LabResult {
     }
 }
 
-/// Name of a case, and the form where it is not the usual one.
+/// Name of a case, the form where it is not the usual one, and whether the heap has a past.
 pub fn label(case: &Case, form: Form) -> String {
+    let aged = if case.aged { " aged" } else { "" };
     match form {
-        Form::Preloaded => case.name.clone(),
-        Form::Linked => format!("{} linked", case.name),
+        Form::Preloaded => format!("{}{aged}", case.name),
+        Form::Linked => format!("{} linked{aged}", case.name),
     }
 }
 

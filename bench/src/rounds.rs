@@ -137,7 +137,8 @@ impl<'a> Plan<'a> {
         let start = Instant::now();
         let outcome = match entry.run {
             Run::Workload(_) => {
-                let settings = Settings { threads: self.threads, scale, no_alloc: false };
+                let aged = case.aged;
+                let settings = Settings { threads: self.threads, scale, no_alloc: false, aged };
                 let Column { candidate, .. } = column;
                 run_workload(self.workload, candidate, entry.form, &case.name, &settings, &limits)
             }

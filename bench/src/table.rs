@@ -45,6 +45,7 @@ pub fn title(table: Table) -> &'static str {
         Table::Memory => "Memory",
         Table::Latency => "Tail latency",
         Table::Counts => "Counts",
+        Table::Alone => "Only cairn",
     }
 }
 

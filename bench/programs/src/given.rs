@@ -178,6 +178,7 @@ fn case(row: &Definition) -> Case {
         rows: vec![time, cases::row("peak")],
         plots: Vec::new(),
         quick_scale: 1.0,
+        aged: false,
     }
 }
 

@@ -120,7 +120,7 @@ fn case(row: &Definition) -> Case {
     let &Measured { group, quick, ref rows } = measured;
     let rows = rows.iter().map(|name| cases::row(name)).collect();
     let quick_scale = row.quick.unwrap_or(quick);
-    Case { name, group, about, origin, rows, plots: Vec::new(), quick_scale }
+    Case { name, group, about, origin, rows, plots: Vec::new(), quick_scale, aged: false }
 }
 
 impl Timed {

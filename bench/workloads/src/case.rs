@@ -111,6 +111,9 @@ pub struct Case {
     pub plots: Vec<Plot>,
     /// Share of the full size in a `--quick` run; 0 leaves it out.
     pub quick_scale: f64,
+    /// It begins on a heap with a past.
+    #[serde(default)]
+    pub aged: bool,
 }
 
 /// Which table a row belongs to.
@@ -125,11 +128,14 @@ pub enum Table {
     Latency,
     /// Page faults, system calls, instructions.
     Counts,
+    /// Of time and memory, what only cairn is good at: it is in no mean of those.
+    Alone,
 }
 
 impl Table {
     /// All of them, in the order of the report.
-    pub const ALL: [Table; 4] = [Table::Time, Table::Memory, Table::Latency, Table::Counts];
+    pub const ALL: [Table; 5] =
+        [Table::Time, Table::Memory, Table::Latency, Table::Counts, Table::Alone];
 }
 
 /// Which values of a row are better.
@@ -203,6 +209,8 @@ pub struct Settings {
     pub scale: f64,
     /// Take every step but the allocations (for the workloads that subtract a baseline).
     pub no_alloc: bool,
+    /// Begin on a heap with a past.
+    pub aged: bool,
 }
 
 impl Settings {
@@ -225,7 +233,8 @@ impl Settings {
 }
 
 #[cfg(test)]
-pub(crate) const TINY: Settings = Settings { threads: Some(3), scale: 0.01, no_alloc: false };
+pub(crate) const TINY: Settings =
+    Settings { threads: Some(3), scale: 0.01, no_alloc: false, aged: false };
 
 /// Through which functions a workload allocates.
 #[derive(Clone, Copy, PartialEq, Eq)]

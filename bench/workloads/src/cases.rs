@@ -1,7 +1,7 @@
 //! Everything that runs inside `cairn-workload`: the code here, what the tables know of it in
 //! workloads.toml. The process that runs a workload does not read that: it would add to its memory.
 
-use crate::case::{Case, Interface, Results, Row, Settings, Workload};
+use crate::case::{Case, Group, Interface, Results, Row, Settings, Workload};
 use crate::footprint::{self, drift, free_only, idle, phases};
 use crate::latency;
 use crate::malloc::SMALL;
@@ -160,7 +160,13 @@ pub fn row(name: &str) -> Row {
 pub fn all() -> impl Iterator<Item = &'static Workload> {
     static ALL: LazyLock<Vec<Workload>> = LazyLock::new(|| {
         let cases = TABLE.set.iter().flat_map(|set| set.case.iter().map(move |case| (set, case)));
-        cases.map(|(set, case)| workload(&TABLE, set, case)).collect()
+        let mut all: Vec<_> = cases.map(|(set, case)| workload(&TABLE, set, case)).collect();
+        // Each second one, but for those that are about memory from its beginning.
+        let young = |workload: &&mut Workload| workload.case.group != Group::Footprint;
+        for workload in all.iter_mut().filter(young).skip(1).step_by(2) {
+            workload.case.aged = true;
+        }
+        all
     });
     ALL.iter()
 }

@@ -4,23 +4,24 @@
 //! of every RSS figure, the same for all allocators but better small.
 
 use crate::case::{Interface, Line, Settings};
-use crate::{cases, malloc, process};
+use crate::{aging, cases, malloc, process};
 use lexopt::prelude::*;
 
-const USAGE: &str = "usage: NAME [--threads N] [--scale F] [--no-alloc] | --list";
+const USAGE: &str = "usage: NAME [--threads N] [--scale F] [--no-alloc] [--aged] | --list";
 
 /// Runs what the command line says. `linked` names the allocator that the executable has
 /// as Rust's global one; without it that is whatever malloc the loader resolved.
 pub fn main(linked: Option<&str>) -> Result<(), lexopt::Error> {
     process::be_expendable();
     let mut name = None;
-    let mut settings = Settings { threads: None, scale: 1.0, no_alloc: false };
+    let mut settings = Settings { threads: None, scale: 1.0, no_alloc: false, aged: false };
     let mut arguments = lexopt::Parser::from_env();
     while let Some(argument) = arguments.next()? {
         match argument {
             Long("threads") => settings.threads = Some(arguments.value()?.parse()?),
             Long("scale") => settings.scale = arguments.value()?.parse()?,
             Long("no-alloc") => settings.no_alloc = true,
+            Long("aged") => settings.aged = true,
             Long("list") => {
                 // What they are, `cargo lab list` says: this process does not read workloads.toml.
                 cases::names().for_each(|name| println!("{name}"));
@@ -41,7 +42,9 @@ pub fn main(linked: Option<&str>) -> Result<(), lexopt::Error> {
     if linked.is_some() && interface == Interface::C {
         return Err(format!("{name} calls malloc itself: it runs preloaded only").into());
     }
+    let stays = if settings.aged { aging::age() } else { Vec::new() };
     let mut results = run(&settings);
+    drop(stays);
     process::add_facts(&mut results.values);
     let malloc_from = malloc::provider();
     let line = Line { workload: name, malloc_from, linked: linked.map(str::to_owned), results };

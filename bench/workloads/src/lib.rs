@@ -8,6 +8,7 @@
 //!   footprint/  resident memory, at the peak and over time
 //!   latency     the slowest single operations
 //! case        what the tables have to know about a case: rows, plots, sources
+//! aging       what half of them begin with: a heap with a past
 //! malloc      the C functions under test; blocks that check their contents
 //! words       the same for blocks that know their length: zeroed, aligned, large
 //! team        threads that start together, and the queues between them
@@ -17,6 +18,7 @@
 //! To add a workload: its function, one line in [`cases`], one in workloads.toml, where its rows and
 //! plots say what to show of it; nothing else changes.
 
+mod aging;
 pub mod case;
 pub mod cases;
 mod clock;
