@@ -14,8 +14,7 @@ static void sizes(void)
             size_t real = sallocx(p, flags);
             CHECK(p && is_aligned(p, align), "%zu to %zu", size, align);
             CHECK(expected >= size && real >= expected, "%zu to %zu: %zu, %zu", size, align, expected, real);
-            /* Hardened, a block that is aligned to more than a slice has no word behind it. */
-            int is_exact = expected <= 64 * KIB && (lg <= 14 || cairn_good_size(0) == 16);
+            int is_exact = expected <= 64 * KIB;
             CHECK(real == expected || !is_exact, "%zu to %zu: %zu, %zu", size, align, expected, real);
             if (size < 100000) CHECK(all_zero(p, real), "%zu to %zu", size, align);
             fill_ends(p, expected, 9);
