@@ -26,8 +26,6 @@ const CROWDED_BYTES: usize = 4 << 20;
 const BYTES_MAX: usize = 48 << 20;
 /// One step does not allocate more than that, but for a single block.
 pub(super) const STEP_BYTES: usize = 128 << 10;
-/// No block of a span has more.
-const LARGE: usize = 64 << 10;
 /// Many blocks at once are not aligned to more: beyond some point each is a mapping.
 const MANY_ALIGN: usize = 64 << 10;
 /// Blocks of batches under way, of a heap: they count as in use. A batch leaves at 16, hardened at eight.
@@ -339,8 +337,8 @@ fn probe(table: &mut Table, bytes: &mut Bytes) {
         let base = cairn::base(held.p.wrapping_add(at));
         assert_eq!(base, Some(held.p), "the block around byte {at} of {held:x?}");
     }
-    // Hardened, small blocks have more than the program may use.
-    if !cfg!(feature = "hardened") || held.usable > LARGE {
+    // Hardened, blocks have more than the program may use.
+    if !cfg!(feature = "hardened") {
         let behind = cairn::base(held.p.wrapping_add(held.usable));
         assert_ne!(behind, Some(held.p), "the block behind {held:x?}");
     }
