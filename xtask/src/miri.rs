@@ -20,7 +20,8 @@ pub(crate) struct Args {
 /// The core's tests that make no system call, by what their names begin with. Of the others those of `size_class` have
 /// no pointers and would take hours, and all else reserves memory, or starts processes, which Miri has not: the models
 /// run that.
-const ROOMS: [&str; 4] = ["arena::bits::", "arena::tree::", "tests::remote::", "tests::rooms::"];
+const ROOMS: [&str; 4] =
+    ["slices::arena::bits::", "slices::arena::tree::", "tests::remote::", "tests::rooms::"];
 
 /// Every pointer has its right from the one that it is made of. Tests may ask for the time, and leave memory behind.
 const FLAGS: &str = "-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks";

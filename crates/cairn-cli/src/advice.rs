@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 #[path = "../library/src/settings.rs"]
 pub(crate) mod settings;
 #[allow(unreachable_pub, reason = "the core's own file")]
-#[path = "../library/core/src/values.rs"]
+#[path = "../library/core/src/base/values.rs"]
 pub(crate) mod values;
 
 /// What the names of the library's settings begin with.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The header's first bytes and the version of it that is understood (`crates/cairn/src/outside.rs`).
+/// The header's first bytes and the version of it that is understood (`crates/cairn/src/report/outside.rs`).
 const MAGIC: &[u8] = b"CAIRNHDR";
 const VERSION: u32 = 7;
 /// Where in the header the address of the two words stands, and how long it is then at least.

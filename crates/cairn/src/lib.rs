@@ -76,27 +76,16 @@
 //!                                       a mapping; a guarded block; a bad pointer, which ends the process
 //! ```
 //!
-//! ARCHITECTURE.md has the rooms and their rules.
+//! ARCHITECTURE.md has the floors, their rooms, and the rules.
 #![cfg_attr(not(test), no_std)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]
 
 #[cfg(test)]
 extern crate std;
 
-mod block;
-mod policy;
-mod remote;
-mod sync;
-
-mod abandoned;
-mod address_map;
 mod api;
-mod arena;
-mod budget;
-mod caches;
-mod canary;
+mod base;
 mod closed;
-mod common_upkeep;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-04"))]
 mod containers;
 #[cfg(feature = "allocator-api2")]
@@ -105,40 +94,23 @@ mod containers_2;
 #[cfg(feature = "allocator-api2-04")]
 #[path = "containers/version_4.rs"]
 mod containers_4;
-mod crowd;
-mod deferred;
-mod density;
-mod fences;
-mod free_bits;
-mod grace;
-mod guards;
-mod handle;
-mod heads;
 mod heap;
-mod heaps;
-mod holes;
 mod large;
-mod live;
+mod map;
 mod os;
-mod outside;
-mod pool;
-mod quarantine;
-mod region;
-mod reservation;
-mod sampling;
-mod search;
-mod settings;
-mod size_class;
-mod span;
-mod span_list;
-mod stats;
+mod program;
+mod report;
+mod samples;
+mod slices;
+mod spans;
+mod store;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod traces;
+
 /// How values of settings are written: for the C layer.
 #[doc(hidden)]
-pub mod values;
+pub use base::values;
 
 /// The examples of the README and of the guide.
 #[cfg(all(doctest, feature = "allocator-api2", feature = "allocator-api2-04"))]
@@ -152,19 +124,19 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
-pub use budget::HeapStats;
-pub use deferred::DeferredFree;
-pub use density::should_move;
-pub use heaps::{
+pub use heap::deferred::DeferredFree;
+pub use large::budget::HeapStats;
+pub use map::region::{RegionCalls, RegionError};
+pub use program::density::should_move;
+pub use program::heaps::{
     Area, DetachedHeap, HEAD_MAX, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap,
     heap_of, owner_thread, purge, thread_number, visit,
 };
-pub use pool::tick;
-pub use region::{RegionCalls, RegionError};
-pub use sampling::{ThreadCounts, Told};
-pub use settings::{BadSetting, Settings};
-pub use stats::{Amount, ClassRow, Stats};
+pub use program::settings::{BadSetting, Settings};
+pub use report::stats::{Amount, ClassRow, Stats};
+pub use samples::sampling::{ThreadCounts, Told};
+pub use slices::arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
+pub use thread::pool::tick;
 pub use thread::{
     count, guard_every, on_deferred_free, sample_every, start_purge_thread, thread_counts,
     thread_idle,
@@ -178,9 +150,9 @@ pub use {
         allocate_zeroed_or, bad_size, deallocate_named, has_class_of, may_have_size,
     },
     os::{HUGE_PAGES, start_small_thread, system_call},
-    outside::{HEADER, Header},
-    pool::check,
-    reservation::set_address_space,
+    report::outside::{HEADER, Header},
+    slices::reservation::set_address_space,
+    thread::pool::check,
     thread::{has_purge_thread, see_forks, thread_counts_place},
 };
 
@@ -192,7 +164,7 @@ use core::alloc::{GlobalAlloc, Layout};
 /// As for `deallocate`.
 #[inline]
 unsafe fn deallocate_as(p: *mut u8, layout: Layout) {
-    if policy::HARDENED && !may_have_size(p, layout.size(), layout.align(), true) {
+    if base::policy::HARDENED && !may_have_size(p, layout.size(), layout.align(), true) {
         bad_size("dealloc", p);
     }
     // SAFETY: as above.

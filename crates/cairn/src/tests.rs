@@ -94,11 +94,11 @@ mod twice;
 #[cfg(test)]
 mod visit;
 
-use crate::address_map;
-use crate::fences;
+use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::size_class::SLICE_SIZE;
+use crate::map::address_map;
 use crate::os::fault;
-use crate::policy::{CANARY_BYTES, HARDENED};
-use crate::size_class::SLICE_SIZE;
+use crate::slices::fences;
 use crate::{
     Stats, allocate, allocate_aligned, allocate_zeroed, check, deallocate, purge, reallocate,
     usable_size,

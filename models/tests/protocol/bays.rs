@@ -1,9 +1,9 @@
 //! Bays of guarded blocks: whoever changes the word to a passing state has the bay.
 
-use crate::address_map;
-use crate::guards::bay::{Bay, State};
 use crate::harness::{ALL, Model, check, spawn};
-use crate::reservation;
+use crate::map::address_map;
+use crate::samples::guards::bay::{Bay, State};
+use crate::slices::reservation;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 

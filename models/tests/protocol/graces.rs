@@ -2,12 +2,12 @@
 //! The hardened build has none.
 #![cfg(not(feature = "hardened"))]
 
-use crate::address_map::{self, OWNER_NONE};
-use crate::budget::HeapStats;
+use crate::base::sync::{self, AtomicUsize, Ordering, seen, touched};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
+use crate::large::budget::HeapStats;
 use crate::large::{self, Kept, Owned};
-use crate::sync::{self, AtomicUsize, Ordering, seen, touched};
-use crate::{os, reservation};
+use crate::map::address_map::{self, OWNER_NONE};
+use crate::{os, slices::reservation};
 
 /// Three threads. What a heap holds is numbers, and so is what is guessed of large blocks.
 const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: NUMBERS, ..ALL };

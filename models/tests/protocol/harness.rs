@@ -1,13 +1,13 @@
 //! How a model is run, and what many of them begin with.
 
-use crate::address_map::{self, OWNER_NONE};
-use crate::block::{Block, Chain};
-use crate::policy::HARDENED;
-use crate::quarantine::{Filling, READY};
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::sync::{Loads, Ordering, Quiet};
-use crate::{abandoned, arena, live, os, reservation, sync};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::{Loads, Ordering, Quiet};
+use crate::map::address_map::{self, OWNER_NONE};
+use crate::map::block::{Block, Chain};
+use crate::spans::span::Span;
+use crate::store::quarantine::{Filling, READY};
+use crate::{base::sync, os, slices::arena, slices::reservation, spans::abandoned, store::live};
 use core::ptr::null_mut;
 use loom::thread::JoinHandle;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The lock of the slow paths, with simulated futexes: `wait` sleeps only if the word still is
 //! what the caller saw, `wake` wakes the one that has slept longest.
 
+use crate::base::sync::Plain;
 use crate::harness::{ALL, FORKER, Model, check, finish, spawn};
 use crate::os::Lock;
-use crate::sync::Plain;
 
 static LOCK: Lock<Plain<usize>> = Lock::new(Plain::new(0));
 

@@ -10,13 +10,13 @@ include!(concat!(env!("OUT_DIR"), "/loom/lib.rs"));
 mod harness;
 
 mod bays;
+mod frees;
 mod graces;
 mod locks;
 mod nurseries;
 mod parts;
 mod pools;
 mod reservations;
-mod spans;
 mod threads;
 mod turns;
 mod words;

@@ -1,11 +1,11 @@
 //! Nurseries: blocks are freed while their heap is deleted, and the last of them takes the nursery along.
 
-use crate::address_map;
+use crate::base::policy::HARDENED;
+use crate::base::sync::touched;
 use crate::harness::{ALL, HINTS, Model, Sent, assert_released, check, finish, spawn};
 use crate::large::{self, Nursery};
-use crate::policy::HARDENED;
-use crate::reservation;
-use crate::sync::touched;
+use crate::map::address_map;
+use crate::slices::reservation;
 
 /// Three threads.
 const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: HINTS, ..ALL };
@@ -19,8 +19,9 @@ fn nursery() -> (Sent<*mut Nursery>, [Sent<*mut u8>; 2], usize) {
     assert!(address_map::exists() || reservation::init());
     let nursery = large::take_nursery();
     // SAFETY: this model's alone.
-    let (base, states) =
-        unsafe { ((*nursery).base.load(crate::sync::Ordering::Relaxed), (*nursery).states()) };
+    let (base, states) = unsafe {
+        ((*nursery).base.load(crate::base::sync::Ordering::Relaxed), (*nursery).states())
+    };
     // SAFETY: places in it that nobody uses; any value but null will do for its heap, nobody asks it.
     unsafe {
         (*nursery).set_of(base.cast());
@@ -90,8 +91,9 @@ fn a_user_and_another_free_at_once() {
 /// Takes nurseries until one is of another slice: what is put into the first one's is taken next.
 fn take_the_others(index: usize) {
     // SAFETY: nurseries are never unmapped.
-    let of =
-        |nursery: *mut Nursery| unsafe { (*nursery).base.load(crate::sync::Ordering::Relaxed) };
+    let of = |nursery: *mut Nursery| unsafe {
+        (*nursery).base.load(crate::base::sync::Ordering::Relaxed)
+    };
     while address_map::slice_of(of(large::take_nursery())) == index {}
 }
 

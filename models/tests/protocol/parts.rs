@@ -1,10 +1,10 @@
 //! Parts of a shared heap: each has one live user, who takes it over from one that has ended.
 
+use crate::base::sync::{self, Ordering, touched};
 use crate::closed;
 use crate::harness::{ALL, FORKER, Model, Sent, check, finish, spawn};
 use crate::heap::Heap;
-use crate::sync::{self, Ordering, touched};
-use crate::{os, pool, thread};
+use crate::{os, thread, thread::pool};
 
 /// Three threads.
 const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: NUMBERS, ..ALL };

@@ -1,10 +1,10 @@
 //! The pool of heaps.
 
-use crate::address_map;
+use crate::base::sync::touched;
 use crate::harness::{ALL, FORKER, Model, Sent, check, finish, spawn};
-use crate::pool;
-use crate::reservation;
-use crate::sync::touched;
+use crate::map::address_map;
+use crate::slices::reservation;
+use crate::thread::pool;
 use std::cell::Cell;
 
 /// Threads come and go: none gets a heap that another one has, and a heap that was given back

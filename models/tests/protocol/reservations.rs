@@ -1,9 +1,9 @@
 //! The reservation: made once, and growing while others read it.
 
-use crate::address_map::{self, CHUNK_SLICES};
 use crate::harness::{ALL, FORKER, Model, check, finish, spawn};
-use crate::reservation;
-use crate::{sync, thread};
+use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::slices::reservation;
+use crate::{base::sync, thread};
 
 /// One thread grows the reservation by two chunks while others walk up to its end: what they find
 /// below it is there. Two readers.

@@ -1,17 +1,17 @@
 //! Whole heaps and the public calls: threads that end, free, claim and let go at the same time.
 //! Loom watches what the models of spans watch; the hints are numbers here.
 
-use crate::address_map::{self, slice_of};
-use crate::block::Block;
-use crate::caches::Caches;
+use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::size_class::{self, SizeClass};
 use crate::harness::{
     ALL, HINTS, Model, Sent, assert_released, check, finish, listable_span, spawn,
 };
 use crate::heap::Heap;
-use crate::live;
-use crate::policy::{CANARY_BYTES, HARDENED};
-use crate::pool;
-use crate::size_class::{self, SizeClass};
+use crate::map::address_map::{self, slice_of};
+use crate::map::block::Block;
+use crate::store::caches::Caches;
+use crate::store::live;
+use crate::thread::pool;
 use crate::{api, heap, thread};
 
 /// What fills a block of 1 KiB: 16 in a span of one slice, carved four at a time.
@@ -58,7 +58,8 @@ fn a_thread_ends_while_others_free() {
                 threads.push(free(blocks[1]));
             } else {
                 assert!(
-                    !(*address_map::slot(index).cast::<crate::span::Span>()).push_local(second)
+                    !(*address_map::slot(index).cast::<crate::spans::span::Span>())
+                        .push_local(second)
                 );
             }
             (*heap).abandon_all();

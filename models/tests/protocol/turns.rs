@@ -1,15 +1,15 @@
 //! A thread frees into its part of a shared heap while another one deletes the heap, and makes another of the same memory.
 
-use crate::address_map::{self, OWNER_CLOSED, slice_of};
-use crate::block::END;
-use crate::caches::Limit;
+use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::size_class::{self, SizeClass};
+use crate::base::sync::{self, Ordering};
 use crate::closed::{self, Name};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
-use crate::policy::{CANARY_BYTES, HARDENED};
-use crate::size_class::{self, SizeClass};
-use crate::sync::{self, Ordering};
-use crate::{api, os, pool, thread};
+use crate::map::address_map::{self, OWNER_CLOSED, slice_of};
+use crate::map::block::END;
+use crate::store::caches::Limit;
+use crate::{api, os, thread, thread::pool};
 
 /// Two threads, and what a free of a closed heap's block and the end of a heap touch. What a heap holds is numbers.
 const TWO: Model = Model { preemptions: [Some(2), Some(3)], quiet: NUMBERS, ..ALL };

@@ -1,10 +1,10 @@
 //! The remote word alone, on blocks in the reservation: its invariants 1 to 4.
 
-use crate::address_map;
-use crate::block::{Block, Chain, END};
 use crate::harness::{ALL, Model, check, finish, spawn};
-use crate::remote::{Pushed, RemoteWord};
-use crate::reservation;
+use crate::map::address_map;
+use crate::map::block::{Block, Chain, END};
+use crate::map::remote::{Pushed, RemoteWord};
+use crate::slices::reservation;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Mutex};
 use loom::thread::JoinHandle;
@@ -266,12 +266,12 @@ fn a_blocks_contents_travel_with_it() {
     check(ALL, |_| {
         let span = Blocks::new();
         let other = share(&span, |span| {
-            crate::sync::touched(span.block(1).wrapping_byte_add(8));
+            crate::base::sync::touched(span.block(1).wrapping_byte_add(8));
             span.push(&[1])
         });
         let take = |chain: Chain| {
             if chain.count > 0 {
-                crate::sync::touched(chain.head.wrapping_byte_add(8));
+                crate::base::sync::touched(chain.head.wrapping_byte_add(8));
             }
             chain.count
         };

@@ -5,8 +5,8 @@
 use super::held::{Bag, Held, Random};
 use super::threads::{self, as_another_thread};
 use super::work::{KIB, mapping, run, small};
+use crate::base::policy::HARDENED;
 use crate::os::lock;
-use crate::policy::HARDENED;
 use crate::{HeapId, check, heap_of, purge};
 use std::mem::take;
 use std::sync::{Arc, Mutex};

@@ -4,8 +4,8 @@
 //! Under Miri, and without a model, threads are real ones.
 
 use super::held::Random;
+use crate::base::sync::AtomicU32;
 use crate::os::{ForkHandlers, Own, lock, thread_token};
-use crate::sync::AtomicU32;
 #[cfg(not(miri))]
 use std::panic::AssertUnwindSafe;
 use std::ptr::from_ref;

@@ -3,9 +3,9 @@
 
 use super::held::{Bag, Held, Random};
 use super::threads::{self, JoinHandle, spawn};
-use crate::address_map;
-use crate::size_class::SLICE_SIZE;
-use crate::sync::Ordering;
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::Ordering;
+use crate::map::address_map;
 use crate::{Stats, check, purge, set_purge_delay_ms};
 
 pub(crate) const KIB: usize = 1 << 10;

@@ -2,8 +2,8 @@
 //! clippy.toml.
 //!
 //! Each violation is a line `file:line: rule — reason`. The order of the core's rooms is
-//! read from the fenced block labelled `rooms` in ARCHITECTURE.md: one room per line,
-//! bottom to top, its name first and after it what is worth saying about it.
+//! read from the fenced block labelled `rooms` in ARCHITECTURE.md: one floor per line, and below it,
+//! indented, its rooms; bottom to top, the name first and after it what is worth saying about it.
 
 mod documents;
 mod examples;
@@ -30,7 +30,8 @@ const LABELS: [&str; 6] = ["Owns:", "Idea:", "Never:", "Threads:", "Checked:", "
 /// Lines of code that are still held in the head.
 const CORE_CODE_LINES: usize = 7000;
 /// The rooms of the fast paths, and their lines of code; of `api`, `malloc` and `free`.
-const HOT: [&str; 6] = ["address_map", "block", "caches", "remote", "span", "heap"];
+const HOT: [&str; 6] =
+    ["map/address_map", "map/block", "store/caches", "map/remote", "spans/span", "heap/heap"];
 const FAST_PATHS: &str = "crates/cairn/src/api/mod.rs";
 const HOT_CODE_LINES: usize = 2600;
 /// Lines of a file, tests apart.
@@ -52,12 +53,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for path in files(&shell, &SOURCES)? {
         let source = Source::parse(std::fs::read_to_string(root.join(&path))?, path);
         report.budget(&source.path, source.lines, FILE_LINES);
-        if source.path.starts_with(CORE) && source.room() != "tests" {
+        if source.path.starts_with(CORE) && source.floor() != "tests" {
             core.push(source);
         }
     }
     let architecture = std::fs::read_to_string(root.join("ARCHITECTURE.md"))?;
-    check_rooms(&architecture, &core, &mut report);
+    let rooms = Rooms::read(&architecture);
+    check_rooms(&rooms, &core, &mut report);
     for source in &core {
         check_header(source, &mut report);
         check_reach(source, &mut report);
@@ -67,7 +69,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     check_words(&shell, &mut report)?;
     documents::check(&files(&shell, &DOCUMENTS)?, &mut report)?;
     let code: usize = core.iter().map(|source| source.code.len()).sum();
-    let is_hot = |source: &&Source| source.path == FAST_PATHS || HOT.contains(&source.room());
+    let is_hot = |source: &&Source| {
+        source.path == FAST_PATHS || rooms.of(source).is_some_and(|room| HOT.contains(&&*room))
+    };
     let hot = core.iter().filter(is_hot).map(|source| source.code.len()).sum();
     report.budget("the hot core", hot, HOT_CODE_LINES);
     if code > CORE_CODE_LINES {
@@ -102,35 +106,78 @@ impl Report {
     }
 }
 
-fn check_rooms(architecture: &str, core: &[Source], report: &mut Report) {
+/// The floors and rooms of the core, bottom to top: `os`, or `map` and then `map/block`.
+struct Rooms(Vec<String>);
+
+impl Rooms {
+    fn read(architecture: &str) -> Self {
+        let inside = architecture.lines().skip_while(|line| *line != "```rooms").skip(1);
+        let (mut rooms, mut floor) = (Vec::new(), "");
+        for line in inside.take_while(|line| *line != "```") {
+            let name = line.split_whitespace().next().unwrap_or_default();
+            if line.starts_with(' ') {
+                rooms.push(format!("{floor}/{name}"));
+            } else {
+                floor = name;
+                rooms.push(name.to_owned());
+            }
+        }
+        Self(rooms)
+    }
+
+    fn height(&self, room: &str) -> Option<usize> {
+        self.0.iter().position(|one| one == room)
+    }
+
+    /// The room that a path of modules leads into, if its first one is a floor: `heap::Heap` is one of the floor's own,
+    /// which is the room of the same name.
+    fn at(&self, path: &[&str]) -> Option<String> {
+        let floor = *path.first()?;
+        let inner = path.get(1).map(|inner| format!("{floor}/{inner}"));
+        let rooms = inner.into_iter().chain([format!("{floor}/{floor}"), floor.to_owned()]);
+        rooms.into_iter().find(|room| self.height(room).is_some())
+    }
+
+    /// The room of a file.
+    fn of(&self, source: &Source) -> Option<String> {
+        match source.modules()[..] {
+            // What declares a floor's rooms.
+            [floor] if !self.0.contains(&format!("{floor}/{floor}")) => {
+                self.height(floor).map(|_| floor.to_owned())
+            }
+            ref modules => self.at(modules),
+        }
+    }
+}
+
+fn check_rooms(rooms: &Rooms, core: &[Source], report: &mut Report) {
     const FILE: &str = "ARCHITECTURE.md";
     const RULE: &str = "rooms";
-    let inside = architecture.lines().skip_while(|line| *line != "```rooms").skip(1);
-    let rooms = inside.take_while(|line| *line != "```");
-    let rooms: Vec<&str> = rooms.filter_map(|line| line.split_whitespace().next()).collect();
-    for room in rooms.iter().filter(|room| **room != "tests") {
-        if !core.iter().any(|source| source.room() == *room) {
+    for room in rooms.0.iter().filter(|room| *room != "tests") {
+        if !core.iter().any(|source| rooms.of(source).as_ref() == Some(room))
+            && !rooms.0.contains(&format!("{room}/{room}"))
+        {
             report.fail(FILE, 1, RULE, format!("no file belongs to the room `{room}`"));
         }
     }
-    let height = |name: &str| rooms.iter().position(|room| *room == name);
     for source in core {
-        let room = source.room();
-        let Some(own) = height(room) else {
-            let reason = format!("the room `{room}` is not in the list in {FILE}");
+        let Some(room) = rooms.of(source) else {
+            let reason = format!("the room `{}` is not in the list in {FILE}", source.floor());
             report.fail(&source.path, 1, RULE, reason);
             continue;
         };
-        for (name, line) in source.names_after("crate::") {
+        let own = rooms.height(&room);
+        for (path, line) in source.paths_after("crate::") {
+            let path: Vec<&str> = path.split("::").collect();
             // What is no room is an item of the crate's root.
-            let target = if height(&name).is_some() { name.as_str() } else { "lib" };
-            if height(target).is_none_or(|target| target > own) {
-                let reason = format!("`{room}` uses `{name}`, which stands above it in {FILE}");
+            let target = rooms.at(&path).unwrap_or_else(|| "lib".to_owned());
+            if rooms.height(&target).is_none_or(|target| Some(target) > own) {
+                let reason = format!("`{room}` uses `{target}`, which stands above it in {FILE}");
                 report.fail(&source.path, line, RULE, reason);
             }
         }
         let root = "super::".repeat(source.modules().len());
-        for (_, line) in source.names_after(&root) {
+        for (_, line) in source.paths_after(&root) {
             report.fail(&source.path, line, RULE, "the crate's root is reached by `crate::`");
         }
     }
@@ -160,20 +207,20 @@ const MACHINE: &str = "/os/linux/machine.rs";
 /// Variants only in `policy`, features in `lib`, the system in `os`, what is written for a machine in `thread`,
 /// `sync`, `guards` and one file of `os`, and no macro defined.
 fn check_reach(source: &Source, report: &mut Report) {
-    // Rooms, and files: those end as a path does.
+    // Parts of paths.
     const ONLY_IN: [(&str, &[&str]); 6] = [
-        ("feature =", &["policy", "lib"]),
-        ("libc::", &["os"]),
-        ("thread_local", &["thread"]),
-        ("target_arch", &["thread", "sync", "guards", MACHINE]),
-        ("asm!", &["thread", "sync", "guards", MACHINE]),
+        ("feature =", &["/policy.rs", "/lib.rs"]),
+        ("libc::", &["/os/", "/os.rs"]),
+        ("thread_local", &["/thread/"]),
+        ("target_arch", &["/thread/", "/sync.rs", "/guards/", MACHINE]),
+        ("asm!", &["/thread/", "/sync.rs", "/guards/", MACHINE]),
         ("macro_rules!", &[]),
     ];
     for (number, line) in &source.code {
         for (word, rooms) in ONLY_IN {
-            let is_here = |room: &&str| source.room() == *room || source.path.ends_with(*room);
+            let is_here = |part: &&str| source.path.contains(*part);
             if line.contains(word) && !rooms.iter().any(is_here) {
-                let reason = format!("`{word}` in the room `{}`", source.room());
+                let reason = format!("`{word}` on the floor `{}`", source.floor());
                 report.fail(&source.path, *number, "reach", reason);
             }
         }
@@ -235,15 +282,24 @@ mod tests {
 
     #[test]
     fn a_room_may_use_only_what_is_below() {
-        let rooms = "```rooms\nos  system calls\nheap\nlib\n```\n";
+        let rooms =
+            "```rooms\nbase\n  sync\n  policy\nos  system calls\nheap\n  empty\n  heap\nlib\n```\n";
         let sources = [
+            core("base/mod.rs", "pub(crate) mod sync;"),
+            core("base/sync.rs", "use crate::base::policy;"),
+            core("base/policy.rs", "use crate::base::{sync, sync::Atomic};"),
             core("os/mod.rs", "use crate::heap::Heap;"),
-            core("heap/mod.rs", "use crate::{Item, os};\nuse super::os;"),
+            core(
+                "heap/mod.rs",
+                "use crate::{Item, base::{sync, policy}, heap::empty, os};\nuse super::os;",
+            ),
+            core("heap/empty.rs", "use crate::{heap::{Heap}};"),
             core("heap/pool.rs", "use super::Heap;"),
             core("lib.rs", "use crate::heap;"),
         ];
-        assert_eq!(failures(|report| check_rooms(rooms, &sources, report)), 3);
-        assert_eq!(failures(|report| check_rooms("", &sources, report)), 4);
+        let found = |rooms| failures(|report| check_rooms(&Rooms::read(rooms), &sources, report));
+        assert_eq!(found(rooms), 5);
+        assert_eq!(found(""), 8);
     }
 
     #[test]
@@ -264,6 +320,7 @@ mod tests {
         assert_eq!(of("os/mod.rs", "#[cfg(target_arch = \"x86_64\")]"), 1);
         assert_eq!(of("os/linux/machine.rs", "#[cfg(target_arch = \"x86_64\")]"), 0);
         assert_eq!(of("os/linux.rs", "use libc::{mmap, c_int};"), 0);
+        assert_eq!(of("base/policy.rs", "cfg!(feature = \"x\")"), 0);
         assert_eq!(of("x.rs", "thread_local! {}"), 1);
     }
 }

@@ -44,12 +44,12 @@ impl Source {
         inside.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect()
     }
 
-    pub(super) fn room(&self) -> &str {
+    pub(super) fn floor(&self) -> &str {
         self.modules()[0]
     }
 
-    /// The names that follow each `prefix`, with their lines: several if a group follows.
-    pub(super) fn names_after(&self, prefix: &str) -> Vec<(String, usize)> {
+    /// The paths that follow each `prefix`, two names of each at most, with their lines: several if a group follows.
+    pub(super) fn paths_after(&self, prefix: &str) -> Vec<(String, usize)> {
         let mut names = Vec::new();
         for (at, (number, line)) in self.code.iter().enumerate() {
             for (column, _) in line.match_indices(prefix) {
@@ -60,28 +60,46 @@ impl Source {
                 let more = self.code[at + 1..].iter().map(|(_, line)| line.as_str());
                 let rest = std::iter::once(&line[column + prefix.len()..]).chain(more);
                 let following = rest.collect::<Vec<_>>().concat();
-                names.extend(first_names(&following).into_iter().map(|name| (name, *number)));
+                names.extend(paths(&following, 2).into_iter().map(|path| (path, *number)));
             }
         }
         names
     }
 }
 
-/// The name, or the first names of the paths in the group, that a text begins with.
-fn first_names(text: &str) -> Vec<String> {
-    let name = |path: &str| -> String {
-        path.trim_start().chars().take_while(|c| c.is_alphanumeric() || "_*".contains(*c)).collect()
-    };
-    let Some(group) = text.strip_prefix('{') else { return vec![name(text)] };
-    // Commas of inner groups separate no paths of this one.
-    let mut depth = 1;
-    let ends = |c: char| {
+/// The path, or the paths of the group, that a text begins with: so many names of each at most.
+fn paths(text: &str, most: usize) -> Vec<String> {
+    let text = text.trim_start();
+    if let Some(group) = text.strip_prefix('{') {
+        return items(group).into_iter().flat_map(|item| paths(item, most)).collect();
+    }
+    let is_name = |c: char| c.is_alphanumeric() || "_*".contains(c);
+    let (name, rest) = text.split_at(text.find(|c| !is_name(c)).unwrap_or(text.len()));
+    match rest.strip_prefix("::") {
+        _ if name.is_empty() || name == "self" => Vec::new(),
+        Some(rest) if most > 1 => {
+            let inner = paths(rest, most - 1);
+            let own = inner.is_empty().then(|| name.to_owned());
+            own.into_iter().chain(inner.iter().map(|inner| format!("{name}::{inner}"))).collect()
+        }
+        _ => vec![name.to_owned()],
+    }
+}
+
+/// The items of a group, whose opening brace is not in the text.
+fn items(group: &str) -> Vec<&str> {
+    let (mut depth, mut from, mut found) = (1, 0, Vec::new());
+    for (at, c) in group.char_indices() {
         depth += i32::from(c == '{') - i32::from(c == '}');
-        depth == 1 && c == ','
-    };
-    let group = &group[..group.find("};").unwrap_or(group.len())];
-    let names = group.split(ends).map(name);
-    names.filter(|name| !name.is_empty() && name != "self").collect()
+        if depth == 0 || depth == 1 && c == ',' {
+            found.push(&group[from..at]);
+            from = at + 1;
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -95,11 +113,11 @@ pub(super) mod tests {
 
     #[test]
     fn paths_are_found_in_groups_macros_and_code_but_not_in_comments() {
-        let text = "use crate::{\n    a::{b, c},\n    d as x, self,\n};\n// crate::no\n\
+        let text = "use crate::{\n    a::{b, c::y},\n    d as x, self, z::{self, w},\n};\n// crate::no\n\
                     pub(crate) fn f() { assert!(crate::e::g(), crate::h); mycrate::no }\n\
                     #[cfg(test)]\nmod tests {\n    use crate::no;\n}\nuse crate::*;";
-        let names = core("x.rs", text).names_after("crate::").into_iter().map(|(name, _)| name);
-        assert_eq!(names.collect::<Vec<_>>(), ["a", "d", "e", "h", "*"]);
+        let names = core("x.rs", text).paths_after("crate::").into_iter().map(|(name, _)| name);
+        assert_eq!(names.collect::<Vec<_>>(), ["a::b", "a::c", "d", "z::w", "e::g", "h", "*"]);
     }
 
     #[test]

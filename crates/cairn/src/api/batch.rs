@@ -6,13 +6,13 @@
 //! Story: docs/design/fast-paths.md
 
 use super::{allocate, deallocate_named, handed_out, refill};
-use crate::address_map;
-use crate::block::Block;
-use crate::caches::Caches;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN};
 use crate::heap::Heap;
-use crate::policy::HARDENED;
-use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN};
-use crate::span::Span;
+use crate::map::address_map;
+use crate::map::block::Block;
+use crate::spans::span::Span;
+use crate::store::caches::Caches;
 use crate::thread;
 
 /// Allocates a block of `size` bytes into each place of `blocks`; how many it has filled, the first ones: fewer than

@@ -7,13 +7,13 @@
 
 use super::lookup::large_usable;
 use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate, handed_out};
-use crate::address_map::{self, OWNER_LARGE};
-use crate::block::Block;
-use crate::caches::Caches;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering;
 use crate::large::{self, Freers};
-use crate::size_class::SizeClass;
-use crate::sync::Ordering;
-use crate::{closed, crowd, guards, os, sampling, thread};
+use crate::map::address_map::{self, OWNER_LARGE};
+use crate::map::block::Block;
+use crate::store::caches::Caches;
+use crate::{base::crowd, closed, os, samples::guards, samples::sampling, thread};
 use core::ptr::null_mut;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.

@@ -6,12 +6,12 @@
 //! Story: docs/design/layout.md
 
 use super::resize::stays;
-use crate::address_map::{self, OWNER_CLOSED, OWNER_LARGE, OWNER_NONE};
-use crate::live::{self, FREED_TWICE};
-use crate::policy::HARDENED;
-use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
-use crate::sync::Ordering;
-use crate::{canary, closed, guards, large, os};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
+use crate::base::sync::Ordering;
+use crate::map::address_map::{self, OWNER_CLOSED, OWNER_LARGE, OWNER_NONE};
+use crate::store::live::{self, FREED_TWICE};
+use crate::{closed, large, os, samples::guards, store::canary};
 
 /// The class of the span block that starts at `p`, any value at all, and its span's owner; None if none does, or,
 /// in the hardened build, if the program does not have it.

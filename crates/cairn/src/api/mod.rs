@@ -20,16 +20,16 @@ pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
 pub(crate) use resize::{keep, resize_large};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
-use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
-use crate::block::Block;
-use crate::caches::Caches;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::heap::Heap;
-use crate::live::{self, FREED_TWICE};
+use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
+use crate::map::block::Block;
 use crate::os;
-use crate::policy::HARDENED;
-use crate::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
-use crate::span::Span;
-use crate::{canary, closed, quarantine, search, thread};
+use crate::spans::span::Span;
+use crate::store::caches::Caches;
+use crate::store::live::{self, FREED_TWICE};
+use crate::{closed, store::canary, store::quarantine, thread, thread::search};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.

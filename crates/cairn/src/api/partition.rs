@@ -5,12 +5,12 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
+use crate::base::policy::{self, HARDENED};
+use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::closed;
 use crate::heap::Heap;
-use crate::policy::{self, HARDENED};
-use crate::pool::partitions::take;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::thread;
+use crate::thread::pool::partitions::take;
 use core::ptr::null_mut;
 
 /// How many partitions there are.

@@ -9,11 +9,13 @@
 use super::large::counted;
 use super::lookup::{large_usable, live_block};
 use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
-use crate::block::{Block, without_mark};
-use crate::live::FREED_TWICE;
-use crate::policy::HARDENED;
-use crate::size_class::{MEDIUM_MAX, MIN_ALIGN};
-use crate::{address_map, canary, closed, guards, large, os, search, thread};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{MEDIUM_MAX, MIN_ALIGN};
+use crate::map::block::{Block, without_mark};
+use crate::store::live::FREED_TWICE;
+use crate::{
+    closed, large, map::address_map, os, samples::guards, store::canary, thread, thread::search,
+};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.

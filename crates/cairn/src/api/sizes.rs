@@ -6,9 +6,9 @@
 //! Story: docs/design/size-classes.md
 
 use super::{SIZE_MAX, allocate_aligned, usable_size};
-use crate::policy::CANARY_BYTES;
-use crate::size_class::{self, MEDIUM_MAX};
-use crate::{canary, large};
+use crate::base::policy::CANARY_BYTES;
+use crate::base::size_class::{self, MEDIUM_MAX};
+use crate::{large, store::canary};
 
 /// What programs may have of the classes' blocks, smallest first. Larger blocks own whole slices of 16 KiB.
 ///

@@ -6,11 +6,11 @@
 //! Story: docs/design/fast-paths.md
 
 use super::{NoMemory, Null, cached_block, handed_out, new_block, refill};
-use crate::block::Block;
-use crate::caches::Caches;
+use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::heap::Heap;
-use crate::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
-use crate::{guards, large, thread};
+use crate::map::block::Block;
+use crate::store::caches::Caches;
+use crate::{large, samples::guards, thread};
 
 /// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
 ///

@@ -7,15 +7,15 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{Name, expect_free, give_back, is_shared, left, mine, parts, stand_in};
-use crate::crowd::NOBODY;
-use crate::handle::Handle;
+use crate::base::crowd::NOBODY;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering;
 use crate::heap::Heap;
-use crate::pool::{self, salvage};
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::span_list::SpanList;
-use crate::sync::Ordering;
-use crate::{large, os, quarantine, region};
+use crate::heap::handle::Handle;
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+use crate::thread::pool::{self, salvage};
+use crate::{large, map::region, os, store::quarantine};
 
 /// Ends a heap. If it is destroyed, with all its blocks; else those live on.
 ///

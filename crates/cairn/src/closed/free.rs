@@ -6,17 +6,17 @@
 //! Checked: tests/closed.rs, tests/hand_over.rs; the models `turns`, and those that destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use crate::address_map;
-use crate::block::Block;
-use crate::caches::Caches;
-use crate::handle::Got;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering;
 use crate::heap::Heap;
-use crate::policy::HARDENED;
-use crate::remote::Generation;
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::sync::Ordering;
-use crate::{canary, live, os, quarantine, search, thread};
+use crate::heap::handle::Got;
+use crate::map::address_map;
+use crate::map::block::Block;
+use crate::map::remote::Generation;
+use crate::spans::span::Span;
+use crate::store::caches::Caches;
+use crate::{os, store::canary, store::live, store::quarantine, thread, thread::search};
 use core::ptr::null_mut;
 
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is

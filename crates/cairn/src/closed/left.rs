@@ -7,9 +7,9 @@
 //! Story: docs/design/regions.md
 
 use super::give_back;
+use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
-use crate::pool::{self, LEFT};
-use crate::size_class::SizeClass;
+use crate::thread::pool::{self, LEFT};
 
 /// Takes a heap that nobody uses any more, with the blocks in use.
 ///

@@ -7,10 +7,10 @@
 //! Story: docs/design/fork.md
 
 use super::{Name, allocate, own_heap, set_user, stand_in};
-use crate::crowd::NOBODY;
-use crate::handle::OWNED;
-use crate::size_class::SizeClass;
-use crate::sync::{Ordering, fence};
+use crate::base::crowd::NOBODY;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::{Ordering, fence};
+use crate::heap::handle::OWNED;
 use crate::thread;
 use core::ptr::null_mut;
 

@@ -23,15 +23,15 @@ pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
-use crate::block::Block;
-use crate::caches::Caches;
-use crate::crowd::NOBODY;
-use crate::handle::{Handle, OWNED, SHARED, Spares};
+use crate::base::crowd::NOBODY;
+use crate::base::size_class::{self, SLICE_SIZE, SizeClass};
+use crate::base::sync::{AtomicUsize, Ordering};
 use crate::heap::Heap;
-use crate::pool::{self, User, salvage};
-use crate::size_class::{self, SLICE_SIZE, SizeClass};
-use crate::sync::{AtomicUsize, Ordering};
-use crate::{arena, canary, large, os, region, thread};
+use crate::heap::handle::{Handle, OWNED, SHARED, Spares};
+use crate::map::block::Block;
+use crate::store::caches::Caches;
+use crate::thread::pool::{self, User, salvage};
+use crate::{large, map::region, os, slices::arena, store::canary, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
 

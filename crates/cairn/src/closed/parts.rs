@@ -7,12 +7,12 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::Name;
-use crate::crowd::NOBODY;
+use crate::base::crowd::NOBODY;
+use crate::base::sync::Ordering;
 use crate::heap::Heap;
 use crate::os;
-use crate::pool::{self, User, salvage};
-use crate::sync::Ordering;
 use crate::thread;
+use crate::thread::pool::{self, User, salvage};
 use core::ptr::null_mut;
 
 /// Calls `then` with the calling thread's part of a shared heap, or with null if there is no memory for one.

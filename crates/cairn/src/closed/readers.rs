@@ -7,7 +7,7 @@
 
 use super::Name;
 use crate::large::{self, Kept};
-use crate::{live, os};
+use crate::{os, store::live};
 
 /// Whether the large block at `p`, any value at all, that is being freed now waits for its heap's readers. Ends the process if
 /// it waits already.

@@ -6,10 +6,10 @@
 //! Story: docs/design/regions.md
 
 use super::left;
-use crate::address_map;
-use crate::arena;
-use crate::policy::HARDENED;
-use crate::region::{self, MAKING, Piece, RegionCalls, RegionError};
+use crate::base::policy::HARDENED;
+use crate::map::address_map;
+use crate::map::region::{self, MAKING, Piece, RegionCalls, RegionError};
+use crate::slices::arena;
 use crate::thread;
 
 /// Makes a region of `bytes` bytes at `start`, 0 for none at first: its name.

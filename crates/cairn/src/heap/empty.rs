@@ -7,13 +7,13 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::arena::{self, AHEAD, Run};
-use crate::crowd;
-use crate::policy::HARDENED;
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::span_list::SpanList;
-use crate::sync::{AtomicUsize, Ordering, in_shuttle};
+use crate::base::crowd;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::{AtomicUsize, Ordering, in_shuttle};
+use crate::slices::arena::{self, AHEAD, Run};
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
 use core::ptr::null_mut;
 
 /// Empty spans that a heap keeps at most: 1 MiB, what a core's own cache holds. With twice of it nothing is faster, with

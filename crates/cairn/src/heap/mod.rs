@@ -6,7 +6,11 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
+pub(crate) mod common_upkeep;
+pub(crate) mod deferred;
 mod empty;
+pub(crate) mod free_bits;
+pub(crate) mod handle;
 mod refill;
 mod sending;
 mod spans;
@@ -17,20 +21,20 @@ pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
 
-use crate::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
-use crate::block::{Block, Chain, END};
-use crate::caches::Caches;
-use crate::crowd;
-use crate::deferred::Deferred;
-use crate::grace::is_block_of;
-use crate::handle::{Handle, Member, Own, Spares};
+use crate::base::crowd;
+use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
+use crate::base::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
+use crate::base::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
+use crate::heap::deferred::Deferred;
+use crate::heap::handle::{Handle, Member, Own, Spares};
 use crate::large::Large;
-use crate::policy::{HARDENED, PARTITIONS, in_hardened};
-use crate::sampling::Sampling;
-use crate::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
-use crate::span::Span;
-use crate::span_list::SpanList;
-use crate::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
+use crate::map::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
+use crate::map::block::{Block, Chain, END};
+use crate::samples::sampling::Sampling;
+use crate::spans::grace::is_block_of;
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+use crate::store::caches::Caches;
 use core::marker::PhantomPinned;
 use core::mem::offset_of;
 

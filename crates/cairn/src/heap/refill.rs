@@ -6,18 +6,18 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
-use crate::arena::Run;
-use crate::block::{Block, Chain};
-use crate::caches::Limit;
-use crate::crowd::{self, SHARED_REFILLS};
-use crate::policy::{HARDENED, in_hardened};
-use crate::quarantine::READY;
-use crate::size_class::SizeClass;
-use crate::span::{Carved, Span};
-use crate::span_list::SpanList;
-use crate::sync::in_shuttle;
-use crate::traces::expect_end;
-use crate::{abandoned, arena, sampling};
+use crate::base::crowd::{self, SHARED_REFILLS};
+use crate::base::policy::{HARDENED, in_hardened};
+use crate::base::size_class::SizeClass;
+use crate::base::sync::in_shuttle;
+use crate::map::block::{Block, Chain};
+use crate::slices::arena::Run;
+use crate::spans::span::{Carved, Span};
+use crate::spans::span_list::SpanList;
+use crate::spans::traces::expect_end;
+use crate::store::caches::Limit;
+use crate::store::quarantine::READY;
+use crate::{samples::sampling, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
 
 /// A refill carves at most this much of untouched memory, an OS page, the first few times of a

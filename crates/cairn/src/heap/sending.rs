@@ -6,12 +6,12 @@
 //! Story: docs/design/remote-frees.md
 
 use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT};
-use crate::block::{Block, Chain, END};
-use crate::policy::{HARDENED, in_hardened};
-use crate::remote::{Generation, Pushed};
-use crate::span::Span;
-use crate::sync::{Ordering, in_shuttle};
-use crate::{abandoned, address_map, crowd};
+use crate::base::policy::{HARDENED, in_hardened};
+use crate::base::sync::{Ordering, in_shuttle};
+use crate::map::block::{Block, Chain, END};
+use crate::map::remote::{Generation, Pushed};
+use crate::spans::span::Span;
+use crate::{base::crowd, map::address_map, spans::abandoned};
 
 /// A batch leaves at this many blocks: with a quarter of it a thread that frees what another allocates falls behind, twice
 /// of it is no faster ...

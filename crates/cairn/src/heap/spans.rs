@@ -6,11 +6,11 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
-use crate::policy::HARDENED;
-use crate::size_class::{SLICE_SIZE, SizeClass};
-use crate::span::Span;
-use crate::span_list::SpanList;
-use crate::{abandoned, crowd, os};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{SLICE_SIZE, SizeClass};
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+use crate::{base::crowd, os, spans::abandoned};
 use core::ptr::null_mut;
 
 /// One empty span of a class may stay with its heap if it is no larger than the heap's share of

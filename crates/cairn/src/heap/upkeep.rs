@@ -6,14 +6,14 @@
 //! Story: docs/design/upkeep.md
 
 use super::{Heap, LOOK};
-use crate::address_map;
-use crate::block::{Block, Chain, END};
-use crate::policy::HARDENED;
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::span_list::SpanList;
-use crate::sync::{Ordering, in_shuttle};
-use crate::{arena, common_upkeep, crowd, large, os};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::{Ordering, in_shuttle};
+use crate::map::address_map;
+use crate::map::block::{Block, Chain, END};
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+use crate::{base::crowd, heap::common_upkeep, large, os, slices::arena};
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying. A power of two.

@@ -6,10 +6,10 @@
 //! Story: docs/design/policy.md
 
 use super::{Large, mapping};
-use crate::address_map::{self, OWNER_LARGE};
-use crate::canary;
-use crate::policy::HARDENED;
-use crate::sync::{Ordering, fence};
+use crate::base::policy::HARDENED;
+use crate::base::sync::{Ordering, fence};
+use crate::map::address_map::{self, OWNER_LARGE};
+use crate::store::canary;
 
 // Invariants, for a large block that the program has, as far as nobody has written beyond its end
 //  1. `CANARY_BYTES` at least of the run or mapping stand behind the bytes that the program has, and the first of them are

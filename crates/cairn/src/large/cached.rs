@@ -6,9 +6,9 @@
 //! Story: docs/design/large-blocks.md
 
 use super::{COLOUR_STEP, Freers, Large, at, end, is_supplied, run_of};
-use crate::address_map::{self, OWNER_LARGE};
-use crate::size_class::SLICE_SIZE;
-use crate::sync::{AtomicPtr, Ordering};
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::{AtomicPtr, Ordering};
+use crate::map::address_map::{self, OWNER_LARGE};
 use core::ptr::null_mut;
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller

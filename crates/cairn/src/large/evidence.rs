@@ -6,9 +6,9 @@
 //! Story: docs/design/huge-pages.md
 
 use super::MOVE_MIN;
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::{AtomicUsize, Ordering};
 use crate::os;
-use crate::size_class::SLICE_SIZE;
-use crate::sync::{AtomicUsize, Ordering};
 
 /// The last block whose use is evidence: none of its pages was resident before the program came to it.
 /// Where it is, if it is there still, and its size.

@@ -7,12 +7,12 @@
 //! Story: docs/design/large-blocks.md
 
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
-use crate::arena;
-use crate::budget::Budget;
-use crate::canary;
+use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::sync::{Ordering, point};
+use crate::large::budget::Budget;
 use crate::os::{self, Guard, Lock, Moves};
-use crate::policy::{CANARY_BYTES, HARDENED};
-use crate::sync::{Ordering, point};
+use crate::slices::arena;
+use crate::store::canary;
 use core::ptr::{null, null_mut};
 use core::sync::atomic::fence;
 

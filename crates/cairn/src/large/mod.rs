@@ -7,6 +7,7 @@
 //! Story: docs/design/large-blocks.md
 
 mod asked;
+pub(crate) mod budget;
 mod cached;
 mod evidence;
 mod mapping;
@@ -41,12 +42,12 @@ pub(crate) use {
 
 use evidence::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, will_be_filled};
 
-use crate::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
-use crate::arena::{self, Use};
-use crate::policy::CANARY_BYTES;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
-use crate::{os, region};
+use crate::base::policy::CANARY_BYTES;
+use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
+use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
+use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
+use crate::slices::arena::{self, Use};
+use crate::{map::region, os};
 use core::ptr::null_mut;
 
 /// From here on a block is a mapping of its own: slices of that size would leave holes in the

@@ -13,12 +13,12 @@ pub(super) use fork::settle_in_child;
 pub(crate) use fork::{all, salvage};
 
 use super::Large;
-use crate::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::base::policy::{HARDENED, chance, first_random, next_random};
+use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::policy::{HARDENED, chance, first_random, next_random};
-use crate::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use crate::{arena, fences};
+use crate::{slices::arena, slices::fences};
 use core::cell::Cell;
 use core::ptr::null_mut;
 
@@ -164,7 +164,7 @@ fn make() -> Option<&'static Large> {
     if all.is_null() {
         all = make_metadata()?;
     }
-    let Some(run) = arena::take_for_nurseries(crate::crowd::in_use()) else {
+    let Some(run) = arena::take_for_nurseries(crate::base::crowd::in_use()) else {
         let mut pool = POOL.lock();
         // SAFETY: nobody else's.
         unsafe { (*all).next = pool.unused };

@@ -6,12 +6,12 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{Allocated, Freers, Large, allocate, allocate_in_region, free, mapping};
-use crate::address_map::{self, OWNER_LARGE};
-use crate::budget::Budget;
-use crate::grace::Grace;
-use crate::heads::{heads_from, heads_in_regions};
+use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::large::budget::Budget;
+use crate::map::address_map::{self, OWNER_LARGE};
+use crate::map::heads::{heads_from, heads_in_regions};
 use crate::os::Lock;
-use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::spans::grace::Grace;
 use core::ptr::{from_ref, null_mut};
 
 // Invariants, under the lock

@@ -8,8 +8,8 @@
 
 use super::owned::{OWNED, owner_of};
 use super::{Owned, free, mapping};
-use crate::address_map;
-use crate::sync::Ordering;
+use crate::base::sync::Ordering;
+use crate::map::address_map;
 
 /// What becomes of a large block that is being freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@
 
 use super::evidence::forget;
 use super::is_supplied;
-use crate::sync::in_shuttle;
-use crate::{arena, os};
+use crate::base::sync::in_shuttle;
+use crate::{os, slices::arena};
 
 /// From here on the kernel is asked what is resident: below, to write all takes 4 to 30 us (300 KiB, 1 MiB).
 const ASKED_MIN: usize = in_shuttle(1 << 20, 128 << 10);

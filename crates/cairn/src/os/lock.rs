@@ -8,7 +8,7 @@
 //! Story: docs/design/fork.md
 
 use super::{process_id, thread_token, wait, wake};
-use crate::sync::{
+use crate::base::sync::{
     Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell, in_loom, in_shuttle,
 };
 use core::ops::{Deref, DerefMut};

@@ -1,9 +1,9 @@
 //! A process for a test that looks at the allocator's state as a whole.
 
-use crate::block::Block;
-use crate::live;
-use crate::quarantine::{Filling, READY};
-use crate::span::Span;
+use crate::map::block::Block;
+use crate::spans::span::Span;
+use crate::store::live;
+use crate::store::quarantine::{Filling, READY};
 use core::ptr::null_mut;
 use std::any::type_name;
 use std::path::PathBuf;

@@ -2,11 +2,11 @@
 //! what it gives back and when.
 
 use super::alone::{Random, alone};
-use crate::address_map::{self, CHUNK_SLICES};
-use crate::arena::{self, Run, Use};
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::Ordering;
+use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::os::{self};
-use crate::size_class::SLICE_SIZE;
-use crate::sync::Ordering;
+use crate::slices::arena::{self, Run, Use};
 use crate::thread;
 use core::ops::Range;
 use std::vec::Vec;

@@ -2,8 +2,8 @@
 
 use super::alone::alone;
 use super::heaps;
-use crate::size_class::{CACHE_UNITS, SizeClass, class_of};
-use crate::{allocate, canary, check, deallocate, thread};
+use crate::base::size_class::{CACHE_UNITS, SizeClass, class_of};
+use crate::{allocate, check, deallocate, store::canary, thread};
 
 fn free(block: *mut u8) {
     // SAFETY: these tests free each block once.

@@ -4,11 +4,12 @@
 use super::alone::{alone, shares_its_address_space};
 use super::heaps::{Other, free};
 use super::misuse::last_words;
-use crate::policy::CANARY_BYTES;
-use crate::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
+use crate::base::policy::CANARY_BYTES;
+use crate::base::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
 use crate::{
-    HeapId, address_map, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed,
-    canary, check, good_size, large, reallocate, reallocate_in, try_expand, usable_size,
+    HeapId, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed, check,
+    good_size, large, map::address_map, reallocate, reallocate_in, store::canary, try_expand,
+    usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;

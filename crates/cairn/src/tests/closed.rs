@@ -3,12 +3,14 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{self, Other, free};
-use crate::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
-use crate::block::Chain;
-use crate::remote::Pushed;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE, class_of};
-use crate::sync::Ordering;
-use crate::{HeapId, Stats, allocate, check, purge, reallocate, stats, thread, usable_size};
+use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, class_of};
+use crate::base::sync::Ordering;
+use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
+use crate::map::block::Chain;
+use crate::map::remote::Pushed;
+use crate::{
+    HeapId, Stats, allocate, check, purge, reallocate, report::stats, thread, usable_size,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;

@@ -3,9 +3,9 @@
 use super::alone::{Random, alone, only};
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
-use crate::policy::HARDENED;
-use crate::size_class::{CACHE_UNITS, SizeClass};
-use crate::{Heap, allocate, allocate_zeroed, canary, check, on_deferred_free, os, purge};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{CACHE_UNITS, SizeClass};
+use crate::{Heap, allocate, allocate_zeroed, check, on_deferred_free, os, purge, store::canary};
 use std::cell::RefCell;
 use std::string::String;
 use std::sync::atomic::{AtomicUsize, Ordering};

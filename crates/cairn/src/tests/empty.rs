@@ -3,10 +3,10 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{IN_SPAN, Other, SIZE, blocks, free, row};
-use crate::address_map::slice_of;
+use crate::base::size_class::SLICE_SIZE;
 use crate::heap::Heap;
-use crate::size_class::SLICE_SIZE;
-use crate::{arena, check, os, pool, purge, thread};
+use crate::map::address_map::slice_of;
+use crate::{check, os, purge, slices::arena, thread, thread::pool};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::vec::Vec;

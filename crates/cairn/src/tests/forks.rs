@@ -3,11 +3,13 @@
 use super::alone::{alone, panics};
 use super::heaps::{Other, SIZE, blocks, free};
 use super::reservation::is_watched;
+use crate::base::size_class::class_of;
 use crate::heap::Heap;
-use crate::pool::{self, shared};
-use crate::size_class::class_of;
-use crate::span::Span;
-use crate::{Stats, abandoned, address_map, allocate, arena, check, purge, thread};
+use crate::spans::span::Span;
+use crate::thread::pool::{self, shared};
+use crate::{
+    Stats, allocate, check, map::address_map, purge, slices::arena, spans::abandoned, thread,
+};
 use core::ptr::null_mut;
 use std::boxed::Box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};

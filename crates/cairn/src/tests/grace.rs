@@ -3,8 +3,8 @@
 use super::alone::{Random, alone};
 use super::forks::child_does;
 use super::heaps::Other;
+use crate::base::policy::HARDENED;
 use crate::large::{self, Kept};
-use crate::policy::HARDENED;
 use crate::{
     HeapId, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
     usable_size, visit,
@@ -316,7 +316,7 @@ fn a_forked_child_keeps_heads_apart() {
         assert!(child_does(move || {
             let of = |n: usize| core::ptr::with_exposed_provenance_mut::<u8>(blocks[n]);
             (0..900).step_by(2).for_each(|n| free(of(n)));
-            crate::pool::tick();
+            crate::thread::pool::tick();
             // SAFETY: the heap is there.
             unsafe { heap.purge() };
             check();

@@ -2,10 +2,10 @@
 
 use super::alone::alone;
 use super::{all_zero, assert_nothing_is_left, filling};
-use crate::size_class::{BLOCK_MAX, MEDIUM_MAX};
+use crate::base::size_class::{BLOCK_MAX, MEDIUM_MAX};
 use crate::{
     Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, guard_every,
-    guards, may_have_size, os, purge, reallocate, sample_every, usable_size,
+    may_have_size, os, purge, reallocate, sample_every, samples::guards, usable_size,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;

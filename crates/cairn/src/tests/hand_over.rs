@@ -6,21 +6,21 @@ mod heirs;
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, crowd, free};
-use crate::address_map::OWNER_NONE;
-use crate::block::END;
-use crate::crowd::NOBODY;
-use crate::handle::{Got, Handle, Member, Own};
+use crate::base::crowd::NOBODY;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering::Relaxed;
 use crate::heap::Heap;
+use crate::heap::handle::{Got, Handle, Member, Own};
 use crate::large::NURSERY_BYTES;
-use crate::policy::HARDENED;
-use crate::pool::User;
-use crate::sampling::ThreadCounts;
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::sync::Ordering::Relaxed;
+use crate::map::address_map::OWNER_NONE;
+use crate::map::block::END;
+use crate::samples::sampling::ThreadCounts;
+use crate::spans::span::Span;
+use crate::thread::pool::User;
 use crate::{
-    HeapId, HeapStats, address_map, allocate, check, closed, count, deallocate, heap_of,
-    owner_thread, pool, purge, thread, thread_counts, thread_number,
+    HeapId, HeapStats, allocate, check, closed, count, deallocate, heap_of, map::address_map,
+    owner_thread, purge, thread, thread::pool, thread_counts, thread_number,
 };
 use core::ptr::null_mut;
 use std::collections::HashSet;

@@ -4,13 +4,15 @@
 use super::alone::{Random, alone, panics};
 use super::filling;
 use super::heaps::{self, Other, SIZE};
-use crate::block::{Block, Chain, END};
+use crate::base::size_class::class_of;
+use crate::base::sync::Ordering;
 use crate::heap::Heap;
+use crate::map::block::{Block, Chain, END};
 use crate::os::{self};
-use crate::size_class::class_of;
-use crate::span::Span;
-use crate::sync::Ordering;
-use crate::{ClassRow, Stats, address_map, allocate, check, deallocate, purge, stats, thread};
+use crate::spans::span::Span;
+use crate::{
+    ClassRow, Stats, allocate, check, deallocate, map::address_map, purge, report::stats, thread,
+};
 use std::vec::Vec;
 
 /// Blocks in a span of 1 KiB blocks, which is one slice.
@@ -266,7 +268,7 @@ fn the_shared_heap_earns_no_room() {
         let others = [(); 3].map(|()| Other::new());
         others.iter().for_each(|other| other.does(|| free(allocate(64))));
         let held = blocks(200 * IN_SPAN);
-        let heap = crate::pool::shared::heap();
+        let heap = crate::thread::pool::shared::heap();
         let at = held.iter().position(|&p| owner(p) == address_map::OWNER_ABANDONED);
         let block = held[at.expect("a span that nobody owns")];
         let span: *mut Span = address_map::descriptor(block).slot.load(Ordering::Relaxed).cast();

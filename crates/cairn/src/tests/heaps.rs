@@ -2,14 +2,14 @@
 
 use super::alone::alone;
 use super::filling;
-use crate::crowd::SHARED_REFILLS;
+use crate::base::crowd::SHARED_REFILLS;
+use crate::base::policy::in_hardened;
+use crate::base::size_class::{CLASSES, class_of};
 use crate::heap::Heap;
-use crate::policy::in_hardened;
-use crate::pool::{self, shared};
-use crate::size_class::{CLASSES, class_of};
+use crate::thread::pool::{self, shared};
 use crate::{
-    ClassRow, Stats, address_map, allocate, arena, check, deallocate, purge, reallocate, thread,
-    usable_size,
+    ClassRow, Stats, allocate, check, deallocate, map::address_map, purge, reallocate,
+    slices::arena, thread, usable_size,
 };
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

@@ -2,14 +2,14 @@
 //! handed out twice, and a heap that has time finds them.
 
 use super::alone::{Random, alone, taken};
-use crate::address_map;
-use crate::block::{Block, Chain, END};
-use crate::live;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{SLICE_SIZE, SizeClass};
+use crate::map::address_map;
+use crate::map::block::{Block, Chain, END};
 use crate::os;
-use crate::policy::HARDENED;
-use crate::size_class::{SLICE_SIZE, SizeClass};
-use crate::span::Span;
-use crate::{Stats, allocate, arena, check, deallocate, purge, thread};
+use crate::spans::span::Span;
+use crate::store::live;
+use crate::{Stats, allocate, check, deallocate, purge, slices::arena, thread};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use std::vec::Vec;

@@ -2,11 +2,11 @@
 
 use super::alone::alone;
 use super::reservation::flags_at;
-use crate::arena::{self, Use};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::Ordering;
 use crate::os;
-use crate::policy::HARDENED;
-use crate::size_class::SLICE_SIZE;
-use crate::sync::Ordering;
+use crate::slices::arena::{self, Use};
 use crate::{allocate, deallocate, reallocate, thread};
 
 const MIB: usize = 1 << 20;

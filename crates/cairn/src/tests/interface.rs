@@ -4,12 +4,13 @@ use super::alone::alone;
 use super::filling;
 use super::heap::{IN_SPAN, blocks, free};
 use super::heaps::{Other, SIZE};
-use crate::crowd;
+use crate::base::crowd;
+use crate::base::policy::CANARY_BYTES;
+use crate::base::size_class::{MEDIUM_MAX, class_of};
 use crate::os::fault;
-use crate::policy::CANARY_BYTES;
-use crate::size_class::{MEDIUM_MAX, class_of};
 use crate::{
-    NoMemory, Stats, address_map, allocate, allocate_aligned, allocate_zeroed, check, purge, thread,
+    NoMemory, Stats, allocate, allocate_aligned, allocate_zeroed, check, map::address_map, purge,
+    thread,
 };
 
 /// What the statistics say adds up.

@@ -3,9 +3,10 @@
 use super::alone::{Random, alone};
 use super::arena::BURST;
 use super::large::{MIB, free, mapped, resize};
-use crate::size_class::SLICE_SIZE;
+use crate::base::size_class::SLICE_SIZE;
 use crate::{
-    Stats, address_map, allocate, arena, check, keep_memory, map_nothing_apart, os, purge, thread,
+    Stats, allocate, check, keep_memory, map::address_map, map_nothing_apart, os, purge,
+    slices::arena, thread,
 };
 use std::time::Duration;
 use std::vec::Vec;

@@ -6,10 +6,10 @@ mod zeroing;
 use super::alone::alone;
 use super::filling;
 use super::heaps::Other;
-use crate::policy::CANARY_BYTES;
-use crate::size_class::{MEDIUM_MAX, SLICE_SIZE};
+use crate::base::policy::CANARY_BYTES;
+use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE};
 use crate::{
-    Stats, address_map, allocate, allocate_aligned, base, check, deallocate, large, purge,
+    Stats, allocate, allocate_aligned, base, check, deallocate, large, map::address_map, purge,
     reallocate, usable_size,
 };
 use std::collections::HashSet;

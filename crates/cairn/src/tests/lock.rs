@@ -3,13 +3,13 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::Other;
+use crate::base::policy::HARDENED;
+use crate::base::size_class::class_of;
 use crate::os::Lock;
-use crate::policy::HARDENED;
-use crate::pool::{self, shared};
-use crate::size_class::class_of;
+use crate::thread::pool::{self, shared};
 use crate::{
-    HeapId, Stats, abandoned, address_map, allocate, allocate_in, arena, check, deallocate,
-    deferred, large, thread,
+    HeapId, Stats, allocate, allocate_in, check, deallocate, heap::deferred, large,
+    map::address_map, slices::arena, spans::abandoned, thread,
 };
 use std::boxed::Box;
 use std::sync::Barrier;

@@ -3,9 +3,9 @@
 use super::alone::{Random, alone};
 use super::filling;
 use super::large::{KIB, MIB, free, is_mapped, mapped, resize, roomy, usable};
+use crate::base::policy::CANARY_BYTES;
 use crate::os::{self, fault};
-use crate::policy::CANARY_BYTES;
-use crate::{address_map, allocate, allocate_aligned, base, check, reallocate};
+use crate::{allocate, allocate_aligned, base, check, map::address_map, reallocate};
 use std::vec::Vec;
 
 #[test]

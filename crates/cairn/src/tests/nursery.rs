@@ -6,12 +6,12 @@ mod handles;
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
+use crate::base::policy::in_hardened;
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::Ordering;
 use crate::large::Nursery;
-use crate::policy::in_hardened;
-use crate::size_class::SLICE_SIZE;
-use crate::sync::Ordering;
 use crate::{
-    Heap, Stats, address_map, allocate, base, check, deallocate_named, heap_of, large,
+    Heap, Stats, allocate, base, check, deallocate_named, heap_of, large, map::address_map,
     may_have_size, purge, reallocate, usable_size, visit,
 };
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,12 +3,12 @@
 use super::alone::{alone, panics};
 use super::arena::Slice::{Clean, Dirty, Used};
 use super::arena::{BURST, BURST_KEPT, BURST_MAX, BURST_STEP, HUGE_MIN, MIB, Model, UNIT};
-use crate::address_map::{self, CHUNK_SLICES};
-use crate::arena::{self, Use};
+use crate::base::size_class::SLICE_SIZE;
 use crate::check;
+use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::os::{self, fault};
-use crate::reservation;
-use crate::size_class::SLICE_SIZE;
+use crate::slices::arena::{self, Use};
+use crate::slices::reservation;
 use std::vec::Vec;
 
 /// What has lain idle for two ticks is given back, from the top, a batch at each visit; half a

@@ -8,12 +8,12 @@ use super::filling;
 use super::forks::child_does;
 use super::heaps::{Other, SHARED, blocks, free, my_tag, owner, row};
 use super::misuse::last_words;
-use crate::address_map::{self, CHUNK_SLICES};
-use crate::block::Block;
-use crate::quarantine::READY;
-use crate::size_class::{SLICE_SIZE, SizeClass, guards};
-use crate::sync::Ordering;
-use crate::{allocate, allocate_zeroed, base, canary, check, live, purge};
+use crate::base::size_class::{SLICE_SIZE, SizeClass, guards};
+use crate::base::sync::Ordering;
+use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::map::block::Block;
+use crate::store::quarantine::READY;
+use crate::{allocate, allocate_zeroed, base, check, purge, store::canary, store::live};
 use std::collections::HashSet;
 use std::vec::Vec;
 

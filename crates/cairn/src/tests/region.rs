@@ -3,11 +3,11 @@
 use super::alone::{Random, alone, shares_its_address_space};
 use super::forks::child_does;
 use super::heaps::{Other, free};
-use crate::policy::HARDENED;
-use crate::size_class::{SLICE_SIZE, class_of};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{SLICE_SIZE, class_of};
 use crate::{
-    Heap, RegionCalls, RegionError, RegionId, Stats, address_map, allocate, base, check, heap_of,
-    pool, purge, reallocate, region, usable_size, visit,
+    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
+    map::address_map, map::region, purge, reallocate, thread::pool, usable_size, visit,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
@@ -697,7 +697,7 @@ fn a_child_makes_the_bitmaps_anew() {
                 let (told, holds) = std::sync::mpsc::channel();
                 let (go, wait) = std::sync::mpsc::channel::<()>();
                 let holder = std::thread::spawn(move || {
-                    let arenas = is_arenas.then(crate::arena::hold);
+                    let arenas = is_arenas.then(crate::slices::arena::hold);
                     let regions = (!is_arenas).then(region::hold);
                     told.send(()).expect("it waits");
                     wait.recv().expect("it says so");

@@ -2,18 +2,18 @@
 //! runs them, too (`cargo xtask miri`), and fewer rounds.
 
 use super::alone::Random;
-use crate::block::{Block, Chain, END};
-use crate::budget::Budget;
-use crate::caches::{Caches, Limit};
-use crate::handle::{Got, Member};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{CACHE_UNITS, class_of};
+use crate::base::values;
+use crate::heap::handle::{Got, Member};
+use crate::large::budget::Budget;
+use crate::map::block::{Block, Chain, END};
 use crate::os::Lock;
-use crate::policy::HARDENED;
-use crate::quarantine::{Filling, READY};
-use crate::size_class::{CACHE_UNITS, class_of};
-use crate::span::Span;
-use crate::span_list::SpanList;
-use crate::traces::expect_end;
-use crate::values;
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+use crate::spans::traces::expect_end;
+use crate::store::caches::{Caches, Limit};
+use crate::store::quarantine::{Filling, READY};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::boxed::Box;

@@ -2,17 +2,17 @@
 
 use super::alone::{Random, alone, panics, taken};
 use super::filling;
-use crate::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
 use crate::allocate;
-use crate::arena;
-use crate::block::{Block, Chain, END};
-use crate::policy::HARDENED;
-use crate::remote::Pushed;
-use crate::size_class::{SizeClass, class_of};
-use crate::span::{Carved, Span};
-use crate::span_list::SpanList;
-use crate::sync::Ordering;
-use crate::{abandoned, live, thread};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{SizeClass, class_of};
+use crate::base::sync::Ordering;
+use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
+use crate::map::block::{Block, Chain, END};
+use crate::map::remote::Pushed;
+use crate::slices::arena;
+use crate::spans::span::{Carved, Span};
+use crate::spans::span_list::SpanList;
+use crate::{spans::abandoned, store::live, thread};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -76,7 +76,7 @@ fn assert_counts(span: &Span, used: u32, free: u32, untouched: usize) {
     assert_eq!(span.has_local_free(), free > 0);
     assert_eq!(span.has_blocks(), free > 0 || untouched > 0);
     // SAFETY: a span.
-    let peeked = unsafe { crate::search::peek_span(span) };
+    let peeked = unsafe { crate::thread::search::peek_span(span) };
     assert_eq!(peeked, (used as usize, (used + free) as usize));
     span.check();
 }

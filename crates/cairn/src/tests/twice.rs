@@ -5,11 +5,11 @@ use super::alone::{alone, shares_its_address_space};
 use super::filling;
 use super::heaps::{Other, SIZE, blocks, free};
 use super::misuse::last_words;
-use crate::block::{Block, combined};
+use crate::base::size_class::{MEDIUM_MAX, SizeClass};
+use crate::base::sync::Ordering;
+use crate::map::block::{Block, combined};
 use crate::os;
-use crate::size_class::{MEDIUM_MAX, SizeClass};
-use crate::sync::Ordering;
-use crate::{allocate, allocate_zeroed, canary, check, purge, reallocate};
+use crate::{allocate, allocate_zeroed, check, purge, reallocate, store::canary};
 use core::ptr::null_mut;
 use std::vec::Vec;
 

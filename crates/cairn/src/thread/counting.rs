@@ -7,17 +7,17 @@
 //! Story: docs/design/accounting.md
 
 use super::{COUNTING, KEY, TICKS_WITHOUT_HEAP, outside, own, own_heap, refill_own, tls};
-use crate::address_map;
-use crate::block::Block;
-use crate::caches::Caches;
-use crate::canary;
+use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering;
 use crate::heap::Heap;
+use crate::map::address_map;
+use crate::map::block::Block;
 use crate::os;
-use crate::policy::{CANARY_BYTES, HARDENED};
-use crate::sampling::ThreadCounts;
-use crate::size_class::SizeClass;
-use crate::span::Span;
-use crate::sync::Ordering;
+use crate::samples::sampling::ThreadCounts;
+use crate::spans::span::Span;
+use crate::store::caches::Caches;
+use crate::store::canary;
 use core::ptr::null_mut;
 
 // Why not the caches: their limits tell of each block that is taken or kept, but a free that finds the cache full

@@ -6,12 +6,12 @@
 //! Story: docs/design/upkeep.md
 
 use super::{arrive_unless_gone, follow_sampling, own, refill, refill_own};
-use crate::block::Block;
-use crate::caches::Caches;
-use crate::common_upkeep;
-use crate::deferred::{self, Deferred, DeferredFree};
+use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
-use crate::size_class::SizeClass;
+use crate::heap::common_upkeep;
+use crate::heap::deferred::{self, Deferred, DeferredFree};
+use crate::map::block::Block;
+use crate::store::caches::Caches;
 
 /// As `refill`; the program is asked to free what it has put off before the answer is null.
 #[cold]

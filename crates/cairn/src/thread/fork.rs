@@ -7,13 +7,13 @@
 //! Story: docs/design/fork.md
 
 use super::{STARTED, outside, own};
-use crate::address_map::{self, OWNER_LARGE};
-use crate::heads::{heads_from, heads_in_regions};
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::heap::Heap;
-use crate::pool::{self, salvage, shared};
-use crate::size_class::SLICE_SIZE;
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
-use crate::{abandoned, arena, deferred, large, os, region};
+use crate::map::address_map::{self, OWNER_LARGE};
+use crate::map::heads::{heads_from, heads_in_regions};
+use crate::thread::pool::{self, salvage, shared};
+use crate::{heap::deferred, large, map::region, os, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
 
 /// Whether the C library calls us around each fork.

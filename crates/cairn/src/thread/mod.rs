@@ -8,21 +8,23 @@
 mod counting;
 mod deferring;
 mod fork;
+pub(crate) mod pool;
 mod purge;
+pub(crate) mod search;
 mod tls;
 
-use crate::address_map::{self, HEAP_SIZE, OWNER_LARGE};
-use crate::block::{Block, Chain};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::{AtomicU32, Ordering, in_shuttle};
 use crate::heap::{self, Heap};
+use crate::map::address_map::{self, HEAP_SIZE, OWNER_LARGE};
+use crate::map::block::{Block, Chain};
+use crate::map::remote::Generation;
 use crate::os::Lock;
-use crate::policy::HARDENED;
-use crate::pool::{self, salvage, shared};
-use crate::remote::Generation;
-use crate::reservation;
-use crate::sampling::{self, Draw, Told};
-use crate::size_class::SizeClass;
-use crate::sync::{AtomicU32, Ordering, in_shuttle};
-use crate::{abandoned, common_upkeep, crowd, guards, os};
+use crate::samples::sampling::{self, Draw, Told};
+use crate::slices::reservation;
+use crate::thread::pool::{salvage, shared};
+use crate::{base::crowd, heap::common_upkeep, os, samples::guards, spans::abandoned};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 

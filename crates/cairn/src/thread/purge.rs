@@ -9,9 +9,9 @@
 
 use super::fork::FORKS_SEEN;
 use super::{see_forks, trim};
+use crate::base::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::os::Group;
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
-use crate::{arena, os, pool};
+use crate::{os, slices::arena, thread::pool};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 

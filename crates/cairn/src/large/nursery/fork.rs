@@ -6,9 +6,9 @@
 //! Story: docs/design/fork.md
 
 use super::{Large, Nursery, POOL, around, of_slice, put};
-use crate::address_map::{self, OWNER_LARGE};
-use crate::heads::heads_from;
-use crate::sync::Ordering;
+use crate::base::sync::Ordering;
+use crate::map::address_map::{self, OWNER_LARGE};
+use crate::map::heads::heads_from;
 use core::ptr::null_mut;
 
 /// All nurseries that there are, in use or not.

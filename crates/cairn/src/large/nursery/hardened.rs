@@ -7,9 +7,9 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{COUNTED, FREED, GAP, LIVE, NONE, NURSERY_BYTES, Nursery, PLACES};
-use crate::size_class::MIN_ALIGN;
-use crate::sync::Ordering;
-use crate::{os, policy};
+use crate::base::size_class::MIN_ALIGN;
+use crate::base::sync::Ordering;
+use crate::{base::policy, os};
 
 /// Places at the head of a freed block that are zero: 128 bytes, as in a block of a class.
 const HEAD: usize = 8;

@@ -22,7 +22,7 @@ pub use threads::*;
 pub(crate) use told::{entry_point, page_size, seed, variable};
 
 use super::{Moves, fault};
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::ffi::{CStr, c_long};
 use core::ptr::null_mut;
 

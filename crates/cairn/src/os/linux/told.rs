@@ -8,7 +8,7 @@
 
 use super::machine::{PAGE_MAX, system_call};
 use super::{clock, keeping_errno, read_file};
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::base::sync::{AtomicBool, AtomicUsize, Ordering};
 use core::ffi::{CStr, c_ulong};
 use core::ptr::{null_mut, with_exposed_provenance};
 

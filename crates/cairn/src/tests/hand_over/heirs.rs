@@ -4,13 +4,14 @@ use super::super::alone::alone;
 use super::super::forks::child_does;
 use super::super::heaps::{Other, free};
 use super::shared;
-use crate::address_map;
-use crate::handle::{Got, Handle};
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering::Relaxed;
 use crate::heap::Heap;
-use crate::size_class::SizeClass;
-use crate::sync::Ordering::Relaxed;
+use crate::heap::handle::{Got, Handle};
+use crate::map::address_map;
 use crate::{
-    HeapId, Stats, allocate, check, closed, heap_of, large, pool, purge, thread, thread_number,
+    HeapId, Stats, allocate, check, closed, heap_of, large, purge, thread, thread::pool,
+    thread_number,
 };
 use core::ptr::{from_ref, null_mut};
 use std::boxed::Box;
@@ -257,7 +258,7 @@ fn a_child_has_no_ended_block_in_a_list() {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let (held, holds) = std::sync::mpsc::channel();
         third.begins(move || {
-            let arena = crate::arena::hold();
+            let arena = crate::slices::arena::hold();
             held.send(()).expect("it is waited for");
             wait.recv().expect("it is told");
             drop(arena);

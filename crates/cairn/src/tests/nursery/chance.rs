@@ -1,7 +1,7 @@
 //! Rows of random numbers: that nobody can guess where they begin.
 
-use crate::policy::{HARDENED, first_random, next_random};
-use crate::{large, quarantine};
+use crate::base::policy::{HARDENED, first_random, next_random};
+use crate::{large, store::quarantine};
 use std::collections::HashSet;
 use std::vec::Vec;
 

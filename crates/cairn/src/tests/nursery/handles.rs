@@ -2,10 +2,10 @@
 
 use super::super::alone::alone;
 use super::super::heaps::{Other, free};
-use crate::handle::Handle;
+use crate::base::size_class::SMALL_MAX;
 use crate::heap::Heap as Inner;
-use crate::pool::HANDLES;
-use crate::size_class::SMALL_MAX;
+use crate::heap::handle::Handle;
+use crate::thread::pool::HANDLES;
 use crate::{Heap, HeapId, Stats, allocate, check, heap_of, large, purge};
 use core::ptr::{NonNull, null};
 use std::collections::BTreeSet;

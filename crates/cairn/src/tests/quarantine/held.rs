@@ -3,10 +3,10 @@
 use super::super::alone::alone;
 use super::super::filling;
 use super::super::heaps::{blocks, free, my_tag, owner};
+use crate::base::size_class::{SLICE_SIZE, SizeClass, class_of};
 use crate::heap::Heap;
-use crate::quarantine::take_one;
-use crate::size_class::{SLICE_SIZE, SizeClass, class_of};
-use crate::{address_map, allocate, check, thread};
+use crate::store::quarantine::take_one;
+use crate::{allocate, check, map::address_map, thread};
 use std::vec::Vec;
 
 /// Blocks of a size, of which what is freed next waits in the cache: it has been filled with freed ones.

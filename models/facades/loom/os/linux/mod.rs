@@ -5,7 +5,7 @@ mod shared;
 
 pub use shared::*;
 
-use crate::sync::{AtomicU32, touched};
+use crate::base::sync::{AtomicU32, touched};
 use core::ptr::null_mut;
 use loom::thread::{Thread, current, park};
 use std::cell::{Cell, RefCell};

@@ -1,0 +1,34 @@
+//! Owns: what upkeep does for all heaps together: the arena's part, and what comes besides.
+//! Idea: whichever heap is due does it; nobody waits for a thread of its own.
+//! Never: looks inside a heap.
+//! Threads: any.
+//! Checked: tests/purges.rs, tests/forks.rs
+//! Story: docs/design/upkeep.md
+
+use crate::base::sync::{AtomicPtr, Ordering};
+use crate::{os, samples::guards, slices::arena};
+use core::ptr::null_mut;
+
+/// Asks all heaps to give back what they can at their next slow tick.
+pub(crate) fn request_trim() {
+    os::notify_all();
+}
+
+/// What upkeep does besides, a function without arguments, or null. Relaxed: who sees it late does it late.
+static BESIDES: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// Says what upkeep of all heaps does besides from now on.
+pub(crate) fn set_besides(step: Option<fn()>) {
+    BESIDES.store(step.map_or(null_mut(), |step| step as *mut ()), Ordering::Relaxed);
+}
+
+/// The arena's part of upkeep, and what comes besides.
+pub(crate) fn tick() {
+    let besides = BESIDES.load(Ordering::Relaxed);
+    if !besides.is_null() {
+        // SAFETY: stored by `set_besides` out of such a function.
+        unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
+    }
+    arena::tick(os::now_ms());
+    guards::follow();
+}

@@ -1,0 +1,116 @@
+//! Owns: where all handles are, and those that no heap and no thread has.
+//! Idea: they stand in pieces of memory that are never unmapped, so that any address can be asked about.
+//! Never: looks at what a handle is for.
+//! Threads: any; one lock for what changes, none to ask.
+//! Checked: tests/closed.rs
+//! Story: docs/design/closed-heaps.md
+
+use super::Handle;
+use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::os::{self, Lock};
+use core::ptr::null_mut;
+
+/// All handles that there are.
+pub(crate) struct Handles<H> {
+    /// Those that no heap and no thread has.
+    free: Lock<Free<H>>,
+    /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
+    /// the lock, as is the next.
+    pieces: [AtomicPtr<Handle<H>>; PIECES],
+    /// How many there are.
+    made: AtomicUsize,
+}
+
+struct Free<H>(*mut Handle<H>);
+
+// SAFETY: what is free is nobody's.
+unsafe impl<H> Send for Free<H> {}
+
+/// Pieces of memory for handles; the first has `FIRST`.
+const PIECES: usize = 12;
+const FIRST: usize = 64;
+
+impl<H> Handles<H> {
+    pub(crate) const fn new() -> Handles<H> {
+        Handles {
+            free: Lock::new(Free(null_mut())),
+            pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+            made: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn put(&self, handle: *mut Handle<H>) {
+        let mut free = self.free.lock();
+        // SAFETY: the caller's, which gives it up.
+        unsafe {
+            (*handle).keeper.store(0, Ordering::Relaxed);
+            (*handle).next = free.0;
+        }
+        free.0 = handle;
+    }
+
+    pub(super) fn take(&self) -> *mut Handle<H> {
+        let mut free = self.free.lock();
+        let handle = free.0;
+        // SAFETY: null, or free, and so the lock owner's.
+        if let Some(first) = unsafe { handle.as_ref() } {
+            free.0 = first.next;
+            return handle;
+        }
+        let made = self.made.load(Ordering::Relaxed);
+        let (piece, nth) = place(made);
+        let Some(at) = self.pieces.get(piece) else { return null_mut() };
+        if nth == 0 {
+            at.store(os::map((FIRST << piece) * size_of::<Handle<H>>()).cast(), Ordering::Relaxed);
+        }
+        let first = at.load(Ordering::Relaxed);
+        if first.is_null() {
+            return null_mut();
+        }
+        // Release: who sees the number sees the piece.
+        self.made.store(made + 1, Ordering::Release);
+        first.wrapping_add(nth)
+    }
+
+    /// All handles that there are.
+    pub(crate) fn made(&self) -> impl Iterator<Item = *mut Handle<H>> {
+        // Acquire: pairs with `take`.
+        (0..self.made.load(Ordering::Acquire)).filter_map(|number| {
+            let (piece, nth) = place(number);
+            Some(self.pieces.get(piece)?.load(Ordering::Relaxed).wrapping_add(nth))
+        })
+    }
+
+    /// Whether a handle stands there, in use or not. Any address is answered.
+    pub(crate) fn is_made(&self, handle: *const Handle<H>) -> bool {
+        let made = self.made.load(Ordering::Acquire);
+        let in_piece = |(piece, at): (usize, &AtomicPtr<Handle<H>>)| {
+            let offset = handle.addr().wrapping_sub(at.load(Ordering::Relaxed).addr());
+            let nth = offset / size_of::<Handle<H>>();
+            let before = FIRST * ((1 << piece) - 1);
+            nth < FIRST << piece
+                && before + nth < made
+                && offset.is_multiple_of(size_of::<Handle<H>>())
+        };
+        self.pieces.iter().enumerate().any(in_piece)
+    }
+
+    /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
+    pub(crate) fn settle_in_child(&self) {
+        if self.free.settle_in_child() {
+            self.free.lock().0 = null_mut();
+        }
+    }
+
+    /// Holds the lock, for tests.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Drop {
+        self.free.lock()
+    }
+}
+
+/// In which piece a handle stands, and where there.
+fn place(number: usize) -> (usize, usize) {
+    let piece = (number / FIRST + 1).ilog2() as usize;
+    (piece, number - FIRST * ((1 << piece) - 1))
+}

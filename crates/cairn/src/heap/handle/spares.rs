@@ -1,0 +1,120 @@
+//! Owns: free nurseries and handles that a thread keeps for its next heaps of the program's.
+//! Idea: two short lists. What stands in one says so itself, by the address of the `Spares`: a forked child
+//!   believes no list of a thread that it does not have, and finds what they had by that.
+//! Never: keeps more than two heaps' worth.
+//! Threads: the one whose they are; `salvage` in a forked child.
+//! Checked: tests/nursery.rs, tests/hand_over.rs
+//! Story: docs/design/closed-heaps.md
+
+use super::{FREE, Handle, Handles, NURSERIES};
+use crate::base::policy::HARDENED;
+use crate::base::sync::Ordering;
+use crate::large::{self, Nursery};
+use core::ptr::from_mut;
+
+/// How many of each are kept.
+const SPARE: usize = 2 * NURSERIES;
+
+/// What a thread keeps. All zeros: nothing.
+pub(crate) struct Spares<H> {
+    nurseries: (*mut Nursery, usize),
+    handles: (*mut Handle<H>, usize),
+}
+
+impl<H> Spares<H> {
+    /// Gives all of them up.
+    pub(crate) fn give(&mut self, all: &Handles<H>) {
+        while let Some(nursery) = self.pop_nursery() {
+            large::put_nursery(nursery);
+        }
+        while let Some(handle) = self.pop_handle() {
+            all.put(handle);
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nurseries.0.is_null() && self.handles.0.is_null()
+    }
+
+    /// As a fork may find them: the ends of the lists are there, their counts and firsts are another moment's.
+    #[cfg(test)]
+    pub(crate) fn tear(&mut self) {
+        self.nurseries = (core::ptr::null_mut(), SPARE);
+        self.handles = (core::ptr::without_provenance_mut(64), SPARE);
+    }
+
+    pub(super) fn pop_handle(&mut self) -> Option<*mut Handle<H>> {
+        let (first, count) = self.handles;
+        // SAFETY: null, or a free handle of this list.
+        let next = unsafe { first.as_ref() }?.next;
+        self.handles = (next, count - 1);
+        Some(first)
+    }
+
+    /// Keeps a free handle; false if there are enough.
+    pub(super) fn push_handle(&mut self, handle: *mut Handle<H>) -> bool {
+        let here = from_mut(self).addr();
+        let (first, count) = self.handles;
+        if count == SPARE {
+            return false;
+        }
+        // SAFETY: the caller's, which no heap has.
+        unsafe {
+            (*handle).next = first;
+            (*handle).keeper.store(here, Ordering::Relaxed);
+        }
+        self.handles = (handle, count + 1);
+        true
+    }
+
+    pub(super) fn pop_nursery(&mut self) -> Option<*mut Nursery> {
+        let (first, count) = self.nurseries;
+        if first.is_null() {
+            return None;
+        }
+        let mut place = &raw mut self.nurseries.0;
+        // SAFETY: a list of this thread's, so long.
+        unsafe {
+            if HARDENED {
+                for _ in 0..Nursery::chance(first, count) {
+                    place = &raw mut (**place).next;
+                }
+            }
+            let nursery = *place;
+            *place = (*nursery).next;
+            self.nurseries.1 = count - 1;
+            Some(nursery)
+        }
+    }
+
+    /// Keeps a nursery in which nothing is in use, or gives it back if there are enough.
+    pub(super) fn push_nursery(&mut self, nursery: *mut Nursery) {
+        let here = from_mut(self).addr();
+        let (first, count) = self.nurseries;
+        if count == SPARE {
+            return large::put_nursery(nursery);
+        }
+        // SAFETY: the caller's, in which nothing is in use.
+        unsafe {
+            Nursery::reset(nursery);
+            (*nursery).set_keeper(here);
+            (*nursery).next = first;
+        }
+        self.nurseries = (nursery, count + 1);
+    }
+}
+
+/// In a forked child: gives back what `Spares` kept whose thread it does not have, as `is_dead` says of their addresses. What
+/// such a thread was just taking or putting aside may be lost.
+pub(crate) fn salvage<H>(all: &Handles<H>, is_dead: impl Fn(usize) -> bool) {
+    large::salvage_nurseries(&is_dead);
+    for handle in all.made() {
+        // SAFETY: handles are never unmapped; one that a dead thread keeps is nobody else's.
+        let (kind, keeper) = unsafe { (&(*handle).kind, &(*handle).keeper) };
+        let keeper = keeper.load(Ordering::Relaxed);
+        if kind.load(Ordering::Relaxed) == FREE && keeper != 0 && is_dead(keeper) {
+            all.put(handle);
+        }
+    }
+}

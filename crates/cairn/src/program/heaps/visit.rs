@@ -1,0 +1,272 @@
+//! Owns: the walk over the areas and blocks of a heap, or of all.
+//! Idea: a block is in use unless it is in a list of free ones. All lists are gone through first, and what is found there
+//!   is marked in a bitmap.
+//! Never: allocates from a heap, or changes one.
+//! Threads: one; by the caller's word no other uses the heap, or any if all are visited.
+//! Checked: tests/visit.rs
+//! Story: docs/design/closed-heaps.md
+
+use super::{HeapId, heap_of, owner_thread};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::large::NURSERY_BYTES;
+use crate::map::address_map::{self, OWNER_LARGE};
+use crate::map::block::Block;
+use crate::map::heads::{heads_from, heads_in_regions};
+use crate::spans::span::Span;
+use crate::{large, map::region, os, store::live, thread::search};
+
+/// A span, or a large block: where blocks of one size are.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// assert!(!heap.allocate(1 << 20, 16).is_null());
+/// let is_one = |area: &cairn::Area, _| area.used == 1 && area.heap == Some(heap.id());
+/// // SAFETY: no other thread of this program is at work.
+/// assert!(unsafe { cairn::visit(Some(heap.id()), false, is_one) });
+/// # heap.destroy();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    /// The first block.
+    pub start: *mut u8,
+    /// From there to the end of the last block.
+    pub bytes: usize,
+    /// Bytes in a block.
+    pub block_size: usize,
+    /// Blocks there are.
+    pub blocks: usize,
+    /// Blocks that the program has.
+    pub used: usize,
+    /// The heap that it belongs to; None if it belongs to threads.
+    pub heap: Option<HeapId>,
+    /// The number of the thread that owns it; 0 if none does.
+    pub thread: usize,
+}
+
+/// A bit for each place of the reservation and of regions at which a block may start.
+struct Marks {
+    words: *mut u64,
+    bytes: usize,
+}
+
+impl Marks {
+    fn new() -> Option<Marks> {
+        let supplied: usize = region::places().map(|(_, bytes)| bytes).sum();
+        let all = address_map::committed() * SLICE_SIZE + supplied;
+        let bytes = os::round_up((all / MIN_ALIGN / 8).max(1), os::page_size());
+        let words: *mut u64 = os::map(bytes).cast();
+        (!words.is_null()).then_some(Marks { words, bytes })
+    }
+
+    /// None for a block in memory that has been committed since, by a thread that has nothing to do with the heap.
+    fn place(&self, block: *const u8) -> Option<(*mut u64, u64)> {
+        let base = address_map::slice_address(0).addr();
+        let mut offset = block.addr().wrapping_sub(base);
+        if address_map::is_supplied(address_map::slice_of(block)) {
+            // Regions have what follows.
+            let mut before = address_map::committed() * SLICE_SIZE;
+            for (start, bytes) in region::places() {
+                if block.addr().wrapping_sub(start.addr()) < bytes {
+                    offset = before + (block.addr() - start.addr());
+                }
+                before += bytes;
+            }
+        }
+        let number = offset / MIN_ALIGN;
+        let is_noted = number / 8 < self.bytes;
+        is_noted.then(|| (self.words.wrapping_add(number / 64), 1 << (number % 64)))
+    }
+
+    fn set(&mut self, block: *mut Block) {
+        let Some((word, bit)) = self.place(block.cast()) else { return };
+        // SAFETY: one of the words.
+        unsafe { *word |= bit };
+    }
+
+    fn has(&self, block: *const u8) -> bool {
+        // SAFETY: as above.
+        self.place(block).is_some_and(|(word, bit)| unsafe { *word & bit != 0 })
+    }
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        // SAFETY: nothing refers to it any more.
+        unsafe { os::release(self.words.cast(), self.bytes) };
+    }
+}
+
+/// Calls `each` with every area of `heap`, or of the whole process if that is None, spans that no thread owns
+/// included; and if `blocks`, after each area with every block of it that the program has. It goes on while `each`
+/// answers true. Whether it has come to the end; false too if there is no memory for what it must note down, an eighth
+/// of a byte for each 16 bytes.
+///
+/// Sampled blocks between guards are left out.
+///
+/// # Safety
+/// No other thread allocates from `heap` or frees into it meanwhile, and `each` does neither. If it is None, no other
+/// thread allocates or frees at all.
+///
+/// ```
+/// let heap = cairn::Heap::new().expect("memory");
+/// let block = heap.allocate(100, 16);
+/// let mut found = None;
+/// // SAFETY: no other thread of this program is at work.
+/// let whole = unsafe {
+///     cairn::visit(Some(heap.id()), true, |_, block| {
+///         found = found.or(block);
+///         true
+///     })
+/// };
+/// assert!(whole && found == Some(block));
+/// # heap.destroy();
+/// ```
+pub unsafe fn visit(
+    heap: Option<HeapId>,
+    blocks: bool,
+    mut each: impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    os::notice_fork();
+    if !address_map::exists() {
+        return true;
+    }
+    let Some(mut marks) = Marks::new() else { return false };
+    if !HARDENED {
+        mark_caches(&mut marks);
+    }
+    let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
+    for (index, owner, class) in heads_from(0).chain(heads_in_regions()) {
+        let at = address_map::slice_address(index);
+        let goes_on = if owner == OWNER_LARGE && large::nursery_around(at).is_some() {
+            visit_nurseries(at, &is_meant, blocks, &mut each)
+        } else if owner == OWNER_LARGE {
+            // SAFETY: by the caller's word nothing changes meanwhile.
+            let block = large::block_in(index);
+            block.is_none_or(|(start, usable)| {
+                !is_meant(start) || visit_large(start, usable, blocks, &mut each)
+            })
+        } else {
+            let first = at.wrapping_add(class.layout().slack as usize);
+            !is_meant(first) || visit_span(index, class, blocks, &mut marks, &mut each)
+        };
+        if !goes_on {
+            return false;
+        }
+    }
+    let mut last = core::ptr::null();
+    while let Some(mapping) = large::mapping_behind(last) {
+        last = mapping.address;
+        let usable = mapping.address.addr() + mapping.bytes - mapping.start.addr();
+        if is_meant(mapping.start) && !visit_large(mapping.start, usable, blocks, &mut each) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Marks what is in the caches of all heaps.
+fn mark_caches(marks: &mut Marks) {
+    for class in SizeClass::all() {
+        for list in search::caches_of(class) {
+            search::each(class, list).for_each(|block| marks.set(block));
+        }
+    }
+}
+
+fn visit_large(
+    start: *mut u8,
+    usable: usize,
+    blocks: bool,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let heap = heap_of(start);
+    if large::waits(start) {
+        return true;
+    }
+    let area =
+        Area { start, bytes: usable, block_size: usable, blocks: 1, used: 1, heap, thread: 0 };
+    each(&area, None) && (!blocks || each(&area, Some(start)))
+}
+
+fn visit_span(
+    index: usize,
+    class: SizeClass,
+    blocks: bool,
+    marks: &mut Marks,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let span: *const Span = address_map::slot(index).cast();
+    for list in search::lists_of(index) {
+        search::each(class, list).for_each(|block| marks.set(block));
+    }
+    // SAFETY: a span, by the caller's word at rest.
+    let (span, carved) = unsafe { (&*span, search::peek_span(span).1) };
+    let is_live = |nth: &usize| {
+        let block = span.start.wrapping_add(nth * class.block_size());
+        // SAFETY: a block of a span.
+        !marks.has(block) && (!HARDENED || unsafe { live::is_live(block) })
+    };
+    let in_use = || (0..carved).filter(|&nth| !span.is_hidden(nth)).filter(is_live);
+    let start = span.start.wrapping_sub(span.head());
+    let count = usize::from(class.layout().blocks);
+    let area = Area {
+        start,
+        bytes: count * class.block_size(),
+        block_size: class.block_size(),
+        blocks: count,
+        used: in_use().count(),
+        heap: heap_of(start),
+        thread: owner_thread(start),
+    };
+    each(&area, None)
+        && (!blocks
+            || in_use().all(|nth| each(&area, Some(start.wrapping_add(nth * class.block_size())))))
+}
+
+/// The blocks of a nursery are of all sizes: each is an area.
+fn visit_nurseries(
+    slice: *mut u8,
+    is_meant: &impl Fn(*mut u8) -> bool,
+    blocks: bool,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let starts = (0..SLICE_SIZE / NURSERY_BYTES).map(|nth| slice.wrapping_add(nth * NURSERY_BYTES));
+    starts.filter(|&start| is_meant(start)).filter_map(|start| large::nursery_around(start)).all(
+        |nursery| {
+            nursery.blocks().all(|(start, usable)| {
+                let (heap, thread) = (heap_of(start), owner_thread(start));
+                let area = Area {
+                    start,
+                    bytes: usable,
+                    block_size: usable,
+                    blocks: 1,
+                    used: 1,
+                    heap,
+                    thread,
+                };
+                each(&area, None) && (!blocks || each(&area, Some(start)))
+            })
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another thread's cache may have blocks of memory that is newer than the marks.
+    #[test]
+    fn what_is_beyond_the_marks_is_not_marked() {
+        let page = os::page_size();
+        let mut marks = Marks { words: os::map(page).cast(), bytes: page };
+        let inside = address_map::slice_address(0);
+        for distance in [page * 8 * MIN_ALIGN, 1 << 30, 1 << 39] {
+            let beyond = inside.wrapping_add(distance);
+            marks.set(beyond.cast());
+            assert!(!marks.has(beyond), "{distance}");
+        }
+        marks.set(inside.cast());
+        assert!(marks.has(inside) && !marks.has(inside.wrapping_add(MIN_ALIGN)));
+    }
+}

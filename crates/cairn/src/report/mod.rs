@@ -1,0 +1,9 @@
+//! Owns: what is told of the whole allocator: statistics, and the header for tools.
+//! Idea: nothing is counted while the program runs.
+//! Never: changes what it looks at.
+//! Threads: any.
+//! Checked: the reconciliation test.
+//! Story: docs/design/accounting.md
+
+pub(crate) mod outside;
+pub(crate) mod stats;

@@ -1,0 +1,284 @@
+//! Owns: which calls have led to a place: stacks by frame pointers.
+//! Idea: cairn keeps no frame pointers, so its own frames are searched for the first return address outside of
+//!   it; from there on the program's frames lead to each other.
+//! Never: touches what it reads: all reads go through the system, which answers where a touch would fault.
+//! Threads: any, in a signal's handler too; holds nothing.
+//! Checked: tests/guards.rs of the C layer compares stacks with functions.
+//! Story: docs/guide/guards.md
+
+use super::machine::{self, Registers, Target};
+use crate::base::sync::{AtomicUsize, Ordering};
+use crate::{map::address_map, os};
+
+/// Calls of a stack that are kept.
+pub(super) const FRAMES: usize = 16;
+/// Words of a stack that are read at once: more than cairn's own frames take.
+const WORDS: usize = 192;
+/// Words of it that cairn's own frames take, mostly.
+const OWN_WORDS: usize = 80;
+/// Callers that are listed if nobody knows which of them are cairn's own.
+const OWN_MAX: usize = 6;
+/// A frame that is larger is none.
+const FRAME_MAX: usize = 1 << 20;
+
+/// Where cairn's own code is, if it is a library of its own; else both are 0. Relaxed: who does not see it lists
+/// cairn's own callers, too.
+static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// Finds out where cairn's own code is.
+pub(super) fn find_own_code() {
+    let here = find_own_code as *const () as usize;
+    let range = os::mapped_around(here, |mapped| mapped.range);
+    // A program that has cairn inside begins in the same code.
+    let range = range.filter(|range| !(range.0..range.1).contains(&os::entry_point()));
+    let (start, end) = range.unwrap_or((0, 0));
+    let is_high = os::entry_point() >= HIGH;
+    LOWEST.store(if is_high { HIGH } else { 1 << 16 }, Ordering::Relaxed);
+    OWN[0].store(start, Ordering::Relaxed);
+    OWN[1].store(end, Ordering::Relaxed);
+}
+
+/// Code is not below. Where the system has put the program to a random place, it is high, as libraries are, and
+/// small numbers need not be looked at.
+static LOWEST: AtomicUsize = AtomicUsize::new(0);
+const HIGH: usize = 1 << 40;
+
+fn is_own(word: usize) -> bool {
+    (OWN[0].load(Ordering::Relaxed)..OWN[1].load(Ordering::Relaxed)).contains(&word)
+}
+
+/// Return addresses, the innermost first; 0: no more.
+pub(super) type Calls = [usize; FRAMES];
+
+/// A part of a stack, and what is read behind it.
+struct Stack {
+    from: usize,
+    words: [usize; WORDS],
+    count: usize,
+}
+
+impl Stack {
+    /// The stack of the caller, from its stack pointer on. What is left of that page is read at once, which saves a
+    /// call of the system's; if that is too little, as any other.
+    fn of_caller(from: usize) -> Stack {
+        let page = os::page_size();
+        let count = (page - from % page) / size_of::<usize>();
+        if count < OWN_WORDS {
+            return Stack::read(from);
+        }
+        let mut stack = Stack { from, words: [0; WORDS], count: count.min(WORDS) };
+        let place: *const usize = core::ptr::with_exposed_provenance(from);
+        for (at, word) in stack.words.iter_mut().enumerate().take(count) {
+            // SAFETY: on the page under the stack pointer, above it.
+            *word = unsafe { place.add(at).read_volatile() };
+        }
+        stack
+    }
+
+    #[inline(never)]
+    fn read(from: usize) -> Stack {
+        let mut stack = Stack { from, words: [0; WORDS], count: 0 };
+        stack.count = read_words(from, &mut stack.words);
+        stack
+    }
+
+    fn known(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.words.iter().copied().enumerate().take(self.count)
+    }
+
+    /// The two words at an address of the stack, which is read on there if need be.
+    #[inline(never)]
+    fn pair(&mut self, at: usize) -> Option<(usize, usize)> {
+        let mut place = at.wrapping_sub(self.from) / 8;
+        if place + 1 >= self.count {
+            *self = Stack::read(at);
+            place = 0;
+        }
+        (self.count >= 2).then_some((*self.words.get(place)?, *self.words.get(place + 1)?))
+    }
+
+    /// Whether a word can be an address in code: it is none in the stack or the reservation.
+    #[inline(never)]
+    fn can_be_code(&self, word: usize) -> bool {
+        let is_data = word.abs_diff(self.from) < FRAME_MAX
+            || address_map::contains(core::ptr::without_provenance(word));
+        !is_data && (LOWEST.load(Ordering::Relaxed)..1 << 48).contains(&word)
+    }
+
+    /// The place of the call that has led into cairn, and where that goes back to: a call that leads
+    /// there for sure, or the first of any. What an earlier call has left in between may look like one.
+    #[inline(never)]
+    fn entry(&self) -> Option<(usize, usize)> {
+        let is = |wanted: usize| {
+            move |&(_, word): &(usize, usize)| {
+                !is_own(word) && self.can_be_code(word) && verdict(word) & wanted == wanted
+            }
+        };
+        self.known().find(is(LEADS_HERE)).or_else(|| self.known().find(is(IS_RETURN)))
+    }
+
+    /// Whether a frame around what stands at `at` can be at `frame`.
+    fn is_frame(&self, at: usize, frame: usize) -> bool {
+        frame > at && frame - at < FRAME_MAX && frame.is_multiple_of(8)
+    }
+
+    /// The same, and it goes back to behind a call.
+    #[inline(never)]
+    fn is_sure_frame(&mut self, at: usize, frame: usize) -> bool {
+        let Some((_, back)) = self.is_frame(at, frame).then(|| self.pair(frame)).flatten() else {
+            return false;
+        };
+        self.can_be_code(back) && is_return(back)
+    }
+
+    /// Adds where the frame at `frame`, if it is one, and those around it go back to. Whether that is code is
+    /// asked when somebody wants to see it.
+    #[inline(never)]
+    fn follow(&mut self, calls: &mut Calls, mut count: usize, mut at: usize, mut frame: usize) {
+        while count < FRAMES && self.is_frame(at, frame) {
+            let Some((next, back)) = self.pair(frame) else { return };
+            if !self.can_be_code(back) {
+                return;
+            }
+            calls[count] = back;
+            count += 1;
+            (at, frame) = (frame, next);
+        }
+    }
+}
+
+/// What is known of words that may be return addresses, by the word: the word, and two bits below it. Code
+/// does not change; to look at it takes a system call. Relaxed: each is complete.
+static VERDICTS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+/// It is the address behind a call.
+const IS_RETURN: usize = 1;
+/// The call leads into cairn's own code.
+const LEADS_HERE: usize = 2;
+
+#[inline(never)]
+fn verdict(word: usize) -> usize {
+    let place = VERDICTS.get((word ^ word >> 8) % VERDICTS.len()).unwrap_or(&VERDICTS[0]);
+    let known = place.load(Ordering::Relaxed);
+    if known >> 2 == word {
+        return known & 3;
+    }
+    let mut code = [0; 8];
+    let is_return = os::read_own(word - 8, &mut code) == 8 && machine::is_call(code);
+    let leads_here = is_return && is_call_of_own(code, word);
+    let verdict = usize::from(is_return) * IS_RETURN + usize::from(leads_here) * LEADS_HERE;
+    place.store(word << 2 | verdict, Ordering::Relaxed);
+    verdict
+}
+
+/// Whether a word is the address behind a call.
+pub(super) fn is_return(word: usize) -> bool {
+    (LOWEST.load(Ordering::Relaxed)..1 << 48).contains(&word) && verdict(word) & IS_RETURN != 0
+}
+
+/// Whether the call with which `code`, in front of `back`, ends leads into cairn's own code, by way of a table or not.
+fn is_call_of_own(code: [u8; 8], back: usize) -> bool {
+    match machine::call_target(code, back) {
+        Target::Code(start) if !is_own(start) => {
+            let mut code = [0; 16];
+            let known = os::read_own(start, &mut code) == 16;
+            known && is_own(content(machine::jump_target(code, start)))
+        }
+        target => is_own(content(target)),
+    }
+}
+
+/// Where a target leads in the end; 0: that is not known.
+fn content(target: Target) -> usize {
+    let mut word = [0];
+    match target {
+        Target::Code(start) => start,
+        Target::Word(at) if read_words(at, &mut word) == 1 => word[0],
+        _ => 0,
+    }
+}
+
+/// Reads words at any address; how many could be read.
+#[inline(never)]
+fn read_words(at: usize, words: &mut [usize]) -> usize {
+    // SAFETY: words are bytes.
+    let bytes = unsafe {
+        core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), size_of_val(words))
+    };
+    os::read_own(at, bytes) / size_of::<usize>()
+}
+
+/// Who has called cairn.
+#[cold]
+#[inline(never)]
+pub(super) fn callers(here: Registers) -> Calls {
+    let mut calls = [0; FRAMES];
+    if here.stack == 0 {
+        return calls;
+    }
+    let mut stack = Stack::of_caller(here.stack);
+    if OWN[1].load(Ordering::Relaxed) == 0 {
+        callers_of_all(&mut stack, here, &mut calls);
+        return calls;
+    }
+    let Some((first, back)) = stack.entry() else { return calls };
+    calls[0] = back;
+    // The frame pointer is still in its register, or the first that has used it for something else has
+    // stored it right below its own return address: the outermost counts.
+    let at = here.stack + 8 * first;
+    let mut frame = here.frame;
+    for place in (1..=first).rev() {
+        let (word, stored) = (stack.words[place], stack.words[place - 1]);
+        if (place == first || is_own(word)) && stack.is_sure_frame(at, stored) {
+            frame = stored;
+            break;
+        }
+        if stack.from != here.stack {
+            // A look at a frame far away.
+            stack = Stack::of_caller(here.stack);
+        }
+    }
+    if stack.is_sure_frame(at, frame) {
+        stack.follow(&mut calls, 1, at, frame);
+    }
+    calls
+}
+
+/// The same where cairn is a part of the program: its own functions are among them.
+#[inline(never)]
+fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut Calls) {
+    let is_frame = stack.is_frame(here.stack, here.frame);
+    let end = if is_frame { here.frame } else { usize::MAX };
+    let mut count = 0;
+    for (place, word) in stack.known() {
+        if count == OWN_MAX || here.stack + 8 * place >= end {
+            break;
+        }
+        if stack.can_be_code(word) && is_return(word) {
+            calls[count] = word;
+            count += 1;
+        }
+    }
+    stack.follow(calls, count, here.stack, here.frame);
+}
+
+/// Where a thread has been interrupted, and who has called it there.
+#[cold]
+#[inline(never)]
+pub(super) fn interrupted(instruction: usize, registers: Registers) -> Calls {
+    let mut calls = [0; FRAMES];
+    if registers.stack == 0 {
+        return calls;
+    }
+    calls[0] = instruction;
+    let mut stack = Stack::read(registers.stack);
+    let mut count = 1;
+    // A function that has no frame, as memcpy, has its return address on top.
+    let top = stack.words[0];
+    let around = stack.pair(registers.frame).map(|(_, back)| back);
+    if Some(top) != around && stack.can_be_code(top) && is_return(top) {
+        calls[1] = top;
+        count = 2;
+    }
+    stack.follow(&mut calls, count, registers.stack.wrapping_sub(8), registers.frame);
+    calls
+}

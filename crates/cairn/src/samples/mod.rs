@@ -1,0 +1,9 @@
+//! Owns: which allocations somebody wants to see, and guard pages around some of them.
+//! Idea: nothing is counted while nobody asks.
+//! Never: costs a fast path an instruction.
+//! Threads: see each file.
+//! Checked: tests/sample.rs, tests/guards.rs.
+//! Story: docs/guide/guards.md
+
+pub(crate) mod guards;
+pub(crate) mod sampling;

@@ -1,0 +1,126 @@
+//! Owns: runs of slices that spans of a partition have left: none but that partition's spans use them again.
+//! Idea: address space is cheap; the memory behind them goes back at once, unless nothing shall.
+//! Never: gives one to another partition, or back to the arena.
+//! Threads: any; one lock.
+//! Checked: tests/partitions.rs
+//! Story: docs/design/policy.md
+
+use super::{RUNS, Run, keeps};
+use crate::base::policy::PARTITIONS;
+use crate::base::size_class::SLICE_SIZE;
+use crate::map::address_map;
+use crate::os::{self, Lock};
+
+/// Spans' lengths.
+const LENGTHS: usize = RUNS.len();
+
+/// The first run of each partition and length, plus 1; the slices of all, and of those that are resident.
+struct Kept {
+    first: [[u32; LENGTHS]; PARTITIONS],
+    slices: usize,
+    resident: usize,
+}
+
+static KEPT: Lock<Kept> =
+    Lock::new(Kept { first: [[0; LENGTHS]; PARTITIONS], slices: 0, resident: 0 });
+
+/// What a run's slot says while it is kept.
+#[repr(C)]
+struct Note {
+    /// The next run, plus 1.
+    next: u32,
+    resident: bool,
+}
+
+impl Kept {
+    fn push(
+        &mut self,
+        [partition, length]: [usize; 2],
+        index: usize,
+        slices: usize,
+        resident: bool,
+    ) {
+        self.slices += slices;
+        self.resident += if resident { slices } else { 0 };
+        if let Some(first) = self.first.get_mut(partition).map(|firsts| &mut firsts[length]) {
+            // SAFETY: the run's slot, in no use.
+            unsafe {
+                address_map::slot(index).cast::<Note>().write(Note { next: *first, resident })
+            };
+            *first = index as u32 + 1;
+        }
+    }
+
+    /// A run, and whether it is resident.
+    fn pop(&mut self, [partition, length]: [usize; 2], slices: usize) -> Option<(usize, bool)> {
+        let first = &mut self.first.get_mut(partition)?[length];
+        let index = first.checked_sub(1)? as usize;
+        // SAFETY: the slot of a run that is kept.
+        let note = unsafe { address_map::slot(index).cast::<Note>().read() };
+        *first = note.next;
+        self.slices -= slices;
+        self.resident -= if note.resident { slices } else { 0 };
+        Some((index, note.resident))
+    }
+}
+
+/// The place of a length: 1, 4 and 32 slices.
+fn length(slices: usize) -> usize {
+    slices.ilog2().div_ceil(2).min(2) as usize
+}
+
+/// Keeps a run for a partition, numbered from 0.
+pub(crate) fn keep(partition: usize, index: usize, slices: usize) {
+    let resident = keeps() || !purge(index, slices);
+    KEPT.lock().push([partition, length(slices)], index, slices, resident);
+}
+
+/// Takes one that a partition has left.
+pub(crate) fn take_kept(partition: usize, slices: usize) -> Option<Run> {
+    let (index, resident) = pop([partition, length(slices)], slices)?;
+    Some(Run { index, dirty: if resident { slices } else { 0 }, zero: false, backed: false })
+}
+
+/// Gives back what is resident of them; the number of slices that went. Meanwhile nobody finds those of the same partition
+/// and length.
+pub(super) fn purge_kept() -> usize {
+    let mut done = 0;
+    if KEPT.lock().resident == 0 {
+        return 0;
+    }
+    for place in (0..PARTITIONS).flat_map(|partition| (0..LENGTHS).map(move |at| [partition, at])) {
+        let slices = RUNS[place[1]];
+        let mut all = Kept { first: [[0; LENGTHS]; PARTITIONS], slices: 0, resident: 0 };
+        while let Some((index, resident)) = pop(place, slices) {
+            all.push(place, index, slices, resident);
+        }
+        while let Some((index, resident)) = all.pop(place, slices) {
+            let gone = resident && purge(index, slices);
+            done += if gone { slices } else { 0 };
+            KEPT.lock().push(place, index, slices, resident && !gone);
+        }
+    }
+    done
+}
+
+fn pop(place: [usize; 2], slices: usize) -> Option<(usize, bool)> {
+    KEPT.lock().pop(place, slices)
+}
+
+fn purge(index: usize, slices: usize) -> bool {
+    // SAFETY: the run is the caller's, and in no use.
+    unsafe { os::purge(address_map::slice_address(index), slices * SLICE_SIZE) }
+}
+
+/// Slices that are kept, and how many of them are resident.
+pub(crate) fn kept_slices() -> [usize; 2] {
+    let kept = KEPT.lock();
+    [kept.slices, kept.resident]
+}
+
+/// In a forked child, before it has a second thread: what another thread was changing is given up.
+pub(crate) fn settle_kept_in_child() {
+    if KEPT.settle_in_child() {
+        KEPT.lock().first = [[0; LENGTHS]; PARTITIONS];
+    }
+}

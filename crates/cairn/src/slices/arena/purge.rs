@@ -1,0 +1,184 @@
+//! Owns: when free memory goes back to the system, and how much of it stays.
+//! Idea: what nobody has needed between two ticks is idle, and goes in small batches from the top. Much
+//!   at once goes at once, unless the last such purge was regretted.
+//! Never: purges what is in use, or holds the lock over a purge.
+//! Threads: any; the arena's lock, given up around each system call.
+//! Checked: the arena's tests; the lab's rows of memory after load.
+//! Story: docs/design/purging.md
+
+use super::huge::HUGE_SLICES;
+use super::keeping::{keeps, purge_delay_ms};
+use super::kept::purge_kept;
+use super::runs::aligned_runs;
+use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
+use crate::base::policy::HARDENED;
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
+use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
+use crate::os::{self, Guard};
+
+/// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small
+/// process; half of it purges what a loop is about to use again.
+const KEEP_MIN: usize = in_shuttle((512 << 10) / SLICE_SIZE, 2);
+/// Beyond that a 16th of what is in use may stay dirty.
+const KEEP_SHARE: usize = 16;
+/// Dirty slices that make a release purge at once: 4 MiB, or a quarter of what is in use. A
+/// process that frees everything and falls idle keeps that; twice of it is seen by its owner.
+const BURST_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 24);
+const BURST_SHARE: usize = 4;
+/// What is purged so and needed again within this time should have stayed: from then on as much
+/// may be dirty as is in use, or 32 MiB, ...
+const REGRET_MS: u64 = 1000;
+const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
+/// ... but at first 16 MiB, and twice as much and 16 MiB the next time, up to this, 512 MiB.
+const BURST_STEP: usize = in_shuttle((16 << 20) / SLICE_SIZE, 24);
+const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
+/// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
+const BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
+/// Refused purges that end a batch: in a process whose memory is locked all are.
+const REFUSALS: usize = 4;
+
+/// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
+/// slow tick of every thread, written a few times a second.
+static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+/// When the next tick is due.
+static NEXT_TICK_MS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+
+/// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
+/// idle; gives back a batch of it at each call.
+pub(crate) fn tick(now_ms: u64) -> bool {
+    let due = || now_ms as usize >= NEXT_TICK_MS.0.load(Ordering::Relaxed);
+    let ticked = due() && {
+        let mut arena = ARENA.lock();
+        due() && arena.tick(now_ms)
+    };
+    let debt = DEBT.0.load(Ordering::Relaxed);
+    if debt > 0 {
+        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], debt.min(BATCH));
+        // Where nothing goes (locked memory, say) the next tick finds it again.
+        DEBT.0.store(if done > 0 { debt.saturating_sub(done) } else { 0 }, Ordering::Relaxed);
+    }
+    ticked
+}
+
+/// Whether upkeep has memory to give back right now.
+pub(crate) fn in_debt() -> bool {
+    DEBT.0.load(Ordering::Relaxed) > 0
+}
+
+/// Gives back everything dirty; the number of bytes that went.
+pub(crate) fn purge_all() -> usize {
+    let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], BATCH);
+    let kept = if HARDENED { purge_kept() } else { 0 };
+    ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
+}
+
+/// What the delay says has changed: the next tick is due.
+pub(super) fn look_soon() {
+    NEXT_TICK_MS.0.store(0, Ordering::Relaxed);
+}
+
+/// A release of `slices` has made much dirty: purges at once what is beyond the bound, if it is.
+pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
+    if keeps() {
+        return;
+    }
+    let used = arena.used();
+    let regretted = arena.burst.min(used.max(BURST_KEPT));
+    let bound = BURST_MIN.max(used / BURST_SHARE).max(regretted);
+    if arena.dirty > bound {
+        arena.burst_ms = os::now_ms();
+        // Whole chunks as long as that will do: a purge of single slices splits huge pages.
+        let lanes = if arena.dirty > 2 * bound { &[WHOLE, DIRTY][..] } else { &[WHOLE] };
+        // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
+        purge_batch(arena, lanes, 2 * slices.max(32));
+    }
+}
+
+/// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
+/// lock is given up around each system call; the slices are nobody's meanwhile.
+fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) -> usize {
+    let (mut done, mut refused) = (0, 0);
+    let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
+    while done < limit {
+        let last = |&lane: &usize| Some((lane, arena.tree.last(lane, end)?));
+        let Some((lane, chunk)) = lanes.iter().find_map(last) else { break };
+        let (mut index, mut len) = (chunk * CHUNK_SLICES, HUGE_SLICES);
+        if lane == DIRTY {
+            let dirty = purgeable(arena.bits(chunk));
+            if dirty == 0 {
+                end = chunk;
+                continue;
+            }
+            let top = 63 - dirty.leading_zeros() as usize;
+            len = (dirty << (63 - top)).leading_ones() as usize;
+            index += top + 1 - len;
+        }
+        let were_dirty = arena.dirty_among(index, len);
+        let (dirty, _) = arena.remove(index, len);
+        drop(arena);
+        // SAFETY: slices that have been free, and that nobody else can take now.
+        let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
+        arena = ARENA.lock();
+        if clean {
+            arena.put(index, len, Memory::Clean);
+            arena.purged += dirty as u64;
+            done += dirty;
+        } else {
+            // Locked memory, say: what is below it may go. What was clean is so still: it may be no memory.
+            for nth in 0..len {
+                let dirty = were_dirty >> nth & 1 != 0;
+                arena.put(index + nth, 1, if dirty { Memory::Written } else { Memory::Clean });
+            }
+            end = chunk;
+            refused += 1;
+            if refused == REFUSALS {
+                break;
+            }
+        }
+    }
+    done
+}
+
+/// What can be purged: dirty slices; with larger pages (of 64 KiB), whole pages that are free and
+/// have a dirty slice, for the kernel rounds up to pages, whosever they are.
+fn purgeable(b: &ChunkBits) -> u64 {
+    if os::page_size() <= SLICE_SIZE {
+        return b.dirty;
+    }
+    let dirty = b.dirty | b.dirty >> 1 | b.dirty >> 2 | b.dirty >> 3;
+    (aligned_runs(b.free, 1) & dirty) * 0b1111
+}
+
+impl Arena {
+    /// Which of up to 128 slices are dirty, a bit each.
+    fn dirty_among(&self, index: usize, slices: usize) -> u128 {
+        const _: () = assert!(HUGE_SLICES <= 128);
+        let is_dirty = |nth: &usize| {
+            let slice = index + nth;
+            self.bits(slice / CHUNK_SLICES).dirty >> (slice % CHUNK_SLICES) & 1 != 0
+        };
+        (0..slices).filter(is_dirty).fold(0, |bits, nth| bits | 1 << nth)
+    }
+
+    fn tick(&mut self, now_ms: u64) -> bool {
+        let next = (now_ms as usize).saturating_add(purge_delay_ms());
+        NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
+        let keep = KEEP_MIN.max(self.used() / KEEP_SHARE);
+        let debt = if keeps() { 0 } else { self.idle.saturating_sub(keep) };
+        DEBT.0.store(debt, Ordering::Relaxed);
+        self.idle = self.dirty;
+        self.burst -= self.burst / 16;
+        true
+    }
+
+    /// Mostly clean slices have been needed: was what the last burst gave back needed still?
+    pub(super) fn judge_burst(&mut self) {
+        if self.burst_ms > 0 {
+            if os::now_ms() < self.burst_ms + REGRET_MS {
+                self.burst = (BURST_STEP + 2 * self.burst).min(BURST_MAX);
+            }
+            self.burst_ms = 0;
+        }
+    }
+}

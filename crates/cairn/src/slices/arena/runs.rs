@@ -1,0 +1,115 @@
+//! Owns: where free runs of a length are, and how long the longest of each chunk is.
+//! Idea: the tree knows an upper bound of each chunk; the search that finds it too high mends it.
+//! Never: takes or gives slices.
+//! Threads: the owner of the arena's lock.
+//! Checked: the arena's `check`, invariant 4.
+//! Story: docs/design/large-blocks.md
+
+use super::bits::{longest_run, runs_of};
+use super::{Arena, RUN_MAX};
+use crate::map::address_map::{self, CHUNK_SLICES};
+
+impl Arena {
+    /// The lowest run of `slices` free slices that begins in chunk `low` or behind it.
+    pub(super) fn lowest_run(&mut self, slices: usize, low: usize) -> Option<usize> {
+        let (least, mut from) = (slices.min(RUN_MAX), low);
+        loop {
+            let chunk = self.tree.next_run(least as u16, from)?;
+            let free = self.bits(chunk).free;
+            let runs = if slices <= CHUNK_SLICES { runs_of(free, slices) } else { 0 };
+            if runs != 0 {
+                return Some(chunk * CHUNK_SLICES + runs.trailing_zeros() as usize);
+            }
+            // Only the last of a chunk's runs may go on in the next.
+            let start = (chunk + 1) * CHUNK_SLICES - free.leading_ones() as usize;
+            let end = self.run_end(start, slices);
+            if end - start >= slices {
+                return Some(start);
+            }
+            let known = longest_run(free).max((end - start).min(RUN_MAX));
+            self.tree.set_longest(chunk, known as u16);
+            from = chunk.max(end / CHUNK_SLICES);
+        }
+    }
+
+    /// Where the free run that begins at `start` ends; not much behind `most` slices.
+    pub(super) fn run_end(&self, start: usize, most: usize) -> usize {
+        let mut end = start;
+        while end < address_map::committed() && end - start < most {
+            let free = self.bits(end / CHUNK_SLICES).free >> (end % CHUNK_SLICES);
+            let more = free.trailing_ones() as usize;
+            end += more;
+            if more == 0 || !end.is_multiple_of(CHUNK_SLICES) {
+                break;
+            }
+        }
+        end
+    }
+
+    /// At least the length of the free run that begins in `chunk` and may go on in the next.
+    pub(super) fn last_run(&self, chunk: usize) -> usize {
+        match self.bits(chunk).free.leading_ones() as usize {
+            0 => 0,
+            tail => (tail + self.run_at_start(chunk + 1)).min(RUN_MAX),
+        }
+    }
+
+    /// At least the length of the free run that begins with the first slice of `chunk`.
+    pub(super) fn run_at_start(&self, chunk: usize) -> usize {
+        if chunk * CHUNK_SLICES >= address_map::committed() {
+            return 0;
+        }
+        match self.bits(chunk).free.trailing_ones() as usize {
+            CHUNK_SLICES => usize::from(self.tree.longest(chunk)),
+            part => part,
+        }
+    }
+
+    /// Invariant 4, for a run that has been put.
+    pub(super) fn lengthen(&mut self, index: usize, slices: usize) {
+        let first = index / CHUNK_SLICES;
+        let free = self.bits(first).free;
+        let (head, tail) = (free.trailing_ones() as usize, free.leading_ones() as usize);
+        let place = index % CHUNK_SLICES;
+        let is_inside = head <= place && place + slices <= CHUNK_SLICES - tail;
+        if is_inside && usize::from(self.tree.longest(first)) >= CHUNK_SLICES {
+            // Most often: the chunk is known to have had as much.
+            return;
+        }
+        // From the last chunk down: what begins in one may end in the next.
+        let mut chunk = (index + slices - 1) / CHUNK_SLICES;
+        loop {
+            let known = usize::from(self.tree.longest(chunk));
+            let free = self.bits(chunk).free;
+            let inside = if known < CHUNK_SLICES { longest_run(free) } else { 0 };
+            let longest = inside.max(self.last_run(chunk));
+            if longest > known {
+                self.tree.set_longest(chunk, longest as u16);
+            }
+            // Runs that begin in front of the first one, too, if they go on in it as far as here.
+            let head = free.trailing_ones() as usize;
+            let reached = match chunk.cmp(&first) {
+                core::cmp::Ordering::Greater => true,
+                core::cmp::Ordering::Equal => chunk * CHUNK_SLICES + head > index,
+                core::cmp::Ordering::Less => head == CHUNK_SLICES,
+            };
+            let near = first < chunk + RUN_MAX / CHUNK_SLICES;
+            if chunk == 0 || !reached || !near {
+                return;
+            }
+            chunk -= 1;
+            if chunk < first && self.bits(chunk).free.leading_ones() == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// The starts of free aligned runs of RUNS[lane] slices.
+pub(super) fn aligned_runs(free: u64, lane: usize) -> u64 {
+    match lane {
+        0 => free,
+        1 => runs_of(free, 4) & 0x1111_1111_1111_1111,
+        _ => runs_of(free, 32) & 0x1_0000_0001,
+    }
+}

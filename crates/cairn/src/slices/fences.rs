@@ -1,0 +1,127 @@
+//! Owns: the guard pages of the hardened build: in front of the blocks of longer spans and behind them, and behind
+//!   nurseries, so that what overflows there ends the process; and which there are.
+//! Idea: a guard stays where it is when its span goes: the next span of that length in the same place has it already, and
+//!   so have nurseries. It goes when something else takes the slice.
+//! Never: does anything in the default build, where constants fold it away; counts on them, for the system may refuse.
+//! Threads: who takes or has the slices; holds nothing.
+//! Checked: tests/quarantine.rs, tests/hardened_nursery.rs
+//! Story: docs/design/policy.md
+
+use crate::base::size_class::{self, SLICE_SIZE};
+use crate::base::sync::{AtomicUsize, Ordering};
+use crate::map::address_map::{CHUNK_SLICES, guards, slice_address};
+use crate::os;
+
+// Invariants
+//  1. A slice with a guard has its bit in the word of that kind of its chunk: set before the guard is there, cleared
+//     when it has gone. Relaxed: what a slice has is changed by who takes it or has it.
+
+/// Slices that are in no use any more because the system has not taken their guards away. Relaxed: a number.
+pub(crate) static LOST: AtomicUsize = AtomicUsize::new(0);
+
+/// What becomes of the slices that are taken.
+#[derive(Clone, Copy)]
+pub(crate) enum Taken {
+    /// A span, which has guards itself.
+    ForSpan,
+    /// Nurseries, which have one behind them.
+    ForNurseries,
+    /// Anything else.
+    Otherwise,
+}
+
+/// Bytes of a guard that is not a whole slice; 0 in the default build.
+pub(crate) const GUARD: usize = size_class::guards(4)[0];
+
+/// Kinds of guards: the first bytes of a slice, its last ones, or all.
+const KINDS: usize = 3;
+
+/// Where the guards are of so many slices that are taken for something: the kind, and the slice.
+fn places(index: usize, slices: usize, taken: Taken) -> impl Iterator<Item = (usize, usize)> {
+    let [before, after] = match taken {
+        Taken::ForSpan => size_class::guards(slices),
+        Taken::ForNurseries => [0, GUARD],
+        Taken::Otherwise => [0, 0],
+    };
+    let behind = if after == SLICE_SIZE { 2 } else { 1 };
+    let places = [(0, index, before), (behind, index + slices - 1, after)];
+    places.into_iter().filter(|place| place.2 > 0).map(|(kind, slice, _)| (kind, slice))
+}
+
+/// The pages of a guard: (address, bytes).
+fn pages(kind: usize, slice: usize) -> (*mut u8, usize) {
+    let at = slice_address(slice);
+    match kind {
+        0 => (at, GUARD),
+        1 => (at.wrapping_add(SLICE_SIZE - GUARD), GUARD),
+        _ => (at, SLICE_SIZE),
+    }
+}
+
+/// Puts a span's guards into a run of slices, where there are none yet. The program has no block there.
+///
+/// # Safety
+/// The run is the caller's, and no block is there.
+pub(crate) unsafe fn put(index: usize, slices: usize) {
+    // SAFETY: the caller's.
+    unsafe { put_for(index, slices, Taken::ForSpan) };
+}
+
+/// Puts a guard at the end of a slice of nurseries, if there is none yet.
+///
+/// # Safety
+/// The slice is the caller's, and none of its last bytes are in use.
+pub(crate) unsafe fn put_behind_nurseries(index: usize) {
+    // SAFETY: the caller's.
+    unsafe { put_for(index, 1, Taken::ForNurseries) };
+}
+
+/// # Safety
+/// The run is the caller's, and nobody uses what the guards take.
+unsafe fn put_for(index: usize, slices: usize, taken: Taken) {
+    for (kind, slice) in places(index, slices, taken) {
+        let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
+        // Nobody else changes this bit: added or taken away, it is set or cleared.
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_add(bit, Ordering::Relaxed);
+            let (at, bytes) = pages(kind, slice);
+            // SAFETY: the caller's, and in no block.
+            if !unsafe { os::guard(at, bytes) } {
+                word.fetch_sub(bit, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Takes all guards of free slices away, but those that what takes them has. False if the system has not.
+pub(crate) fn bare(index: usize, slices: usize, taken: Taken) -> bool {
+    let mut is_bare = true;
+    for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
+        let first = chunk * CHUNK_SLICES;
+        let [low, high] =
+            [index, index + slices].map(|at| at.clamp(first, first + CHUNK_SLICES) - first);
+        let within = !0 << low & !0 >> (CHUNK_SLICES - high);
+        for kind in 0..KINDS {
+            let word = &guards(chunk)[kind];
+            let mut there = word.load(Ordering::Relaxed) & within;
+            while there != 0 {
+                let at = there.trailing_zeros() as usize;
+                there &= there - 1;
+                let mut own = places(index, slices, taken);
+                if own.any(|place| place == (kind, first + at)) {
+                    continue;
+                }
+                let (pages, bytes) = pages(kind, first + at);
+                if os::unguard(pages, bytes) {
+                    word.fetch_sub(1 << at, Ordering::Relaxed);
+                } else {
+                    is_bare = false;
+                }
+            }
+        }
+    }
+    if !is_bare {
+        LOST.fetch_add(slices, Ordering::Relaxed);
+    }
+    is_bare
+}

@@ -1,0 +1,10 @@
+//! Owns: the reservation and its slices: which are free, dirty, or have gone back.
+//! Idea: addresses are cheap, resident pages dear.
+//! Never: knows what stands in a slice.
+//! Threads: any; one lock.
+//! Checked: the arena's `check`; tests/arena.rs.
+//! Story: docs/design/purging.md
+
+pub(crate) mod arena;
+pub(crate) mod fences;
+pub(crate) mod reservation;

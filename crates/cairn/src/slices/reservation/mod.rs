@@ -1,0 +1,206 @@
+//! Owns: how the reservation is made: its size, its place, and where its metadata stands.
+//! Idea: as large as the system allows, at a random place; a process with a limit on address space, or whose reservations
+//!   count as locked, reserves the metadata alone.
+//! Never: changes what has been made.
+//! Threads: the one that makes it, under the lock of `thread`.
+//! Checked: tests/reservation.rs; tests/limits.rs of the C layer.
+//! Story: docs/design/layout.md
+
+mod grow;
+
+pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
+
+use crate::base::policy::{HARDENED, in_hardened, mixed};
+use crate::base::size_class::SLICE_SHIFT;
+use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom, in_shuttle};
+use crate::map::address_map::{
+    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
+};
+use crate::store::live::{self, LIVE_BYTES};
+use crate::{map::block, os, store::canary};
+
+const GIB: usize = 1 << 30;
+/// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
+/// the smaller ones serve small address spaces.
+const LADDER: [usize; 4] = [
+    1024 * GIB,
+    64 * GIB,
+    4 * GIB,
+    in_shuttle(GIB / 4, if cfg!(miri) { GIB / 16 } else { GIB / 4 }),
+];
+/// No reservation is larger.
+pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
+/// What the program wants it to be at most.
+static MOST: AtomicUsize = AtomicUsize::new(LADDER[0]);
+/// Whether the slices are reserved; else they are mapped as they are needed.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+/// Windows begin at a multiple of this: huge pages do.
+const PLACE: usize = 2 << 20;
+/// Metadata begins at a multiple of this, the largest page of any supported machine.
+const PAGE: usize = 64 << 10;
+
+/// Where the parts of the metadata are, counted from its start.
+struct Layout {
+    sections: usize,
+    heaps: usize,
+    heap_limit: usize,
+    live: usize,
+    bytes: usize,
+}
+
+/// A number of this process's below `below`, the `nth` of several; 0 where the system has none to give.
+fn random(nth: usize, below: usize) -> usize {
+    if os::seed() == 0 {
+        return 0;
+    }
+    // No bit of the kernel's number, which serves others too, can be read off the result.
+    let steps = (nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed((os::seed() as u64).wrapping_add(steps)) as usize % below
+}
+
+/// How far in front of a reservation's slices the reservation begins.
+const fn front_of(size: usize) -> usize {
+    size / 8
+}
+
+/// Reserves `size` bytes and their front, at a multiple of 2 MiB; null on failure.
+fn reserve_at_random(size: usize) -> *mut u8 {
+    let whole = front_of(size) + size;
+    // Far from where programs, libraries and stacks are put, or in what 39 bits reach.
+    let (low, room) = if size >= 1024 * GIB { (16 * size, 64 * size) } else { (size, 6 * size) };
+    let place = low + random(0, room / PLACE) * PLACE;
+    let p = os::reserve(core::ptr::without_provenance_mut(place), whole);
+    if p.is_null() || p.addr().is_multiple_of(PLACE) {
+        return p;
+    }
+    // SAFETY: reserved just now.
+    unsafe { os::release(p, whole) };
+    os::reserve_aligned(whole, PLACE)
+}
+
+fn layout_of(size: usize) -> Layout {
+    let slices = size >> SLICE_SHIFT;
+    let sections = os::round_up(slices << DESCRIPTOR_SHIFT, PAGE);
+    let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
+    let heap_limit = (size >> in_hardened(20, 23)).clamp(32, 65536);
+    let live = heaps + heap_limit * HEAP_SIZE;
+    let bytes = live + in_hardened(0, os::round_up(slices * LIVE_BYTES, PAGE));
+    Layout { sections, heaps, heap_limit, live, bytes }
+}
+
+/// Where the metadata of a reservation begins whose front is there, counted from it. No heap's address is a
+/// multiple of 2^32: its tag would be `OWNER_NONE`. A place where one would be is drawn again. If there is no other, the
+/// heaps end there, or begin behind it.
+pub(crate) fn place_of(front: usize, size: usize) -> usize {
+    let layout = layout_of(size);
+    let draw = |nth| random(nth, (front_of(size) - layout.bytes) / PAGE + 1) * PAGE;
+    // How much of the heaps would be behind a multiple, and where that is.
+    let beyond = |place: usize| {
+        let multiple = (front + place + layout.heaps).next_multiple_of(4 * GIB);
+        (front + place + layout.live).checked_sub(multiple).filter(|&beyond| beyond > 0)
+    };
+    let found = (DRAWS..2 * DRAWS).map(draw).find(|&place| beyond(place).is_none());
+    let place = found.unwrap_or_else(|| draw(1));
+    match beyond(place) {
+        None => place,
+        Some(beyond) if beyond <= place => place - beyond,
+        Some(beyond) => place + layout.live - layout.heaps - beyond + PAGE,
+    }
+}
+
+/// Draws for that; in the hardened build each fails with a probability of a half.
+const DRAWS: usize = 32;
+
+/// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
+#[cfg(test)]
+pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
+    let layout = layout_of(size);
+    (metadata + layout.heaps, layout.live - layout.heaps)
+}
+
+/// Has the reservation be of at most so many bytes, rounded down to a power of two, but of the smallest size at least. It
+/// counts if nothing has been allocated yet.
+pub fn set_address_space(bytes: usize) {
+    let least = LADDER[LADDER.len() - 1];
+    let most = (bytes.max(least).next_power_of_two()
+        >> usize::from(!bytes.max(least).is_power_of_two()))
+    .min(LADDER[0]);
+    // Relaxed: read by the thread that makes the reservation; whoever is earlier makes it larger.
+    MOST.store(most, Ordering::Relaxed);
+}
+
+/// Makes the reservation. False if there is no address space for it.
+pub(crate) fn init() -> bool {
+    let most = MOST.load(Ordering::Relaxed);
+    // Whether it has been made; None if there is no room for it.
+    let make = |size: usize| {
+        let front = reserve_at_random(size);
+        (!front.is_null()).then(|| install(front, size, true))
+    };
+    if let Some(made) = make(most) {
+        return made;
+    }
+    let smaller = LADDER.into_iter().filter(|&size| size < most);
+    let made = match os::address_space_limit() {
+        usize::MAX => smaller.into_iter().find_map(make).unwrap_or(false),
+        limit => init_within(limit.min(most)),
+    };
+    // All that is mapped may count as locked.
+    made || match os::locked_memory_limit() {
+        usize::MAX => false,
+        limit => init_within(limit.saturating_mul(LOCKED).min(most)),
+    }
+}
+
+/// Where reservations count as locked, one is for so many times the limit: metadata takes a tenth of that, and the heap has
+/// room when the program unlocks its memory.
+const LOCKED: usize = 8;
+
+/// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
+/// room behind it. Slices are mapped as they are needed.
+fn init_within(limit: usize) -> bool {
+    let size = limit.clamp(32 << 20, LADDER[0]).next_power_of_two();
+    let bytes = layout_of(size).bytes;
+    for attempt in 0..8 {
+        let front = 4 * GIB + random(2 + attempt, 1 << 16) * PLACE;
+        let place = place_of(front, size);
+        let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
+        if got.addr() == front + place {
+            return install(got.wrapping_sub(place), size, false);
+        }
+        if !got.is_null() {
+            // SAFETY: reserved just now.
+            unsafe { os::release(got, bytes) };
+        }
+    }
+    false
+}
+
+fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
+    let (layout, slices) = (layout_of(size), size >> SLICE_SHIFT);
+    debug_assert!(front.addr().is_multiple_of(PLACE) && size.is_power_of_two());
+    let table = front.wrapping_add(place_of(front.addr(), size));
+    let (from, whole) =
+        if reserved { (front, front_of(size) + size) } else { (table, layout.bytes) };
+    os::keep_small_pages(from, whole);
+    if !os::make_readable(table, layout.sections) {
+        // SAFETY: reserved by the caller, unused.
+        unsafe { os::release(from, whole) };
+        return false;
+    }
+    RESERVED.store(reserved, Ordering::Relaxed);
+    block::set_key(random(10, usize::MAX));
+    if HARDENED {
+        canary::install(random(11, usize::MAX), random(12, usize::MAX));
+        live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
+    }
+    address_map::install(&Tables {
+        base: front.wrapping_add(front_of(size)),
+        slices,
+        descriptors: table,
+        sections: table.wrapping_add(layout.sections),
+        heaps: table.wrapping_add(layout.heaps),
+        heap_limit: layout.heap_limit,
+    });
+    true
+}

@@ -1,0 +1,166 @@
+//! Owns: the lists of spans that nobody holds but that have free blocks, one per size class.
+//! Idea: what one thread leaves behind, or cannot use, the next one that needs it takes.
+//! Never: touches blocks but to make holes.
+//! Threads: any; one lock per class, held for a few link changes; nothing else is locked inside.
+//! Checked: loom models of the word's states; the stress tests.
+//! Story: docs/design/remote-frees.md
+
+use crate::base::size_class::{CLASS_COUNT, SizeClass};
+use crate::base::sync::{AtomicUsize, Ordering};
+use crate::map::address_map::{self, OWNER_ABANDONED};
+use crate::map::block::Chain;
+use crate::map::heads::heads_from;
+use crate::os::Lock;
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+
+struct AbandonedSpans {
+    spans: Lock<SpanList>,
+    /// The list's length; lets a refill pass by without the lock.
+    count: AtomicUsize,
+}
+
+// SAFETY: spans in the list are reached under the lock only.
+unsafe impl Sync for AbandonedSpans {}
+
+static ABANDONED: [AbandonedSpans; CLASS_COUNT] =
+    [const { AbandonedSpans { spans: Lock::new(SpanList::EMPTY), count: AtomicUsize::new(0) } };
+        CLASS_COUNT];
+
+/// Lets go of a span that has blocks in use and room for more. False if everything in it has
+/// been freed meanwhile: then the caller still holds it.
+///
+/// # Safety
+/// The caller holds `span`, which is in no list.
+pub(crate) unsafe fn list(span: *mut Span) -> bool {
+    // SAFETY: the caller holds the span until `list` succeeds.
+    let (abandoned, live, word) = unsafe {
+        (*span).disown();
+        (&ABANDONED[(*span).class().index()], (*span).used(), (*span).word())
+    };
+    let mut spans = abandoned.spans.lock();
+    // SAFETY: in no list; the lock is held before the word says LISTED.
+    unsafe { spans.push_front(span) };
+    let left = word.list(live);
+    if !left {
+        // SAFETY: put in just now.
+        unsafe { spans.remove(span) };
+    }
+    abandoned.count.store(spans.len(), Ordering::Relaxed);
+    left
+}
+
+/// Lets go of a span that has room for more: lists it, or gives its run back if nothing in it is in
+/// use.
+///
+/// # Safety
+/// As for `list`.
+pub(crate) unsafe fn list_or_release(span: *mut Span) {
+    // SAFETY: the caller owns the span; if it cannot be listed, nothing is in use any more.
+    unsafe {
+        if (*span).used() == 0 || !list(span) {
+            (*span).empty(Chain::EMPTY);
+            (*span).release();
+        }
+    }
+}
+
+/// How many spans of `class` are listed. Relaxed: who sees it late comes again.
+pub(crate) fn count(class: SizeClass) -> usize {
+    ABANDONED[class.index()].count.load(Ordering::Relaxed)
+}
+
+/// Takes the latest span of `class`, with what was pending; the caller owns it then.
+pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
+    let abandoned = &ABANDONED[class.index()];
+    let mut spans = abandoned.spans.lock();
+    let mut at = spans.first();
+    while !at.is_null() {
+        // SAFETY: members are valid, and their links are the lock's.
+        let next = unsafe { SpanList::after(at) };
+        let taken = take(abandoned, &mut spans, at);
+        if taken.is_some() {
+            return taken;
+        }
+        // A push has claimed it: there are as many of these as threads that wait for the lock.
+        at = next;
+    }
+    None
+}
+
+/// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for
+/// this lock.
+fn take(
+    abandoned: &AbandonedSpans,
+    spans: &mut SpanList,
+    span: *mut Span,
+) -> Option<(*mut Span, Chain)> {
+    // SAFETY: members are valid, and their links and constant fields are the lock's.
+    let pending = unsafe { (*span).word().reclaim((*span).base()) }?;
+    // SAFETY: it is in this list.
+    unsafe { spans.remove(span) };
+    abandoned.count.store(spans.len(), Ordering::Relaxed);
+    Some((span, pending))
+}
+
+/// Gives back the pages on which nothing lives in all these spans, once around.
+pub(crate) fn make_holes() {
+    for class in SizeClass::all() {
+        let abandoned = &ABANDONED[class.index()];
+        for _ in 0..count(class) {
+            let mut spans = abandoned.spans.lock();
+            let oldest = spans.last();
+            if oldest.is_null() {
+                break;
+            }
+            let Some((span, pending)) = take(abandoned, &mut spans, oldest) else { break };
+            drop(spans);
+            // SAFETY: this thread holds it now, and it is in no list.
+            unsafe {
+                (*span).absorb(pending);
+                (*span).make_holes();
+                list_or_release(span);
+            }
+        }
+    }
+}
+
+/// Takes out a span that the caller's push has claimed as empty.
+///
+/// # Safety
+/// The push said `ClaimedEmpty`.
+pub(crate) unsafe fn remove(span: *mut Span, class: SizeClass) {
+    let abandoned = &ABANDONED[class.index()];
+    let mut spans = abandoned.spans.lock();
+    // SAFETY: only its claimer takes a claimed span out.
+    unsafe { spans.remove(span) };
+    abandoned.count.store(spans.len(), Ordering::Relaxed);
+}
+
+/// In a forked child, before it has a second thread: a list that another thread was changing is built
+/// anew.
+pub(crate) fn settle_in_child() {
+    for class in SizeClass::all() {
+        let abandoned = &ABANDONED[class.index()];
+        if !abandoned.spans.settle_in_child() {
+            continue;
+        }
+        let mut spans = abandoned.spans.lock();
+        *spans = SpanList::EMPTY;
+        let abandoned_ones = (OWNER_ABANDONED, class);
+        for (index, ..) in heads_from(0).filter(|head| (head.1, head.2) == abandoned_ones) {
+            // SAFETY: a span's slices are committed.
+            if unsafe { address_map::remote_word(index) }.listed_live().is_some() {
+                // SAFETY: a listed span of this class, in no list any more; the lock is held.
+                unsafe { spans.push_front(address_map::slot(index).cast()) };
+            }
+        }
+        abandoned.count.store(spans.len(), Ordering::Relaxed);
+    }
+}
+
+/// Holds the lock of one list, for tests.
+#[cfg(test)]
+pub(crate) fn hold(class: SizeClass) -> impl Drop {
+    ABANDONED[class.index()].spans.lock()
+}

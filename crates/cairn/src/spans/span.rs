@@ -1,0 +1,457 @@
+//! Owns: one run of slices cut into equal blocks: its lists, its counters, who may touch them.
+//! Idea: free blocks cost nothing (a link in themselves), untouched blocks not even a page.
+//! Never: knows thread-local state or size policy; of the system only how pages are given back.
+//! Threads: the owner of the span alone (see `remote`), or the owner of the lock of the list
+//!   that the span stands in, for the links.
+//! Checked: `Span::check`, in debug builds and by `check()`; oracle tests.
+//! Story: docs/design/spans.md
+
+mod carve;
+
+pub(crate) use carve::Carved;
+
+use crate::base::policy::HARDENED;
+use crate::base::size_class::{ClassLayout, SizeClass};
+use crate::base::sync::{Ordering, touched};
+use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
+use crate::map::block::{Block, Chain, END};
+use crate::map::remote::RemoteWord;
+use crate::store::live::{self, came_home};
+use crate::{os, slices::arena, slices::fences};
+use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
+
+// The blocks of a span, in address order:
+//
+//     | slack | block 0 | block 1 | ... | carved - 1 | untouched ... | blocks - 1 |
+//               in use, or in `local_free`, or          never linked,
+//               pending in the remote word              perhaps zero
+//
+// Invariants
+//  1. used = until_event + used_after_event; used + length of `local_free` + `hidden` = `carved`. A block in a
+//     heap's cache, in a batch under way, or pending in the remote word counts as
+//     used. `used_after_event` > 0 only in a full list: the event comes before the last free then. It is
+//     NO_EVENT in an active span that is not long: a pair of malloc and free empties
+//     that each time.
+//  2. All fields belong to the owner; `next` and `prev` belong to the lock of the list of abandoned spans
+//     while the word says LISTED.
+//  3. `start` and `class` do not change while the span exists.
+//  4. The descriptors of all its slices point here and carry its class, first block and inverse;
+//     they name the owner's tag, or ABANDONED while there is none or one is about to take over.
+//  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
+
+/// The owner's metadata of a span.
+#[repr(C, align(64))]
+pub(crate) struct Span {
+    // Written by every free.
+    pub(crate) local_free: *mut Block,
+    /// Local frees until the next event.
+    pub(crate) until_event: u32,
+    // Rarely written.
+    pub(crate) carved: u16,
+    pub(crate) hidden: u16,
+    // Constant.
+    pub(crate) start: *mut u8,
+    // Links in the heap's or the abandoned spans' list.
+    pub(crate) next: *mut Span,
+    pub(crate) prev: *mut Span,
+    /// Sixteenths of the span that have been given back, a bit each.
+    pub(crate) holes: u16,
+    /// Blocks in use when holes were last looked for.
+    pub(crate) used_at_sweep: u16,
+    /// Blocks in use when that event comes.
+    pub(crate) used_after_event: i16,
+    /// Constant, too.
+    class: u8,
+    /// Untouched blocks are zero (1); in its heap's list of full spans (2).
+    pub(crate) flags: u8,
+    /// The number of the partition that alone may use its slices, plus 1, or 0.
+    pub(crate) partition: u8,
+    /// What the heap that let go of it while it was full writes into descriptors, the last one, or 0. A hint: another
+    /// thread may have that heap by now.
+    pub(crate) let_go_by: u32,
+    /// The epoch in which it was found with no block in use, plus 1, or 0: see `grace`.
+    pub(crate) empty_since: usize,
+    /// An owner's `&mut` does not claim all of it: others read what is constant (`is_block`).
+    _read: PhantomPinned,
+}
+
+/// What it means if more blocks have come back than were handed out.
+const FREED_TWICE: &str = "more blocks have been freed than were in use";
+
+/// `used_after_event` of a span that has no event: it would come when one more is free than there are.
+const NO_EVENT: i16 = -1;
+
+pub(crate) const ZERO: u8 = 1;
+const FULL: u8 = 2;
+const KEPT: u8 = 4;
+
+/// Pieces of a span that can be given back one by one, if they are whole pages.
+pub(crate) const PIECES: usize = 16;
+
+const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
+
+impl Span {
+    /// Makes a span of `class` out of the run at `index`, held by the caller, with all its
+    /// blocks untouched. Its descriptors name `owner`.
+    ///
+    /// # Safety
+    /// The run is the caller's, as long as the class wants it; `zero` only if its bytes are zero.
+    pub(crate) unsafe fn create(
+        index: usize,
+        zero: bool,
+        class: SizeClass,
+        owner: u32,
+    ) -> *mut Span {
+        let c = class.layout();
+        let span: *mut Span = address_map::slot(index).cast();
+        // SAFETY: the run is the caller's, and so is its slot.
+        unsafe {
+            span.write(Span {
+                local_free: END,
+                until_event: 0,
+                carved: 0,
+                hidden: 0,
+                start: address_map::slice_address(index).wrapping_add(c.slack as usize),
+                next: null_mut(),
+                prev: null_mut(),
+                holes: 0,
+                used_at_sweep: 0,
+                used_after_event: 0,
+                class: class.number() as u8,
+                flags: if zero { ZERO } else { 0 },
+                partition: 0,
+                let_go_by: 0,
+                empty_since: 0,
+                _read: PhantomPinned,
+            });
+        }
+        if HARDENED {
+            // SAFETY: as above; no block of it has been handed out.
+            unsafe {
+                live::begin(address_map::slice_address(index), c);
+                fences::put(index, c.slices.into());
+            }
+        }
+        // SAFETY: the run is the caller's, and no block of it has been handed out.
+        unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
+        span
+    }
+
+    /// Says that no block is in use: all have come back by a way that does not count them.
+    ///
+    /// `last` are those with which the count has been reached, linked with all that were pending.
+    pub(crate) fn empty(&mut self, last: Chain) {
+        [last, self.collect()].into_iter().for_each(|chain| came_home(chain, |_| {}));
+        self.local_free = END;
+        self.set_used(0, 0);
+        (self.holes, self.hidden) = (0, 0);
+    }
+
+    /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
+    /// come back, and taken back before the first one goes. The fences hold the compiler to that; a block that the child's
+    /// thread has came there by the program's own synchronisation, and what was stored before it, too.
+    pub(crate) fn set_kept(&mut self, kept: bool) {
+        compiler_fence(Ordering::SeqCst);
+        self.flags = if kept { self.flags | KEPT } else { self.flags & !KEPT };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Whether that has been said.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.flags & KEPT != 0
+    }
+
+    /// Ends a span with no block in use, whose run stays the caller's: the first slice.
+    pub(crate) fn let_go(&mut self) -> usize {
+        debug_assert_eq!(self.used(), 0);
+        let index = self.index();
+        address_map::set_owner(index, self.layout().slices as usize, OWNER_NONE);
+        index
+    }
+
+    /// Gives the run of a span with no block in use back to the arena.
+    pub(crate) fn release(&mut self) {
+        let index = self.let_go();
+        self.give_back(index, self.layout().slices as usize);
+    }
+
+    /// Gives its run back: to the arena, or to its partition.
+    fn give_back(&self, index: usize, slices: usize) {
+        match usize::from(self.partition).checked_sub(1) {
+            Some(partition) if HARDENED => arena::keep(partition, index, slices),
+            _ => arena::release(index, slices, true),
+        }
+    }
+
+    /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
+    pub(crate) fn destroy(&mut self) {
+        let (index, slices) = (self.index(), self.layout().slices as usize);
+        // Before the generation: who finds the next one must not find this owner.
+        address_map::set_owner(index, slices, OWNER_NONE);
+        self.word().destroy();
+        self.give_back(index, slices);
+    }
+
+    /// Takes back a block. True if an event is due.
+    ///
+    /// # Safety
+    /// The caller holds the span; `block` is one of its blocks, in use, the caller's to free.
+    #[inline(always)]
+    pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
+        // SAFETY: the block is the caller's to free, and so free and this span's from here on.
+        unsafe {
+            if !HARDENED {
+                Block::set_next(block, self.local_free);
+                touched(self);
+                self.local_free = block;
+            }
+        }
+        self.until_event = self.until_event.wrapping_sub(1);
+        self.until_event == 0
+    }
+
+    /// Hands out all blocks that were freed here; hardened, `take_kept` does.
+    #[inline]
+    pub(crate) fn take_local(&mut self) -> Chain {
+        if HARDENED {
+            return Chain::at_home(self.free());
+        }
+        touched(self);
+        let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
+        debug_assert!(self.used_after_event <= 0);
+        self.local_free = END;
+        self.until_event += list.count;
+        list
+    }
+
+    /// Takes back all but the first blocks of a list that this active span has just handed out.
+    ///
+    /// # Safety
+    /// The list is the caller's.
+    pub(crate) unsafe fn take_back(&mut self, list: &mut Chain, most: u32) {
+        let count = list.count;
+        // SAFETY: the blocks are of this span, and the caller's.
+        unsafe {
+            let rest = list.split(most);
+            if HARDENED {
+                return;
+            }
+            if self.local_free == END {
+                self.until_event = self.until_event.wrapping_sub(count - most);
+                self.local_free = rest;
+            } else {
+                self.push_list(rest);
+            }
+        }
+    }
+
+    /// Keeps blocks collected from the remote word as if they had been freed here. They are touched only if
+    /// something else is in `local_free`.
+    pub(crate) fn absorb(&mut self, chain: Chain) {
+        if HARDENED {
+            return self.come_home(chain);
+        }
+        let list = if chain.count == 0 { END } else { chain.head };
+        if self.has_local_free() {
+            // SAFETY: this span's, and free.
+            return unsafe { self.push_list(list) };
+        }
+        self.local_free = list;
+        let used = self.used();
+        if cfg!(debug_assertions) && chain.count > used {
+            os::broken(FREED_TWICE);
+        }
+        self.set_used(used.wrapping_sub(chain.count), 0);
+    }
+
+    /// Becomes the owner's by claim: the batch is all that is free.
+    pub(crate) fn claim(&mut self, batch: Chain) {
+        debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
+        self.absorb(batch);
+    }
+
+    /// Takes blocks back one by one from a list.
+    ///
+    /// # Safety
+    /// As for `push_local`, for each block of the list.
+    pub(crate) unsafe fn push_list(&mut self, mut list: *mut Block) {
+        while list != END {
+            // SAFETY: each block is the caller's to free; its link is read before it is pushed.
+            unsafe {
+                let next = Block::next(list);
+                self.push_local(list);
+                list = next;
+            }
+        }
+    }
+
+    /// Becomes its heap's active span of its class: no event comes, but to a long one when nothing
+    /// is in use.
+    pub(crate) fn set_active(&mut self) {
+        debug_assert_eq!(self.used_after_event, 0);
+        self.empty_since = 0;
+        if !self.class().is_long() {
+            self.set_used(self.until_event + 1, NO_EVENT);
+        }
+    }
+
+    /// Goes into its heap's list of full spans: the next event comes after `frees`, or when
+    /// nothing is in use.
+    pub(crate) fn set_full(&mut self, frees: u32) {
+        debug_assert!(frees > 0);
+        let used = self.used();
+        let until_event = used.min(frees);
+        self.set_used(until_event, (used - until_event) as i16);
+        self.flags |= FULL;
+    }
+
+    /// Comes out of that list, or is not the active span any more.
+    pub(crate) fn clear_event(&mut self) {
+        self.set_used(self.used(), 0);
+        self.flags &= !FULL;
+    }
+
+    /// Whether it stands in its heap's list of full spans.
+    pub(crate) fn is_full(&self) -> bool {
+        self.flags & FULL != 0
+    }
+
+    /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
+    /// are pending. Those that only its lists knew stay lost.
+    pub(crate) fn forget_lists(&mut self) {
+        let blocks = self.layout().blocks;
+        if HARDENED {
+            // SAFETY: the caller's span.
+            unsafe { live::forget(self.base(), self.layout().slices.into()) };
+        }
+        self.local_free = END;
+        self.carved = blocks;
+        (self.holes, self.hidden) = (0, 0);
+        self.set_used(u32::from(blocks), 0);
+        self.flags &= !FULL;
+    }
+
+    /// The word through which others free.
+    #[inline(always)]
+    pub(crate) fn word(&self) -> &'static RemoteWord {
+        // SAFETY: a span's slices are committed.
+        unsafe { address_map::remote_word(self.index()) }
+    }
+
+    /// What head offsets in the word count from.
+    #[inline(always)]
+    pub(crate) fn base(&self) -> *mut u8 {
+        address_map::slice_address(self.index())
+    }
+
+    /// Takes the blocks that others have freed.
+    #[inline]
+    pub(crate) fn collect(&self) -> Chain {
+        self.word().collect(self.base())
+    }
+
+    /// Says in the descriptors that nobody owns this span. Before the word says so.
+    pub(crate) fn disown(&self) {
+        address_map::set_owner(self.index(), self.layout().slices as usize, OWNER_ABANDONED);
+    }
+
+    /// Writes the owner's tag into the descriptors. After the word says so.
+    pub(crate) fn own(&self, tag: u32) {
+        address_map::set_owner(self.index(), self.layout().slices as usize, tag);
+    }
+
+    /// Index of its first slice: spans are aligned to their size.
+    #[inline]
+    pub(crate) fn index(&self) -> usize {
+        address_map::span_index(self.start, self.class())
+    }
+
+    /// Its size class.
+    #[inline(always)]
+    pub(crate) fn class(&self) -> SizeClass {
+        // SAFETY: invariant 3: made with a class.
+        unsafe { SizeClass::from_number(u32::from(self.class)) }
+    }
+
+    /// The class of a span whose links are not the reader's.
+    ///
+    /// # Safety
+    /// There is a span.
+    pub(crate) unsafe fn class_at(this: *const Span) -> SizeClass {
+        // SAFETY: invariant 3; nothing else of the span is read.
+        unsafe { SizeClass::from_number(u32::from((*this).class)) }
+    }
+
+    /// How it is cut.
+    #[inline]
+    pub(crate) fn layout(&self) -> &'static ClassLayout {
+        self.class().layout()
+    }
+
+    pub(crate) fn set_used(&mut self, until_event: u32, used_after_event: i16) {
+        self.until_event = until_event;
+        self.used_after_event = used_after_event;
+    }
+
+    /// Blocks in use, as the owner sees it.
+    #[inline(always)]
+    pub(crate) fn used(&self) -> u32 {
+        touched(self);
+        self.until_event.wrapping_add_signed(i32::from(self.used_after_event))
+    }
+
+    /// Blocks in `local_free`.
+    pub(crate) fn free(&self) -> u32 {
+        let (carved, used) = (u32::from(self.carved - self.hidden), self.used());
+        if cfg!(debug_assertions) && used > carved {
+            os::broken(FREED_TWICE);
+        }
+        carved.wrapping_sub(used)
+    }
+
+    /// Blocks that have never been handed out, or whose memory has gone.
+    #[inline]
+    pub(crate) fn untouched(&self) -> usize {
+        usize::from(self.layout().blocks - self.carved + self.hidden)
+    }
+
+    /// Whether it has blocks to hand out.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.has_local_free() || self.untouched() > 0
+    }
+
+    /// Whether blocks wait in `local_free`.
+    #[inline]
+    pub(crate) fn has_local_free(&self) -> bool {
+        if HARDENED { self.free() > 0 } else { self.local_free != END }
+    }
+
+    /// Invariants 1 and 4, for the owner.
+    pub(crate) fn check(&self) {
+        let d = address_map::descriptor_at(self.index());
+        let (head, mask, mut free) = (self.head(), self.layout().mask, 0);
+        let mut at = self.local_free;
+        if HARDENED {
+            // Others are in caches.
+            free = (self.kept().count() as u16).min(self.free() as u16);
+        }
+        while at != END {
+            // SAFETY: this is a span.
+            assert_eq!(unsafe { d.probe(at.wrapping_byte_sub(head).cast()) }.1 & mask, 0);
+            free += 1;
+            assert!(free <= self.carved);
+            // SAFETY: free blocks are the owner's.
+            at = unsafe { Block::next(at) };
+        }
+        assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
+        assert!(self.carved <= self.layout().blocks);
+        let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
+        let hidden: usize = holes.map(|hole| self.blocks_of(hole).len()).sum();
+        assert_eq!(hidden, usize::from(self.hidden));
+        for i in 0..self.layout().slices as usize {
+            let d = address_map::descriptor_at(self.index() + i);
+            // SAFETY: this is a span.
+            assert_eq!(unsafe { d.probe(self.start.wrapping_sub(head)) }, (self.class(), 0));
+        }
+    }
+}

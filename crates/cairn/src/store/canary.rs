@@ -1,0 +1,192 @@
+//! Owns: the canaries of the hardened build: the last word of each block of a span that the program has, and a word behind
+//!   each large one (see `large`).
+//! Idea: it says how many bytes the block has behind those that were asked for, combined with a number of its
+//!   place's; the first of these bytes is a byte of that number, so that one byte written beyond the end shows.
+//! Never: does anything in the default build, where constants fold it away; says anything of a free block.
+//! Threads: whoever has the block.
+//! Checked: tests/canary.rs; the attacks of the C layer.
+//! Story: docs/design/policy.md
+
+use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::size_class::{BLOCK_MAX, MIN_ALIGN, SizeClass};
+use crate::base::sync::{Ordering, Plain, fence};
+use crate::os;
+
+// Invariants, for a block of a span that the program has, as far as nobody has written beyond its end
+//  1. Its last word is `number(block) ^ left * TWICE`, its lowest byte first. `left` bytes, `CANARY_BYTES` at least,
+//     stand behind what was asked for.
+//  2. The first of these bytes is the lowest of the number.
+//  3. None of them makes a mark of what the program has written: bit 7 of that byte is 0, and of the last one. What
+//     else of them stands in the block's first `MIN_ALIGN` bytes is zero.
+
+/// Puts a number into a word twice, and nothing into its lowest byte: no bit can be changed alone.
+const TWICE: u64 = 1 << 8 | 1 << 36;
+
+const _: () = assert!(BLOCK_MAX < 1 << (36 - 8) && BLOCK_MAX < 1 << (63 - 36));
+
+/// What the numbers are made of; the second is odd.
+struct Secrets {
+    sum: Plain<u64>,
+    factor: Plain<u64>,
+}
+
+// SAFETY: written once, by the thread that makes the reservation, before there is a block.
+unsafe impl Sync for Secrets {}
+
+static SECRETS: Secrets = Secrets { sum: Plain::new(0), factor: Plain::new(0) };
+
+/// Chooses them, out of random numbers; once, by the thread that makes the reservation.
+pub(crate) fn install(first: usize, second: usize) {
+    SECRETS.sum.set(first as u64);
+    SECRETS.factor.set(second as u64 | 1);
+}
+
+/// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed.
+#[inline(always)]
+fn number(block: *const u8) -> u64 {
+    let place = (block.addr() / MIN_ALIGN) as u64;
+    let product = (place ^ SECRETS.sum.get()).wrapping_mul(SECRETS.factor.get());
+    product.swap_bytes() & !(1 << 63 | 1 << 7)
+}
+
+/// Bytes that the program may have of a block of a class.
+#[inline(always)]
+pub(crate) fn room(class: SizeClass) -> usize {
+    class.block_size() - CANARY_BYTES
+}
+
+/// The program gets `size` bytes of a block.
+///
+/// # Safety
+/// The caller's block of that class, whose first `MIN_ALIGN` bytes are zero behind `size`; at most `room`.
+#[inline(always)]
+pub(crate) unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
+    if !HARDENED {
+        return;
+    }
+    let (end, number) = (class.block_size(), number(block));
+    debug_assert!(size <= room(class));
+    // SAFETY: inside the block.
+    unsafe {
+        block.add(size).write(number as u8);
+        block
+            .add(room(class))
+            .cast::<u64>()
+            .write((number ^ ((end - size) as u64 * TWICE)).to_le());
+    }
+}
+
+/// Puts the canary of a place there: behind what the program has of a large block, whose metadata says how much that is.
+///
+/// # Safety
+/// So many bytes of the block stand there, and are nobody's.
+#[inline(always)]
+pub(crate) unsafe fn put(place: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe { place.cast::<u64>().write_unaligned(number(place).to_le()) }
+}
+
+/// Whether the canary of a place stands there.
+///
+/// # Safety
+/// As for `put`.
+#[inline(always)]
+pub(crate) unsafe fn stands(place: *const u8) -> bool {
+    // SAFETY: the caller's.
+    u64::from_le(unsafe { place.cast::<u64>().read_unaligned() }) == number(place)
+}
+
+/// Bytes that the program has of a block; None if somebody has written behind them.
+///
+/// # Safety
+/// A block of that class that the program has.
+#[inline(always)]
+unsafe fn read(block: *const u8, class: SizeClass) -> Option<usize> {
+    let (end, number) = (class.block_size(), number(block));
+    // SAFETY: inside the block, as `left` is seen to be.
+    unsafe {
+        let word = u64::from_le(block.add(room(class)).cast::<u64>().read()) ^ number;
+        let left = (word >> TWICE.ilog2()) as usize;
+        let is_left = left as u64 * TWICE == word && left <= end;
+        (is_left && *block.add(end - left) == number as u8).then(|| end - left)
+    }
+}
+
+/// Bytes that the program has of a block. Ends the process if somebody has written behind them: a message names
+/// `call`.
+///
+/// # Safety
+/// As for `read`.
+#[inline(always)]
+pub(crate) unsafe fn size_of(block: *const u8, class: SizeClass, call: &str) -> usize {
+    if !HARDENED {
+        return room(class);
+    }
+    // SAFETY: the caller's.
+    unsafe { read(block, class).unwrap_or_else(|| read_again(block, class, call)) }
+}
+
+/// Ends the process, unless another thread has been told meanwhile that it has all the room of the block.
+#[cold]
+#[inline(never)]
+unsafe fn read_again(block: *const u8, class: SizeClass, call: &str) -> usize {
+    // Acquire: pairs with `grant`.
+    fence(Ordering::Acquire);
+    // SAFETY: the caller's.
+    unsafe { read(block, class) }.unwrap_or_else(|| overwritten(call, block))
+}
+
+/// Ends the process if somebody has written behind the program's bytes of a block that it gives back.
+///
+/// # Safety
+/// As for `read`; nobody else has it any more.
+#[inline(always)]
+pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
+    // SAFETY: the caller's.
+    if HARDENED && unsafe { read(block, class) }.is_none() {
+        overwritten(call, block);
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn overwritten(call: &str, block: *const u8) -> ! {
+    os::fatal(call, block, "the program has written beyond the end of this block")
+}
+
+/// The program has `size` bytes from now on, of a block that it has.
+///
+/// # Safety
+/// As for `read`; at most `room`.
+#[inline]
+pub(crate) unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call: &str) {
+    if !HARDENED {
+        return;
+    }
+    // SAFETY: inside the block.
+    unsafe {
+        expect(block, class, call);
+        if size < MIN_ALIGN {
+            block.add(size).write_bytes(0, MIN_ALIGN - size);
+        }
+        write(block, class, size);
+    }
+}
+
+/// The program has all the room of a block that it has from now on. Two threads that have it may ask at the same time, and
+/// one of them writes there at once.
+///
+/// # Safety
+/// As for `read`.
+#[inline(always)]
+pub(crate) unsafe fn grant(block: *mut u8, class: SizeClass, call: &str) -> usize {
+    // SAFETY: inside the block. Two threads write the same.
+    unsafe {
+        if HARDENED && size_of(block, class, call) < room(class) {
+            write(block, class, room(class));
+            // Release: who finds what the program writes then finds the canary, too.
+            fence(Ordering::Release);
+        }
+    }
+    room(class)
+}

@@ -1,0 +1,12 @@
+//! Owns: how free blocks are kept where a thread allocates from: lists, or hardened rows of places; and what
+//!   says that a block is the program's.
+//! Idea: a pair of malloc and free stays here.
+//! Never: decides where blocks come from.
+//! Threads: the thread whose caches they are.
+//! Checked: oracle tests; tests/quarantine.rs, tests/canary.rs.
+//! Story: docs/design/heap.md, docs/design/policy.md
+
+pub(crate) mod caches;
+pub(crate) mod canary;
+pub(crate) mod live;
+pub(crate) mod quarantine;

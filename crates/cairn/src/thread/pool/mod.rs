@@ -1,0 +1,329 @@
+//! Owns: which heaps there are: those of threads, the shared one, and those that a fork has left behind.
+//! Idea: a heap is made once, used by one thread after another, and never unmapped. A thread that comes takes
+//!   the heap that one that left has warmed.
+//! Never: looks inside a heap that a thread uses.
+//! Threads: any; one lock.
+//! Checked: thread churn, idle thread and fork tests.
+//! Story: docs/design/shared-heap.md, docs/design/fork.md
+
+mod bury;
+pub(crate) mod partitions;
+pub(crate) mod salvage;
+pub(crate) mod shared;
+
+use crate::base::crowd::{in_use, one_less, one_more};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, in_shuttle, point};
+use crate::heap::Heap;
+use crate::heap::common_upkeep::set_besides;
+use crate::heap::handle::{Handle, Handles, Member};
+use crate::map::address_map;
+use crate::os::Lock;
+use crate::slices::reservation;
+use crate::{base::crowd, map::region, os, slices::arena};
+use core::ptr::null_mut;
+
+struct Pool {
+    free: *mut Heap,
+    made: usize,
+}
+
+// SAFETY: heaps in the pool are nobody's.
+unsafe impl Send for Pool {}
+
+static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
+/// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
+pub(crate) static PARTS: Lock<()> = Lock::new(());
+/// Heaps that are left with the blocks in use: a list by `member.next`.
+pub(crate) static LEFT: Lock<Left> = Lock::new(Left(null_mut()));
+/// What heaps of the program's are called.
+pub(crate) static HANDLES: Handles<Heap> = Handles::new();
+/// How many forks have led to this process. A heap in use that carries another number is dead: its
+/// thread is not here. Relaxed: it changes while there is one thread.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+/// How many threads have had a heap. Relaxed: a number is all it is.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
+static DEAD: AtomicBool = AtomicBool::new(false);
+
+/// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
+/// of them is nothing to a program with as many threads.
+pub(crate) const CROWD: usize = in_shuttle(256, 1);
+
+/// The first of them.
+pub(crate) struct Left(pub(crate) *mut Heap);
+
+// SAFETY: what is in the list is used under the lock alone.
+unsafe impl Send for Left {}
+
+/// Takes a heap for a thread; null if there is no memory for one.
+pub(crate) fn take() -> *mut Heap {
+    let heap = take_any(1);
+    if !heap.is_null() {
+        one_more();
+        // SAFETY: the caller's, who alone has it.
+        unsafe { (*heap).begin_thread(THREADS.fetch_add(1, Ordering::Relaxed) + 1) };
+    }
+    heap
+}
+
+/// Takes a heap, old or new, if `spare` places are left behind it; null if not, or if there is
+/// no memory. It does not count as in use: for closed heaps, and the shared heap, which gets the last place.
+pub(crate) fn take_any(spare: usize) -> *mut Heap {
+    let mut pool = POOL.lock();
+    let mut heap = pool.free;
+    // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
+    unsafe {
+        if heap.is_null() {
+            let Some(at) = address_map::heap_address(pool.made) else { return null_mut() };
+            let room = address_map::heap_address(pool.made + spare).is_some();
+            if !room || !reservation::commit_heap(pool.made) {
+                return null_mut();
+            }
+            heap = at.cast();
+            heap.write(Heap::EMPTY);
+            pool.made += 1;
+        } else {
+            pool.free = (*heap).next;
+        }
+        (*heap).in_use = true;
+        (*heap).epoch = EPOCH.load(Ordering::Relaxed);
+    }
+    heap
+}
+
+/// Takes a closed heap with nothing in it, of a handle of the program's or null; null as for `take_any`.
+pub(crate) fn take_closed(of: *mut Handle<Heap>) -> *mut Heap {
+    let heap = take_any(1);
+    if !heap.is_null() {
+        // SAFETY: the caller's, who alone has it.
+        unsafe {
+            (*heap).member.turn.shut();
+            // A child that finds it half written finds it shut.
+            fence(Ordering::Release);
+            Heap::write_over(heap, Heap::closed_of(of));
+            (*heap).member.turn.close();
+        }
+    }
+    heap
+}
+
+/// Takes back a heap, and what it holds.
+///
+/// # Safety
+/// The heap came from `take`, and the caller does not use it any more.
+pub(crate) unsafe fn put(heap: *mut Heap) {
+    // SAFETY: taken from here, and the caller is the last who uses it.
+    unsafe {
+        partitions::put_all(heap);
+        (*heap).abandon_all();
+        (*heap).spares.give(&HANDLES);
+    }
+    let mut pool = POOL.lock();
+    // SAFETY: as above.
+    unsafe {
+        (*heap).in_use = false;
+        // It is in use again before the next thread's number stands there: nobody takes that one for this (`find_user`).
+        (*heap).thread = 0;
+        point();
+        (*heap).next = pool.free;
+        point();
+    }
+    pool.free = heap;
+    one_less();
+}
+
+/// Takes back a closed heap, which holds nothing and has no user.
+///
+/// # Safety
+/// The heap came from `take_any`, and the caller does not use it any more.
+pub(crate) unsafe fn put_closed(heap: *mut Heap) {
+    let mut pool = POOL.lock();
+    // SAFETY: as above.
+    unsafe {
+        // A dead thread's has not been ended.
+        if !(*heap).member.turn.is_shut() {
+            (*heap).member.turn.shut();
+        }
+        // A child that finds it half written finds it shut.
+        fence(Ordering::Release);
+        Heap::write_over(heap, Heap::EMPTY);
+        (*heap).member.turn.close();
+        (*heap).next = pool.free;
+    }
+    pool.free = heap;
+}
+
+/// Where a thread is whose heap that was.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum User {
+    /// It has ended, or there has been none. What it did is seen by the caller.
+    Gone,
+    AtWork,
+    /// A fork has left it behind, wherever in its work it was.
+    LeftBehind,
+}
+
+/// Where the thread of that number is, whose heap that was.
+pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
+    let _pool = POOL.lock();
+    // SAFETY: null, or a heap: those are never unmapped. Volatile: who takes it next gives it a number after the lock.
+    let is_its = |heap: *const Heap| unsafe {
+        (&raw const (*heap).in_use).read_volatile()
+            && (&raw const (*heap).thread).read_volatile() == thread
+    };
+    if heap.is_null() || !is_its(heap) {
+        User::Gone
+    } else if is_dead_thread(heap) {
+        User::LeftBehind
+    } else {
+        User::AtWork
+    }
+}
+
+/// Whether a heap waits for a thread.
+pub(crate) fn has_free() -> bool {
+    !POOL.lock().free.is_null()
+}
+
+/// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
+/// allocate or free.
+pub fn check() {
+    let pool = POOL.lock();
+    for at in (0..pool.made).filter_map(address_map::heap_address) {
+        let heap: *const Heap = at.cast();
+        // SAFETY: made; nobody changes it, by the caller's word.
+        unsafe {
+            if (*heap).in_use && !is_dead(heap) && !was_ending(heap) {
+                (*heap).check();
+            }
+        }
+    }
+    drop(pool);
+    arena::check();
+    region::check();
+}
+
+/// Heaps in use, and heaps there are.
+pub(crate) fn counts() -> (usize, usize) {
+    (in_use(), POOL.lock().made)
+}
+
+/// Whether this is a forked child, and its parent may have been ending the heap, or making it: it is left as it was.
+fn was_ending(heap: *const Heap) -> bool {
+    // SAFETY: a heap that has been made.
+    EPOCH.load(Ordering::Relaxed) > 0 && unsafe { (*heap).member.turn.is_shut() }
+}
+
+/// Whether the heap belongs to a thread that was left behind by a fork, or was in use by one. A heap that a thread had which
+/// had ended before is whole.
+fn is_dead(heap: *const Heap) -> bool {
+    // SAFETY: a heap that has been made, and a handle: what is read changes while nobody looks.
+    unsafe {
+        if !(*heap).is_closed() {
+            return is_dead_thread(heap);
+        }
+        let Member { user, user_heap, .. } = &(*heap).member;
+        is_dead_user(*user_heap, user.load(Ordering::Relaxed))
+    }
+}
+
+/// Whether the thread of that number, whose heap that was or null, was left behind by a fork while it was at work.
+fn is_dead_user(heap: *const Heap, thread: usize) -> bool {
+    // SAFETY: as above. If it is another's by now, that thread has ended before.
+    !heap.is_null() && unsafe { is_dead_thread(heap) && (*heap).thread == thread }
+}
+
+/// The same of a heap that is no closed one.
+fn is_dead_thread(heap: *const Heap) -> bool {
+    // SAFETY: as above.
+    unsafe { (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
+}
+
+/// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
+pub(crate) fn is_dead_owner(owner: u32) -> bool {
+    address_map::heap_of_owner(owner).and_then(heap_at).is_some_and(|heap| is_dead(heap))
+}
+
+/// Says whether there are dead heaps: then upkeep looks for what they had.
+fn set_dead(dead: bool) {
+    DEAD.store(dead, Ordering::Relaxed);
+    set_besides(dead.then_some(salvage::step));
+}
+
+/// Whether there are dead heaps.
+pub(crate) fn has_dead() -> bool {
+    DEAD.load(Ordering::Relaxed)
+}
+
+/// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
+/// calling thread's, if it has one, and the shared heap, or null.
+pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
+    PARTS.settle_in_child();
+    if LEFT.settle_in_child() {
+        // Another thread was changing the list: it is given up.
+        LEFT.lock().0 = null_mut();
+    }
+    HANDLES.settle_in_child();
+    let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
+    EPOCH.store(epoch, Ordering::Relaxed);
+    let mut in_use = 0;
+    for heap in alive.into_iter().filter(|heap| !heap.is_null()) {
+        // SAFETY: heaps of this process's only thread.
+        unsafe {
+            (*heap).epoch = epoch;
+            in_use += usize::from(!(*heap).is_shared);
+        }
+    }
+    if crowd::settle_in_child(in_use) > in_use {
+        set_dead(true);
+    }
+    if POOL.settle_in_child() {
+        // Another thread was taking a heap, or giving one back.
+        set_dead(true);
+        let mut pool = POOL.lock();
+        pool.free = null_mut();
+        for heap in (0..pool.made).filter_map(heap_at) {
+            // SAFETY: made, and nobody's if it is in no use.
+            unsafe {
+                if !(*heap).in_use {
+                    if (*heap).member.turn.is_shut() {
+                        // It was being written.
+                        Heap::write_over(heap, Heap::EMPTY);
+                        (*heap).member.turn.close();
+                    }
+                    (*heap).next = pool.free;
+                    pool.free = heap;
+                }
+            }
+        }
+    }
+}
+
+fn heap_at(index: usize) -> Option<*mut Heap> {
+    address_map::heap_address(index).map(|at| at.cast())
+}
+
+/// Every heap that has been made.
+pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
+    let made = POOL.lock().made;
+    (0..made).filter_map(heap_at)
+}
+
+/// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does
+/// not have; purges what has lain idle for a purge delay, a batch of it at each call; whether there is
+/// more to purge right now. Any thread, at any time.
+///
+/// ```
+/// while cairn::tick() {}
+/// ```
+pub fn tick() -> bool {
+    salvage::step();
+    arena::tick(os::now_ms());
+    arena::in_debt()
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    POOL.lock()
+}

@@ -1,0 +1,97 @@
+//! Owns: heaps of partitions that no thread uses now.
+//! Idea: a partition's blocks are a closed heap's, one for each thread that needs it. What a thread leaves, the next
+//!   one takes over: the blocks never become another partition's.
+//! Never: does anything in the default build, where no heap has one.
+//! Threads: any; one lock.
+//! Checked: tests/partitions.rs
+//! Story: docs/design/policy.md
+
+use super::take_closed;
+use crate::base::crowd::NOBODY;
+use crate::base::policy::PARTITIONS;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering;
+use crate::heap::Heap;
+use crate::os::Lock;
+use core::ptr::null_mut;
+
+struct Free([*mut Heap; PARTITIONS]);
+
+// SAFETY: heaps in the pool are nobody's.
+unsafe impl Send for Free {}
+
+static FREE: Lock<Free> = Lock::new(Free([null_mut(); PARTITIONS]));
+
+/// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one.
+///
+/// # Safety
+/// The calling thread's heap.
+pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
+    let mut heap = null_mut();
+    if let Some(first) = FREE.lock().0.get_mut(partition)
+        && !first.is_null()
+    {
+        heap = *first;
+        // SAFETY: a heap in the pool is the lock owner's.
+        *first = unsafe { (*heap).next };
+    }
+    // SAFETY: the caller's now.
+    unsafe {
+        if heap.is_null() {
+            heap = take_closed(null_mut());
+            if heap.is_null() {
+                return heap;
+            }
+            (*heap).partition = partition as u8 + 1;
+        }
+        (*heap).member.set_user((*mine).thread, mine);
+    }
+    heap
+}
+
+/// Takes the heap of a partition back.
+///
+/// # Safety
+/// It came from `take`, and the caller does not use it any more.
+pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
+    // SAFETY: the caller's.
+    unsafe {
+        // What it has free goes; it goes on with the rest when it is used again.
+        SizeClass::all().for_each(|class| (*heap).empty_cache(class));
+        SizeClass::all().for_each(|class| (*heap).deactivate(class));
+        (*heap).collect_full(usize::MAX);
+        SizeClass::all().for_each(|class| (*heap).settle(class, usize::MAX, false));
+        (*heap).member.user.store(NOBODY, Ordering::Relaxed);
+        if let Some(first) = FREE.lock().0.get_mut(partition) {
+            (*heap).next = core::mem::replace(first, heap);
+        }
+    }
+}
+
+/// Takes those back that a thread's heap has.
+///
+/// # Safety
+/// The caller's heap.
+pub(crate) unsafe fn put_all(of: *mut Heap) {
+    // SAFETY: the caller's.
+    for (partition, heap) in unsafe { &mut (*of).partitions }.iter_mut().enumerate() {
+        let heap = core::mem::replace(heap, null_mut());
+        if !heap.is_null() {
+            // SAFETY: as above.
+            unsafe { put(partition, heap) };
+        }
+    }
+}
+
+/// In a forked child, before it has a second thread: what another thread was changing is given up.
+pub(crate) fn settle_in_child() {
+    if FREE.settle_in_child() {
+        FREE.lock().0 = [null_mut(); PARTITIONS];
+    }
+}
+
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    FREE.lock()
+}

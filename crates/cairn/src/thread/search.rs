@@ -1,0 +1,97 @@
+//! Owns: the search for a block in all the lists in which a free one may be.
+//! Idea: a mark that a program's own value resembles accuses nobody: whoever frees a marked block has it looked
+//!   up. Lists of other threads are followed while they change; what is found twice in a row is free.
+//! Never: believes a link: each is that of a marked block of the class.
+//! Threads: any; holds nothing.
+//! Checked: tests/twice.rs, with each place in which a block can be.
+//! Story: docs/design/fast-paths.md
+
+use crate::base::size_class::SizeClass;
+use crate::heap::Heap;
+use crate::map::address_map;
+use crate::map::block::{Block, END};
+use crate::spans::grace::is_block_of;
+use crate::spans::span::Span;
+use crate::store::caches::Caches;
+use crate::thread::pool;
+
+/// Whether a block, which carries the mark of a free one, is in a list. It may be missed while another thread moves it
+/// from one list to another. A block in use stands in no list: whoever frees it has been given it, and so sees all lists as
+/// they were without it, or later. It can be found all the same where a walk follows a block that another thread takes off
+/// its list meanwhile, if the program writes into that one the very link that leads to this block, combined with the
+/// key: 64 bits that it does not know, and twice in a row.
+pub(crate) fn is_free(block: *mut Block) -> bool {
+    let class = address_map::descriptor(block.cast()).class();
+    if !is_block_of(class, block) {
+        return false;
+    }
+    // SAFETY: where the links of a block stand.
+    let next = unsafe { Block::peek_next(block) };
+    (next == END || is_block_of(class, next))
+        && is_in_a_list(class, block)
+        && is_in_a_list(class, block)
+}
+
+fn is_in_a_list(class: SizeClass, block: *mut Block) -> bool {
+    let mut lists = lists_of(address_map::span_index(block.cast(), class)).chain(caches_of(class));
+    lists.any(|list| holds(class, list, block))
+}
+
+/// The lists in which free blocks of the span at slice `index` are, but for caches; some blocks may be others'.
+pub(crate) fn lists_of(index: usize) -> impl Iterator<Item = *mut Block> {
+    let span: *const Span = address_map::slot(index).cast();
+    // SAFETY: a span's slices are committed, and metadata is never unmapped.
+    let own = unsafe {
+        let word = address_map::remote_word(index);
+        [peek_free(span), word.pending_head(address_map::slice_address(index))]
+    };
+    // SAFETY: heaps that have been made are never unmapped.
+    own.into_iter().chain(pool::all().map(move |heap| unsafe { Heap::peek_batch(heap, index) }))
+}
+
+/// The caches of a class.
+pub(crate) fn caches_of(class: SizeClass) -> impl Iterator<Item = *mut Block> {
+    // SAFETY: heaps that have been made are never unmapped.
+    pool::all().map(move |heap| unsafe { Caches::peek(&raw const (*heap).caches, class) })
+}
+
+fn holds(class: SizeClass, list: *mut Block, block: *mut Block) -> bool {
+    each(class, list).any(|at| at == block)
+}
+
+/// The blocks of a list of a class that may be changing; each was in it, or looked so, when it was reached.
+pub(crate) fn each(class: SizeClass, list: *mut Block) -> impl Iterator<Item = *mut Block> {
+    let layout = class.layout();
+    let most = usize::from(layout.blocks) + layout.cache_blocks() as usize;
+    let sound = move |at: *mut Block| {
+        // SAFETY: it is looked at only if it is the start of a block.
+        let next = || unsafe { Block::peek_next(at) };
+        is_block_of(class, at).then(next).filter(|next| !next.is_null()).map(|next| (at, next))
+    };
+    core::iter::successors(sound(list), move |&(_, next)| sound(next)).map(|(at, _)| at).take(most)
+}
+
+/// (used, carved) of a span that somebody else may be changing: for accounts.
+///
+/// # Safety
+/// `span` is a slot that has held a span.
+pub(crate) unsafe fn peek_span(span: *const Span) -> (usize, usize) {
+    // SAFETY: never unmapped. Volatile: the values may change, and are checked for sense. They are
+    // plain for the owner: as relaxed atomics they would take it two instructions more for each
+    // free, and one for each 30 allocations.
+    unsafe {
+        let until = (&raw const (*span).until_event).read_volatile();
+        let after = (&raw const (*span).used_after_event).read_volatile();
+        let carved = (&raw const (*span).carved).read_volatile();
+        (until.saturating_add_signed(i32::from(after)) as usize, usize::from(carved))
+    }
+}
+
+/// The first block in `local_free`, read while the owner may be at work.
+///
+/// # Safety
+/// As for `peek_span`.
+unsafe fn peek_free(span: *const Span) -> *mut Block {
+    // SAFETY: as in `peek_span`.
+    unsafe { (&raw const (*span).local_free).read_volatile() }
+}
