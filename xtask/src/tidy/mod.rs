@@ -167,12 +167,19 @@ fn check_rooms(rooms: &Rooms, core: &[Source], report: &mut Report) {
             continue;
         };
         let own = rooms.height(&room);
-        for (path, line) in source.paths_after("crate::") {
+        let floor = source.floor();
+        let on_floor = "super::".repeat(source.modules().len() - 1);
+        let beside = if on_floor.is_empty() { Vec::new() } else { source.paths_after(&on_floor) };
+        let beside = beside.into_iter().map(|(path, line)| (format!("{floor}::{path}"), line));
+        for (path, line) in source.paths_after("crate::").into_iter().chain(beside) {
             let path: Vec<&str> = path.split("::").collect();
             // What is no room is an item of the crate's root.
             let target = rooms.at(&path).unwrap_or_else(|| "lib".to_owned());
             if rooms.height(&target).is_none_or(|target| Some(target) > own) {
                 let reason = format!("`{room}` uses `{target}`, which stands above it in {FILE}");
+                report.fail(&source.path, line, RULE, reason);
+            } else if rooms.0.iter().any(|room| room.starts_with(&format!("{target}/"))) {
+                let reason = format!("a room of `{target}` is named with its floor in one path");
                 report.fail(&source.path, line, RULE, reason);
             }
         }
@@ -286,8 +293,11 @@ mod tests {
             "```rooms\nbase\n  sync\n  policy\nos  system calls\nheap\n  empty\n  heap\nlib\n```\n";
         let sources = [
             core("base/mod.rs", "pub(crate) mod sync;"),
-            core("base/sync.rs", "use crate::base::policy;"),
-            core("base/policy.rs", "use crate::base::{sync, sync::Atomic};"),
+            core("base/sync.rs", "use crate::base::policy;\nuse super::policy;"),
+            core(
+                "base/policy.rs",
+                "use crate::base::{sync, sync::Atomic};\nuse super::sync;\nuse crate::base;",
+            ),
             core("os/mod.rs", "use crate::heap::Heap;"),
             core(
                 "heap/mod.rs",
@@ -298,7 +308,7 @@ mod tests {
             core("lib.rs", "use crate::heap;"),
         ];
         let found = |rooms| failures(|report| check_rooms(&Rooms::read(rooms), &sources, report));
-        assert_eq!(found(rooms), 5);
+        assert_eq!(found(rooms), 7);
         assert_eq!(found(""), 8);
     }
 
