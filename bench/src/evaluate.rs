@@ -434,6 +434,20 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_row_in_which_only_the_subject_is_good_is_in_no_mean() {
+        for (own, suite, table) in [
+            (49.0, None, Table::Alone),
+            (51.0, None, Table::Time),
+            (49.0, Some("mine"), Table::Time),
+        ] {
+            let mut result = result(&[("a", &[100.0], &[]), (SUBJECT, &[own], &[])]);
+            result.suite = suite.map(str::to_owned);
+            assert_eq!(lines(&result)[0].table, table, "{own} {suite:?}");
+            assert_eq!(lines_as_measured(&result)[0].table, Table::Time);
+        }
+    }
+
+    #[test]
     fn a_lucky_round_makes_the_frontier_but_not_the_crossed_one() {
         let rounds = result(&[
             ("steady", &[100.0, 100.0, 100.0], &[]),

@@ -190,8 +190,21 @@ fn workload(table: &Table, set: &Set, case: &toml::Table) -> Workload {
 #[cfg(test)]
 mod tests {
     use super::{all, code, names};
-    use crate::case::{Plot, Settings, TINY, Table};
+    use crate::case::{Group, Plot, Settings, TINY, Table, Workload};
     use std::collections::HashSet;
+
+    #[test]
+    fn half_of_the_workloads_have_a_heap_with_a_past() {
+        let [aged, young] = [true, false].map(|aged| {
+            let of = |workload: &&&Workload| {
+                workload.case.aged == aged && workload.case.group != Group::Footprint
+            };
+            all().collect::<Vec<_>>().iter().filter(of).count()
+        });
+        assert!(aged == young || aged + 1 == young, "{aged} of {}", aged + young);
+        let footprint = |workload: &&Workload| workload.case.group == Group::Footprint;
+        assert!(all().filter(footprint).all(|workload| !workload.case.aged));
+    }
 
     /// Every workload checks its own answer.
     #[test]

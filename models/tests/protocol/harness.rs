@@ -38,7 +38,6 @@ pub(crate) const HINTS: Quiet = &[
     ("heap/upkeep.rs", "usize"),
     ("pool/mod.rs", "usize"),
     ("crowd.rs", "usize"),
-    ("address_map.rs", "*mut protocol::address_map::Slot"),
 ];
 
 /// Runs `scenario` in every execution there is, quick or in full (`cargo xtask models --full`), twice:

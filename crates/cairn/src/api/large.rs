@@ -173,6 +173,7 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
         thread::note(0, counted(p));
     }
     if !p.is_null() {
+        // Ends the process if somebody has written beyond its end.
         large::asked(p, call);
     }
     let heap = thread::heap();

@@ -235,7 +235,11 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         let resized = large::reallocate_mapping(p, size, usize::MAX);
         resized.map_or(size <= usable, |now| now == p)
     };
-    if let (true, Some(had), Some(usable)) = (HARDENED && fits, had, large_usable(p)) {
+    if HARDENED
+        && fits
+        && let Some(had) = had
+        && let Some(usable) = large_usable(p)
+    {
         // SAFETY: the caller's. What has not been given back is the program's still.
         unsafe { large::ask(p, had.max(size).min(usable)) };
     }

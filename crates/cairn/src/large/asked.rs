@@ -14,7 +14,8 @@ use crate::store::canary;
 // Invariants, for a large block that the program has, as far as nobody has written beyond its end
 //  1. `CANARY_BYTES` at least of the run or mapping stand behind the bytes that the program has, and the first of them are
 //     the canary of that place.
-//  2. The canary is there before the number says so: a child that is forked in between finds the one or the other.
+//  2. The canary is there before the number says so, Release and Acquire: another thread, or a child that is forked in
+//     between, finds the one or the other.
 
 /// How many bytes the program has of the large block at `p`, any value at all, as its metadata says.
 fn number_of(p: *mut u8) -> Option<usize> {
@@ -84,7 +85,8 @@ pub(crate) unsafe fn grant(p: *mut u8, usable: usize, call: &str) {
 impl Large {
     /// Bytes that the program has of it.
     pub(super) fn has(&self) -> usize {
-        if HARDENED { self.asked.load(Ordering::Relaxed) } else { self.usable() }
+        // Acquire: pairs with `ask`.
+        if HARDENED { self.asked.load(Ordering::Acquire) } else { self.usable() }
     }
 
     /// The program has `size` bytes of it from now on.
@@ -97,7 +99,8 @@ impl Large {
             debug_assert!(size <= self.usable());
             // SAFETY: the caller's.
             unsafe { canary::put(self.run().0.add(size)) };
-            self.asked.store(size, Ordering::Relaxed);
+            // Release: pairs with `has`. Who finds the number finds the canary.
+            self.asked.store(size, Ordering::Release);
         }
     }
 }

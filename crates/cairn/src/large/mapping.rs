@@ -269,7 +269,7 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
 
 /// Resizes the block at `p` to `size` bytes, at most `isize::MAX`, in place or, as far as `align`
 /// allows, by moving its pages; null if none is there. None: it shrinks so far that it is better copied, or the system or its
-/// heap's limit refuses. `ask` is the caller's.
+/// heap's limit refuses. Who calls says how many bytes the program has from then on (`ask`).
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let mut mappings = MAPPINGS.lock();

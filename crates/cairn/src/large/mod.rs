@@ -328,7 +328,7 @@ fn run_of(large: &Large) -> Option<(*mut u8, usize)> {
 }
 
 /// Resizes the large block at `p` to `size` > MEDIUM_MAX bytes, in place or moved; None if copying
-/// is due. `ask` is the caller's.
+/// is due. Who calls says how many bytes the program has from then on (`ask`).
 ///
 /// # Safety
 /// A live large block starts at `p`, the caller's to resize.
@@ -359,7 +359,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
 }
 
 /// Resizes the run at `p` to `size` bytes where it stands, as far as it is a run's: smaller, it keeps more than a span
-/// serves; false if it cannot grow. `ask` is the caller's.
+/// serves; false if it cannot grow. Who calls says how many bytes the program has from then on (`ask`).
 ///
 /// # Safety
 /// As for `reallocate`.

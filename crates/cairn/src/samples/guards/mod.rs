@@ -52,7 +52,7 @@ static POOL: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 /// What is known of its bays. Relaxed: it is stored before the pool.
 static KNOWN: AtomicPtr<Bay> = AtomicPtr::new(null_mut());
 /// Counts changes of bays. Relaxed: a number is all it is.
-static TICKETS: AtomicUsize = AtomicUsize::new(1);
+static TICKETS: AtomicUsize = AtomicUsize::new(0);
 /// Pages of live blocks. Relaxed: the same.
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 /// Up to when, on the clock of milliseconds, samples have been taken. Relaxed: two threads may take one at once.
