@@ -5,7 +5,7 @@
 use crate::cxx_catch;
 use crate::cxx_runtime::{allocate, cairn_new_retry, new_handler};
 use cairn::NoMemory;
-use core::arch::{asm, naked_asm};
+use core::arch::{asm, global_asm, naked_asm};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -20,11 +20,20 @@ impl NoMemory for Throw {
     }
 }
 
-// The four operators that the others are defined by. A program may replace any of them, and
-// the others have to follow it: so they go through the loader's table, one jump away.
+// The four operators that the others are defined by. A program may replace any of them, and the others have to follow
+// it: what stands in the loader's table under its name. Two of them have a second name of this library's own, which
+// nobody replaces. Where the table has that, no jump goes through memory: arrays take 0.95 of the time on a Zen 5.
+global_asm!(
+    ".globl _Znwm, _ZdlPv",
+    ".type _Znwm, STT_FUNC",
+    ".type _ZdlPv, STT_FUNC",
+    ".set _Znwm, {new}",
+    ".set _ZdlPv, {delete}",
+    new = sym new,
+    delete = sym delete,
+);
 
 /// `operator new(size_t)`.
-#[unsafe(export_name = "_Znwm")]
 pub(crate) extern "C" fn new(size: usize) -> *mut c_void {
     cairn::allocate_or::<Throw>(size).cast()
 }
@@ -36,7 +45,6 @@ pub(crate) extern "C" fn new_aligned(size: usize, align: usize) -> *mut c_void {
 }
 
 /// `operator delete(void*)`.
-#[unsafe(export_name = "_ZdlPv")]
 pub(crate) unsafe extern "C" fn delete(p: *mut c_void) {
     // SAFETY: the caller's contract.
     unsafe { cairn::deallocate(p.cast()) }
@@ -69,11 +77,84 @@ macro_rules! jump {
     };
 }
 
-/// `operator new[](size_t)`.
+/// The same where the table leads to another function than `$own`; else there.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump_home {
+    ($symbol:literal, $own:path) => {
+        naked_asm!(
+            "lea rax, [rip + {own}]",
+            concat!("cmp rax, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+            "je {own}",
+            concat!("jmp qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+            own = sym $own,
+        )
+    };
+}
+
+/// The same where the table leads to another function than `$own`; else there.
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_home {
+    ($symbol:literal, $own:path) => {
+        naked_asm!(
+            concat!("adrp x16, :got:", $symbol),
+            concat!("ldr x16, [x16, :got_lo12:", $symbol, "]"),
+            "adrp x17, {own}",
+            "add x17, x17, :lo12:{own}",
+            "cmp x16, x17",
+            "b.eq {own}",
+            "br x16",
+            own = sym $own,
+        )
+    };
+}
+
+/// The address that a symbol has for the program.
+#[cfg(target_arch = "x86_64")]
+macro_rules! resolved {
+    ($symbol:literal) => {{
+        let address: *const c_void;
+        // SAFETY: reads the loader's table.
+        unsafe {
+            asm!(
+                concat!("mov {}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+                out(reg) address,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// The address that a symbol has for the program.
+#[cfg(target_arch = "aarch64")]
+macro_rules! resolved {
+    ($symbol:literal) => {{
+        let address: *const c_void;
+        // SAFETY: reads the loader's table.
+        unsafe {
+            asm!(
+                concat!("adrp {0}, :got:", $symbol),
+                concat!("ldr {0}, [{0}, :got_lo12:", $symbol, "]"),
+                out(reg) address,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        address
+    }};
+}
+
+/// Whether a symbol is this library's function for the program, which has a second name.
+macro_rules! is_ours {
+    ($symbol:literal, $own:path) => {
+        resolved!($symbol) == $own as *const c_void
+    };
+}
+
+/// `operator new[](size_t)`. What the program's `operator new` throws passes by no Rust frame.
 #[unsafe(naked)]
 #[unsafe(export_name = "_Znam")]
 pub(crate) unsafe extern "C" fn new_array(_size: usize) -> *mut c_void {
-    jump!("_Znwm")
+    jump_home!("_Znwm", new)
 }
 
 /// `operator new[](size_t, std::align_val_t)`.
@@ -84,15 +165,34 @@ pub(crate) unsafe extern "C" fn new_array_aligned(_size: usize, _align: usize) -
 }
 
 /// `operator delete[](void*)`.
-#[unsafe(naked)]
 #[unsafe(export_name = "_ZdaPv")]
-pub(crate) unsafe extern "C" fn delete_array(_p: *mut c_void) {
-    jump!("_ZdlPv")
+pub(crate) unsafe extern "C" fn delete_array(p: *mut c_void) {
+    let is_home = is_ours!("_ZdlPv", delete);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match is_home {
+            true => cairn::deallocate(p.cast()),
+            false => delete_by_table(p),
+        }
+    }
 }
 
 /// `operator delete(void*, size_t)`.
 #[unsafe(export_name = "_ZdlPvm")]
 pub(crate) unsafe extern "C" fn delete_sized(p: *mut c_void, size: usize) {
+    let is_home = cairn::has_class_of(p.cast(), size) && is_ours!("_ZdlPv", delete);
+    // SAFETY: the caller's contract.
+    unsafe {
+        match is_home {
+            true => cairn::deallocate(p.cast()),
+            false => delete_with_care(p, size),
+        }
+    }
+}
+
+/// The same for a large block, a size that is not the block's, or where the program has an `operator delete`.
+#[inline(never)]
+unsafe extern "C" fn delete_with_care(p: *mut c_void, size: usize) {
     if !cairn::has_class_of(p.cast(), size) {
         expect_size(p, size, 1);
     }
@@ -223,41 +323,6 @@ pub(crate) type Tag = *const c_char;
 fn next(name: &CStr) -> *mut c_void {
     // SAFETY: the name is a C string.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
-/// The address that a symbol has for the program.
-#[cfg(target_arch = "x86_64")]
-macro_rules! resolved {
-    ($symbol:literal) => {{
-        let address: *const c_void;
-        // SAFETY: reads the loader's table.
-        unsafe {
-            asm!(
-                concat!("mov {}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
-                out(reg) address,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-        }
-        address
-    }};
-}
-
-/// The address that a symbol has for the program.
-#[cfg(target_arch = "aarch64")]
-macro_rules! resolved {
-    ($symbol:literal) => {{
-        let address: *const c_void;
-        // SAFETY: reads the loader's table.
-        unsafe {
-            asm!(
-                concat!("adrp {0}, :got:", $symbol),
-                concat!("ldr {0}, [{0}, :got_lo12:", $symbol, "]"),
-                out(reg) address,
-                options(pure, nomem, nostack, preserves_flags),
-            );
-        }
-        address
-    }};
 }
 
 /// Whether the program has a throwing form of its own where ours might be: then the nothrow

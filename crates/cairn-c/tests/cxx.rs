@@ -62,9 +62,15 @@ fn a_program_may_replace_operator_new() {
     passes_in(&[Loading::Preloaded, Loading::Linked], "replaced_new.cpp", &["program_wins"]);
 }
 
+#[test]
+fn sized_and_array_forms_follow_plain_ones() {
+    let loadings = [Loading::Absent, Loading::Preloaded, Loading::Linked];
+    passes_in(&loadings, "replaced_plain.cpp", &["other_forms_follow"]);
+    passes_in(&loadings, "replaced_plain.cpp", &["exceptions_pass"]);
+}
+
 /// Here allocators that are preloaded usually fail: their other forms go past the program's.
 #[test]
-
 fn forms_that_are_not_replaced_call_those_that_are() {
     let loadings = [Loading::Preloaded, Loading::Linked];
     passes_in(&loadings, "replaced_new.cpp", &["other_forms_follow"]);

@@ -191,10 +191,18 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
                     }
                 }
             }
-            _ => deallocate_elsewhere(p, call),
+            _ => {
+                seldom();
+                deallocate_elsewhere(p, call)
+            }
         }
     }
 }
+
+/// Says that a branch is the rarer one: its code stands apart.
+#[cold]
+#[inline]
+fn seldom() {}
 
 // What sends a free down here:
 //

@@ -62,3 +62,10 @@ pub(crate) fn share(slices: usize) -> usize {
 pub(crate) fn full_share() -> usize {
     share(share(2 * FULL_SLICES)).min(FULL_SLICES)
 }
+
+/// What each heap in use may keep of empty spans, in slices: its share of 4 MiB. They go back unless its thread goes on
+/// using them. With a share of a share, eight threads that fill and empty 240 KiB each take 1.18 times as long, for half
+/// of their spans go through the arena, and to another core.
+pub(crate) fn empty_share() -> usize {
+    share(FULL_SLICES)
+}

@@ -83,7 +83,7 @@ impl Heap {
     /// # Safety
     /// The heap owns `span`, which is in no list; nothing of it is in use.
     pub(super) unsafe fn keep_empty(&mut self, span: *mut Span) -> bool {
-        let most = MOST.min(crowd::full_share());
+        let most = MOST.min(crowd::empty_share());
         // SAFETY: the caller's.
         unsafe {
             let is_kept = self.is_provident()

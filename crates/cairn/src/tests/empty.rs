@@ -91,7 +91,7 @@ fn no_more_than_a_mib_is_kept() {
         assert!(free_slices() >= given, "{} {given}", free_slices());
         check();
         // With many others it is less. Each has a heap of its own.
-        let others: Vec<_> = (0..15).map(|_| Other::new()).collect();
+        let others: Vec<_> = (0..31).map(|_| Other::new()).collect();
         for other in &others {
             free(other.allocates(4096, 40)[0]);
         }
