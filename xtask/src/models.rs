@@ -106,8 +106,8 @@ fn seeded(args: &Args) -> Result<()> {
                 .args(keys.map(|key| format!("--config=profile.dev.package.cairn-models.{key}=0")));
         }
         command.args(["--", "--exact", function, "--nocapture"]).env("RUST_BACKTRACE", "0");
-        // The whole core's models search for some seconds; on a busy machine that is a few runs.
-        command.env("CAIRN_MODEL_SECONDS", "60");
+        // The whole core's models search until they find something, or so long. One bug has taken 110 s.
+        command.env("CAIRN_MODEL_SECONDS", "400");
         steps.run(&format!("{name} ({model})"), command, |ended| {
             let ran = ended.output.contains("running 1 test");
             ensure!(ran, "it does not build, or has no such test");
