@@ -124,10 +124,10 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use heap::deferred::DeferredFree;
+pub use heap::deferred_frees::DeferredFree;
 pub use large::budget::HeapStats;
 pub use map::region::{RegionCalls, RegionError};
-pub use program::density::should_move;
+pub use program::defragment::should_move;
 pub use program::heaps::{
     Area, DetachedHeap, HEAD_MAX, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap,
     heap_of, owner_thread, purge, thread_number, visit,

@@ -15,7 +15,7 @@ const NUMBERS: sync::Quiet = &[
     FORKER,
     ("arena/mod.rs", "usize"),
     ("arena/purge.rs", "usize"),
-    ("large/evidence.rs", "usize"),
+    ("large/fill_guess.rs", "usize"),
     // Where a block is, and how long: nobody resizes one.
     ("large/mod.rs", "usize"),
     ("large/mod.rs", "*mut u8"),

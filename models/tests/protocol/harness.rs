@@ -37,7 +37,7 @@ pub(crate) const HINTS: Quiet = &[
     ("arena/mod.rs", "usize"),
     ("heap/upkeep.rs", "usize"),
     ("pool/mod.rs", "usize"),
-    ("crowd.rs", "usize"),
+    ("shares.rs", "usize"),
 ];
 
 /// Runs `scenario` in every execution there is, quick or in full (`cargo xtask models --full`), twice:

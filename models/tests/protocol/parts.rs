@@ -8,7 +8,7 @@ use crate::{os, thread, thread::pool};
 
 /// Three threads.
 const FEW: Model = Model { preemptions: [Some(2), Some(3)], quiet: NUMBERS, ..ALL };
-const NUMBERS: sync::Quiet = &[FORKER, ("crowd.rs", "usize"), ("pool/mod.rs", "usize")];
+const NUMBERS: sync::Quiet = &[FORKER, ("shares.rs", "usize"), ("pool/mod.rs", "usize")];
 
 /// Numbers of threads whose parts are in one list.
 const FIRST: usize = 16;

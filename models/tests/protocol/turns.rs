@@ -19,7 +19,7 @@ const NUMBERS: sync::Quiet = &[
     ("arena/purge.rs", "usize"),
     ("heap/upkeep.rs", "usize"),
     ("pool/mod.rs", "usize"),
-    ("crowd.rs", "usize"),
+    ("shares.rs", "usize"),
     ("budget.rs", "usize"),
     ("budget.rs", "bool"),
 ];

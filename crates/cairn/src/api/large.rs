@@ -13,7 +13,7 @@ use crate::large::{self, Freers};
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::block::Block;
 use crate::store::caches::Caches;
-use crate::{base::crowd, closed, os, samples::guards, samples::sampling, thread};
+use crate::{base::shares, closed, os, samples::guards, samples::sampling, thread};
 use core::ptr::null_mut;
 
 /// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
@@ -177,7 +177,7 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
         large::asked(p, call);
     }
     let heap = thread::heap();
-    let heaps = crowd::in_use();
+    let heaps = shares::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
     let most = LARGE_CACHE_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.

@@ -5,8 +5,8 @@
 //! Checked: const assertions; property tests.
 //! Story: docs/design/size-classes.md
 
-pub(crate) mod crowd;
 pub(crate) mod policy;
+pub(crate) mod shares;
 pub(crate) mod size_class;
 pub(crate) mod sync;
 pub mod values;

@@ -6,8 +6,8 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Name, expect_free, give_back, is_shared, left, mine, parts, stand_in};
-use crate::base::crowd::NOBODY;
+use super::{Name, deleted, expect_free, give_back, is_shared, mine, parts, stand_in};
+use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
@@ -64,10 +64,10 @@ unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
             false if (*heap).member.region().is_some() || (*heap).head > 0 => give_back(heap),
             false => (*heap).abandon_all(),
         }
-        if with_blocks || left::slices(&*heap) == 0 {
+        if with_blocks || deleted::slices(&*heap) == 0 {
             pool::put_closed(heap);
         } else {
-            left::keep(heap);
+            deleted::keep(heap);
         }
     }
 }

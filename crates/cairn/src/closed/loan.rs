@@ -7,7 +7,7 @@
 //! Story: docs/design/fork.md
 
 use super::{Name, allocate, own_heap, set_user, stand_in};
-use crate::base::crowd::NOBODY;
+use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{Ordering, fence};
 use crate::heap::handle::OWNED;

@@ -8,22 +8,22 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
+mod deleted;
 mod end;
 pub(crate) mod free;
-mod left;
 mod loan;
 mod parts;
 mod readers;
 pub(crate) mod regions;
 
+pub(crate) use deleted::collect as collect_left;
 pub(crate) use end::end;
 pub(crate) use free::{deallocate, head_at};
-pub(crate) use left::collect as collect_left;
 pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
-use crate::base::crowd::NOBODY;
+use crate::base::shares::NOBODY;
 use crate::base::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicUsize, Ordering};
 use crate::heap::Heap;

@@ -7,7 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::Name;
-use crate::base::crowd::NOBODY;
+use crate::base::shares::NOBODY;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
 use crate::os;

@@ -5,7 +5,7 @@
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 
-use super::left;
+use super::deleted;
 use crate::base::policy::HARDENED;
 use crate::map::address_map;
 use crate::map::region::{self, MAKING, Piece, RegionCalls, RegionError};
@@ -50,7 +50,7 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
     if HARDENED {
         return false;
     }
-    if left::collect() {
+    if deleted::collect() {
         return true;
     }
     let calls = region::calls(number);
@@ -78,7 +78,7 @@ pub(crate) fn end(number: usize) -> bool {
     if HARDENED {
         return false;
     }
-    left::collect();
+    deleted::collect();
     let _making = MAKING.lock();
     region::end(number, arena::put_back)
 }

@@ -7,8 +7,8 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::crowd;
 use crate::base::policy::HARDENED;
+use crate::base::shares;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{AtomicUsize, Ordering, in_shuttle};
 use crate::slices::arena::{self, AHEAD, Run};
@@ -83,7 +83,7 @@ impl Heap {
     /// # Safety
     /// The heap owns `span`, which is in no list; nothing of it is in use.
     pub(super) unsafe fn keep_empty(&mut self, span: *mut Span) -> bool {
-        let most = MOST.min(crowd::empty_share());
+        let most = MOST.min(shares::empty_share());
         // SAFETY: the caller's.
         unsafe {
             let is_kept = self.is_provident()
@@ -135,11 +135,11 @@ impl Heap {
             let index = unsafe { (*span).let_go() };
             return Some(Run { index, zero: false, dirty: 1, backed: false });
         }
-        if !self.is_provident() || crowd::in_use() < 2 {
+        if !self.is_provident() || shares::in_use() < 2 {
             return None;
         }
         self.ahead.take().or_else(|| {
-            let (run, count) = arena::take_row(crowd::in_use())?;
+            let (run, count) = arena::take_row(shares::in_use())?;
             if count > 1 {
                 self.ahead.set(run.index + 1, count - 1);
             }

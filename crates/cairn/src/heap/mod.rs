@@ -6,11 +6,11 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
-pub(crate) mod common_upkeep;
-pub(crate) mod deferred;
+pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod free_bits;
 pub(crate) mod handle;
+pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod spans;
@@ -21,11 +21,11 @@ pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
 
-use crate::base::crowd;
 use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
+use crate::base::shares;
 use crate::base::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
-use crate::heap::deferred::Deferred;
+use crate::heap::deferred_frees::Deferred;
 use crate::heap::handle::{Handle, Member, Own, Spares};
 use crate::large::Large;
 use crate::map::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
@@ -44,7 +44,7 @@ use core::mem::offset_of;
 //     the class's limit. What does not fit goes home, to its span.
 //  2. An owned span is `active[c]`, or in `partial[c]`, `full` or `empty`, one of them. A span in
 //     `partial` has free or untouched blocks. A full span that is not active is abandoned, but
-//     the latest of them go into `full`, as far as that pays and `crowd::full_share` allows; all of
+//     the latest of them go into `full`, as far as that pays and `shares::full_share` allows; all of
 //     them in a closed heap. `full_slices` counts those.
 //  3. `large_cache` is a run that `large` has freed and the arena has not got back, or null.
 //  4. A batch in `batches` holds blocks of one span, others' when they came, fewer than its bound.
@@ -152,7 +152,7 @@ impl Heap {
     #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
     pub(crate) const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
-        full_limit: in_loom(crowd::FULL_FIRST, in_hardened(0, crowd::FULL_SLICES)),
+        full_limit: in_loom(shares::FULL_FIRST, in_hardened(0, shares::FULL_SLICES)),
         upkeep_mask: upkeep::UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         member: Member::of_nobody(),
@@ -228,7 +228,7 @@ impl Heap {
         }
         self.check_empty();
         assert!(!self.is_shared || self.full_limit == 0);
-        assert!(self.full_limit <= crowd::FULL_MOST);
+        assert!(self.full_limit <= shares::FULL_MOST);
         for class in SizeClass::all() {
             let active = self.active[class.index()];
             for span in self.partial[class.index()].iter() {

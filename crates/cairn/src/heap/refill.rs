@@ -6,15 +6,15 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, LOOK};
-use crate::base::crowd::{self, SHARED_REFILLS};
 use crate::base::policy::{HARDENED, in_hardened};
+use crate::base::shares::{self, SHARED_REFILLS};
 use crate::base::size_class::SizeClass;
 use crate::base::sync::in_shuttle;
 use crate::map::block::{Block, Chain};
 use crate::slices::arena::Run;
+use crate::spans::corruption::expect_end;
 use crate::spans::span::{Carved, Span};
 use crate::spans::span_list::SpanList;
-use crate::spans::traces::expect_end;
 use crate::store::caches::Limit;
 use crate::store::quarantine::READY;
 use crate::{samples::sampling, slices::arena, spans::abandoned};
@@ -75,7 +75,7 @@ impl Heap {
     /// Whether the next blocks of a class are to come from the shared heap.
     #[inline(always)]
     pub(crate) fn asks_shared(&self, class: SizeClass) -> bool {
-        self.carves[class.index()] < SHARED_REFILLS && crowd::in_use() > 1
+        self.carves[class.index()] < SHARED_REFILLS && shares::in_use() > 1
     }
 
     /// Counts that they do: how often they have.
@@ -280,7 +280,7 @@ impl Heap {
         let anywhere = || {
             let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
             let kept = if HARDENED { kept() } else { None };
-            kept.or_else(|| arena::take_span(slices, crowd::in_use()))
+            kept.or_else(|| arena::take_span(slices, shares::in_use()))
         };
         if self.member.of.is_null() { anywhere() } else { self.member.take_run(slices, anywhere) }
     }

@@ -11,7 +11,7 @@ use crate::base::sync::{Ordering, in_shuttle};
 use crate::map::block::{Block, Chain, END};
 use crate::map::remote::{Generation, Pushed};
 use crate::spans::span::Span;
-use crate::{base::crowd, map::address_map, spans::abandoned};
+use crate::{base::shares, map::address_map, spans::abandoned};
 
 /// A batch leaves at this many blocks: with a quarter of it a thread that frees what another allocates falls behind, twice
 /// of it is no faster ...
@@ -182,7 +182,7 @@ impl Heap {
             let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
             let was_mine = (*span).let_go_by == self.owner();
-            let crowded = self.partial[class].len() >= PARTIAL_LIMIT && crowd::in_use() > 1;
+            let crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
             if was_mine {
                 self.earn_full();
             } else if crowded && abandoned::list(span) {

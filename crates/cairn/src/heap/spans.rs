@@ -10,7 +10,7 @@ use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
-use crate::{base::crowd, os, spans::abandoned};
+use crate::{base::shares, os, spans::abandoned};
 use core::ptr::null_mut;
 
 /// One empty span of a class may stay with its heap if it is no larger than the heap's share of
@@ -142,8 +142,8 @@ impl Heap {
 
     /// Whether it has more full spans than pay, or than its share.
     pub(crate) fn has_too_many_full(&self) -> bool {
-        let earned = self.full_limit.saturating_sub(crowd::FULL_FIRST);
-        let most = self.full_limit.min(crowd::full_share().max(earned));
+        let earned = self.full_limit.saturating_sub(shares::FULL_FIRST);
+        let most = self.full_limit.min(shares::full_share().max(earned));
         self.full_slices > most && !self.is_closed()
     }
 
@@ -153,7 +153,7 @@ impl Heap {
         if self.is_shared {
             return;
         }
-        self.full_limit = (self.full_limit + crowd::FULL_STEP).min(crowd::FULL_MOST);
+        self.full_limit = (self.full_limit + shares::FULL_STEP).min(shares::FULL_MOST);
     }
 
     /// Looks for frees of others in full spans of a heap that is closed, quiet or sampled, if the next block of `class` would
@@ -169,7 +169,7 @@ impl Heap {
     /// The same of a thread's heap that has more full spans than its share, before it grows and at each upkeep: others may
     /// free there, too.
     pub(super) fn collect_earned(&mut self) {
-        if !HARDENED && self.full_slices > crowd::full_share() && !self.is_closed() {
+        if !HARDENED && self.full_slices > shares::full_share() && !self.is_closed() {
             self.collect_full(LOOK);
         }
     }
@@ -230,7 +230,7 @@ impl Heap {
     unsafe fn keep_or_release(&mut self, span: *mut Span) {
         // SAFETY: as above.
         let class = unsafe { (*span).class() };
-        let is_small = class.span_slices() <= crowd::share(SPARE_SLICES);
+        let is_small = class.span_slices() <= shares::share(SPARE_SLICES);
         // SAFETY: as above.
         let waits = unsafe { self.member.holds(&mut *span) };
         if waits || self.partial[class.index()].len() == 0 && is_small {

@@ -13,7 +13,7 @@ use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
-use crate::{base::crowd, heap::common_upkeep, large, os, slices::arena};
+use crate::{base::shares, heap::process_upkeep, large, os, slices::arena};
 
 /// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
 /// of it leaves batches of remote frees lying. A power of two.
@@ -81,7 +81,7 @@ impl Heap {
         }
         // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
         if !self.is_shared {
-            common_upkeep::tick();
+            process_upkeep::tick();
         }
     }
 
@@ -198,7 +198,7 @@ impl Heap {
         if is_cold {
             self.empty_cache(class);
         }
-        self.settle(class, LOOK, is_cold && crowd::in_use() > 1 && !self.is_closed());
+        self.settle(class, LOOK, is_cold && shares::in_use() > 1 && !self.is_closed());
     }
 
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no

@@ -6,17 +6,17 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
-mod asked;
+mod awaiting_readers;
 pub(crate) mod budget;
 mod cached;
-mod evidence;
+mod fill_guess;
 mod mapping;
 mod nursery;
 mod owned;
-mod waiting;
+mod requested;
 mod zeroing;
 
-pub(crate) use asked::{ask, asked, grant};
+pub(crate) use awaiting_readers::{Kept, end_readers, free_due, keep, waits};
 pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
@@ -25,7 +25,7 @@ pub(crate) use mapping::{
 pub(crate) use owned::{
     Owned, allocate_owned, destroy, owner_of, set_free, settle_in_child as settle_owned_in_child,
 };
-pub(crate) use waiting::{Kept, end_readers, free_due, keep, waits};
+pub(crate) use requested::{ask, asked, grant};
 pub(crate) use zeroing::zero;
 
 pub(crate) use nursery::{
@@ -40,7 +40,7 @@ pub(crate) use {
     nursery::hardened::rows as rows_of_nurseries, owned::hold as hold_owned,
 };
 
-use evidence::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, will_be_filled};
+use fill_guess::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, will_be_filled};
 
 use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};

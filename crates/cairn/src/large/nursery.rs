@@ -164,7 +164,7 @@ fn make() -> Option<&'static Large> {
     if all.is_null() {
         all = make_metadata()?;
     }
-    let Some(run) = arena::take_for_nurseries(crate::base::crowd::in_use()) else {
+    let Some(run) = arena::take_for_nurseries(crate::base::shares::in_use()) else {
         let mut pool = POOL.lock();
         // SAFETY: nobody else's.
         unsafe { (*all).next = pool.unused };

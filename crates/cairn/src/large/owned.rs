@@ -9,7 +9,7 @@ use super::{Allocated, Freers, Large, allocate, allocate_in_region, free, mappin
 use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::large::budget::Budget;
 use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::heads::{heads_from, heads_in_regions};
+use crate::map::walk::{heads_from, heads_in_regions};
 use crate::os::Lock;
 use crate::spans::grace::Grace;
 use core::ptr::{from_ref, null_mut};

@@ -6,7 +6,7 @@
 //! Checked: tests/large/zeroing.rs
 //! Story: docs/design/large-blocks.md
 
-use super::evidence::forget;
+use super::fill_guess::forget;
 use super::is_supplied;
 use crate::base::sync::in_shuttle;
 use crate::{os, slices::arena};

@@ -7,6 +7,6 @@
 
 pub(crate) mod address_map;
 pub(crate) mod block;
-pub(crate) mod heads;
 pub(crate) mod region;
 pub(crate) mod remote;
+pub(crate) mod walk;

@@ -5,6 +5,6 @@
 //! Checked: tests/heaps.rs, tests/settings.rs, tests/density.rs.
 //! Story: docs/design/closed-heaps.md
 
-pub(crate) mod density;
+pub(crate) mod defragment;
 pub(crate) mod heaps;
 pub(crate) mod settings;

@@ -13,7 +13,7 @@ use crate::base::sync::Ordering;
 use crate::heap::Heap;
 use crate::heap::handle::Member;
 use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::heads::heads_from;
+use crate::map::walk::heads_from;
 use crate::slices::reservation;
 use crate::spans::span::Span;
 use crate::store::caches::Caches;

@@ -9,7 +9,7 @@ use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicUsize, Ordering};
 use crate::map::address_map::{self, OWNER_ABANDONED};
 use crate::map::block::Chain;
-use crate::map::heads::heads_from;
+use crate::map::walk::heads_from;
 use crate::os::Lock;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;

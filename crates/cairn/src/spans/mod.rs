@@ -6,8 +6,8 @@
 //! Story: docs/design/spans.md
 
 pub(crate) mod abandoned;
+pub(crate) mod corruption;
 pub(crate) mod grace;
 pub(crate) mod holes;
 pub(crate) mod span;
 pub(crate) mod span_list;
-pub(crate) mod traces;

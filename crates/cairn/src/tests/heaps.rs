@@ -2,8 +2,8 @@
 
 use super::alone::alone;
 use super::filling;
-use crate::base::crowd::SHARED_REFILLS;
 use crate::base::policy::in_hardened;
+use crate::base::shares::SHARED_REFILLS;
 use crate::base::size_class::{CLASSES, class_of};
 use crate::heap::Heap;
 use crate::thread::pool::{self, shared};

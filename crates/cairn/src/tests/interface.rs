@@ -4,8 +4,8 @@ use super::alone::alone;
 use super::filling;
 use super::heap::{IN_SPAN, blocks, free};
 use super::heaps::{Other, SIZE};
-use crate::base::crowd;
 use crate::base::policy::CANARY_BYTES;
+use crate::base::shares;
 use crate::base::size_class::{MEDIUM_MAX, class_of};
 use crate::os::fault;
 use crate::{
@@ -50,7 +50,7 @@ fn the_stats_adds_up() {
         let l = Stats::take();
         assert!(l.given_back > 0);
         assert_eq!(l.total().bytes, l.metadata.bytes);
-        assert_eq!(crowd::in_use(), 1);
+        assert_eq!(shares::in_use(), 1);
     });
 }
 

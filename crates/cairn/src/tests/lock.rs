@@ -8,7 +8,7 @@ use crate::base::size_class::class_of;
 use crate::os::Lock;
 use crate::thread::pool::{self, shared};
 use crate::{
-    HeapId, Stats, allocate, allocate_in, check, deallocate, heap::deferred, large,
+    HeapId, Stats, allocate, allocate_in, check, deallocate, heap::deferred_frees, large,
     map::address_map, slices::arena, spans::abandoned, thread,
 };
 use std::boxed::Box;
@@ -222,7 +222,7 @@ fn a_fork_may_come_before_the_first_allocation() {
 }
 
 const OF_HEAPS: [Known; 6] = [
-    ("deferred frees", || Box::new(deferred::hold())),
+    ("deferred frees", || Box::new(deferred_frees::hold())),
     ("handles", || Box::new(pool::HANDLES.hold())),
     ("nurseries", || Box::new(large::hold_nurseries())),
     ("owned", || Box::new(large::hold_owned())),

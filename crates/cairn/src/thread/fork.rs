@@ -11,9 +11,9 @@ use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::heap::Heap;
 use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::heads::{heads_from, heads_in_regions};
+use crate::map::walk::{heads_from, heads_in_regions};
 use crate::thread::pool::{self, salvage, shared};
-use crate::{heap::deferred, large, map::region, os, slices::arena, spans::abandoned};
+use crate::{heap::deferred_frees, large, map::region, os, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
 
 /// Whether the C library calls us around each fork.
@@ -62,7 +62,7 @@ static SETTLED: AtomicU32 = AtomicU32::new(0);
 /// takes longer for a larger heap unless a lock was held.
 fn settle() {
     STARTED.settle_in_child();
-    deferred::settle_in_child();
+    deferred_frees::settle_in_child();
     let own = own().unwrap_or(null_mut());
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();

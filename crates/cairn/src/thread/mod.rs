@@ -6,7 +6,7 @@
 //! Story: docs/design/fork.md, docs/design/tls.md
 
 mod counting;
-mod deferring;
+mod deferred_calls;
 mod fork;
 pub(crate) mod pool;
 mod purge;
@@ -24,15 +24,15 @@ use crate::os::Lock;
 use crate::samples::sampling::{self, Draw, Told};
 use crate::slices::reservation;
 use crate::thread::pool::{salvage, shared};
-use crate::{base::crowd, heap::common_upkeep, os, samples::guards, spans::abandoned};
+use crate::{base::shares, heap::process_upkeep, os, samples::guards, spans::abandoned};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
 pub use counting::{count, thread_counts, thread_counts_place};
 pub(crate) use counting::{is_counting, note};
-pub use deferring::on_deferred_free;
-use deferring::retry;
-pub(crate) use deferring::{defer, refill_or_force};
+pub use deferred_calls::on_deferred_free;
+use deferred_calls::retry;
+pub(crate) use deferred_calls::{defer, refill_or_force};
 pub use fork::see_forks;
 pub use purge::{has_purge_thread, start_purge_thread};
 pub(crate) use tls::get as heap;
@@ -118,7 +118,8 @@ fn outside<T>(call: impl FnOnce() -> T) -> T {
 #[cold]
 fn is_new() -> bool {
     let key = KEY.load(Ordering::Acquire);
-    if !(1..=os::STATIC_KEYS).contains(&key) || crowd::in_use() <= pool::CROWD || pool::has_free() {
+    if !(1..=os::STATIC_KEYS).contains(&key) || shares::in_use() <= pool::CROWD || pool::has_free()
+    {
         return false;
     }
     // The value is a count until it is a heap; `leave` tells them apart.
@@ -368,7 +369,7 @@ pub(crate) fn trim() {
     salvage::all();
     shared::trim();
     abandoned::make_holes();
-    common_upkeep::request_trim();
+    process_upkeep::request_trim();
 }
 
 /// Says that the calling thread is going to wait: its cached blocks, its frees under way to others, its spans and the
@@ -415,7 +416,7 @@ pub fn thread_idle() {
 /// ```
 pub fn sample_every(bytes: usize, told: Told) {
     sampling::set(bytes, Draw::Each, told);
-    common_upkeep::request_trim();
+    process_upkeep::request_trim();
     follow_sampling();
 }
 

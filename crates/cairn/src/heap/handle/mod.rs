@@ -13,11 +13,11 @@ pub(crate) use all::Handles;
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 
-use crate::base::crowd::NOBODY;
 use crate::base::policy::HARDENED;
+use crate::base::shares::NOBODY;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use crate::heap::deferred::Beats;
+use crate::heap::deferred_frees::Beats;
 use crate::large::budget::Budget;
 use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
 use crate::samples::sampling::ThreadCounts;

@@ -8,7 +8,7 @@
 use super::{Large, Nursery, POOL, around, of_slice, put};
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::heads::heads_from;
+use crate::map::walk::heads_from;
 use core::ptr::null_mut;
 
 /// All nurseries that there are, in use or not.

@@ -7,7 +7,7 @@
 //! Story: docs/design/calls-out.md
 
 use super::machine::{CLOCK, SHORT_HASHES, system_call};
-use super::stay::Entry;
+use super::no_unload::Entry;
 use crate::base::sync::{AtomicPtr, Ordering};
 use core::ffi::{CStr, c_int};
 use core::ptr::{null_mut, with_exposed_provenance};

@@ -5,21 +5,21 @@
 //! Checked: see `os`.
 //! Story: docs/guide/limits.md
 
+mod auxiliary_vector;
 mod cgroup;
 mod clock;
 mod faults;
 mod machine;
-mod stay;
+mod no_unload;
 mod threads;
-mod told;
 
+pub(crate) use auxiliary_vector::{entry_point, page_size, seed, variable};
 pub(crate) use cgroup::Group;
 pub(crate) use clock::{now_ms, now_ns};
 pub(crate) use faults::*;
 pub use machine::system_call;
-pub(crate) use stay::stay;
+pub(crate) use no_unload::stay;
 pub use threads::*;
-pub(crate) use told::{entry_point, page_size, seed, variable};
 
 use super::{Moves, fault};
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -11,7 +11,7 @@ use crate::base::size_class::MIN_ALIGN;
 use crate::base::sync::Ordering;
 use crate::closed::{self, Name};
 pub use crate::spans::grace::HEAD_MAX;
-use crate::{api, base::crowd, large, map::address_map, thread};
+use crate::{api, base::shares, large, map::address_map, thread};
 use core::ptr::NonNull;
 
 impl HeapId {
@@ -108,7 +108,7 @@ impl HeapId {
 /// ```
 #[must_use]
 pub fn owner_thread(p: *const u8) -> usize {
-    let user = |user: usize| if user == crowd::NOBODY { 0 } else { user };
+    let user = |user: usize| if user == shares::NOBODY { 0 } else { user };
     if let Some(nursery) = large::nursery_around(p) {
         // SAFETY: null, or a handle: those are never unmapped.
         let name = unsafe { nursery.of().cast::<Name>().as_ref() };

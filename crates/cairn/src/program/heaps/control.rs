@@ -8,7 +8,7 @@
 use super::{HeapId, heap_of};
 use crate::base::sync::Ordering;
 use crate::large::budget::HeapStats;
-use crate::{closed, heap::common_upkeep, map::region, slices::arena, thread};
+use crate::{closed, heap::process_upkeep, map::region, slices::arena, thread};
 use core::ptr::null_mut;
 
 impl HeapId {
@@ -167,7 +167,7 @@ impl HeapId {
                             closed::trim(name, part)
                         }
                     });
-                    common_upkeep::request_trim();
+                    process_upkeep::request_trim();
                 }
                 false => closed::trim(name, (*name).heap),
             }

@@ -12,7 +12,7 @@ use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::large::NURSERY_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::block::Block;
-use crate::map::heads::{heads_from, heads_in_regions};
+use crate::map::walk::{heads_from, heads_in_regions};
 use crate::spans::span::Span;
 use crate::{large, map::region, os, store::live, thread::search};
 

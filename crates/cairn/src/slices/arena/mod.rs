@@ -6,20 +6,20 @@
 //! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
 //! Story: docs/design/purging.md
 
-mod aside;
 mod bits;
 mod huge;
-mod keeping;
-mod kept;
+mod partition_runs;
 mod purge;
+mod purge_policy;
+mod region_slices;
 mod runs;
 mod tree;
 
-pub(crate) use aside::{aside, put_back, set_aside, take_in_region};
-pub(crate) use keeping::{PURGE_DELAY_MS, keeps, maps_apart};
-pub use keeping::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
-pub(crate) use kept::{keep, kept_slices, settle_kept_in_child, take_kept};
+pub(crate) use partition_runs::{keep, kept_slices, settle_kept_in_child, take_kept};
 pub(crate) use purge::{in_debt, purge_all, tick};
+pub(crate) use purge_policy::{PURGE_DELAY_MS, keeps, maps_apart};
+pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
+pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 
 use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
@@ -365,7 +365,7 @@ impl Arena {
         let is_free = |&index: &usize| self.bits(index / CHUNK_SLICES).free & bit(index) != 0;
         let tail = (0..from).rev().take(slices).take_while(is_free).count();
         let mut start = (from - tail).next_multiple_of(align);
-        while let Some(end) = aside::end_of_aside(start, slices) {
+        while let Some(end) = region_slices::end_of_aside(start, slices) {
             start = end.next_multiple_of(align);
         }
         let page = (os::page_size() / SLICE_SIZE).max(1);

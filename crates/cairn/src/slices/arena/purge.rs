@@ -7,8 +7,8 @@
 //! Story: docs/design/purging.md
 
 use super::huge::HUGE_SLICES;
-use super::keeping::{keeps, purge_delay_ms};
-use super::kept::purge_kept;
+use super::partition_runs::purge_kept;
+use super::purge_policy::{keeps, purge_delay_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::base::policy::HARDENED;

@@ -9,13 +9,13 @@
 use super::{
     HANDLES, all, heap_at, is_dead, is_dead_owner, is_dead_user, partitions, put_closed, set_dead,
 };
-use crate::base::crowd::NOBODY;
+use crate::base::shares::NOBODY;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
 use crate::heap::handle::{Handle, OWNED, salvage_spares};
 use crate::large;
 use crate::map::address_map::{self, OWNER_CLOSED};
-use crate::map::heads::{heads_from, heads_in_regions};
+use crate::map::walk::{heads_from, heads_in_regions};
 use crate::spans::span::Span;
 use core::mem::offset_of;
 

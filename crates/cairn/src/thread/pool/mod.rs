@@ -11,15 +11,15 @@ pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;
 
-use crate::base::crowd::{in_use, one_less, one_more};
+use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, in_shuttle, point};
 use crate::heap::Heap;
-use crate::heap::common_upkeep::set_besides;
 use crate::heap::handle::{Handle, Handles, Member};
+use crate::heap::process_upkeep::set_besides;
 use crate::map::address_map;
 use crate::os::Lock;
 use crate::slices::reservation;
-use crate::{base::crowd, map::region, os, slices::arena};
+use crate::{base::shares, map::region, os, slices::arena};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -274,7 +274,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
             in_use += usize::from(!(*heap).is_shared);
         }
     }
-    if crowd::settle_in_child(in_use) > in_use {
+    if shares::settle_in_child(in_use) > in_use {
         set_dead(true);
     }
     if POOL.settle_in_child() {

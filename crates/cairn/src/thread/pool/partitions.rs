@@ -7,8 +7,8 @@
 //! Story: docs/design/policy.md
 
 use super::take_closed;
-use crate::base::crowd::NOBODY;
 use crate::base::policy::PARTITIONS;
+use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;

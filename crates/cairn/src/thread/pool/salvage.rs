@@ -7,7 +7,7 @@
 //! Story: docs/design/fork.md
 
 use crate::map::address_map::{self, OWNER_CLOSED, OWNER_HEAP_MIN, OWNER_LARGE};
-use crate::map::heads::heads_from;
+use crate::map::walk::heads_from;
 use crate::os::Lock;
 use crate::spans::abandoned;
 use crate::spans::span::Span;

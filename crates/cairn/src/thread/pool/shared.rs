@@ -6,8 +6,8 @@
 //! Checked: the idle thread and late allocation tests.
 //! Story: docs/design/shared-heap.md
 
-use crate::base::crowd::in_use;
 use crate::base::policy::{HARDENED, in_hardened};
+use crate::base::shares::in_use;
 use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
 use crate::map::block::{Block, Chain};

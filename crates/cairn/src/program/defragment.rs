@@ -10,7 +10,7 @@ use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::heap::Heap;
 use crate::map::address_map::{self, OWNER_CLOSED, OWNER_LARGE};
-use crate::map::heads::heads_from;
+use crate::map::walk::heads_from;
 use crate::spans::span::Span;
 use crate::{thread, thread::search};
 

@@ -8,8 +8,8 @@
 use super::{arrive_unless_gone, follow_sampling, own, refill, refill_own};
 use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
-use crate::heap::common_upkeep;
-use crate::heap::deferred::{self, Deferred, DeferredFree};
+use crate::heap::deferred_frees::{self, Deferred, DeferredFree};
+use crate::heap::process_upkeep;
 use crate::map::block::Block;
 use crate::store::caches::Caches;
 
@@ -77,10 +77,10 @@ pub(crate) fn defer(force: bool) -> bool {
 /// # blocks.into_iter().for_each(|block| unsafe { cairn::deallocate(block) });
 /// ```
 pub fn on_deferred_free(call: Option<DeferredFree>, words: [usize; 2]) {
-    deferred::set(call, words);
+    deferred_frees::set(call, words);
     if own().is_none() && call.is_some() {
         arrive_unless_gone();
     }
-    common_upkeep::request_trim();
+    process_upkeep::request_trim();
     follow_sampling();
 }
