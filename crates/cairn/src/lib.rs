@@ -24,6 +24,7 @@
 //! | handle | what the program holds of a heap |
 //! | nursery | a piece of a slice for the first blocks of an owned heap, of all sizes |
 //! | the shared heap | the allocator's own, for threads that need little, under a lock |
+//! | store | how free blocks are kept: in lists; hardened, in rows with live bits, canaries, a quarantine |
 //! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
 //! | mark | the upper bits of the link in a free block: the program has not been given it |
 //! | live bit | hardened: in metadata, whether the program has a block |

@@ -6,7 +6,8 @@
 //! Story: docs/design/large-blocks.md
 
 use super::lookup::large_usable;
-use super::{NoMemory, SIZE_MAX, allocate_aligned, bad_pointer, deallocate, handed_out};
+use super::misuse::bad_pointer;
+use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::large::{self, Freers};

@@ -5,12 +5,13 @@
 //! Checked: oracle tests; misuse tests of the C layer.
 //! Story: docs/design/layout.md
 
+use super::misuse::bad_pointer;
 use super::resize::stays;
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, SizeClass};
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, OWNER_CLOSED, OWNER_LARGE, OWNER_NONE};
-use crate::store::live::{self, FREED_TWICE};
+use crate::store::live;
 use crate::{closed, large, os, samples::guards, store::canary};
 
 /// The class of the span block that starts at `p`, any value at all, and its span's owner; None if none does, or,
@@ -137,25 +138,4 @@ pub(crate) fn block_around(p: *const u8) -> Option<(*mut u8, usize)> {
     let size = layout.size as usize;
     let is_block = offset / size < usize::from(layout.blocks);
     is_block.then(|| (first.wrapping_add(offset / size * size), size))
-}
-
-/// Says that the block at `p` has not the size or alignment that it is freed with, and aborts.
-#[cold]
-#[inline(never)]
-pub fn bad_size(call: &str, p: *const u8) -> ! {
-    os::fatal(call, p, "the size or the alignment is not the block's")
-}
-
-/// Says what is wrong with `p` and aborts.
-#[cold]
-#[inline(never)]
-pub(super) fn bad_pointer(call: &str, p: *mut u8) -> ! {
-    guards::misused(call, p);
-    let reason = match base(p) {
-        Some(block) if block.addr() == p.addr() => FREED_TWICE,
-        Some(_) => "the pointer is inside a block, not at its start",
-        None if address_map::contains(p) => "no block is here: freed already, or never allocated",
-        None => "the pointer is not from this allocator",
-    };
-    os::fatal(call, p, reason)
 }

@@ -8,6 +8,7 @@
 mod batch;
 mod large;
 mod lookup;
+mod misuse;
 mod partition;
 mod resize;
 mod sizes;
@@ -15,8 +16,9 @@ mod zeroed;
 
 pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
-use lookup::{bad_pointer, live_block};
-pub use lookup::{bad_size, base, has_class_of, may_have_size, usable_size};
+use lookup::live_block;
+pub use lookup::{base, has_class_of, may_have_size, usable_size};
+pub use misuse::bad_size;
 pub(crate) use resize::{keep, resize_large};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 

@@ -8,7 +8,8 @@
 
 use super::large::counted;
 use super::lookup::{large_usable, live_block};
-use super::{SIZE_MAX, allocate_aligned, bad_pointer, deallocate};
+use super::misuse::bad_pointer;
+use super::{SIZE_MAX, allocate_aligned, deallocate};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{MEDIUM_MAX, MIN_ALIGN};
 use crate::map::block::{Block, without_mark};
