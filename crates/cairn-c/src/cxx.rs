@@ -358,7 +358,7 @@ pub(crate) fn is_replaced() -> bool {
 #[cold]
 #[inline(never)]
 fn expect_size(p: *mut c_void, size: usize, align: usize) {
-    let may_be = cairn::may_have_size(p.cast(), size, align, false);
+    let may_be = cairn::may_have_size(p.cast(), size, align, cairn::Resized::Never);
     let ours = [
         (resolved!("_ZdlPv"), delete as *const c_void),
         (resolved!("_ZdaPv"), delete_array as *const c_void),

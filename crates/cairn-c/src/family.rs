@@ -114,7 +114,9 @@ fn expect_size(p: *mut c_void, align: usize, size: usize) {
     if p.is_null() {
         return;
     }
-    if !align.is_power_of_two() || !cairn::may_have_size(p.cast(), size, align, true) {
+    if !align.is_power_of_two()
+        || !cairn::may_have_size(p.cast(), size, align, cairn::Resized::Perhaps)
+    {
         cairn::bad_size("free", p.cast());
     }
 }

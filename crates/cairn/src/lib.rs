@@ -147,7 +147,7 @@ pub use thread::{
 #[doc(hidden)]
 pub use {
     api::{
-        NoMemory, Null, allocate_aligned_or, allocate_or, allocate_zeroed_array_or,
+        NoMemory, Null, Resized, allocate_aligned_or, allocate_or, allocate_zeroed_array_or,
         allocate_zeroed_or, bad_size, deallocate_named, has_class_of, may_have_size,
     },
     os::{HUGE_PAGES, start_small_thread, system_call},
@@ -165,7 +165,8 @@ use core::alloc::{GlobalAlloc, Layout};
 /// As for `deallocate`.
 #[inline]
 unsafe fn deallocate_as(p: *mut u8, layout: Layout) {
-    if base::policy::HARDENED && !may_have_size(p, layout.size(), layout.align(), true) {
+    if base::policy::HARDENED && !may_have_size(p, layout.size(), layout.align(), Resized::Perhaps)
+    {
         bad_size("dealloc", p);
     }
     // SAFETY: as above.

@@ -4,6 +4,7 @@ use crate::base::sync::{self, Ordering, touched};
 use crate::closed;
 use crate::harness::{ALL, FORKER, Model, Sent, check, finish, spawn};
 use crate::heap::Heap;
+use crate::heap::handle::SHARED;
 use crate::{os, thread, thread::pool};
 
 /// Three threads.
@@ -46,7 +47,7 @@ fn a_part_has_one_user() {
             }
         }
         arrive(0);
-        let shared = Sent(closed::create(true, None).cast::<()>());
+        let shared = Sent(closed::create(SHARED, None).cast::<()>());
         let part = move || {
             // SAFETY: the heap is there.
             unsafe {

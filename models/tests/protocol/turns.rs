@@ -6,6 +6,7 @@ use crate::base::sync::{self, Ordering};
 use crate::closed::{self, Name};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
+use crate::heap::handle::{OWNED, SHARED};
 use crate::map::address_map::{self, OWNER_CLOSED, slice_of};
 use crate::map::block::END;
 use crate::store::caches::Limit;
@@ -59,9 +60,9 @@ fn has_its_own(heap: *mut Heap) {
 }
 
 /// The next heap in the place of the first one: an owned one, in which there are no turns, or another part.
-fn while_it_becomes(is_shared: bool) {
+fn while_it_becomes(kind: u8) {
     assert!(thread::start());
-    let shared = closed::create(true, None);
+    let shared = closed::create(SHARED, None);
     let part = part_of(shared);
     // SAFETY: this thread's part; its size is a class's.
     let blocks = [(); 2].map(|()| unsafe { closed::allocate(part, BYTES, 16) });
@@ -72,7 +73,7 @@ fn while_it_becomes(is_shared: bool) {
     // SAFETY: freed by its thread, before there is another one: what frees share they know by then.
     unsafe { api::deallocate(blocks[1]) };
     // The next heap has another handle, and no memory of its own yet.
-    let name = Sent(closed::create(is_shared, None).cast::<()>());
+    let name = Sent(closed::create(kind, None).cast::<()>());
     let (part, shared) = (Sent(part.cast::<()>()), Sent(shared.cast::<()>()));
     let theirs = Sent(pool::take().cast::<()>());
     let other = spawn(move || {
@@ -82,7 +83,7 @@ fn while_it_becomes(is_shared: bool) {
         unsafe {
             closed::end(shared.get().cast(), false);
             let name: *mut Name = name.get().cast();
-            let heap = if is_shared {
+            let heap = if kind == SHARED {
                 part_of(name)
             } else {
                 closed::attach(name);
@@ -114,11 +115,11 @@ fn while_it_becomes(is_shared: bool) {
 /// The next heap is an owned one: its thread takes no turns.
 #[test]
 fn a_free_while_its_part_becomes_an_owned_heap() {
-    check(TWO, |_| while_it_becomes(false));
+    check(TWO, |_| while_it_becomes(OWNED));
 }
 
 /// The next heap is a part of another thread, which is open.
 #[test]
 fn a_free_while_its_part_becomes_anothers() {
-    check(TWO, |_| while_it_becomes(true));
+    check(TWO, |_| while_it_becomes(SHARED));
 }

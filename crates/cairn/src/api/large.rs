@@ -10,6 +10,7 @@ use super::misuse::bad_pointer;
 use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
+use crate::heap::deferred_frees::Reason;
 use crate::large::{self, Freers};
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::block::Block;
@@ -59,7 +60,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     let heap = thread::heap();
     // SAFETY: the calling thread's own: no stand-in is watched. Nothing of it is under way.
     let (before, draws) = unsafe {
-        if thread::defer(false) {
+        if thread::defer(Reason::Turn) {
             // What the program has freed serves.
             let block = Caches::pop(&raw mut (*heap).caches, class);
             if !block.is_null() {
@@ -96,7 +97,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
 /// The run that the calling thread's heap keeps, if it will do; null if not.
 #[inline(always)]
 pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
-    thread::defer(false);
+    thread::defer(Reason::Turn);
     if align > large::COLOUR_STEP {
         return null_mut();
     }
@@ -114,7 +115,7 @@ pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
 #[inline(never)]
 pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
     match new_block_at(size, align, 0) {
-        got if got.block.is_null() && thread::defer(true) => new_block_at(size, align, 0),
+        got if got.block.is_null() && thread::defer(Reason::Need) => new_block_at(size, align, 0),
         got => got,
     }
 }

@@ -78,10 +78,19 @@ pub fn has_class_of(p: *const u8, size: usize) -> bool {
     size <= SMALL_MAX && address_map::descriptor(p).class() == size_class::small_class(size)
 }
 
+/// Whether a block may have had another size before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Resized {
+    /// It is as it was allocated.
+    Never,
+    /// It may have been resized in its place.
+    Perhaps,
+}
+
 /// Whether the block that starts at `p` can be one of `size` bytes at a multiple of `align`; also true if no block
-/// starts there. A block that has kept its place when it was `resized` may be twice as large.
+/// starts there. A block that was resized in its place may be twice as large.
 #[must_use]
-pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> bool {
+pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: Resized) -> bool {
     let p = p.cast_mut();
     let Some((class, owner)) = address_map::span_block(p) else {
         if let Some(asked) = guards::usable_size(p) {
@@ -89,7 +98,8 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
         }
         if let Some(usable) = large::nursery_usable(p) {
             let is_fresh = size.max(1).next_multiple_of(MIN_ALIGN) == usable;
-            return p.addr().is_multiple_of(align) && (is_fresh || resized && stays(size, usable));
+            return p.addr().is_multiple_of(align)
+                && (is_fresh || resized == Resized::Perhaps && stays(size, usable));
         }
         let is_large = size > MEDIUM_MAX || align > SLICE_SIZE;
         // Where there is no room for a span, small blocks have slices of their own, too.
@@ -98,7 +108,8 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: bool) -> 
     };
     let is_fresh = size_class::class_of_aligned(size, align.max(MIN_ALIGN)) == Some(class);
     // Blocks of some heaps are made larger than asked for.
-    let resized = resized || owner & OWNER_CLOSED != 0 && closed::head_at(p) > 0;
+    let resized =
+        resized == Resized::Perhaps || owner & OWNER_CLOSED != 0 && closed::head_at(p) > 0;
     is_fresh || resized && p.addr().is_multiple_of(align) && stays(size, canary::room(class))
 }
 

@@ -17,7 +17,7 @@ mod zeroed;
 pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
 use lookup::live_block;
-pub use lookup::{base, has_class_of, may_have_size, usable_size};
+pub use lookup::{Resized, base, has_class_of, may_have_size, usable_size};
 pub use misuse::bad_size;
 pub(crate) use resize::{keep, resize_large};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};

@@ -47,7 +47,7 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
         }
         let region = (*name).owned.region.checked_sub(1);
         Handle::end(name, mine(), &pool::HANDLES, stand_in());
-        region.into_iter().for_each(|region| region::count_heap(region, false));
+        region.into_iter().for_each(region::heap_ends);
     }
 }
 

@@ -27,6 +27,8 @@ use crate::base::shares::NOBODY;
 use crate::base::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicUsize, Ordering};
 use crate::heap::Heap;
+use crate::heap::Then;
+use crate::heap::deferred_frees::Reason;
 use crate::heap::handle::{Handle, OWNED, SHARED, Spares};
 use crate::map::block::Block;
 use crate::store::caches::Caches;
@@ -69,19 +71,20 @@ fn mine() -> *mut Spares<Heap> {
     unsafe { if (*heap).in_use { &raw mut (*heap).spares } else { null_mut() } }
 }
 
-/// Makes a heap, which no thread has attached, in a region if one is given; null if there is no memory for it.
-pub(crate) fn create(is_shared: bool, region: Option<usize>) -> *mut Name {
+/// Makes a heap, `OWNED` or `SHARED`, which no thread has attached, in a region if one is given; null if there is no memory
+/// for it.
+pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Name {
     if !thread::start() {
         return null_mut();
     }
-    let (kind, serial) = match is_shared {
-        true => (SHARED, SERIALS.fetch_add(1, Ordering::Relaxed) + 1),
-        false => (OWNED, 0),
+    let serial = match kind {
+        SHARED => SERIALS.fetch_add(1, Ordering::Relaxed) + 1,
+        _ => 0,
     };
     // SAFETY: the calling thread's.
     let name = unsafe { Handle::create(mine(), &pool::HANDLES, stand_in(), kind, serial, region) };
     if !name.is_null() {
-        region.into_iter().for_each(|region| region::count_heap(region, true));
+        region.into_iter().for_each(region::heap_begins);
     }
     name
 }
@@ -216,7 +219,7 @@ pub(crate) unsafe fn make_room(name: *mut Name, size: usize) -> bool {
         if !expect_mine(name) {
             return false;
         }
-        thread::defer(false);
+        thread::defer(Reason::Turn);
         let has_room = Handle::make_room(name, mine(), size);
         tell(name);
         has_room
@@ -306,10 +309,10 @@ unsafe fn refilled(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
 unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        thread::defer(false);
+        thread::defer(Reason::Turn);
         let mut got = refilled(heap, class);
         if got.0.is_null() {
-            thread::defer(true);
+            thread::defer(Reason::Need);
             give_back(heap);
             got = refilled(heap, class);
         }
@@ -345,11 +348,11 @@ pub(crate) unsafe fn allocate_large(
     }
     // SAFETY: the heap is the calling thread's.
     unsafe {
-        thread::defer(false);
+        thread::defer(Reason::Turn);
         let owned = &(*name).owned;
         let mut got = large::allocate_owned(owned, size, align);
         if got.block.is_null() {
-            thread::defer(true);
+            thread::defer(Reason::Need);
             trim(name, heap);
             got = large::allocate_owned(owned, size, align);
         }
@@ -377,7 +380,7 @@ unsafe fn give_back(heap: *mut Heap) {
         SizeClass::all().for_each(|class| (*heap).empty_cache(class));
         SizeClass::all().for_each(|class| (*heap).deactivate(class));
         (*heap).collect_full(usize::MAX);
-        SizeClass::all().for_each(|class| (*heap).settle(class, usize::MAX, false));
+        SizeClass::all().for_each(|class| (*heap).collect_partial(class, usize::MAX, Then::Keep));
     }
 }
 

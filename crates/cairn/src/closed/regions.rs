@@ -8,7 +8,7 @@
 use super::deleted;
 use crate::base::policy::HARDENED;
 use crate::map::address_map;
-use crate::map::region::{self, MAKING, Piece, RegionCalls, RegionError};
+use crate::map::region::{self, MAKING, Origin, Piece, RegionCalls, RegionError};
 use crate::slices::arena;
 use crate::thread;
 
@@ -23,7 +23,7 @@ pub(crate) fn make(start: *mut u8, bytes: usize, calls: RegionCalls) -> Result<u
     let making = MAKING.lock();
     let (number, name) = region::create(calls).ok_or(RegionError::NoMemory)?;
     let is_bare = bytes == 0 && calls.reserve.is_some();
-    let made = if is_bare { Ok(()) } else { add(number, start, bytes, false) };
+    let made = if is_bare { Ok(()) } else { add(number, start, bytes, Origin::Given) };
     drop(making);
     if made.is_err() {
         region::end(number, |_, _| ());
@@ -32,14 +32,14 @@ pub(crate) fn make(start: *mut u8, bytes: usize, calls: RegionCalls) -> Result<u
 }
 
 /// Adds memory to a region. Under the lock.
-fn add(number: usize, start: *mut u8, bytes: usize, is_reserved: bool) -> Result<(), RegionError> {
+fn add(number: usize, start: *mut u8, bytes: usize, origin: Origin) -> Result<(), RegionError> {
     let (first, last) = (start, start.wrapping_add(bytes.wrapping_sub(1)));
     let is_ours = |p: *mut u8| address_map::contains(p);
     let meets = |(at, bytes): (*mut u8, usize)| (first..=last).contains(&at) && bytes > 0;
     if start.is_null() || is_ours(first) || is_ours(last) || region::places().any(meets) {
         return Err(RegionError::Invalid);
     }
-    let piece = Piece::prepare(number, start, bytes, is_reserved)?;
+    let piece = Piece::prepare(number, start, bytes, origin)?;
     arena::set_aside(piece)
 }
 
@@ -63,8 +63,11 @@ pub(crate) fn make_room(number: usize, slices: usize) -> bool {
         return false;
     }
     let making = MAKING.lock();
-    let added =
-        if bytes < least { Err(RegionError::Invalid) } else { add(number, start, bytes, true) };
+    let added = if bytes < least {
+        Err(RegionError::Invalid)
+    } else {
+        add(number, start, bytes, Origin::Reserved)
+    };
     drop(making);
     if let (Err(_), Some(release)) = (added, calls.release) {
         // SAFETY: as above, for what `reserve` has supplied.

@@ -64,6 +64,15 @@ impl Beats {
     }
 }
 
+/// Why the program is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// It is its turn.
+    Turn,
+    /// An allocation is about to fail, or everything shall go back.
+    Need,
+}
+
 impl Deferred {
     /// Does as is registered now; whether something else is than before.
     pub(crate) fn follow(&mut self) -> bool {
@@ -84,7 +93,7 @@ impl Deferred {
     ///
     /// # Safety
     /// The calling thread's, of whose heap nothing is borrowed or under way.
-    pub(crate) unsafe fn call(this: *const Deferred, beats: *mut Beats, force: bool) -> bool {
+    pub(crate) unsafe fn call(this: *const Deferred, beats: *mut Beats, reason: Reason) -> bool {
         // SAFETY: as above. Nothing is borrowed while the function runs, which comes here again.
         unsafe {
             let Call { call: Some(call), words } = (*this).call else { return false };
@@ -93,7 +102,7 @@ impl Deferred {
             }
             (*beats).is_inside = true;
             (*beats).count += 1;
-            call(force, (*beats).count, words);
+            call(reason == Reason::Need, (*beats).count, words);
             (*beats).is_inside = false;
         }
         true

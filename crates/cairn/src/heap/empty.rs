@@ -11,7 +11,7 @@ use crate::base::policy::HARDENED;
 use crate::base::shares;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{AtomicUsize, Ordering, in_shuttle};
-use crate::slices::arena::{self, AHEAD, Run};
+use crate::slices::arena::{self, AHEAD, Memory, Run};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use core::ptr::null_mut;
@@ -66,7 +66,7 @@ impl Ahead {
         if count > 0 {
             // First: who sees in a child that the arena has them back, its lock let go, sees this, too.
             self.set(0, 0);
-            arena::release(index, count, false);
+            arena::release(index, count, Memory::Clean);
         }
     }
 }
@@ -90,7 +90,7 @@ impl Heap {
                 && (*span).class().span_slices() == 1
                 && self.empty.spans.len() < most;
             if is_kept {
-                (*span).set_kept(true);
+                (*span).set_kept();
                 self.empty.spans.push_front(span);
                 self.empty.warm = (self.empty.warm + 1).min(WARM);
             }
@@ -120,7 +120,7 @@ impl Heap {
         // SAFETY: as above.
         unsafe {
             self.empty.spans.remove(span);
-            (*span).set_kept(false);
+            (*span).unset_kept();
         }
         self.empty.warm = self.empty.warm.saturating_sub(1);
         self.empty.least = self.empty.least.min(self.empty.spans.len());
@@ -166,7 +166,7 @@ impl Heap {
             // SAFETY: a member, which this heap owns; nothing of it is in use.
             unsafe {
                 self.empty.spans.remove(span);
-                (*span).set_kept(false);
+                (*span).unset_kept();
                 self.release(span);
             }
         }

@@ -6,6 +6,7 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
+pub(crate) use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod free_bits;

@@ -36,6 +36,13 @@ const SWEEP: usize = 128;
 /// slowest allocation of a program, half of it is the time of one such hole.
 const SWEEP_NS: u64 = 200_000;
 
+/// What becomes of partial spans when what others have freed in them has been collected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Keep,
+    Abandon,
+}
+
 impl Heap {
     // slow_tick          each refill, some large blocks, batches that leave
     //   upkeep           each 64th; each one of a quiet heap; when somebody wants a purge
@@ -93,7 +100,7 @@ impl Heap {
             self.flush();
             self.release_in_hand();
             self.collect_full(usize::MAX);
-            SizeClass::all().for_each(|class| self.settle(class, usize::MAX, false));
+            SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
         }
     }
 
@@ -198,7 +205,8 @@ impl Heap {
         if is_cold {
             self.empty_cache(class);
         }
-        self.settle(class, LOOK, is_cold && shares::in_use() > 1 && !self.is_closed());
+        let leave = is_cold && shares::in_use() > 1 && !self.is_closed();
+        self.collect_partial(class, LOOK, if leave { Then::Abandon } else { Then::Keep });
     }
 
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
@@ -241,8 +249,8 @@ impl Heap {
     }
 
     /// Collects what others have freed in the first `most` spans of `partial`; releases those that
-    /// are empty, and abandons all if `leave`.
-    pub(crate) fn settle(&mut self, class: SizeClass, most: usize, leave: bool) {
+    /// are empty, and perhaps abandons the others.
+    pub(crate) fn collect_partial(&mut self, class: SizeClass, most: usize, then: Then) {
         let mut at = self.partial[class.index()].first();
         for _ in 0..most {
             if at.is_null() {
@@ -257,7 +265,7 @@ impl Heap {
                 if most == usize::MAX || !(*span).has_local_free() {
                     (*span).absorb((*span).collect());
                 }
-                if (*span).used() == 0 && !self.member.holds(&mut *span) || leave {
+                if (*span).used() == 0 && !self.member.holds(&mut *span) || then == Then::Abandon {
                     self.remove_partial(class, span);
                     self.abandon(span);
                 }
@@ -277,7 +285,7 @@ impl Heap {
         while self.abandon_one_full() {}
         for class in SizeClass::all() {
             while self.partial[class.index()].len() > 0 {
-                self.settle(class, usize::MAX, true);
+                self.collect_partial(class, usize::MAX, Then::Abandon);
             }
         }
     }

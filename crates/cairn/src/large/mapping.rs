@@ -6,6 +6,7 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
+use super::Use;
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::sync::{Ordering, point};
@@ -82,11 +83,11 @@ static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Allocates a block with a mapping of its own, `at` bytes behind a multiple of `align`; both, and the end of `size`
 /// bytes there, are at most `isize::MAX`.
-pub(super) fn allocate(size: usize, [align, at]: [usize; 2], filled: bool) -> Allocated {
+pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Allocated {
     let page = os::page_size();
     let colour = if align <= COLOUR_STEP && at == 0 { next_colour(page) % page } else { at };
     let bytes = os::round_up(size.max(1) + colour + CANARY_BYTES, page);
-    let huge = filled && bytes >= os::HUGE_PAGE;
+    let huge = used != Use::Sparse && bytes >= os::HUGE_PAGE;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };
     let mut address = map_aligned(bytes, align);
     if address.is_null() {

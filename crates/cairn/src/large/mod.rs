@@ -46,7 +46,8 @@ use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
-use crate::slices::arena::{self, Use};
+use crate::map::region::Bit;
+use crate::slices::arena::{self, Memory, Use};
 use crate::{map::region, os};
 use core::ptr::null_mut;
 
@@ -144,7 +145,8 @@ pub(crate) fn allocate_at(size: usize, align: usize, at: usize) -> Allocated {
         got = allocate_run(size.max(1), [align, at], used, as_used);
     }
     if got.block.is_null() {
-        got = mapping::allocate(size, [align, at], filled);
+        let used = if filled { Use::Filled } else { Use::Sparse };
+        got = mapping::allocate(size, [align, at], used);
     }
     if got.untouched {
         remember(got.block, size);
@@ -157,9 +159,8 @@ fn colour_room(size: usize) -> usize {
     if size >= COLOUR_MIN { os::page_size() } else { 0 }
 }
 
-/// Slices of a run of `size` bytes.
-fn run_slices(size: usize, colourable: bool) -> usize {
-    let colour = if colourable { colour_room(size) } else { 0 };
+/// Slices of a run of `size` bytes, and so many for colour.
+fn run_slices(size: usize, colour: usize) -> usize {
     (size + colour + CANARY_BYTES).div_ceil(SLICE_SIZE)
 }
 
@@ -167,7 +168,8 @@ fn run_slices(size: usize, colourable: bool) -> usize {
 fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) -> Allocated {
     let colourable = align <= COLOUR_STEP && at == 0;
     let in_slice = at % SLICE_SIZE;
-    let slices = run_slices(in_slice + size, colourable);
+    let colour = if colourable { colour_room(in_slice + size) } else { 0 };
+    let slices = run_slices(in_slice + size, colour);
     let lead = (align / SLICE_SIZE).saturating_sub(1);
     let Some(run) = arena::take_run(slices + lead, used) else {
         return Allocated::NONE;
@@ -179,7 +181,8 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
         let before = ((at - in_slice).wrapping_sub(address) & (align - 1)) / SLICE_SIZE;
         for (at, count) in [(index, before), (index + before + slices, lead - before)] {
             if count > 0 {
-                arena::release(at, count, run.dirty > 0);
+                let memory = if run.dirty > 0 { Memory::Written } else { Memory::Clean };
+                arena::release(at, count, memory);
             }
         }
         index += before;
@@ -200,7 +203,7 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
 
 /// Allocates a block in a region of the program's, at a multiple of `align`.
 fn allocate_in_region(region: usize, size: usize, align: usize) -> Allocated {
-    let (slices, align) = (run_slices(size.max(1), false), align.div_ceil(SLICE_SIZE).max(1));
+    let (slices, align) = (run_slices(size.max(1), 0), align.div_ceil(SLICE_SIZE).max(1));
     let Some(start) = region::take(region, slices, align) else { return Allocated::NONE };
     begin(address_map::slice_of(start), slices, start, size, false);
     Allocated { block: start, ..Allocated::NONE }
@@ -220,7 +223,7 @@ fn begin(index: usize, slices: usize, start: *mut u8, size: usize, huge: bool) {
     // SAFETY: the run is the caller's, and has room for so many.
     unsafe { large.ask(size) };
     // Only now: who looks for the block around an address finds it whole.
-    arena::mark_head(index, true);
+    arena::mark_head(index, Bit::One);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
     unsafe { address_map::describe(index, 1, slot, OWNER_LARGE, SizeClass::FIRST) };
 }
@@ -342,7 +345,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
     let usable = large.usable();
     if size >= MOVE_MIN && !is_supplied(p) && arena::maps_apart() {
         // Without colour: powers of two shall fill huge pages.
-        let new = mapping::allocate(size, [os::HUGE_PAGE, 0], true).block;
+        let new = mapping::allocate(size, [os::HUGE_PAGE, 0], Use::Filled).block;
         if !new.is_null() && !owned::inherit(large, new) {
             // Its heap must not have it: it is copied to somebody else's, if anywhere.
             mapping::free(new);
@@ -377,7 +380,7 @@ pub(crate) fn good_size(size: usize) -> usize {
     if size >= MAPPING_MIN {
         return os::round_up(size + CANARY_BYTES, COLOUR_STEP) - CANARY_BYTES;
     }
-    let bytes = run_slices(size, true) * SLICE_SIZE - CANARY_BYTES;
+    let bytes = run_slices(size, colour_room(size)) * SLICE_SIZE - CANARY_BYTES;
     let good = size.max(bytes - colour_room(size).max(COLOURS * COLOUR_STEP));
     if good < MAPPING_MIN { good } else { size }
 }
@@ -418,8 +421,8 @@ impl Large {
         forget(start);
         let index = address_map::slice_of(start);
         self.no_huge_pages(index, slices);
-        arena::mark_head(index, false);
-        arena::release(index, slices, true);
+        arena::mark_head(index, Bit::Zero);
+        arena::release(index, slices, Memory::Written);
     }
 
     /// Gives whole slices behind `size` bytes back.
@@ -433,7 +436,7 @@ impl Large {
             // First: a child that is forked in between loses slices, and has none twice.
             self.slices.store(keep, Ordering::Relaxed);
             owned::shrink(self, (slices - keep) * SLICE_SIZE);
-            arena::release(tail, slices - keep, true);
+            arena::release(tail, slices - keep, Memory::Written);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::{slices::arena, slices::fences};
+use crate::slices::{arena, arena::Memory, fences};
 use core::cell::Cell;
 use core::ptr::null_mut;
 
@@ -147,7 +147,7 @@ pub(crate) fn put(nursery: *mut Nursery) {
             pool.unused = all;
         }
         drop(pool);
-        arena::release(index, 1, true);
+        arena::release(index, 1, Memory::Written);
     }
 }
 

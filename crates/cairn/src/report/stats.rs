@@ -141,6 +141,13 @@ pub struct Stats {
     pub heaps: (usize, usize),
 }
 
+/// Whether the system is asked what is resident.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Residence {
+    Asked,
+    LeftOut,
+}
+
 impl Stats {
     /// Draws up the account.
     ///
@@ -149,7 +156,7 @@ impl Stats {
     /// assert!(total.resident <= total.bytes);
     /// ```
     pub fn take() -> Stats {
-        Stats::draw_up(true)
+        Stats::draw_up(Residence::Asked)
     }
 
     /// The same without what is resident, which stays 0: no system calls, about 30 ns for each span.
@@ -158,10 +165,11 @@ impl Stats {
     /// assert_eq!(cairn::Stats::count().total().resident, 0);
     /// ```
     pub fn count() -> Stats {
-        Stats::draw_up(false)
+        Stats::draw_up(Residence::LeftOut)
     }
 
-    fn draw_up(resident: bool) -> Stats {
+    fn draw_up(residence: Residence) -> Stats {
+        let resident = residence == Residence::Asked;
         os::notice_fork();
         // SAFETY: numbers, for all of which zero is one.
         let mut stats: Stats = unsafe { core::mem::zeroed() };

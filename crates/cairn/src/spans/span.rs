@@ -16,8 +16,9 @@ use crate::base::sync::{Ordering, touched};
 use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::map::block::{Block, Chain, END};
 use crate::map::remote::RemoteWord;
+use crate::slices::arena::{self, Memory};
 use crate::store::live::{self, came_home};
-use crate::{os, slices::arena, slices::fences};
+use crate::{os, slices::fences};
 use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
 
 // The blocks of a span, in address order:
@@ -150,9 +151,16 @@ impl Span {
     /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
     /// come back, and taken back before the first one goes. The fences hold the compiler to that; a block that the child's
     /// thread has came there by the program's own synchronisation, and what was stored before it, too.
-    pub(crate) fn set_kept(&mut self, kept: bool) {
+    pub(crate) fn set_kept(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        self.flags = if kept { self.flags | KEPT } else { self.flags & !KEPT };
+        self.flags |= KEPT;
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Takes that back.
+    pub(crate) fn unset_kept(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.flags &= !KEPT;
         compiler_fence(Ordering::SeqCst);
     }
 
@@ -179,7 +187,7 @@ impl Span {
     fn give_back(&self, index: usize, slices: usize) {
         match usize::from(self.partition).checked_sub(1) {
             Some(partition) if HARDENED => arena::keep(partition, index, slices),
-            _ => arena::release(index, slices, true),
+            _ => arena::release(index, slices, Memory::Written),
         }
     }
 

@@ -5,7 +5,9 @@ use super::alone::{Random, alone};
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::map::region::Bit;
 use crate::os::{self};
+use crate::slices::arena::Memory;
 use crate::slices::arena::{self, Run, Use};
 use crate::thread;
 use core::ops::Range;
@@ -186,7 +188,7 @@ impl Model {
     }
 
     pub(super) fn give(&mut self, index: usize, len: usize, dirty: bool) {
-        arena::release(index, len, dirty);
+        arena::release(index, len, if dirty { Memory::Written } else { Memory::Clean });
         self.slices[index..index + len].fill(if dirty { Dirty } else { Clean });
         let used = self.count(Used);
         let bound = BURST.max(used / 4).max(self.allowed.min(used.max(BURST_KEPT)));
@@ -352,11 +354,11 @@ fn heads_of_large_blocks_are_found_from_inside() {
         for _ in 0..1500 {
             let index = first + random.below(end - first);
             heads[index] = random.below(8) == 0;
-            arena::mark_head(index, heads[index]);
+            arena::mark_head(index, if heads[index] { Bit::One } else { Bit::Zero });
             let from = first + random.below(end - first);
             assert_eq!(arena::head_below(from), heads[..=from].iter().rposition(|head| *head));
         }
-        (first..end).for_each(|index| arena::mark_head(index, false));
+        (first..end).for_each(|index| arena::mark_head(index, Bit::Zero));
         assert_eq!(arena::head_below(end - 1), None);
     });
 }

@@ -6,7 +6,7 @@ use super::heaps::Other;
 use crate::base::policy::HARDENED;
 use crate::large::{self, Kept};
 use crate::{
-    HeapId, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
+    HeapId, Resized, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
     usable_size, visit,
 };
 use std::collections::HashSet;
@@ -236,7 +236,10 @@ fn blocks_are_told_apart_and_have_their_sizes() {
             assert!(heap.contains(p) && heap.contains(p.wrapping_add(5)));
             // SAFETY: live.
             assert!(unsafe { usable_size(p) } >= HEAD + 32);
-            assert!(may_have_size(p, 40, 8, false) && !may_have_size(p, 4000, 8, false));
+            assert!(
+                may_have_size(p, 40, 8, Resized::Never)
+                    && !may_have_size(p, 4000, 8, Resized::Never)
+            );
         }
         // SAFETY: as above; a block that is handed out again is zero where that is asked for.
         unsafe {

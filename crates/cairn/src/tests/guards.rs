@@ -4,8 +4,8 @@ use super::alone::alone;
 use super::{all_zero, assert_nothing_is_left, filling};
 use crate::base::size_class::{BLOCK_MAX, MEDIUM_MAX};
 use crate::{
-    Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate, guard_every,
-    may_have_size, os, purge, reallocate, sample_every, samples::guards, usable_size,
+    Resized, Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate,
+    guard_every, may_have_size, os, purge, reallocate, sample_every, samples::guards, usable_size,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -42,8 +42,8 @@ fn a_guarded_block_is_known_by_its_address() {
             let last = block.wrapping_add(size.saturating_sub(1));
             assert_eq!(base(last), Some(block));
             assert_eq!(base(block.wrapping_add(size.max(1))), None);
-            assert!(may_have_size(block, size, 16, false));
-            assert!(!may_have_size(block, size + 1, 1, true));
+            assert!(may_have_size(block, size, 16, Resized::Never));
+            assert!(!may_have_size(block, size + 1, 1, Resized::Perhaps));
             free(block);
             assert_eq!(base(block), None);
         }

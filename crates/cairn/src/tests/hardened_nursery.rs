@@ -8,7 +8,7 @@ use super::misuse::last_words;
 use crate::base::size_class::SLICE_SIZE;
 use crate::large::{self, NURSERY_BYTES};
 use crate::{
-    Heap, HeapId, PARTITIONS, allocate_in, base, check, may_have_size, purge, reallocate,
+    Heap, HeapId, PARTITIONS, Resized, allocate_in, base, check, may_have_size, purge, reallocate,
     slices::fences, try_expand, usable_size,
 };
 use std::collections::{HashMap, HashSet};
@@ -83,7 +83,7 @@ fn what_is_free_is_certain() {
                 calls.iter().for_each(|call| is_noticed(says, || call(place)));
                 is_noticed(says, || {
                     // As a sized free asks.
-                    assert!(may_have_size(place, 100, 1, false));
+                    assert!(may_have_size(place, 100, 1, Resized::Never));
                     free(place);
                 });
             }
@@ -98,7 +98,7 @@ fn what_is_free_is_certain() {
             // SAFETY: as above.
             assert!(!unsafe { heap.reallocate(blocks[0], 300, 16) }.is_null());
         });
-        assert!(!may_have_size(blocks[3], 200, 1, true));
+        assert!(!may_have_size(blocks[3], 200, 1, Resized::Perhaps));
         // Deleted, destroyed, and with all of it gone.
         let (second, third) = (Heap::new().expect("memory"), Heap::new().expect("memory"));
         let (mine, gone) = (dirty(&second, [100; 10]), dirty(&third, [100; 10]));

@@ -6,6 +6,7 @@ use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::Ordering;
 use crate::os;
+use crate::slices::arena::Memory;
 use crate::slices::arena::{self, Use};
 use crate::{allocate, deallocate, reallocate, thread};
 
@@ -197,12 +198,12 @@ fn a_huge_page_for_purged_memory_is_a_regret() {
         take(20, Use::Filled);
         let later = take(12, Use::Filled);
         let burst = take(20, Use::Filled);
-        arena::release(burst.index, slices(20), true);
+        arena::release(burst.index, slices(20), Memory::Written);
         let purged = arena::counts().purged;
         assert!(purged > 0, "much at once goes at once");
         assert!(take(2, Use::Backed).backed);
         // More than a quarter of what is in use, but less than is regretted.
-        arena::release(later.index, slices(12), true);
+        arena::release(later.index, slices(12), Memory::Written);
         assert_eq!(arena::counts().purged, purged);
         crate::check();
     });

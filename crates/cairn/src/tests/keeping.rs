@@ -4,6 +4,7 @@ use super::alone::{Random, alone};
 use super::arena::BURST;
 use super::large::{MIB, free, mapped, resize};
 use crate::base::size_class::SLICE_SIZE;
+use crate::slices::arena::Memory;
 use crate::{
     Stats, allocate, check, keep_memory, map::address_map, map_nothing_apart, os, purge,
     slices::arena, thread,
@@ -31,7 +32,7 @@ fn neither_time_nor_a_burst_gives_back() {
         for way in WAYS {
             way(true);
             let before = arena::counts();
-            arena::release(take(), 8 * BURST, true);
+            arena::release(take(), 8 * BURST, Memory::Written);
             for _ in 0..4 {
                 tick();
                 assert!(!arena::in_debt());
@@ -44,14 +45,14 @@ fn neither_time_nor_a_burst_gives_back() {
             way(false);
             let purged = |before: u64| arena::counts().purged - before;
             let (index, before) = (take(), arena::counts().purged);
-            arena::release(index, 4 * BURST, true);
+            arena::release(index, 4 * BURST, Memory::Written);
             assert!(purged(before) > 2 * BURST as u64, "a burst goes at once");
             arena::purge_all();
             let before = arena::counts().purged;
-            arena::release(index + 4 * BURST, BURST / 2, true);
+            arena::release(index + 4 * BURST, BURST / 2, Memory::Written);
             assert!(purged(before) == 0 && tick() && tick());
             assert!(purged(before) > 0, "what is idle goes by time");
-            arena::release(index + 4 * BURST + BURST / 2, 4 * BURST - BURST / 2, true);
+            arena::release(index + 4 * BURST + BURST / 2, 4 * BURST - BURST / 2, Memory::Written);
             arena::purge_all();
         }
     });

@@ -11,8 +11,8 @@ use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::Ordering;
 use crate::large::Nursery;
 use crate::{
-    Heap, Stats, allocate, base, check, deallocate_named, heap_of, large, map::address_map,
-    may_have_size, purge, reallocate, usable_size, visit,
+    Heap, Resized, Stats, allocate, base, check, deallocate_named, heap_of, large,
+    map::address_map, may_have_size, purge, reallocate, usable_size, visit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Barrier;
@@ -54,7 +54,8 @@ fn blocks_of_all_sizes_lie_side_by_side() {
             let usable = unsafe { usable_size(block) };
             assert_eq!(usable, size.max(1).next_multiple_of(16));
             assert!(
-                may_have_size(block, size, 1, false) && !may_have_size(block, usable + 1, 1, true)
+                may_have_size(block, size, 1, Resized::Never)
+                    && !may_have_size(block, usable + 1, 1, Resized::Perhaps)
             );
             fill(block, nth as u8);
             for inside in [0, usable / 2, usable - 1] {

@@ -11,6 +11,7 @@ use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
+use crate::heap::deferred_frees::Reason;
 use crate::map::address_map;
 use crate::map::block::Block;
 use crate::os;
@@ -108,13 +109,13 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         let mut block = Caches::pop(&raw mut (*heap).caches, class);
-        if block.is_null() && super::defer(false) {
+        if block.is_null() && super::defer(Reason::Turn) {
             block = Caches::pop(&raw mut (*heap).caches, class);
         }
         if block.is_null() {
             block = refill_own(heap, class);
         }
-        if block.is_null() && super::defer(true) {
+        if block.is_null() && super::defer(Reason::Need) {
             block = super::retry(heap, class);
         }
         if !block.is_null() {

@@ -8,7 +8,7 @@
 use super::{arrive_unless_gone, follow_sampling, own, refill, refill_own};
 use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
-use crate::heap::deferred_frees::{self, Deferred, DeferredFree};
+use crate::heap::deferred_frees::{self, Deferred, DeferredFree, Reason};
 use crate::heap::process_upkeep;
 use crate::map::block::Block;
 use crate::store::caches::Caches;
@@ -19,7 +19,7 @@ pub(crate) fn refill_or_force(class: SizeClass) -> *mut Block {
     let block = refill(class);
     match own() {
         // SAFETY: the calling thread's own.
-        Some(heap) if block.is_null() && defer(true) => unsafe { retry(heap, class) },
+        Some(heap) if block.is_null() && defer(Reason::Need) => unsafe { retry(heap, class) },
         _ => block,
     }
 }
@@ -39,11 +39,11 @@ pub(super) unsafe fn retry(heap: *mut Heap, class: SizeClass) -> *mut Block {
 /// Calls the program for it to free what it has put off, if it wants to be called; whether it has been. Nothing of the
 /// thread's heap is under way.
 #[inline]
-pub(crate) fn defer(force: bool) -> bool {
+pub(crate) fn defer(reason: Reason) -> bool {
     // SAFETY: the calling thread's own.
     own().is_some_and(|heap| unsafe {
         let (deferred, beats) = (&raw const (*heap).deferred, &raw mut (*heap).own.beats);
-        (*heap).sampling.defers() && Deferred::call(deferred, beats, force)
+        (*heap).sampling.defers() && Deferred::call(deferred, beats, reason)
     })
 }
 

@@ -7,7 +7,7 @@
 
 mod piece;
 
-pub(crate) use piece::Piece;
+pub(crate) use piece::{Bit, Origin, Piece};
 
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{AtomicUsize, Ordering};
@@ -207,7 +207,7 @@ pub(crate) fn end(region: usize, mut gone: impl FnMut(*mut u8, usize)) -> bool {
         gone(piece.start, piece.slices);
         piece.drop_bits();
         let (start, bytes) = piece.supplied;
-        if let Some(release) = calls.release.filter(|_| piece.is_reserved) {
+        if let Some(release) = calls.release.filter(|_| piece.origin == Origin::Reserved) {
             // SAFETY: the program's, for what its `reserve` has supplied.
             unsafe { release(start, bytes, calls.argument()) };
         }
@@ -236,11 +236,14 @@ pub(crate) fn forget_place(start: *mut u8) {
     }
 }
 
-/// A heap begins to allocate from a region, or ends.
-pub(crate) fn count_heap(region: usize, begins: bool) {
-    let mut all = REGIONS.lock();
-    let heaps = &mut all.region(region).heaps;
-    *heaps = if begins { *heaps + 1 } else { *heaps - 1 };
+/// A heap begins to allocate from a region.
+pub(crate) fn heap_begins(region: usize) {
+    REGIONS.lock().region(region).heaps += 1;
+}
+
+/// One ends that has.
+pub(crate) fn heap_ends(region: usize) {
+    REGIONS.lock().region(region).heaps -= 1;
 }
 
 /// Takes a run of slices that begins at a multiple of `align` slices; None if there is none, or if the program cannot make it
@@ -251,7 +254,7 @@ pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8
     let found = all.pieces(region).find_map(|piece| {
         let at = piece.find(slices, align).filter(|_| piece.free >= slices)?;
         piece.take(at, slices);
-        let is_ready = piece.next(Bits::Ready, at, false).is_none_or(|not| not >= at + slices);
+        let is_ready = piece.next(Bits::Ready, at, Bit::Zero).is_none_or(|not| not >= at + slices);
         Some((piece.address(at), is_ready))
     });
     drop(all);
@@ -263,7 +266,7 @@ pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8
 pub(crate) fn take_exactly(at: *mut u8, slices: usize) -> bool {
     let mut all = REGIONS.lock();
     let Some((piece, first)) = all.piece_of(at) else { return false };
-    let end = piece.next(Bits::Used, first, true).unwrap_or(piece.slices).min(piece.slices);
+    let end = piece.next(Bits::Used, first, Bit::One).unwrap_or(piece.slices).min(piece.slices);
     if end - first < slices {
         return false;
     }
@@ -281,7 +284,7 @@ fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
     let is_done = unsafe { commit(at, slices * SLICE_SIZE, calls.argument()) } == 0;
     if is_done {
         if let Some((piece, first)) = REGIONS.lock().piece_of(at) {
-            piece.set(Bits::Ready, first, slices, true);
+            piece.set(Bits::Ready, first, slices, Bit::One);
         }
     } else {
         release(at, slices);
@@ -297,9 +300,9 @@ pub(crate) fn release(at: *mut u8, slices: usize) {
 }
 
 /// Marks the first slice of a large block, or takes the mark away.
-pub(crate) fn mark_head(at: *mut u8, head: bool) {
+pub(crate) fn mark_head(at: *mut u8, to: Bit) {
     if let Some((piece, slice)) = REGIONS.lock().piece_of(at) {
-        piece.set(Bits::Heads, slice, 1, head);
+        piece.set(Bits::Heads, slice, 1, to);
     }
 }
 
@@ -348,7 +351,8 @@ pub(crate) fn purge(region: usize) -> usize {
         // SAFETY: the program's, for memory that it has supplied, and that is in no use.
         let is_done = unsafe { decommit(at, slices * SLICE_SIZE, calls.argument()) } == 0;
         if let Some((piece, first)) = REGIONS.lock().piece_of(at) {
-            piece.set(Bits::Ready, first, slices, !is_done);
+            let to = if is_done { Bit::Zero } else { Bit::One };
+            piece.set(Bits::Ready, first, slices, to);
             piece.put(first, slices);
         }
         bytes += if is_done { slices * SLICE_SIZE } else { 0 };
@@ -371,7 +375,8 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
     for (at, slices, is_large) in runs() {
         if let Some((piece, first)) = all.piece_of(at) {
             piece.take(first, slices.min(piece.slices - first));
-            piece.set(Bits::Heads, first, 1, is_large);
+            let to = if is_large { Bit::One } else { Bit::Zero };
+            piece.set(Bits::Heads, first, 1, to);
         }
     }
     true

@@ -28,7 +28,23 @@ pub(crate) struct Piece {
     low: usize,
     /// As the program has supplied it; and whether `reserve` has.
     pub(super) supplied: (*mut u8, usize),
-    pub(super) is_reserved: bool,
+    pub(super) origin: Origin,
+}
+
+/// Where a piece's memory comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The program has made the region of it, or added it.
+    Given,
+    /// The program's `reserve` has supplied it: its `release` gets it back.
+    Reserved,
+}
+
+/// What a bit is, or becomes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bit {
+    Zero,
+    One,
 }
 
 /// Which of the bitmaps.
@@ -45,7 +61,7 @@ impl Piece {
         region: usize,
         start: *mut u8,
         bytes: usize,
-        is_reserved: bool,
+        origin: Origin,
     ) -> Result<Piece, RegionError> {
         let end = start.addr().checked_add(bytes).map(|end| end / SLICE_SIZE);
         let first = start.addr().div_ceil(SLICE_SIZE);
@@ -59,14 +75,14 @@ impl Piece {
             free: slices,
             low: 0,
             supplied: (start, bytes),
-            is_reserved,
+            origin,
         };
         piece.bits = os::map(piece.bits_bytes()).cast();
         if piece.bits.is_null() {
             return Err(RegionError::NoMemory);
         }
         // What is behind the end is in use.
-        piece.set(Bits::Used, slices, piece.words() * 64 - slices, true);
+        piece.set(Bits::Used, slices, piece.words() * 64 - slices, Bit::One);
         Ok(piece)
     }
 
@@ -103,23 +119,26 @@ impl Piece {
     }
 
     /// Writes the bits of a run.
-    pub(super) fn set(&mut self, of: Bits, first: usize, slices: usize, to: bool) {
+    pub(super) fn set(&mut self, of: Bits, first: usize, slices: usize, to: Bit) {
         let mut at = first;
         while at < first + slices {
             let count = (first + slices - at).min(64 - at % 64);
             let mask = (!0 >> (64 - count)) << (at % 64);
             let word = self.word(of, at / 64);
-            *word = if to { *word | mask } else { *word & !mask };
+            *word = match to {
+                Bit::One => *word | mask,
+                Bit::Zero => *word & !mask,
+            };
             at += count;
         }
     }
 
     /// The first slice from `at` on whose bit in `of` is `bit`.
-    pub(super) fn next(&self, of: Bits, at: usize, bit: bool) -> Option<usize> {
+    pub(super) fn next(&self, of: Bits, at: usize, bit: Bit) -> Option<usize> {
         let mut mask = !0 << (at % 64);
         let words = self.words_of(of).iter().enumerate().skip(at / 64);
         for (nth, &word) in words {
-            let wanted = if bit { word } else { !word } & mask;
+            let wanted = if bit == Bit::One { word } else { !word } & mask;
             if wanted != 0 {
                 return Some(nth * 64 + wanted.trailing_zeros() as usize);
             }
@@ -134,8 +153,8 @@ impl Piece {
         let aligned = |at: usize| Some((before + at).checked_next_multiple_of(align)? - before);
         let mut at = self.low * 64;
         loop {
-            at = aligned(self.next(Bits::Used, at, false)?)?;
-            let used = self.next(Bits::Used, at, true).unwrap_or(self.slices).min(self.slices);
+            at = aligned(self.next(Bits::Used, at, Bit::Zero)?)?;
+            let used = self.next(Bits::Used, at, Bit::One).unwrap_or(self.slices).min(self.slices);
             if at < used && used - at >= slices {
                 return Some(at);
             }
@@ -147,17 +166,17 @@ impl Piece {
     }
 
     pub(super) fn take(&mut self, at: usize, slices: usize) {
-        self.set(Bits::Used, at, slices, true);
+        self.set(Bits::Used, at, slices, Bit::One);
         self.free -= slices;
         if at / 64 == self.low {
-            let free = self.next(Bits::Used, self.low * 64, false).unwrap_or(self.slices);
+            let free = self.next(Bits::Used, self.low * 64, Bit::Zero).unwrap_or(self.slices);
             self.low = free / 64;
         }
     }
 
     pub(super) fn put(&mut self, at: usize, slices: usize) {
         debug_assert!((at..at + slices).all(|at| self.has(Bits::Used, at)));
-        self.set(Bits::Used, at, slices, false);
+        self.set(Bits::Used, at, slices, Bit::Zero);
         self.free += slices;
         self.low = self.low.min(at / 64);
     }
@@ -178,20 +197,20 @@ impl Piece {
     pub(super) fn free_and_ready(&self, from: usize) -> Option<(usize, usize)> {
         let mut at = from;
         loop {
-            at = self.next(Bits::Ready, at, true).filter(|&at| at < self.slices)?;
+            at = self.next(Bits::Ready, at, Bit::One).filter(|&at| at < self.slices)?;
             let end = |of, bit| self.next(of, at, bit).unwrap_or(self.slices).min(self.slices);
-            let slices = end(Bits::Ready, false).min(end(Bits::Used, true)) - at;
+            let slices = end(Bits::Ready, Bit::Zero).min(end(Bits::Used, Bit::One)) - at;
             if slices > 0 {
                 return Some((at, slices));
             }
-            at = end(Bits::Used, false);
+            at = end(Bits::Used, Bit::Zero);
         }
     }
 
     /// All slices are free.
     pub(super) fn clear(&mut self) {
-        self.set(Bits::Used, 0, self.slices, false);
-        self.set(Bits::Heads, 0, self.slices, false);
+        self.set(Bits::Used, 0, self.slices, Bit::Zero);
+        self.set(Bits::Heads, 0, self.slices, Bit::Zero);
         (self.free, self.low) = (self.slices, 0);
     }
 

@@ -10,6 +10,7 @@ use crate::base::policy::HARDENED;
 use crate::base::size_class::MIN_ALIGN;
 use crate::base::sync::Ordering;
 use crate::closed::{self, Name};
+use crate::heap::handle::SHARED;
 pub use crate::spans::grace::HEAD_MAX;
 use crate::{api, base::shares, large, map::address_map, thread};
 use core::ptr::NonNull;
@@ -47,7 +48,7 @@ impl HeapId {
         if HARDENED || head > HEAD_MAX {
             return None;
         }
-        let heap = NonNull::new(closed::create(true, None))?;
+        let heap = NonNull::new(closed::create(SHARED, None))?;
         // SAFETY: made just now.
         unsafe { (*heap.as_ptr()).owned.grace.begin(head.next_multiple_of(MIN_ALIGN)) };
         Some(HeapId(heap))

@@ -7,6 +7,7 @@
 
 use super::{HeapId, heap_of};
 use crate::base::sync::Ordering;
+use crate::heap::deferred_frees::Reason;
 use crate::large::budget::HeapStats;
 use crate::{closed, heap::process_upkeep, map::region, slices::arena, thread};
 use core::ptr::null_mut;
@@ -157,7 +158,7 @@ impl HeapId {
     /// ```
     pub unsafe fn purge(self) -> usize {
         let name = self.0.as_ptr();
-        thread::defer(true);
+        thread::defer(Reason::Need);
         // SAFETY: as above.
         unsafe {
             match closed::is_shared(name) {

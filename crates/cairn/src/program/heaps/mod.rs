@@ -17,12 +17,14 @@ pub use regions::{RegionId, RegionStats};
 pub use types::{DetachedHeap, Heap, Owned, Shared, SharedHeap};
 pub use visit::{Area, visit};
 
+use crate::api::Resized;
 use crate::api::{NoMemory, Null};
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::base::sync::Ordering;
 use crate::closed::{self, Name, of_thread};
 use crate::heap::Heap as Inner;
-use crate::heap::handle::{Handle, SHARED};
+use crate::heap::deferred_frees::Reason;
+use crate::heap::handle::{Handle, OWNED, SHARED};
 use crate::map::address_map::{self, OWNER_CLOSED};
 use crate::map::block::Block;
 use crate::store::caches::Caches;
@@ -63,7 +65,7 @@ impl HeapId {
     /// ```
     #[must_use]
     pub fn new_owned() -> Option<HeapId> {
-        let heap = NonNull::new(closed::create(false, None))?;
+        let heap = NonNull::new(closed::create(OWNED, None))?;
         // SAFETY: made just now.
         unsafe { closed::attach(heap.as_ptr()) };
         Some(HeapId(heap))
@@ -81,7 +83,7 @@ impl HeapId {
     /// ```
     #[must_use]
     pub fn new_shared() -> Option<HeapId> {
-        NonNull::new(closed::create(true, None)).map(HeapId)
+        NonNull::new(closed::create(SHARED, None)).map(HeapId)
     }
 
     /// The heap of that address.
@@ -431,7 +433,7 @@ impl HeapId {
                 if let Some(resized) = api::resize_large(p, size, align) {
                     return resized;
                 }
-            } else if api::may_have_size(p, size, align, true) {
+            } else if api::may_have_size(p, size, align, Resized::Perhaps) {
                 api::keep(p, size);
                 return p;
             }
@@ -455,7 +457,7 @@ impl HeapId {
 /// println!("{} bytes went back", cairn::purge());
 /// ```
 pub fn purge() -> usize {
-    thread::defer(true);
+    thread::defer(Reason::Need);
     thread::trim();
     closed::collect_left();
     arena::purge_all()

@@ -8,6 +8,7 @@
 use super::{Heap, HeapId, SharedHeap};
 use crate::base::size_class::SLICE_SIZE;
 use crate::closed::{self, regions};
+use crate::heap::handle::{OWNED, SHARED};
 use crate::map::region::{self, RegionCalls, RegionError};
 use crate::os;
 use core::num::NonZeroUsize;
@@ -153,7 +154,7 @@ impl RegionId {
     /// ```
     #[must_use]
     pub fn new_owned(self) -> Option<HeapId> {
-        let heap = NonNull::new(closed::create(false, Some(self.number())))?;
+        let heap = NonNull::new(closed::create(OWNED, Some(self.number())))?;
         // SAFETY: made just now.
         unsafe { closed::attach(heap.as_ptr()) };
         Some(HeapId(heap))
@@ -179,7 +180,7 @@ impl RegionId {
     /// ```
     #[must_use]
     pub fn new_shared(self) -> Option<HeapId> {
-        NonNull::new(closed::create(true, Some(self.number()))).map(HeapId)
+        NonNull::new(closed::create(SHARED, Some(self.number()))).map(HeapId)
     }
 
     /// What it has.

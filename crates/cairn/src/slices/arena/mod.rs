@@ -25,6 +25,7 @@ use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{in_shuttle, point};
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
+use crate::map::region::Bit;
 use crate::os::{self, Lock};
 use crate::slices::fences::{self, Taken};
 use crate::{map::region, slices::reservation};
@@ -109,7 +110,7 @@ pub(crate) enum Use {
 
 /// What is known of a free run's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Memory {
+pub(crate) enum Memory {
     /// Nothing is resident: it reads as zeros.
     Clean,
     /// Zero, and resident: huge pages that nobody has used.
@@ -201,26 +202,28 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
     if free { arena.take_at(index, slices, Taken::Otherwise) } else { None }
 }
 
-/// Gives a run back. `dirty`: it may be resident, and hold other than zeros. Purges at once if very
-/// much is.
-pub(crate) fn release(index: usize, slices: usize, dirty: bool) {
+/// Gives a run back. Purges at once if very much may be resident.
+pub(crate) fn release(index: usize, slices: usize, memory: Memory) {
     if address_map::is_supplied(index) {
         return region::release(address_map::slice_address(index), slices);
     }
     let mut arena = ARENA.lock();
-    arena.put(index, slices, if dirty { Memory::Written } else { Memory::Clean });
+    arena.put(index, slices, memory);
     purge::after_release(arena, slices);
 }
 
 /// Marks the first slice of a large block, or takes the mark away.
-pub(crate) fn mark_head(index: usize, head: bool) {
+pub(crate) fn mark_head(index: usize, to: Bit) {
     if address_map::is_supplied(index) {
-        return region::mark_head(address_map::slice_address(index), head);
+        return region::mark_head(address_map::slice_address(index), to);
     }
     let mut arena = ARENA.lock();
     let chunk = index / CHUNK_SLICES;
     let b = arena.bits_mut(chunk);
-    b.heads = if head { b.heads | bit(index) } else { b.heads & !bit(index) };
+    b.heads = match to {
+        Bit::One => b.heads | bit(index),
+        Bit::Zero => b.heads & !bit(index),
+    };
     let any = b.heads != 0;
     arena.tree.set(HEADS, chunk, any);
 }

@@ -135,7 +135,7 @@ pub(crate) fn init() -> bool {
     // Whether it has been made; None if there is no room for it.
     let make = |size: usize| {
         let front = reserve_at_random(size);
-        (!front.is_null()).then(|| install(front, size, true))
+        (!front.is_null()).then(|| install(front, size, Reserved::All))
     };
     if let Some(made) = make(most) {
         return made;
@@ -166,7 +166,7 @@ fn init_within(limit: usize) -> bool {
         let place = place_of(front, size);
         let got = os::reserve(core::ptr::without_provenance_mut(front + place), bytes);
         if got.addr() == front + place {
-            return install(got.wrapping_sub(place), size, false);
+            return install(got.wrapping_sub(place), size, Reserved::Metadata);
         }
         if !got.is_null() {
             // SAFETY: reserved just now.
@@ -176,19 +176,28 @@ fn init_within(limit: usize) -> bool {
     false
 }
 
-fn install(front: *mut u8, size: usize, reserved: bool) -> bool {
+/// What of a reservation the system knows of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reserved {
+    All,
+    Metadata,
+}
+
+fn install(front: *mut u8, size: usize, reserved: Reserved) -> bool {
     let (layout, slices) = (layout_of(size), size >> SLICE_SHIFT);
     debug_assert!(front.addr().is_multiple_of(PLACE) && size.is_power_of_two());
     let table = front.wrapping_add(place_of(front.addr(), size));
-    let (from, whole) =
-        if reserved { (front, front_of(size) + size) } else { (table, layout.bytes) };
+    let (from, whole) = match reserved {
+        Reserved::All => (front, front_of(size) + size),
+        Reserved::Metadata => (table, layout.bytes),
+    };
     os::keep_small_pages(from, whole);
     if !os::make_readable(table, layout.sections) {
         // SAFETY: reserved by the caller, unused.
         unsafe { os::release(from, whole) };
         return false;
     }
-    RESERVED.store(reserved, Ordering::Relaxed);
+    RESERVED.store(reserved == Reserved::All, Ordering::Relaxed);
     block::set_key(random(10, usize::MAX));
     if HARDENED {
         canary::install(random(11, usize::MAX), random(12, usize::MAX));

@@ -7,7 +7,8 @@
 //! Story: docs/design/fork.md
 
 use super::{
-    HANDLES, all, heap_at, is_dead, is_dead_owner, is_dead_user, partitions, put_closed, set_dead,
+    HANDLES, all, end_salvage, heap_at, is_dead, is_dead_owner, is_dead_user, partitions,
+    put_closed,
 };
 use crate::base::shares::NOBODY;
 use crate::base::sync::Ordering;
@@ -34,7 +35,7 @@ pub(super) fn bury() {
             put_closed(heap);
         }
     }
-    set_dead(false);
+    end_salvage();
 }
 
 /// The handle's user is a thread that a fork has left behind.

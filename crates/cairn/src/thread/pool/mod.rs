@@ -244,10 +244,16 @@ pub(crate) fn is_dead_owner(owner: u32) -> bool {
     address_map::heap_of_owner(owner).and_then(heap_at).is_some_and(|heap| is_dead(heap))
 }
 
-/// Says whether there are dead heaps: then upkeep looks for what they had.
-fn set_dead(dead: bool) {
-    DEAD.store(dead, Ordering::Relaxed);
-    set_besides(dead.then_some(salvage::step));
+/// There are dead heaps: upkeep looks for what they had.
+fn begin_salvage() {
+    DEAD.store(true, Ordering::Relaxed);
+    set_besides(Some(salvage::step));
+}
+
+/// There are none any more.
+fn end_salvage() {
+    DEAD.store(false, Ordering::Relaxed);
+    set_besides(None);
 }
 
 /// Whether there are dead heaps.
@@ -275,11 +281,11 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         }
     }
     if shares::settle_in_child(in_use) > in_use {
-        set_dead(true);
+        begin_salvage();
     }
     if POOL.settle_in_child() {
         // Another thread was taking a heap, or giving one back.
-        set_dead(true);
+        begin_salvage();
         let mut pool = POOL.lock();
         pool.free = null_mut();
         for heap in (0..pool.made).filter_map(heap_at) {

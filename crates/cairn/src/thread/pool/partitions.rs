@@ -12,6 +12,7 @@ use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
+use crate::heap::Then;
 use crate::os::Lock;
 use core::ptr::null_mut;
 
@@ -60,7 +61,7 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
         SizeClass::all().for_each(|class| (*heap).empty_cache(class));
         SizeClass::all().for_each(|class| (*heap).deactivate(class));
         (*heap).collect_full(usize::MAX);
-        SizeClass::all().for_each(|class| (*heap).settle(class, usize::MAX, false));
+        SizeClass::all().for_each(|class| (*heap).collect_partial(class, usize::MAX, Then::Keep));
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         if let Some(first) = FREE.lock().0.get_mut(partition) {
             (*heap).next = core::mem::replace(first, heap);
