@@ -121,6 +121,13 @@ fn expect_size(p: *mut c_void, align: usize, size: usize) {
     }
 }
 
+/// As free(3), which a program may have in its place.
+#[inline(never)]
+unsafe fn freed(p: *mut c_void) {
+    // SAFETY: the caller's contract.
+    unsafe { cairn::deallocate_named(p.cast(), "free") }
+}
+
 fn whole_pages(size: usize) -> *mut c_void {
     let page = page_size();
     match size.max(1).checked_next_multiple_of(page) {
@@ -227,7 +234,7 @@ pub(crate) unsafe extern "C" fn free_sized(p: *mut c_void, size: usize) {
         expect_size(p, 1, size);
     }
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate_named(p.cast(), "free") }
+    unsafe { freed(p) }
 }
 
 /// free_aligned_sized (C23).
@@ -235,7 +242,7 @@ pub(crate) unsafe extern "C" fn free_sized(p: *mut c_void, size: usize) {
 pub(crate) unsafe extern "C" fn free_aligned_sized(p: *mut c_void, align: usize, size: usize) {
     expect_size(p, align, size);
     // SAFETY: the caller's contract.
-    unsafe { cairn::deallocate_named(p.cast(), "free") }
+    unsafe { freed(p) }
 }
 
 /// cfree: free(3) under its old name.

@@ -85,8 +85,8 @@ type Row = (&'static str, &'static str, u64, &'static [Need]);
 
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
-    ("tests", "CAIRN_TEST_ALL=1 cargo test --workspace", 180, &[ROOT, TESTS, PACKAGES]),
-    ("tests-hardened", "CAIRN_TEST_ALL=1 cargo test -p cairn-malloc -p cairn-c -p cairn-models --features hardened", 180, &[ROOT, TESTS]),
+    ("tests", "CAIRN_TEST_ALL=1 cargo test --workspace --no-fail-fast", 180, &[ROOT, TESTS, PACKAGES]),
+    ("tests-hardened", "CAIRN_TEST_ALL=1 cargo test -p cairn-malloc -p cairn-c -p cairn-models --features hardened --no-fail-fast", 180, &[ROOT, TESTS]),
     ("optimised", "cargo test --release -p cairn-malloc --lib[ --features hardened]", 60, &[]),
     ("miri", "cargo xtask miri[ --hardened]", 240, &[NIGHTLY, MIRI]),
     ("models", "cargo xtask models --full[ --hardened]", 240, &[]),
