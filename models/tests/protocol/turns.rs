@@ -3,7 +3,7 @@
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::size_class::{self, SizeClass};
 use crate::base::sync::{self, Ordering};
-use crate::closed::{self, Name};
+use crate::closed::{self, Blocks, Name};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
 use crate::heap::handle::{OWNED, SHARED};
@@ -81,7 +81,7 @@ fn while_it_becomes(kind: u8) {
         let part: *mut Heap = part.get().cast();
         // SAFETY: nobody allocates from the heap any more. The next one is this thread's.
         unsafe {
-            closed::end(shared.get().cast(), false);
+            closed::end(shared.get().cast(), Blocks::LiveOn);
             let name: *mut Name = name.get().cast();
             let heap = if kind == SHARED {
                 part_of(name)
@@ -106,7 +106,7 @@ fn while_it_becomes(kind: u8) {
     let mine = os::own_heap();
     os::set_own_heap(theirs.get().cast());
     // SAFETY: its thread has ended, and this one speaks for it. Nobody uses a block of it.
-    unsafe { closed::end(name.get().cast(), true) };
+    unsafe { closed::end(name.get().cast(), Blocks::End) };
     os::set_own_heap(mine);
     thread::trim();
     assert_released(index);

@@ -8,6 +8,7 @@
 mod documents;
 mod examples;
 mod source;
+mod syntax;
 
 use crate::library::{shell, workspace};
 use anyhow::{Result, ensure};
@@ -65,6 +66,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         check_reach(&rooms, source, &mut report);
     }
     examples::check(&core, &mut report);
+    let hooks: Vec<_> = block(&architecture, "```hooks").map(first_word).collect();
+    syntax::check(&core, &hooks, &mut report);
     check_dependencies(&shell, &mut report)?;
     check_words(&shell, &mut report)?;
     documents::check(&files(&shell, &DOCUMENTS)?, &mut report)?;
@@ -106,15 +109,27 @@ impl Report {
     }
 }
 
+/// The lines of a fenced block of ARCHITECTURE.md.
+fn block<'a>(architecture: &'a str, begin: &str) -> impl Iterator<Item = &'a str> {
+    architecture
+        .lines()
+        .skip_while(move |line| *line != begin)
+        .skip(1)
+        .take_while(|line| *line != "```")
+}
+
+fn first_word(line: &str) -> &str {
+    line.split_whitespace().next().unwrap_or_default()
+}
+
 /// The floors and rooms of the core, bottom to top: `os`, or `map` and then `map/block`.
 struct Rooms(Vec<String>);
 
 impl Rooms {
     fn read(architecture: &str) -> Self {
-        let inside = architecture.lines().skip_while(|line| *line != "```rooms").skip(1);
         let (mut rooms, mut floor) = (Vec::new(), "");
-        for line in inside.take_while(|line| *line != "```") {
-            let name = line.split_whitespace().next().unwrap_or_default();
+        for line in block(architecture, "```rooms") {
+            let name = first_word(line);
             if line.starts_with(' ') {
                 rooms.push(format!("{floor}/{name}"));
             } else {

@@ -17,12 +17,21 @@ use crate::spans::span_list::SpanList;
 use crate::thread::pool::{self, salvage};
 use crate::{large, map::region, os, store::quarantine};
 
-/// Ends a heap. If it is destroyed, with all its blocks; else those live on.
+/// What becomes of the blocks of a heap that ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocks {
+    /// The heap is deleted; they are as any others.
+    LiveOn,
+    /// The heap is destroyed, and they with it.
+    End,
+}
+
+/// Ends a heap.
 ///
 /// # Safety
 /// Nobody uses the heap any more, or has it attached but the calling thread. If it is destroyed: nobody uses a block of it
 /// any more, and no thread is about to free one.
-pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
+pub(crate) unsafe fn end(name: *mut Name, blocks: Blocks) {
     os::notice_fork();
     // SAFETY: this heap's, which is gone after this.
     unsafe {
@@ -33,17 +42,17 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
         if is_shared {
             // A part of a thread that a fork has left behind is none that can be ended, until it is salvaged.
             salvage::all();
-            parts::for_each(name, |part| end_one(part, with_blocks));
+            parts::for_each(name, |part| end_one(part, blocks));
         } else {
             expect_free(name);
             if (*name).heap != stand_in() {
-                end_one((*name).heap, with_blocks);
+                end_one((*name).heap, blocks);
             }
         }
-        Handle::end_nurseries(name, mine(), with_blocks);
-        match with_blocks {
-            true => large::destroy(&(*name).owned),
-            false => large::set_free(&(*name).owned),
+        Handle::end_nurseries(name, mine(), blocks == Blocks::End);
+        match blocks {
+            Blocks::End => large::destroy(&(*name).owned),
+            Blocks::LiveOn => large::set_free(&(*name).owned),
         }
         let region = (*name).owned.region.checked_sub(1);
         Handle::end(name, mine(), &pool::HANDLES, stand_in());
@@ -53,18 +62,20 @@ pub(crate) unsafe fn end(name: *mut Name, with_blocks: bool) {
 
 /// # Safety
 /// As for `end`.
-unsafe fn end_one(heap: *mut Heap, with_blocks: bool) {
+unsafe fn end_one(heap: *mut Heap, blocks: Blocks) {
     // SAFETY: the caller's; nobody uses its blocks, if they go. The last turn: a free of its thread's may be under way.
     unsafe {
         (*heap).member.turn.shut();
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
-        match with_blocks {
-            true => destroy_spans(heap),
+        match blocks {
+            Blocks::End => destroy_spans(heap),
             // What is in a region stays there; links that stand elsewhere are no other heap's.
-            false if (*heap).member.region().is_some() || (*heap).head > 0 => give_back(heap),
-            false => (*heap).abandon_all(),
+            Blocks::LiveOn if (*heap).member.region().is_some() || (*heap).head > 0 => {
+                give_back(heap)
+            }
+            Blocks::LiveOn => (*heap).abandon_all(),
         }
-        if with_blocks || deleted::slices(&*heap) == 0 {
+        if blocks == Blocks::End || deleted::slices(&*heap) == 0 {
             pool::put_closed(heap);
         } else {
             deleted::keep(heap);

@@ -17,7 +17,7 @@ mod readers;
 pub(crate) mod regions;
 
 pub(crate) use deleted::collect as collect_left;
-pub(crate) use end::end;
+pub(crate) use end::{Blocks, end};
 pub(crate) use free::{deallocate, head_at};
 pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;

@@ -9,8 +9,8 @@
 pub(crate) use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
-pub(crate) mod free_bits;
 pub(crate) mod handle;
+pub(crate) mod hardened;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;

@@ -197,7 +197,7 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
     let room = slices * SLICE_SIZE - CANARY_BYTES - size;
     let colour = if colourable { next_colour(room) } else { in_slice };
     let start = address_map::slice_address(index).wrapping_add(colour);
-    begin(index, slices, start, size, huge);
+    begin(index, slices, start, size, if huge { Pages::Huge } else { Pages::Small });
     Allocated { block: start, zero: run.zero, untouched: run.dirty == 0 }
 }
 
@@ -205,19 +205,26 @@ fn allocate_run(size: usize, [align, at]: [usize; 2], used: Use, as_used: bool) 
 fn allocate_in_region(region: usize, size: usize, align: usize) -> Allocated {
     let (slices, align) = (run_slices(size.max(1), 0), align.div_ceil(SLICE_SIZE).max(1));
     let Some(start) = region::take(region, slices, align) else { return Allocated::NONE };
-    begin(address_map::slice_of(start), slices, start, size, false);
+    begin(address_map::slice_of(start), slices, start, size, Pages::Small);
     Allocated { block: start, ..Allocated::NONE }
 }
 
+/// Which pages a run may have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    Small,
+    Huge,
+}
+
 /// Makes a run that the caller has taken a block of `size` bytes, which begins at `start` in its first slice.
-fn begin(index: usize, slices: usize, start: *mut u8, size: usize, huge: bool) {
+fn begin(index: usize, slices: usize, start: *mut u8, size: usize, pages: Pages) {
     let slot = address_map::slot(index);
     // SAFETY: a slot is never unmapped; it is ours with the run.
     let large = unsafe { &*slot.cast::<Large>() };
     large.start.store(start, Ordering::Relaxed);
     large.slices.store(slices, Ordering::Relaxed);
     large.has_grown.store(false, Ordering::Relaxed);
-    large.huge.store(huge, Ordering::Relaxed);
+    large.huge.store(pages == Pages::Huge, Ordering::Relaxed);
     large.waits.store(false, Ordering::Relaxed);
     large.link.clear();
     // SAFETY: the run is the caller's, and has room for so many.

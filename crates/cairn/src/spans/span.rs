@@ -7,6 +7,7 @@
 //! Story: docs/design/spans.md
 
 mod carve;
+mod home;
 
 pub(crate) use carve::Carved;
 

@@ -7,6 +7,7 @@
 
 use super::{HeapId, heap_of};
 use crate::base::sync::Ordering;
+use crate::closed::Blocks;
 use crate::heap::deferred_frees::Reason;
 use crate::large::budget::HeapStats;
 use crate::{closed, heap::process_upkeep, map::region, slices::arena, thread};
@@ -31,7 +32,7 @@ impl HeapId {
     /// ```
     pub unsafe fn delete(self) {
         // SAFETY: as above.
-        unsafe { closed::end(self.0.as_ptr(), false) };
+        unsafe { closed::end(self.0.as_ptr(), Blocks::LiveOn) };
     }
 
     /// Ends the heap and frees all its blocks at once, with a step for each span and each large block.
@@ -49,7 +50,7 @@ impl HeapId {
     /// ```
     pub unsafe fn destroy(self) {
         // SAFETY: as above.
-        unsafe { closed::end(self.0.as_ptr(), true) };
+        unsafe { closed::end(self.0.as_ptr(), Blocks::End) };
     }
 
     /// What the program has said that the heap is; 0 before.
