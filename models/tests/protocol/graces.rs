@@ -68,8 +68,8 @@ fn made<const N: usize>() -> (&'static Owned, [Block; N]) {
 /// Frees a block as `api` does; whether it is told that it has.
 fn free(block: Sent<*mut u8>) -> bool {
     // SAFETY: one call is the block's owner's; another one is the misuse that is told.
-    match unsafe { large::keep(block.get()) } {
-        Kept::No => large::free(block.get()),
+    match unsafe { large::keep(block.get(), "free") } {
+        Kept::No => large::free(block.get(), "free"),
         Kept::Waits => true,
         Kept::Twice => false,
     }

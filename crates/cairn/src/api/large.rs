@@ -174,10 +174,6 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     if thread::is_counting() {
         thread::note(0, counted(p));
     }
-    if !p.is_null() {
-        // Ends the process if somebody has written beyond its end.
-        large::asked(p, call);
-    }
     let heap = thread::heap();
     let heaps = shares::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
@@ -186,7 +182,7 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     let keeps = unsafe { (*heap).in_use }
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
-        && large::cache(unsafe { &(*heap).large_cache }, p, most, freers);
+        && large::cache(unsafe { &(*heap).large_cache }, p, most, freers, call);
     if !keeps && !p.is_null() && !free_large(p, call) {
         bad_pointer(call, p);
     }
@@ -199,8 +195,8 @@ fn free_large(p: *mut u8, call: &str) -> bool {
         return true;
     }
     if !address_map::contains(p) {
-        return guards::free(p, call) || large::free_mapping(p);
+        return guards::free(p, call) || large::free_mapping(p, call);
     }
     address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
-        && (large::free(p) || large::free_in_nursery(p, closed::is_mine))
+        && (large::free(p, call) || large::free_in_nursery(p, closed::is_mine))
 }

@@ -16,7 +16,7 @@ use crate::{os, store::live};
 /// If it is a block, it is the caller's to free.
 pub(crate) unsafe fn keep_large(p: *mut u8, call: &str) -> bool {
     // SAFETY: as above.
-    match unsafe { large::keep(p) } {
+    match unsafe { large::keep(p, call) } {
         Kept::No => false,
         Kept::Waits => true,
         Kept::Twice => os::fatal(call, p, live::FREED_TWICE),

@@ -7,7 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::owned::{OWNED, owner_of};
-use super::{Owned, free, mapping};
+use super::{Owned, asked, free, mapping};
 use crate::base::sync::Ordering;
 use crate::map::address_map;
 
@@ -22,11 +22,11 @@ pub(crate) enum Kept {
     Twice,
 }
 
-/// Keeps the large block at `p`, any value at all, that is being freed, if its heap has readers.
+/// Keeps the large block at `p`, any value at all, that is being freed, if its heap has readers; a message names `call`.
 ///
 /// # Safety
 /// If it is a block, it is the caller's to free.
-pub(crate) unsafe fn keep(p: *mut u8) -> Kept {
+pub(crate) unsafe fn keep(p: *mut u8, call: &str) -> Kept {
     // SAFETY: a heap's that is there while a block says so; handles are never unmapped.
     let owner = || unsafe { owner_of(p).as_ref() };
     let Some(owned) = owner() else { return Kept::No };
@@ -39,6 +39,8 @@ pub(crate) unsafe fn keep(p: *mut u8) -> Kept {
     if !set_waits(p) {
         return Kept::Twice;
     }
+    // Now that it waits nobody else frees it. Ends the process if somebody has written beyond its end.
+    asked(p, call);
     // SAFETY: the caller's to free.
     unsafe { owned.grace.keep(p) };
     Kept::Waits
@@ -81,6 +83,6 @@ pub(crate) fn free_due(owned: &Owned) {
     let due = owned.grace.take_due();
     drop(held);
     for p in due {
-        let _ = free(p) || mapping::free(p);
+        let _ = free(p, "free") || mapping::free(p, "free");
     }
 }

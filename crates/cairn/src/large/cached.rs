@@ -14,13 +14,22 @@ use core::ptr::null_mut;
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller
 /// alone fills, for the one there; false if none starts there, if it has more than `most` slices,
 /// belongs to a closed heap, is in a region, or starts where another block would not.
-/// To the arena it is in use still, to everybody else nothing.
-pub(crate) fn cache(kept: &AtomicPtr<Large>, p: *mut u8, most: usize, freers: Freers) -> bool {
+/// To the arena it is in use still, to everybody else nothing. Ends the process if somebody has written beyond its end: a
+/// message names `call`.
+pub(crate) fn cache(
+    kept: &AtomicPtr<Large>,
+    p: *mut u8,
+    most: usize,
+    freers: Freers,
+    call: &str,
+) -> bool {
     let is_bound = |large: &Large| large.link.is_owned() || is_supplied(p);
     if at(p).is_none_or(is_bound) || !p.addr().is_multiple_of(COLOUR_STEP) {
         return false;
     }
     let Some(large) = end(p, most, freers) else { return false };
+    // SAFETY: its life has just ended.
+    unsafe { large.expect_whole(call) };
     if !kept.load(Ordering::Relaxed).is_null() {
         drop_cached(kept);
     }

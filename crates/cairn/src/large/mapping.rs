@@ -6,8 +6,8 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
-use super::Use;
 use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
+use super::{Use, requested};
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::sync::{Ordering, point};
 use crate::large::budget::Budget;
@@ -159,11 +159,14 @@ unsafe fn grown(
     (null_mut(), 0)
 }
 
-/// Frees the block at `p`; false if no mapping's block starts there.
+/// Frees the block at `p`; false if no mapping's block starts there. Ends the process if somebody has written beyond its end: a
+/// message names `call`.
 #[cold]
-pub(crate) fn free(p: *mut u8) -> bool {
+pub(crate) fn free(p: *mut u8, call: &str) -> bool {
     let mappings = MAPPINGS.lock();
     let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
+    // SAFETY: under the lock nobody else frees it.
+    unsafe { requested::expect_whole(p, mapping.asked, call) };
     take_out(mappings, at, mapping);
     true
 }

@@ -264,11 +264,13 @@ pub(crate) enum Freers {
     Many,
 }
 
-/// Frees the large block at `p`; false if none starts there.
+/// Frees the large block at `p`; false if none starts there. Ends the process if somebody has written beyond its end: a message
+/// names `call`.
 #[cold]
-pub(crate) fn free(p: *mut u8) -> bool {
+pub(crate) fn free(p: *mut u8, call: &str) -> bool {
     let freed = end(p, usize::MAX, Freers::Many);
-    freed.map(Large::give_back).is_some()
+    // SAFETY: its life ends here.
+    freed.inspect(|large| unsafe { large.expect_whole(call) }).map(Large::give_back).is_some()
 }
 
 /// Ends the life of the block at `p`, if it has at most `most` slices: what it was made of. None if
@@ -355,11 +357,11 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
         let new = mapping::allocate(size, [os::HUGE_PAGE, 0], Use::Filled).block;
         if !new.is_null() && !owned::inherit(large, new) {
             // Its heap must not have it: it is copied to somebody else's, if anywhere.
-            mapping::free(new);
+            mapping::free(new, "realloc");
         } else if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
             unsafe { new.copy_from_nonoverlapping(p, large.has()) };
-            free(p);
+            free(p, "realloc");
             grown(usable);
             return Some(new);
         }

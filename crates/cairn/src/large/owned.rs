@@ -71,8 +71,8 @@ pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Alloca
         Some(region) => allocate_in_region(region, size, align),
     };
     if !got.block.is_null() && !own(owned, got.block) {
-        free(got.block);
-        mapping::free(got.block);
+        free(got.block, "malloc");
+        mapping::free(got.block, "malloc");
         return Allocated::NONE;
     }
     got

@@ -417,10 +417,10 @@ fn a_second_free_is_found_while_the_heap_ends() {
             // SAFETY: the heap's own, and its blocks; it is deleted after this.
             unsafe {
                 let owned = large::owner_of(p).as_ref().expect("a heap's");
-                assert_eq!(large::keep(p), Kept::Waits);
-                assert_eq!(large::keep(p), Kept::Twice);
+                assert_eq!(large::keep(p, "free"), Kept::Waits);
+                assert_eq!(large::keep(p, "free"), Kept::Twice);
                 large::end_readers(owned);
-                assert_eq!(large::keep(p), Kept::Twice);
+                assert_eq!(large::keep(p, "free"), Kept::Twice);
                 heap.delete();
             }
             check();

@@ -294,15 +294,15 @@ fn what_is_kept_fits_well_enough() {
 fn a_second_free_of_a_large_block_is_noticed() {
     alone(|| {
         let block = allocate(200 * KIB);
-        assert!(!large::free(block.wrapping_add(64)));
-        assert!(large::free(block));
-        assert!(!large::free(block));
+        assert!(!large::free(block.wrapping_add(64), "free"));
+        assert!(large::free(block, "free"));
+        assert!(!large::free(block, "free"));
         let block = allocate(33 * MIB);
-        assert!(!large::free_mapping(block.wrapping_add(64)));
-        assert!(!large::free_mapping(block.wrapping_sub(64)));
+        assert!(!large::free_mapping(block.wrapping_add(64), "free"));
+        assert!(!large::free_mapping(block.wrapping_sub(64), "free"));
         assert_eq!(large::mapping_usable_size(block.wrapping_add(64)), None);
-        assert!(large::free_mapping(block));
-        assert!(!large::free_mapping(block));
+        assert!(large::free_mapping(block, "free"));
+        assert!(!large::free_mapping(block, "free"));
         assert_eq!(large::mapping_base(block), None);
         check();
     });
