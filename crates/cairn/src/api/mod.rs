@@ -23,7 +23,8 @@ pub(crate) use resize::{keep, resize_large};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::base::policy::HARDENED;
-use crate::base::size_class::{self, CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::base::tuning::CACHE_UNITS;
 use crate::heap::Heap;
 use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::map::block::Block;

@@ -9,4 +9,5 @@ pub(crate) mod policy;
 pub(crate) mod shares;
 pub(crate) mod size_class;
 pub(crate) mod sync;
+pub(crate) mod tuning;
 pub mod values;

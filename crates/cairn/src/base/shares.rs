@@ -5,31 +5,14 @@
 //! Checked: tests/heaps.rs.
 //! Story: docs/design/heap.md
 
-use crate::base::policy::in_hardened;
-use crate::base::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
+use crate::base::sync::{Apart, AtomicUsize, Ordering};
+use crate::base::tuning::FULL_SLICES;
 
 /// The number of no thread.
 pub(crate) const NOBODY: usize = usize::MAX;
 
 /// Heaps in use by threads. Relaxed: it decides only what is worth keeping.
 static IN_USE: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
-/// Full spans that the heaps in use hold on to, in slices: 4 MiB. It is also what a thread that
-/// falls idle may keep from others that come later. Hardened, 64 MiB: a free into one that has been let go
-/// waits in no cache.
-pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
-
-/// As many of them a heap may hold at first. Hardened, all of them would keep from others what they have freed in this
-/// heap's spans while its thread rests.
-pub(crate) const FULL_FIRST: usize = in_shuttle(256, 16);
-/// As many at most: what a thread frees itself it may keep beyond its share, for only who frees into its own spans earns
-/// that. 64 MiB: one that replaces blocks at random in 100 MiB takes 1.3 times as long with a quarter of it.
-pub(crate) const FULL_MOST: usize = FULL_FIRST + in_shuttle(4096, 32);
-/// So many more for each full span that frees of its own thread have made worth a refill, or have found let go of.
-pub(crate) const FULL_STEP: usize = in_hardened(1, 16);
-
-/// A heap asks the shared heap this often for blocks of a class before it takes spans of its own. Hardened it gets one at
-/// a time.
-pub(crate) const SHARED_REFILLS: u8 = in_hardened(3, 7);
 
 /// Heaps in use by threads.
 pub(crate) fn in_use() -> usize {

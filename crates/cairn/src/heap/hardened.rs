@@ -7,7 +7,8 @@
 //! Story: docs/design/policy.md
 
 use crate::base::policy::HARDENED;
-use crate::base::size_class::{CACHE_UNITS, SLICE_SIZE, SizeClass};
+use crate::base::size_class::{SLICE_SIZE, SizeClass};
+use crate::base::tuning::CACHE_UNITS;
 use crate::heap::Heap;
 use crate::map::block::Block;
 use crate::spans::span::Span;

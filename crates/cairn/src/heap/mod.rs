@@ -23,9 +23,9 @@ pub(crate) use sending::send_without_heap;
 use empty::Empty;
 
 use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
-use crate::base::shares;
-use crate::base::size_class::{CACHE_UNITS, CLASS_COUNT, SizeClass};
+use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
+use crate::base::tuning::{CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES};
 use crate::heap::deferred_frees::Deferred;
 use crate::heap::handle::{Handle, Member, Own, Spares};
 use crate::large::Large;
@@ -153,7 +153,7 @@ impl Heap {
     #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
     pub(crate) const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
-        full_limit: in_loom(shares::FULL_FIRST, in_hardened(0, shares::FULL_SLICES)),
+        full_limit: in_loom(FULL_FIRST, in_hardened(0, FULL_SLICES)),
         upkeep_mask: upkeep::UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         member: Member::of_nobody(),
@@ -229,7 +229,7 @@ impl Heap {
         }
         self.check_empty();
         assert!(!self.is_shared || self.full_limit == 0);
-        assert!(self.full_limit <= shares::FULL_MOST);
+        assert!(self.full_limit <= FULL_MOST);
         for class in SizeClass::all() {
             let active = self.active[class.index()];
             for span in self.partial[class.index()].iter() {

@@ -7,9 +7,10 @@
 
 use super::{Heap, LOOK};
 use crate::base::policy::{HARDENED, in_hardened};
-use crate::base::shares::{self, SHARED_REFILLS};
+use crate::base::shares;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::in_shuttle;
+use crate::base::tuning::SHARED_REFILLS;
 use crate::map::block::{Block, Chain};
 use crate::slices::arena::Run;
 use crate::spans::corruption::expect_end;

@@ -8,6 +8,7 @@
 use super::{Heap, LOOK};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
+use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::{base::shares, os, spans::abandoned};
@@ -142,7 +143,7 @@ impl Heap {
 
     /// Whether it has more full spans than pay, or than its share.
     pub(crate) fn has_too_many_full(&self) -> bool {
-        let earned = self.full_limit.saturating_sub(shares::FULL_FIRST);
+        let earned = self.full_limit.saturating_sub(FULL_FIRST);
         let most = self.full_limit.min(shares::full_share().max(earned));
         self.full_slices > most && !self.is_closed()
     }
@@ -153,7 +154,7 @@ impl Heap {
         if self.is_shared {
             return;
         }
-        self.full_limit = (self.full_limit + shares::FULL_STEP).min(shares::FULL_MOST);
+        self.full_limit = (self.full_limit + FULL_STEP).min(FULL_MOST);
     }
 
     /// Looks for frees of others in full spans of a heap that is closed, quiet or sampled, if the next block of `class` would

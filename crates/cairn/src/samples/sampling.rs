@@ -8,8 +8,9 @@
 //! Story: docs/design/upkeep.md
 
 use crate::base::policy::{HARDENED, in_hardened};
-use crate::base::size_class::{CACHE_UNITS, SizeClass};
+use crate::base::size_class::SizeClass;
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::base::tuning::CACHE_UNITS;
 use crate::store::caches::{Caches, Limit};
 use crate::store::quarantine::READY;
 use core::ptr::null_mut;

@@ -6,8 +6,9 @@
 //! Story: docs/design/heap.md, docs/design/fast-paths.md
 
 use crate::base::policy::{HARDENED, in_hardened};
-use crate::base::size_class::{CACHE_UNITS, CLASS_COUNT, MASKS, SizeClass};
+use crate::base::size_class::{CLASS_COUNT, MASKS, SizeClass};
 use crate::base::sync::Ordering;
+use crate::base::tuning::CACHE_UNITS;
 use crate::map::block::{Block, Chain, END, combined};
 use crate::store::quarantine::{self, Quarantine};
 use core::ptr::null_mut;

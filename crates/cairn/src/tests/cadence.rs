@@ -2,7 +2,8 @@
 
 use super::alone::alone;
 use super::heaps;
-use crate::base::size_class::{CACHE_UNITS, SizeClass, class_of};
+use crate::base::size_class::{SizeClass, class_of};
+use crate::base::tuning::CACHE_UNITS;
 use crate::{allocate, check, deallocate, store::canary, thread};
 
 fn free(block: *mut u8) {

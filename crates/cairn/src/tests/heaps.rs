@@ -3,8 +3,8 @@
 use super::alone::alone;
 use super::filling;
 use crate::base::policy::in_hardened;
-use crate::base::shares::SHARED_REFILLS;
 use crate::base::size_class::{CLASSES, class_of};
+use crate::base::tuning::SHARED_REFILLS;
 use crate::heap::Heap;
 use crate::thread::pool::{self, shared};
 use crate::{

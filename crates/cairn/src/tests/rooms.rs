@@ -3,7 +3,8 @@
 
 use super::alone::Random;
 use crate::base::policy::HARDENED;
-use crate::base::size_class::{CACHE_UNITS, class_of};
+use crate::base::size_class::class_of;
+use crate::base::tuning::CACHE_UNITS;
 use crate::base::values;
 use crate::heap::handle::{Got, Member};
 use crate::large::budget::Budget;

@@ -12,7 +12,7 @@ mod index;
 pub(crate) use index::SizeClass;
 
 use crate::base::policy::{CANARY_BYTES, HARDENED};
-use crate::base::sync::in_shuttle;
+use crate::base::tuning::{CACHE_BLOCKS, CACHE_BYTES, CACHE_UNITS};
 
 /// Bytes in a slice, the unit in which spans and large blocks take memory. Half of it doubles
 /// the metadata; twice of it leaves more free blocks in small programs' spans.
@@ -27,15 +27,6 @@ pub(crate) const MEDIUM_MAX: usize = BLOCK_MAX - CANARY_BYTES;
 pub(crate) const BLOCK_MAX: usize = 64 * 1024;
 /// Alignment of every block, and the step between the smallest classes.
 pub(crate) const MIN_ALIGN: usize = 16;
-/// What a heap's list of a class takes in by frees, in bytes and in blocks. With
-/// less, programs that replace blocks at random refill more often; with twice as many blocks, those
-/// of a batch freed in random order lie all over, and the next batch misses the cache
-/// (docs/why-not.md has the figures).
-const CACHE_BYTES: usize = 64 << 10;
-const CACHE_BLOCKS: usize = in_shuttle(48, 2);
-/// What a block counts for in `cache_limit`. Each free uses up a unit for good (see `block::Limit`): 64 of
-/// them cost `random-small` 5 %, 1024 nothing; a loop over one block comes by the slow path in 50,000 turns.
-pub(crate) const CACHE_UNITS: i32 = in_shuttle(1024, 4);
 /// Number of classes: 32 up to 1 KiB, then 4 in each of 6 doublings.
 pub(crate) const CLASS_COUNT: usize = 56;
 /// The first class, of blocks over 4 KiB, that has the longest spans.
