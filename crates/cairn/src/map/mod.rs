@@ -9,4 +9,5 @@ pub(crate) mod address_map;
 pub(crate) mod block;
 pub(crate) mod region;
 pub(crate) mod remote;
+pub(crate) mod tuning;
 pub(crate) mod walk;

@@ -8,9 +8,8 @@
 //! Story: docs/design/fork.md
 
 use super::{process_id, thread_token, wait, wake};
-use crate::base::sync::{
-    Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell, in_loom, in_shuttle,
-};
+use crate::base::sync::{Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell};
+use crate::os::tuning::LOCK_SPINS;
 use core::ops::{Deref, DerefMut};
 use core::ptr::null_mut;
 use core::sync::atomic::fence;
@@ -18,9 +17,6 @@ use core::sync::atomic::fence;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-
-/// How often a waiter looks before it sleeps: about the length of the short sections here.
-const SPINS: u32 = in_loom(in_shuttle(60, 1), 1);
 
 /// What threads have to notice on their slow paths, in one word: how many threads are forking, and above
 /// that a count of all else. Relaxed: it guards nothing, and who sees it late acts late.
@@ -169,7 +165,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn acquire_slow(&self) {
-        for _ in 0..SPINS {
+        for _ in 0..LOCK_SPINS {
             if self.word.load(Ordering::Relaxed) == FREE && self.try_acquire() {
                 return;
             }

@@ -10,6 +10,7 @@
 mod linux;
 mod lock;
 mod message;
+pub(crate) mod tuning;
 
 pub use linux::*;
 pub(crate) use lock::{

@@ -10,3 +10,4 @@ pub(crate) mod caches;
 pub(crate) mod canary;
 pub(crate) mod live;
 pub(crate) mod quarantine;
+pub(crate) mod tuning;

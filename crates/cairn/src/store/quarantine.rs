@@ -11,6 +11,7 @@ use crate::base::policy::{self, HARDENED};
 use crate::base::size_class::{CLASS_COUNT, MIN_ALIGN, SizeClass, class_size};
 use crate::map::address_map::{HEAP_BYTES, HEAP_SIZE};
 use crate::map::block::{Block, overwritten};
+use crate::store::tuning::{LEAST_ROOM, READY_TICK, ROW};
 use crate::{os, store::live};
 use core::ptr::null_mut;
 
@@ -23,8 +24,6 @@ use core::ptr::null_mut;
 //  3. Their first `ZEROED_BYTES` are 0 unless somebody has written to them.
 //  4. No block is taken in that would stand at `limit`.
 
-/// Places of a row. A power of two.
-const ROW: usize = 32;
 /// Blocks that are ready, or wait, at most.
 pub(crate) const READY: u32 = ROW as u32 - 1;
 /// Bytes at the head of a free block that are zero.
@@ -35,11 +34,6 @@ const CHECKED_BYTES: usize = 64;
 /// What is written and read at once of a head: a block's alignment.
 type Unit = u128;
 const UNIT: usize = size_of::<Unit>();
-/// A cache that takes in any has room for so many, however large they are: with half of it a loop over one block comes to a
-/// refill at each turn.
-const FEW: i32 = 4;
-/// One in so many times that freed blocks become ready is a slow tick. A power of two.
-const TICK: u64 = 16;
 
 /// What a heap knows of its blocks; they stand behind the heap.
 #[repr(C)]
@@ -70,7 +64,7 @@ impl Quarantine {
 
     /// Whether it is time for a slow tick.
     pub(crate) fn is_tick(&self) -> bool {
-        self.random.iter().any(|random| (random >> 32).is_multiple_of(TICK))
+        self.random.iter().any(|random| (random >> 32).is_multiple_of(READY_TICK))
     }
 
     /// How many are ready.
@@ -244,7 +238,7 @@ pub(crate) unsafe fn push(
 
 /// How many freed blocks may wait, where a cache may take in so many: some, or none.
 pub(crate) fn room(most: i32) -> i32 {
-    if most > 0 { most.clamp(FEW, READY as i32) } else { most }
+    if most > 0 { most.clamp(LEAST_ROOM, READY as i32) } else { most }
 }
 
 /// Where none is ready, makes those that wait ready, and pops one; null if they are not more than half of `most`, which may

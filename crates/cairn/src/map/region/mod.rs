@@ -11,15 +11,13 @@ pub(crate) use piece::{Bit, Origin, Piece};
 
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{AtomicUsize, Ordering};
+use crate::map::tuning::REGION_PIECES;
 use crate::os::{self, Lock};
 use core::ptr::null_mut;
 use piece::Bits;
 
 // Invariant: `PLACES` says of each piece where it is; 0 bytes where there is none. No two pieces share an address, or
 // their metadata.
-
-/// Pieces of memory that all regions can have together.
-pub(crate) const PIECES: usize = 64;
 
 /// What a program does for memory of its own kind. Each function may be missing. They run on the thread that
 /// allocates, frees or purges, and must not allocate from the region, free into it, or panic.
@@ -97,8 +95,8 @@ struct Region {
 }
 
 struct Regions {
-    regions: [Region; PIECES],
-    pieces: [Piece; PIECES],
+    regions: [Region; REGION_PIECES],
+    pieces: [Piece; REGION_PIECES],
     /// The last serial.
     serials: usize,
 }
@@ -117,8 +115,8 @@ struct Place {
     bytes: AtomicUsize,
 }
 
-static PLACES: [Place; PIECES] =
-    [const { Place { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; PIECES];
+static PLACES: [Place; REGION_PIECES] =
+    [const { Place { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0) } }; REGION_PIECES];
 /// Pieces there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -132,7 +130,7 @@ pub(crate) fn holds(p: *const u8) -> bool {
 /// All pieces: the first whole slice, and the bytes of the whole slices.
 pub(crate) fn places() -> impl Iterator<Item = (*mut u8, usize)> {
     let there = COUNT.load(Ordering::Relaxed) > 0;
-    let all = PLACES.iter().take(if there { PIECES } else { 0 });
+    let all = PLACES.iter().take(if there { REGION_PIECES } else { 0 });
     all.map(|place| {
         // Acquire: pairs with `insert`.
         let bytes = place.bytes.load(Ordering::Acquire);
@@ -162,12 +160,12 @@ pub(crate) fn create(calls: RegionCalls) -> Option<(usize, usize)> {
     all.serials += 1;
     let serial = all.serials;
     *all.region(number) = Region { calls, serial, heaps: 0 };
-    Some((number, serial * PIECES + number))
+    Some((number, serial * REGION_PIECES + number))
 }
 
 /// The number of the region of that name; None if there is none.
 pub(crate) fn number(name: usize) -> Option<usize> {
-    let (serial, number) = (name / PIECES, name % PIECES);
+    let (serial, number) = (name / REGION_PIECES, name % REGION_PIECES);
     (serial > 0 && REGIONS.lock().region(number).serial == serial).then_some(number)
 }
 
@@ -178,7 +176,7 @@ pub(crate) fn calls(region: usize) -> RegionCalls {
 
 /// Whether there is room for one more piece.
 pub(crate) fn has_room() -> bool {
-    places().count() < PIECES
+    places().count() < REGION_PIECES
 }
 
 /// Makes a piece that has been prepared one of its region's. There is room, and one thread does this at a time.
@@ -335,7 +333,7 @@ pub(crate) fn counts(region: usize) -> (usize, usize) {
 pub(crate) fn purge(region: usize) -> usize {
     let calls = calls(region);
     let Some(decommit) = calls.decommit else { return 0 };
-    let (mut bytes, mut from) = (0, [0; PIECES]);
+    let (mut bytes, mut from) = (0, [0; REGION_PIECES]);
     loop {
         let mut all = REGIONS.lock();
         let next = all.pieces.iter_mut().zip(&mut from).find_map(|(piece, from)| {

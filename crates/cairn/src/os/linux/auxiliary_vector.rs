@@ -9,6 +9,7 @@
 use super::machine::{PAGE_MAX, system_call};
 use super::{clock, keeping_errno, read_file};
 use crate::base::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::os::tuning::AUXILIARY_ENTRIES;
 use core::ffi::{CStr, c_ulong};
 use core::ptr::{null_mut, with_exposed_provenance};
 
@@ -92,8 +93,8 @@ fn words(random: usize) -> usize {
     low ^ high.rotate_left(32)
 }
 
-/// Room for the vector: it has some 22 entries.
-const VECTOR_BYTES: usize = 64 * ENTRY_BYTES;
+/// Room for the vector.
+const VECTOR_BYTES: usize = AUXILIARY_ENTRIES * ENTRY_BYTES;
 const ENTRY_BYTES: usize = 16;
 
 /// The kernel's vector, by a call that it has from 6.4 on, or as a file; None if there is neither.

@@ -8,10 +8,9 @@
 //! Story: docs/design/purging.md
 
 use super::read_file;
+use crate::os::tuning::CGROUP_PATH_BYTES;
 use core::ffi::CStr;
 
-/// Room for the path of a file. A group whose path is longer counts as one without a limit.
-const PATH: usize = 512;
 /// From here on it is none: what the first version says where there is none.
 const NO_LIMIT: u64 = 1 << 60;
 
@@ -85,18 +84,18 @@ fn place(list: &[u8]) -> Option<(&'static Version, &[u8])> {
 }
 
 /// A file's path, with a zero at its end.
-struct Path([u8; PATH]);
+struct Path([u8; CGROUP_PATH_BYTES]);
 
 impl Path {
     /// These parts, one after the other; None if they are too long.
     fn of(parts: &[&[u8]]) -> Option<Path> {
-        let mut path = [0; PATH];
+        let mut path = [0; CGROUP_PATH_BYTES];
         let mut end = 0;
         for part in parts {
             path.get_mut(end..end + part.len())?.copy_from_slice(part);
             end += part.len();
         }
-        (end < PATH).then_some(Path(path))
+        (end < CGROUP_PATH_BYTES).then_some(Path(path))
     }
 }
 

@@ -8,6 +8,7 @@
 
 use super::{File, keeping_errno, process_id, system_call};
 use crate::base::sync::{AtomicPtr, Ordering, UnsafeCell};
+use crate::os::tuning::MAPS_LINE_BYTES;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 
@@ -128,12 +129,9 @@ pub(crate) struct Mapped<'a> {
     pub(crate) path: &'a [u8],
 }
 
-/// Room for a line of the list of mappings; what is longer is cut.
-const LINE: usize = 320;
-
 /// Looks up what is mapped around an address; None if nothing is, or the list cannot be read.
 pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {
-    let mut line = [0; LINE];
+    let mut line = [0; MAPS_LINE_BYTES];
     let (range, base, len) = search(&File::open(c"/proc/self/maps")?, address, &mut line)?;
     let path = line.get(..len).map_or(&[][..], path);
     Some(then(Mapped { range, base, path }))
@@ -143,7 +141,7 @@ pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> 
 fn search(
     file: &File,
     address: usize,
-    line: &mut [u8; LINE],
+    line: &mut [u8; MAPS_LINE_BYTES],
 ) -> Option<((usize, usize), usize, usize)> {
     let (mut room, mut len, mut base) = ([0u8; 512], 0, 0);
     loop {

@@ -23,18 +23,17 @@ pub use threads::*;
 
 use super::{Moves, fault};
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::os::tuning::{FILLED_PROBES, HUGE_PAGE_PAUSE_MAX_NS, HUGE_PAGE_SLOW_NS, PROTECTED_MAX};
 use core::ffi::{CStr, c_long};
 use core::ptr::null_mut;
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
-/// A huge page that takes longer comes from memory that the host of a virtual machine has yet to
-/// find. 512 small ones take as long, and come from what is warm. Tests set it out of force.
-pub(crate) static SLOW_NS: AtomicU64 = AtomicU64::new(1_000_000);
-/// For twice as long no others are asked for then, and twice as long as before if it was the
-/// first after a pause, two seconds at most: until the clock says `RESUME_NS`. Relaxed: they guard
-/// nothing, and who sees them late asks for one more.
-const PAUSE_MAX_NS: u64 = 2_000_000_000;
+/// What a huge page may take. Tests set it out of force.
+pub(crate) static SLOW_NS: AtomicU64 = AtomicU64::new(HUGE_PAGE_SLOW_NS);
+/// After one that took longer no others are asked for, for twice as long, and twice as long as before if it was the
+/// first after a pause: until the clock says `RESUME_NS`. Relaxed: they guard nothing, and who sees them late asks for
+/// one more.
 pub(crate) static PAUSE_NS: AtomicU64 = AtomicU64::new(0);
 pub(crate) static RESUME_NS: AtomicU64 = AtomicU64::new(0);
 /// Whether a large, dense heap asks for huge pages; true from the start.
@@ -214,7 +213,6 @@ const LACKING: usize = 2;
 /// Ranges that are mappings of their own for lack of them. Each may make two mappings more: a process may have
 /// 65,530.
 static PROTECTED: AtomicUsize = AtomicUsize::new(0);
-const PROTECTED_MAX: usize = 400;
 
 /// Keeps pages from being unmapped or given another protection, for ever, where the kernel can do that (6.10).
 pub(crate) fn seal(at: *mut u8, size: usize) {
@@ -251,7 +249,7 @@ pub(crate) unsafe fn use_huge_page(at: *mut u8) {
     let end = now_ns();
     let slow = end - start > SLOW_NS.load(Ordering::Relaxed);
     let longer = 2 * PAUSE_NS.load(Ordering::Relaxed).max(end - start);
-    let pause = if slow { longer.min(PAUSE_MAX_NS) } else { 0 };
+    let pause = if slow { longer.min(HUGE_PAGE_PAUSE_MAX_NS) } else { 0 };
     if slow {
         RESUME_NS.store(end + pause, Ordering::Relaxed);
     }
@@ -295,9 +293,8 @@ pub(crate) fn may_ask() -> bool {
 
 /// Whether a range looks resident throughout: a few of its pages are.
 pub(crate) fn is_filled(at: *mut u8, size: usize) -> bool {
-    const PROBES: usize = 4;
-    let page = |i: usize| at.map_addr(|at| (at + size / PROBES * i) & !(page_size() - 1));
-    may_ask() && (0..PROBES).all(|i| resident(page(i), page_size()) > 0)
+    let page = |i: usize| at.map_addr(|at| (at + size / FILLED_PROBES * i) & !(page_size() - 1));
+    may_ask() && (0..FILLED_PROBES).all(|i| resident(page(i), page_size()) > 0)
 }
 
 /// Says of each page from `at` on, a multiple of a page, whether it is resident: 1 or 0 in the lowest

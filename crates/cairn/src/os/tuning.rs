@@ -1,0 +1,34 @@
+//! Owns: the tuned constants of this floor: how long is waited, how often is asked, how much room there is for a text.
+//! Idea: one place for a number that was measured or judged; what follows from another one stands where it is used.
+//! Never: holds a number of the system's: half and twice of each of these are right, too.
+//! Threads: any; holds nothing.
+//! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
+//! Story: docs/design/systems.md, docs/design/huge-pages.md
+
+use crate::base::sync::{in_loom, in_shuttle};
+
+/// How often a waiter looks at a lock before it sleeps: about the length of the short sections that locks guard.
+/// Half, twice: not tried.
+pub(crate) const LOCK_SPINS: u32 = in_loom(in_shuttle(60, 1), 1);
+
+/// Nanoseconds. A huge page that takes longer comes from memory that the host of a virtual machine has yet to find.
+/// 512 small ones take as long, and come from what is warm. Half, twice: not tried.
+pub(crate) const HUGE_PAGE_SLOW_NS: u64 = 1_000_000;
+/// Nanoseconds that pass at most after a slow huge page before another one is asked for. Always as many: `survive-10`
+/// fills in 34 ms, 28 with a pause of twice the slow one's time; `free-all` 58 and 24. Half, twice: not tried.
+pub(crate) const HUGE_PAGE_PAUSE_MAX_NS: u64 = 2_000_000_000;
+/// Pages of a block that are looked at to tell whether all of it is resident. Eight of each 8th block, or four of each
+/// 32nd: `aligned-heavy` takes 46.4 and 37.8 ns, 34.8 without looking. Half, twice: not tried.
+pub(crate) const FILLED_PROBES: usize = 4;
+
+/// Ranges that are mappings of their own where the kernel has no guard pages. Each may make two mappings more: a
+/// process may have 65,530. Half, twice: not tried.
+pub(crate) const PROTECTED_MAX: usize = 400;
+
+/// Room for the path of a cgroup's file, in bytes. A group whose path is longer counts as one without a limit.
+/// Half, twice: not tried.
+pub(crate) const CGROUP_PATH_BYTES: usize = 512;
+/// Room for a line of the list of mappings, in bytes; what is longer is cut. Half, twice: not tried.
+pub(crate) const MAPS_LINE_BYTES: usize = 320;
+/// Room for the entries of the auxiliary vector: it has some 22. Half, twice: not tried.
+pub(crate) const AUXILIARY_ENTRIES: usize = 64;
