@@ -5,9 +5,9 @@
 //! Checked: tests/huge.rs
 //! Story: docs/design/huge-pages.md
 
-use super::MOVE_MIN;
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{AtomicUsize, Ordering};
+use crate::large::tuning::{CREDIT_MAX, LOOKED_AT_EACH, MOVE_MIN};
 use crate::os;
 
 /// The last block whose use is evidence: none of its pages was resident before the program came to it.
@@ -18,20 +18,13 @@ static LAST_SIZE: AtomicUsize = AtomicUsize::new(0);
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 /// How many blocks may have huge pages put there before one is looked at again that has not.
 static CREDIT: AtomicUsize = AtomicUsize::new(0);
-/// With half of it one block in five has small pages; twice of it is 32 MiB if the program has changed.
-const CREDIT_MAX: usize = 8;
-/// One block in so many is looked at, of those below `MOVE_MIN`.
-const LOOKED_AT: usize = 8;
-/// From here on blocks that will be filled may have huge pages as the program comes to them, and nothing
-/// is put there. Two of them: the first may be resident because of a single byte, and is no evidence.
-pub(super) const AS_USED_MIN: usize = 2 * os::HUGE_PAGE;
 
 /// Whether a block of `size` will be filled from end to end, as far as others tell: then it may
 /// have huge pages. What is used here and there must not become resident as a whole.
 pub(super) fn will_be_filled(size: usize) -> bool {
     // Relaxed: a guess.
     let (last, len) = (LAST.load(Ordering::Relaxed), LAST_SIZE.load(Ordering::Relaxed));
-    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT)) {
+    if last != 0 && (size >= MOVE_MIN || (last / SLICE_SIZE).is_multiple_of(LOOKED_AT_EACH)) {
         let filled = os::is_filled(core::ptr::without_provenance_mut(last), len);
         if filled {
             has_been_filled(len);

@@ -6,11 +6,11 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, MOVE_MIN, Owned, forget, next_colour};
-use super::{Use, requested};
+use super::{Allocated, COLOUR_STEP, Owned, Use, forget, next_colour, requested};
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::sync::{Ordering, point};
 use crate::large::budget::Budget;
+use crate::large::tuning::MOVE_MIN;
 use crate::os::{self, Guard, Lock, Moves};
 use crate::slices::arena;
 use crate::store::canary;

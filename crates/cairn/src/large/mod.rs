@@ -14,6 +14,7 @@ mod mapping;
 mod nursery;
 mod owned;
 mod requested;
+pub(crate) mod tuning;
 mod zeroing;
 
 pub(crate) use awaiting_readers::{Kept, end_readers, free_due, keep, waits};
@@ -40,31 +41,20 @@ pub(crate) use {
     nursery::hardened::rows as rows_of_nurseries, owned::hold as hold_owned,
 };
 
-use fill_guess::{AS_USED_MIN, forget, grown, has_credit, remember, use_credit, will_be_filled};
+use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};
 
 use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, in_shuttle};
+use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::large::tuning::{
+    AS_USED_MIN, COLOUR_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX,
+};
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
 use crate::map::region::Bit;
 use crate::slices::arena::{self, Memory, Use};
 use crate::{map::region, os};
 use core::ptr::null_mut;
 
-/// From here on a block is a mapping of its own: slices of that size would leave holes in the
-/// reservation that only as large a block fills.
-const MAPPING_MIN: usize = in_shuttle(32 << 20, 512 << 10);
-/// A run grows in place up to here.
-const EXTEND_MAX: usize = 16 << 20;
-/// Runs are aligned to up to this; beyond, a mapping is cut to measure. A mapping for each small block
-/// at multiples of 2 MiB would use up what the kernel allows a process.
-const RUN_ALIGN_MAX: usize = 16 << 20;
-/// From here on a block that grows, and must be copied, is copied to a mapping, where it grows on
-/// by moving pages, mostly huge ones. Below, that costs more than the next copy: a parser that
-/// grows some buffers to 1 or 2 MiB for each document spends a fifth of its time in page faults then.
-const MOVE_MIN: usize = in_shuttle(os::HUGE_PAGE, 160 << 10);
-/// From here on a page more for colour is cheap.
-const COLOUR_MIN: usize = 128 << 10;
 /// Blocks start at different lines of their first page, so that equal parts of many blocks
 /// do not compete for the same cache sets.
 pub(crate) const COLOUR_STEP: usize = 64;

@@ -16,6 +16,7 @@ use super::Large;
 use crate::base::policy::{HARDENED, chance, first_random, next_random};
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
 use crate::slices::{arena, arena::Memory, fences};
@@ -203,9 +204,8 @@ fn make() -> Option<&'static Large> {
 
 /// Metadata for a slice, and for others later.
 fn make_metadata() -> Option<*mut Nursery> {
-    const BYTES: usize = 64 << 10;
-    const SLICES: usize = BYTES / (PIECES * size_of::<Nursery>());
-    let first: *mut Nursery = os::map(BYTES).cast();
+    const SLICES: usize = NURSERY_METADATA_BYTES / (PIECES * size_of::<Nursery>());
+    let first: *mut Nursery = os::map(NURSERY_METADATA_BYTES).cast();
     if first.is_null() {
         return None;
     }

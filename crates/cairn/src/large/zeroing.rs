@@ -8,17 +8,8 @@
 
 use super::fill_guess::forget;
 use super::is_supplied;
-use crate::base::sync::in_shuttle;
+use crate::large::tuning::{ASKED_MIN, ASKED_PAGES, FEW_PAGES, PIECE_PAGES};
 use crate::{os, slices::arena};
-
-/// From here on the kernel is asked what is resident: below, to write all takes 4 to 30 us (300 KiB, 1 MiB).
-const ASKED_MIN: usize = in_shuttle(1 << 20, 128 << 10);
-/// Pages that are written or given back together: 64 KiB where a page has 4.
-const PIECE: usize = 16;
-/// With so many resident ones, or fewer, a piece is given back. Half and twice of it are not tried.
-const FEW: usize = 2;
-/// Pages that the kernel is asked about at once.
-const ASKED: usize = 64 * PIECE;
 
 /// Makes the first `size` bytes of the large block at `p` zero.
 ///
@@ -48,17 +39,17 @@ pub(crate) unsafe fn zero(p: *mut u8, size: usize) {
 /// The pages are the caller's, and what is in them is dead.
 unsafe fn zero_pages(at: *mut u8, pages: usize) -> usize {
     let page = os::page_size();
-    let mut resident = [0u8; ASKED];
+    let mut resident = [0u8; ASKED_PAGES];
     let (mut done, mut end, mut goes) = (0, 0, false);
     while end < pages {
-        let asked = (pages - end).min(ASKED);
+        let asked = (pages - end).min(ASKED_PAGES);
         let Some(answers) = resident.get_mut(..asked) else { break };
         if !os::look(at.wrapping_add(end * page), answers) {
             break;
         }
-        for piece in answers.chunks(PIECE) {
+        for piece in answers.chunks(PIECE_PAGES) {
             let count = piece.iter().filter(|&&answer| answer & 1 != 0).count();
-            let is_few = count * PIECE <= FEW * piece.len();
+            let is_few = count * PIECE_PAGES <= FEW_PAGES * piece.len();
             if is_few != goes {
                 // SAFETY: pages of the caller's.
                 unsafe { end_stretch(at.add(done * page), (end - done) * page, goes) };

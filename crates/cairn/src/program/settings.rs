@@ -5,6 +5,7 @@
 //! Checked: tests/settings.rs
 //! Story: docs/guide/rust.md
 
+use crate::slices::tuning::PURGE_DELAY_MS;
 use crate::{base::values, os, slices::arena, thread};
 use core::ffi::CStr;
 use core::fmt::{self, Display, Formatter};
@@ -75,7 +76,7 @@ impl Settings {
     /// ```
     pub const DEFAULT: Settings = Settings {
         huge_pages: true,
-        purge_delay_ms: arena::PURGE_DELAY_MS,
+        purge_delay_ms: PURGE_DELAY_MS,
         purge_thread: false,
         guards: 0,
     };

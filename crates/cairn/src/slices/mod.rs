@@ -8,3 +8,4 @@
 pub(crate) mod arena;
 pub(crate) mod fences;
 pub(crate) mod reservation;
+pub(crate) mod tuning;

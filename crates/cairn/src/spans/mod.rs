@@ -11,3 +11,4 @@ pub(crate) mod grace;
 pub(crate) mod holes;
 pub(crate) mod span;
 pub(crate) mod span_list;
+pub(crate) mod tuning;

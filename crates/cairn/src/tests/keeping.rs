@@ -5,6 +5,7 @@ use super::arena::BURST;
 use super::large::{MIB, free, mapped, resize};
 use crate::base::size_class::SLICE_SIZE;
 use crate::slices::arena::Memory;
+use crate::slices::tuning::PURGE_DELAY_MS;
 use crate::{
     Stats, allocate, check, keep_memory, map::address_map, map_nothing_apart, os, purge,
     slices::arena, thread,
@@ -13,10 +14,8 @@ use std::time::Duration;
 use std::vec::Vec;
 
 /// Both ways to say it.
-const WAYS: [fn(bool); 2] = [
-    |on| arena::set_purge_delay_ms(if on { usize::MAX } else { arena::PURGE_DELAY_MS }),
-    keep_memory,
-];
+const WAYS: [fn(bool); 2] =
+    [|on| arena::set_purge_delay_ms(if on { usize::MAX } else { PURGE_DELAY_MS }), keep_memory];
 
 #[test]
 fn neither_time_nor_a_burst_gives_back() {

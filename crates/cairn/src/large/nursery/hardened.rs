@@ -9,12 +9,11 @@
 use super::{COUNTED, FREED, GAP, LIVE, NONE, NURSERY_BYTES, Nursery, PLACES};
 use crate::base::size_class::MIN_ALIGN;
 use crate::base::sync::Ordering;
+use crate::large::tuning::NURSERY_ENDS;
 use crate::{base::policy, os};
 
 /// Places at the head of a freed block that are zero: 128 bytes, as in a block of a class.
 const HEAD: usize = 8;
-/// The first block ends at one of so many places. With twice as many, an eighth of all nurseries would be gaps.
-const ENDS: usize = 16;
 
 /// States in a word.
 const IN_WORD: usize = size_of::<u64>();
@@ -47,7 +46,7 @@ impl Nursery {
         unsafe {
             (*this).freed.set(0);
             (*this).states().write_bytes(NONE, PLACES);
-            let end = PLACES - Nursery::chance(this, ENDS);
+            let end = PLACES - Nursery::chance(this, NURSERY_ENDS);
             (*this).room = (end * MIN_ALIGN) as u16;
             if end < PLACES {
                 (*this).states().add(end).write(GAP);

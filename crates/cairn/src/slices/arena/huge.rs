@@ -7,23 +7,16 @@
 //! Story: docs/design/huge-pages.md
 
 use super::bits::pieces;
-use super::{ARENA, Arena, Memory, RUNS, STEP_MAX};
+use super::{ARENA, Arena, Memory, RUNS};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::in_shuttle;
 use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::os::{self, Guard};
 use crate::slices::fences::{self, Taken};
+use crate::slices::tuning::{DENSE_MIN, GROW_MAX, HUGE_MIN, HUGE_PER_HEAP};
 
 /// Slices in the frame of a huge page.
 pub(super) const HUGE_SLICES: usize = os::HUGE_PAGE / SLICE_SIZE;
-/// Slices in use from which on a heap is backed by huge pages as it grows: one of them is then
-/// an eighth of it at most. With many that take spans it is a huge page for each.
-const HUGE_MIN: usize = in_shuttle((16 << 20) / SLICE_SIZE, 4);
-/// Slices of the front that each heap fills with small pages.
-const HUGE_PER_HEAP: usize = in_shuttle(HUGE_SLICES, 0);
-/// Slices of spans that have been taken in a row and make the front dense.
-const DENSE_MIN: usize = in_shuttle(HUGE_SLICES, 2);
 
 /// Puts a huge page into its frame at `unit`. The lock is given up meanwhile, the slices are nobody's.
 pub(super) fn back_by_huge_page(
@@ -97,8 +90,8 @@ impl Arena {
     /// there are to have huge pages. In steps of 64 MiB: where all that is in use ends now, spans will
     /// be next.
     pub(super) fn sparse_from(&self) -> usize {
-        let front = (self.used() + 1).next_multiple_of(STEP_MAX);
-        if front > STEP_MAX { front } else { 0 }
+        let front = (self.used() + 1).next_multiple_of(GROW_MAX);
+        if front > GROW_MAX { front } else { 0 }
     }
 
     /// Whether the frame of a huge page that `chunk` lies in is free, and may be resident.

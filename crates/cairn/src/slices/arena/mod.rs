@@ -17,17 +17,18 @@ mod tree;
 
 pub(crate) use partition_runs::{keep, kept_slices, settle_kept_in_child, take_kept};
 pub(crate) use purge::{in_debt, purge_all, tick};
-pub(crate) use purge_policy::{PURGE_DELAY_MS, keeps, maps_apart};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
+pub(crate) use purge_policy::{keeps, maps_apart};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 
 use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{in_shuttle, point};
+use crate::base::sync::point;
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::map::region::Bit;
 use crate::os::{self, Lock};
 use crate::slices::fences::{self, Taken};
+use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
 use crate::{map::region, slices::reservation};
 use bits::{bit, longest_run, mask, pieces};
 use huge::{HUGE_SLICES, back_by_huge_page};
@@ -58,14 +59,6 @@ const _: () = assert!(HEADS + 1 == tree::LANES && DIRTY == 3);
 const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>());
 const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
 const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= reservation::RESERVATION_MAX);
-/// Clean slices that are taken at once, a power of two. A quarter of it leaves twice as many borders between threads.
-pub(crate) const AHEAD: usize = in_shuttle(32, 4);
-/// The longest run whose length is told apart from longer ones: 64 MiB.
-const RUN_MAX: usize = 64 * CHUNK_SLICES;
-
-/// The reservation grows by what it holds, at least by 4 MiB, at most by 64 MiB.
-const STEP_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 64);
-const STEP_MAX: usize = in_shuttle((64 << 20) / SLICE_SIZE, 64);
 
 struct Arena {
     tree: Tree,
@@ -373,7 +366,7 @@ impl Arena {
         }
         let page = (os::page_size() / SLICE_SIZE).max(1);
         let need = (start + slices).saturating_sub(from).next_multiple_of(page);
-        let step = from.clamp(STEP_MIN, STEP_MAX).max(need);
+        let step = from.clamp(GROW_MIN, GROW_MAX).max(need);
         let step = step.next_multiple_of(HUGE_SLICES) - from % HUGE_SLICES;
         let mut counts = [step, need].into_iter();
         let count = counts.find(|&count| count >= need.max(1) && reservation::commit(count))?;

@@ -13,30 +13,13 @@ use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{Apart, AtomicUsize, Ordering, in_shuttle};
+use crate::base::sync::{Apart, AtomicUsize, Ordering};
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Guard};
-
-/// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small
-/// process; half of it purges what a loop is about to use again.
-const KEEP_MIN: usize = in_shuttle((512 << 10) / SLICE_SIZE, 2);
-/// Beyond that a 16th of what is in use may stay dirty.
-const KEEP_SHARE: usize = 16;
-/// Dirty slices that make a release purge at once: 4 MiB, or a quarter of what is in use. A
-/// process that frees everything and falls idle keeps that; twice of it is seen by its owner.
-const BURST_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 24);
-const BURST_SHARE: usize = 4;
-/// What is purged so and needed again within this time should have stayed: from then on as much
-/// may be dirty as is in use, or 32 MiB, ...
-const REGRET_MS: u64 = 1000;
-const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
-/// ... but at first 16 MiB, and twice as much and 16 MiB the next time, up to this, 512 MiB.
-const BURST_STEP: usize = in_shuttle((16 << 20) / SLICE_SIZE, 24);
-const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
-/// Slices purged in one go, 4 MiB: about 0.3 ms of system time.
-const BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
-/// Refused purges that end a batch: in a process whose memory is locked all are.
-const REFUSALS: usize = 4;
+use crate::slices::tuning::{
+    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, KEEP_MIN, KEEP_SHARE, PURGE_BATCH,
+    PURGE_REFUSALS, REGRET_MS,
+};
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
 /// slow tick of every thread, written a few times a second.
@@ -54,7 +37,7 @@ pub(crate) fn tick(now_ms: u64) -> bool {
     };
     let debt = DEBT.0.load(Ordering::Relaxed);
     if debt > 0 {
-        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], debt.min(BATCH));
+        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], debt.min(PURGE_BATCH));
         // Where nothing goes (locked memory, say) the next tick finds it again.
         DEBT.0.store(if done > 0 { debt.saturating_sub(done) } else { 0 }, Ordering::Relaxed);
     }
@@ -68,7 +51,7 @@ pub(crate) fn in_debt() -> bool {
 
 /// Gives back everything dirty; the number of bytes that went.
 pub(crate) fn purge_all() -> usize {
-    let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], BATCH);
+    let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
     let kept = if HARDENED { purge_kept() } else { 0 };
     ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
 }
@@ -132,7 +115,7 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
             }
             end = chunk;
             refused += 1;
-            if refused == REFUSALS {
+            if refused == PURGE_REFUSALS {
                 break;
             }
         }

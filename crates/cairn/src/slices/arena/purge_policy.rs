@@ -9,10 +9,8 @@
 
 use super::purge::look_soon;
 use crate::base::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::slices::tuning::PURGE_DELAY_MS;
 use crate::{os, slices::reservation};
-
-/// What it is unless somebody says otherwise.
-pub(crate) const PURGE_DELAY_MS: usize = 250;
 
 /// Milliseconds that memory lies idle before it is given back. Relaxed, like the others: who sees a change late does it
 /// late.

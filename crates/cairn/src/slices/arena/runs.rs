@@ -5,9 +5,10 @@
 //! Checked: the arena's `check`, invariant 4.
 //! Story: docs/design/large-blocks.md
 
+use super::Arena;
 use super::bits::{longest_run, runs_of};
-use super::{Arena, RUN_MAX};
 use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::slices::tuning::RUN_MAX;
 
 impl Arena {
     /// The lowest run of `slices` free slices that begins in chunk `low` or behind it.

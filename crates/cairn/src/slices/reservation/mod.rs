@@ -12,22 +12,15 @@ pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metad
 
 use crate::base::policy::{HARDENED, in_hardened, mixed};
 use crate::base::size_class::SLICE_SHIFT;
-use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom, in_shuttle};
+use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom};
 use crate::map::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
 };
+use crate::slices::tuning::{LADDER, LOCKED_TIMES, PLACE_DRAWS};
 use crate::store::live::{self, LIVE_BYTES};
 use crate::{map::block, os, store::canary};
 
 const GIB: usize = 1 << 30;
-/// Reservation sizes to try. 1 TiB is a fraction of any 47-bit space and more than machines hold;
-/// the smaller ones serve small address spaces.
-const LADDER: [usize; 4] = [
-    1024 * GIB,
-    64 * GIB,
-    4 * GIB,
-    in_shuttle(GIB / 4, if cfg!(miri) { GIB / 16 } else { GIB / 4 }),
-];
 /// No reservation is larger.
 pub(crate) const RESERVATION_MAX: usize = in_loom(LADDER[0], LADDER[3]);
 /// What the program wants it to be at most.
@@ -99,7 +92,7 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
         let multiple = (front + place + layout.heaps).next_multiple_of(4 * GIB);
         (front + place + layout.live).checked_sub(multiple).filter(|&beyond| beyond > 0)
     };
-    let found = (DRAWS..2 * DRAWS).map(draw).find(|&place| beyond(place).is_none());
+    let found = (PLACE_DRAWS..2 * PLACE_DRAWS).map(draw).find(|&place| beyond(place).is_none());
     let place = found.unwrap_or_else(|| draw(1));
     match beyond(place) {
         None => place,
@@ -107,9 +100,6 @@ pub(crate) fn place_of(front: usize, size: usize) -> usize {
         Some(beyond) => place + layout.live - layout.heaps - beyond + PAGE,
     }
 }
-
-/// Draws for that; in the hardened build each fails with a probability of a half.
-const DRAWS: usize = 32;
 
 /// Where the heaps of a reservation are whose metadata begins there: (address, bytes). For tests.
 #[cfg(test)]
@@ -148,13 +138,9 @@ pub(crate) fn init() -> bool {
     // All that is mapped may count as locked.
     made || match os::locked_memory_limit() {
         usize::MAX => false,
-        limit => init_within(limit.saturating_mul(LOCKED).min(most)),
+        limit => init_within(limit.saturating_mul(LOCKED_TIMES).min(most)),
     }
 }
-
-/// Where reservations count as locked, one is for so many times the limit: metadata takes a tenth of that, and the heap has
-/// room when the program unlocks its memory.
-const LOCKED: usize = 8;
 
 /// Where every byte reserved counts against a limit: reserves the metadata alone, at an address with
 /// room behind it. Slices are mapped as they are needed.

@@ -12,6 +12,7 @@ use crate::base::size_class::{ClassLayout, MIN_ALIGN};
 use crate::base::sync::touched;
 use crate::map::block::{Block, Chain};
 use crate::os;
+use crate::spans::tuning::FEW_BLOCKS;
 use crate::store::live::{self, PLACES, came_home};
 use crate::store::quarantine::{self, Filling, below};
 use core::ops::Range;
@@ -21,9 +22,6 @@ use core::ops::Range;
 //     owns the span: `Span::free` counts those at home. Where a refill takes blocks from home, its cache has none of the
 //     span's, or hides them.
 //  2. The head of such a block is zero unless somebody has written to it (see `quarantine`).
-
-/// Blocks of a span of one slice that are looked at one by one; those of longer spans always are.
-const FEW: u16 = 32;
 
 impl Span {
     /// Some that no list has held are at home.
@@ -60,7 +58,7 @@ impl Span {
         debug_assert!(count <= self.free());
         let most = filling.count + count as usize;
         match self.layout() {
-            ClassLayout { slices: 1, blocks: FEW.., .. } => self.take_many(most, filling),
+            ClassLayout { slices: 1, blocks: FEW_BLOCKS.., .. } => self.take_many(most, filling),
             _ => self.take_few(most, filling),
         }
         if filling.count < most {

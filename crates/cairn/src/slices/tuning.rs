@@ -1,0 +1,80 @@
+//! Owns: the tuned constants of this floor: how much free memory stays, for how long, and in what steps it comes and
+//!   goes.
+//! Idea: one place for a number that was measured or judged; what follows from another one stands where it is used.
+//! Never: holds a size or a format that another one relies on: half and twice of each of these are right, but for
+//!   the largest reservation.
+//! Threads: any; holds nothing.
+//! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
+//! Story: docs/why-not.md, docs/design/purging.md, docs/design/huge-pages.md
+
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::in_shuttle;
+use crate::map::address_map::CHUNK_SLICES;
+use crate::os;
+
+/// Milliseconds that memory lies idle before it is given back, unless somebody says otherwise. Half, twice: not tried.
+pub(crate) const PURGE_DELAY_MS: usize = 250;
+/// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small process; half of it purges
+/// what a loop is about to use again.
+pub(crate) const KEEP_MIN: usize = in_shuttle((512 << 10) / SLICE_SIZE, 2);
+/// Beyond that a 16th of what is in use may stay dirty. Half, twice: not tried.
+pub(crate) const KEEP_SHARE: usize = 16;
+/// Slices purged in one go, 4 MiB: about 0.3 ms of system time. Half, twice: not tried.
+pub(crate) const PURGE_BATCH: usize = in_shuttle((4 << 20) / SLICE_SIZE, 4);
+/// Refused purges that end a batch: in a process whose memory is locked all are. If the first one did, a locked page
+/// at the top would keep everything below. Half, twice: not tried.
+pub(crate) const PURGE_REFUSALS: usize = 4;
+
+/// Dirty slices that make a release purge at once: 4 MiB, or `BURST_SHARE` if that is more. A process that frees
+/// everything and falls idle keeps that; twice of it is seen by its owner: `free-all-idle` keeps 18 MiB instead of 13,
+/// though `sawtooth` takes 277 ms instead of 323.
+pub(crate) const BURST_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 24);
+/// A quarter of what is in use. With a half or a third of it, in place of what is regretted, `large-churn` takes 107
+/// and 398 ms; 34 with regret.
+pub(crate) const BURST_SHARE: usize = 4;
+/// Milliseconds. What is purged so and needed again within this time should have stayed: from then on more may be
+/// dirty. Without regret `sawtooth` takes 442 ms instead of 243. Half, twice: not tried.
+pub(crate) const REGRET_MS: u64 = 1000;
+/// Then as many slices may be dirty as are in use, or 32 MiB. As much as is in use and no more: `mstress` takes 49 ns
+/// instead of 33, and `free-only` keeps 16 MiB instead of 37. Half, twice: not tried.
+pub(crate) const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
+/// But at first 16 MiB, and twice as much and 16 MiB the next time. In slices. Half, twice: not tried.
+pub(crate) const BURST_STEP: usize = in_shuttle((16 << 20) / SLICE_SIZE, 24);
+/// Up to 512 MiB, in slices. Half, twice: not tried.
+pub(crate) const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
+
+/// Clean slices that are taken at once, a power of two. A quarter of it leaves twice as many borders between threads;
+/// with an eighth two threads take 27.3 cycles for a pair instead of 24.3. Half, twice: not tried.
+pub(crate) const AHEAD: usize = in_shuttle(32, 4);
+/// The longest run whose length is told apart from longer ones, in slices: 64 MiB. Half, twice: not tried.
+pub(crate) const RUN_MAX: usize = 64 * CHUNK_SLICES;
+
+/// The reservation grows by what it holds, in slices, at least by 4 MiB. Half, twice: not tried.
+pub(crate) const GROW_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 64);
+/// At most by 64 MiB, in slices. Half, twice: not tried.
+pub(crate) const GROW_MAX: usize = in_shuttle((64 << 20) / SLICE_SIZE, 64);
+
+/// Slices in use from which on a heap is backed by huge pages as it grows: 16 MiB, so that one of them is an eighth of
+/// it at most. With many that take spans it is a huge page for each. Half of it gains nothing; with twice of it
+/// `phase-change` takes 62 ms instead of 50, `free-only` 177 instead of 92, and peaks are 0 to 5 % lower.
+pub(crate) const HUGE_MIN: usize = in_shuttle((16 << 20) / SLICE_SIZE, 4);
+/// Slices of the front that each heap fills with small pages: a huge page's. A chain of 50 threads holds 54 MiB
+/// without that, where its bound is 52. Half, twice: not tried.
+pub(crate) const HUGE_PER_HEAP: usize = in_shuttle(os::HUGE_PAGE / SLICE_SIZE, 0);
+/// Slices of spans that have been taken in a row and make the front dense: a huge page's. Half, twice: not tried.
+pub(crate) const DENSE_MIN: usize = in_shuttle(os::HUGE_PAGE / SLICE_SIZE, 2);
+
+/// Reservation sizes to try, in bytes. 1 TiB is a fraction of any 47-bit space and more than machines hold; the
+/// smaller ones serve small address spaces. The arena has no place for more than the largest. Half, twice: not tried.
+pub(crate) const LADDER: [usize; 4] = [
+    1024 << 30,
+    64 << 30,
+    4 << 30,
+    in_shuttle(256 << 20, if cfg!(miri) { 64 << 20 } else { 256 << 20 }),
+];
+/// Draws for a place of the reservation; in the hardened build each fails with a probability of a half.
+/// Half, twice: not tried.
+pub(crate) const PLACE_DRAWS: usize = 32;
+/// Where reservations count as locked, one is for so many times the limit: metadata takes a tenth of that, and the
+/// heap has room when the program unlocks its memory. Half, twice: not tried.
+pub(crate) const LOCKED_TIMES: usize = 8;
