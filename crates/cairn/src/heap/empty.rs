@@ -10,19 +10,13 @@ use super::Heap;
 use crate::base::policy::HARDENED;
 use crate::base::shares;
 use crate::base::size_class::SizeClass;
-use crate::base::sync::{AtomicUsize, Ordering, in_shuttle};
+use crate::base::sync::{AtomicUsize, Ordering};
+use crate::heap::tuning::{EMPTY_MAX, EMPTY_WARM};
 use crate::slices::arena::{self, Memory, Run};
 use crate::slices::tuning::AHEAD;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use core::ptr::null_mut;
-
-/// Empty spans that a heap keeps at most: 1 MiB, what a core's own cache holds. With twice of it nothing is faster, with
-/// half of it threads that fill as much are back at the arena.
-const MOST: usize = in_shuttle(64, 2);
-/// The lists of so many that have become empty last are used again: their blocks are in the core's cache. Those of
-/// others would be followed from miss to miss, so these spans are carved anew, which writes ahead.
-const WARM: usize = in_shuttle(32, 1);
 
 /// What a heap has in hand.
 pub(super) struct Empty {
@@ -84,7 +78,7 @@ impl Heap {
     /// # Safety
     /// The heap owns `span`, which is in no list; nothing of it is in use.
     pub(super) unsafe fn keep_empty(&mut self, span: *mut Span) -> bool {
-        let most = MOST.min(shares::empty_share());
+        let most = EMPTY_MAX.min(shares::empty_share());
         // SAFETY: the caller's.
         unsafe {
             let is_kept = self.is_provident()
@@ -93,7 +87,7 @@ impl Heap {
             if is_kept {
                 (*span).set_kept();
                 self.empty.spans.push_front(span);
-                self.empty.warm = (self.empty.warm + 1).min(WARM);
+                self.empty.warm = (self.empty.warm + 1).min(EMPTY_WARM);
             }
             is_kept
         }
@@ -183,7 +177,7 @@ impl Heap {
             self.check_owned(span);
             assert!(span.used() == 0 && span.is_kept() && span.class().span_slices() == 1);
         }
-        assert!(*least <= spans.len() && *warm <= spans.len().min(WARM));
+        assert!(*least <= spans.len() && *warm <= spans.len().min(EMPTY_WARM));
         assert!(spans.len() == 0 || self.is_provident());
     }
 }

@@ -10,14 +10,12 @@ use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::CACHE_UNITS;
 use crate::heap::Heap;
+use crate::heap::tuning::RELEASE_TICKS;
 use crate::map::block::Block;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::store::caches::{Caches, Limit};
 use crate::store::quarantine::{self, READY};
-
-/// Slow ticks after which a cache is emptied when a span has been released.
-const RELEASES: u32 = 8;
 
 impl Heap {
     /// Makes what has been freed ready, if that is enough, and pops a block; or null. Now and then that is a slow tick.
@@ -95,7 +93,7 @@ impl Heap {
     /// Now and then when a span has been released: what waits is of any spans, and in a burst of frees each block would
     /// hold one.
     pub(crate) fn keep_little_back(&mut self, class: SizeClass) {
-        if HARDENED && self.slow_ticks.is_multiple_of(RELEASES) {
+        if HARDENED && self.slow_ticks.is_multiple_of(RELEASE_TICKS) {
             self.empty_cache(class);
         }
     }

@@ -15,6 +15,7 @@ pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod spans;
+pub(crate) mod tuning;
 mod upkeep;
 
 pub(crate) use empty::Ahead;
@@ -24,10 +25,11 @@ use empty::Empty;
 
 use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, SizeClass};
-use crate::base::sync::{AtomicPtr, Ordering, in_loom, in_shuttle};
+use crate::base::sync::{AtomicPtr, Ordering, in_loom};
 use crate::base::tuning::{CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES};
 use crate::heap::deferred_frees::Deferred;
 use crate::heap::handle::{Handle, Member, Own, Spares};
+use crate::heap::tuning::{BATCHES, UPKEEP_TICKS};
 use crate::large::Large;
 use crate::map::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
 use crate::map::block::{Block, Chain, END};
@@ -54,16 +56,6 @@ use core::mem::offset_of;
 //  7. `upkeep_mask` is 0 in a quiet heap: each slow tick does upkeep. `ordinary` is `refilled`, or empty if the
 //     heap is careful: quiet, sampled, closed, or the program is called at refills. The caches of a sampled heap take in no frees: each
 //     block of them is counted once.
-
-/// Batches under way at once. Twice of it holds back more blocks of threads that free at
-/// random; half of it evicts batches of one when 16 threads free to each other.
-const BATCHES: usize = in_shuttle(16, 2);
-/// Spans looked at in one step for frees of others: bounds what one call pays.
-const LOOK: usize = 8;
-/// Usable spans of a class that a heap takes in, by freeing into them, while others might need
-/// them. More: what idle threads leave unusable grows; fewer: threads that exchange blocks abandon
-/// what they need next (docs/why-not.md has both).
-const PARTIAL_LIMIT: usize = in_shuttle(4, 1);
 
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
@@ -154,7 +146,7 @@ impl Heap {
     pub(crate) const EMPTY: Heap = Heap {
         caches: Caches::EMPTY,
         full_limit: in_loom(FULL_FIRST, in_hardened(0, FULL_SLICES)),
-        upkeep_mask: upkeep::UPKEEP_TICKS - 1,
+        upkeep_mask: UPKEEP_TICKS - 1,
         batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
         member: Member::of_nobody(),
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.

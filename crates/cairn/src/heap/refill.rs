@@ -5,12 +5,12 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::{Heap, LOOK};
+use super::Heap;
 use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::shares;
 use crate::base::size_class::SizeClass;
-use crate::base::sync::in_shuttle;
 use crate::base::tuning::SHARED_REFILLS;
+use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTES, LOOK_SPANS};
 use crate::map::block::{Block, Chain};
 use crate::slices::arena::Run;
 use crate::spans::corruption::expect_end;
@@ -20,16 +20,6 @@ use crate::store::caches::Limit;
 use crate::store::quarantine::READY;
 use crate::{samples::sampling, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
-
-/// A refill carves at most this much of untouched memory, an OS page, the first few times of a
-/// class: that much more than it needs is what a small program shows.
-const CARVE_BYTES: usize = 4096;
-/// How often that is so.
-const COLD_CARVES: u8 = SHARED_REFILLS + 3;
-/// Then it carves this much, which makes the refills of a growing heap rare.
-const HOT_CARVE_BYTES: usize = 16384;
-/// Blocks that it carves at most.
-const CARVE_BLOCKS: usize = in_shuttle(in_hardened(64, READY as usize), 3);
 
 /// What a refill has found.
 struct Found {
@@ -212,7 +202,7 @@ impl Heap {
     /// The first of a few of its spans into which somebody has freed; null if there is none.
     fn usable_partial(&mut self, class: SizeClass) -> *mut Span {
         let mut at = self.partial[class.index()].first();
-        for _ in 0..LOOK {
+        for _ in 0..LOOK_SPANS {
             if at.is_null() {
                 break;
             }

@@ -5,25 +5,16 @@
 //! Checked: the models of the word; traffic tests.
 //! Story: docs/design/remote-frees.md
 
-use super::{BATCHES, Batch, Heap, PARTIAL_LIMIT};
-use crate::base::policy::{HARDENED, in_hardened};
-use crate::base::sync::{Ordering, in_shuttle};
+use super::{Batch, Heap};
+use crate::base::policy::HARDENED;
+use crate::base::sync::Ordering;
+use crate::heap::tuning::{
+    BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PARTIAL_LIMIT, PROBE_EACH,
+};
 use crate::map::block::{Block, Chain, END};
 use crate::map::remote::{Generation, Pushed};
 use crate::spans::span::Span;
 use crate::{base::shares, map::address_map, spans::abandoned};
-
-/// A batch leaves at this many blocks: with a quarter of it a thread that frees what another allocates falls behind, twice
-/// of it is no faster ...
-const BATCH_BLOCKS: u32 = in_hardened(16, 8);
-/// ... or bytes: 128 KiB may lie in all of them.
-const BATCH_BYTES: u32 = 8192;
-/// Recent remote frees (upkeep halves their number) that a thread must have made before it
-/// batches: one that frees now and then holds nothing back.
-const BATCH_AFTER: u32 = in_shuttle(64, 2);
-
-/// One free of so many into abandoned spans goes there. Half and twice: not tried.
-const PROBE: u32 = 16;
 
 /// The batch of a span.
 fn batch_index(span: usize) -> usize {
@@ -73,7 +64,7 @@ impl Heap {
         true
     }
 
-    /// Counts a free into an abandoned span; true each `PROBE`th time: that block shall go there, and not into the cache.
+    /// Counts a free into an abandoned span; true each `PROBE_EACH`th time: that block shall go there, and not into the cache.
     /// Where the cache takes all in, a heap would not learn otherwise that the spans are those that it has let go of.
     ///
     /// # Safety
@@ -82,7 +73,7 @@ impl Heap {
         // SAFETY: the calling thread's.
         unsafe {
             (*this).strays = (*this).strays.wrapping_add(1);
-            (*this).strays.is_multiple_of(PROBE)
+            (*this).strays.is_multiple_of(PROBE_EACH)
         }
     }
 

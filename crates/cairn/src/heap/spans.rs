@@ -5,21 +5,15 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::{Heap, LOOK};
+use super::Heap;
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
+use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::{base::shares, os, spans::abandoned};
 use core::ptr::null_mut;
-
-/// One empty span of a class may stay with its heap if it is no larger than the heap's share of
-/// this: up to eight heaps keep some, of at most 1 MiB in each.
-const SPARE_SLICES: usize = 8;
-
-/// Free blocks that make a full span worth a refill.
-const WORTHWHILE: u32 = 8;
 
 impl Heap {
     /// Makes `span`, which is in no list, the active one.
@@ -62,7 +56,7 @@ impl Heap {
                 partial.push_back(span);
             } else {
                 // A quarter of a span of few blocks is worth as much: it must not wait until empty.
-                (*span).set_full(WORTHWHILE.min(u32::from(class.layout().blocks) / 4));
+                (*span).set_full(WORTHWHILE_BLOCKS.min(u32::from(class.layout().blocks) / 4));
                 self.full_slices += class.span_slices();
                 self.full.push_front(span);
                 // Hardened, a refill begins with it: blocks on their way to a list are none of a span's that goes.
@@ -163,7 +157,7 @@ impl Heap {
         // SAFETY: invariant 2: this heap owns it.
         let active = unsafe { self.active[class.index()].as_ref() };
         if self.partial[class.index()].len() == 0 && active.is_none_or(|span| !span.has_blocks()) {
-            self.collect_full(LOOK);
+            self.collect_full(LOOK_SPANS);
         }
     }
 
@@ -171,7 +165,7 @@ impl Heap {
     /// free there, too.
     pub(super) fn collect_earned(&mut self) {
         if !HARDENED && self.full_slices > shares::full_share() && !self.is_closed() {
-            self.collect_full(LOOK);
+            self.collect_full(LOOK_SPANS);
         }
     }
 

@@ -5,36 +5,19 @@
 //! Checked: see `heap`.
 //! Story: docs/design/upkeep.md
 
-use super::{Heap, LOOK};
+use super::Heap;
 use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
-use crate::base::sync::{Ordering, in_shuttle};
+use crate::base::sync::Ordering;
+use crate::heap::tuning::{
+    CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, SWEEP_NS,
+    SWEEP_SPANS, UPKEEP_TICKS,
+};
 use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::{base::shares, heap::process_upkeep, large, os, slices::arena};
-
-/// Slow ticks between upkeeps. Half of it reads the clock more often than a refill is long; twice
-/// of it leaves batches of remote frees lying. A power of two.
-pub(super) const UPKEEP_TICKS: u32 = in_shuttle(64, 4);
-/// Large blocks for a slow tick: a loop over one that the heap keeps takes 10 ns, and upkeep 300.
-const LARGE_TICKS: u32 = 16;
-/// Slices of full spans that a heap tries to keep between upkeeps, if it has not paid.
-const FULL_PROBE: usize = 4;
-/// Classes looked at in one upkeep; a whole round takes 14.
-const CLASSES_AT_ONCE: usize = in_shuttle(4, if cfg!(miri) { 4 } else { 56 });
-/// A heap is quiet if it has fewer slow ticks than milliseconds pass, and this many: the clock is
-/// coarse. Half of it takes a few ticks around the clock's step for a quiet heap. Or a 16th of the
-/// purge delay: where nothing is purged by time, none is quiet.
-const QUIET_MS: usize = 16;
-/// Findings in a row, after which it looks for holes: a pause between two phases is none.
-const HOLES_AFTER: u32 = 2;
-/// Spans that are searched for holes in one upkeep, at most.
-const SWEEP: usize = 128;
-/// Or as many as this time allows: a hole in a huge page may take 0.1 ms. Twice of it shows in the
-/// slowest allocation of a program, half of it is the time of one such hole.
-const SWEEP_NS: u64 = 200_000;
 
 /// What becomes of partial spans when what others have freed in them has been collected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,7 +105,7 @@ impl Heap {
         self.flush();
         self.remote_frees /= 2;
         large::drop_cached(&self.large_cache);
-        let _ = (0..LOOK).all(|_| self.has_too_many_full() && self.abandon_one_full());
+        let _ = (0..LOOK_SPANS).all(|_| self.has_too_many_full() && self.abandon_one_full());
         self.collect_earned();
         if !self.is_shared {
             self.full_limit = self.full_limit.max(FULL_PROBE);
@@ -175,7 +158,7 @@ impl Heap {
     /// Makes holes in the next few spans of `partial`.
     fn sweep(&mut self) {
         let end = os::now_ns() + SWEEP_NS;
-        for _ in 0..SWEEP {
+        for _ in 0..SWEEP_SPANS {
             // Blocks in a cache are in no hole.
             if HARDENED {
                 self.empty_cache(self.sweep_class);
@@ -206,7 +189,7 @@ impl Heap {
             self.empty_cache(class);
         }
         let leave = is_cold && shares::in_use() > 1 && !self.is_closed();
-        self.collect_partial(class, LOOK, if leave { Then::Abandon } else { Then::Keep });
+        self.collect_partial(class, LOOK_SPANS, if leave { Then::Abandon } else { Then::Keep });
     }
 
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no

@@ -7,3 +7,4 @@
 
 pub(crate) mod guards;
 pub(crate) mod sampling;
+pub(crate) mod tuning;

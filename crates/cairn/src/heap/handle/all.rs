@@ -7,6 +7,7 @@
 
 use super::Handle;
 use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::heap::tuning::{FIRST_HANDLES, HANDLE_PIECES};
 use crate::os::{self, Lock};
 use core::ptr::null_mut;
 
@@ -16,7 +17,7 @@ pub(crate) struct Handles<H> {
     free: Lock<Free<H>>,
     /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
     /// the lock, as is the next.
-    pieces: [AtomicPtr<Handle<H>>; PIECES],
+    pieces: [AtomicPtr<Handle<H>>; HANDLE_PIECES],
     /// How many there are.
     made: AtomicUsize,
 }
@@ -26,15 +27,11 @@ struct Free<H>(*mut Handle<H>);
 // SAFETY: what is free is nobody's.
 unsafe impl<H> Send for Free<H> {}
 
-/// Pieces of memory for handles; the first has `FIRST`.
-const PIECES: usize = 12;
-const FIRST: usize = 64;
-
 impl<H> Handles<H> {
     pub(crate) const fn new() -> Handles<H> {
         Handles {
             free: Lock::new(Free(null_mut())),
-            pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+            pieces: [const { AtomicPtr::new(null_mut()) }; HANDLE_PIECES],
             made: AtomicUsize::new(0),
         }
     }
@@ -61,7 +58,10 @@ impl<H> Handles<H> {
         let (piece, nth) = place(made);
         let Some(at) = self.pieces.get(piece) else { return null_mut() };
         if nth == 0 {
-            at.store(os::map((FIRST << piece) * size_of::<Handle<H>>()).cast(), Ordering::Relaxed);
+            at.store(
+                os::map((FIRST_HANDLES << piece) * size_of::<Handle<H>>()).cast(),
+                Ordering::Relaxed,
+            );
         }
         let first = at.load(Ordering::Relaxed);
         if first.is_null() {
@@ -87,8 +87,8 @@ impl<H> Handles<H> {
         let in_piece = |(piece, at): (usize, &AtomicPtr<Handle<H>>)| {
             let offset = handle.addr().wrapping_sub(at.load(Ordering::Relaxed).addr());
             let nth = offset / size_of::<Handle<H>>();
-            let before = FIRST * ((1 << piece) - 1);
-            nth < FIRST << piece
+            let before = FIRST_HANDLES * ((1 << piece) - 1);
+            nth < FIRST_HANDLES << piece
                 && before + nth < made
                 && offset.is_multiple_of(size_of::<Handle<H>>())
         };
@@ -111,6 +111,6 @@ impl<H> Handles<H> {
 
 /// In which piece a handle stands, and where there.
 fn place(number: usize) -> (usize, usize) {
-    let piece = (number / FIRST + 1).ilog2() as usize;
-    (piece, number - FIRST * ((1 << piece) - 1))
+    let piece = (number / FIRST_HANDLES + 1).ilog2() as usize;
+    (piece, number - FIRST_HANDLES * ((1 << piece) - 1))
 }

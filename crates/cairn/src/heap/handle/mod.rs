@@ -18,6 +18,7 @@ use crate::base::shares::NOBODY;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::heap::deferred_frees::Beats;
+use crate::heap::tuning::{NURSERIES_MAX, PART_LISTS};
 use crate::large::budget::Budget;
 use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
 use crate::samples::sampling::ThreadCounts;
@@ -30,11 +31,6 @@ use core::ptr::{null, null_mut};
 //     none. `base` and `states` are that nursery's. All nurseries are in the list that begins with it, `count` of them.
 //  2. `heap` is a heap of its own, or a stand-in that has no blocks; always a stand-in in a shared heap.
 //  3. `kind` is `FREE` exactly if it is in a list of free ones.
-
-/// Nurseries that a heap has at most: then it has so many blocks that classes of their own pay.
-const NURSERIES: usize = 8;
-/// Lists of parts in a shared heap. With half as many, threads that meet wait longer for their part to be found.
-const LISTS: usize = 16;
 
 pub(crate) const FREE: u8 = 0;
 pub(crate) const OWNED: u8 = 1;
@@ -62,7 +58,7 @@ pub(crate) struct Handle<H> {
     /// Its large blocks, and what it holds.
     pub(crate) owned: Owned,
     /// A shared heap's parts: lists by the number of the thread.
-    parts: [AtomicPtr<H>; LISTS],
+    parts: [AtomicPtr<H>; PART_LISTS],
     /// The next free one.
     next: *mut Handle<H>,
     /// Of a free one that a thread keeps: the address of its `Spares`; else 0.
@@ -294,10 +290,10 @@ impl<H> Handle<H> {
                 }
                 // Where half is free already, classes will use it again.
                 if live < all / 2 {
-                    (*this).count = NURSERIES;
+                    (*this).count = NURSERIES_MAX;
                 }
             }
-            if (*this).count == NURSERIES || !(*this).owned.budget.may_take(NURSERY_BYTES) {
+            if (*this).count == NURSERIES_MAX || !(*this).owned.budget.may_take(NURSERY_BYTES) {
                 return false;
             }
             let spare = mine.as_mut().and_then(Spares::pop_nursery);
@@ -319,7 +315,7 @@ impl<H> Handle<H> {
         // SAFETY: as above.
         unsafe {
             let has_freed = (*this).newest.as_ref().is_some_and(Nursery::has_freed);
-            if has_freed || (*this).count == NURSERIES || (*this).owned.budget.is_limited() {
+            if has_freed || (*this).count == NURSERIES_MAX || (*this).owned.budget.is_limited() {
                 return false;
             }
             let Some(nursery) = (*mine).pop_nursery() else { return false };
@@ -393,7 +389,7 @@ impl<H> Handle<H> {
                     (*this).room = 0;
                 }
                 *place = (*nursery).next;
-                (*this).count = (*this).count.min(NURSERIES) - 1;
+                (*this).count = (*this).count.min(NURSERIES_MAX) - 1;
                 large::put_nursery(nursery);
                 (*this).owned.budget.give_nursery(NURSERY_BYTES);
             }
@@ -451,18 +447,20 @@ impl<H> Handle<H> {
 
     /// From now on classes serve all.
     pub(crate) fn use_no_nursery(&mut self) {
-        (self.room, self.count) = (0, NURSERIES);
+        (self.room, self.count) = (0, NURSERIES_MAX);
     }
 
     /// The first part that may be that thread's.
     pub(crate) fn first(&self, thread: usize) -> *mut H {
         // Acquire: who finds a part finds it made.
-        self.parts.get(thread % LISTS).map_or(null_mut(), |first| first.load(Ordering::Acquire))
+        self.parts
+            .get(thread % PART_LISTS)
+            .map_or(null_mut(), |first| first.load(Ordering::Acquire))
     }
 
     /// Puts a part into the list of a thread. Under the caller's lock.
     pub(crate) fn put_first(&self, thread: usize, part: *mut H) {
-        if let Some(first) = self.parts.get(thread % LISTS) {
+        if let Some(first) = self.parts.get(thread % PART_LISTS) {
             first.store(part, Ordering::Release);
         }
     }

@@ -6,14 +6,12 @@
 //! Checked: tests/nursery.rs, tests/hand_over.rs
 //! Story: docs/design/closed-heaps.md
 
-use super::{FREE, Handle, Handles, NURSERIES};
+use super::{FREE, Handle, Handles};
 use crate::base::policy::HARDENED;
 use crate::base::sync::Ordering;
+use crate::heap::tuning::SPARES_MAX;
 use crate::large::{self, Nursery};
 use core::ptr::from_mut;
-
-/// How many of each are kept.
-const SPARE: usize = 2 * NURSERIES;
 
 /// What a thread keeps. All zeros: nothing.
 pub(crate) struct Spares<H> {
@@ -40,8 +38,8 @@ impl<H> Spares<H> {
     /// As a fork may find them: the ends of the lists are there, their counts and firsts are another moment's.
     #[cfg(test)]
     pub(crate) fn tear(&mut self) {
-        self.nurseries = (core::ptr::null_mut(), SPARE);
-        self.handles = (core::ptr::without_provenance_mut(64), SPARE);
+        self.nurseries = (core::ptr::null_mut(), SPARES_MAX);
+        self.handles = (core::ptr::without_provenance_mut(64), SPARES_MAX);
     }
 
     pub(super) fn pop_handle(&mut self) -> Option<*mut Handle<H>> {
@@ -56,7 +54,7 @@ impl<H> Spares<H> {
     pub(super) fn push_handle(&mut self, handle: *mut Handle<H>) -> bool {
         let here = from_mut(self).addr();
         let (first, count) = self.handles;
-        if count == SPARE {
+        if count == SPARES_MAX {
             return false;
         }
         // SAFETY: the caller's, which no heap has.
@@ -92,7 +90,7 @@ impl<H> Spares<H> {
     pub(super) fn push_nursery(&mut self, nursery: *mut Nursery) {
         let here = from_mut(self).addr();
         let (first, count) = self.nurseries;
-        if count == SPARE {
+        if count == SPARES_MAX {
             return large::put_nursery(nursery);
         }
         // SAFETY: the caller's, in which nothing is in use.

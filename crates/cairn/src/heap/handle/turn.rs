@@ -7,6 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use crate::base::sync::{AtomicU32, Ordering};
+use crate::heap::tuning::TURN_LOOK_MS;
 use crate::os;
 
 // | word   | meaning                                       | next                               |
@@ -20,9 +21,6 @@ const ALONE: u32 = 0;
 const OPEN: u32 = 1;
 const INSIDE: u32 = 2;
 const SHUT: u32 = 3;
-
-/// Milliseconds after which who waits looks again: nobody is woken, for that would be a second atomic step of each free.
-const LOOK_MS: usize = 1;
 
 /// The word.
 pub(crate) struct Turn(AtomicU32);
@@ -97,7 +95,7 @@ impl Turn {
         }
         // Acquire: what its thread has done there comes before.
         while self.0.compare_exchange(OPEN, SHUT, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            os::wait_for(&self.0, INSIDE, LOOK_MS);
+            os::wait_for(&self.0, INSIDE, TURN_LOOK_MS);
         }
     }
 }

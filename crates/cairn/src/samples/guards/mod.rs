@@ -18,6 +18,9 @@ use crate::base::size_class::{BLOCK_MAX, MIN_ALIGN};
 use crate::base::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::os;
 use crate::samples::sampling::{self, Draw};
+use crate::samples::tuning::{
+    BAYS, EACH_BELOW, RESIDENT_MAX, SAMPLE_MS, SAMPLES_IN_A_ROW, UNDERFLOW_EACH,
+};
 use bay::{Bay, State};
 use core::ptr::null_mut;
 use machine::Registers;
@@ -28,22 +31,10 @@ use machine::Registers;
 //     `PAGES` in all, at most `RESIDENT_MAX` bytes.
 //  3. A bay's words change as `bay` says; what else is known of it belongs to who has it in a passing state.
 
-/// Blocks and freed blocks that are watched at once. With twice of it the kernel's tables for it are 80 KiB.
-const BAYS: usize = 256;
 /// The largest block that a sample can be.
 const BAY_BYTES: usize = BLOCK_MAX;
-/// Bytes of live blocks, whole pages. What is known of the bays takes 80 KiB besides.
-const RESIDENT_MAX: usize = 768 << 10;
-/// One block in so many, on average, lies at the start of its bay: what reads or writes in front of it is rarer.
-const UNDERFLOW_EACH: u64 = 4;
-/// Below so many bytes from one sample to the next each allocation can be one. A thread that only allocates and frees
-/// takes 3 to 90 times as long (docs/guide/guards.md): caches take in no frees, and samples come as often as bytes. Above, those that come to a refill can be.
-const EACH_BELOW: usize = 1 << 20;
-/// Above it there is one sample in so many milliseconds at most: each takes 20 to 50 microseconds, mostly of the
-/// system's, so that a program that allocates gigabytes in a second pays no more than others. After a pause there
-/// may be more in a row; tests want many.
-const SAMPLE_MS: u64 = 10;
-pub(crate) static IN_A_ROW: AtomicU64 = AtomicU64::new(16);
+/// Samples in a row after a pause; tests want many.
+pub(crate) static IN_A_ROW: AtomicU64 = AtomicU64::new(SAMPLES_IN_A_ROW);
 /// What is between a block and the ends of its pages.
 const PATTERN: u8 = 0xca;
 

@@ -8,15 +8,11 @@
 
 use super::bay::{Bay, State, Trace};
 use super::stack::{self, Calls};
-use super::{BAYS, Registers, known, machine, offset_of, stride};
+use super::{Registers, known, machine, offset_of, stride};
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::os::{self, Message};
+use crate::samples::tuning::{BAYS, REPORT_WAITS, SHOWN_PATH_BYTES};
 use core::ffi::c_void;
-
-/// A thread that waits for another one's report does so this often, for a millisecond each time.
-const WAITS: usize = 2000;
-/// Of a path, the last so many bytes are shown.
-const PATH: usize = 160;
 
 /// A thread is reporting, so that reports do not mix. Relaxed: it guards nothing else.
 static BUSY: AtomicU32 = AtomicU32::new(0);
@@ -28,7 +24,7 @@ pub(super) fn begin() {
 
 fn one_at_a_time(report: impl FnOnce()) {
     let order = Ordering::Relaxed;
-    for _ in 0..WAITS {
+    for _ in 0..REPORT_WAITS {
         if BUSY.compare_exchange(0, 1, order, order).is_ok() {
             break;
         }
@@ -202,7 +198,7 @@ fn say_stack(what: &str, thread: usize, calls: &Calls) {
         os::mapped_around(call, |mapped| {
             let path = mapped.path;
             if !path.is_empty() {
-                let shown = path.get(path.len().saturating_sub(PATH)..).unwrap_or(path);
+                let shown = path.get(path.len().saturating_sub(SHOWN_PATH_BYTES)..).unwrap_or(path);
                 line.text(" ").bytes(shown).text("+").address(call - mapped.base);
             }
         });

@@ -8,18 +8,8 @@
 
 use super::machine::{self, Registers, Target};
 use crate::base::sync::{AtomicUsize, Ordering};
+use crate::samples::tuning::{FRAME_MAX, FRAMES, OWN_CALLERS_MAX, OWN_WORDS, STACK_WORDS};
 use crate::{map::address_map, os};
-
-/// Calls of a stack that are kept.
-pub(super) const FRAMES: usize = 16;
-/// Words of a stack that are read at once: more than cairn's own frames take.
-const WORDS: usize = 192;
-/// Words of it that cairn's own frames take, mostly.
-const OWN_WORDS: usize = 80;
-/// Callers that are listed if nobody knows which of them are cairn's own.
-const OWN_MAX: usize = 6;
-/// A frame that is larger is none.
-const FRAME_MAX: usize = 1 << 20;
 
 /// Where cairn's own code is, if it is a library of its own; else both are 0. Relaxed: who does not see it lists
 /// cairn's own callers, too.
@@ -53,7 +43,7 @@ pub(super) type Calls = [usize; FRAMES];
 /// A part of a stack, and what is read behind it.
 struct Stack {
     from: usize,
-    words: [usize; WORDS],
+    words: [usize; STACK_WORDS],
     count: usize,
 }
 
@@ -66,7 +56,7 @@ impl Stack {
         if count < OWN_WORDS {
             return Stack::read(from);
         }
-        let mut stack = Stack { from, words: [0; WORDS], count: count.min(WORDS) };
+        let mut stack = Stack { from, words: [0; STACK_WORDS], count: count.min(STACK_WORDS) };
         let place: *const usize = core::ptr::with_exposed_provenance(from);
         for (at, word) in stack.words.iter_mut().enumerate().take(count) {
             // SAFETY: on the page under the stack pointer, above it.
@@ -77,7 +67,7 @@ impl Stack {
 
     #[inline(never)]
     fn read(from: usize) -> Stack {
-        let mut stack = Stack { from, words: [0; WORDS], count: 0 };
+        let mut stack = Stack { from, words: [0; STACK_WORDS], count: 0 };
         stack.count = read_words(from, &mut stack.words);
         stack
     }
@@ -250,7 +240,7 @@ fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut Calls) {
     let end = if is_frame { here.frame } else { usize::MAX };
     let mut count = 0;
     for (place, word) in stack.known() {
-        if count == OWN_MAX || here.stack + 8 * place >= end {
+        if count == OWN_CALLERS_MAX || here.stack + 8 * place >= end {
             break;
         }
         if stack.can_be_code(word) && is_return(word) {

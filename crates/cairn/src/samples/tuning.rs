@@ -1,0 +1,41 @@
+//! Owns: the tuned constants of this floor: how much is guarded, how often, and what is told of it.
+//! Idea: one place for a number that was measured or judged; what follows from another one stands where it is used.
+//! Never: holds a size or a format that another one relies on: half and twice of each of these are right, too.
+//! Threads: any; holds nothing.
+//! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
+//! Story: docs/guide/guards.md
+
+/// Blocks and freed blocks that are watched at once. With twice of it the kernel's tables for it are 80 KiB.
+pub(crate) const BAYS: usize = 256;
+/// Bytes of live blocks, whole pages. What is known of the bays takes 80 KiB besides. Half, twice: not tried.
+pub(crate) const RESIDENT_MAX: usize = 768 << 10;
+/// One block in so many, on average, lies at the start of its bay: what reads or writes in front of it is rarer.
+/// Half, twice: not tried.
+pub(crate) const UNDERFLOW_EACH: u64 = 4;
+
+/// Below so many bytes from one sample to the next each allocation can be one. A thread that only allocates and frees
+/// takes 3 to 90 times as long (docs/guide/guards.md): caches take in no frees, and samples come as often as bytes.
+/// Above, those that come to a refill can be. Half, twice: not tried.
+pub(crate) const EACH_BELOW: usize = 1 << 20;
+/// Above it there is one sample in so many milliseconds at most: each takes 20 to 50 microseconds, mostly of the
+/// system's, so that a program that allocates gigabytes in a second pays no more than others. Half, twice: not tried.
+pub(crate) const SAMPLE_MS: u64 = 10;
+/// After a pause there may be so many more in a row. Half, twice: not tried.
+pub(crate) const SAMPLES_IN_A_ROW: u64 = 16;
+
+/// Calls of a stack that are kept. Half, twice: not tried.
+pub(crate) const FRAMES: usize = 16;
+/// Words of a stack that are read at once: more than cairn's own frames take. Half, twice: not tried.
+pub(crate) const STACK_WORDS: usize = 192;
+/// Words of it that cairn's own frames take, mostly. Half, twice: not tried.
+pub(crate) const OWN_WORDS: usize = 80;
+/// Callers that are listed if nobody knows which of them are cairn's own. Half, twice: not tried.
+pub(crate) const OWN_CALLERS_MAX: usize = 6;
+/// A frame of more bytes is none. Half, twice: not tried.
+pub(crate) const FRAME_MAX: usize = 1 << 20;
+
+/// A thread that waits for another one's report does so this often, for a millisecond each time.
+/// Half, twice: not tried.
+pub(crate) const REPORT_WAITS: usize = 2000;
+/// Of a path, the last so many bytes are shown. Half, twice: not tried.
+pub(crate) const SHOWN_PATH_BYTES: usize = 160;
