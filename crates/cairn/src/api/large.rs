@@ -8,6 +8,7 @@
 use super::lookup::large_usable;
 use super::misuse::bad_pointer;
 use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
+use crate::api::tuning::LARGE_CACHE_SLICES;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::deferred_frees::Reason;
@@ -17,9 +18,6 @@ use crate::map::block::Block;
 use crate::store::caches::Caches;
 use crate::{base::shares, closed, os, samples::guards, samples::sampling, thread};
 use core::ptr::null_mut;
-
-/// Slices of the freed runs that all heaps together keep, one in each: 8 MiB.
-const LARGE_CACHE_SLICES: usize = 512;
 
 #[cold]
 #[inline(never)]

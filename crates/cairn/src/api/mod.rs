@@ -12,6 +12,7 @@ mod misuse;
 mod partition;
 mod resize;
 mod sizes;
+pub(crate) mod tuning;
 mod zeroed;
 
 pub use large::allocate_aligned_at;
@@ -22,6 +23,7 @@ pub use misuse::bad_size;
 pub(crate) use resize::{keep, resize_large};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
+use crate::api::tuning::FOREIGN_MIN;
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::base::tuning::CACHE_UNITS;
@@ -37,10 +39,6 @@ use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
 const SIZE_MAX: usize = isize::MAX as usize;
-
-/// Blocks of other threads' spans that are kept for this one's next allocation have at least this
-/// size: smaller ones share a cache line with blocks that others use.
-const FOREIGN_MIN: u32 = 64;
 
 /// What an allocation does when there is no memory. A type, so that the fast paths end in a
 /// tail call and need no frame.

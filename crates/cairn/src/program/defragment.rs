@@ -11,6 +11,7 @@ use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::heap::Heap;
 use crate::map::address_map::{self, OWNER_CLOSED, OWNER_LARGE};
 use crate::map::walk::heads_from;
+use crate::program::tuning::{BLOCK_PARTS, NO_ROOM_PART};
 use crate::spans::span::Span;
 use crate::{thread, thread::search};
 
@@ -18,10 +19,6 @@ use crate::{thread, thread::search};
 // without room none moves. So each block moves once, until others are freed. And while there are spans with room that
 // are not active, blocks move: if all that are asked about are in fuller ones than the average, the bar rises.
 
-/// A span of which no more than this part is free has no room: to empty it costs more than it gives.
-const ROOM: usize = 8;
-/// Averages are kept in these parts of a block.
-const PARTS: usize = 16;
 /// Blocks in use in a span of each class that has room, on average, and an eighth more: where all are alike, none is
 /// below the average. In parts. Relaxed, as all here: a guess.
 static BARS: [AtomicU32; CLASS_COUNT] = [const { AtomicU32::new(0) }; CLASS_COUNT];
@@ -53,7 +50,7 @@ pub fn should_move(block: *const u8) -> bool {
     let index = address_map::span_index(block, class);
     let Some(live) = live_if_movable(class, owner, index) else { return false };
     look();
-    let is_sparse = live * PARTS <= BARS[class.index()].load(Ordering::Relaxed) as usize;
+    let is_sparse = live * BLOCK_PARTS <= BARS[class.index()].load(Ordering::Relaxed) as usize;
     let answers = &ANSWERS[usize::from(is_sparse)];
     answers.store(answers.load(Ordering::Relaxed) | class.bit(), Ordering::Relaxed);
     if is_sparse {
@@ -84,7 +81,7 @@ fn live_beside_room(index: usize) -> Option<usize> {
         let there = carved.saturating_sub((&raw const (*span).hidden).read_volatile().into());
         let pending = address_map::remote_word(index).pending() as usize;
         let live = used.min(there).saturating_sub(pending);
-        ((there - live) * ROOM > there).then_some(live)
+        ((there - live) * NO_ROOM_PART > there).then_some(live)
     }
 }
 
@@ -124,7 +121,7 @@ fn look() {
     }
     let [no, yes] = [0, 1].map(|of: usize| ANSWERS[of].swap(0, Ordering::Relaxed));
     for ((class, bar), (spans, blocks)) in SizeClass::all().zip(&BARS).zip(sums) {
-        let average = (blocks * PARTS).div_ceil(spans.max(1)) as u32;
+        let average = (blocks * BLOCK_PARTS).div_ceil(spans.max(1)) as u32;
         let before = bar.load(Ordering::Relaxed);
         // If it is stuck, what is emptier has blocks that do not move.
         let least = if no & !yes & class.bit() != 0 { before.saturating_mul(2) } else { 0 };

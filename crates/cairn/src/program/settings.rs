@@ -5,6 +5,7 @@
 //! Checked: tests/settings.rs
 //! Story: docs/guide/rust.md
 
+use crate::program::tuning::PREFIX_BYTES_MAX;
 use crate::slices::tuning::PURGE_DELAY_MS;
 use crate::{base::values, os, slices::arena, thread};
 use core::ffi::CStr;
@@ -40,9 +41,6 @@ pub struct Settings {
     /// Bytes from one guarded block to the next; 0: none. `CAIRN_GUARDS`.
     pub guards: usize,
 }
-
-/// Longest prefix of the variables' names.
-const PREFIX_BYTES_MAX: usize = 32;
 
 /// A variable whose value cannot be read.
 ///

@@ -7,3 +7,4 @@
 
 pub(crate) mod outside;
 pub(crate) mod stats;
+pub(crate) mod tuning;

@@ -14,6 +14,7 @@ use crate::heap::Heap;
 use crate::heap::handle::Member;
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::walk::heads_from;
+use crate::report::tuning::EYES_PAGES;
 use crate::slices::reservation;
 use crate::spans::span::Span;
 use crate::store::caches::Caches;
@@ -43,9 +44,6 @@ struct Eyes {
     /// Nobody wants to know: nothing is asked.
     closed: bool,
 }
-
-/// Pages looked at in one call: 8 MiB, about 50 microseconds.
-const EYES_PAGES: usize = 2048;
 
 impl Eyes {
     /// Adds `bytes` at `at`, part of what is mapped up to `limit`, to `amount`.

@@ -5,7 +5,8 @@ use super::forks::{child_does, in_use};
 use super::heaps::{Other, SIZE, blocks, crowd, free, owner, row};
 use super::reservation::is_watched;
 use crate::heap::Heap;
-use crate::thread::pool::{self, shared};
+use crate::thread::pool::shared;
+use crate::thread::tuning::CROWD;
 use crate::{Stats, allocate, allocate_zeroed, check, map::address_map, purge, thread};
 use std::boxed::Box;
 use std::collections::HashSet;
@@ -138,7 +139,7 @@ fn a_newcomers_last_destructor_makes_no_heap() {
         });
         other.leaves();
         assert_eq!(LATE.load(Ordering::Relaxed), 4);
-        assert_eq!(Stats::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
+        assert_eq!(Stats::take().heaps, (CROWD + 1, CROWD + 2));
         assert_eq!(in_use(SIZE), 0);
         check();
     });
@@ -156,7 +157,7 @@ fn a_newcomer_may_fork() {
             assert!(child_does(|| {
                 held.iter().chain(&mine).copied().for_each(free);
                 blocks(SIZE, 100).into_iter().for_each(free);
-                assert_eq!(Stats::take().heaps, (1, pool::CROWD + 2));
+                assert_eq!(Stats::take().heaps, (1, CROWD + 2));
                 assert_eq!(in_use(512), 0);
                 check();
             }));
@@ -207,12 +208,12 @@ fn a_crowd_gets_heaps_that_it_needs() {
         assert!(held.iter().all(|&block| owner(block) == common));
         few.frees(&held);
         few.leaves();
-        assert_eq!(Stats::take().heaps, (pool::CROWD + 1, pool::CROWD + 2));
+        assert_eq!(Stats::take().heaps, (CROWD + 1, CROWD + 2));
         let many = Other::new();
         let held = many.allocates(64, 16);
-        assert_eq!(Stats::take().heaps.1, pool::CROWD + 2);
+        assert_eq!(Stats::take().heaps.1, CROWD + 2);
         let last = many.allocates(64, 14);
-        assert_eq!(Stats::take().heaps.1, pool::CROWD + 3);
+        assert_eq!(Stats::take().heaps.1, CROWD + 3);
         // After one by one come two, four, eight.
         assert!(last.iter().all(|&block| owner(block) == common));
         let own = many.allocates(64, 1)[0];
@@ -222,7 +223,7 @@ fn a_crowd_gets_heaps_that_it_needs() {
         // It waits, and the next one takes it at once.
         let next = Other::new();
         let block = next.allocates(64, 1)[0];
-        assert_eq!(Stats::take().heaps, (pool::CROWD + 2, pool::CROWD + 3));
+        assert_eq!(Stats::take().heaps, (CROWD + 2, CROWD + 3));
         next.frees(&[block]);
         next.leaves();
         check();
@@ -249,7 +250,7 @@ fn a_newcomer_gets_zeroed_memory() {
         let zero = other.does(|| allocate_zeroed(64));
         assert_eq!(bytes(zero), [0; 64]);
         other.frees(&[old, zero]);
-        assert_eq!((row(64).in_use, Stats::take().heaps.0), (0, pool::CROWD + 1));
+        assert_eq!((row(64).in_use, Stats::take().heaps.0), (0, CROWD + 1));
         other.leaves();
         check();
     });

@@ -7,6 +7,7 @@ use crate::base::size_class::{CLASSES, class_of};
 use crate::base::tuning::SHARED_REFILLS;
 use crate::heap::Heap;
 use crate::thread::pool::{self, shared};
+use crate::thread::tuning::CROWD;
 use crate::{
     ClassRow, Stats, allocate, check, deallocate, map::address_map, purge, reallocate,
     slices::arena, thread, usable_size,
@@ -83,7 +84,7 @@ impl Other {
 /// So many heaps are in use that the next thread has to show that it needs one.
 pub(super) fn crowd() {
     free(allocate(64));
-    (0..pool::CROWD).for_each(|_| assert!(!pool::take().is_null()));
+    (0..CROWD).for_each(|_| assert!(!pool::take().is_null()));
 }
 
 pub(super) fn blocks(size: usize, count: usize) -> Vec<*mut u8> {

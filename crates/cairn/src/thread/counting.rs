@@ -6,7 +6,7 @@
 //! Checked: tests/counts.rs
 //! Story: docs/design/accounting.md
 
-use super::{COUNTING, KEY, TICKS_WITHOUT_HEAP, outside, own, own_heap, refill_own, tls};
+use super::{COUNTING, KEY, outside, own, own_heap, refill_own, tls};
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
@@ -19,6 +19,7 @@ use crate::samples::sampling::ThreadCounts;
 use crate::spans::span::Span;
 use crate::store::caches::Caches;
 use crate::store::canary;
+use crate::thread::tuning::TICKS_WITHOUT_HEAP;
 use core::ptr::null_mut;
 
 // Why not the caches: their limits tell of each block that is taken or kept, but a free that finds the cache full

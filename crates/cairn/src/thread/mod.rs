@@ -12,10 +12,11 @@ pub(crate) mod pool;
 mod purge;
 pub(crate) mod search;
 mod tls;
+pub(crate) mod tuning;
 
 use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
-use crate::base::sync::{AtomicU32, Ordering, in_shuttle};
+use crate::base::sync::{AtomicU32, Ordering};
 use crate::heap::{self, Heap};
 use crate::map::address_map::{self, HEAP_SIZE, OWNER_LARGE};
 use crate::map::block::{Block, Chain};
@@ -24,6 +25,7 @@ use crate::os::Lock;
 use crate::samples::sampling::{self, Draw, Told};
 use crate::slices::reservation;
 use crate::thread::pool::{salvage, shared};
+use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
 use crate::{base::shares, heap::process_upkeep, os, samples::guards, spans::abandoned};
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -62,9 +64,6 @@ static COUNTING: StandIn = StandIn { lead: [2; 64], heap: Heap::EMPTY };
 pub(crate) static STARTED: Lock<()> = Lock::new(());
 /// The key whose destructor tells that a thread leaves, plus 1; 0: none.
 static KEY: AtomicU32 = AtomicU32::new(0);
-/// Slow ticks of a thread before a heap is made for it in a crowd. A heap is a page; each of these
-/// ticks takes the shared heap's lock.
-const TICKS_WITHOUT_HEAP: usize = in_shuttle(16, 2);
 
 fn is_stand_in(heap: *mut Heap) -> bool {
     !heap.addr().is_multiple_of(HEAP_SIZE)
@@ -118,8 +117,7 @@ fn outside<T>(call: impl FnOnce() -> T) -> T {
 #[cold]
 fn is_new() -> bool {
     let key = KEY.load(Ordering::Acquire);
-    if !(1..=os::STATIC_KEYS).contains(&key) || shares::in_use() <= pool::CROWD || pool::has_free()
-    {
+    if !(1..=os::STATIC_KEYS).contains(&key) || shares::in_use() <= CROWD || pool::has_free() {
         return false;
     }
     // The value is a count until it is a heap; `leave` tells them apart.

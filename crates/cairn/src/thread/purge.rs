@@ -11,30 +11,13 @@ use super::fork::FORKS_SEEN;
 use super::{see_forks, trim};
 use crate::base::sync::{AtomicU32, AtomicUsize, Ordering};
 use crate::os::Group;
+use crate::thread::tuning::{
+    CLOCK_LAG_MS, GROUP_FILL, GROUP_LOOK_MS, GROUP_NEAR, GROUP_REST, GROUP_WORTHWHILE,
+    KEPT_LOOK_MS, PURGE_PAUSE_MS, PURGE_STACK_BYTES,
+};
 use crate::{os, slices::arena, thread::pool};
 use core::ffi::c_void;
 use core::ptr::null_mut;
-
-/// A few small frames, and what the C library puts there: thread storage, and the frame of the
-/// signal by which it changes the user of all threads.
-const STACK_SIZE: usize = 64 << 10;
-/// Between two batches, so that other threads come to the locks.
-const PAUSE_MS: usize = 1;
-/// The clock that upkeep reads lags behind by so much at most: less, and every other tick
-/// would find itself too early.
-const LAG_MS: usize = 10;
-/// Where nothing is given back: until it looks whether that is so still.
-const KEPT_MS: usize = 10_000;
-/// A group is near its limit when it has less than this part of it left.
-const NEAR: u64 = 8;
-/// How fast the room in a group may go, in bytes a millisecond (2 GiB/s): so long the thread may
-/// sleep, but not less than `LOOK_MS`.
-const FILL: u64 = 2 << 20;
-const LOOK_MS: usize = 5;
-/// Bytes: where giving back all there is brings less, the next look is `REST` times as far. Each
-/// one goes through all that nobody holds, and asks all threads.
-const WORTHWHILE: usize = 1 << 20;
-const REST: usize = 10;
 
 /// What the thread sleeps on. 1: it shall end.
 static ENDING: AtomicU32 = AtomicU32::new(0);
@@ -116,7 +99,7 @@ fn start() -> bool {
     if !os::set_thread_value(key, (&raw const ENDING).cast()) {
         return false;
     }
-    let thread = os::start_small_thread(STACK_SIZE, run);
+    let thread = os::start_small_thread(PURGE_STACK_BYTES, run);
     THREAD.store(thread.unwrap_or(0), Ordering::Relaxed);
     thread.is_some()
 }
@@ -140,10 +123,14 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let group = Group::find();
     while ENDING.load(Ordering::Relaxed) == 0 {
         let more = pool::tick();
-        let ms = if more { PAUSE_MS } else { arena::purge_delay_ms().saturating_add(LAG_MS) };
+        let ms = if more {
+            PURGE_PAUSE_MS
+        } else {
+            arena::purge_delay_ms().saturating_add(CLOCK_LAG_MS)
+        };
         let most = match &group {
             // Nothing is given back; somebody may say otherwise.
-            _ if arena::keeps() => KEPT_MS,
+            _ if arena::keeps() => KEPT_LOOK_MS,
             Some(group) => relieve(group),
             None => usize::MAX,
         };
@@ -159,9 +146,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 fn relieve(group: &Group) -> usize {
     let Some((used, limit)) = group.used_and_limit() else { return usize::MAX };
     let left = limit.saturating_sub(used);
-    let in_vain = left < limit / NEAR && purge() < WORTHWHILE;
-    let least = if in_vain { LOOK_MS * REST } else { LOOK_MS };
-    usize::try_from(left / FILL).unwrap_or(usize::MAX).max(least)
+    let in_vain = left < limit / GROUP_NEAR && purge() < GROUP_WORTHWHILE;
+    let least = if in_vain { GROUP_LOOK_MS * GROUP_REST } else { GROUP_LOOK_MS };
+    usize::try_from(left / GROUP_FILL).unwrap_or(usize::MAX).max(least)
 }
 
 /// All there is, as `api::purge` does; bytes given back.

@@ -12,7 +12,7 @@ pub(crate) mod salvage;
 pub(crate) mod shared;
 
 use crate::base::shares::{in_use, one_less, one_more};
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, in_shuttle, point};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, point};
 use crate::heap::Heap;
 use crate::heap::handle::{Handle, Handles, Member};
 use crate::heap::process_upkeep::set_besides;
@@ -44,10 +44,6 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
 static DEAD: AtomicBool = AtomicBool::new(false);
-
-/// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB
-/// of them is nothing to a program with as many threads.
-pub(crate) const CROWD: usize = in_shuttle(256, 1);
 
 /// The first of them.
 pub(crate) struct Left(pub(crate) *mut Heap);

@@ -12,12 +12,10 @@ use crate::os::Lock;
 use crate::spans::abandoned;
 use crate::spans::span::Span;
 use crate::thread::pool;
+use crate::thread::tuning::SALVAGE_SLICES;
 
 /// Where the search goes on, a slice; 0: at the beginning.
 static NEXT: Lock<usize> = Lock::new(0);
-
-/// Slices looked at in one upkeep: 64 MiB, some tenths of a millisecond if all were a dead thread's.
-const STEP: usize = (64 << 20) / crate::base::size_class::SLICE_SIZE;
 
 /// In a forked child, before it has a second thread: all is to be looked at.
 pub(crate) fn settle_in_child() {
@@ -28,7 +26,7 @@ pub(crate) fn settle_in_child() {
 
 /// Salvages what a few slices hold.
 pub(crate) fn step() {
-    some(STEP);
+    some(SALVAGE_SLICES);
 }
 
 /// Salvages all there is: the heaps of dead threads are free then.

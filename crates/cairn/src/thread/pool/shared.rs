@@ -14,10 +14,8 @@ use crate::map::block::{Block, Chain};
 use crate::os::{self, Lock};
 use crate::store::caches::Caches;
 use crate::thread::pool;
+use crate::thread::tuning::{CROWD, SHARED_BYTES};
 use core::ptr::null_mut;
-
-/// What a heap gets at once is at most one block, or this much.
-const SHARED_BYTES: usize = 1024;
 
 struct SharedHeap(*mut Heap);
 
@@ -80,7 +78,7 @@ fn make() -> *mut Heap {
 #[inline(never)]
 pub(crate) fn refill(heap: &mut Heap, class: SizeClass) -> *mut Block {
     let most = (SHARED_BYTES / class.block_size()).max(1);
-    let wanted = 1 << heap.ask_shared(class) << usize::from(in_use() > pool::CROWD);
+    let wanted = 1 << heap.ask_shared(class) << usize::from(in_use() > CROWD);
     let list = take(class, in_hardened(most.min(wanted), 1));
     if HARDENED {
         heap.slow_tick();
