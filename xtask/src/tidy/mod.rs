@@ -9,6 +9,7 @@ mod documents;
 mod examples;
 mod source;
 mod syntax;
+mod tuning;
 
 use crate::library::{shell, workspace};
 use anyhow::{Result, ensure};
@@ -68,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     examples::check(&core, &mut report);
     let hooks: Vec<_> = block(&architecture, "```hooks").map(first_word).collect();
     syntax::check(&core, &hooks, &mut report);
+    let (tuned, not_tried) = tuning::check(&core, &mut report);
     check_dependencies(&shell, &mut report)?;
     check_words(&shell, &mut report)?;
     documents::check(&files(&shell, &DOCUMENTS)?, &mut report)?;
@@ -86,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     println!("core: {code} lines of code, {hot} of them on the fast paths");
+    println!("core: {tuned} tuned constants, of {not_tried} half and twice are not tried");
     ensure!(report.failures == 0, "{} violations", report.failures);
     Ok(())
 }
