@@ -38,8 +38,8 @@ pub(crate) const SPARE_SLICES: usize = 8;
 /// with half of it threads that fill as much are back at the arena: 34 cycles a pair.
 pub(crate) const EMPTY_MAX: usize = in_shuttle(64, 2);
 /// The lists of so many that have become empty last are used again: their blocks are in the core's cache. Those of
-/// others would be followed from miss to miss, so these spans are carved anew, which writes ahead.
-/// Half, twice: not tried.
+/// others would be followed from miss to miss, so these spans are carved anew, which writes ahead. With none `threadtest`
+/// takes 1.08 to 1.34 of the time; with twice of it 0.91 to 1.01, but 1.11 where blocks are freed in any order.
 pub(crate) const EMPTY_WARM: usize = in_shuttle(32, 1);
 
 /// Batches of frees to others under way at once. Twice of it holds back more blocks of threads that free at random;
