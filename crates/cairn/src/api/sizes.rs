@@ -3,7 +3,7 @@
 //! Never: knows C types or errno.
 //! Threads: any, at any time in a thread's life; holds nothing.
 //! Checked: tests/sizes.rs
-//! Story: docs/design/size-classes.md
+//! Story: docs/design/spans.md
 
 use super::{SIZE_MAX, allocate_aligned, usable_size};
 use crate::base::policy::CANARY_BYTES;

@@ -3,7 +3,7 @@
 //! Never: calls the system, or touches memory of the program's.
 //! Threads: see each file.
 //! Checked: const assertions; property tests.
-//! Story: docs/design/size-classes.md
+//! Story: docs/design/spans.md
 
 pub(crate) mod policy;
 pub(crate) mod shares;

@@ -3,7 +3,7 @@
 //! Never: touches memory.
 //! Threads: any; holds nothing.
 //! Checked: debug builds assert each number.
-//! Story: docs/design/size-classes.md
+//! Story: docs/design/spans.md
 
 use super::{CLASS_COUNT, CLASSES, ClassLayout, LONG_CLASS};
 use core::hint::assert_unchecked;

@@ -3,7 +3,7 @@
 //! Never: touches memory.
 //! Threads: any; holds nothing.
 //! Checked: const assertions here, property tests over every size below.
-//! Story: docs/design/size-classes.md
+//! Story: docs/design/spans.md
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "a number that is known to be one of a class needs no check")]

@@ -4,7 +4,7 @@
 //! Never: looks inside a heap that a thread uses.
 //! Threads: any; one lock.
 //! Checked: thread churn, idle thread and fork tests.
-//! Story: docs/design/shared-heap.md, docs/design/fork.md
+//! Story: docs/design/tls.md, docs/design/fork.md
 
 mod bury;
 pub(crate) mod partitions;

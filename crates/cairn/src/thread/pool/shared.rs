@@ -4,7 +4,7 @@
 //! Never: is asked again once a thread has shown that it needs a class.
 //! Threads: any; one lock, inside which the heap's own locks are taken.
 //! Checked: the idle thread and late allocation tests.
-//! Story: docs/design/shared-heap.md
+//! Story: docs/design/tls.md
 
 use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::shares::in_use;
