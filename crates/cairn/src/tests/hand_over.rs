@@ -1,5 +1,5 @@
 //! What is one thread's, one heap's, one process's, and what another gets of it. Each field is named here: a new one does not
-//! compile until somebody has decided (docs/design/closed-heaps.md says whose they are).
+//! compile until somebody has decided (docs/design/closed-heaps.md).
 
 mod heirs;
 
