@@ -3,7 +3,7 @@
 //! Never: holds a size or a format that another one relies on: half and twice of each of these are right, too.
 //! Threads: any; holds nothing.
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
-//! Story: docs/why-not.md, docs/design/shared-heap.md, docs/design/purging.md
+//! Story: docs/why-not.md, docs/design/tls.md, docs/design/purging.md
 
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::in_shuttle;
