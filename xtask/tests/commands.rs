@@ -44,7 +44,7 @@ struct Block {
     note: String,
 }
 
-/// The pages, in the order in which they run: the README installs the command, and the guide's last page is that on removal.
+/// The pages, in the order in which they run: the README installs the command, and the last page removes it.
 fn pages() -> Vec<PathBuf> {
     let list = |folder: &str| {
         let entries = std::fs::read_dir(clone().join(folder)).expect("a folder of the clone");
@@ -55,7 +55,9 @@ fn pages() -> Vec<PathBuf> {
     let first = ["README.md", "docs/start.md"].map(|page| clone().join(page));
     let of_commands = |page: &PathBuf| page.extension().is_some_and(|section| section == "1");
     let manual = list("docs/man").into_iter().filter(of_commands);
-    first.into_iter().chain(manual).chain(list("docs/guide")).collect()
+    let mut guide = list("docs/guide");
+    guide.sort_by_key(|page| page.ends_with("install.md"));
+    first.into_iter().chain(manual).chain(guide).collect()
 }
 
 fn blocks(page: &Path) -> Vec<Block> {
