@@ -1,6 +1,6 @@
 /*
  * mimalloc's interface, served by cairn. A program that includes <mimalloc.h> compiles unchanged with the folder of
- * this file in front of its include path, and is linked with cairn in place of mimalloc. docs/guide/from-mimalloc.md
+ * this file in front of its include path, and is linked with cairn in place of mimalloc. docs/guide/coming-from.md
  * says what differs. What cairn cannot serve does not compile, and the compiler says why.
  *
  * CAIRN_MIMALLOC_VERSION is 3, or 2 for the interface of mimalloc 2: the order of the arguments of mi_heap_malloc_tp

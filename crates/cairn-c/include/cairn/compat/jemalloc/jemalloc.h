@@ -1,7 +1,7 @@
 /*
  * jemalloc's interface beyond malloc, served by cairn. A program that includes <jemalloc/jemalloc.h> compiles unchanged
  * with the folder above this file's in front of its include path, and is linked with cairn in place of jemalloc.
- * docs/guide/from-jemalloc.md says what differs. What cairn cannot serve does not compile, and the compiler says why.
+ * docs/guide/coming-from.md says what differs. What cairn cannot serve does not compile, and the compiler says why.
  */
 #ifndef JEMALLOC_H_
 #define JEMALLOC_H_
