@@ -2,7 +2,7 @@
 //! address and thread sanitizers (nightly), and valgrind's memcheck, helgrind and drd.
 //!
 //! Two questions are asked. Is cairn itself free of what the tool looks for? And does the tool
-//! still find the mistakes of a program that runs on cairn? docs/guide/platforms.md has the answers.
+//! still find the mistakes of a program that runs on cairn? CONTRIBUTING.md has the answers.
 
 use crate::c_programs::{Loading, Workshop, is_only_memory, run_cases};
 use crate::kernel;

@@ -2,7 +2,7 @@
 //! weak memory), on a simulated s390x (big-endian), and with musl in place of glibc.
 //!
 //! The simulators are qemu's for user programs. What such a run can prove, and what it cannot, is
-//! in docs/guide/platforms.md.
+//! in CONTRIBUTING.md.
 
 use crate::c_programs::{Loading, Workshop, cases, is_only_memory, run_cases};
 use crate::kernel;
