@@ -5,6 +5,7 @@
 
 use crate::process::Process;
 use crate::stage::Stage;
+use crate::variables::{SCRIPTS, Variables, fill};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -15,14 +16,8 @@ pub(crate) fn parsed<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> 
     toml::from_str(text).unwrap_or_else(|error| panic!("{name}: {}", error.message()))
 }
 
-/// Names and what stands for them.
-pub(crate) type Variables = BTreeMap<String, String>;
-
 /// Variables of a quick and of a full run.
 pub(crate) type Sizes = BTreeMap<String, [toml::Value; 2]>;
-
-/// Scripts, and programs that they run.
-pub(crate) const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
 
 /// A file that is made once, before anything is compared or timed.
 #[derive(Deserialize)]
@@ -93,13 +88,4 @@ pub(crate) fn words(line: &str, variables: &Variables) -> Result<Vec<String>> {
     }
     ensure!(!filled.is_empty(), "no program in `{line}`");
     Ok(filled)
-}
-
-/// The text with its variables replaced; other braces stay.
-pub(crate) fn fill(text: &str, variables: &Variables) -> String {
-    let mut filled = text.to_owned();
-    for (name, value) in variables {
-        filled = filled.replace(&format!("{{{name}}}"), value);
-    }
-    filled
 }

@@ -3,11 +3,11 @@
 //! A suite is a TOML file with a `[[row]]` for each program. Whatever is wrong with it is told with its line,
 //! before anything runs. `docs/results/benchmarks.md` says what the fields mean.
 
-use crate::definitions::Variables;
 use crate::measure;
 use crate::packages::find;
 use crate::process::Failure;
 use crate::stage::{Stage, fingerprint};
+use crate::variables::Variables;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Better, Case, Group, Results, Row, Table};
 use cairn_workloads::cases;

@@ -4,12 +4,13 @@
 //! run, of starting many times in a row, and instructions, counted by valgrind's callgrind: the
 //! same in every run, on any machine, under any load.
 
-use crate::definitions::{Input, Sizes, Variables, parsed, prepare, set, variables, words};
+use crate::definitions::{Input, Sizes, parsed, prepare, set, variables, words};
 use crate::measure;
 use crate::packages::{Needs, lacking};
 use crate::process::{Ended, Failure, Process};
 use crate::stage::{Stage, fingerprint, private_copy};
 use crate::stats::geometric_mean;
+use crate::variables::Variables;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Group, Results};
 use cairn_workloads::cases;

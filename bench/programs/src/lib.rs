@@ -8,7 +8,8 @@
 //! lab          `cargo lab`: what a program costs under an allocator
 //! given        `cargo lab --suite`: the same of programs that a user has
 //!   measure      one command, from outside
-//!   definitions  variables, inputs, command lines
+//!   definitions  inputs, command lines
+//!     variables  names, and what stands for them
 //!     stage      a place to run: directories, environment, library
 //!       process    one process: limits, outputs
 //!       watch      who has the library mapped
@@ -29,6 +30,7 @@ mod stage;
 pub mod stats;
 pub mod suites;
 pub mod tables;
+mod variables;
 mod watch;
 
 pub use lab::packages;

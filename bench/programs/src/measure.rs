@@ -1,9 +1,9 @@
 //! What a command costs, seen from outside: time, processor time, page faults, peak memory.
 
-use crate::definitions::SCRIPTS;
 use crate::process::{Ended, Process};
 use crate::stage::Stage;
 use crate::stats::median;
+use crate::variables::SCRIPTS;
 use anyhow::{Result, ensure};
 use cairn_workloads::case::Results;
 use std::ffi::OsStr;

@@ -2,8 +2,8 @@
 //!
 //! Only root installs; others are told the line. Services that packages would start stay off.
 
-use crate::definitions::SCRIPTS;
 use crate::process::Failure;
+use crate::variables::SCRIPTS;
 use regex_lite::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 //! Outputs go to files, never through pipes: nothing can block on a full one, and the loop that
 //! waits is free to look at the running processes.
 
-use crate::definitions::{Variables, fill};
+use crate::variables::{Variables, fill};
 use crate::watch::{Watch, descendants};
 use anyhow::{Context, Result, bail};
 use cairn_workloads::process::field_kib;

@@ -9,11 +9,12 @@ mod bench;
 mod readers;
 mod report;
 
-use crate::definitions::{self, Input, Sizes, Variables, fill, set};
+use crate::definitions::{self, Input, Sizes, set};
 use crate::packages::{self, Needs, install_missing, lacking};
 use crate::process::Process;
 use crate::stage::{Side, Size, Stage, private_copy};
 use crate::tables;
+use crate::variables::{Variables, fill};
 use anyhow::{Context, Result, bail, ensure};
 use bench::Bench;
 use glob::Pattern;

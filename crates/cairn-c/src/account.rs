@@ -1,7 +1,7 @@
 //! The account in words and as a table, for people who run programs. The core's `Stats` has the
 //! figures; the kernel says what is resident. docs/guide/statistics.md explains the lines.
 
-use crate::report::Output;
+use crate::report::{Output, process};
 use crate::settings::Text;
 use cairn::{Amount, Stats};
 use core::fmt::{self, Display, Formatter, Write};
@@ -93,7 +93,7 @@ fn write_head(
     summary: &Summary,
     status: &Status<'_>,
 ) -> fmt::Result {
-    let process = crate::stats::process();
+    let process = process();
     writeln!(out, "cairn: the memory of {}, process {process}", Text(status.name))?;
     let held = (Size(summary.held), summary.blocks);
     writeln!(out, "  the program holds  {:>10}  in {} blocks", held.0, held.1)?;

@@ -7,6 +7,7 @@
 //!
 //! docs/guide/statistics.md says what it changes for a program.
 
+use crate::report::process;
 use crate::settings::Signals;
 use crate::stats;
 use core::ffi::{c_int, c_void};
@@ -44,7 +45,7 @@ pub(crate) fn begin(signals: Signals) -> bool {
             return false;
         }
     }
-    OWNER.store(stats::process(), Ordering::Relaxed);
+    OWNER.store(process(), Ordering::Relaxed);
     if signals.term {
         listen(libc::SIGTERM);
     }
@@ -52,6 +53,14 @@ pub(crate) fn begin(signals: Signals) -> bool {
         listen(libc::SIGINT);
     }
     true
+}
+
+/// At the process's end.
+pub(crate) fn at_exit() {
+    // A process that is about to die of a signal does not get past it by ending.
+    if stats::is_wanted() && (is_dying() || !stats::write_once()) {
+        wait_for_the_end();
+    }
 }
 
 /// Starts the thread.
@@ -98,7 +107,7 @@ extern "C" fn heard(signal: c_int) {
     // SAFETY: as above.
     let saved = unsafe { *errno };
     let number = signal.unsigned_abs();
-    let is_here = OWNER.load(Ordering::Relaxed) == stats::process();
+    let is_here = OWNER.load(Ordering::Relaxed) == process();
     let order = Ordering::Relaxed;
     if is_here && WORD.compare_exchange(NOTHING, number, order, order).is_ok() {
         wake();
@@ -117,7 +126,7 @@ extern "C" fn heard(signal: c_int) {
 /// Whether a signal has arrived of which this process will die.
 pub(crate) fn is_dying() -> bool {
     let word = WORD.load(Ordering::Relaxed);
-    word != NOTHING && word != ENDING && OWNER.load(Ordering::Relaxed) == stats::process()
+    word != NOTHING && word != ENDING && OWNER.load(Ordering::Relaxed) == process()
 }
 
 /// Returns when no signal has arrived, or the system does not let the process die.
@@ -168,7 +177,7 @@ fn die_of(signal: c_int) {
 /// the C library see its own last thread, with which it ends the process.
 extern "C" fn end(_: *mut c_void) {
     let order = Ordering::Relaxed;
-    if OWNER.load(order) != stats::process() {
+    if OWNER.load(order) != process() {
         return;
     }
     if WORD.compare_exchange(NOTHING, ENDING, order, order).is_err() {

@@ -113,7 +113,7 @@ extern "C" fn start() {
 }
 
 extern "C" fn end() {
-    stats::at_exit();
+    at_signal::at_exit();
 }
 
 /// Milliseconds, as the setting writes them.

@@ -1,4 +1,4 @@
-//! Where text goes: standard error, a file, a C stream, a few bytes; and glibc's XML.
+//! Where text goes: standard error, a file, a C stream, a few bytes; and glibc's XML. Whose it is.
 
 use cairn::Stats;
 use core::ffi::{CStr, c_int, c_long};
@@ -6,6 +6,13 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 const STDERR: c_int = 2;
+
+/// This process's number; asked of the system each time, because a child may be without our
+/// knowledge.
+pub(crate) fn process() -> u32 {
+    // SAFETY: the call has no preconditions.
+    unsafe { cairn::system_call(libc::SYS_getpid, [0; 6]) as u32 }
+}
 
 /// Writes to a descriptor, in pieces of a buffer's length.
 pub(crate) struct Output {

@@ -2,10 +2,9 @@
 //! that it is written once. What it says is in account.rs; docs/guide/statistics.md tells users.
 
 use crate::account;
-use crate::at_signal;
 use crate::environment;
 use crate::environment::prefix;
-use crate::report::{Output, warn};
+use crate::report::{Output, process, warn};
 use crate::settings::{PATH_BYTES_MAX, Stats, Text, Whose};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -72,14 +71,6 @@ pub(crate) fn file() -> &'static [u8] {
 pub(crate) fn is_wanted() -> bool {
     let top = TOP.load(Ordering::Relaxed);
     top != 0 && (EVERYONES.load(Ordering::Relaxed) || top == process())
-}
-
-/// At the process's end.
-pub(crate) fn at_exit() {
-    // A process that is about to die of a signal does not get past it by ending.
-    if is_wanted() && (at_signal::is_dying() || !write_once()) {
-        at_signal::wait_for_the_end();
-    }
 }
 
 /// Writes the account where it was asked for; false if somebody else does, or has.
@@ -151,11 +142,4 @@ fn decimal(mut number: u32, room: &mut [u8; 10]) -> &[u8] {
         }
     }
     room.get(start..).unwrap_or(&[])
-}
-
-/// This process's number; asked of the system each time, because a child may be without our
-/// knowledge.
-pub(crate) fn process() -> u32 {
-    // SAFETY: the call has no preconditions.
-    unsafe { cairn::system_call(libc::SYS_getpid, [0; 6]) as u32 }
 }

@@ -1,6 +1,6 @@
 //! Packages for Debian, as its policy has them: the libraries, what programs are built with, and the command.
 
-use super::dist::{gzip, newest_glibc, tar};
+use super::archive::{gzip, newest_glibc, tar};
 use super::{File, Files, VERSION};
 use anyhow::{Context, Result, bail};
 use std::env::consts::ARCH;

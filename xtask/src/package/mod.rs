@@ -4,6 +4,7 @@
 //! Nothing in them names a folder of the machine, and they are the same from whatever folder they
 //! are built.
 
+mod archive;
 mod debian;
 pub(crate) mod dist;
 pub(crate) mod install;

@@ -1,7 +1,7 @@
 //! The wheel for Python: the command, which carries the libraries, and the package `cairn`, which
 //! finds it. The same sources give the same bytes.
 
-use super::dist::newest_glibc;
+use super::archive::newest_glibc;
 use super::{VERSION, build};
 use crate::library::{target_dir, workspace};
 use anyhow::{Context, Result, ensure};

@@ -5,6 +5,7 @@
 //! read from the fenced block labelled `rooms` in ARCHITECTURE.md: one floor per line, and below it,
 //! indented, its rooms; bottom to top, the name first and after it what is worth saying about it.
 
+mod circles;
 mod documents;
 mod examples;
 mod source;
@@ -14,6 +15,7 @@ mod tuning;
 use crate::library::{shell, workspace};
 use anyhow::{Result, ensure};
 use source::Source;
+use std::collections::BTreeMap;
 use xshell::{Shell, cmd};
 
 /// Options.
@@ -70,6 +72,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let hooks: Vec<_> = block(&architecture, "```hooks").map(first_word).collect();
     syntax::check(&core, &hooks, &mut report);
     let (tuned, not_tried) = tuning::check(&core, &mut report);
+    for (name, files) in crates(&shell)? {
+        circles::check(&name, &files, &mut report);
+    }
     check_dependencies(&shell, &mut report)?;
     check_words(&shell, &mut report)?;
     documents::check(&files(&shell, &DOCUMENTS)?, &mut report)?;
@@ -287,6 +292,20 @@ fn check_words(shell: &Shell, report: &mut Report) -> Result<()> {
 }
 
 /// The files of the workspace that git knows, or would take, and that match one of these patterns.
+/// The crates of the workspace with a `src`: their folders, and (path below `src`, text) of their files.
+fn crates(shell: &Shell) -> Result<BTreeMap<String, Vec<(String, String)>>> {
+    let mut crates: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for path in
+        files(shell, &[":(glob)**/src/**/*.rs", ":(exclude,glob)crates/cairn/src/tests/**"])?
+    {
+        let text = std::fs::read_to_string(workspace().join(&path))?;
+        if let Some((name, inner)) = path.split_once("/src/") {
+            crates.entry(name.to_owned()).or_default().push((inner.to_owned(), text));
+        }
+    }
+    Ok(crates)
+}
+
 fn files(shell: &Shell, patterns: &[&str]) -> Result<Vec<String>> {
     let list = cmd!(shell, "git ls-files --cached --others --exclude-standard --deduplicate --");
     let list = list.args(patterns).quiet().read()?;

@@ -3,9 +3,10 @@
 use super::readers::{self, Tally};
 use super::report::{Row, Suspect};
 use super::{READERS, Suite, Unit};
-use crate::definitions::{self, fill, set};
+use crate::definitions::{self, set};
 use crate::process::{Process, tail};
 use crate::stage::{Side, Size, Stage};
+use crate::variables::fill;
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -13,14 +13,16 @@ mod partition;
 mod resize;
 mod sizes;
 pub(crate) mod tuning;
+mod usable;
 mod zeroed;
 
 pub use large::allocate_aligned_at;
 use large::{allocate_large, cached_block, deallocate_large, new_block, refill};
+pub use lookup::base;
 use lookup::live_block;
-pub use lookup::{Resized, base, has_class_of, may_have_size, usable_size};
 pub use misuse::bad_size;
 pub(crate) use resize::{keep, resize_large};
+pub use usable::{Resized, has_class_of, may_have_size, usable_size};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::api::tuning::FOREIGN_MIN;

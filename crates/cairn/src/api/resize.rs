@@ -9,6 +9,7 @@
 use super::large::counted;
 use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
+use super::usable::stays;
 use super::{SIZE_MAX, allocate_aligned, deallocate};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{MEDIUM_MAX, MIN_ALIGN};
@@ -111,13 +112,6 @@ pub(crate) unsafe fn keep(p: *mut u8, size: usize) {
             }
         }
     }
-}
-
-/// Whether a block of `usable` bytes is kept for `size`: while at least half of it is used; the
-/// smallest always.
-#[inline(always)]
-pub(super) fn stays(size: usize, usable: usize) -> bool {
-    size <= usable && (size >= usable / 2 || usable <= 64)
 }
 
 #[inline(never)]

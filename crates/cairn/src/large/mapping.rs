@@ -6,7 +6,7 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, Owned, Use, forget, next_colour, requested};
+use super::{Allocated, COLOUR_STEP, Owned, Use, forget, next_colour};
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::sync::{Ordering, point};
 use crate::large::budget::Budget;
@@ -166,7 +166,7 @@ pub(crate) fn free(p: *mut u8, call: &str) -> bool {
     let mappings = MAPPINGS.lock();
     let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
     // SAFETY: under the lock nobody else frees it.
-    unsafe { requested::expect_whole(p, mapping.asked, call) };
+    unsafe { canary::expect_behind(p, mapping.asked, call) };
     take_out(mappings, at, mapping);
     true
 }

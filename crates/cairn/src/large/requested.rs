@@ -82,38 +82,15 @@ pub(crate) unsafe fn grant(p: *mut u8, usable: usize, call: &str) {
     }
 }
 
-/// Ends the process if somebody has written behind the bytes that the program has of a block. Frees ask only when nobody else
-/// can free the block any more: else its memory may be gone.
-///
-/// # Safety
-/// The block is being freed, by the caller alone.
-#[inline(always)]
-pub(super) unsafe fn expect_whole(start: *mut u8, size: usize, call: &str) {
-    if HARDENED {
-        // SAFETY: the caller's, and invariant 1.
-        unsafe { expect_canary(start, size, call) };
-    }
-}
-
-/// # Safety
-/// As for `expect_whole`.
-#[inline(never)]
-unsafe fn expect_canary(start: *mut u8, size: usize, call: &str) {
-    // SAFETY: the caller's.
-    if unsafe { !canary::stands(start.add(size)) } {
-        canary::overwritten(call, start);
-    }
-}
-
 impl Large {
-    /// As `expect_whole`.
+    /// Ends the process if somebody has written behind the bytes that the program has of it.
     ///
     /// # Safety
-    /// The same.
+    /// The block is being freed, by the caller alone.
     #[inline(always)]
     pub(super) unsafe fn expect_whole(&self, call: &str) {
         // SAFETY: the caller's.
-        unsafe { expect_whole(self.run().0, self.has(), call) };
+        unsafe { canary::expect_behind(self.run().0, self.has(), call) };
     }
 
     /// Bytes that the program has of it.

@@ -148,6 +148,29 @@ pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
     }
 }
 
+/// Ends the process if somebody has written behind the first `size` bytes of a large block: a message names `call`. Frees look
+/// when nobody else can free the block any more: else its memory may be gone.
+///
+/// # Safety
+/// The block is being freed, by the caller alone; the program has so many bytes of it.
+#[inline(always)]
+pub(crate) unsafe fn expect_behind(block: *mut u8, size: usize, call: &str) {
+    if HARDENED {
+        // SAFETY: the caller's.
+        unsafe { expect_standing(block, size, call) };
+    }
+}
+
+/// # Safety
+/// As for `expect_behind`.
+#[inline(never)]
+unsafe fn expect_standing(block: *mut u8, size: usize, call: &str) {
+    // SAFETY: `CANARY_BYTES` stand behind what the program has.
+    if unsafe { !stands(block.add(size)) } {
+        overwritten(call, block);
+    }
+}
+
 #[cold]
 #[inline(never)]
 pub(crate) fn overwritten(call: &str, block: *const u8) -> ! {

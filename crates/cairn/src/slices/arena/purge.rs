@@ -8,7 +8,7 @@
 
 use super::huge::HUGE_SLICES;
 use super::partition_runs::purge_kept;
-use super::purge_policy::{keeps, purge_delay_ms};
+use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::base::policy::HARDENED;
@@ -24,8 +24,6 @@ use crate::slices::tuning::{
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
 /// slow tick of every thread, written a few times a second.
 static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
-/// When the next tick is due.
-static NEXT_TICK_MS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
 /// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
 /// idle; gives back a batch of it at each call.
@@ -54,11 +52,6 @@ pub(crate) fn purge_all() -> usize {
     let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
     let kept = if HARDENED { purge_kept() } else { 0 };
     ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
-}
-
-/// What the delay says has changed: the next tick is due.
-pub(super) fn look_soon() {
-    NEXT_TICK_MS.0.store(0, Ordering::Relaxed);
 }
 
 /// A release of `slices` has made much dirty: purges at once what is beyond the bound, if it is.

@@ -7,14 +7,15 @@
 //! Checked: tests/keeping.rs; tests/real_time.rs of the C layer
 //! Story: docs/guide/real-time.md
 
-use super::purge::look_soon;
-use crate::base::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::base::sync::{Apart, AtomicBool, AtomicUsize, Ordering};
 use crate::slices::tuning::PURGE_DELAY_MS;
 use crate::{os, slices::reservation};
 
 /// Milliseconds that memory lies idle before it is given back. Relaxed, like the others: who sees a change late does it
 /// late.
 static DELAY_MS: AtomicUsize = AtomicUsize::new(PURGE_DELAY_MS);
+/// When the next tick of the purge clock is due.
+pub(super) static NEXT_TICK_MS: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// The program has asked for no trimming, whatever the delay.
 static KEEPS: AtomicBool = AtomicBool::new(false);
 /// The program wants no mappings.
@@ -61,7 +62,7 @@ fn follow() {
         // The first look at a clock touches pages of the kernel's.
         let _ = (os::now_ms(), os::now_ns());
     }
-    look_soon();
+    NEXT_TICK_MS.0.store(0, Ordering::Relaxed);
 }
 
 /// Whether nothing is given back unasked.
