@@ -1,23 +1,5 @@
 // A program with the two plain operators of its own, and none of the other forms.
-#include "check.h"
-
-#include <new>
-
-static size_t own_news, own_deletes;
-
-void *operator new(size_t size)
-{
-    own_news++;
-    void *block = malloc(size ? size : 1);
-    if (!block) throw std::bad_alloc();
-    return block;
-}
-
-void operator delete(void *block) noexcept
-{
-    own_deletes++;
-    free(block);
-}
+#include "replaced.h"
 
 #define CALLS(count) CHECK(own_news == (count) && own_deletes == (count), "%zu and %zu calls", own_news, own_deletes)
 
