@@ -101,8 +101,9 @@ macro_rules! jump_home {
             "adrp x17, {own}",
             "add x17, x17, :lo12:{own}",
             "cmp x16, x17",
-            "b.eq {own}",
-            "br x16",
+            "b.ne 2f",
+            "b {own}",
+            "2: br x16",
             own = sym $own,
         )
     };

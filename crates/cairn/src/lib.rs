@@ -23,6 +23,8 @@
 //! | owned, shared heap | the program's: one thread at a time uses it; each thread has a part of it |
 //! | handle | what the program holds of a heap |
 //! | nursery | a piece of a slice for the first blocks of an owned heap, of all sizes |
+//! | region | memory that the program supplies for heaps of its own |
+//! | readers, grace | threads that read blocks of a heap without a lock; how long a freed block waits for them |
 //! | the shared heap | the allocator's own, for threads that need little, under a lock |
 //! | store | how free blocks are kept: in lists; hardened, in rows with live bits, canaries, a quarantine |
 //! | cache | the free blocks of one class that a thread has ready, up to the class's limit |
