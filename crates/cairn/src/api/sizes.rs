@@ -13,7 +13,7 @@ use crate::{large, store::canary};
 /// What programs may have of the classes' blocks, smallest first. Larger blocks own whole slices of 16 KiB.
 ///
 /// ```
-/// assert!(cairn::class_sizes().any(|size| size == 64));
+/// assert!(cairn::class_sizes().is_sorted());
 /// ```
 pub fn class_sizes() -> impl ExactSizeIterator<Item = usize> + Clone {
     (0..size_class::CLASS_COUNT).map(|class| size_class::class_size(class) - CANARY_BYTES)
