@@ -132,8 +132,9 @@ static void *link_of_chain(void *argument)
 }
 
 /* Each of 50 threads frees what the one before it has allocated, allocates as much, and stays.
- * 20 MiB are live at a time, and twice of it is the bound: a heap that keeps what it was given
- * for its thread needs 50 times. */
+ * 20 MiB are live at a time, and two and a half times of it is the bound: a heap that keeps what it
+ * was given for its thread needs 50 times. Small blocks need twice, and the system's count of
+ * resident pages is off by hundreds of KiB, more with more processors: twice is no bound. */
 static void chain_of(size_t size, unsigned bits)
 {
     enum { LINKS = 50 };
@@ -149,7 +150,7 @@ static void chain_of(size_t size, unsigned bits)
     }
     pthread_mutex_unlock(&chain.may_go);
     for (size_t i = 0; i < LINKS; i++) joined(threads[i]);
-    expect_peak(2 * chain.bytes);
+    expect_peak(chain.bytes * 5 / 2);
 }
 
 static void chain_of_small(void) { chain_of(0, 9); }
