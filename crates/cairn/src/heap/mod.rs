@@ -15,6 +15,7 @@ pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod spans;
+mod thinning;
 pub(crate) mod tuning;
 mod upkeep;
 
@@ -22,6 +23,7 @@ pub(crate) use empty::Ahead;
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
+use thinning::Thinning;
 
 use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, SizeClass};
@@ -108,6 +110,7 @@ pub(crate) struct Heap {
     /// Those of them whose refill is an ordinary one.
     ordinary: u64,
     trims_seen: usize,
+    thinning: Thinning,
     pub(crate) sampling: Sampling,
     // The pool's.
     pub(crate) next: *mut Heap,

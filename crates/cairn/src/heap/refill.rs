@@ -79,6 +79,7 @@ impl Heap {
     fn begin(&mut self, class: SizeClass) {
         expect_end(class, self.caches.first(class));
         self.slow_tick();
+        self.end_thinning();
         if HARDENED {
             self.keep_fewer_full(class);
         }
@@ -184,9 +185,20 @@ impl Heap {
         match span.has_local_free() {
             true => span.take_local(),
             false if HARDENED => span.take_collected(),
+            false if span.hidden > 0 => self.take_aside(class),
             // Pending blocks count as used already, and go on counting.
             false => span.collect(),
         }
+    }
+
+    /// Some of the blocks that are set aside in the active span.
+    #[cold]
+    fn take_aside(&mut self, class: SizeClass) -> Chain {
+        let most = class.layout().cache_blocks() as usize;
+        // SAFETY: invariant 2: this heap owns it.
+        let list = unsafe { (*self.active[class.index()]).carve_aside(most) };
+        self.judge_thinning(&list, class.block_size());
+        list
     }
 
     fn partial_frees(&mut self, class: SizeClass) -> Chain {
@@ -196,10 +208,14 @@ impl Heap {
         }
         self.activate_partial(class, span);
         // SAFETY: this heap owns it.
+        if !HARDENED && unsafe { !(*span).has_local_free() } {
+            return self.take_aside(class);
+        }
+        // SAFETY: as above.
         unsafe { (*span).take_local() }
     }
 
-    /// The first of a few of its spans into which somebody has freed; null if there is none.
+    /// The first of a few of its spans in which somebody has freed a block; null if there is none.
     fn usable_partial(&mut self, class: SizeClass) -> *mut Span {
         let mut at = self.partial[class.index()].first();
         for _ in 0..LOOK_SPANS {
@@ -211,7 +227,7 @@ impl Heap {
                 if !(*at).has_local_free() {
                     (*at).absorb((*at).collect());
                 }
-                if (*at).has_local_free() {
+                if (*at).has_local_free() || !HARDENED && (*at).hidden > 0 {
                     return at;
                 }
                 at = SpanList::after(at);

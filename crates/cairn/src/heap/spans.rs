@@ -47,13 +47,10 @@ impl Heap {
         // SAFETY: this heap owns the span.
         unsafe {
             let class = (*span).class();
-            let partial = &mut self.partial[class.index()];
             if (*span).used() == 0 && !self.member.holds(&mut *span) {
                 self.release(span);
-            } else if (*span).has_local_free() {
-                partial.push_front(span);
-            } else if (*span).untouched() > 0 {
-                partial.push_back(span);
+            } else if (*span).has_blocks() {
+                self.list_partial(span);
             } else {
                 // A quarter of a span of few blocks is worth as much: it must not wait until empty.
                 (*span).set_full(WORTHWHILE_BLOCKS.min(u32::from(class.layout().blocks) / 4));
@@ -77,7 +74,7 @@ impl Heap {
         unsafe {
             self.unlist(span);
             if (*span).has_local_free() {
-                self.partial[(*span).class().index()].push_front(span);
+                self.list_partial(span);
             } else if !self.abandon_full(span) {
                 // Others free what is allocated here.
                 self.full_limit /= 4;
@@ -130,7 +127,7 @@ impl Heap {
             } else if (*span).has_blocks() {
                 abandoned::list_or_release(span);
             } else if !self.abandon_full(span) {
-                self.partial[(*span).class().index()].push_back(span);
+                self.list_partial(span);
             }
         }
     }
@@ -207,10 +204,13 @@ impl Heap {
                 }
                 return;
             }
+            if (*span).used() > 0 && !(*span).is_full() {
+                return self.thin(span);
+            }
             self.unlist(span);
             if (*span).used() > 0 {
                 self.earn_full();
-                self.partial[class.index()].push_front(span);
+                self.list_partial(span);
             } else {
                 self.keep_or_release(span);
             }
@@ -286,6 +286,7 @@ impl Heap {
             if self.sweep_next == span {
                 self.sweep_next = SpanList::after(span);
             }
+            (*span).clear_event();
             self.partial[class.index()].remove(span);
         }
     }

@@ -82,6 +82,21 @@ pub(crate) const SWEEP_SPANS: usize = 128;
 /// slowest allocation of a program, half of it is the time of one such hole.
 pub(crate) const SWEEP_NS: u64 = 200_000;
 
+/// Events of a heap's spans without a refill between them, after which it shrinks. Half, twice: not tried.
+pub(crate) const THIN_AFTER: u32 = in_shuttle(64, 2);
+/// Runs of pages that wait in a heap: what follows may take the rest of their spans, which then need no holes.
+/// Half, twice: not tried.
+pub(crate) const THIN_RUNS: usize = in_shuttle(64, 4);
+/// Pages in a run at most. Half, twice: not tried.
+pub(crate) const THIN_RUN_PAGES: u32 = 32;
+/// Holes are regretted if, within this time, in milliseconds, a part of them is needed again: then none are made for as
+/// long. Half, twice: not tried.
+pub(crate) const THIN_PAUSE_MS: u64 = 1000;
+/// The pause is twice as long each time, up to this. Half, twice: not tried.
+pub(crate) const THIN_PAUSE_MAX_MS: u64 = 32_000;
+/// That part: one in so many. Half, twice: not tried.
+pub(crate) const THIN_REGRET_SHARE: usize = 4;
+
 /// Nurseries that a heap of the program's has at most: then it has so many blocks that classes of their own pay.
 /// Half, twice: not tried.
 pub(crate) const NURSERIES_MAX: usize = 8;

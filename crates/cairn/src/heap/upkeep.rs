@@ -15,6 +15,7 @@ use crate::heap::tuning::{
 };
 use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
+use crate::spans::aside::Step;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::{base::shares, heap::process_upkeep, large, os, slices::arena};
@@ -188,7 +189,7 @@ impl Heap {
         if is_cold {
             self.empty_cache(class);
         }
-        let leave = is_cold && shares::in_use() > 1 && !self.is_closed();
+        let leave = is_cold && shares::in_use() > 1 && !self.is_closed() && !self.is_thinning();
         self.collect_partial(class, LOOK_SPANS, if leave { Then::Abandon } else { Then::Keep });
     }
 
@@ -251,6 +252,8 @@ impl Heap {
                 if (*span).used() == 0 && !self.member.holds(&mut *span) || then == Then::Abandon {
                     self.remove_partial(class, span);
                     self.abandon(span);
+                } else if (*span).used_after_event == 0 && !self.is_shared {
+                    (*span).expect_thinner(Step::Coarse);
                 }
             }
         }

@@ -71,17 +71,16 @@ fn make_way(class: SizeClass) {
     }
 }
 
-/// Blocks in use in the span at slice `index`; None if it has no room. What has no memory behind it is none, and comes
-/// last when blocks are allocated: untouched blocks and those of holes.
+/// Blocks in use in the span at slice `index`; None if it has no room. Untouched blocks are none: they come last when
+/// blocks are allocated.
 fn live_beside_room(index: usize) -> Option<usize> {
     let span: *const Span = address_map::slot(index).cast();
     // SAFETY: a slot that has held a span; what has been described is committed. Volatile: as in `peek_span`.
     unsafe {
         let (used, carved) = search::peek_span(span);
-        let there = carved.saturating_sub((&raw const (*span).hidden).read_volatile().into());
         let pending = address_map::remote_word(index).pending() as usize;
-        let live = used.min(there).saturating_sub(pending);
-        ((there - live) * NO_ROOM_PART > there).then_some(live)
+        let live = used.min(carved).saturating_sub(pending);
+        ((carved - live) * NO_ROOM_PART > carved).then_some(live)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Owns: the pages inside a span that go back to the system while other blocks of it are in use.
-//! Idea: a sixteenth of a span in which no block is in use is a hole: its blocks leave the list, and come
-//!   back when they are carved.
-//! Never: makes one in an active span.
+//! Idea: a page on which no block is in use goes, when its blocks are in no list: they come back when they are carved.
+//!   Hardened, a sixteenth of a span.
+//! Never: makes a hole in an active span.
 //! Threads: the span's owner.
 //! Checked: tests/holes.rs, and `Span::check`.
 //! Story: docs/design/purging.md
@@ -9,8 +9,8 @@
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::map::address_map;
-use crate::map::block::{Block, END};
 use crate::os;
+use crate::spans::aside::{Pages, between};
 use crate::spans::span::{PIECES, Span};
 use core::ops::Range;
 
@@ -29,42 +29,70 @@ impl Span {
         begun(piece * self.piece())..begun((piece + 1) * self.piece())
     }
 
-    /// Whether a carved block is in a hole.
+    /// Whether a carved block is hidden: set aside, or hardened, in a hole.
     pub(crate) fn is_hidden(&self, block: usize) -> bool {
+        if !HARDENED {
+            return self.hidden > 0 && self.is_set_aside(block);
+        }
         let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
         holes.map(|hole| self.blocks_of(hole)).any(|blocks| blocks.contains(&block))
     }
 
-    /// Gives back the pieces in which no block is in use. The free ones that begin there leave
-    /// `local_free`, and come back by `carve`. Owner only; not for an active span.
+    /// How many are.
+    pub(crate) fn count_hidden(&self) -> usize {
+        let most = if !HARDENED && !self.can_set_aside() { 0 } else { usize::from(self.carved) };
+        (0..most).filter(|&block| self.is_hidden(block)).count()
+    }
+
+    /// Gives back the pages on which no block is in use. The free ones there leave `local_free`, and come back by `carve`.
+    /// Owner only; not for an active span.
     pub(crate) fn make_holes(&mut self) {
-        let (used, piece, size) = (self.used() as u16, self.piece(), self.layout().size as usize);
+        let (used, piece) = (self.used() as u16, self.piece());
         // Where purged memory is gone, a free block would lose its part of a hole.
         if !os::purged_is_committed()
             || address_map::is_supplied(self.index())
             || self.head() > 0
             || self.used_at_sweep == used
-            || self.free() as usize * size < piece
         {
             return;
         }
         self.used_at_sweep = used;
+        if HARDENED {
+            if self.free() * self.layout().size >= piece as u32 {
+                self.make_pieces_holes();
+            }
+        } else if self.can_set_aside() {
+            self.set_aside();
+            let free = self.free_among(self.pages());
+            self.purge_pages(free);
+        }
+    }
+
+    /// Gives back pages on which nothing is in use, or in a list; false if the system refuses one.
+    pub(crate) fn purge_pages(&self, mut pages: Pages) -> bool {
+        let mut done = true;
+        while pages != 0 {
+            let first = pages.trailing_zeros() as usize;
+            let count = (pages >> first).trailing_ones() as usize;
+            pages &= !between(first, first + count - 1);
+            let page = os::page_size();
+            // SAFETY: pages of the owner's span.
+            done &= unsafe { os::purge(self.base().wrapping_add(first * page), count * page) };
+        }
+        done
+    }
+
+    /// Hardened: gives back the pieces in which no block is in use. None of them is in a cache: it would be handed out, and
+    /// carved again.
+    fn make_pieces_holes(&mut self) {
+        debug_assert_eq!(self.kept().count(), self.free() as usize);
+        let (piece, size) = (self.piece(), self.layout().size as usize);
         let (base, start) = (self.base().addr(), self.start.addr());
         let mut is_free = [false; SLICE_SIZE / MIN_ALIGN];
         for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
             self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
         }
-        if HARDENED {
-            // None of them is in a cache: it would be handed out, and carved again.
-            debug_assert_eq!(self.kept().count(), self.free() as usize);
-            self.kept().for_each(|nth| is_free[nth % is_free.len()] = true);
-        }
-        let mut at = self.local_free;
-        while at != END {
-            is_free[(at.addr() - start) / size % is_free.len()] = true;
-            // SAFETY: free blocks are the owner's.
-            at = unsafe { Block::next(at) };
-        }
+        self.kept().for_each(|nth| is_free[nth % is_free.len()] = true);
         let carved = usize::from(self.carved);
         let mut new = (2 << ((start + carved * size - 1 - base) / piece)) - 1;
         for nth in (0..carved).filter(|nth| !is_free[nth % is_free.len()]) {
@@ -72,25 +100,8 @@ impl Span {
             new &= !((2 << ((first + size - 1) / piece)) - (1 << (first / piece)));
         }
         let new = new as u16 & !self.holes;
-        let mut at = core::mem::replace(&mut self.local_free, END);
-        while at != END {
-            // SAFETY: as above; the link is read before the block moves or goes.
-            unsafe {
-                let next = Block::next(at);
-                let bit = new & 1 << ((at.addr() - base) / piece);
-                self.holes |= bit;
-                self.hidden += u16::from(bit != 0);
-                if bit == 0 {
-                    Block::set_next(at, self.local_free);
-                    self.local_free = at;
-                }
-                at = next;
-            }
-        }
         for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
-            if HARDENED {
-                self.hide(nth);
-            }
+            self.hide(nth);
             // SAFETY: a piece of the owner's span in which no block is in use, or in a list.
             unsafe { os::purge(self.base().wrapping_add(nth * piece), piece) };
         }

@@ -6,6 +6,7 @@
 //! Story: docs/design/spans.md
 
 pub(crate) mod abandoned;
+pub(crate) mod aside;
 pub(crate) mod corruption;
 pub(crate) mod grace;
 pub(crate) mod holes;

@@ -12,7 +12,7 @@ mod home;
 pub(crate) use carve::Carved;
 
 use crate::base::policy::HARDENED;
-use crate::base::size_class::{ClassLayout, SizeClass};
+use crate::base::size_class::{ClassLayout, SLICE_SIZE, SizeClass};
 use crate::base::sync::{Ordering, touched};
 use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::map::block::{Block, Chain, END};
@@ -26,20 +26,22 @@ use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
 //
 //     | slack | block 0 | block 1 | ... | carved - 1 | untouched ... | blocks - 1 |
 //               in use, or in `local_free`, or          never linked,
-//               pending in the remote word              perhaps zero
+//               set aside, or pending in the            perhaps zero
+//               remote word
 //
 // Invariants
 //  1. used = until_event + used_after_event; used + length of `local_free` + `hidden` = `carved`. A block in a
 //     heap's cache, in a batch under way, or pending in the remote word counts as
-//     used. `used_after_event` > 0 only in a full list: the event comes before the last free then. It is
-//     NO_EVENT in an active span that is not long: a pair of malloc and free empties
+//     used. `used_after_event` > 0 only in a list of full or of partial spans: the event comes before the last free
+//     then. It is NO_EVENT in an active span that is not long: a pair of malloc and free empties
 //     that each time.
 //  2. All fields belong to the owner; `next` and `prev` belong to the lock of the list of abandoned spans
 //     while the word says LISTED.
 //  3. `start` and `class` do not change while the span exists.
 //  4. The descriptors of all its slices point here and carry its class, first block and inverse;
 //     they name the owner's tag, or ABANDONED while there is none or one is about to take over.
-//  5. The blocks that begin in a piece of `holes` are free, in no list, and `hidden` in number.
+//  5. `hidden` blocks are free and in no list: those that are set aside (see `aside`); hardened, those that begin in a
+//     piece of `holes`.
 
 /// The owner's metadata of a span.
 #[repr(C, align(64))]
@@ -56,7 +58,7 @@ pub(crate) struct Span {
     // Links in the heap's or the abandoned spans' list.
     pub(crate) next: *mut Span,
     pub(crate) prev: *mut Span,
-    /// Sixteenths of the span that have been given back, a bit each.
+    /// Hardened: sixteenths of the span that have been given back, a bit each.
     pub(crate) holes: u16,
     /// Blocks in use when holes were last looked for.
     pub(crate) used_at_sweep: u16,
@@ -146,7 +148,7 @@ impl Span {
         [last, self.collect()].into_iter().for_each(|chain| came_home(chain, |_| {}));
         self.local_free = END;
         self.set_used(0, 0);
-        (self.holes, self.hidden) = (0, 0);
+        self.forget_aside();
     }
 
     /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
@@ -173,6 +175,7 @@ impl Span {
     /// Ends a span with no block in use, whose run stays the caller's: the first slice.
     pub(crate) fn let_go(&mut self) -> usize {
         debug_assert_eq!(self.used(), 0);
+        self.forget_aside();
         let index = self.index();
         address_map::set_owner(index, self.layout().slices as usize, OWNER_NONE);
         index
@@ -194,6 +197,7 @@ impl Span {
 
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
     pub(crate) fn destroy(&mut self) {
+        self.forget_aside();
         let (index, slices) = (self.index(), self.layout().slices as usize);
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);
@@ -270,12 +274,15 @@ impl Span {
         if cfg!(debug_assertions) && chain.count > used {
             os::broken(FREED_TWICE);
         }
-        self.set_used(used.wrapping_sub(chain.count), 0);
+        let used = used.wrapping_sub(chain.count);
+        // An event that others' frees have passed comes not.
+        let after = if used > self.used_after_event as u32 { self.used_after_event } else { 0 };
+        self.set_used(used.wrapping_sub(after as u32), after);
     }
 
     /// Becomes the owner's by claim: the batch is all that is free.
     pub(crate) fn claim(&mut self, batch: Chain) {
-        debug_assert!(self.used() == u32::from(self.layout().blocks) && self.holes == 0);
+        debug_assert!(self.used() == u32::from(self.layout().blocks) && self.hidden == 0);
         self.absorb(batch);
     }
 
@@ -302,6 +309,11 @@ impl Span {
         if !self.class().is_long() {
             self.set_used(self.until_event + 1, NO_EVENT);
         }
+    }
+
+    /// Bytes that it covers.
+    pub(crate) fn bytes(&self) -> usize {
+        usize::from(self.layout().slices) * SLICE_SIZE
     }
 
     /// Goes into its heap's list of full spans: the next event comes after `frees`, or when
@@ -335,7 +347,7 @@ impl Span {
         }
         self.local_free = END;
         self.carved = blocks;
-        (self.holes, self.hidden) = (0, 0);
+        self.forget_aside();
         self.set_used(u32::from(blocks), 0);
         self.flags &= !FULL;
     }
@@ -454,9 +466,7 @@ impl Span {
         }
         assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
         assert!(self.carved <= self.layout().blocks);
-        let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
-        let hidden: usize = holes.map(|hole| self.blocks_of(hole).len()).sum();
-        assert_eq!(hidden, usize::from(self.hidden));
+        assert_eq!(self.count_hidden(), usize::from(self.hidden));
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);
             // SAFETY: this is a span.

@@ -1,10 +1,17 @@
-//! Owns: the tuned constant of this floor: of which spans the hardened build looks at blocks one by one.
+//! Owns: the tuned constants of this floor: how thin a span is before holes are looked for, and in which steps then; of which
+//!   spans the hardened build looks at blocks one by one.
 //! Idea: one place for a number that was measured or judged; what follows from another one stands where it is used.
-//! Never: holds a size or a format that another one relies on: half and twice of it are right, too.
+//! Never: holds a size or a format that another one relies on: half and twice of each are right, too.
 //! Threads: any; holds nothing.
-//! Checked: `cargo xtask tidy` asks what half and twice of it do.
-//! Story: docs/design/policy.md
+//! Checked: `cargo xtask tidy` asks what half and twice of each do.
+//! Story: docs/design/policy.md, docs/design/purging.md
 
 /// Hardened: a span of one slice that has fewer blocks is looked at block by block; longer ones always are.
 /// Half, twice: not tried.
 pub(crate) const FEW_BLOCKS: u16 = 32;
+
+/// Blocks in use per page of a span, from which on it is looked at while its heap shrinks: with more, one page in fifty or
+/// less is free where chance decides. Half, twice: not tried.
+pub(crate) const THIN_BLOCKS: u32 = 3;
+/// Then it is looked at again when so manieth a part of its blocks in use has been freed. Half, twice: not tried.
+pub(crate) const THIN_STEP: u32 = 8;

@@ -19,6 +19,8 @@ fn idle_threads_hold_nothing() {
                     (0..4000).map(|at| crate::allocate(at * at % 70_000)).collect();
                 blocks.iter().skip(1).for_each(|&block| free(block));
                 free(crate::allocate(500_000));
+                // A heap that shrinks keeps no caches: it goes on.
+                (0..100).for_each(|at| free(crate::allocate(at * 16)));
                 blocks
             };
             let block = thread.does(work)[0];

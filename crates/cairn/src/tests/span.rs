@@ -228,6 +228,7 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
         span.set_full(8);
         span.absorb(chain_of(&all[..5]));
         assert_counts(span, 11, 5, 0);
+        span.clear_event();
         span.set_active();
         assert_eq!(freed(span).len(), 5);
         span.clear_event();

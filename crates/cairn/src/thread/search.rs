@@ -25,6 +25,10 @@ pub(crate) fn is_free(block: *mut Block) -> bool {
     if !is_block_of(class, block) {
         return false;
     }
+    // SAFETY: as above.
+    if unsafe { Span::is_set_aside_at(block.cast()) } {
+        return true;
+    }
     // SAFETY: where the links of a block stand.
     let next = unsafe { Block::peek_next(block) };
     (next == END || is_block_of(class, next))

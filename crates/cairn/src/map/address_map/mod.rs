@@ -8,7 +8,7 @@
 //! Story: docs/design/layout.md
 
 use crate::base::policy::{HARDENED, in_hardened};
-use crate::base::size_class::{ClassLayout, SLICE_SHIFT, SizeClass};
+use crate::base::size_class::{ClassLayout, SLICE_SHIFT, SLICE_SIZE, SizeClass};
 use crate::base::sync::{
     Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds,
 };
@@ -23,9 +23,9 @@ use crate::map::remote::RemoteWord;
 // The metadata stands at a random multiple of 64 KiB, so that who knows a block's address knows no
 // metadata's:
 //
-//     | descriptors 32 B/slice | sections 74,304 B/1,024 slices | heaps 4 KiB each |
-//       read-only, then a        committed with                    committed
-//       committed part           their slices                      one by one
+//     | descriptors 32 B/slice | sections 139,840 B/1,024 slices | heaps 8 KiB each |
+//       read-only, then a        committed with                     committed
+//       committed part           their slices                       one by one
 //
 // A descriptor's place is pointer bits, those of a slice modulo the reservation's size. The reservation begins
 // anywhere, so its first slice's descriptor does, too: the table goes on at its start.
@@ -38,10 +38,10 @@ pub(crate) const CHUNK_SLICES: usize = 64;
 /// its first slot, and one of bitmaps for each of these.
 pub(crate) const SECTION_SLICES: usize = SECTION_CHUNKS * CHUNK_SLICES;
 const SECTION_CHUNKS: usize = 16;
-/// Bytes of a heap at most, without what the hardened build puts behind it.
+/// Bytes of a heap at most, without what is put behind it: hardened, rows of blocks, and else what waits while it shrinks.
 pub(crate) const HEAP_BYTES: usize = 4096;
 /// Bytes set aside for a heap; its address modulo 2^32 is its tag.
-pub(crate) const HEAP_SIZE: usize = in_hardened(HEAP_BYTES, 8 * HEAP_BYTES);
+pub(crate) const HEAP_SIZE: usize = in_hardened(2 * HEAP_BYTES, 8 * HEAP_BYTES);
 
 pub(crate) const DESCRIPTOR_SHIFT: u32 = 5;
 
@@ -133,7 +133,12 @@ struct Section {
     chunks: [Chunk; SECTION_CHUNKS],
     leaf: Leaf,
     slots: [Slot; SECTION_SLICES],
+    aside: [Aside; in_hardened(SECTION_SLICES, 0)],
 }
+
+/// In the default build, which blocks of a slice are set aside (see `spans::aside`): a bit each, of those of 32 bytes or
+/// more. Zero but for spans that have such blocks: most pages of it are never touched.
+pub(crate) type Aside = [u64; SLICE_SIZE / 32 / u64::BITS as usize];
 
 /// What the arena's tree says of a section's chunks; the arena's.
 #[repr(C, align(64))]
@@ -148,7 +153,7 @@ pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(SECTION_BYTES == in_hardened(74_304, 74_816));
+const _: () = assert!(SECTION_BYTES == in_hardened(139_840, 74_816));
 
 /// The reservation. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
@@ -353,6 +358,14 @@ pub(crate) fn slot(index: usize) -> *mut Slot {
     unsafe { (&raw mut (*section).slots).cast::<Slot>().add(index % SECTION_SLICES) }
 }
 
+/// The bits of what is set aside in a committed slice, with those of the slices behind it. In the default build.
+#[inline]
+pub(crate) fn aside(index: usize) -> *mut u64 {
+    let section = section_of(index);
+    // SAFETY: only an address is computed, inside the section.
+    unsafe { (&raw mut (*section).aside).cast::<Aside>().add(index % SECTION_SLICES).cast() }
+}
+
 /// The remote word of a slice.
 ///
 /// # Safety
@@ -456,6 +469,11 @@ pub(crate) fn slice_limit() -> usize {
 pub(crate) fn heap_address(index: usize) -> Option<*mut u8> {
     (index < MAP.heap_limit.load(Ordering::Relaxed))
         .then(|| MAP.heaps.load(Ordering::Relaxed).wrapping_add(index * HEAP_SIZE))
+}
+
+/// What stands behind the heap that descriptors name so; None if it is none of those that threads have.
+pub(crate) fn behind_heap(owner: u32) -> Option<*mut u8> {
+    heap_address(heap_of_owner(owner)?).map(|heap| heap.wrapping_add(HEAP_BYTES))
 }
 
 /// The number of the heap that a descriptor names as owner, made or not; None if it is no heap's.

@@ -17,13 +17,28 @@ use crate::base::sync::{Apart, AtomicUsize, Ordering};
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Guard};
 use crate::slices::tuning::{
-    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, KEEP_MIN, KEEP_SHARE, PURGE_BATCH,
+    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_SHARE, KEEP_MIN, KEEP_SHARE,
+    PURGE_BATCH,
     PURGE_REFUSALS, REGRET_MS,
 };
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
 /// slow tick of every thread, written a few times a second.
 static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+
+/// Bytes that have gone from spans in use, and are not needed again, for all that is known. Relaxed: a measure.
+static HOLES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+
+/// So many bytes have gone from spans in use.
+pub(crate) fn count_holes(bytes: usize) {
+    HOLES.0.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// So many are needed again.
+pub(crate) fn fill_holes(bytes: usize) {
+    let holes = HOLES.0.load(Ordering::Relaxed);
+    HOLES.0.store(holes.saturating_sub(bytes), Ordering::Relaxed);
+}
 
 /// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
 /// idle; gives back a batch of it at each call.
@@ -61,7 +76,7 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
     }
     let used = arena.used();
     let regretted = arena.burst.min(used.max(BURST_KEPT));
-    let bound = BURST_MIN.max(used / BURST_SHARE).max(regretted);
+    let bound = BURST_MIN.max(share_of(used)).max(regretted);
     if arena.dirty > bound {
         arena.burst_ms = os::now_ms();
         // Whole chunks as long as that will do: a purge of single slices splits huge pages.
@@ -69,6 +84,12 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
         // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
         purge_batch(arena, lanes, 2 * slices.max(32));
     }
+}
+
+/// How much of what is in use may lie dirty besides: less where most of that has gone to holes.
+fn share_of(used: usize) -> usize {
+    let holes = HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE;
+    if holes < used / 8 { used / BURST_SHARE } else { used.saturating_sub(holes) / HOLLOW_SHARE }
 }
 
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
@@ -145,6 +166,7 @@ impl Arena {
         DEBT.0.store(debt, Ordering::Relaxed);
         self.idle = self.dirty;
         self.burst -= self.burst / 16;
+        fill_holes(HOLES.0.load(Ordering::Relaxed) / 16);
         true
     }
 

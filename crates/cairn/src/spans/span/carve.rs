@@ -27,13 +27,18 @@ impl Span {
     pub(crate) fn renew(&mut self) {
         debug_assert_eq!(self.used(), 0);
         self.local_free = END;
-        (self.carved, self.holes, self.hidden) = (0, 0, 0);
+        self.forget_aside();
+        self.carved = 0;
         self.flags &= !ZERO;
     }
 
-    /// Links up to `limit` untouched blocks into a list and hands it out, or those of a hole.
+    /// Links up to `limit` blocks into a list and hands it out: those that are set aside, or are in a hole, or untouched
+    /// ones.
     pub(crate) fn carve(&mut self, limit: usize) -> Carved {
         debug_assert!(self.local_free == END);
+        if !HARDENED && self.hidden > 0 {
+            return Carved { list: self.carve_aside(limit), zeroed: false };
+        }
         if self.holes != 0 {
             let hole = self.holes.trailing_zeros() as usize;
             let blocks = self.blocks_of(hole);
