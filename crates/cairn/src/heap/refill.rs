@@ -8,7 +8,7 @@
 use super::Heap;
 use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::shares;
-use crate::base::size_class::SizeClass;
+use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::SHARED_REFILLS;
 use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTES, LOOK_SPANS};
 use crate::map::block::{Block, Chain};
@@ -197,7 +197,7 @@ impl Heap {
         let most = class.layout().cache_blocks() as usize;
         // SAFETY: invariant 2: this heap owns it.
         let list = unsafe { (*self.active[class.index()]).carve_aside(most) };
-        self.judge_thinning(&list, class.block_size());
+        self.judge_thinning(list.count as usize * class.block_size());
         list
     }
 
@@ -293,6 +293,7 @@ impl Heap {
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {
+        self.judge_growth(class.span_slices() * SLICE_SIZE);
         let mut span = self.take_empty(class);
         if span.is_null() {
             let Some(run) = self.take_run(class) else { return Carved::NONE };

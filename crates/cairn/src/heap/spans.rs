@@ -224,7 +224,12 @@ impl Heap {
     /// The heap owns `span`, which is in no list; nothing of it is in use.
     unsafe fn keep_or_release(&mut self, span: *mut Span) {
         // SAFETY: as above.
-        let class = unsafe { (*span).class() };
+        let class = unsafe {
+            if (*span).hidden > 0 {
+                self.count_emptied((*span).bytes());
+            }
+            (*span).class()
+        };
         let is_small = class.span_slices() <= shares::share(SPARE_SLICES);
         // SAFETY: as above.
         let waits = unsafe { self.member.holds(&mut *span) };

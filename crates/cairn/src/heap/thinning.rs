@@ -8,23 +8,25 @@
 
 use super::Heap;
 use crate::base::policy::in_hardened;
-use crate::base::size_class::{SLICE_SIZE, SizeClass};
+use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::{
-    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUN_PAGES, THIN_RUNS,
+    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS,
 };
 use crate::map::address_map::{self, HEAP_BYTES, HEAP_SIZE};
-use crate::map::block::Chain;
 use crate::os;
 use crate::slices::arena;
 use crate::spans::aside::{Pages, Step, between};
 use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
 
-/// Pages in a row that wait: the first one, counted from the reservation's first, and how many.
+/// Pages in a row that wait: those of the span that begins at a slice, from the first one on.
 #[derive(Clone, Copy)]
 struct Run {
-    page: u32,
-    count: u32,
+    span: u32,
+    first: u16,
+    /// 0: there is none.
+    count: u16,
 }
 
 /// What a heap that shrinks has under way.
@@ -33,10 +35,12 @@ pub(crate) struct Thinning {
     events: u32,
     /// Where the next run goes in, and the oldest stands, in what is behind the heap.
     next: u32,
-    /// When pages went last, and how many since they were last judged; blocks of bytes of these that came back.
+    /// When pages went last; how many bytes since that was last judged, and how many have come back.
     purged_ms: u64,
     purged: usize,
     needed: usize,
+    /// Bytes of spans that have become empty after pages of them went.
+    emptied: usize,
     /// Nothing goes before then, for what went was needed; how long that is.
     paused_until_ms: u64,
     pause_ms: u64,
@@ -45,7 +49,8 @@ pub(crate) struct Thinning {
 /// Events of a heap that has given back what it held for allocations.
 const BEGUN: u32 = 1 << 30;
 
-const _: () = assert!(HEAP_BYTES + size_of::<[Run; THIN_RUNS]>() <= in_hardened(HEAP_SIZE, usize::MAX));
+const _: () =
+    assert!(HEAP_BYTES + size_of::<[Run; THIN_RUNS]>() <= in_hardened(HEAP_SIZE, usize::MAX));
 
 impl Heap {
     /// A refill: nobody shrinks.
@@ -72,7 +77,11 @@ impl Heap {
         // SAFETY: as above.
         unsafe {
             let partial = &mut self.partial[(*span).class().index()];
-            if (*span).has_local_free() { partial.push_front(span) } else { partial.push_back(span) }
+            if (*span).has_local_free() {
+                partial.push_front(span)
+            } else {
+                partial.push_back(span)
+            }
             if !self.is_shared {
                 (*span).expect_thinner(Step::Coarse);
             }
@@ -84,44 +93,64 @@ impl Heap {
     /// # Safety
     /// The heap owns the span.
     pub(super) unsafe fn thin(&mut self, span: *mut Span) {
-        // SAFETY: as above.
-        let span = unsafe { &mut *span };
-        span.clear_event();
         self.count_thinning();
         if !self.is_thinning() || self.is_thinning_paused() {
-            return span.expect_thinner(Step::Coarse);
+            // SAFETY: as above.
+            return unsafe {
+                (*span).clear_event();
+                (*span).expect_thinner(Step::Coarse);
+            };
         }
-        let pages = span.set_aside();
-        let free = span.free_among(pages);
-        let first = span.index() * (SLICE_SIZE / os::page_size().min(SLICE_SIZE));
-        span.expect_thinner(Step::Fine);
-        self.add_runs(first, free);
+        self.write_down(span);
         if self.thinning.events < BEGUN {
             self.thinning.events = BEGUN;
-            // What it holds for allocations to come holds pages, too.
-            self.flush();
-            for class in SizeClass::all() {
-                self.empty_cache(class);
-                self.deactivate(class);
+            self.begin_thinning();
+        }
+    }
+
+    /// Sets aside what is free in a partial span.
+    fn write_down(&mut self, span: *mut Span) {
+        // SAFETY: this heap owns it.
+        let span = unsafe { &mut *span };
+        span.clear_event();
+        let pages = span.set_aside();
+        let free = span.free_among(pages);
+        span.expect_thinner(Step::Fine);
+        self.add_runs(span.index(), free);
+    }
+
+    /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
+    fn begin_thinning(&mut self) {
+        self.flush();
+        let mut left = THIN_AFTER;
+        for class in SizeClass::all() {
+            self.empty_cache(class);
+            self.deactivate(class);
+            let mut at = self.partial[class.index()].first();
+            // SAFETY: this heap owns the members, which stay.
+            while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {
+                if span.has_local_free() && span.can_set_aside() {
+                    self.write_down(at);
+                    left -= 1;
+                }
+                // SAFETY: as above.
+                at = unsafe { SpanList::after(at) };
             }
         }
     }
 
-    fn is_thinning_paused(&mut self) -> bool {
+    fn is_thinning_paused(&self) -> bool {
         let until = self.thinning.paused_until_ms;
-        if until > 0 && os::now_ms() >= until {
-            self.thinning.paused_until_ms = 0;
-        }
-        self.thinning.paused_until_ms > 0 || arena::keeps()
+        until > 0 && os::now_ms() < until || arena::keeps()
     }
 
-    /// Pages of the span that begins at page `first` are free.
-    fn add_runs(&mut self, first: usize, mut free: Pages) {
-        while free != 0 {
-            let page = free.trailing_zeros() as usize;
-            let count = (free >> page).trailing_ones();
-            free &= !between(page, page + count as usize - 1);
-            self.add_run(Run { page: (first + page) as u32, count });
+    /// Pages of a span wait from now on.
+    fn add_runs(&mut self, index: usize, mut pages: Pages) {
+        while pages != 0 {
+            let first = pages.trailing_zeros();
+            let count = (pages >> first).trailing_ones();
+            pages &= !between(first as usize, (first + count) as usize - 1);
+            self.add_run(Run { span: index as u32, first: first as u16, count: count as u16 });
         }
     }
 
@@ -129,13 +158,12 @@ impl Heap {
         let next = self.thinning.next as usize;
         let Some(last) = self.waiting(next.wrapping_sub(1)) else { return };
         // SAFETY: this heap's own, as below.
-        let Run { page, count } = unsafe { last.read() };
-        if count > 0 && count + run.count <= THIN_RUN_PAGES {
-            if page + count == run.page || run.page + run.count == page {
-                // SAFETY: as above.
-                unsafe { last.write(Run { page: page.min(run.page), count: count + run.count }) };
-                return;
-            }
+        let Run { span, first, count } = unsafe { last.read() };
+        let meets = first + count == run.first || run.first + run.count == first;
+        if count > 0 && span == run.span && meets {
+            let run = Run { span, first: first.min(run.first), count: count + run.count };
+            // SAFETY: as above.
+            return unsafe { last.write(run) };
         }
         let Some(place) = self.waiting(next) else { return };
         // SAFETY: as above; what stands there is the oldest.
@@ -155,54 +183,66 @@ impl Heap {
     }
 
     /// Gives back the oldest runs that wait, as far as they are free still.
-    pub(super) fn purge_waiting(&mut self, runs: usize) {
+    fn purge_waiting(&mut self, runs: usize) {
         for nth in 0..runs {
             let Some(place) = self.waiting(self.thinning.next as usize + nth) else { return };
             // SAFETY: this heap's own.
-            let Run { page, count } = unsafe { place.replace(Run { page: 0, count: 0 }) };
-            let (mut page, end) = (page as usize, (page + count) as usize);
-            while page < end {
-                page = self.purge_pages(page, end);
+            let run = unsafe { place.replace(Run { span: 0, first: 0, count: 0 }) };
+            if run.count > 0 {
+                self.purge_run(run);
             }
         }
         self.thinning.purged_ms = os::now_ms();
     }
 
-    /// Gives back what is free of these pages, up to the end of the first one's span; where that is.
-    fn purge_pages(&mut self, from: usize, end: usize) -> usize {
-        let in_slice = SLICE_SIZE / os::page_size().min(SLICE_SIZE);
-        let d = address_map::descriptor_at(from / in_slice);
-        if d.owner.load(Ordering::Relaxed) != self.owner() {
-            return from / in_slice * in_slice + in_slice;
+    fn purge_run(&mut self, Run { span: index, first, count }: Run) {
+        let span: *mut Span = address_map::slot(index as usize).cast();
+        let d = address_map::descriptor_at(index as usize);
+        let is_head = d.slot.load(Ordering::Relaxed).cast() == span;
+        if d.owner.load(Ordering::Relaxed) != self.owner() || !is_head {
+            return;
         }
-        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: a span that names this heap is its own.
-        let span = unsafe { &mut *span };
-        let first = span.index() * in_slice;
-        let last = end.min(first + usize::from(span.layout().slices) * in_slice);
-        let free = span.free_among(between(from - first, last - first - 1));
+        let span = unsafe { &*span };
+        let pages = between(first.into(), (first + count - 1).into()) & span.pages();
+        let free = span.free_among(pages);
+        let bytes = free.count_ones() as usize * os::page_size();
         if span.purge_pages(free) {
-            self.thinning.purged += free.count_ones() as usize;
-            arena::count_holes(free.count_ones() as usize * os::page_size());
+            self.thinning.purged += bytes;
+            arena::count_holes(bytes);
         } else {
             // Locked memory, say.
             self.pause_thinning(THIN_PAUSE_MAX_MS);
         }
-        last
     }
 
-    /// Blocks have come back that were set aside.
+    /// A span in which blocks are set aside has become empty.
+    pub(super) fn count_emptied(&mut self, bytes: usize) {
+        self.thinning.emptied += bytes;
+    }
+
+    /// The heap takes a new span of so many bytes: perhaps in place of one that has become empty.
+    #[inline]
+    pub(super) fn judge_growth(&mut self, bytes: usize) {
+        if self.thinning.emptied > 0 {
+            let again = bytes.min(self.thinning.emptied);
+            self.thinning.emptied -= again;
+            self.judge_thinning(again);
+        }
+    }
+
+    /// So many bytes are needed again, of which some had gone.
     #[cold]
-    pub(super) fn judge_thinning(&mut self, list: &Chain, size: usize) {
-        arena::fill_holes(list.count as usize * size);
+    pub(super) fn judge_thinning(&mut self, bytes: usize) {
+        arena::fill_holes(bytes);
         let now_ms = os::now_ms();
         let thinning = &mut self.thinning;
         if now_ms > thinning.purged_ms + THIN_PAUSE_MS {
-            (thinning.purged, thinning.needed) = (0, 0);
+            (thinning.purged, thinning.needed, thinning.emptied) = (0, 0, 0);
             return;
         }
-        thinning.needed += list.count as usize * size;
-        if thinning.needed * THIN_REGRET_SHARE > thinning.purged * os::page_size() {
+        thinning.needed += bytes;
+        if thinning.needed * THIN_REGRET_SHARE > thinning.purged {
             let again = now_ms < thinning.paused_until_ms + 2 * thinning.pause_ms;
             let pause_ms = if again { 2 * thinning.pause_ms } else { 0 };
             self.pause_thinning(pause_ms.clamp(THIN_PAUSE_MS, THIN_PAUSE_MAX_MS));
@@ -211,7 +251,7 @@ impl Heap {
 
     fn pause_thinning(&mut self, ms: u64) {
         let thinning = &mut self.thinning;
-        (thinning.purged, thinning.needed) = (0, 0);
+        (thinning.purged, thinning.needed, thinning.emptied) = (0, 0, 0);
         thinning.pause_ms = ms;
         thinning.paused_until_ms = os::now_ms() + ms;
     }

@@ -87,8 +87,6 @@ pub(crate) const THIN_AFTER: u32 = in_shuttle(64, 2);
 /// Runs of pages that wait in a heap: what follows may take the rest of their spans, which then need no holes.
 /// Half, twice: not tried.
 pub(crate) const THIN_RUNS: usize = in_shuttle(64, 4);
-/// Pages in a run at most. Half, twice: not tried.
-pub(crate) const THIN_RUN_PAGES: u32 = 32;
 /// Holes are regretted if, within this time, in milliseconds, a part of them is needed again: then none are made for as
 /// long. Half, twice: not tried.
 pub(crate) const THIN_PAUSE_MS: u64 = 1000;

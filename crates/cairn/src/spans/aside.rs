@@ -7,16 +7,18 @@
 //! Story: docs/design/purging.md
 
 use crate::base::policy::HARDENED;
-use crate::map::address_map::{self, Aside};
+use crate::base::size_class::SizeClass;
+use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::os;
 use crate::spans::span::Span;
 use crate::spans::tuning::{THIN_BLOCKS, THIN_STEP};
+use crate::store::live::FREED_TWICE;
 use core::ops::Range;
 
 // Invariants
-//  1. The bits of a span's blocks are 1 exactly of those that are set aside: `hidden` in number, carved, free, and in no
-//     list. All are 0 where there is no span.
+//  1. If `hidden` is not 0, the bits of a span's blocks are 1 exactly of those that are set aside: so many, carved, free, and
+//     in no list. Else they mean nothing: who sets the first one aside makes all others 0.
 
 /// Bytes of the smallest blocks that are set aside: of smaller ones hundreds would have to be free on one page.
 const LEAST: usize = 32;
@@ -57,27 +59,34 @@ impl Span {
     /// Whether a block is set aside.
     pub(crate) fn is_set_aside(&self, nth: usize) -> bool {
         // SAFETY: the bits of a block of this span.
-        unsafe { peek(self.bits(), nth) }
+        self.hidden > 0 && unsafe { peek(self.bits(), nth) }
     }
 
     /// Whether the block at `p` is set aside, as far as anybody can tell: the span's owner may be at work.
     ///
     /// # Safety
-    /// A block of a span starts there.
-    pub(crate) unsafe fn is_set_aside_at(p: *const u8) -> bool {
-        let class = address_map::descriptor(p).class();
+    /// A block of a span of that class starts there.
+    pub(crate) unsafe fn is_set_aside_at(p: *const u8, class: SizeClass) -> bool {
         if HARDENED || class.block_size() < LEAST {
             return false;
         }
         let index = address_map::span_index(p, class);
-        let start = address_map::slice_address(index).addr() + class.layout().slack as usize;
-        // SAFETY: a span's slices are committed. A block behind a head has no bits, and meets only zeros.
-        unsafe { peek(address_map::aside(index), (p.addr() - start) / class.block_size()) }
+        let (span, base) =
+            (address_map::slot(index).cast::<Span>(), address_map::slice_address(index));
+        let nth = (p.addr() - base.addr() - class.layout().slack as usize) / class.block_size();
+        // SAFETY: a span's slices are committed. Volatile: see `peek`. A block behind a head is never set aside.
+        unsafe {
+            (&raw const (*span).hidden).read_volatile() > 0 && peek(address_map::aside(index), nth)
+        }
     }
 
     /// Sets aside what is in `local_free`. The pages that have a part of these blocks.
     pub(crate) fn set_aside(&mut self) -> Pages {
         let (bits, page, mut pages) = (self.bits(), os::page_size(), 0);
+        if self.hidden == 0 {
+            // SAFETY: the bits of this span, whose owner this is.
+            unsafe { bits.write_bytes(0, usize::from(self.carved).div_ceil(64)) };
+        }
         let mut at = core::mem::replace(&mut self.local_free, END);
         while at != END {
             let block = at;
@@ -85,6 +94,9 @@ impl Span {
             unsafe {
                 at = Block::next(block);
                 let nth = self.number(block.cast());
+                if *bits.add(nth / 64) >> (nth % 64) & 1 != 0 {
+                    os::fatal("free", block.cast(), FREED_TWICE);
+                }
                 *bits.add(nth / 64) |= 1 << (nth % 64);
             }
             self.hidden += 1;
@@ -148,15 +160,6 @@ impl Span {
         self.hidden -= chain.count as u16;
         self.until_event += chain.count;
         chain
-    }
-
-    /// Nothing is set aside any more: the span is made anew, or ends.
-    pub(crate) fn forget_aside(&mut self) {
-        if !HARDENED && self.hidden > 0 {
-            // SAFETY: the bits of this span, whose owner this is.
-            unsafe { self.bits().cast::<Aside>().write_bytes(0, self.layout().slices.into()) };
-        }
-        (self.holes, self.hidden) = (0, 0);
     }
 
     /// Has an event come before nothing is in use: when so few are that whole pages may be free, and then step by step.

@@ -32,7 +32,7 @@ impl Span {
     /// Whether a carved block is hidden: set aside, or hardened, in a hole.
     pub(crate) fn is_hidden(&self, block: usize) -> bool {
         if !HARDENED {
-            return self.hidden > 0 && self.is_set_aside(block);
+            return self.is_set_aside(block);
         }
         let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
         holes.map(|hole| self.blocks_of(hole)).any(|blocks| blocks.contains(&block))
@@ -40,8 +40,7 @@ impl Span {
 
     /// How many are.
     pub(crate) fn count_hidden(&self) -> usize {
-        let most = if !HARDENED && !self.can_set_aside() { 0 } else { usize::from(self.carved) };
-        (0..most).filter(|&block| self.is_hidden(block)).count()
+        (0..usize::from(self.carved)).filter(|&block| self.is_hidden(block)).count()
     }
 
     /// Gives back the pages on which no block is in use. The free ones there leave `local_free`, and come back by `carve`.

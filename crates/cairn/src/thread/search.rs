@@ -26,7 +26,7 @@ pub(crate) fn is_free(block: *mut Block) -> bool {
         return false;
     }
     // SAFETY: as above.
-    if unsafe { Span::is_set_aside_at(block.cast()) } {
+    if unsafe { Span::is_set_aside_at(block.cast(), class) } {
         return true;
     }
     // SAFETY: where the links of a block stand.

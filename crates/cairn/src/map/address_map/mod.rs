@@ -137,7 +137,7 @@ struct Section {
 }
 
 /// In the default build, which blocks of a slice are set aside (see `spans::aside`): a bit each, of those of 32 bytes or
-/// more. Zero but for spans that have such blocks: most pages of it are never touched.
+/// more. Only spans that have such blocks touch theirs.
 pub(crate) type Aside = [u64; SLICE_SIZE / 32 / u64::BITS as usize];
 
 /// What the arena's tree says of a section's chunks; the arena's.

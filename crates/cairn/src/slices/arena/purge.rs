@@ -18,8 +18,7 @@ use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::os::{self, Guard};
 use crate::slices::tuning::{
     BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_SHARE, KEEP_MIN, KEEP_SHARE,
-    PURGE_BATCH,
-    PURGE_REFUSALS, REGRET_MS,
+    PURGE_BATCH, PURGE_REFUSALS, REGRET_MS,
 };
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every

@@ -27,8 +27,7 @@ impl Span {
     pub(crate) fn renew(&mut self) {
         debug_assert_eq!(self.used(), 0);
         self.local_free = END;
-        self.forget_aside();
-        self.carved = 0;
+        (self.carved, self.holes, self.hidden) = (0, 0, 0);
         self.flags &= !ZERO;
     }
 

@@ -1,0 +1,236 @@
+//! A heap that shrinks gives back the pages without a live byte, at once: none with one goes, no block is lost or handed out
+//! twice, and who needs the memory again has it.
+
+use super::alone::{Random, alone};
+use super::forks::child_does;
+use super::heaps::{Other, free};
+use super::misuse::last_words;
+use crate::{Stats, allocate, check, os, purge, thread};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::vec::Vec;
+
+/// A block, its size, and what it is filled with.
+type Held = (*mut u8, usize, u8);
+
+fn hold(size: usize, seed: u8) -> Held {
+    let block = allocate(size);
+    // SAFETY: a live block of that size.
+    unsafe { block.write_bytes(seed, size) };
+    (block, size, seed)
+}
+
+fn is_whole(&(block, size, seed): &Held) -> bool {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts(block, size) }.iter().all(|&byte| byte == seed)
+}
+
+/// Bytes of the pages that hold a part of these blocks.
+fn floor(live: &[Held]) -> usize {
+    let page = os::page_size();
+    let pages_of =
+        |&(block, size, _): &Held| block.addr() / page..(block.addr() + size).div_ceil(page);
+    live.iter().flat_map(pages_of).collect::<BTreeSet<_>>().len() * page
+}
+
+/// Frees all but one in `kept`: in the order in which they were allocated, or in any.
+fn thin(live: &mut Vec<Held>, kept: usize, in_order: bool, random: &mut Random) {
+    if !in_order {
+        for at in (1..live.len()).rev() {
+            live.swap(at, random.below(at + 1));
+        }
+    }
+    live.retain(|&(block, ..)| {
+        let stays = random.below(kept) == 0;
+        if !stays {
+            free(block);
+        }
+        stays
+    });
+}
+
+fn resident() -> usize {
+    let stats = Stats::take();
+    stats.spans.resident + stats.dirty.resident
+}
+
+const MIB: usize = 1 << 20;
+
+/// Fills 40 MiB, and frees most of it; twice, on what is left.
+fn fill_and_thin(least: usize, most: usize, kept: usize, in_order: bool) {
+    let mut random = Random(0x1357_2468_9abc_def1 + least as u64);
+    let mut live: Vec<Held> = Vec::new();
+    for round in 0..2 {
+        let mut bytes = 0;
+        while bytes < 40 * MIB {
+            let size = least + random.below(most - least + 1);
+            live.push(hold(size, live.len() as u8 | 1));
+            bytes += size;
+        }
+        let starts: BTreeSet<_> = live.iter().map(|held| held.0).collect();
+        assert_eq!(starts.len(), live.len());
+        thin(&mut live, kept, in_order, &mut random);
+        check();
+        assert!(live.iter().all(is_whole), "{least} to {most}, one in {kept}");
+        // What went in the first round is needed in the second: then more may stay.
+        let (now, floor) = (resident(), floor(&live));
+        let most_left = floor + floor / 8 + 8 * MIB;
+        assert!(round > 0 || now <= most_left || os::page_size() > 4096, "{now}, floor {floor}");
+    }
+    live.iter().for_each(|&(block, ..)| free(block));
+    check();
+    purge();
+    assert_eq!(Stats::take().spans.bytes, 0);
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn blocks_of_many_sizes_freed_in_order() {
+    alone(|| fill_and_thin(16, 4096, 16, true));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn blocks_of_many_sizes_freed_in_any_order() {
+    alone(|| fill_and_thin(16, 4096, 16, false));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn blocks_of_middle_sizes_freed_in_order() {
+    alone(|| fill_and_thin(512, 2048, 20, true));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn blocks_of_middle_sizes_freed_in_any_order() {
+    alone(|| fill_and_thin(512, 2048, 20, false));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn nodes_freed_in_order() {
+    alone(|| fill_and_thin(32, 80, 200, true));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn nodes_freed_in_any_order() {
+    alone(|| fill_and_thin(32, 80, 200, false));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn medium_blocks_freed_in_order() {
+    alone(|| fill_and_thin(5000, 60_000, 8, true));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn medium_blocks_freed_in_any_order() {
+    alone(|| fill_and_thin(5000, 60_000, 8, false));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn threads_that_shrink_side_by_side() {
+    alone(|| {
+        let others: Vec<_> = (0..3).map(|_| Other::new()).collect();
+        let left: Vec<Vec<Held>> = others
+            .iter()
+            .map(|other| {
+                other.does(|| {
+                    let mut random = Random(0x77);
+                    let mut live: Vec<_> =
+                        (0..12_000).map(|at| hold(16 + random.below(4000), at as u8 | 1)).collect();
+                    thin(&mut live, 16, false, &mut random);
+                    live
+                })
+            })
+            .collect();
+        let live: Vec<Held> = left.into_iter().flatten().collect();
+        let (now, floor) = (resident(), floor(&live));
+        assert!(now <= floor + floor / 8 + 10 * MIB || os::page_size() > 4096, "{now}, {floor}");
+        // What a thread leaves behind others take over, and hand out.
+        others.into_iter().for_each(Other::leaves);
+        check();
+        let mut again: Vec<_> = (0..40_000).map(|at| hold(16 + at % 4000, 5)).collect();
+        assert!(live.iter().chain(&again).all(is_whole));
+        again.extend(live);
+        again.into_iter().for_each(|(block, ..)| free(block));
+        check();
+    });
+}
+
+/// What was given back is needed at once, again and again: then it stays for a while.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
+    alone(|| {
+        let mut random = Random(3);
+        let mut most = 0;
+        for _ in 0..12 {
+            let mut live: Vec<_> = (0..16_000).map(|_| hold(1000, 9)).collect();
+            thin(&mut live, 16, false, &mut random);
+            most = most.max(resident());
+            live.into_iter().for_each(|(block, ..)| free(block));
+        }
+        // Once at least, if not each time: a turn takes less than the pause.
+        assert!(most > 12 * MIB, "{most}");
+        check();
+    });
+}
+
+/// A block that is set aside is free: whoever frees it again is told so. Where its page has gone, its mark has, too.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn a_block_that_is_set_aside_is_free() {
+    alone(|| {
+        let live: Vec<_> = (0..20_000).map(|_| hold(1000, 9)).collect();
+        let odd = |&(at, _): &(usize, &Held)| at % 2 == 1;
+        live.iter().enumerate().filter(odd).for_each(|(_, held)| free(held.0));
+        for at in [1, 9_001, 19_999] {
+            let said = last_words(|| free(live[at].0));
+            assert!(said.contains("freed"), "{at}: {said:?}");
+        }
+        check();
+    });
+}
+
+/// Children that are forked while another thread shrinks have its blocks, and take over what they free of them.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn a_child_forked_meanwhile_goes_on() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    alone(|| {
+        let other = Other::new();
+        let kept = other.does(|| (0..500).map(|at| hold(900, at as u8 | 1)).collect::<Vec<_>>());
+        other.begins(|| {
+            let mut random = Random(0x99);
+            while !DONE.load(Ordering::Relaxed) {
+                let mut live: Vec<_> =
+                    (0..3000).map(|at| hold(500 + random.below(3000), at as u8 | 1)).collect();
+                thin(&mut live, 16, false, &mut random);
+                assert!(live.iter().all(is_whole));
+                live.into_iter().for_each(|(block, ..)| free(block));
+            }
+        });
+        for _ in 0..60 {
+            let went = child_does(|| {
+                assert!(kept.iter().all(is_whole));
+                while crate::tick() {}
+                let mut live: Vec<_> = (0..2000).map(|at| hold(500 + at % 3000, 7)).collect();
+                kept.iter().step_by(2).for_each(|&(block, ..)| free(block));
+                live.extend((0..500).map(|_| hold(900, 3)));
+                assert!(live.iter().all(is_whole));
+                assert!(kept.iter().skip(1).step_by(2).all(is_whole));
+                thin(&mut live, 16, true, &mut Random(5));
+                assert!(live.iter().all(is_whole));
+                thread::start();
+            });
+            assert!(went);
+        }
+        DONE.store(true, Ordering::Relaxed);
+        other.leaves();
+    });
+}
