@@ -172,11 +172,11 @@ impl Heap {
         unsafe {
             let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
-            self.count_thinning();
             let was_mine = (*span).let_go_by == self.owner();
             let crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
             if was_mine {
                 self.earn_full();
+                self.count_thinning();
             } else if crowded && abandoned::list(span) {
                 return;
             }

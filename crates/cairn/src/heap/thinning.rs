@@ -82,9 +82,20 @@ impl Heap {
             } else {
                 partial.push_back(span)
             }
-            if !self.is_shared {
-                (*span).expect_thinner(Step::Coarse);
-            }
+            self.expect_thinner(span, Step::Coarse);
+        }
+    }
+
+    /// Has an event come when the span is thinner, if the heap has allocated from it: who frees what others allocate
+    /// shrinks nothing.
+    ///
+    /// # Safety
+    /// The heap owns the span, which has no event.
+    pub(super) unsafe fn expect_thinner(&self, span: *mut Span, step: Step) {
+        // SAFETY: as above.
+        let span = unsafe { &mut *span };
+        if !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
+            span.expect_thinner(step);
         }
     }
 
@@ -98,7 +109,7 @@ impl Heap {
             // SAFETY: as above.
             return unsafe {
                 (*span).clear_event();
-                (*span).expect_thinner(Step::Coarse);
+                self.expect_thinner(span, Step::Coarse);
             };
         }
         self.write_down(span);
