@@ -11,7 +11,7 @@ use crate::base::policy::in_hardened;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::{
-    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS,
+    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS, THIN_SLICES,
 };
 use crate::map::address_map::{self, HEAP_BYTES, HEAP_SIZE};
 use crate::os;
@@ -86,15 +86,16 @@ impl Heap {
         }
     }
 
-    /// Has an event come when the span is thinner, if the heap has allocated from it: who frees what others allocate
-    /// shrinks nothing.
+    /// Has an event come when the span is thinner: in a process that has been large, if the heap has allocated from the span.
+    /// Who frees what others allocate shrinks nothing.
     ///
     /// # Safety
     /// The heap owns the span, which has no event.
     pub(super) unsafe fn expect_thinner(&self, span: *mut Span, step: Step) {
         // SAFETY: as above.
         let span = unsafe { &mut *span };
-        if !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
+        let is_large = address_map::described() >= THIN_SLICES;
+        if is_large && !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
             span.expect_thinner(step);
         }
     }
