@@ -11,12 +11,16 @@ use programs::tables::{markdown, replaced};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Replaces the part named `name` of the page at `path`.
+/// Replaces the part named `name` of the page at `path`; without a name, all of it.
 pub fn replace(path: &Path, name: &str, text: &str) -> Result<()> {
     let page = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let page = replaced(&page, name, text)
+    let page = renewed(&page, name, text)
         .with_context(|| format!("{} has no part <!-- {name} -->", path.display()))?;
     Ok(std::fs::write(path, page)?)
+}
+
+fn renewed(page: &str, name: &str, text: &str) -> Option<String> {
+    if name.is_empty() { Some(text.to_owned()) } else { replaced(page, name, text) }
 }
 
 /// What is generated where the tree has this core: the page, the name of the part, the text.
@@ -29,7 +33,7 @@ pub fn parts(result: Option<&LabResult>, core: &str) -> Vec<(&'static str, &'sta
         parts.push(("README.md", "figures", headline(result, core)));
         parts.push((BENCHMARKS, "head", head(result, core)));
         parts.push((BENCHMARKS, "means", standings(result)));
-        parts.push((BENCHMARKS, "rows", rows(result)));
+        parts.push(("docs/results/rows.csv", "", rows(result)));
         parts.push(("docs/results/scaling.md", "measured", scaling(result)));
     }
     parts
@@ -138,7 +142,7 @@ pub fn standings(result: &LabResult) -> String {
     text
 }
 
-/// Every row: the subject, the best of all others and its name, and the subject over it.
+/// Every row, with commas between: the subject, the best of all others and its name, and the subject over it.
 pub fn rows(result: &LabResult) -> String {
     let lines = evaluate::lines(result);
     let Some(subject) = result.allocators.iter().position(|a| a.name == SUBJECT) else {
@@ -157,16 +161,13 @@ pub fn rows(result: &LabResult) -> String {
         let (best, which) = best.unzip();
         let level = if line.standing() == Standing::Ties { "=" } else { "" };
         let over = format!("{}{level}", line.subject.map_or("-".to_owned(), ratio));
-        let cells = [Some(line.label.clone()), own, best, which, Some(over)];
-        cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned())).to_vec()
+        let table = table::title(line.table).to_owned();
+        let cells = [Some(table), Some(line.label.clone()), own, best, which, Some(over)];
+        cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()).replace(',', ";")).join(",") + "\n"
     };
-    let one = |table: Table| {
-        let of_table = lines.iter().filter(|line| line.table == table);
-        let columns = ["row", SUBJECT, "best other", "which", "ratio"];
-        let text = markdown(&columns, |at| [1, 2, 4].contains(&at), of_table.map(row));
-        format!("\n### {}\n\n{text}", table::title(table))
-    };
-    evaluate::tables(&lines).into_iter().map(one).collect()
+    let of_table = |table: Table| lines.iter().filter(move |line| line.table == table);
+    let rows: String = evaluate::tables(&lines).into_iter().flat_map(of_table).map(row).collect();
+    format!("table,row,{SUBJECT},best other,which,ratio\n{rows}")
 }
 
 /// The measured throughput by threads of every case that has such a curve: the subject's, and the best of all others.
@@ -216,7 +217,7 @@ mod tests {
             }
             for (page, name, text) in parts(Some(&result), &core) {
                 let old = std::fs::read_to_string(root.join(page)).unwrap();
-                let fresh = replaced(&old, name, &text);
+                let fresh = renewed(&old, name, &text);
                 let path = path.display();
                 assert!(fresh == Some(old), "{page}, {name}: run `cargo lab document {path}`");
                 *earlier.entry(page).or_default() += text.matches(EARLIER).count();
