@@ -3,7 +3,7 @@
 use crate::allocators::Candidate;
 use anyhow::{Context, Result, ensure};
 use programs::process::{Limits, Process};
-use std::fmt::Write;
+use programs::tables::markdown;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,31 +32,40 @@ impl End {
     }
 }
 
-/// Runs every attack under every allocator that can be preloaded; the table, as Markdown.
+/// Runs every attack under every allocator that can be preloaded; the table, as Markdown. Attacks with the same ends
+/// share a row.
 pub fn table(project: &Path, candidates: &[Candidate], scratch: &Path) -> Result<String> {
     let program = compile(project, scratch)?;
     let listed = Command::new(&program).arg("--list").output()?;
     let listed = String::from_utf8(listed.stdout)?;
     let candidates: Vec<_> =
         candidates.iter().filter(|candidate| candidate.public.no_preload.is_none()).collect();
-    let names: Vec<&str> = candidates.iter().map(|it| &*it.public.name).collect();
-    let mut table =
-        format!("| attack | {} |\n|{}\n", names.join(" | "), " --- |".repeat(names.len() + 1));
-    let mut successes = vec![0; names.len()];
+    let mut rows: Vec<(String, Vec<End>)> = Vec::new();
+    let mut successes = vec![0; candidates.len()];
     for attack in listed.lines() {
-        write!(table, "| {} |", attack.replace('_', " "))?;
-        for (candidate, count) in candidates.iter().zip(&mut successes) {
+        let worst = |candidate: &&Candidate| {
             let ends: Result<Vec<End>> =
                 (0..RUNS).map(|_| end_of(&program, attack, candidate)).collect();
-            let best = ends?.into_iter().max().context("no run")?;
-            *count += usize::from(best == End::Succeeds);
-            write!(table, " {} |", best.name())?;
+            ends?.into_iter().max().context("no run")
+        };
+        let ends: Vec<End> = candidates.iter().map(worst).collect::<Result<_>>()?;
+        for (end, count) in ends.iter().zip(&mut successes) {
+            *count += usize::from(*end == End::Succeeds);
         }
-        table.push('\n');
+        let name = attack.replace('_', " ");
+        match rows.iter_mut().find(|(_, same)| *same == ends) {
+            Some((names, _)) => *names += &format!("; {name}"),
+            None => rows.push((name, ends)),
+        }
     }
-    let successes: Vec<String> = successes.iter().map(usize::to_string).collect();
-    writeln!(table, "| succeed | {} |", successes.join(" | "))?;
-    Ok(table)
+    let cells = |(names, ends): (String, Vec<End>)| {
+        [names].into_iter().chain(ends.iter().map(|end| end.name().to_owned())).collect()
+    };
+    let last = ["succeed".to_owned()].into_iter().chain(successes.iter().map(usize::to_string));
+    let rows = rows.into_iter().map(cells).chain([last.collect()]);
+    let names = candidates.iter().map(|it| &*it.public.name);
+    let columns: Vec<&str> = ["attack"].into_iter().chain(names).collect();
+    Ok(markdown(&columns, |_| false, rows))
 }
 
 /// As the tests of the C layer compile it.
