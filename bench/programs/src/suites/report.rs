@@ -135,7 +135,6 @@ impl Row {
         let mut cells = vec![suite.name.clone(), self.version.clone(), what];
         if suite.script.is_some() {
             cells.push(self.loaded.values().sum::<usize>().to_string());
-            cells.extend([without, with].map(|side| format!("{:.1}", side.seconds)));
             return cells;
         }
         cells.push(match without.tests == with.tests {
@@ -166,7 +165,7 @@ Linux $(uname -r | sed 's/-.*//'), $(date +%F)";
     let machine = String::from_utf8_lossy(&machine).trim().to_owned();
     let (count, name, minutes) = (rows.len(), kind.name(), seconds / 60.0);
     let mut text = format!("{machine}; {count} {name} in {minutes:.0} minutes.\n\n");
-    let programs = ["program", "version", "what it ran", "processes on cairn", "s", "s with cairn"];
+    let programs = ["program", "version", "what it ran", "processes on cairn"];
     let suites =
         ["suite", "version", "what was run", "tests", "fail without", "with", "only with cairn"];
     let columns = if kind == Kind::Programs { &programs[..] } else { &suites };
