@@ -4,7 +4,7 @@
 //! Never: holds a lock, or waits.
 //! Threads: any; to be called first when no lock is held.
 //! Checked: tests/interposers.rs of the C layer.
-//! Story: docs/design/calls-out.md
+//! Story: docs/design/systems.md
 
 use super::machine::{PAGE_MAX, system_call};
 use super::{clock, keeping_errno, read_file};

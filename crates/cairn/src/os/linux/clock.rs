@@ -4,7 +4,7 @@
 //! Never: reads the time of day.
 //! Threads: any; holds nothing.
 //! Checked: its own test; tests/interposers.rs of the C layer.
-//! Story: docs/design/calls-out.md
+//! Story: docs/design/systems.md
 
 use super::machine::{CLOCK, SHORT_HASHES, system_call};
 use super::no_unload::Entry;

@@ -3,7 +3,7 @@
 //! Never: touches errno; knows what a system call does.
 //! Threads: any; holds nothing.
 //! Checked: tests/interposers.rs of the C layer; its tests/faults.rs puts a function of its own in the place of `enter`.
-//! Story: docs/design/calls-out.md
+//! Story: docs/design/systems.md
 
 use core::ffi::{CStr, c_long};
 
