@@ -43,6 +43,18 @@ fn short_lived_threads_leave_little() {
     is_bounded("short_lived_threads");
 }
 
+/// Of all other allocators tried, none gives back more than a sixth.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "holes are made by quiet heaps alone")]
+fn survivors_keep_their_own_pages_alone() {
+    if !skip_for_stand_in() {
+        let cases = ["one_in_order", "one_in_any_order", "four_in_order", "eight_in_any_order"];
+        for case in cases {
+            passes_in(&[Loading::Preloaded], "survivors.c", &[case]);
+        }
+    }
+}
+
 #[test]
 fn blocks_freed_by_a_thread_that_never_allocates_are_used_again() {
     is_bounded("half_of_64");

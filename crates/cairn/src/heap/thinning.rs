@@ -194,6 +194,13 @@ impl Heap {
         Some(runs.wrapping_add(nth % THIN_RUNS))
     }
 
+    /// Gives back all that wait.
+    pub(super) fn end_waiting(&mut self) {
+        if self.thinning.next > 0 {
+            self.purge_waiting(THIN_RUNS);
+        }
+    }
+
     /// Gives back the oldest runs that wait, as far as they are free still.
     fn purge_waiting(&mut self, runs: usize) {
         for nth in 0..runs {

@@ -82,6 +82,7 @@ impl Heap {
             self.trims_seen = trims;
             self.follow_sampling();
             self.flush();
+            self.end_waiting();
             self.release_in_hand();
             self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
@@ -261,6 +262,7 @@ impl Heap {
 
     /// Gives everything up: the blocks in the caches, the batches under way, all spans.
     pub(crate) fn abandon_all(&mut self) {
+        self.end_waiting();
         SizeClass::all().for_each(|class| self.empty_cache(class));
         self.flush();
         large::drop_cached(&self.large_cache);

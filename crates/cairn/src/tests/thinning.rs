@@ -142,7 +142,7 @@ fn threads_that_shrink_side_by_side() {
                 other.does(|| {
                     let mut random = Random(0x77);
                     let mut live: Vec<_> =
-                        (0..12_000).map(|at| hold(16 + random.below(4000), at as u8 | 1)).collect();
+                        (0..24_000).map(|at| hold(16 + random.below(4000), at as u8 | 1)).collect();
                     thin(&mut live, 16, false, &mut random);
                     live
                 })
