@@ -90,8 +90,6 @@ mod sizes;
 #[cfg(test)]
 mod span;
 #[cfg(test)]
-mod thinning;
-#[cfg(test)]
 mod twice;
 #[cfg(test)]
 mod visit;

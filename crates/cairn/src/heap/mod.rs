@@ -15,7 +15,7 @@ pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod spans;
-mod thinning;
+pub(crate) mod thinning;
 pub(crate) mod tuning;
 mod upkeep;
 

@@ -79,7 +79,7 @@ impl Heap {
     fn begin(&mut self, class: SizeClass) {
         expect_end(class, self.caches.first(class));
         self.slow_tick();
-        self.end_thinning();
+        self.thinning.end();
         if HARDENED {
             self.keep_fewer_full(class);
         }
@@ -197,7 +197,7 @@ impl Heap {
         let most = class.layout().cache_blocks() as usize;
         // SAFETY: invariant 2: this heap owns it.
         let list = unsafe { (*self.active[class.index()]).carve_aside(most) };
-        self.judge_thinning(list.count as usize * class.block_size());
+        self.thinning.judge(list.count as usize * class.block_size());
         list
     }
 
@@ -293,7 +293,7 @@ impl Heap {
     }
 
     fn carve_new(&mut self, class: SizeClass) -> Carved {
-        self.judge_growth(class.span_slices() * SLICE_SIZE);
+        self.thinning.judge_growth(class.span_slices() * SLICE_SIZE);
         let mut span = self.take_empty(class);
         if span.is_null() {
             let Some(run) = self.take_run(class) else { return Carved::NONE };

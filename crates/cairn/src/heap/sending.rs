@@ -176,7 +176,7 @@ impl Heap {
             let crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
             if was_mine {
                 self.earn_full();
-                self.count_thinning();
+                self.thinning.count();
             } else if crowded && abandoned::list(span) {
                 return;
             }

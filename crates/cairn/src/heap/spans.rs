@@ -9,7 +9,9 @@ use super::Heap;
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
-use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
+use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, THIN_SLICES, WORTHWHILE_BLOCKS};
+use crate::map::address_map;
+use crate::spans::aside::Step;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::{base::shares, os, spans::abandoned};
@@ -226,7 +228,7 @@ impl Heap {
         // SAFETY: as above.
         let class = unsafe {
             if (*span).hidden > 0 {
-                self.count_emptied((*span).bytes());
+                self.thinning.count_emptied((*span).bytes());
             }
             (*span).class()
         };
@@ -293,6 +295,87 @@ impl Heap {
             }
             (*span).clear_event();
             self.partial[class.index()].remove(span);
+        }
+    }
+
+    /// Puts a span into its list of partial ones: in front if it has a list of free blocks.
+    ///
+    /// # Safety
+    /// The heap owns the span, which is in no list.
+    pub(super) unsafe fn list_partial(&mut self, span: *mut Span) {
+        // SAFETY: as above.
+        unsafe {
+            let partial = &mut self.partial[(*span).class().index()];
+            if (*span).has_local_free() {
+                partial.push_front(span)
+            } else {
+                partial.push_back(span)
+            }
+            self.expect_thinner(span, Step::Coarse);
+        }
+    }
+
+    /// Has an event come when the span is thinner: in a process that has been large, if the heap has allocated from the span.
+    /// Who frees what others allocate shrinks nothing.
+    ///
+    /// # Safety
+    /// The heap owns the span, which has no event.
+    pub(super) unsafe fn expect_thinner(&self, span: *mut Span, step: Step) {
+        // SAFETY: as above.
+        let span = unsafe { &mut *span };
+        let is_large = address_map::described() >= THIN_SLICES;
+        if is_large && !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
+            span.expect_thinner(step);
+        }
+    }
+
+    /// An event of a partial span in which blocks are still in use.
+    ///
+    /// # Safety
+    /// The heap owns the span.
+    pub(super) unsafe fn thin(&mut self, span: *mut Span) {
+        self.thinning.count();
+        if !self.thinning.is_on() || self.thinning.is_paused() {
+            // SAFETY: as above.
+            return unsafe {
+                (*span).clear_event();
+                self.expect_thinner(span, Step::Coarse);
+            };
+        }
+        self.write_down(span);
+        if self.thinning.begins() {
+            self.begin_thinning();
+        }
+    }
+
+    /// Sets aside what is free in a partial span.
+    fn write_down(&mut self, span: *mut Span) {
+        // SAFETY: this heap owns it.
+        let span = unsafe { &mut *span };
+        span.clear_event();
+        let pages = span.set_aside();
+        let free = span.free_among(pages);
+        span.expect_thinner(Step::Fine);
+        self.thinning.add(self.owner(), span.index(), free);
+    }
+
+    /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
+    fn begin_thinning(&mut self) {
+        self.flush();
+        let mut left = THIN_AFTER;
+        for class in SizeClass::all() {
+            self.empty_cache(class);
+            self.deactivate(class);
+            let mut at = self.partial[class.index()].first();
+            // SAFETY: this heap owns the members, which stay.
+            while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {
+                if span.has_local_free() && span.can_set_aside() {
+                    self.write_down(at);
+                    left -= 1;
+                }
+                // SAFETY: as above.
+                at = unsafe { SpanList::after(at) };
+            }
         }
     }
 }

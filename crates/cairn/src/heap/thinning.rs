@@ -1,24 +1,21 @@
-//! Owns: what a heap gives back around survivors while it shrinks.
+//! Owns: which pages of a heap's spans wait to go while it shrinks, and whether any may.
 //! Idea: a thread that frees much and refills nothing is emptying its spans. Each free block is written down once; the pages on
 //!   which nothing lives wait a little, for the rest of their span may go, too; then they go.
 //! Never: does anything for a heap that refills as it frees; gives back again what was needed again at once.
 //! Threads: as `heap`.
-//! Checked: tests/thinning.rs; the lab's rows of survivors.
+//! Checked: tests/holes/thinning.rs; tests/memory.rs of the C layer.
 //! Story: docs/design/purging.md
 
-use super::Heap;
 use crate::base::policy::in_hardened;
-use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::{
-    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS, THIN_SLICES,
+    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS,
 };
 use crate::map::address_map::{self, HEAP_BYTES, HEAP_SIZE};
 use crate::os;
 use crate::slices::arena;
-use crate::spans::aside::{Pages, Step, between};
+use crate::spans::aside::{Pages, between};
 use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
 
 /// Pages in a row that wait: those of the span that begins at a slice, from the first one on.
 #[derive(Clone, Copy)]
@@ -52,123 +49,52 @@ const BEGUN: u32 = 1 << 30;
 const _: () =
     assert!(HEAP_BYTES + size_of::<[Run; THIN_RUNS]>() <= in_hardened(HEAP_SIZE, usize::MAX));
 
-impl Heap {
+impl Thinning {
     /// A refill: nobody shrinks.
     #[inline(always)]
-    pub(super) fn end_thinning(&mut self) {
-        self.thinning.events = 0;
+    pub(super) fn end(&mut self) {
+        self.events = 0;
     }
 
     /// A span is thinner than before: a step on the way.
-    pub(super) fn count_thinning(&mut self) {
-        self.thinning.events = self.thinning.events.saturating_add(1);
+    pub(super) fn count(&mut self) {
+        self.events = self.events.saturating_add(1);
     }
 
     /// Whether it shrinks.
-    pub(super) fn is_thinning(&self) -> bool {
-        self.thinning.events >= THIN_AFTER
+    pub(super) fn is_on(&self) -> bool {
+        self.events >= THIN_AFTER
     }
 
-    /// Puts a span into its list of partial ones: in front if it has a list of free blocks.
-    ///
-    /// # Safety
-    /// The heap owns the span, which is in no list.
-    pub(super) unsafe fn list_partial(&mut self, span: *mut Span) {
-        // SAFETY: as above.
-        unsafe {
-            let partial = &mut self.partial[(*span).class().index()];
-            if (*span).has_local_free() {
-                partial.push_front(span)
-            } else {
-                partial.push_back(span)
-            }
-            self.expect_thinner(span, Step::Coarse);
-        }
-    }
-
-    /// Has an event come when the span is thinner: in a process that has been large, if the heap has allocated from the span.
-    /// Who frees what others allocate shrinks nothing.
-    ///
-    /// # Safety
-    /// The heap owns the span, which has no event.
-    pub(super) unsafe fn expect_thinner(&self, span: *mut Span, step: Step) {
-        // SAFETY: as above.
-        let span = unsafe { &mut *span };
-        let is_large = address_map::described() >= THIN_SLICES;
-        if is_large && !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
-            span.expect_thinner(step);
-        }
-    }
-
-    /// An event of a partial span in which blocks are still in use.
-    ///
-    /// # Safety
-    /// The heap owns the span.
-    pub(super) unsafe fn thin(&mut self, span: *mut Span) {
-        self.count_thinning();
-        if !self.is_thinning() || self.is_thinning_paused() {
-            // SAFETY: as above.
-            return unsafe {
-                (*span).clear_event();
-                self.expect_thinner(span, Step::Coarse);
-            };
-        }
-        self.write_down(span);
-        if self.thinning.events < BEGUN {
-            self.thinning.events = BEGUN;
-            self.begin_thinning();
-        }
-    }
-
-    /// Sets aside what is free in a partial span.
-    fn write_down(&mut self, span: *mut Span) {
-        // SAFETY: this heap owns it.
-        let span = unsafe { &mut *span };
-        span.clear_event();
-        let pages = span.set_aside();
-        let free = span.free_among(pages);
-        span.expect_thinner(Step::Fine);
-        self.add_runs(span.index(), free);
-    }
-
-    /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
-    fn begin_thinning(&mut self) {
-        self.flush();
-        let mut left = THIN_AFTER;
-        for class in SizeClass::all() {
-            self.empty_cache(class);
-            self.deactivate(class);
-            let mut at = self.partial[class.index()].first();
-            // SAFETY: this heap owns the members, which stay.
-            while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {
-                if span.has_local_free() && span.can_set_aside() {
-                    self.write_down(at);
-                    left -= 1;
-                }
-                // SAFETY: as above.
-                at = unsafe { SpanList::after(at) };
-            }
-        }
-    }
-
-    fn is_thinning_paused(&self) -> bool {
-        let until = self.thinning.paused_until_ms;
+    pub(super) fn is_paused(&self) -> bool {
+        let until = self.paused_until_ms;
         until > 0 && os::now_ms() < until || arena::keeps()
     }
 
-    /// Pages of a span wait from now on.
-    fn add_runs(&mut self, index: usize, mut pages: Pages) {
+    /// True once, when it has just begun: the heap gives up what it holds for allocations.
+    pub(super) fn begins(&mut self) -> bool {
+        self.events < BEGUN && {
+            self.events = BEGUN;
+            true
+        }
+    }
+
+    /// Pages of a span wait from now on. `owner` is the heap's, here as below.
+    pub(super) fn add(&mut self, owner: u32, index: usize, mut pages: Pages) {
         while pages != 0 {
             let first = pages.trailing_zeros();
             let count = (pages >> first).trailing_ones();
             pages &= !between(first as usize, (first + count) as usize - 1);
-            self.add_run(Run { span: index as u32, first: first as u16, count: count as u16 });
+            self.add_run(
+                owner,
+                Run { span: index as u32, first: first as u16, count: count as u16 },
+            );
         }
     }
 
-    fn add_run(&mut self, run: Run) {
-        let next = self.thinning.next as usize;
-        let Some(last) = self.waiting(next.wrapping_sub(1)) else { return };
+    fn add_run(&mut self, owner: u32, run: Run) {
+        let next = self.next as usize;
+        let Some(last) = waiting(owner, next.wrapping_sub(1)) else { return };
         // SAFETY: this heap's own, as below.
         let Run { span, first, count } = unsafe { last.read() };
         let meets = first + count == run.first || run.first + run.count == first;
@@ -177,48 +103,42 @@ impl Heap {
             // SAFETY: as above.
             return unsafe { last.write(run) };
         }
-        let Some(place) = self.waiting(next) else { return };
+        let Some(place) = waiting(owner, next) else { return };
         // SAFETY: as above; what stands there is the oldest.
         unsafe {
             if (*place).count > 0 {
-                self.purge_waiting(THIN_RUNS / 4);
+                self.purge_waiting(owner, THIN_RUNS / 4);
             }
             place.write(run);
         }
-        self.thinning.next = self.thinning.next.wrapping_add(1);
-    }
-
-    /// Where the `nth` run waits: behind the heap, on a page that is touched when it shrinks. Zero, or written here.
-    fn waiting(&self, nth: usize) -> Option<*mut Run> {
-        let runs: *mut Run = address_map::behind_heap(self.owner())?.cast();
-        Some(runs.wrapping_add(nth % THIN_RUNS))
+        self.next = self.next.wrapping_add(1);
     }
 
     /// Gives back all that wait.
-    pub(super) fn end_waiting(&mut self) {
-        if self.thinning.next > 0 {
-            self.purge_waiting(THIN_RUNS);
+    pub(super) fn end_waiting(&mut self, owner: u32) {
+        if self.next > 0 {
+            self.purge_waiting(owner, THIN_RUNS);
         }
     }
 
     /// Gives back the oldest runs that wait, as far as they are free still.
-    fn purge_waiting(&mut self, runs: usize) {
+    fn purge_waiting(&mut self, owner: u32, runs: usize) {
         for nth in 0..runs {
-            let Some(place) = self.waiting(self.thinning.next as usize + nth) else { return };
+            let Some(place) = waiting(owner, self.next as usize + nth) else { return };
             // SAFETY: this heap's own.
             let run = unsafe { place.replace(Run { span: 0, first: 0, count: 0 }) };
             if run.count > 0 {
-                self.purge_run(run);
+                self.purge_run(owner, run);
             }
         }
-        self.thinning.purged_ms = os::now_ms();
+        self.purged_ms = os::now_ms();
     }
 
-    fn purge_run(&mut self, Run { span: index, first, count }: Run) {
+    fn purge_run(&mut self, owner: u32, Run { span: index, first, count }: Run) {
         let span: *mut Span = address_map::slot(index as usize).cast();
         let d = address_map::descriptor_at(index as usize);
         let is_head = d.slot.load(Ordering::Relaxed).cast() == span;
-        if d.owner.load(Ordering::Relaxed) != self.owner() || !is_head {
+        if d.owner.load(Ordering::Relaxed) != owner || !is_head {
             return;
         }
         // SAFETY: a span that names this heap is its own.
@@ -227,51 +147,55 @@ impl Heap {
         let free = span.free_among(pages);
         let bytes = free.count_ones() as usize * os::page_size();
         if span.purge_pages(free) {
-            self.thinning.purged += bytes;
+            self.purged += bytes;
             arena::count_holes(bytes);
         } else {
             // Locked memory, say.
-            self.pause_thinning(THIN_PAUSE_MAX_MS);
+            self.pause(THIN_PAUSE_MAX_MS);
         }
     }
 
     /// A span in which blocks are set aside has become empty.
     pub(super) fn count_emptied(&mut self, bytes: usize) {
-        self.thinning.emptied += bytes;
+        self.emptied += bytes;
     }
 
     /// The heap takes a new span of so many bytes: perhaps in place of one that has become empty.
     #[inline]
     pub(super) fn judge_growth(&mut self, bytes: usize) {
-        if self.thinning.emptied > 0 {
-            let again = bytes.min(self.thinning.emptied);
-            self.thinning.emptied -= again;
-            self.judge_thinning(again);
+        if self.emptied > 0 {
+            let again = bytes.min(self.emptied);
+            self.emptied -= again;
+            self.judge(again);
         }
     }
 
     /// So many bytes are needed again, of which some had gone.
     #[cold]
-    pub(super) fn judge_thinning(&mut self, bytes: usize) {
+    pub(super) fn judge(&mut self, bytes: usize) {
         arena::fill_holes(bytes);
         let now_ms = os::now_ms();
-        let thinning = &mut self.thinning;
-        if now_ms > thinning.purged_ms + THIN_PAUSE_MS {
-            (thinning.purged, thinning.needed, thinning.emptied) = (0, 0, 0);
+        if now_ms > self.purged_ms + THIN_PAUSE_MS {
+            (self.purged, self.needed, self.emptied) = (0, 0, 0);
             return;
         }
-        thinning.needed += bytes;
-        if thinning.needed * THIN_REGRET_SHARE > thinning.purged {
-            let again = now_ms < thinning.paused_until_ms + 2 * thinning.pause_ms;
-            let pause_ms = if again { 2 * thinning.pause_ms } else { 0 };
-            self.pause_thinning(pause_ms.clamp(THIN_PAUSE_MS, THIN_PAUSE_MAX_MS));
+        self.needed += bytes;
+        if self.needed * THIN_REGRET_SHARE > self.purged {
+            let again = now_ms < self.paused_until_ms + 2 * self.pause_ms;
+            let pause_ms = if again { 2 * self.pause_ms } else { 0 };
+            self.pause(pause_ms.clamp(THIN_PAUSE_MS, THIN_PAUSE_MAX_MS));
         }
     }
 
-    fn pause_thinning(&mut self, ms: u64) {
-        let thinning = &mut self.thinning;
-        (thinning.purged, thinning.needed, thinning.emptied) = (0, 0, 0);
-        thinning.pause_ms = ms;
-        thinning.paused_until_ms = os::now_ms() + ms;
+    fn pause(&mut self, ms: u64) {
+        (self.purged, self.needed, self.emptied) = (0, 0, 0);
+        self.pause_ms = ms;
+        self.paused_until_ms = os::now_ms() + ms;
     }
+}
+
+/// Where the `nth` run waits: behind the heap, on a page that is touched when it shrinks. Zero, or written here.
+fn waiting(owner: u32, nth: usize) -> Option<*mut Run> {
+    let runs: *mut Run = address_map::behind_heap(owner)?.cast();
+    Some(runs.wrapping_add(nth % THIN_RUNS))
 }

@@ -82,7 +82,7 @@ impl Heap {
             self.trims_seen = trims;
             self.follow_sampling();
             self.flush();
-            self.end_waiting();
+            self.thinning.end_waiting(self.owner());
             self.release_in_hand();
             self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
@@ -190,7 +190,7 @@ impl Heap {
         if is_cold {
             self.empty_cache(class);
         }
-        let leave = is_cold && shares::in_use() > 1 && !self.is_closed() && !self.is_thinning();
+        let leave = is_cold && shares::in_use() > 1 && !self.is_closed() && !self.thinning.is_on();
         self.collect_partial(class, LOOK_SPANS, if leave { Then::Abandon } else { Then::Keep });
     }
 
@@ -262,7 +262,7 @@ impl Heap {
 
     /// Gives everything up: the blocks in the caches, the batches under way, all spans.
     pub(crate) fn abandon_all(&mut self) {
-        self.end_waiting();
+        self.thinning.end_waiting(self.owner());
         SizeClass::all().for_each(|class| self.empty_cache(class));
         self.flush();
         large::drop_cached(&self.large_cache);

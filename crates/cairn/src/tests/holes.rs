@@ -1,6 +1,8 @@
 //! Pages inside spans that go and come back: none with a live byte goes, no block is lost or
 //! handed out twice, and a heap that has time finds them.
 
+mod thinning;
+
 use super::alone::{Random, alone, taken};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};

@@ -1,10 +1,10 @@
 //! A heap that shrinks gives back the pages without a live byte, at once: none with one goes, no block is lost or handed out
 //! twice, and who needs the memory again has it.
 
-use super::alone::{Random, alone};
-use super::forks::child_does;
-use super::heaps::{Other, free};
-use super::misuse::last_words;
+use crate::tests::alone::{Random, alone};
+use crate::tests::forks::child_does;
+use crate::tests::heaps::{Other, free};
+use crate::tests::misuse::last_words;
 use crate::{Stats, allocate, check, os, purge, thread};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
