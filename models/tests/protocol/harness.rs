@@ -6,7 +6,7 @@ use crate::base::sync::{Loads, Ordering, Quiet};
 use crate::map::address_map::{self, OWNER_NONE};
 use crate::map::block::{Block, Chain};
 use crate::spans::span::Span;
-use crate::store::quarantine::{Filling, READY};
+use crate::store::filling::{Filling, READY};
 use crate::{base::sync, os, slices::arena, slices::reservation, spans::abandoned, store::live};
 use core::ptr::null_mut;
 use loom::thread::JoinHandle;

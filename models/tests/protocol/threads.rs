@@ -9,8 +9,8 @@ use crate::harness::{
 use crate::heap::Heap;
 use crate::map::address_map::{self, slice_of};
 use crate::map::block::Block;
-use crate::store::caches::Caches;
 use crate::store::live;
+use crate::store::{Caches, Store};
 use crate::thread::pool;
 use crate::{api, heap, thread};
 

@@ -12,7 +12,7 @@ use crate::heap::Heap;
 use crate::map::address_map;
 use crate::map::block::Block;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::thread;
 
 /// Allocates a block of `size` bytes into each place of `blocks`; how many it has filled, the first ones: fewer than

@@ -34,8 +34,8 @@ use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::map::block::Block;
 use crate::os;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
 use crate::store::live::{self, FREED_TWICE};
+use crate::store::{Caches, Store};
 use crate::{closed, store::canary, store::quarantine, thread, thread::search};
 use core::ptr::null_mut;
 

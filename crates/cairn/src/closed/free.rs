@@ -15,7 +15,7 @@ use crate::map::address_map;
 use crate::map::block::Block;
 use crate::map::remote::Generation;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::{os, store::canary, store::live, store::quarantine, thread, thread::search};
 use core::ptr::null_mut;
 

@@ -31,7 +31,7 @@ use crate::heap::Then;
 use crate::heap::deferred_frees::Reason;
 use crate::heap::handle::{Handle, OWNED, SHARED, Spares};
 use crate::map::block::Block;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::thread::pool::{self, User, salvage};
 use crate::{large, map::region, os, slices::arena, store::canary, thread};
 use core::ptr::null_mut;

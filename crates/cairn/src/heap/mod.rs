@@ -37,7 +37,7 @@ use crate::samples::sampling::Sampling;
 use crate::spans::grace::is_block_of;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use core::marker::PhantomPinned;
 use core::mem::offset_of;
 

@@ -6,7 +6,7 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::policy::{HARDENED, in_hardened};
+use crate::base::policy::HARDENED;
 use crate::base::shares;
 use crate::base::size_class::SizeClass;
 use crate::base::tuning::SHARED_REFILLS;
@@ -17,7 +17,7 @@ use crate::spans::corruption::expect_end;
 use crate::spans::span::{Carved, Span};
 use crate::spans::span_list::SpanList;
 use crate::store::caches::Limit;
-use crate::store::quarantine::READY;
+use crate::store::{Caches, Store};
 use crate::{samples::sampling, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
 
@@ -79,7 +79,7 @@ impl Heap {
     fn begin(&mut self, class: SizeClass) {
         expect_end(class, self.caches.first(class));
         self.slow_tick();
-        if HARDENED {
+        if Caches::IS_MIXED {
             self.keep_fewer_full(class);
         }
         if self.ordinary & class.bit() == 0 {
@@ -94,11 +94,7 @@ impl Heap {
         if self.ordinary & class.bit() == 0 {
             return self.fill_carefully(class, found);
         }
-        if HARDENED {
-            return self.fill_from_home(class, found.list.count.min(READY), found.limit);
-        }
-        // SAFETY: the list is this heap's now, and not empty.
-        unsafe { self.caches.fill(class, found.list, found.limit) }
+        self.fill_cache(class, found.list, found.limit)
     }
 
     #[inline(always)]
@@ -151,17 +147,20 @@ impl Heap {
     }
 
     /// Fills it with a list that is not empty; hardened, with as many that the active span has at home.
+    #[inline(always)]
     fn fill_cache(&mut self, class: SizeClass, list: Chain, limit: Limit) -> *mut Block {
-        if HARDENED {
-            return self.fill_from_home(class, list.count, limit);
+        let span = self.active[class.index()];
+        // SAFETY: the list is this heap's now, and not empty, and so is what the span has at home.
+        unsafe {
+            Caches::fill(&raw mut self.caches, class, list, limit, |count, filling| {
+                (*span).take_kept(count, filling);
+            })
         }
-        // SAFETY: the list is this heap's now, and not empty.
-        unsafe { self.caches.fill(class, list, limit) }
     }
 
     /// Fills the cache up to the next sample, or with that alone. The rest goes back.
     fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
-        let count = list.count.min(in_hardened(u32::MAX, READY));
+        let count = Caches::most(list.count);
         let (most, is_sample) = self.sampling.cut(class, count as usize);
         // SAFETY: the list is this heap's, perhaps of the shared heap's spans, and longer than that.
         let rest = unsafe { list.split(most as u32) };

@@ -2,8 +2,8 @@
 
 use crate::map::block::Block;
 use crate::spans::span::Span;
+use crate::store::filling::{Filling, READY};
 use crate::store::live;
-use crate::store::quarantine::{Filling, READY};
 use core::ptr::null_mut;
 use std::any::type_name;
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ use crate::base::size_class::{SLICE_SIZE, SizeClass, guards};
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::map::block::Block;
-use crate::store::quarantine::READY;
+use crate::store::filling::READY;
 use crate::{allocate, allocate_zeroed, base, check, purge, store::canary, store::live};
 use std::collections::HashSet;
 use std::vec::Vec;

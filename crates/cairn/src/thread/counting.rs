@@ -17,8 +17,8 @@ use crate::map::block::Block;
 use crate::os;
 use crate::samples::sampling::ThreadCounts;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
 use crate::store::canary;
+use crate::store::{Caches, Store};
 use crate::thread::tuning::TICKS_WITHOUT_HEAP;
 use core::ptr::null_mut;
 

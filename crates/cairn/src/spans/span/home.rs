@@ -13,8 +13,9 @@ use crate::base::sync::touched;
 use crate::map::block::{Block, Chain};
 use crate::os;
 use crate::spans::tuning::FEW_BLOCKS;
+use crate::store::filling::{Filling, below};
 use crate::store::live::{self, PLACES, came_home};
-use crate::store::quarantine::{self, Filling, below};
+use crate::store::quarantine;
 use core::ops::Range;
 
 // Invariants
