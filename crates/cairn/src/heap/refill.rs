@@ -14,7 +14,7 @@ use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTE
 use crate::map::block::{Block, Chain};
 use crate::slices::arena::Run;
 use crate::spans::corruption::expect_end;
-use crate::spans::span::{Carved, Span};
+use crate::spans::span::{Carved, Home, Keep, Span};
 use crate::spans::span_list::SpanList;
 use crate::store::caches::Limit;
 use crate::store::{Caches, Store};
@@ -141,7 +141,7 @@ impl Heap {
         }
         if list.count > most {
             // SAFETY: the active span has just handed it out.
-            unsafe { (*self.active[class.index()]).take_back(&mut list, most) };
+            unsafe { Home::take_back(&mut *self.active[class.index()], &mut list, most) };
         }
         self.fill_cache(class, list, limit)
     }
@@ -153,7 +153,7 @@ impl Heap {
         // SAFETY: the list is this heap's now, and not empty, and so is what the span has at home.
         unsafe {
             Caches::fill(&raw mut self.caches, class, list, limit, |count, filling| {
-                (*span).take_kept(count, filling);
+                Home::fill(&mut *span, count, filling);
             })
         }
     }
@@ -163,7 +163,7 @@ impl Heap {
         let count = Caches::most(list.count);
         let (most, is_sample) = self.sampling.cut(class, count as usize);
         // SAFETY: the list is this heap's, perhaps of the shared heap's spans, and longer than that.
-        let rest = unsafe { list.split(most as u32) };
+        let rest = unsafe { Home::split(&mut list, most as u32) };
         self.put_all_back(class, rest);
         let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
         let block = self.fill_cache(class, list, limit);
@@ -182,9 +182,7 @@ impl Heap {
         let span = unsafe { &mut *span };
         match span.has_local_free() {
             true => span.take_local(),
-            false if HARDENED => span.take_collected(),
-            // Pending blocks count as used already, and go on counting.
-            false => span.collect(),
+            false => Home::pass_on(span, span.collect()),
         }
     }
 
@@ -228,11 +226,7 @@ impl Heap {
         // SAFETY: this heap owns it now.
         unsafe {
             (*span).own(self.owner());
-            match pending.count {
-                _ if HARDENED => (*span).take_pending(pending),
-                0 => (*span).take_local(),
-                _ => pending,
-            }
+            Home::pass_on_or_take(&mut *span, pending)
         }
     }
 

@@ -19,7 +19,8 @@ use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::slices::{arena, arena::Memory, fences};
+use crate::slices::fences::{Fence, Fences, GUARD};
+use crate::slices::{arena, arena::Memory};
 use core::cell::Cell;
 use core::ptr::null_mut;
 
@@ -39,7 +40,7 @@ pub(crate) const NURSERY_BYTES: usize = 2048;
 /// How many a slice has.
 const PIECES: usize = SLICE_SIZE / NURSERY_BYTES;
 /// Which of them are used, a bit each: hardened, there is a guard in place of the last ones.
-const ALL: u8 = u8::MAX >> (fences::GUARD / NURSERY_BYTES);
+const ALL: u8 = u8::MAX >> (GUARD / NURSERY_BYTES);
 /// Places where a block may start.
 const PLACES: usize = NURSERY_BYTES / MIN_ALIGN;
 
@@ -191,10 +192,8 @@ fn make() -> Option<&'static Large> {
             }
         }
     }
-    if HARDENED {
-        // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
-        unsafe { fences::put_behind_nurseries(run.index) };
-    }
+    // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
+    unsafe { Fences::put_behind_nurseries(run.index) };
     // Release, by `describe`: who finds the slice finds them.
     large.nurseries.store(all, Ordering::Release);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.

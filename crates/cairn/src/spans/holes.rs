@@ -6,12 +6,11 @@
 //! Checked: tests/holes.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::map::address_map;
 use crate::map::block::{Block, END};
 use crate::os;
-use crate::spans::span::{PIECES, Span};
+use crate::spans::span::{Home, Keep, PIECES, Span};
 use core::ops::Range;
 
 impl Span {
@@ -54,11 +53,7 @@ impl Span {
         for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
             self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
         }
-        if HARDENED {
-            // None of them is in a cache: it would be handed out, and carved again.
-            debug_assert_eq!(self.kept().count(), self.free() as usize);
-            self.kept().for_each(|nth| is_free[nth % is_free.len()] = true);
-        }
+        Home::each_unlinked(self, |nth| is_free[nth % is_free.len()] = true);
         let mut at = self.local_free;
         while at != END {
             is_free[(at.addr() - start) / size % is_free.len()] = true;
@@ -88,9 +83,7 @@ impl Span {
             }
         }
         for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
-            if HARDENED {
-                self.hide(nth);
-            }
+            Home::hide(self, nth);
             // SAFETY: a piece of the owner's span in which no block is in use, or in a list.
             unsafe { os::purge(self.base().wrapping_add(nth * piece), piece) };
         }

@@ -89,6 +89,12 @@ pub(crate) trait Store: Sized {
     #[must_use]
     unsafe fn push(this: *mut Self, class: SizeClass, block: *mut Block) -> *mut Block;
 
+    /// Makes a freed block, which goes to another's span, as it would be in a cache.
+    ///
+    /// # Safety
+    /// It is a block of `class`, the caller's to free.
+    unsafe fn prepare(_block: *mut Block, _class: SizeClass) {}
+
     /// Makes `list` the cache of `class`, which is empty, and pops its first block. Where no links lead to the blocks of the
     /// list, `find` finds so many.
     ///

@@ -16,6 +16,10 @@ pub(crate) mod tuning;
 use crate::base::policy::InHardened;
 use crate::map::address_map::{HEAP_BYTES, HEAP_SIZE};
 pub(crate) use caches::Store;
+pub(crate) use live::Known;
+
+/// What is known of the blocks that the program has.
+pub(crate) type Live = InHardened<live::Nothing, live::Bits>;
 
 /// The caches: what a thread allocates from.
 pub(crate) type Caches = InHardened<caches::Lists, quarantine::Rows>;

@@ -12,10 +12,11 @@ use crate::base::size_class::{CLASS_COUNT, SizeClass, class_size};
 use crate::base::tuning::CACHE_UNITS;
 use crate::map::address_map::HEAP_BYTES;
 use crate::map::block::{Block, Chain, END, overwritten};
+use crate::os;
 use crate::store::caches::{Limit, Limits, Store};
 use crate::store::filling::{Filling, READY, after, below};
+use crate::store::live::{Bits, Known};
 use crate::store::tuning::{LEAST_ROOM, READY_TICK, ROW};
-use crate::{os, store::live};
 use core::ptr::null_mut;
 
 // Invariants
@@ -168,7 +169,7 @@ impl Store for Rows {
             }
             *ready = (end - 1) as u8;
             let block = *places(this, class).add(end - 1);
-            live::hand_out(block.cast());
+            Bits::hand_out(block.cast());
             if !is_zero(block, last_of(this, class, 1)) {
                 overwritten(block);
             }
@@ -198,8 +199,12 @@ impl Store for Rows {
         }
     }
 
+    unsafe fn prepare(block: *mut Block, class: SizeClass) {
+        // SAFETY: the caller's.
+        unsafe { zero(block, class, 1) };
+    }
+
     /// With as many as there is room for. The program counts as having those that wait while others are looked for.
-    #[inline(always)]
     unsafe fn fill(
         this: *mut Rows,
         class: SizeClass,
@@ -212,9 +217,9 @@ impl Store for Rows {
             let most = room(limit.0 / CACHE_UNITS);
             (*this).limits.left[class.index()] = if most > 0 { Limit(most) } else { limit };
             let mut filling = begin(this, class);
-            each_waiting(this, class, |block| live::hand_out(block.cast()));
+            each_waiting(this, class, |block| Bits::hand_out(block.cast()));
             find(Rows::most(list.count), &mut filling);
-            each_waiting(this, class, |block| _ = live::take_back(block.cast()));
+            each_waiting(this, class, |block| _ = Bits::take_back(block.cast()));
             end(this, class, filling, most);
             Rows::pop(this, class)
         }
