@@ -6,13 +6,12 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::policy::HARDENED;
 use crate::base::shares;
 use crate::base::size_class::SizeClass;
 use crate::base::tuning::SHARED_REFILLS;
 use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTES, LOOK_SPANS};
 use crate::map::block::{Block, Chain};
-use crate::slices::arena::Run;
+use crate::slices::arena::{Leave, Partitions, Run};
 use crate::spans::corruption::expect_end;
 use crate::spans::span::{Carved, Home, Keep, Span};
 use crate::spans::span_list::SpanList;
@@ -262,9 +261,8 @@ impl Heap {
             return Some(run);
         }
         let anywhere = || {
-            let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
-            let kept = if HARDENED { kept() } else { None };
-            kept.or_else(|| arena::take_span(slices, shares::in_use()))
+            Partitions::take(self.partition, slices)
+                .or_else(|| arena::take_span(slices, shares::in_use()))
         };
         if self.member.of.is_null() { anywhere() } else { self.member.take_run(slices, anywhere) }
     }

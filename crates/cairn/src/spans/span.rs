@@ -13,14 +13,14 @@ pub(crate) mod marked;
 pub(crate) use carve::Carved;
 pub(crate) use home::Keep;
 
-use crate::base::policy::{HARDENED, InHardened};
+use crate::base::policy::InHardened;
 use crate::base::size_class::{ClassLayout, SizeClass};
 use crate::base::sync::{Ordering, touched};
 use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::map::block::{Block, Chain, END};
 use crate::map::remote::RemoteWord;
 use crate::os;
-use crate::slices::arena::{self, Memory};
+use crate::slices::arena::{self, Leave, Memory, Partitions};
 use crate::slices::fences::{Fence, Fences};
 use crate::store::{Known, Live};
 use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
@@ -190,9 +190,8 @@ impl Span {
 
     /// Gives its run back: to the arena, or to its partition.
     fn give_back(&self, index: usize, slices: usize) {
-        match usize::from(self.partition).checked_sub(1) {
-            Some(partition) if HARDENED => arena::keep(partition, index, slices),
-            _ => arena::release(index, slices, Memory::Written),
+        if !Partitions::keep(self.partition, index, slices) {
+            arena::release(index, slices, Memory::Written);
         }
     }
 

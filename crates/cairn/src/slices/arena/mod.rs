@@ -15,7 +15,7 @@ mod region_slices;
 mod runs;
 mod tree;
 
-pub(crate) use partition_runs::{keep, kept_slices, settle_kept_in_child, take_kept};
+pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
 pub(crate) use purge::{in_debt, purge_all, tick};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub(crate) use purge_policy::{keeps, maps_apart};
