@@ -34,8 +34,8 @@ use crate::map::block::Block;
 use crate::os;
 use crate::spans::span::Span;
 use crate::store::live::FREED_TWICE;
-use crate::store::{Caches, Known, Live, Store};
-use crate::{closed, store::canary, thread, thread::search};
+use crate::store::{Behind, Caches, Canary, Known, Live, Store};
+use crate::{closed, thread, thread::search};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -93,7 +93,7 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
 #[inline(always)]
 pub(crate) fn handed_out(block: *mut Block, class: SizeClass, size: usize) -> *mut u8 {
     // SAFETY: a free block of the class, the caller's, which serves so many bytes.
-    unsafe { canary::write(block.cast(), class, size) };
+    unsafe { Canary::write(block.cast(), class, size) };
     block.cast()
 }
 
@@ -183,7 +183,7 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
                     Live::undo(p);
                     return deallocate_marked(p, call);
                 }
-                canary::expect(p, at.class, call);
+                Canary::expect(p, at.class, call);
                 if !Caches::push(caches, at.class, p.cast()).is_null() {
                     let span: *mut Span = at.slot().cast();
                     if (*span).push_local(p.cast()) {
@@ -237,7 +237,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
     // which has no room and gathers nothing.
     unsafe {
-        canary::expect(p, class, call);
+        Canary::expect(p, class, call);
         if !Live::IS_KNOWN
             && (is_abandoned || layout.size >= FOREIGN_MIN)
             && (*heap).caches.left(class) > least

@@ -23,7 +23,7 @@ pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
 
-use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
+use crate::base::policy::{PARTITIONS, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicPtr, Ordering, in_loom};
 use crate::base::tuning::{CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES};
@@ -232,7 +232,7 @@ impl Heap {
             if let Some(span) = unsafe { active.as_ref() } {
                 self.check_owned(span);
             }
-            if HARDENED {
+            if Caches::IS_MIXED {
                 self.check_cached(class);
             }
             let (mut block, mut len) = (self.caches.first(class), 0);

@@ -16,7 +16,11 @@ pub(crate) mod tuning;
 use crate::base::policy::InHardened;
 use crate::map::address_map::{HEAP_BYTES, HEAP_SIZE};
 pub(crate) use caches::Store;
+pub(crate) use canary::Behind;
 pub(crate) use live::Known;
+
+/// What stands behind the bytes that the program has of a block.
+pub(crate) type Canary = InHardened<canary::Nothing, canary::Canaries>;
 
 /// What is known of the blocks that the program has.
 pub(crate) type Live = InHardened<live::Nothing, live::Bits>;

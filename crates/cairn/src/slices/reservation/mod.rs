@@ -10,15 +10,15 @@ mod grow;
 
 pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
 
-use crate::base::policy::{HARDENED, in_hardened, mixed};
+use crate::base::policy::{in_hardened, mixed};
 use crate::base::size_class::SLICE_SHIFT;
 use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom};
 use crate::map::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
 };
 use crate::slices::tuning::{LADDER, LOCKED_TIMES, PLACE_DRAWS};
-use crate::store::{Known, Live};
-use crate::{map::block, os, store::canary};
+use crate::store::{Behind, Canary, Known, Live};
+use crate::{map::block, os};
 
 const GIB: usize = 1 << 30;
 /// No reservation is larger.
@@ -185,9 +185,7 @@ fn install(front: *mut u8, size: usize, reserved: Reserved) -> bool {
     }
     RESERVED.store(reserved == Reserved::All, Ordering::Relaxed);
     block::set_key(random(10, usize::MAX));
-    if HARDENED {
-        canary::install(random(11, usize::MAX), random(12, usize::MAX));
-    }
+    Canary::install(|nth| random(nth, usize::MAX));
     Live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
     address_map::install(&Tables {
         base: front.wrapping_add(front_of(size)),
