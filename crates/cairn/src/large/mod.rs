@@ -30,9 +30,10 @@ pub(crate) use requested::{Size, Sizes, grant};
 pub(crate) use zeroing::zero;
 
 pub(crate) use nursery::{
-    NURSERY_BYTES, Nursery, account as nursery_account, all as nurseries, around as nursery_around,
-    block_around as nursery_block, free as free_in_nursery, put as put_nursery,
-    salvage as salvage_nurseries, take as take_nursery, usable_size as nursery_usable,
+    Care, NURSERY_BYTES, Nurse, Nursery, account as nursery_account, all as nurseries,
+    around as nursery_around, block_around as nursery_block, free as free_in_nursery,
+    put as put_nursery, salvage as salvage_nurseries, take as take_nursery,
+    usable_size as nursery_usable,
 };
 
 #[cfg(test)]
