@@ -5,9 +5,10 @@ use crate::base::size_class::SizeClass;
 use crate::base::sync::{Loads, Ordering, Quiet};
 use crate::map::address_map::{self, OWNER_NONE};
 use crate::map::block::{Block, Chain};
-use crate::spans::span::Span;
-use crate::store::quarantine::{Filling, READY};
-use crate::{base::sync, os, slices::arena, slices::reservation, spans::abandoned, store::live};
+use crate::spans::span::{Keep, Span, marked::Marked};
+use crate::store::filling::{Filling, READY};
+use crate::store::live::Bits;
+use crate::{base::sync, os, slices::arena, slices::reservation, spans::abandoned};
 use core::ptr::null_mut;
 use loom::thread::JoinHandle;
 use std::sync::Arc;
@@ -137,9 +138,9 @@ pub(crate) unsafe fn carve(span: *mut Span, count: usize) -> Vec<Sent<*mut Block
         if HARDENED {
             let mut ready = [null_mut(); READY as usize];
             let mut filling = Filling { ready: ready.as_mut_ptr(), count: 0, random: 1 };
-            (*span).take_kept(count as u32, &mut filling);
+            Marked::fill(&mut *span, count as u32, &mut filling);
             blocks.extend(ready.into_iter().take(count).map(Sent));
-            blocks.iter().for_each(|block| live::hand_out(block.get().cast()));
+            blocks.iter().for_each(|block| Bits::hand_out(block.get().cast()));
             return blocks;
         }
         for _ in 0..count {

@@ -3,7 +3,7 @@
 use crate::base::policy::HARDENED;
 use crate::base::sync::touched;
 use crate::harness::{ALL, HINTS, Model, Sent, assert_released, check, finish, spawn};
-use crate::large::{self, Nursery};
+use crate::large::{self, Care, Nurse, Nursery};
 use crate::map::address_map;
 use crate::slices::reservation;
 
@@ -140,7 +140,7 @@ fn a_user_finds_a_nursery_empty() {
         unsafe {
             if (*nursery.get()).count().0 == 0 {
                 touched(block.get());
-                Nursery::reset(nursery.get());
+                Nurse::reset(nursery.get());
             }
             assert_eq!(finish([another]), [true]);
             Nursery::leave(nursery.get());

@@ -1,7 +1,7 @@
 //! Whole heaps and the public calls: threads that end, free, claim and let go at the same time.
 //! Loom watches what the models of spans watch; the hints are numbers here.
 
-use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::{self, SizeClass};
 use crate::harness::{
     ALL, HINTS, Model, Sent, assert_released, check, finish, listable_span, spawn,
@@ -9,8 +9,7 @@ use crate::harness::{
 use crate::heap::Heap;
 use crate::map::address_map::{self, slice_of};
 use crate::map::block::Block;
-use crate::store::caches::Caches;
-use crate::store::live;
+use crate::store::{Caches, Known, Live, Store};
 use crate::thread::pool;
 use crate::{api, heap, thread};
 
@@ -28,7 +27,7 @@ fn begin() {
     let (span, _, blocks) = listable_span(class(), 1);
     // SAFETY: the span is ours, and the block in use.
     unsafe {
-        assert!(!HARDENED || live::take_back(blocks[0].get().cast()));
+        assert!(Live::take_back(blocks[0].get().cast()));
         (*span).push_local(blocks[0].get());
         (*span).release();
     }

@@ -9,7 +9,7 @@ use crate::heap::Heap;
 use crate::heap::handle::{OWNED, SHARED};
 use crate::map::address_map::{self, OWNER_CLOSED, slice_of};
 use crate::map::block::END;
-use crate::store::caches::Limit;
+use crate::store::caches::{Limit, Lists, Store};
 use crate::{api, os, thread, thread::pool};
 
 /// Two threads, and what a free of a closed heap's block and the end of a heap touch. What a heap holds is numbers.
@@ -41,8 +41,9 @@ fn part_of(shared: *mut Name) -> *mut Heap {
 /// A heap keeps what is freed into it ready, as one does that has been refilled often.
 fn keep_ready(heap: *mut Heap) {
     if !HARDENED {
-        // SAFETY: the calling thread's.
-        unsafe { (*heap).caches.left[class().index()] = Limit::of(class()) };
+        // SAFETY: the calling thread's, whose caches are lists.
+        let lists = unsafe { &mut *(&raw mut (*heap).caches).cast::<Lists>() };
+        lists.limits.left[class().index()] = Limit::of(class());
     }
 }
 

@@ -8,6 +8,7 @@
 mod circles;
 mod documents;
 mod examples;
+mod policy;
 mod source;
 mod syntax;
 mod tuning;
@@ -72,6 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let hooks: Vec<_> = block(&architecture, "```hooks").map(first_word).collect();
     syntax::check(&core, &hooks, &mut report);
     let (tuned, not_tried) = tuning::check(&core, &mut report);
+    let asked = policy::check(&core, block(&architecture, "```policy"), &mut report);
     for (name, files) in crates(&shell)? {
         circles::check(&name, &files, &mut report);
     }
@@ -94,6 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     println!("core: {code} lines of code, {hot} of them on the fast paths");
     println!("core: {tuned} tuned constants, of {not_tried} half and twice are not tried");
+    println!("core: the constant of the hardened build is asked {asked} times");
     ensure!(report.failures == 0, "{} violations", report.failures);
     Ok(())
 }

@@ -6,13 +6,12 @@
 //! Story: docs/design/fast-paths.md
 
 use super::{allocate, deallocate_named, handed_out, refill};
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN};
 use crate::heap::Heap;
 use crate::map::address_map;
 use crate::map::block::Block;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Known, Live, Store};
 use crate::thread;
 
 /// Allocates a block of `size` bytes into each place of `blocks`; how many it has filled, the first ones: fewer than
@@ -73,7 +72,7 @@ pub unsafe fn deallocate_batch(blocks: &[*mut u8]) {
             let caches = &raw mut (*heap).caches;
             match address_map::owned_block(p, Heap::tag(heap)) {
                 Some(at)
-                    if !HARDENED
+                    if !Live::IS_KNOWN
                         && (*caches).is_start(at.class, at.number)
                         && !Block::is_marked(p.cast()) =>
                 {

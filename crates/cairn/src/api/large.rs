@@ -15,8 +15,8 @@ use crate::heap::deferred_frees::Reason;
 use crate::large::{self, Freers};
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::block::Block;
-use crate::store::caches::Caches;
-use crate::{base::shares, closed, os, samples::guards, samples::sampling, thread};
+use crate::store::{Caches, Store};
+use crate::{base::shares, closed, os, samples::guards, thread};
 use core::ptr::null_mut;
 
 #[cold]
@@ -65,7 +65,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
                 return handed_out(block, class, size).cast();
             }
         }
-        (sampling::tells(&(*heap).caches, class), (*heap).sampling.draws())
+        ((*heap).caches.tells(class), (*heap).sampling.draws())
     };
     if !draws {
         return ready(thread::refill_or_force(class), size, class);
@@ -77,7 +77,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
         if sampling.is_on() {
             guards::is_drawn(block.cast())
         } else {
-            sampling.count(class, before, sampling::tells(&(*heap).caches, class))
+            sampling.count(class, before, (*heap).caches.tells(class))
         }
     };
     if !is_sample || block.is_null() {

@@ -5,11 +5,10 @@
 //! Checked: oracle tests; misuse tests of the C layer.
 //! Story: docs/design/layout.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
-use crate::store::live;
+use crate::store::{Known, Live};
 use crate::{large, os, samples::guards};
 
 /// The class of the span block that starts at `p`, any value at all, and its span's owner; None if none does, or,
@@ -17,7 +16,7 @@ use crate::{large, os, samples::guards};
 #[inline(always)]
 pub(super) fn live_block(p: *const u8) -> Option<(SizeClass, u32)> {
     // SAFETY: it points into a span.
-    address_map::span_block(p).filter(|_| !HARDENED || unsafe { live::is_live(p) })
+    address_map::span_block(p).filter(|_| unsafe { Live::is_live(p) })
 }
 
 pub(super) fn large_usable(p: *mut u8) -> Option<usize> {

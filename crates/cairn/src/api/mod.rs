@@ -26,7 +26,6 @@ pub use usable::{Resized, has_class_of, may_have_size, usable_size};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::api::tuning::FOREIGN_MIN;
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::base::tuning::CACHE_UNITS;
 use crate::heap::Heap;
@@ -34,9 +33,9 @@ use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
 use crate::map::block::Block;
 use crate::os;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
-use crate::store::live::{self, FREED_TWICE};
-use crate::{closed, store::canary, store::quarantine, thread, thread::search};
+use crate::store::live::FREED_TWICE;
+use crate::store::{Behind, Caches, Canary, Known, Live, Store};
+use crate::{closed, thread, thread::search};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.
@@ -94,7 +93,7 @@ pub fn allocate_or<F: NoMemory>(size: usize) -> *mut u8 {
 #[inline(always)]
 pub(crate) fn handed_out(block: *mut Block, class: SizeClass, size: usize) -> *mut u8 {
     // SAFETY: a free block of the class, the caller's, which serves so many bytes.
-    unsafe { canary::write(block.cast(), class, size) };
+    unsafe { Canary::write(block.cast(), class, size) };
     block.cast()
 }
 
@@ -179,14 +178,12 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
         let caches = &raw mut (*heap).caches;
         match address_map::owned_block(p, Heap::tag(heap)) {
             // Hardened, nothing of the block is read unless the program has it: a guard may stand there.
-            Some(at)
-                if (*caches).is_start(at.class, at.number) && (!HARDENED || live::take_back(p)) =>
-            {
+            Some(at) if (*caches).is_start(at.class, at.number) && Live::take_back(p) => {
                 if Block::is_marked(p.cast()) {
-                    live::undo(p);
+                    Live::undo(p);
                     return deallocate_marked(p, call);
                 }
-                canary::expect(p, at.class, call);
+                Canary::expect(p, at.class, call);
                 if !Caches::push(caches, at.class, p.cast()).is_null() {
                     let span: *mut Span = at.slot().cast();
                     if (*span).push_local(p.cast()) {
@@ -240,17 +237,16 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     // SAFETY: the block is the caller's to free. The heap is the calling thread's, or a stand-in,
     // which has no room and gathers nothing.
     unsafe {
-        if HARDENED {
-            canary::expect(p, class, call);
-            // Only the owner of a span may say in the table of live blocks what becomes of it.
-            quarantine::zero(p.cast(), class, 1);
-        } else if (is_abandoned || layout.size >= FOREIGN_MIN)
+        Canary::expect(p, class, call);
+        if !Live::IS_KNOWN
+            && (is_abandoned || layout.size >= FOREIGN_MIN)
             && (*heap).caches.left(class) > least
             && !(is_abandoned && Heap::is_probe(heap))
             && Caches::push(&raw mut (*heap).caches, class, p.cast()).is_null()
         {
             return;
         }
+        Caches::prepare(p.cast(), class);
         let span = address_map::span_index(p, class);
         if !Heap::batch_push(heap, span, layout.size, p.cast()) {
             thread::send(span, layout.size, p.cast());

@@ -13,8 +13,10 @@ use super::usable::stays;
 use super::{SIZE_MAX, allocate_aligned, deallocate};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::{MEDIUM_MAX, MIN_ALIGN};
+use crate::large::{Size, Sizes};
 use crate::map::block::{Block, without_mark};
 use crate::store::live::FREED_TWICE;
+use crate::store::{Behind, Canary};
 use crate::{
     closed, large, map::address_map, os, samples::guards, store::canary, thread, thread::search,
 };
@@ -107,8 +109,8 @@ pub(crate) unsafe fn keep(p: *mut u8, size: usize) {
         // SAFETY: as above.
         unsafe {
             match live_block(p) {
-                Some((class, _)) => canary::change(p, class, size, CALL),
-                None => large::ask(p, size),
+                Some((class, _)) => Canary::change(p, class, size, CALL),
+                None => Size::ask(p, size),
             }
         }
     }
@@ -132,7 +134,7 @@ unsafe fn reallocate_elsewhere(
         match room {
             Some(room) => {
                 let usable = match HARDENED.then(|| live_block(p)).flatten() {
-                    Some((class, _)) => canary::size_of(p, class, CALL),
+                    Some((class, _)) => Canary::size_of(p, class, CALL),
                     None => room,
                 };
                 copy_to_new(p, usable, size, align)
@@ -148,7 +150,7 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
     if stays(size, usable) && large::nursery_usable(p).is_some() {
         return p;
     }
-    let has = large::asked(p, CALL).unwrap_or(usable);
+    let has = Size::asked(p, CALL).unwrap_or(usable);
     // SAFETY: the start of a live large block, the caller's to resize; it has so many bytes.
     unsafe { resize_large(p, size, align).unwrap_or_else(|| copy_to_new(p, has, size, align)) }
 }
@@ -171,7 +173,7 @@ pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Opti
     };
     if let Some(new) = resized.filter(|new| !new.is_null()) {
         // SAFETY: the caller's, and of that size.
-        unsafe { large::ask(new, size) };
+        unsafe { Size::ask(new, size) };
     }
     count_resized(resized, before);
     resized
@@ -207,11 +209,11 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
             os::fatal(EXPAND, p, FREED_TWICE);
         }
         let fits = size <= canary::room(class);
-        if HARDENED && fits {
+        if fits {
             // SAFETY: a live block, which has room for so many.
             unsafe {
-                let least = canary::size_of(p, class, EXPAND);
-                canary::change(p, class, size.max(least), EXPAND);
+                let least = Canary::size_of(p, class, EXPAND);
+                Canary::change(p, class, size.max(least), EXPAND);
             }
         }
         return fits;
@@ -220,7 +222,7 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
     if guards::usable_size(p).is_some() || large::nursery_usable(p).is_some() {
         return size <= usable;
     }
-    let had = large::asked(p, EXPAND);
+    let had = Size::asked(p, EXPAND);
     let before = counted_before(p);
     let fits = if address_map::contains(p) {
         // SAFETY: the start of a live large block, the caller's to resize.
@@ -230,13 +232,12 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         let resized = large::reallocate_mapping(p, size, usize::MAX);
         resized.map_or(size <= usable, |now| now == p)
     };
-    if HARDENED
-        && fits
+    if fits
         && let Some(had) = had
         && let Some(usable) = large_usable(p)
     {
         // SAFETY: the caller's. What has not been given back is the program's still.
-        unsafe { large::ask(p, had.max(size).min(usable)) };
+        unsafe { Size::ask(p, had.max(size).min(usable)) };
     }
     count_resized(Some(p), before);
     fits

@@ -9,6 +9,7 @@ use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::map::address_map::{self, OWNER_CLOSED};
+use crate::store::{Behind, Canary};
 use crate::{closed, large, samples::guards, store::canary};
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
@@ -30,7 +31,7 @@ pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
     match live_block(p) {
         // SAFETY: a live block.
-        Some((class, _)) => unsafe { canary::grant(p, class, USABLE) },
+        Some((class, _)) => unsafe { Canary::grant(p, class, USABLE) },
         None => usable_elsewhere(p),
     }
 }

@@ -9,7 +9,7 @@ use super::{NoMemory, Null, cached_block, handed_out, new_block, refill};
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::heap::Heap;
 use crate::map::block::Block;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::{large, samples::guards, thread};
 
 /// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.

@@ -1,5 +1,5 @@
 //! Owns: what the hardened build does otherwise than the default one.
-//! Idea: a constant in ordinary `if`s: both sides always compile, and the default build has no trace of it.
+//! Idea: a type that is chosen here: both always compile, and no build has a trace of the other one's.
 //! Never: decides at run time.
 //! Threads: any; holds nothing.
 //! Checked: the unit tests run in both builds; tests/attacks.rs of the C layer.
@@ -17,6 +17,26 @@ pub(crate) const PARTITIONS: usize = 16;
 /// What a constant is in the default build, and in the hardened one.
 pub(crate) const fn in_hardened<T: Copy>(default: T, hardened: T) -> T {
     if HARDENED { hardened } else { default }
+}
+
+/// What a type is in the default build, and in the hardened one.
+pub(crate) type InHardened<D, H> = <Build<HARDENED> as Choice>::Of<D, H>;
+
+/// A build: the hardened one, or the default one.
+pub(crate) struct Build<const IS_HARDENED: bool>;
+
+/// Which of two types a build has.
+pub(crate) trait Choice {
+    /// The first in the default build, the second in the hardened one.
+    type Of<D, H>;
+}
+
+impl Choice for Build<false> {
+    type Of<D, H> = D;
+}
+
+impl Choice for Build<true> {
+    type Of<D, H> = H;
 }
 
 /// What a link is combined with beside the key where it stands at `place`. Hardened, that is the place: else two

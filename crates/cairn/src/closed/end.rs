@@ -14,8 +14,9 @@ use crate::heap::Heap;
 use crate::heap::handle::Handle;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
+use crate::store::{Caches, Store};
 use crate::thread::pool::{self, salvage};
-use crate::{large, map::region, os, store::quarantine};
+use crate::{large, map::region, os};
 
 /// What becomes of the blocks of a heap that ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +96,7 @@ unsafe fn destroy_spans(heap: *mut Heap) {
             destroy_from((*heap).partial[class.index()].first());
         }
         destroy_from((*heap).full.first());
-        quarantine::forget(&raw mut (*heap).caches.quarantine);
+        Caches::forget(&raw mut (*heap).caches);
     }
 }
 

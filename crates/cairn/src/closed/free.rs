@@ -6,7 +6,6 @@
 //! Checked: tests/closed.rs, tests/hand_over.rs; the models `turns`, and those that destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
@@ -15,8 +14,8 @@ use crate::map::address_map;
 use crate::map::block::Block;
 use crate::map::remote::Generation;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
-use crate::{os, store::canary, store::live, store::quarantine, thread, thread::search};
+use crate::store::{Behind, Caches, Canary, Known, Live, Store};
+use crate::{os, store::live, thread, thread::search};
 use core::ptr::null_mut;
 
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
@@ -77,10 +76,10 @@ unsafe fn free_attached(heap: *mut Heap, class: SizeClass, p: *mut u8, call: &st
     unsafe {
         let block: *mut Block = p.wrapping_add((*heap).head.into()).cast();
         expect_in_use(block, p, call);
-        if HARDENED && !live::take_back(p) {
+        if !Live::take_back(p) {
             os::fatal(call, p, live::FREED_TWICE);
         }
-        canary::expect(p, class, call);
+        Canary::expect(p, class, call);
         let home = Caches::push(&raw mut (*heap).caches, class, block);
         if !home.is_null() {
             (*heap).put_back(class, home);
@@ -99,10 +98,8 @@ unsafe fn send_home(p: *mut u8, class: SizeClass, owner: u32, call: &str) -> boo
     // SAFETY: of that span, which stays what it is while the block is in use, whoever owns it.
     unsafe {
         expect_in_use(block, p, call);
-        if HARDENED {
-            canary::expect(p, class, call);
-            quarantine::zero(p.cast(), class, 1);
-        }
+        Canary::expect(p, class, call);
+        Caches::prepare(p.cast(), class);
         thread::send_closed(address_map::span_index(p, class), block, meant);
     }
     true

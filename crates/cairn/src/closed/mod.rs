@@ -31,9 +31,9 @@ use crate::heap::Then;
 use crate::heap::deferred_frees::Reason;
 use crate::heap::handle::{Handle, OWNED, SHARED, Spares};
 use crate::map::block::Block;
-use crate::store::caches::Caches;
+use crate::store::{Behind, Caches, Canary, Store};
 use crate::thread::pool::{self, User, salvage};
-use crate::{large, map::region, os, slices::arena, store::canary, thread};
+use crate::{large, map::region, os, slices::arena, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
 
@@ -263,7 +263,7 @@ pub(crate) unsafe fn allocate_class(
         }
         if !got.0.is_null() {
             got.0 = got.0.wrapping_byte_sub((*heap).head.into());
-            canary::write(got.0.cast(), class, size);
+            Canary::write(got.0.cast(), class, size);
         }
         got
     }

@@ -25,7 +25,7 @@ pub(crate) use sending::send_without_heap;
 use empty::Empty;
 use thinning::Thinning;
 
-use crate::base::policy::{HARDENED, PARTITIONS, in_hardened};
+use crate::base::policy::{PARTITIONS, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicPtr, Ordering, in_loom};
 use crate::base::tuning::{CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES};
@@ -39,7 +39,7 @@ use crate::samples::sampling::Sampling;
 use crate::spans::grace::is_block_of;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use core::marker::PhantomPinned;
 use core::mem::offset_of;
 
@@ -235,7 +235,7 @@ impl Heap {
             if let Some(span) = unsafe { active.as_ref() } {
                 self.check_owned(span);
             }
-            if HARDENED {
+            if Caches::IS_MIXED {
                 self.check_cached(class);
             }
             let (mut block, mut len) = (self.caches.first(class), 0);

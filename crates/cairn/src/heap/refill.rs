@@ -6,18 +6,17 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::shares;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::SHARED_REFILLS;
 use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTES, LOOK_SPANS};
 use crate::map::block::{Block, Chain};
-use crate::slices::arena::Run;
+use crate::slices::arena::{Leave, Partitions, Run};
 use crate::spans::corruption::expect_end;
-use crate::spans::span::{Carved, Span};
+use crate::spans::span::{Carved, Home, Keep, Span};
 use crate::spans::span_list::SpanList;
 use crate::store::caches::Limit;
-use crate::store::quarantine::READY;
+use crate::store::{Caches, Store};
 use crate::{samples::sampling, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
 
@@ -80,7 +79,7 @@ impl Heap {
         expect_end(class, self.caches.first(class));
         self.slow_tick();
         self.thinning.end();
-        if HARDENED {
+        if Caches::IS_MIXED {
             self.keep_fewer_full(class);
         }
         if self.ordinary & class.bit() == 0 {
@@ -95,11 +94,7 @@ impl Heap {
         if self.ordinary & class.bit() == 0 {
             return self.fill_carefully(class, found);
         }
-        if HARDENED {
-            return self.fill_from_home(class, found.list.count.min(READY), found.limit);
-        }
-        // SAFETY: the list is this heap's now, and not empty.
-        unsafe { self.caches.fill(class, found.list, found.limit) }
+        self.fill_cache(class, found.list, found.limit)
     }
 
     #[inline(always)]
@@ -146,26 +141,29 @@ impl Heap {
         }
         if list.count > most {
             // SAFETY: the active span has just handed it out.
-            unsafe { (*self.active[class.index()]).take_back(&mut list, most) };
+            unsafe { Home::take_back(&mut *self.active[class.index()], &mut list, most) };
         }
         self.fill_cache(class, list, limit)
     }
 
     /// Fills it with a list that is not empty; hardened, with as many that the active span has at home.
+    #[inline(always)]
     fn fill_cache(&mut self, class: SizeClass, list: Chain, limit: Limit) -> *mut Block {
-        if HARDENED {
-            return self.fill_from_home(class, list.count, limit);
+        let span = self.active[class.index()];
+        // SAFETY: the list is this heap's now, and not empty, and so is what the span has at home.
+        unsafe {
+            Caches::fill(&raw mut self.caches, class, list, limit, |count, filling| {
+                Home::fill(&mut *span, count, filling);
+            })
         }
-        // SAFETY: the list is this heap's now, and not empty.
-        unsafe { self.caches.fill(class, list, limit) }
     }
 
     /// Fills the cache up to the next sample, or with that alone. The rest goes back.
     fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
-        let count = list.count.min(in_hardened(u32::MAX, READY));
+        let count = Caches::most(list.count);
         let (most, is_sample) = self.sampling.cut(class, count as usize);
         // SAFETY: the list is this heap's, perhaps of the shared heap's spans, and longer than that.
-        let rest = unsafe { list.split(most as u32) };
+        let rest = unsafe { Home::split(&mut list, most as u32) };
         self.put_all_back(class, rest);
         let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
         let block = self.fill_cache(class, list, limit);
@@ -184,10 +182,8 @@ impl Heap {
         let span = unsafe { &mut *span };
         match span.has_local_free() {
             true => span.take_local(),
-            false if HARDENED => span.take_collected(),
-            false if span.hidden > 0 => self.take_aside(class),
-            // Pending blocks count as used already, and go on counting.
-            false => span.collect(),
+            false if span.has_aside() => self.take_aside(class),
+            false => Home::pass_on(span, span.collect()),
         }
     }
 
@@ -208,7 +204,7 @@ impl Heap {
         }
         self.activate_partial(class, span);
         // SAFETY: this heap owns it.
-        if !HARDENED && unsafe { !(*span).has_local_free() } {
+        if unsafe { !(*span).has_local_free() } {
             return self.take_aside(class);
         }
         // SAFETY: as above.
@@ -227,7 +223,7 @@ impl Heap {
                 if !(*at).has_local_free() {
                     (*at).absorb((*at).collect());
                 }
-                if (*at).has_local_free() || !HARDENED && (*at).hidden > 0 {
+                if (*at).has_local_free() || (*at).has_aside() {
                     return at;
                 }
                 at = SpanList::after(at);
@@ -245,11 +241,7 @@ impl Heap {
         // SAFETY: this heap owns it now.
         unsafe {
             (*span).own(self.owner());
-            match pending.count {
-                _ if HARDENED => (*span).take_pending(pending),
-                0 => (*span).take_local(),
-                _ => pending,
-            }
+            Home::pass_on_or_take(&mut *span, pending)
         }
     }
 
@@ -285,9 +277,8 @@ impl Heap {
             return Some(run);
         }
         let anywhere = || {
-            let kept = || arena::take_kept(usize::from(self.partition).checked_sub(1)?, slices);
-            let kept = if HARDENED { kept() } else { None };
-            kept.or_else(|| arena::take_span(slices, shares::in_use()))
+            Partitions::take(self.partition, slices)
+                .or_else(|| arena::take_span(slices, shares::in_use()))
         };
         if self.member.of.is_null() { anywhere() } else { self.member.take_run(slices, anywhere) }
     }

@@ -6,7 +6,6 @@
 //! Story: docs/design/remote-frees.md
 
 use super::{Batch, Heap};
-use crate::base::policy::HARDENED;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::{
     BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PARTIAL_LIMIT, PROBE_EACH,
@@ -14,6 +13,7 @@ use crate::heap::tuning::{
 use crate::map::block::{Block, Chain, END};
 use crate::map::remote::{Generation, Pushed};
 use crate::spans::span::Span;
+use crate::store::{Known, Live};
 use crate::{base::shares, map::address_map, spans::abandoned};
 
 /// The batch of a span.
@@ -136,7 +136,7 @@ impl Heap {
         // SAFETY: the blocks are of that span, and this heap's to free; a span that names this heap is its own.
         unsafe {
             // Relaxed: who reads its own tag has written it. Hardened, live bits end on the way by the word.
-            if !HARDENED && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
+            if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
                 return self.take_home(address_map::slot(index).cast(), chain);
             }
             if let Some(span) = push_to(index, chain, meant) {

@@ -6,7 +6,6 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, THIN_SLICES, WORTHWHILE_BLOCKS};
@@ -14,6 +13,7 @@ use crate::map::address_map;
 use crate::spans::aside::Step;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
+use crate::store::{Caches, Store};
 use crate::{base::shares, os, spans::abandoned};
 use core::ptr::null_mut;
 
@@ -59,7 +59,7 @@ impl Heap {
                 self.full_slices += class.span_slices();
                 self.full.push_front(span);
                 // Hardened, a refill begins with it: blocks on their way to a list are none of a span's that goes.
-                if !HARDENED && self.has_too_many_full() {
+                if !Caches::IS_MIXED && self.has_too_many_full() {
                     self.drop_oldest_full();
                 }
             }
@@ -163,7 +163,7 @@ impl Heap {
     /// The same of a thread's heap that has more full spans than its share, before it grows and at each upkeep: others may
     /// free there, too.
     pub(super) fn collect_earned(&mut self) {
-        if !HARDENED && self.full_slices > shares::full_share() && !self.is_closed() {
+        if !Caches::IS_MIXED && self.full_slices > shares::full_share() && !self.is_closed() {
             self.collect_full(LOOK_SPANS);
         }
     }
@@ -257,8 +257,7 @@ impl Heap {
     fn release_active(&mut self, class: SizeClass) {
         // SAFETY: invariant 2: this heap owns it.
         let in_use = |span: *mut Span| unsafe { span.as_ref() }.map_or(u32::MAX, Span::used);
-        // Hardened, the cache has blocks of any of its spans.
-        if HARDENED || in_use(self.active[class.index()]) <= class.layout().cache_blocks() {
+        if Caches::IS_MIXED || in_use(self.active[class.index()]) <= class.layout().cache_blocks() {
             self.empty_cache(class);
         }
         if in_use(self.active[class.index()]) == 0 {

@@ -9,7 +9,7 @@ use crate::base::policy::in_hardened;
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::in_shuttle;
 use crate::base::tuning::SHARED_REFILLS;
-use crate::store::quarantine::READY;
+use crate::store::filling::READY;
 
 /// A refill carves at most so many bytes of untouched memory, an OS page, the first few times of a class: that much
 /// more than it needs is what a small program shows. Twice of it costs 11 % more page faults in a small bash.

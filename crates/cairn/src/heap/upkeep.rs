@@ -6,7 +6,6 @@
 //! Story: docs/design/upkeep.md
 
 use super::Heap;
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::{
@@ -18,6 +17,7 @@ use crate::map::block::{Block, Chain, END};
 use crate::spans::aside::Step;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
+use crate::store::{Caches, Store};
 use crate::{base::shares, heap::process_upkeep, large, os, slices::arena};
 
 /// What becomes of partial spans when what others have freed in them has been collected.
@@ -162,7 +162,7 @@ impl Heap {
         let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP_SPANS {
             // Blocks in a cache are in no hole.
-            if HARDENED {
+            if Caches::IS_MIXED {
                 self.empty_cache(self.sweep_class);
             }
             if self.sweep_next.is_null() {

@@ -7,7 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::owned::{OWNED, owner_of};
-use super::{Owned, asked, free, mapping};
+use super::{Owned, Size, Sizes, free, mapping};
 use crate::base::sync::Ordering;
 use crate::map::address_map;
 
@@ -40,7 +40,7 @@ pub(crate) unsafe fn keep(p: *mut u8, call: &str) -> Kept {
         return Kept::Twice;
     }
     // Now that it waits nobody else frees it. Ends the process if somebody has written beyond its end.
-    asked(p, call);
+    Size::asked(p, call);
     // SAFETY: the caller's to free.
     unsafe { owned.grace.keep(p) };
     Kept::Waits

@@ -5,7 +5,7 @@
 //! Checked: tests/large.rs, tests/forks.rs
 //! Story: docs/design/large-blocks.md
 
-use super::{COLOUR_STEP, Freers, Large, at, end, is_supplied, run_of};
+use super::{COLOUR_STEP, Freers, Large, Size, Sizes, at, end, is_supplied, run_of};
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{AtomicPtr, Ordering};
 use crate::map::address_map::{self, OWNER_LARGE};
@@ -49,7 +49,7 @@ pub(crate) fn take_cached(kept: &AtomicPtr<Large>, size: usize) -> *mut u8 {
     kept.store(null_mut(), Ordering::Relaxed);
     let (start, _) = large.run();
     // SAFETY: the caller's, with room for so many.
-    unsafe { large.ask(size) };
+    unsafe { Size::set(large, size) };
     address_map::descriptor(start).owner.store(OWNER_LARGE, Ordering::Relaxed);
     start
 }

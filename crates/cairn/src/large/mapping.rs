@@ -6,14 +6,14 @@
 //! Checked: oracle tests with contents; fault injection.
 //! Story: docs/design/large-blocks.md
 
-use super::{Allocated, COLOUR_STEP, Owned, Use, forget, next_colour};
-use crate::base::policy::{CANARY_BYTES, HARDENED};
+use super::{Allocated, COLOUR_STEP, Owned, Size, Sizes, Use, forget, next_colour};
+use crate::base::policy::CANARY_BYTES;
 use crate::base::sync::{Ordering, point};
 use crate::large::budget::Budget;
 use crate::large::tuning::MOVE_MIN;
 use crate::os::{self, Guard, Lock, Moves};
 use crate::slices::arena;
-use crate::store::canary;
+use crate::store::{Behind, Canary};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::fence;
 
@@ -37,27 +37,14 @@ pub(crate) struct Mapping {
     /// What the block belongs to, or null.
     owner: *const Owned,
     /// Hardened: bytes that the program has of it.
-    asked: usize,
+    pub(super) asked: usize,
     /// It has been freed, and waits for its owner's readers.
     waits: bool,
 }
 
 impl Mapping {
-    fn usable(&self) -> usize {
+    pub(super) fn usable(&self) -> usize {
         self.address.addr() + self.bytes - self.start.addr() - CANARY_BYTES
-    }
-
-    /// The program has `size` bytes of it from now on.
-    ///
-    /// # Safety
-    /// It is the caller's, and has `CANARY_BYTES` more.
-    unsafe fn ask(&mut self, size: usize) {
-        if HARDENED {
-            debug_assert!(size <= self.usable());
-            // SAFETY: the caller's.
-            unsafe { canary::put(self.start.add(size)) };
-            self.asked = size;
-        }
     }
 
     /// What the heap holds that it belongs to, if it belongs to one.
@@ -104,7 +91,7 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
     let start = address.wrapping_add(colour);
     let mut mapping = Mapping { address, bytes, start, owner: null(), asked: 0, waits: false };
     // SAFETY: nobody else's yet, with room for so many.
-    unsafe { mapping.ask(size) };
+    unsafe { Size::set_mapping(&mut mapping, size) };
     if !MAPPINGS.lock().insert(mapping) {
         unmap(mapping);
         return Allocated::NONE;
@@ -166,7 +153,7 @@ pub(crate) fn free(p: *mut u8, call: &str) -> bool {
     let mappings = MAPPINGS.lock();
     let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
     // SAFETY: under the lock nobody else frees it.
-    unsafe { canary::expect_behind(p, mapping.asked, call) };
+    unsafe { Canary::expect_behind(p, mapping.asked, call) };
     take_out(mappings, at, mapping);
     true
 }
@@ -256,7 +243,7 @@ pub(super) unsafe fn ask(p: *mut u8, size: usize) {
     let mut mappings = MAPPINGS.lock();
     if let Some((at, _)) = mappings.find(p).filter(|(_, m)| m.start == p) {
         // SAFETY: the caller's.
-        unsafe { mappings.entry(at).ask(size) };
+        unsafe { Size::set_mapping(mappings.entry(at), size) };
     }
 }
 

@@ -26,13 +26,14 @@ pub(crate) use mapping::{
 pub(crate) use owned::{
     Owned, allocate_owned, destroy, owner_of, set_free, settle_in_child as settle_owned_in_child,
 };
-pub(crate) use requested::{ask, asked, grant};
+pub(crate) use requested::{Size, Sizes, grant};
 pub(crate) use zeroing::zero;
 
 pub(crate) use nursery::{
-    NURSERY_BYTES, Nursery, account as nursery_account, all as nurseries, around as nursery_around,
-    block_around as nursery_block, free as free_in_nursery, put as put_nursery,
-    salvage as salvage_nurseries, take as take_nursery, usable_size as nursery_usable,
+    Care, NURSERY_BYTES, Nurse, Nursery, account as nursery_account, all as nurseries,
+    around as nursery_around, block_around as nursery_block, free as free_in_nursery,
+    put as put_nursery, salvage as salvage_nurseries, take as take_nursery,
+    usable_size as nursery_usable,
 };
 
 #[cfg(test)]
@@ -218,7 +219,7 @@ fn begin(index: usize, slices: usize, start: *mut u8, size: usize, pages: Pages)
     large.waits.store(false, Ordering::Relaxed);
     large.link.clear();
     // SAFETY: the run is the caller's, and has room for so many.
-    unsafe { large.ask(size) };
+    unsafe { Size::set(large, size) };
     // Only now: who looks for the block around an address finds it whole.
     arena::mark_head(index, Bit::One);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
@@ -350,7 +351,7 @@ pub(crate) unsafe fn reallocate(p: *mut u8, size: usize) -> Option<*mut u8> {
             mapping::free(new, "realloc");
         } else if !new.is_null() {
             // SAFETY: both blocks are the caller's, and as long.
-            unsafe { new.copy_from_nonoverlapping(p, large.has()) };
+            unsafe { new.copy_from_nonoverlapping(p, Size::of(large)) };
             free(p, "realloc");
             grown(usable);
             return Some(new);

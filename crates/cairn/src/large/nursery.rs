@@ -11,15 +11,16 @@ pub(super) mod hardened;
 
 pub(super) use fork::settle_in_child;
 pub(crate) use fork::{all, salvage};
+pub(crate) use hardened::{Care, Nurse};
 
 use super::Large;
-use crate::base::policy::{HARDENED, chance, first_random, next_random};
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::slices::{arena, arena::Memory, fences};
+use crate::slices::fences::{Fence, Fences, GUARD};
+use crate::slices::{arena, arena::Memory};
 use core::cell::Cell;
 use core::ptr::null_mut;
 
@@ -39,7 +40,7 @@ pub(crate) const NURSERY_BYTES: usize = 2048;
 /// How many a slice has.
 const PIECES: usize = SLICE_SIZE / NURSERY_BYTES;
 /// Which of them are used, a bit each: hardened, there is a guard in place of the last ones.
-const ALL: u8 = u8::MAX >> (fences::GUARD / NURSERY_BYTES);
+const ALL: u8 = u8::MAX >> (GUARD / NURSERY_BYTES);
 /// Places where a block may start.
 const PLACES: usize = NURSERY_BYTES / MIN_ALIGN;
 
@@ -107,7 +108,7 @@ pub(crate) fn take() -> *mut Nursery {
     // SAFETY: a member: a slice with a free nursery.
     let large = unsafe { &*pool.first };
     let free = large.free.load(Ordering::Relaxed);
-    let piece = pool.choose(free);
+    let piece = Nurse::choose(&mut pool.random, free);
     let left = free & !(1 << piece);
     large.free.store(left, Ordering::Relaxed);
     if left == 0 {
@@ -120,7 +121,7 @@ pub(crate) fn take() -> *mut Nursery {
 pub(crate) fn put(nursery: *mut Nursery) {
     // SAFETY: the caller's alone.
     unsafe {
-        Nursery::reset(nursery);
+        Nurse::reset(nursery);
         (*nursery).of.store(null_mut(), Ordering::Relaxed);
         (*nursery).left.store(MANY, Ordering::Relaxed);
     }
@@ -160,7 +161,7 @@ fn make() -> Option<&'static Large> {
     if let Some(first) = unsafe { all.as_ref() } {
         pool.unused = first.next;
     }
-    let mut random = pool.row();
+    let mut random = Nurse::row(&mut pool.random);
     drop(pool);
     if all.is_null() {
         all = make_metadata()?;
@@ -186,15 +187,13 @@ fn make() -> Option<&'static Large> {
             let nursery = all.add(piece);
             (*nursery).base.store(base, Ordering::Relaxed);
             (*nursery).left.store(MANY, Ordering::Relaxed);
-            if HARDENED && ALL & 1 << piece != 0 {
-                Nursery::prepare(nursery, next_random(&mut random), run.zero);
+            if ALL & 1 << piece != 0 {
+                Nurse::prepare(nursery, &mut random, run.zero);
             }
         }
     }
-    if HARDENED {
-        // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
-        unsafe { fences::put_behind_nurseries(run.index) };
-    }
+    // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
+    unsafe { Fences::put_behind_nurseries(run.index) };
     // Release, by `describe`: who finds the slice finds them.
     large.nurseries.store(all, Ordering::Release);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
@@ -220,24 +219,6 @@ fn make_metadata() -> Option<*mut Nursery> {
 }
 
 impl Pool {
-    /// One of several, a bit each: hardened, any.
-    fn choose(&mut self, mut among: u8) -> usize {
-        if HARDENED {
-            let before = chance(&mut self.random, among.count_ones() as usize);
-            (0..before).for_each(|_| among &= among - 1);
-        }
-        among.trailing_zeros() as usize
-    }
-
-    /// Where another row of random numbers begins. The pool's own begins here, too.
-    fn row(&mut self) -> u64 {
-        if HARDENED && self.random == 0 {
-            let here = core::ptr::from_mut(self).addr();
-            self.random = first_random(os::seed(), here, os::now_ns());
-        }
-        if HARDENED { next_random(&mut self.random) } else { 0 }
-    }
-
     fn insert(&mut self, large: &Large) {
         let at = core::ptr::from_ref(large).cast_mut();
         large.link.next.store(self.first, Ordering::Relaxed);
@@ -291,7 +272,7 @@ fn place_around(p: *const u8) -> Option<*mut Nursery> {
 
 /// Who frees a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Freer {
+pub(crate) enum Freer {
     /// The thread that allocates there.
     User,
     /// Any other.
@@ -376,20 +357,12 @@ impl Nursery {
     /// # Safety
     /// `freer` is what the caller is.
     unsafe fn end(this: *mut Nursery, place: usize, freer: Freer) -> bool {
+        // SAFETY: the caller's.
+        if let Some(ended) = unsafe { Nurse::end_plainly(this, place, freer) } {
+            return ended;
+        }
         // SAFETY: never unmapped.
         let state = unsafe { &(*this).states[place] };
-        if HARDENED {
-            // SAFETY: as above; the block is the caller's to free.
-            unsafe { (*this).zero_head(place) };
-        } else if freer == Freer::User {
-            let is_live = state.load(Ordering::Relaxed) == LIVE;
-            if is_live {
-                state.store(FREED, Ordering::Relaxed);
-                // SAFETY: the user's.
-                unsafe { (*this).freed.set((*this).freed.get() + 1) };
-            }
-            return is_live;
-        }
         // Release: what the program has done with the block is done before it is used again (`count`).
         for from in [LIVE, COUNTED] {
             let ended = state.compare_exchange(from, FREED, Ordering::AcqRel, Ordering::Acquire);
@@ -444,23 +417,7 @@ impl Nursery {
     /// Bytes that it has for blocks when it is empty.
     #[inline(always)]
     pub(crate) fn room(&self) -> usize {
-        if HARDENED { self.room.into() } else { NURSERY_BYTES }
-    }
-
-    /// It is empty: no block has been there.
-    ///
-    /// # Safety
-    /// Nobody has a block of it.
-    pub(crate) unsafe fn reset(this: *mut Nursery) {
-        if HARDENED {
-            // SAFETY: as above.
-            return unsafe { Nursery::clear(this) };
-        }
-        // SAFETY: as above. Plain: who gets a block of it next has it from whoever empties it.
-        unsafe {
-            (*this).freed.set(0);
-            (*this).states().write_bytes(NONE, PLACES);
-        }
+        Nurse::room(self)
     }
 
     /// The heap has been deleted: what is in use lives on, and takes the nursery with it.

@@ -212,16 +212,13 @@ impl Chain {
         self.count += 1;
     }
 
-    /// Ends it behind its first blocks; the rest, or `END`, and always that in the hardened build.
+    /// Ends it behind its first blocks; the rest, or `END`.
     ///
     /// # Safety
     /// The caller owns the chain, which has as many and ends in `END`.
     pub(crate) unsafe fn split(&mut self, count: u32) -> *mut Block {
         let mut last = self.head;
         self.count = count;
-        if HARDENED {
-            return END;
-        }
         // SAFETY: the caller's blocks.
         unsafe {
             (1..count).for_each(|_| last = Block::next(last));

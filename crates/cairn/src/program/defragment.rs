@@ -13,6 +13,7 @@ use crate::map::address_map::{self, OWNER_CLOSED, OWNER_LARGE};
 use crate::map::walk::heads_from;
 use crate::program::tuning::{BLOCK_PARTS, NO_ROOM_PART};
 use crate::spans::span::Span;
+use crate::store::Store;
 use crate::{thread, thread::search};
 
 // Why it ends: a block moves from a span that has room to the active one, which fills up and has none then. From a span

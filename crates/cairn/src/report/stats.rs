@@ -7,7 +7,6 @@
 //! Checked: the reconciliation test compares with the kernel's account.
 //! Story: docs/design/accounting.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
@@ -17,9 +16,9 @@ use crate::map::walk::heads_from;
 use crate::report::tuning::EYES_PAGES;
 use crate::slices::reservation;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::thread::pool;
-use crate::{large, os, samples::guards, slices::arena, store::quarantine, thread::search};
+use crate::{large, os, samples::guards, slices::arena, thread::search};
 
 /// Bytes, and those of them that have memory behind them.
 ///
@@ -320,12 +319,9 @@ impl Stats {
 pub(crate) unsafe fn peek_cache(this: *const Heap, class: SizeClass) -> usize {
     // SAFETY: heaps are never unmapped.
     let caches = unsafe { &raw const (*this).caches };
-    match HARDENED {
-        // SAFETY: as above.
-        true => unsafe { quarantine::peek(&raw const (*caches).quarantine, class) },
-        // SAFETY: as above.
-        false => search::each(class, unsafe { Caches::peek(caches, class) }).count(),
-    }
+    // SAFETY: as above.
+    let (list, others) = unsafe { (Caches::peek(caches, class), Caches::peek_len(caches, class)) };
+    search::each(class, list).count() + others
 }
 
 /// Bytes of the pages of descriptors that have been written; a look at others finds the one page of zeros.

@@ -7,12 +7,10 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
-use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use crate::base::tuning::CACHE_UNITS;
-use crate::store::caches::{Caches, Limit};
-use crate::store::quarantine::READY;
+use crate::store::caches::Limit;
+use crate::store::{Caches, Store};
 use core::ptr::null_mut;
 
 /// Who is told of a sampled allocation: the block, and its size in bytes. It must not allocate, free or
@@ -115,13 +113,13 @@ impl Sampling {
     /// a loop uses up each block in `CACHE_UNITS` turns.
     pub(crate) fn most(&self, class: SizeClass) -> u32 {
         let most = if self.defers { class.layout().cache_blocks() } else { u32::MAX };
-        most.min(in_hardened(u32::MAX, READY))
+        Caches::most(most)
     }
 
     /// What a cache may take in. Where the program is called at refills, that must not depend on what is known of the memory
     /// of carved blocks: the clock decides that. And in the hardened build a cache that takes in is never refilled in a loop.
     pub(crate) fn limit(&self, limit: Limit, freed: bool) -> Limit {
-        let is_less = self.defers && limit != Limit::ZEROED && (HARDENED || !freed);
+        let is_less = self.defers && limit != Limit::ZEROED && !Caches::comes_to_refills(freed);
         if is_less { Limit::NOTHING } else { limit }
     }
 
@@ -146,14 +144,7 @@ impl Sampling {
     /// `tells`): the blocks of the cache, and those that have come back to it and been allocated again. Whether
     /// the block that the refill has given is the sample.
     pub(crate) fn count(&mut self, class: SizeClass, before: i32, after: i32) -> bool {
-        // Each free into the cache has cost a unit for good (see `block::Limit`).
-        let limit = class.layout().cache_limit as i32;
-        let again = if before > 0 { limit.saturating_sub(before) } else { 0 };
-        // Two of the three limits that a cache starts with are multiples of this, and so of what a block counts for.
-        const MULTIPLE: i32 = 1 << 30;
-        let is_limit = after.rem_euclid(CACHE_UNITS) != 0;
-        let taken = if is_limit { limit - after } else { after.wrapping_neg() % MULTIPLE };
-        let blocks = 1 + if HARDENED { after } else { again + taken / CACHE_UNITS };
+        let blocks = 1 + Caches::told(class, before, after);
         let bytes = blocks as usize * class.block_size();
         let is_sample = bytes >= self.left;
         self.left = if is_sample { self.interval } else { self.left - bytes };
@@ -194,12 +185,6 @@ impl Sampling {
         }
         (most, false)
     }
-}
-
-/// What tells how many blocks of a cache are allocated until its next refill: what it takes in; hardened, how many are
-/// ready, for what is freed waits for that.
-pub(crate) fn tells(caches: &Caches, class: SizeClass) -> i32 {
-    if HARDENED { caches.quarantine.ready(class) } else { caches.left(class) }
 }
 
 /// Tells of a sampled allocation.

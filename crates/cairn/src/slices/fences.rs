@@ -2,11 +2,12 @@
 //!   nurseries, so that what overflows there ends the process; and which there are.
 //! Idea: a guard stays where it is when its span goes: the next span of that length in the same place has it already, and
 //!   so have nurseries. It goes when something else takes the slice.
-//! Never: does anything in the default build, where constants fold it away; counts on them, for the system may refuse.
+//! Never: does anything in the default build; counts on them, for the system may refuse.
 //! Threads: who takes or has the slices; holds nothing.
 //! Checked: tests/quarantine.rs, tests/hardened_nursery.rs
 //! Story: docs/design/policy.md
 
+use crate::base::policy::InHardened;
 use crate::base::size_class::{self, SLICE_SIZE};
 use crate::base::sync::{AtomicUsize, Ordering};
 use crate::map::address_map::{CHUNK_SLICES, guards, slice_address};
@@ -58,22 +59,82 @@ fn pages(kind: usize, slice: usize) -> (*mut u8, usize) {
     }
 }
 
-/// Puts a span's guards into a run of slices, where there are none yet. The program has no block there.
-///
-/// # Safety
-/// The run is the caller's, and no block is there.
-pub(crate) unsafe fn put(index: usize, slices: usize) {
-    // SAFETY: the caller's.
-    unsafe { put_for(index, slices, Taken::ForSpan) };
+/// The build's.
+pub(crate) type Fences = InHardened<Open, Guarded>;
+
+/// Guards in slices: in the default build there are none.
+pub(crate) trait Fence {
+    /// Puts a span's guards into a run of slices, where there are none yet. The program has no block there.
+    ///
+    /// # Safety
+    /// The run is the caller's, and no block is there.
+    #[inline(always)]
+    unsafe fn put(_index: usize, _slices: usize) {}
+
+    /// Puts a guard at the end of a slice of nurseries, if there is none yet.
+    ///
+    /// # Safety
+    /// The slice is the caller's, and none of its last bytes are in use.
+    #[inline(always)]
+    unsafe fn put_behind_nurseries(_index: usize) {}
+
+    /// Takes all guards of free slices away, but those that what takes them has. False if the system has not.
+    #[inline(always)]
+    fn bare(_index: usize, _slices: usize, _taken: Taken) -> bool {
+        true
+    }
 }
 
-/// Puts a guard at the end of a slice of nurseries, if there is none yet.
-///
-/// # Safety
-/// The slice is the caller's, and none of its last bytes are in use.
-pub(crate) unsafe fn put_behind_nurseries(index: usize) {
-    // SAFETY: the caller's.
-    unsafe { put_for(index, 1, Taken::ForNurseries) };
+/// The default build's.
+pub(crate) struct Open;
+
+impl Fence for Open {}
+
+/// The hardened build's.
+pub(crate) struct Guarded;
+
+impl Fence for Guarded {
+    unsafe fn put(index: usize, slices: usize) {
+        // SAFETY: the caller's.
+        unsafe { put_for(index, slices, Taken::ForSpan) };
+    }
+
+    unsafe fn put_behind_nurseries(index: usize) {
+        // SAFETY: the caller's.
+        unsafe { put_for(index, 1, Taken::ForNurseries) };
+    }
+
+    fn bare(index: usize, slices: usize, taken: Taken) -> bool {
+        let mut is_bare = true;
+        for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
+            let first = chunk * CHUNK_SLICES;
+            let [low, high] =
+                [index, index + slices].map(|at| at.clamp(first, first + CHUNK_SLICES) - first);
+            let within = !0 << low & !0 >> (CHUNK_SLICES - high);
+            for kind in 0..KINDS {
+                let word = &guards(chunk)[kind];
+                let mut there = word.load(Ordering::Relaxed) & within;
+                while there != 0 {
+                    let at = there.trailing_zeros() as usize;
+                    there &= there - 1;
+                    let mut own = places(index, slices, taken);
+                    if own.any(|place| place == (kind, first + at)) {
+                        continue;
+                    }
+                    let (pages, bytes) = pages(kind, first + at);
+                    if os::unguard(pages, bytes) {
+                        word.fetch_sub(1 << at, Ordering::Relaxed);
+                    } else {
+                        is_bare = false;
+                    }
+                }
+            }
+        }
+        if !is_bare {
+            LOST.fetch_add(slices, Ordering::Relaxed);
+        }
+        is_bare
+    }
 }
 
 /// # Safety
@@ -91,37 +152,4 @@ unsafe fn put_for(index: usize, slices: usize, taken: Taken) {
             }
         }
     }
-}
-
-/// Takes all guards of free slices away, but those that what takes them has. False if the system has not.
-pub(crate) fn bare(index: usize, slices: usize, taken: Taken) -> bool {
-    let mut is_bare = true;
-    for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
-        let first = chunk * CHUNK_SLICES;
-        let [low, high] =
-            [index, index + slices].map(|at| at.clamp(first, first + CHUNK_SLICES) - first);
-        let within = !0 << low & !0 >> (CHUNK_SLICES - high);
-        for kind in 0..KINDS {
-            let word = &guards(chunk)[kind];
-            let mut there = word.load(Ordering::Relaxed) & within;
-            while there != 0 {
-                let at = there.trailing_zeros() as usize;
-                there &= there - 1;
-                let mut own = places(index, slices, taken);
-                if own.any(|place| place == (kind, first + at)) {
-                    continue;
-                }
-                let (pages, bytes) = pages(kind, first + at);
-                if os::unguard(pages, bytes) {
-                    word.fetch_sub(1 << at, Ordering::Relaxed);
-                } else {
-                    is_bare = false;
-                }
-            }
-        }
-    }
-    if !is_bare {
-        LOST.fetch_add(slices, Ordering::Relaxed);
-    }
-    is_bare
 }

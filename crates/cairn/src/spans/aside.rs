@@ -6,12 +6,11 @@
 //! Checked: tests/holes.rs, tests/thinning.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::os;
-use crate::spans::span::Span;
+use crate::spans::span::{Home, Keep, Span};
 use crate::spans::tuning::{THIN_BLOCKS, THIN_STEP};
 use crate::store::live::FREED_TWICE;
 use core::ops::Range;
@@ -48,12 +47,18 @@ impl Span {
     /// Whether its blocks may be set aside: where purged memory is gone, a free block would lose a part of itself, and a
     /// page larger than the span is not its own.
     pub(crate) fn can_set_aside(&self) -> bool {
-        !HARDENED
+        Home::SETS_ASIDE
             && os::purged_is_committed()
             && self.layout().size as usize >= LEAST
             && os::page_size() <= self.bytes()
             && self.head() == 0
             && !address_map::is_supplied(self.index())
+    }
+
+    /// Whether any block is set aside.
+    #[inline]
+    pub(crate) fn has_aside(&self) -> bool {
+        Home::SETS_ASIDE && self.hidden > 0
     }
 
     /// Whether a block is set aside.
@@ -67,7 +72,7 @@ impl Span {
     /// # Safety
     /// A block of a span of that class starts there.
     pub(crate) unsafe fn is_set_aside_at(p: *const u8, class: SizeClass) -> bool {
-        if HARDENED || class.block_size() < LEAST {
+        if !Home::SETS_ASIDE || class.block_size() < LEAST {
             return false;
         }
         let index = address_map::span_index(p, class);

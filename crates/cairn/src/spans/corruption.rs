@@ -6,12 +6,11 @@
 //! Checked: tests/twice.rs
 //! Story: docs/why-not.md, docs/guide/misuse.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::map::block::{Block, END, overwritten};
 use crate::os;
 use crate::spans::grace::is_block_of;
-use crate::spans::span::{Span, ZERO};
+use crate::spans::span::Span;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Ends the process if a cache of a class from which nothing could be popped has a first block: its link is overwritten,
@@ -59,23 +58,20 @@ unsafe fn make_writable(at: *mut u8, bytes: usize, size: usize) {
 const LEAST_PAGE: usize = 4096;
 
 impl Span {
-    /// Whether `count` blocks from number `first` on are zero. Ends the process if they are said to be, and one has something
-    /// where its link will stand: the program has freed it, or has written to it, and may have it already.
+    /// Ends the process if one of `count` blocks from number `first` on, which are zero, has something where its link will
+    /// stand: the program has freed it, or has written to it, and may have it already.
     #[inline(always)]
-    pub(crate) fn expect_untouched(&self, first: usize, count: usize) -> bool {
-        let (zero, size) = (self.flags & ZERO != 0, self.layout().size as usize);
+    pub(crate) fn expect_untouched(&self, first: usize, count: usize) {
+        let size = self.layout().size as usize;
         let mut at = self.start.wrapping_add(first * size);
-        if zero && !HARDENED {
-            // SAFETY: untouched blocks are the owner's.
-            unsafe { make_writable(at, (count - 1) * size, size) };
-        }
-        for _ in 0..if zero && !HARDENED { count } else { 0 } {
+        // SAFETY: untouched blocks are the owner's.
+        unsafe { make_writable(at, (count - 1) * size, size) };
+        for _ in 0..count {
             // SAFETY: untouched blocks are the owner's.
             if !unsafe { Block::raw_link(at.cast()) }.is_null() {
                 overwritten(at.cast());
             }
             at = at.wrapping_add(size);
         }
-        zero
     }
 }

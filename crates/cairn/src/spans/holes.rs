@@ -6,12 +6,11 @@
 //! Checked: tests/holes.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::map::address_map;
 use crate::os;
 use crate::spans::aside::{Pages, between};
-use crate::spans::span::{PIECES, Span};
+use crate::spans::span::{Home, Keep, PIECES, Span};
 use core::ops::Range;
 
 impl Span {
@@ -31,7 +30,7 @@ impl Span {
 
     /// Whether a carved block is hidden: set aside, or hardened, in a hole.
     pub(crate) fn is_hidden(&self, block: usize) -> bool {
-        if !HARDENED {
+        if Home::SETS_ASIDE {
             return self.is_set_aside(block);
         }
         let holes = (0..PIECES).filter(|hole| self.holes & 1 << hole != 0);
@@ -56,14 +55,12 @@ impl Span {
             return;
         }
         self.used_at_sweep = used;
-        if HARDENED {
-            if self.free() * self.layout().size >= piece as u32 {
-                self.make_pieces_holes();
-            }
-        } else if self.can_set_aside() {
+        if self.can_set_aside() {
             self.set_aside();
             let free = self.free_among(self.pages());
             self.purge_pages(free);
+        } else if !Home::SETS_ASIDE && self.free() * self.layout().size >= piece as u32 {
+            self.make_pieces_holes();
         }
     }
 
@@ -84,14 +81,14 @@ impl Span {
     /// Hardened: gives back the pieces in which no block is in use. None of them is in a cache: it would be handed out, and
     /// carved again.
     fn make_pieces_holes(&mut self) {
-        debug_assert_eq!(self.kept().count(), self.free() as usize);
+        debug_assert_eq!(u32::from(Home::count(self)), self.free());
         let (piece, size) = (self.piece(), self.layout().size as usize);
         let (base, start) = (self.base().addr(), self.start.addr());
         let mut is_free = [false; SLICE_SIZE / MIN_ALIGN];
         for hole in (0..PIECES).filter(|hole| self.holes & 1 << hole != 0) {
             self.blocks_of(hole).for_each(|nth| is_free[nth % is_free.len()] = true);
         }
-        self.kept().for_each(|nth| is_free[nth % is_free.len()] = true);
+        Home::each_unlinked(self, |nth| is_free[nth % is_free.len()] = true);
         let carved = usize::from(self.carved);
         let mut new = (2 << ((start + carved * size - 1 - base) / piece)) - 1;
         for nth in (0..carved).filter(|nth| !is_free[nth % is_free.len()]) {
@@ -100,7 +97,7 @@ impl Span {
         }
         let new = new as u16 & !self.holes;
         for nth in (0..PIECES).filter(|nth| new & 1 << nth != 0) {
-            self.hide(nth);
+            Home::hide(self, nth);
             // SAFETY: a piece of the owner's span in which no block is in use, or in a list.
             unsafe { os::purge(self.base().wrapping_add(nth * piece), piece) };
         }

@@ -8,19 +8,25 @@
 
 mod carve;
 mod home;
+pub(crate) mod marked;
 
 pub(crate) use carve::Carved;
+pub(crate) use home::Keep;
 
-use crate::base::policy::HARDENED;
+use crate::base::policy::InHardened;
 use crate::base::size_class::{ClassLayout, SLICE_SIZE, SizeClass};
 use crate::base::sync::{Ordering, touched};
 use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
 use crate::map::block::{Block, Chain, END};
 use crate::map::remote::RemoteWord;
-use crate::slices::arena::{self, Memory};
-use crate::store::live::{self, came_home};
-use crate::{os, slices::fences};
+use crate::os;
+use crate::slices::arena::{self, Leave, Memory, Partitions};
+use crate::slices::fences::{Fence, Fences};
+use crate::store::{Known, Live};
 use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
+
+/// How the build's spans keep what is at home.
+pub(crate) type Home = InHardened<home::Linked, marked::Marked>;
 
 // The blocks of a span, in address order:
 //
@@ -129,12 +135,10 @@ impl Span {
                 _read: PhantomPinned,
             });
         }
-        if HARDENED {
-            // SAFETY: as above; no block of it has been handed out.
-            unsafe {
-                live::begin(address_map::slice_address(index), c);
-                fences::put(index, c.slices.into());
-            }
+        // SAFETY: as above; no block of it has been handed out.
+        unsafe {
+            Live::begin(address_map::slice_address(index), c);
+            Fences::put(index, c.slices.into());
         }
         // SAFETY: the run is the caller's, and no block of it has been handed out.
         unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
@@ -145,7 +149,7 @@ impl Span {
     ///
     /// `last` are those with which the count has been reached, linked with all that were pending.
     pub(crate) fn empty(&mut self, last: Chain) {
-        [last, self.collect()].into_iter().for_each(|chain| came_home(chain, |_| {}));
+        [last, self.collect()].into_iter().for_each(|chain| Live::came_home(chain, |_| {}));
         self.local_free = END;
         self.set_used(0, 0);
         (self.holes, self.hidden) = (0, 0);
@@ -188,9 +192,8 @@ impl Span {
 
     /// Gives its run back: to the arena, or to its partition.
     fn give_back(&self, index: usize, slices: usize) {
-        match usize::from(self.partition).checked_sub(1) {
-            Some(partition) if HARDENED => arena::keep(partition, index, slices),
-            _ => arena::release(index, slices, Memory::Written),
+        if !Partitions::keep(self.partition, index, slices) {
+            arena::release(index, slices, Memory::Written);
         }
     }
 
@@ -209,73 +212,21 @@ impl Span {
     /// The caller holds the span; `block` is one of its blocks, in use, the caller's to free.
     #[inline(always)]
     pub(crate) unsafe fn push_local(&mut self, block: *mut Block) -> bool {
-        // SAFETY: the block is the caller's to free, and so free and this span's from here on.
-        unsafe {
-            if !HARDENED {
-                Block::set_next(block, self.local_free);
-                touched(self);
-                self.local_free = block;
-            }
-        }
+        // SAFETY: the caller's.
+        unsafe { Home::push(self, block) };
         self.until_event = self.until_event.wrapping_sub(1);
         self.until_event == 0
     }
 
-    /// Hands out all blocks that were freed here; hardened, `take_kept` does.
+    /// Hands out all blocks that were freed here.
     #[inline]
     pub(crate) fn take_local(&mut self) -> Chain {
-        if HARDENED {
-            return Chain::at_home(self.free());
-        }
-        touched(self);
-        let list = Chain { head: self.local_free, tail: null_mut(), count: self.free() };
-        debug_assert!(self.used_after_event <= 0);
-        self.local_free = END;
-        self.until_event += list.count;
-        list
+        Home::take(self)
     }
 
-    /// Takes back all but the first blocks of a list that this active span has just handed out.
-    ///
-    /// # Safety
-    /// The list is the caller's.
-    pub(crate) unsafe fn take_back(&mut self, list: &mut Chain, most: u32) {
-        let count = list.count;
-        // SAFETY: the blocks are of this span, and the caller's.
-        unsafe {
-            let rest = list.split(most);
-            if HARDENED {
-                return;
-            }
-            if self.local_free == END {
-                self.until_event = self.until_event.wrapping_sub(count - most);
-                self.local_free = rest;
-            } else {
-                self.push_list(rest);
-            }
-        }
-    }
-
-    /// Keeps blocks collected from the remote word as if they had been freed here. They are touched only if
-    /// something else is in `local_free`.
+    /// Keeps blocks collected from the remote word as if they had been freed here.
     pub(crate) fn absorb(&mut self, chain: Chain) {
-        if HARDENED {
-            return self.come_home(chain);
-        }
-        let list = if chain.count == 0 { END } else { chain.head };
-        if self.has_local_free() {
-            // SAFETY: this span's, and free.
-            return unsafe { self.push_list(list) };
-        }
-        self.local_free = list;
-        let used = self.used();
-        if cfg!(debug_assertions) && chain.count > used {
-            os::broken(FREED_TWICE);
-        }
-        let used = used.wrapping_sub(chain.count);
-        // An event that others' frees have passed comes not.
-        let after = if used > self.used_after_event as u32 { self.used_after_event } else { 0 };
-        self.set_used(used.wrapping_sub(after as u32), after);
+        Home::absorb(self, chain);
     }
 
     /// Becomes the owner's by claim: the batch is all that is free.
@@ -339,10 +290,8 @@ impl Span {
     /// are pending. Those that only its lists knew stay lost.
     pub(crate) fn forget_lists(&mut self) {
         let blocks = self.layout().blocks;
-        if HARDENED {
-            // SAFETY: the caller's span.
-            unsafe { live::forget(self.base(), self.layout().slices.into()) };
-        }
+        // SAFETY: the caller's span.
+        unsafe { Live::forget(self.base(), self.layout().slices.into()) };
         self.local_free = END;
         self.carved = blocks;
         (self.holes, self.hidden) = (0, 0);
@@ -442,33 +391,19 @@ impl Span {
     /// Whether blocks wait in `local_free`.
     #[inline]
     pub(crate) fn has_local_free(&self) -> bool {
-        if HARDENED { self.free() > 0 } else { self.local_free != END }
+        Home::has_any(self)
     }
 
     /// Invariants 1 and 4, for the owner.
     pub(crate) fn check(&self) {
-        let d = address_map::descriptor_at(self.index());
-        let (head, mask, mut free) = (self.head(), self.layout().mask, 0);
-        let mut at = self.local_free;
-        if HARDENED {
-            // Others are in caches.
-            free = (self.kept().count() as u16).min(self.free() as u16);
-        }
-        while at != END {
-            // SAFETY: this is a span.
-            assert_eq!(unsafe { d.probe(at.wrapping_byte_sub(head).cast()) }.1 & mask, 0);
-            free += 1;
-            assert!(free <= self.carved);
-            // SAFETY: free blocks are the owner's.
-            at = unsafe { Block::next(at) };
-        }
+        let free = Home::count(self);
         assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
         assert!(self.carved <= self.layout().blocks);
         assert_eq!(self.count_hidden(), usize::from(self.hidden));
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);
             // SAFETY: this is a span.
-            assert_eq!(unsafe { d.probe(self.start.wrapping_sub(head)) }, (self.class(), 0));
+            assert_eq!(unsafe { d.probe(self.start.wrapping_sub(self.head())) }, (self.class(), 0));
         }
     }
 }

@@ -1,32 +1,17 @@
-//! Owns: the caches: what a thread allocates from, a list of free blocks for each class.
+//! Owns: what a thread's caches do, and those of the default build: a list of free blocks for each class.
 //! Idea: the last block that was freed is the next to be allocated: it is warm, and found by one load.
 //! Never: decides where blocks come from, or whether a list is a heap's.
 //! Threads: the one whose caches they are; `peek` any.
 //! Checked: `Heap::check`; oracle tests; the hardened build's in tests/quarantine.rs.
 //! Story: docs/design/heap.md, docs/design/fast-paths.md
 
-use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, MASKS, SizeClass};
 use crate::base::sync::Ordering;
 use crate::base::tuning::CACHE_UNITS;
 use crate::map::block::{Block, Chain, END, combined};
-use crate::store::quarantine::{self, Quarantine};
+use crate::store::filling::Filling;
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;
-
-/// Lists of blocks that caches have; the hardened build's have none.
-const LISTS: usize = in_hardened(CLASS_COUNT, 0);
-
-/// A list of free blocks for each class, and what the fast paths need to find theirs.
-#[repr(C)]
-pub(crate) struct Caches {
-    first: [*mut Block; LISTS],
-    pub(crate) left: [Limit; CLASS_COUNT],
-    /// The classes' masks: a free finds its own by one instruction.
-    masks: [u64; CLASS_COUNT],
-    /// Nothing in the default build; in the hardened one it takes the place of the lists.
-    pub(crate) quarantine: Quarantine,
-}
 
 /// How many more freed blocks a cache takes in, in units of which a block has `CACHE_UNITS`. A block that is
 /// taken gives them back. A freed one costs one unit more: a loop in which one block comes and goes uses the
@@ -49,26 +34,173 @@ impl Limit {
     }
 }
 
-impl Caches {
+/// What the caches of both builds have.
+#[repr(C)]
+pub(crate) struct Limits {
+    pub(crate) left: [Limit; CLASS_COUNT],
+    /// The classes' masks: a free finds its own by one instruction.
+    masks: [u64; CLASS_COUNT],
+}
+
+impl Limits {
+    /// They take in nothing.
+    pub(crate) const NOTHING: Limits = Limits { left: [Limit::NOTHING; CLASS_COUNT], masks: MASKS };
+}
+
+/// The caches: free blocks of each class, and what the fast paths need to find theirs.
+pub(crate) trait Store: Sized {
     /// Nothing in any of them.
-    pub(crate) const EMPTY: Caches = Caches {
-        first: [END; LISTS],
-        left: [Limit::NOTHING; CLASS_COUNT],
-        masks: MASKS,
-        quarantine: Quarantine::EMPTY,
-    };
+    const EMPTY: Self;
+    /// Bytes that they have behind the heap.
+    const BEHIND_BYTES: usize;
+    /// Whether one has blocks of several of the heap's spans: each keeps its span, and none may be looked for there.
+    const IS_MIXED: bool;
+
+    /// How much they take in.
+    fn limits(&self) -> &Limits;
+
+    /// How many more freed blocks the cache of `class` takes in, in units as a layout's limit.
+    #[inline(always)]
+    fn left(&self, class: SizeClass) -> i32 {
+        self.limits().left[class.index()].0
+    }
+
+    /// Whether a number of `address_map::OwnedBlock` says that a block of `class` starts there.
+    #[inline(always)]
+    fn is_start(&self, class: SizeClass, number: u64) -> bool {
+        number & self.limits().masks[class.index()] == 0
+    }
+
+    /// As many of so many blocks as one may be filled with.
+    fn most(wanted: u32) -> u32;
 
     /// Pops a block; null if a refill is due, or if the program has overwritten the block's link.
     ///
     /// # Safety
     /// The caches are the calling thread's, or a stand-in's: those are empty, and only read.
+    unsafe fn pop(this: *mut Self, class: SizeClass) -> *mut Block;
+
+    /// Keeps a freed block for a later allocation. Answers the block that has to go home instead, if the cache is full, or
+    /// has been in use for long without a refill; else null.
+    ///
+    /// # Safety
+    /// `block` is a block of `class`, the caller's to free, and not the program's any more; the caches are the calling
+    /// thread's, and no stand-in's.
+    #[must_use]
+    unsafe fn push(this: *mut Self, class: SizeClass, block: *mut Block) -> *mut Block;
+
+    /// Makes a freed block, which goes to another's span, as it would be in a cache.
+    ///
+    /// # Safety
+    /// It is a block of `class`, the caller's to free.
+    unsafe fn prepare(_block: *mut Block, _class: SizeClass) {}
+
+    /// Makes `list` the cache of `class`, which is empty, and pops its first block. Where no links lead to the blocks of the
+    /// list, `find` finds so many.
+    ///
+    /// # Safety
+    /// The list is not empty, and the caller's; the caches are the calling thread's.
+    unsafe fn fill(
+        this: *mut Self,
+        class: SizeClass,
+        list: Chain,
+        limit: Limit,
+        find: impl FnOnce(u32, &mut Filling),
+    ) -> *mut Block;
+
+    /// Whether the block just popped is zero; false is always safe.
+    fn is_zeroed(&self, class: SizeClass) -> bool;
+
+    /// Whether there is no block of a class.
+    fn is_empty(&self, class: SizeClass) -> bool;
+
+    /// The first block of a class, or `END`, and always that where there are no lists.
+    fn first(&self, class: SizeClass) -> *mut Block;
+
+    /// Takes all blocks of a class out, as a list, but for those that `take_one` takes. It takes in none until it is filled.
+    fn take_all(&mut self, class: SizeClass) -> *mut Block;
+
+    /// The first block of a class as `first` says it, read while the caches' thread may be at work.
+    ///
+    /// # Safety
+    /// The caches have been made. What is read may not be so any more.
+    unsafe fn peek(this: *const Self, class: SizeClass) -> *mut Block;
+
+    /// What tells how many blocks are allocated until the next refill.
+    fn tells(&self, class: SizeClass) -> i32;
+
+    /// How many a refill has told of, by what was told before it and is told after it: the blocks of the cache, and those
+    /// that have come back to it and been allocated again.
+    fn told(class: SizeClass, before: i32, after: i32) -> i32;
+
+    /// Whether a cache in a loop, refilled by what has been freed or not, uses up what it takes in.
+    fn comes_to_refills(freed: bool) -> bool;
+
+    /// Whether it is time for a slow tick, where freed blocks are made ready.
+    fn is_tick(&self) -> bool {
+        false
+    }
+
+    /// Where none is ready, makes those that wait ready, and pops one; null if a refill finds more.
+    ///
+    /// # Safety
+    /// The caches are the calling thread's.
+    unsafe fn turn(_this: *mut Self, _class: SizeClass) -> *mut Block {
+        null_mut()
+    }
+
+    /// Takes a block of a class out that is meant, and is in no list; null if there is none.
+    ///
+    /// # Safety
+    /// The caches are the calling thread's.
+    unsafe fn take_one(
+        _this: *mut Self,
+        _class: SizeClass,
+        _is_meant: impl Fn(*mut Block) -> bool,
+    ) -> *mut Block {
+        null_mut()
+    }
+
+    /// How many blocks of a class are in no list, while the caches' thread may be at work.
+    ///
+    /// # Safety
+    /// The caches have been made.
+    unsafe fn peek_len(_this: *const Self, _class: SizeClass) -> usize {
+        0
+    }
+
+    /// Forgets all blocks that are in no list: their spans are gone.
+    ///
+    /// # Safety
+    /// The caches are the caller's.
+    unsafe fn forget(_this: *mut Self) {}
+}
+
+/// The default build's.
+#[repr(C)]
+pub(crate) struct Lists {
+    first: [*mut Block; CLASS_COUNT],
+    pub(crate) limits: Limits,
+}
+
+impl Store for Lists {
+    const EMPTY: Lists = Lists { first: [END; CLASS_COUNT], limits: Limits::NOTHING };
+    const BEHIND_BYTES: usize = 0;
+    const IS_MIXED: bool = false;
+
     #[inline(always)]
-    pub(crate) unsafe fn pop(this: *mut Caches, class: SizeClass) -> *mut Block {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn most(wanted: u32) -> u32 {
+        wanted
+    }
+
+    #[inline(always)]
+    unsafe fn pop(this: *mut Lists, class: SizeClass) -> *mut Block {
         // SAFETY: the thread's own, or only read.
         unsafe {
-            if HARDENED {
-                return quarantine::pop(&raw mut (*this).quarantine, this.cast(), class);
-            }
             let first = &raw mut (*this).first[class.index()];
             let block = *first;
             if !Block::is_marked(block) {
@@ -77,31 +209,17 @@ impl Caches {
             let link = Block::raw_link(block);
             Block::unmark(block);
             *first = combined(link, block);
-            (*this).left[class.index()].0 += CACHE_UNITS;
+            (*this).limits.left[class.index()].0 += CACHE_UNITS;
             block
         }
     }
 
-    /// Keeps a freed block for a later allocation: it is warm, and the next refill far. Answers the block that
-    /// has to go home instead, if the cache is full, or has been in use for long without a refill; else null.
-    ///
-    /// # Safety
-    /// `block` is a block of `class`, in use, and the caller's to free; the caches are the calling
-    /// thread's, and no stand-in's.
-    #[must_use]
+    /// It is warm, and the next refill far.
     #[inline(always)]
-    pub(crate) unsafe fn push(
-        this: *mut Caches,
-        class: SizeClass,
-        block: *mut Block,
-    ) -> *mut Block {
+    unsafe fn push(this: *mut Lists, class: SizeClass, block: *mut Block) -> *mut Block {
         // SAFETY: the thread's own, and a block that is the caller's to free.
         unsafe {
-            if HARDENED {
-                let quarantine = &raw mut (*this).quarantine;
-                return quarantine::push(quarantine, this.cast(), class, block);
-            }
-            let left = &raw mut (*this).left[class.index()].0;
+            let left = &raw mut (*this).limits.left[class.index()].0;
             let now = *left - (CACHE_UNITS + 1);
             *left = now;
             if now < 0 {
@@ -117,77 +235,62 @@ impl Caches {
         null_mut()
     }
 
-    /// Whether a number of `address_map::OwnedBlock` says that a block of `class` starts there.
     #[inline(always)]
-    pub(crate) fn is_start(&self, class: SizeClass, number: u64) -> bool {
-        number & self.masks[class.index()] == 0
-    }
-
-    /// How many more freed blocks the cache of `class` takes in, in units as a layout's limit.
-    #[inline(always)]
-    pub(crate) fn left(&self, class: SizeClass) -> i32 {
-        self.left[class.index()].0
-    }
-
-    /// Whether the block just popped is zero; false is always safe.
-    #[inline(always)]
-    pub(crate) fn is_zeroed(&self, class: SizeClass) -> bool {
-        match HARDENED {
-            true => self.left[class.index()].0 < 0 || quarantine::zeroes_all_of(class),
-            false => self.left[class.index()].0 < Limit::ZEROED.0 / 2,
-        }
-    }
-
-    /// Whether there is no block of a class.
-    pub(crate) fn is_empty(&self, class: SizeClass) -> bool {
-        if HARDENED { self.quarantine.is_empty(class) } else { self.first(class) == END }
-    }
-
-    /// The first block of a class, or `END`.
-    pub(crate) fn first(&self, class: SizeClass) -> *mut Block {
-        if HARDENED { END } else { self.first[class.index()] }
-    }
-
-    /// Makes `list` the cache of `class` and pops its first block.
-    ///
-    /// # Safety
-    /// The list is not empty, and the caller's.
-    #[inline(always)]
-    pub(crate) unsafe fn fill(
-        &mut self,
+    unsafe fn fill(
+        this: *mut Lists,
         class: SizeClass,
         list: Chain,
         limit: Limit,
+        _find: impl FnOnce(u32, &mut Filling),
     ) -> *mut Block {
-        // SAFETY: the list is the caller's, and not empty.
+        // SAFETY: the list is the caller's, and not empty; the thread's own.
         unsafe {
-            self.first[class.index()] = Block::next(list.head);
+            (*this).first[class.index()] = Block::next(list.head);
             Block::unmark(list.head);
+            (*this).limits.left[class.index()].0 = limit.0 - (list.count as i32 - 1) * CACHE_UNITS;
         }
-        self.left[class.index()].0 = limit.0 - (list.count as i32 - 1) * CACHE_UNITS;
         list.head
     }
 
-    /// Takes all blocks of a class out, as a list; hardened, `quarantine::take_one` does. It takes in none until it is
-    /// filled.
-    pub(crate) fn take_all(&mut self, class: SizeClass) -> *mut Block {
-        self.left[class.index()] = Limit::NOTHING;
-        if HARDENED {
-            self.quarantine.close(class);
-            return END;
-        }
+    #[inline(always)]
+    fn is_zeroed(&self, class: SizeClass) -> bool {
+        self.left(class) < Limit::ZEROED.0 / 2
+    }
+
+    fn is_empty(&self, class: SizeClass) -> bool {
+        self.first(class) == END
+    }
+
+    fn first(&self, class: SizeClass) -> *mut Block {
+        self.first[class.index()]
+    }
+
+    fn take_all(&mut self, class: SizeClass) -> *mut Block {
+        self.limits.left[class.index()] = Limit::NOTHING;
         core::mem::replace(&mut self.first[class.index()], END)
     }
 
-    /// The first block of a class, read while the caches' thread may be at work.
-    ///
-    /// # Safety
-    /// The caches have been made. What is read may not be so any more.
-    pub(crate) unsafe fn peek(this: *const Caches, class: SizeClass) -> *mut Block {
-        if HARDENED {
-            return END;
-        }
+    unsafe fn peek(this: *const Lists, class: SizeClass) -> *mut Block {
         // SAFETY: never unmapped. Volatile, and plain for the thread.
         unsafe { (&raw const (*this).first[class.index()]).read_volatile() }
+    }
+
+    fn tells(&self, class: SizeClass) -> i32 {
+        self.left(class)
+    }
+
+    fn told(class: SizeClass, before: i32, after: i32) -> i32 {
+        // Each free into the cache has cost a unit for good (see `Limit`).
+        let limit = class.layout().cache_limit as i32;
+        let again = if before > 0 { limit.saturating_sub(before) } else { 0 };
+        // Two of the three limits that a cache starts with are multiples of this, and so of what a block counts for.
+        const MULTIPLE: i32 = 1 << 30;
+        let is_limit = after.rem_euclid(CACHE_UNITS) != 0;
+        let taken = if is_limit { limit - after } else { after.wrapping_neg() % MULTIPLE };
+        again + taken / CACHE_UNITS
+    }
+
+    fn comes_to_refills(freed: bool) -> bool {
+        freed
     }
 }

@@ -2,12 +2,12 @@
 //!   each large one (see `large`).
 //! Idea: it says how many bytes the block has behind those that were asked for, combined with a number of its
 //!   place's; the first of these bytes is a byte of that number, so that one byte written beyond the end shows.
-//! Never: does anything in the default build, where constants fold it away; says anything of a free block.
+//! Never: does anything in the default build; says anything of a free block.
 //! Threads: whoever has the block.
 //! Checked: tests/canary.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md
 
-use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::{BLOCK_MAX, MIN_ALIGN, SizeClass};
 use crate::base::sync::{Ordering, Plain, fence};
 use crate::os;
@@ -18,6 +18,69 @@ use crate::os;
 //  2. The first of these bytes is the lowest of the number.
 //  3. None of them makes a mark of what the program has written: bit 7 of that byte is 0, and of the last one. What
 //     else of them stands in the block's first `MIN_ALIGN` bytes is zero.
+
+/// What stands behind the bytes that the program has of a block: in the default build nothing.
+pub(crate) trait Behind {
+    /// Chooses what the numbers are made of, out of random ones; once, by the thread that makes the reservation.
+    fn install(_random: impl Fn(usize) -> usize) {}
+
+    /// The program gets `size` bytes of a block.
+    ///
+    /// # Safety
+    /// The caller's block of that class, whose first `MIN_ALIGN` bytes are zero behind `size`; at most `room`.
+    #[inline(always)]
+    unsafe fn write(_block: *mut u8, _class: SizeClass, _size: usize) {}
+
+    /// Bytes that the program has of a block. Ends the process if somebody has written behind them: a message names
+    /// `call`.
+    ///
+    /// # Safety
+    /// A block of that class that the program has.
+    #[inline(always)]
+    unsafe fn size_of(_block: *const u8, class: SizeClass, _call: &str) -> usize {
+        room(class)
+    }
+
+    /// Ends the process if somebody has written behind the program's bytes of a block that it gives back.
+    ///
+    /// # Safety
+    /// As for `size_of`; nobody else has it any more.
+    #[inline(always)]
+    unsafe fn expect(_block: *const u8, _class: SizeClass, _call: &str) {}
+
+    /// The same of the first `size` bytes of a large block. Frees look when nobody else can free the block any more: else
+    /// its memory may be gone.
+    ///
+    /// # Safety
+    /// The block is being freed, by the caller alone; the program has so many bytes of it.
+    #[inline(always)]
+    unsafe fn expect_behind(_block: *mut u8, _size: usize, _call: &str) {}
+
+    /// The program has `size` bytes from now on, of a block that it has.
+    ///
+    /// # Safety
+    /// As for `size_of`; at most `room`.
+    #[inline(always)]
+    unsafe fn change(_block: *mut u8, _class: SizeClass, _size: usize, _call: &str) {}
+
+    /// The program has all the room of a block that it has from now on. Two threads that have it may ask at the same time,
+    /// and one of them writes there at once.
+    ///
+    /// # Safety
+    /// As for `size_of`.
+    #[inline(always)]
+    unsafe fn grant(_block: *mut u8, class: SizeClass, _call: &str) -> usize {
+        room(class)
+    }
+}
+
+/// The default build's.
+pub(crate) struct Nothing;
+
+impl Behind for Nothing {}
+
+/// The hardened build's: a word.
+pub(crate) struct Canaries;
 
 /// Puts a number into a word twice, and nothing into its lowest byte: no bit can be changed alone.
 const TWICE: u64 = 1 << 8 | 1 << 36;
@@ -35,12 +98,6 @@ unsafe impl Sync for Secrets {}
 
 static SECRETS: Secrets = Secrets { sum: Plain::new(0), factor: Plain::new(0) };
 
-/// Chooses them, out of random numbers; once, by the thread that makes the reservation.
-pub(crate) fn install(first: usize, second: usize) {
-    SECRETS.sum.set(first as u64);
-    SECRETS.factor.set(second as u64 | 1);
-}
-
 /// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed.
 #[inline(always)]
 fn number(block: *const u8) -> u64 {
@@ -53,27 +110,6 @@ fn number(block: *const u8) -> u64 {
 #[inline(always)]
 pub(crate) fn room(class: SizeClass) -> usize {
     class.block_size() - CANARY_BYTES
-}
-
-/// The program gets `size` bytes of a block.
-///
-/// # Safety
-/// The caller's block of that class, whose first `MIN_ALIGN` bytes are zero behind `size`; at most `room`.
-#[inline(always)]
-pub(crate) unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
-    if !HARDENED {
-        return;
-    }
-    let (end, number) = (class.block_size(), number(block));
-    debug_assert!(size <= room(class));
-    // SAFETY: inside the block.
-    unsafe {
-        block.add(size).write(number as u8);
-        block
-            .add(room(class))
-            .cast::<u64>()
-            .write((number ^ ((end - size) as u64 * TWICE)).to_le());
-    }
 }
 
 /// Puts the canary of a place there: behind what the program has of a large block, whose metadata says how much that is.
@@ -112,20 +148,6 @@ unsafe fn read(block: *const u8, class: SizeClass) -> Option<usize> {
     }
 }
 
-/// Bytes that the program has of a block. Ends the process if somebody has written behind them: a message names
-/// `call`.
-///
-/// # Safety
-/// As for `read`.
-#[inline(always)]
-pub(crate) unsafe fn size_of(block: *const u8, class: SizeClass, call: &str) -> usize {
-    if !HARDENED {
-        return room(class);
-    }
-    // SAFETY: the caller's.
-    unsafe { read(block, class).unwrap_or_else(|| read_again(block, class, call)) }
-}
-
 /// Ends the process, unless another thread has been told meanwhile that it has all the room of the block.
 #[cold]
 #[inline(never)]
@@ -136,80 +158,76 @@ unsafe fn read_again(block: *const u8, class: SizeClass, call: &str) -> usize {
     unsafe { read(block, class) }.unwrap_or_else(|| overwritten(call, block))
 }
 
-/// Ends the process if somebody has written behind the program's bytes of a block that it gives back.
-///
-/// # Safety
-/// As for `read`; nobody else has it any more.
-#[inline(always)]
-pub(crate) unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
-    // SAFETY: the caller's.
-    if HARDENED && unsafe { read(block, class) }.is_none() {
-        overwritten(call, block);
-    }
-}
-
-/// Ends the process if somebody has written behind the first `size` bytes of a large block: a message names `call`. Frees look
-/// when nobody else can free the block any more: else its memory may be gone.
-///
-/// # Safety
-/// The block is being freed, by the caller alone; the program has so many bytes of it.
-#[inline(always)]
-pub(crate) unsafe fn expect_behind(block: *mut u8, size: usize, call: &str) {
-    if HARDENED {
-        // SAFETY: the caller's.
-        unsafe { expect_standing(block, size, call) };
-    }
-}
-
-/// # Safety
-/// As for `expect_behind`.
-#[inline(never)]
-unsafe fn expect_standing(block: *mut u8, size: usize, call: &str) {
-    // SAFETY: `CANARY_BYTES` stand behind what the program has.
-    if unsafe { !stands(block.add(size)) } {
-        overwritten(call, block);
-    }
-}
-
 #[cold]
 #[inline(never)]
 pub(crate) fn overwritten(call: &str, block: *const u8) -> ! {
     os::fatal(call, block, "the program has written beyond the end of this block")
 }
 
-/// The program has `size` bytes from now on, of a block that it has.
-///
-/// # Safety
-/// As for `read`; at most `room`.
-#[inline]
-pub(crate) unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call: &str) {
-    if !HARDENED {
-        return;
+impl Behind for Canaries {
+    fn install(random: impl Fn(usize) -> usize) {
+        SECRETS.sum.set(random(11) as u64);
+        SECRETS.factor.set(random(12) as u64 | 1);
     }
-    // SAFETY: inside the block.
-    unsafe {
-        expect(block, class, call);
-        if size < MIN_ALIGN {
-            block.add(size).write_bytes(0, MIN_ALIGN - size);
-        }
-        write(block, class, size);
-    }
-}
 
-/// The program has all the room of a block that it has from now on. Two threads that have it may ask at the same time, and
-/// one of them writes there at once.
-///
-/// # Safety
-/// As for `read`.
-#[inline(always)]
-pub(crate) unsafe fn grant(block: *mut u8, class: SizeClass, call: &str) -> usize {
-    // SAFETY: inside the block. Two threads write the same.
-    unsafe {
-        if HARDENED && size_of(block, class, call) < room(class) {
-            write(block, class, room(class));
-            // Release: who finds what the program writes then finds the canary, too.
-            fence(Ordering::Release);
+    #[inline(always)]
+    unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
+        let (end, number) = (class.block_size(), number(block));
+        debug_assert!(size <= room(class));
+        // SAFETY: inside the block.
+        unsafe {
+            block.add(size).write(number as u8);
+            block
+                .add(room(class))
+                .cast::<u64>()
+                .write((number ^ ((end - size) as u64 * TWICE)).to_le());
         }
     }
-    room(class)
+
+    #[inline(always)]
+    unsafe fn size_of(block: *const u8, class: SizeClass, call: &str) -> usize {
+        // SAFETY: the caller's.
+        unsafe { read(block, class).unwrap_or_else(|| read_again(block, class, call)) }
+    }
+
+    #[inline(always)]
+    unsafe fn expect(block: *const u8, class: SizeClass, call: &str) {
+        // SAFETY: the caller's.
+        if unsafe { read(block, class) }.is_none() {
+            overwritten(call, block);
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn expect_behind(block: *mut u8, size: usize, call: &str) {
+        // SAFETY: `CANARY_BYTES` stand behind what the program has.
+        if unsafe { !stands(block.add(size)) } {
+            overwritten(call, block);
+        }
+    }
+
+    #[inline]
+    unsafe fn change(block: *mut u8, class: SizeClass, size: usize, call: &str) {
+        // SAFETY: inside the block.
+        unsafe {
+            Self::expect(block, class, call);
+            if size < MIN_ALIGN {
+                block.add(size).write_bytes(0, MIN_ALIGN - size);
+            }
+            Self::write(block, class, size);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn grant(block: *mut u8, class: SizeClass, call: &str) -> usize {
+        // SAFETY: inside the block. Two threads write the same.
+        unsafe {
+            if Self::size_of(block, class, call) < room(class) {
+                Self::write(block, class, room(class));
+                // Release: who finds what the program writes then finds the canary, too.
+                fence(Ordering::Release);
+            }
+        }
+        room(class)
+    }
 }

@@ -2,17 +2,21 @@
 //!   ready, and a few that have just been freed.
 //! Idea: a freed block takes a place among the latter, at random; when none is ready, they become ready. So nobody
 //!   knows which block comes next, none comes back at once, and no block carries a link.
-//! Never: does anything in the default build, where constants fold it away; hands out a block whose first bytes somebody has written to since it was freed.
+//! Never: hands out a block whose first bytes somebody has written to since it was freed.
 //! Threads: the one whose caches they are; `peek` any.
 //! Checked: tests/quarantine.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md
 
-use crate::base::policy::{self, HARDENED};
-use crate::base::size_class::{CLASS_COUNT, MIN_ALIGN, SizeClass, class_size};
-use crate::map::address_map::{HEAP_BYTES, HEAP_SIZE};
-use crate::map::block::{Block, overwritten};
+use crate::base::policy;
+use crate::base::size_class::{CLASS_COUNT, SizeClass, class_size};
+use crate::base::tuning::CACHE_UNITS;
+use crate::map::address_map::HEAP_BYTES;
+use crate::map::block::{Block, Chain, END, overwritten};
+use crate::os;
+use crate::store::caches::{Limit, Limits, Store};
+use crate::store::filling::{Filling, READY, after, below};
+use crate::store::live::{Bits, Known};
 use crate::store::tuning::{LEAST_ROOM, READY_TICK, ROW};
-use crate::{os, store::live};
 use core::ptr::null_mut;
 
 // Invariants
@@ -24,8 +28,6 @@ use core::ptr::null_mut;
 //  3. Their first `ZEROED_BYTES` are 0 unless somebody has written to them.
 //  4. No block is taken in that would stand at `limit`.
 
-/// Blocks that are ready, or wait, at most.
-pub(crate) const READY: u32 = ROW as u32 - 1;
 /// Bytes at the head of a free block that are zero.
 const ZEROED_BYTES: usize = 128;
 /// Bytes of these that are looked at when it is handed out: a cache line's. To look at all of them fetches a second line
@@ -35,58 +37,27 @@ const CHECKED_BYTES: usize = 64;
 type Unit = u128;
 const UNIT: usize = size_of::<Unit>();
 
-/// What a heap knows of its blocks; they stand behind the heap.
+/// What a heap, whose first field it is, knows of its blocks; they stand behind the heap.
 #[repr(C)]
-pub(crate) struct Quarantine {
-    random: [u64; HARDENED as usize],
-    ready: [u8; CLASSES],
-    waiting: [u8; CLASSES],
-    limit: [u8; CLASSES],
+pub(crate) struct Rows {
+    limits: Limits,
+    random: u64,
+    ready: [u8; CLASS_COUNT],
+    waiting: [u8; CLASS_COUNT],
+    limit: [u8; CLASS_COUNT],
     /// Where the last unit of the head of a block begins, and the last that is looked at.
-    last_units: [[u8; 2]; CLASSES],
+    last_units: [[u8; 2]; CLASS_COUNT],
 }
 
-/// Classes that have some.
-const CLASSES: usize = if HARDENED { CLASS_COUNT } else { 0 };
-
-const _: () =
-    assert!(!HARDENED || HEAP_BYTES + CLASS_COUNT * 2 * ROW * size_of::<*mut Block>() <= HEAP_SIZE);
-
-impl Quarantine {
-    /// No blocks.
-    pub(crate) const EMPTY: Quarantine = Quarantine {
-        random: [0; HARDENED as usize],
-        ready: [0; CLASSES],
-        waiting: [ROW as u8; CLASSES],
-        limit: [ROW as u8; CLASSES],
-        last_units: last_units(),
-    };
-
-    /// Whether it is time for a slow tick.
-    pub(crate) fn is_tick(&self) -> bool {
-        self.random.iter().any(|random| (random >> 32).is_multiple_of(READY_TICK))
-    }
-
+impl Rows {
     /// How many are ready.
-    pub(crate) fn ready(&self, class: SizeClass) -> i32 {
-        self.ready.get(class.index()).map_or(0, |&end| in_row(end) as i32)
+    pub(crate) fn ready(&self, class: SizeClass) -> u32 {
+        in_row(self.ready[class.index()]) as u32
     }
 
     /// How many there are.
     pub(crate) fn len(&self, class: SizeClass) -> u32 {
-        let waiting = self.waiting.get(class.index()).map_or(0, |&end| in_row(end));
-        self.ready(class) as u32 + waiting as u32
-    }
-
-    /// It takes in no freed block of a class from now on.
-    pub(crate) fn close(&mut self, class: SizeClass) {
-        let end = self.waiting[class.index()];
-        self.limit[class.index()] = end - in_row(end) as u8;
-    }
-
-    /// Whether there is none.
-    pub(crate) fn is_empty(&self, class: SizeClass) -> bool {
-        self.len(class) == 0
+        self.ready(class) + in_row(self.waiting[class.index()]) as u32
     }
 }
 
@@ -98,32 +69,14 @@ fn in_row(end: u8) -> usize {
 
 /// The places of a class.
 #[inline(always)]
-fn places(heap: *mut u8, class: SizeClass) -> *mut *mut Block {
-    heap.wrapping_add(HEAP_BYTES).cast::<*mut Block>().wrapping_add(class.index() * 2 * ROW)
+fn places(this: *mut Rows, class: SizeClass) -> *mut *mut Block {
+    this.wrapping_byte_add(HEAP_BYTES).cast::<*mut Block>().wrapping_add(class.index() * 2 * ROW)
 }
 
 /// What a field says of a class.
 #[inline(always)]
-fn of(field: *mut [u8; CLASSES], class: SizeClass) -> *mut u8 {
+fn of(field: *mut [u8; CLASS_COUNT], class: SizeClass) -> *mut u8 {
     field.cast::<u8>().wrapping_add(class.index())
-}
-
-/// The number after another one, which is odd. Its upper bits are as good as random.
-#[inline(always)]
-fn after(random: u64) -> u64 {
-    random.wrapping_mul(0x5851_f42d_4c95_7f2d)
-}
-
-/// A number below another one.
-#[inline(always)]
-pub(crate) fn below(random: u64, count: usize) -> usize {
-    ((random >> 32) as usize * count) >> 32
-}
-
-/// Whether a block that is handed out is zero throughout.
-#[inline(always)]
-pub(crate) fn zeroes_all_of(class: SizeClass) -> bool {
-    class.block_size() <= CHECKED_BYTES
 }
 
 /// Zeroes the head of a block that is being freed.
@@ -183,157 +136,196 @@ unsafe fn is_zero(block: *mut Block, last: usize) -> bool {
 
 const _: () = assert!(CHECKED_BYTES == 4 * UNIT);
 
-/// Takes a block that is ready; null if there is none.
-///
-/// # Safety
-/// The calling thread's heap, or a stand-in, which has none.
-#[inline(always)]
-pub(crate) unsafe fn pop(this: *mut Quarantine, heap: *mut u8, class: SizeClass) -> *mut Block {
-    // SAFETY: the thread's own; invariants 1 and 2.
-    unsafe {
-        let ready = of(&raw mut (*this).ready, class);
-        let end = usize::from(*ready);
-        if end % ROW == 0 {
-            return null_mut();
-        }
-        *ready = (end - 1) as u8;
-        let block = *places(heap, class).add(end - 1);
-        live::hand_out(block.cast());
-        if !is_zero(block, last_of(this, class, 1)) {
-            overwritten(block);
-        }
-        block
-    }
-}
+impl Store for Rows {
+    const EMPTY: Rows = Rows {
+        limits: Limits::NOTHING,
+        random: 0,
+        ready: [0; CLASS_COUNT],
+        waiting: [ROW as u8; CLASS_COUNT],
+        limit: [ROW as u8; CLASS_COUNT],
+        last_units: last_units(),
+    };
+    const BEHIND_BYTES: usize = CLASS_COUNT * 2 * ROW * size_of::<*mut Block>();
+    const IS_MIXED: bool = true;
 
-/// Takes in a freed block, or answers it, its head zeroed, if it has to go home; else null.
-///
-/// # Safety
-/// As for `Caches::push`; the program does not have the block any more, as `live` says.
-#[inline(always)]
-pub(crate) unsafe fn push(
-    this: *mut Quarantine,
-    heap: *mut u8,
-    class: SizeClass,
-    block: *mut Block,
-) -> *mut Block {
-    // SAFETY: the thread's own; invariants 1 and 4.
-    unsafe {
-        zero_head(block, last_of(this, class, 0));
-        let waiting = of(&raw mut (*this).waiting, class);
-        let end = *waiting;
-        if end >= *of(&raw mut (*this).limit, class) {
-            return block;
+    #[inline(always)]
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn most(wanted: u32) -> u32 {
+        wanted.min(READY)
+    }
+
+    /// Takes one that is ready.
+    #[inline(always)]
+    unsafe fn pop(this: *mut Rows, class: SizeClass) -> *mut Block {
+        // SAFETY: the thread's own; invariants 1 and 2. A stand-in has none.
+        unsafe {
+            let ready = of(&raw mut (*this).ready, class);
+            let end = usize::from(*ready);
+            if end % ROW == 0 {
+                return null_mut();
+            }
+            *ready = (end - 1) as u8;
+            let block = *places(this, class).add(end - 1);
+            Bits::hand_out(block.cast());
+            if !is_zero(block, last_of(this, class, 1)) {
+                overwritten(block);
+            }
+            block
         }
-        let random = after(*(&raw const (*this).random).cast());
-        *(&raw mut (*this).random).cast::<u64>() = random;
-        let last = places(heap, class).add(end.into());
-        let place = last.sub(below(random, in_row(end) + 1));
-        *last = *place;
-        *place = block;
-        *waiting = end + 1;
+    }
+
+    /// It waits. The head of one that goes home is zeroed, too.
+    #[inline(always)]
+    unsafe fn push(this: *mut Rows, class: SizeClass, block: *mut Block) -> *mut Block {
+        // SAFETY: the thread's own; invariants 1 and 4.
+        unsafe {
+            zero_head(block, last_of(this, class, 0));
+            let waiting = of(&raw mut (*this).waiting, class);
+            let end = *waiting;
+            if end >= *of(&raw mut (*this).limit, class) {
+                return block;
+            }
+            let random = after((*this).random);
+            (*this).random = random;
+            let last = places(this, class).add(end.into());
+            let place = last.sub(below(random, in_row(end) + 1));
+            *last = *place;
+            *place = block;
+            *waiting = end + 1;
+            null_mut()
+        }
+    }
+
+    unsafe fn prepare(block: *mut Block, class: SizeClass) {
+        // SAFETY: the caller's.
+        unsafe { zero(block, class, 1) };
+    }
+
+    /// With as many as there is room for. The program counts as having those that wait while others are looked for.
+    unsafe fn fill(
+        this: *mut Rows,
+        class: SizeClass,
+        list: Chain,
+        limit: Limit,
+        find: impl FnOnce(u32, &mut Filling),
+    ) -> *mut Block {
+        // SAFETY: the caller's own; invariant 1.
+        unsafe {
+            let most = room(limit.0 / CACHE_UNITS);
+            (*this).limits.left[class.index()] = if most > 0 { Limit(most) } else { limit };
+            let mut filling = begin(this, class);
+            each_waiting(this, class, |block| Bits::hand_out(block.cast()));
+            find(Rows::most(list.count), &mut filling);
+            each_waiting(this, class, |block| _ = Bits::take_back(block.cast()));
+            end(this, class, filling, most);
+            Rows::pop(this, class)
+        }
+    }
+
+    #[inline(always)]
+    fn is_zeroed(&self, class: SizeClass) -> bool {
+        self.left(class) < 0 || class.block_size() <= CHECKED_BYTES
+    }
+
+    fn is_empty(&self, class: SizeClass) -> bool {
+        self.len(class) == 0
+    }
+
+    fn first(&self, _class: SizeClass) -> *mut Block {
+        END
+    }
+
+    fn take_all(&mut self, class: SizeClass) -> *mut Block {
+        self.limits.left[class.index()] = Limit::NOTHING;
+        let end = self.waiting[class.index()];
+        self.limit[class.index()] = end - in_row(end) as u8;
+        END
+    }
+
+    unsafe fn peek(_this: *const Rows, _class: SizeClass) -> *mut Block {
+        END
+    }
+
+    /// How many are ready: what is freed waits for the refill.
+    fn tells(&self, class: SizeClass) -> i32 {
+        self.ready(class) as i32
+    }
+
+    fn told(_class: SizeClass, _before: i32, after: i32) -> i32 {
+        after
+    }
+
+    /// What is freed comes back without one.
+    fn comes_to_refills(_freed: bool) -> bool {
+        false
+    }
+
+    fn is_tick(&self) -> bool {
+        (self.random >> 32).is_multiple_of(READY_TICK)
+    }
+
+    /// A refill finds more if those that wait are not more than half of what may.
+    #[inline]
+    unsafe fn turn(this: *mut Rows, class: SizeClass) -> *mut Block {
+        // SAFETY: the caller's own; invariants 1 and 4.
+        unsafe {
+            let (waiting, most) = (of(&raw mut (*this).waiting, class), (*this).left(class));
+            // A cache that takes in none says that its blocks are zero, or serves a quiet heap.
+            if most <= 0 || in_row(*waiting) as i32 <= most / 2 {
+                return null_mut();
+            }
+            let ready = of(&raw mut (*this).ready, class);
+            (*ready, *waiting) = (*waiting, *ready);
+            *of(&raw mut (*this).limit, class) = *waiting + most as u8;
+            Rows::pop(this, class)
+        }
+    }
+
+    /// One that is ready, or waits.
+    unsafe fn take_one(
+        this: *mut Rows,
+        class: SizeClass,
+        is_meant: impl Fn(*mut Block) -> bool,
+    ) -> *mut Block {
+        // SAFETY: the caller's own; invariant 1.
+        unsafe {
+            for field in [&raw mut (*this).ready, &raw mut (*this).waiting] {
+                let end = of(field, class);
+                for nth in (usize::from(*end) - in_row(*end)..(*end).into()).rev() {
+                    let block = *places(this, class).add(nth);
+                    if is_meant(block) {
+                        *end -= 1;
+                        *places(this, class).add(nth) = *places(this, class).add((*end).into());
+                        return block;
+                    }
+                }
+            }
+        }
         null_mut()
+    }
+
+    unsafe fn peek_len(this: *const Rows, class: SizeClass) -> usize {
+        let this = this.cast_mut();
+        // SAFETY: heaps are never unmapped. Volatile, and plain for the thread.
+        unsafe {
+            let in_row = |field| in_row(of(field, class).read_volatile());
+            in_row(&raw mut (*this).ready) + in_row(&raw mut (*this).waiting)
+        }
+    }
+
+    unsafe fn forget(this: *mut Rows) {
+        let Rows { ready, waiting, limit, .. } = Rows::EMPTY;
+        // SAFETY: the caller's own.
+        unsafe { ((*this).ready, (*this).waiting, (*this).limit) = (ready, waiting, limit) };
     }
 }
 
 /// How many freed blocks may wait, where a cache may take in so many: some, or none.
-pub(crate) fn room(most: i32) -> i32 {
+fn room(most: i32) -> i32 {
     if most > 0 { most.clamp(LEAST_ROOM, READY as i32) } else { most }
-}
-
-/// Where none is ready, makes those that wait ready, and pops one; null if they are not more than half of `most`, which may
-/// wait: a refill finds more.
-///
-/// # Safety
-/// The calling thread's heap.
-#[inline]
-pub(crate) unsafe fn turn(
-    this: *mut Quarantine,
-    heap: *mut u8,
-    class: SizeClass,
-    most: i32,
-) -> *mut Block {
-    // SAFETY: the caller's own; invariants 1 and 4.
-    unsafe {
-        let waiting = of(&raw mut (*this).waiting, class);
-        // A cache that takes in none says that its blocks are zero, or serves a quiet heap.
-        if most <= 0 || in_row(*waiting) as i32 <= most / 2 {
-            return null_mut();
-        }
-        let ready = of(&raw mut (*this).ready, class);
-        (*ready, *waiting) = (*waiting, *ready);
-        *of(&raw mut (*this).limit, class) = *waiting + most as u8;
-        pop(this, heap, class)
-    }
-}
-
-const fn last_units() -> [[u8; 2]; CLASSES] {
-    let (mut last, mut class) = ([[0; 2]; CLASSES], 0);
-    while class < last.len() {
-        let size = class_size(class);
-        last[class] = [last_unit(size, ZEROED_BYTES), last_unit(size, CHECKED_BYTES)];
-        class += 1;
-    }
-    last
-}
-
-/// Where the last unit of the first `most` bytes of a block of `size` bytes begins.
-const fn last_unit(size: usize, most: usize) -> u8 {
-    ((if size < most { size } else { most }) - UNIT) as u8
-}
-
-/// Where the last unit of the head of a block of a class begins, 0, or the last that is looked at, 1.
-#[inline(always)]
-unsafe fn last_of(this: *const Quarantine, class: SizeClass, which: usize) -> usize {
-    // SAFETY: constant.
-    usize::from(unsafe {
-        (*(&raw const (*this).last_units).cast::<[u8; 2]>().add(class.index()))[which]
-    })
-}
-
-/// Blocks of a class on their way to be ready. Apart from the heap: the compiler keeps it in registers.
-pub(crate) struct Filling {
-    pub(crate) ready: *mut *mut Block,
-    pub(crate) count: usize,
-    /// A random number, another one with each block.
-    pub(crate) random: u64,
-}
-
-impl Filling {
-    /// One more, at a random place among the others.
-    ///
-    /// # Safety
-    /// It is a free block of the class, and the caller's; there are less than `READY`.
-    #[inline(always)]
-    pub(crate) unsafe fn add(&mut self, block: *mut Block) {
-        debug_assert!(self.count < READY as usize);
-        self.random = after(self.random);
-        let place = below(self.random, self.count + 1);
-        // SAFETY: the caller's; the places are inside.
-        unsafe {
-            *self.ready.add(self.count) = *self.ready.add(place);
-            *self.ready.add(place) = block;
-        }
-        self.count += 1;
-    }
-
-    /// The blocks for which a bit is set, one for each `MIN_ALIGN` bytes from `from` on, until there are `most`: true
-    /// then. By itself it has registers enough.
-    ///
-    /// # Safety
-    /// As for `add`; there are less than `most`, at most `READY`.
-    #[inline(never)]
-    pub(crate) unsafe fn add_each(&mut self, from: *mut u8, mut bits: u64, most: usize) -> bool {
-        let mut filling = Filling { ..*self };
-        while bits != 0 && filling.count < most {
-            let place = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            // SAFETY: the caller's.
-            unsafe { filling.add(from.wrapping_add(place * MIN_ALIGN).cast()) };
-        }
-        *self = filling;
-        self.count == most
-    }
 }
 
 /// Blocks of a class, of which none is ready, are going to be.
@@ -341,16 +333,16 @@ impl Filling {
 /// # Safety
 /// The heap is the calling thread's.
 #[inline(always)]
-pub(crate) unsafe fn begin(this: *mut Quarantine, heap: *mut u8, class: SizeClass) -> Filling {
+unsafe fn begin(this: *mut Rows, class: SizeClass) -> Filling {
     // SAFETY: the caller's own.
     unsafe {
-        let mut random = *(&raw mut (*this).random).cast::<u64>();
+        let mut random = (*this).random;
         if random == 0 {
-            random = first_random(heap);
+            random = first_random(this.cast());
         }
         // Invariant 1; and what is ready already would be found once more.
         debug_assert_eq!((*this).ready(class), 0);
-        let row = places(heap, class).add((*of(&raw mut (*this).ready, class)).into());
+        let row = places(this, class).add((*of(&raw mut (*this).ready, class)).into());
         Filling { ready: row, count: 0, random: after(random) }
     }
 }
@@ -360,10 +352,10 @@ pub(crate) unsafe fn begin(this: *mut Quarantine, heap: *mut u8, class: SizeClas
 /// # Safety
 /// As for `begin`.
 #[inline(always)]
-pub(crate) unsafe fn end(this: *mut Quarantine, class: SizeClass, filling: Filling, most: i32) {
+unsafe fn end(this: *mut Rows, class: SizeClass, filling: Filling, most: i32) {
     // SAFETY: the caller's own.
     unsafe {
-        *(&raw mut (*this).random).cast::<u64>() = filling.random;
+        (*this).random = filling.random;
         let ready = of(&raw mut (*this).ready, class);
         let other = *ready ^ ROW as u8;
         debug_assert_eq!(
@@ -381,88 +373,41 @@ pub(crate) fn first_random(heap: *mut u8) -> u64 {
     policy::first_random(os::seed(), heap.addr(), os::now_ns()) | 1
 }
 
-/// Says that the program has those that wait, while a refill looks for blocks that it has not.
+/// Does something with each block that waits.
 ///
 /// # Safety
 /// As for `begin`.
-pub(crate) unsafe fn hide(this: *mut Quarantine, heap: *mut u8, class: SizeClass) {
-    // SAFETY: the caller's own; invariant 1.
-    unsafe { each_waiting(this, heap, class, |block| live::hand_out(block.cast())) };
-}
-
-/// Says again that it has not.
-///
-/// # Safety
-/// As for `begin`; after `hide`.
-pub(crate) unsafe fn show(this: *mut Quarantine, heap: *mut u8, class: SizeClass) {
-    // SAFETY: the caller's own; invariant 1.
-    unsafe { each_waiting(this, heap, class, |block| _ = live::take_back(block.cast())) };
-}
-
 #[inline(always)]
-unsafe fn each_waiting(
-    this: *mut Quarantine,
-    heap: *mut u8,
-    class: SizeClass,
-    each: impl Fn(*mut Block),
-) {
+unsafe fn each_waiting(this: *mut Rows, class: SizeClass, each: impl Fn(*mut Block)) {
     // SAFETY: the caller's own; invariant 1.
     unsafe {
         let end = *of(&raw mut (*this).waiting, class);
         for nth in usize::from(end) - in_row(end)..end.into() {
-            each(*places(heap, class).add(nth));
+            each(*places(this, class).add(nth));
         }
     }
 }
 
-/// Takes a block of a class out that is meant, of those that wait, too; null if there is none.
-///
-/// # Safety
-/// The heap is the calling thread's.
-pub(crate) unsafe fn take_one(
-    this: *mut Quarantine,
-    heap: *mut u8,
-    class: SizeClass,
-    is_meant: impl Fn(*mut Block) -> bool,
-) -> *mut Block {
-    if !HARDENED {
-        return null_mut();
+const fn last_units() -> [[u8; 2]; CLASS_COUNT] {
+    let (mut last, mut class) = ([[0; 2]; CLASS_COUNT], 0);
+    while class < last.len() {
+        let size = class_size(class);
+        last[class] = [last_unit(size, ZEROED_BYTES), last_unit(size, CHECKED_BYTES)];
+        class += 1;
     }
-    // SAFETY: the caller's own; invariant 1.
-    unsafe {
-        for field in [&raw mut (*this).ready, &raw mut (*this).waiting] {
-            let end = of(field, class);
-            for nth in (usize::from(*end) - in_row(*end)..(*end).into()).rev() {
-                let block = *places(heap, class).add(nth);
-                if is_meant(block) {
-                    *end -= 1;
-                    *places(heap, class).add(nth) = *places(heap, class).add((*end).into());
-                    return block;
-                }
-            }
-        }
-    }
-    null_mut()
+    last
 }
 
-/// Forgets all blocks: their spans are gone.
-///
-/// # Safety
-/// The heap is the caller's.
-pub(crate) unsafe fn forget(this: *mut Quarantine) {
-    // SAFETY: the caller's own.
-    unsafe { this.write(Quarantine { random: (*this).random, ..Quarantine::EMPTY }) };
+/// Where the last unit of the first `most` bytes of a block of `size` bytes begins.
+const fn last_unit(size: usize, most: usize) -> u8 {
+    ((if size < most { size } else { most }) - UNIT) as u8
 }
 
-/// How many blocks of a class there are, while the heap's thread may be at work.
-///
-/// # Safety
-/// The heap has been made.
-pub(crate) unsafe fn peek(this: *const Quarantine, class: SizeClass) -> usize {
-    let this = this.cast_mut();
-    // SAFETY: heaps are never unmapped. Volatile, and plain for the thread.
-    unsafe {
-        let in_row = |field| in_row(of(field, class).read_volatile());
-        in_row(&raw mut (*this).ready) + in_row(&raw mut (*this).waiting)
-    }
+/// Where the last unit of the head of a block of a class begins, 0, or the last that is looked at, 1.
+#[inline(always)]
+unsafe fn last_of(this: *const Rows, class: SizeClass, which: usize) -> usize {
+    // SAFETY: constant.
+    usize::from(unsafe {
+        (*(&raw const (*this).last_units).cast::<[u8; 2]>().add(class.index()))[which]
+    })
 }

@@ -1,9 +1,9 @@
 //! A process for a test that looks at the allocator's state as a whole.
 
 use crate::map::block::Block;
-use crate::spans::span::Span;
-use crate::store::live;
-use crate::store::quarantine::{Filling, READY};
+use crate::spans::span::{Keep, Span, marked::Marked};
+use crate::store::filling::{Filling, READY};
+use crate::store::live::Bits;
 use core::ptr::null_mut;
 use std::any::type_name;
 use std::path::PathBuf;
@@ -77,9 +77,9 @@ pub(super) fn taken(span: &mut Span, count: u32) -> Vec<*mut Block> {
         let mut ready = [null_mut(); READY as usize];
         let mut filling =
             Filling { ready: ready.as_mut_ptr(), count: 0, random: u64::from(left) << 1 | 1 };
-        span.take_kept(left.min(READY), &mut filling);
+        Marked::fill(span, left.min(READY), &mut filling);
         // SAFETY: free blocks of the test's span.
-        ready[..filling.count].iter().for_each(|block| unsafe { live::hand_out(block.cast()) });
+        ready[..filling.count].iter().for_each(|block| unsafe { Bits::hand_out(block.cast()) });
         taken.extend(&ready[..filling.count]);
         left -= filling.count as u32;
     }

@@ -6,10 +6,11 @@ use super::heaps::{Other, free};
 use super::misuse::last_words;
 use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
+use crate::large::{Size, Sizes};
+use crate::store::{Behind, Canary};
 use crate::{
     HeapId, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed, check,
-    good_size, large, map::address_map, reallocate, reallocate_in, store::canary, try_expand,
-    usable_size,
+    good_size, map::address_map, reallocate, reallocate_in, try_expand, usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -53,8 +54,8 @@ unsafe fn change(block: *mut u8, at: usize) {
 fn has(block: *mut u8) -> usize {
     match address_map::span_block(block) {
         // SAFETY: a live block.
-        Some((class, _)) => unsafe { canary::size_of(block, class, "test") },
-        None => large::asked(block, "test").expect("a large block"),
+        Some((class, _)) => unsafe { Canary::size_of(block, class, "test") },
+        None => Size::asked(block, "test").expect("a large block"),
     }
 }
 

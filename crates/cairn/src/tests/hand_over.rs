@@ -6,7 +6,6 @@ mod heirs;
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, crowd, free};
-use crate::base::policy::HARDENED;
 use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
@@ -17,6 +16,7 @@ use crate::map::address_map::OWNER_NONE;
 use crate::map::block::END;
 use crate::samples::sampling::ThreadCounts;
 use crate::spans::span::Span;
+use crate::store::Store;
 use crate::thread::pool::User;
 use crate::{
     HeapId, HeapStats, allocate, check, closed, count, deallocate, heap_of, map::address_map,
@@ -75,7 +75,7 @@ fn expect_empty(heap: &Heap) {
     let Heap { caches, active, partial, full, full_slices, large_cache, .. } = heap;
     for class in SizeClass::all() {
         assert!(caches.is_empty(class) && caches.left(class) <= 0);
-        assert!(HARDENED || caches.first(class) == END);
+        assert!(caches.first(class) == END);
         assert!(active[class.index()].is_null() && partial[class.index()].len() == 0);
     }
     assert!(full.len() == 0 && *full_slices == 0 && large_cache.load(Relaxed).is_null());

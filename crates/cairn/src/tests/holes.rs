@@ -10,7 +10,7 @@ use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::os;
 use crate::spans::span::Span;
-use crate::store::live;
+use crate::store::{Known, Live};
 use crate::{Stats, allocate, check, deallocate, purge, slices::arena, thread};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ fn resident(span: &Span) -> usize {
 fn give(span: &mut Span, block: *mut u8) {
     // SAFETY: in use, the test's.
     unsafe {
-        assert!(!HARDENED || live::take_back(block));
+        assert!(Live::take_back(block));
         span.push_local(block.cast());
     }
 }

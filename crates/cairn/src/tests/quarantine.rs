@@ -12,8 +12,9 @@ use crate::base::size_class::{SLICE_SIZE, SizeClass, guards};
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::map::block::Block;
-use crate::store::quarantine::READY;
-use crate::{allocate, allocate_zeroed, base, check, purge, store::canary, store::live};
+use crate::store::filling::READY;
+use crate::store::live::{Bits, Known};
+use crate::{allocate, allocate_zeroed, base, check, purge, store::canary};
 use std::collections::HashSet;
 use std::vec::Vec;
 
@@ -78,7 +79,7 @@ fn never_allocated_is_certain() {
             let starts = (0..layout.blocks.into()).map(|nth: usize| nth * class.block_size());
             for start in starts.map(|at| span.wrapping_add(layout.slack as usize + at)) {
                 // SAFETY: in a span.
-                if !unsafe { live::is_live(start) } {
+                if !unsafe { Bits::is_live(start) } {
                     is_noticed("freed twice, or never allocated", || free(start));
                     break;
                 }
@@ -154,7 +155,7 @@ fn what_is_at_home_carries_nothing() {
         for block in held.iter().step_by(50) {
             assert!(!child_does(|| {
                 // SAFETY: none: that is what is tried.
-                unsafe { live::hand_out(*block) };
+                unsafe { Bits::hand_out(*block) };
                 check();
             }));
         }

@@ -2,7 +2,6 @@
 //! runs them, too (`cargo xtask miri`), and fewer rounds.
 
 use super::alone::Random;
-use crate::base::policy::HARDENED;
 use crate::base::size_class::class_of;
 use crate::base::tuning::CACHE_UNITS;
 use crate::base::values;
@@ -13,8 +12,8 @@ use crate::os::Lock;
 use crate::spans::corruption::expect_end;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
-use crate::store::caches::{Caches, Limit};
-use crate::store::quarantine::{Filling, READY};
+use crate::store::caches::{Limit, Lists, Store};
+use crate::store::filling::{Filling, READY};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::boxed::Box;
@@ -57,14 +56,8 @@ fn chains_have_their_blocks_in_order() {
     // SAFETY: it has as many.
     let rest = unsafe { chain.split(7) };
     assert_eq!(chain.count, 7);
-    if HARDENED {
-        assert_eq!(rest, END);
-    } else {
-        assert_eq!(
-            (listed(chain.head), listed(rest)),
-            (blocks[..7].to_vec(), blocks[7..].to_vec())
-        );
-    }
+    assert_eq!(listed(chain.head), blocks[..7]);
+    assert_eq!(listed(rest), blocks[7..]);
     let one = Chain::one(blocks[3]);
     assert_eq!((one.head, one.tail, one.count), (blocks[3], blocks[3], 1));
 }
@@ -89,33 +82,32 @@ fn a_link_is_marked_until_the_program_has_the_block() {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "it has rows in place of lists")]
 fn caches_give_what_came_last_and_take_up_to_their_limit() {
     let mut memory = Blocks::new(64);
     let (blocks, class) = (memory.all(), class_of(48));
-    let mut caches = Caches::EMPTY;
+    let mut caches = Lists::EMPTY;
     let this = &raw mut caches;
     // SAFETY: the test's caches and blocks.
     unsafe {
-        assert!(Caches::pop(this, class).is_null() && (*this).is_empty(class));
-        assert_eq!(Caches::push(this, class, blocks[0]), blocks[0], "it takes in none yet");
+        assert!(Lists::pop(this, class).is_null() && (*this).is_empty(class));
+        assert_eq!(Lists::push(this, class, blocks[0]), blocks[0], "it takes in none yet");
         let mut chain = Chain::EMPTY;
         blocks[..3].iter().rev().for_each(|&block| chain.push(block));
         let limit = Limit(8 * CACHE_UNITS + CACHE_UNITS - 1);
-        assert_eq!((*this).fill(class, chain, limit), blocks[0]);
+        assert_eq!(Lists::fill(this, class, chain, limit, |_, _| ()), blocks[0]);
         let taken =
-            blocks[3..].iter().take_while(|&&block| Caches::push(this, class, block).is_null());
+            blocks[3..].iter().take_while(|&&block| Lists::push(this, class, block).is_null());
         let taken = taken.count();
         assert_eq!(taken, 6, "two are there, and each costs a unit more");
         assert_eq!((*this).first(class), blocks[8]);
-        assert_eq!(Caches::peek(this, class), blocks[8]);
+        assert_eq!(Lists::peek(this, class), blocks[8]);
         for nth in (3..9).rev().chain(1..3) {
-            let block = Caches::pop(this, class);
+            let block = Lists::pop(this, class);
             assert_eq!(block, blocks[nth]);
             assert!(Block::raw_link(block).is_null());
         }
         expect_end(class, (*this).first(class));
-        assert!(Caches::pop(this, class).is_null());
+        assert!(Lists::pop(this, class).is_null());
         assert!((*this).is_empty(class_of(64)) && (*this).take_all(class) == END);
         assert_eq!((*this).left(class), 0);
     }
@@ -123,20 +115,17 @@ fn caches_give_what_came_last_and_take_up_to_their_limit() {
 
 #[test]
 fn zeroed_caches_say_so() {
-    if HARDENED {
-        return;
-    }
     let mut memory = Blocks::new(3);
     let (blocks, class) = (memory.all(), class_of(48));
-    let (mut caches, mut chain) = (Caches::EMPTY, Chain::EMPTY);
+    let (mut caches, mut chain) = (Lists::EMPTY, Chain::EMPTY);
     let this = &raw mut caches;
     // SAFETY: the test's caches and blocks.
     unsafe {
         blocks.iter().rev().for_each(|&block| chain.push(block));
-        assert_eq!((*this).fill(class, chain, Limit::ZEROED), blocks[0]);
+        assert_eq!(Lists::fill(this, class, chain, Limit::ZEROED, |_, _| ()), blocks[0]);
         assert!((*this).is_zeroed(class));
-        assert_eq!(Caches::push(this, class, blocks[0]), blocks[0], "it is not zero");
-        assert_eq!(Caches::pop(this, class), blocks[1]);
+        assert_eq!(Lists::push(this, class, blocks[0]), blocks[0], "it is not zero");
+        assert_eq!(Lists::pop(this, class), blocks[1]);
         assert!((*this).is_zeroed(class));
     }
 }

@@ -12,7 +12,8 @@ use crate::map::remote::Pushed;
 use crate::slices::arena;
 use crate::spans::span::{Carved, Span};
 use crate::spans::span_list::SpanList;
-use crate::{spans::abandoned, store::live, thread};
+use crate::store::{Known, Live};
+use crate::{spans::abandoned, thread};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -59,7 +60,7 @@ fn freed(span: &mut Span) -> Vec<*mut Block> {
 
 fn push(span: &mut Span, block: *mut Block) -> bool {
     // SAFETY: the test holds the span; the block is in use.
-    unsafe { (!HARDENED || live::take_back(block.cast())) && span.push_local(block) }
+    unsafe { Live::take_back(block.cast()) && span.push_local(block) }
 }
 
 fn chain_of(blocks: &[*mut Block]) -> Chain {

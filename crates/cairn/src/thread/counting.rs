@@ -7,7 +7,7 @@
 //! Story: docs/design/accounting.md
 
 use super::{COUNTING, KEY, outside, own, own_heap, refill_own, tls};
-use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::policy::CANARY_BYTES;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
@@ -17,8 +17,8 @@ use crate::map::block::Block;
 use crate::os;
 use crate::samples::sampling::ThreadCounts;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
 use crate::store::canary;
+use crate::store::{Caches, Known, Live, Store};
 use crate::thread::tuning::TICKS_WITHOUT_HEAP;
 use core::ptr::null_mut;
 
@@ -136,7 +136,7 @@ pub(super) unsafe fn free(heap: *mut Heap, block: *mut Block, size: u32) -> bool
     unsafe {
         (*heap).own.counts.freed += u64::from(size) - CANARY_BYTES as u64;
         // Hardened, the block has been taken for another's: it is not looked at twice.
-        if HARDENED || d.owner.load(Ordering::Relaxed) != Heap::tag(heap) {
+        if Live::IS_KNOWN || d.owner.load(Ordering::Relaxed) != Heap::tag(heap) {
             return false;
         }
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();

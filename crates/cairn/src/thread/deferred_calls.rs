@@ -11,7 +11,7 @@ use crate::heap::Heap;
 use crate::heap::deferred_frees::{self, Deferred, DeferredFree, Reason};
 use crate::heap::process_upkeep;
 use crate::map::block::Block;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 
 /// As `refill`; the program is asked to free what it has put off before the answer is null.
 #[cold]

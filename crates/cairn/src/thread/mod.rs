@@ -14,7 +14,6 @@ pub(crate) mod search;
 mod tls;
 pub(crate) mod tuning;
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{AtomicU32, Ordering};
 use crate::heap::{self, Heap};
@@ -158,11 +157,9 @@ fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
 unsafe fn refill_own(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
-        if HARDENED {
-            let block = (*heap).serve_freed(class);
-            if !block.is_null() {
-                return block;
-            }
+        let block = (*heap).serve_freed(class);
+        if !block.is_null() {
+            return block;
         }
         if (*heap).asks_shared(class) {
             let block = shared::refill(&mut *heap, class);

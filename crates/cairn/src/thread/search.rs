@@ -12,7 +12,7 @@ use crate::map::address_map;
 use crate::map::block::{Block, END};
 use crate::spans::grace::is_block_of;
 use crate::spans::span::Span;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::thread::pool;
 
 /// Whether a block, which carries the mark of a free one, is in a list. It may be missed while another thread moves it

@@ -11,7 +11,7 @@ mod index;
 
 pub(crate) use index::SizeClass;
 
-use crate::base::policy::{CANARY_BYTES, HARDENED};
+use crate::base::policy::{CANARY_BYTES, in_hardened};
 use crate::base::tuning::{CACHE_BLOCKS, CACHE_BYTES, CACHE_UNITS};
 
 /// Bytes in a slice, the unit in which spans and large blocks take memory. Half of it doubles
@@ -110,9 +110,9 @@ impl ClassLayout {
 /// latter are a multiple of all alignments that the span's blocks may have. Short spans have no guards: they would take
 /// a quarter of them.
 pub(crate) const fn guards(slices: usize) -> [usize; 2] {
-    match slices {
-        4 if HARDENED => [GUARD, GUARD],
-        32 if HARDENED => [GUARD, SLICE_SIZE],
+    match in_hardened(0, slices) {
+        4 => [GUARD, GUARD],
+        32 => [GUARD, SLICE_SIZE],
         _ => [0, 0],
     }
 }
@@ -257,7 +257,7 @@ mod tests {
     fn classes_ascend_and_spans_hold_at_least_eight() {
         for (i, c) in CLASSES.iter().enumerate() {
             assert_eq!(c.size as usize, class_size(i));
-            assert!(c.blocks >= if HARDENED { 7 } else { 8 });
+            assert!(c.blocks >= in_hardened(8, 7));
             let [before, after] = guards(c.slices.into());
             let blocks = c.blocks as usize * c.size as usize;
             assert!(c.slack as usize >= before);
@@ -272,7 +272,7 @@ mod tests {
             // As `Descriptor::probe` and its callers do with copies of the two.
             let is_block = |offset: usize| {
                 let number = (offset as u64).wrapping_mul(c.inverse);
-                number & c.mask == 0 && (!HARDENED || number < c.end())
+                number & c.mask == 0 && number < in_hardened(u64::MAX, c.end())
             };
             let bytes = c.slices as usize * SLICE_SIZE;
             let first = c.slack as usize;

@@ -13,14 +13,13 @@ pub(crate) use all::Handles;
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 
-use crate::base::policy::HARDENED;
 use crate::base::shares::NOBODY;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::heap::deferred_frees::Beats;
 use crate::heap::tuning::{NURSERIES_MAX, PART_LISTS};
 use crate::large::budget::Budget;
-use crate::large::{self, NURSERY_BYTES, Nursery, Owned};
+use crate::large::{self, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
 use crate::samples::sampling::ThreadCounts;
 use crate::slices::arena::{self, Run};
 use crate::spans::span::Span;
@@ -284,7 +283,7 @@ impl<H> Handle<H> {
             if let Some(newest) = (*this).newest.as_ref().filter(|newest| newest.has_freed()) {
                 let (live, all) = newest.count();
                 if live == 0 {
-                    Nursery::reset((*this).newest);
+                    Nurse::reset((*this).newest);
                     (*this).room = (*(*this).newest).room();
                     return true;
                 }
@@ -333,9 +332,7 @@ impl<H> Handle<H> {
     unsafe fn use_nursery(this: *mut Handle<H>, nursery: *mut Nursery) {
         // SAFETY: as above; the nursery is the caller's.
         unsafe {
-            if HARDENED {
-                Nursery::expect_zero(nursery);
-            }
+            Nurse::expect_zero(nursery);
             (*nursery).set_of(this.cast());
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;

@@ -7,10 +7,9 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{FREE, Handle, Handles};
-use crate::base::policy::HARDENED;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::SPARES_MAX;
-use crate::large::{self, Nursery};
+use crate::large::{self, Care, Nurse, Nursery};
 use core::ptr::from_mut;
 
 /// What a thread keeps. All zeros: nothing.
@@ -74,10 +73,8 @@ impl<H> Spares<H> {
         let mut place = &raw mut self.nurseries.0;
         // SAFETY: a list of this thread's, so long.
         unsafe {
-            if HARDENED {
-                for _ in 0..Nursery::chance(first, count) {
-                    place = &raw mut (**place).next;
-                }
+            for _ in 0..Nurse::chance(first, count) {
+                place = &raw mut (**place).next;
             }
             let nursery = *place;
             *place = (*nursery).next;
@@ -95,7 +92,7 @@ impl<H> Spares<H> {
         }
         // SAFETY: the caller's, in which nothing is in use.
         unsafe {
-            Nursery::reset(nursery);
+            Nurse::reset(nursery);
             (*nursery).set_keeper(here);
             (*nursery).next = first;
         }

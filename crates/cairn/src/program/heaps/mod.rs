@@ -27,7 +27,7 @@ use crate::heap::deferred_frees::Reason;
 use crate::heap::handle::{Handle, OWNED, SHARED};
 use crate::map::address_map::{self, OWNER_CLOSED};
 use crate::map::block::Block;
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::{api, large, slices::arena, thread};
 use core::ptr::{NonNull, null_mut};
 

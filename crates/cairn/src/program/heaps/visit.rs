@@ -7,14 +7,14 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{HeapId, heap_of, owner_thread};
-use crate::base::policy::HARDENED;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::large::NURSERY_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::block::Block;
 use crate::map::walk::{heads_from, heads_in_regions};
 use crate::spans::span::Span;
-use crate::{large, map::region, os, store::live, thread::search};
+use crate::store::{Known, Live};
+use crate::{large, map::region, os, thread::search};
 
 /// A span, or a large block: where blocks of one size are.
 ///
@@ -132,9 +132,7 @@ pub unsafe fn visit(
         return true;
     }
     let Some(mut marks) = Marks::new() else { return false };
-    if !HARDENED {
-        mark_caches(&mut marks);
-    }
+    mark_caches(&mut marks);
     let is_meant = |p: *mut u8| heap.is_none_or(|heap| heap_of(p) == Some(heap));
     for (index, owner, class) in heads_from(0).chain(heads_in_regions()) {
         let at = address_map::slice_address(index);
@@ -205,7 +203,7 @@ fn visit_span(
     let is_live = |nth: &usize| {
         let block = span.start.wrapping_add(nth * class.block_size());
         // SAFETY: a block of a span.
-        !marks.has(block) && (!HARDENED || unsafe { live::is_live(block) })
+        !marks.has(block) && (unsafe { Live::is_live(block) })
     };
     let in_use = || (0..carved).filter(|&nth| !span.is_hidden(nth)).filter(is_live);
     let start = span.start.wrapping_sub(span.head());

@@ -8,11 +8,10 @@
 
 use super::bits::pieces;
 use super::{ARENA, Arena, Memory, RUNS};
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
 use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::os::{self, Guard};
-use crate::slices::fences::{self, Taken};
+use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::tuning::{DENSE_MIN, GROW_MAX, HUGE_MIN, HUGE_PER_HEAP};
 
 /// Slices in the frame of a huge page.
@@ -27,7 +26,7 @@ pub(super) fn back_by_huge_page(
     // Clean slices are needed.
     arena.judge_burst();
     drop(arena);
-    if HARDENED && !fences::bare(unit, HUGE_SLICES, Taken::Otherwise) {
+    if !Fences::bare(unit, HUGE_SLICES, Taken::Otherwise) {
         return ARENA.lock();
     }
     // SAFETY: slices that have been free, and that nobody else can take now.

@@ -15,19 +15,18 @@ mod region_slices;
 mod runs;
 mod tree;
 
-pub(crate) use partition_runs::{keep, kept_slices, settle_kept_in_child, take_kept};
+pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
 pub(crate) use purge::{count_holes, fill_holes, in_debt, purge_all, tick};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub(crate) use purge_policy::{keeps, maps_apart};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::point;
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
 use crate::map::region::Bit;
 use crate::os::{self, Lock};
-use crate::slices::fences::{self, Taken};
+use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
 use crate::{map::region, slices::reservation};
 use bits::{bit, longest_run, mask, pieces};
@@ -407,7 +406,7 @@ impl Arena {
         if dirty <= slices / 2 {
             self.judge_burst();
         }
-        let is_bare = !HARDENED || fences::bare(index, slices, taken);
+        let is_bare = Fences::bare(index, slices, taken);
         is_bare.then_some(Run { index, zero: !written, dirty, backed: false })
     }
 

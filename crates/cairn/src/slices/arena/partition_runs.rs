@@ -6,7 +6,7 @@
 //! Story: docs/design/policy.md
 
 use super::{RUNS, Run, keeps};
-use crate::base::policy::PARTITIONS;
+use crate::base::policy::{InHardened, PARTITIONS};
 use crate::base::size_class::SLICE_SIZE;
 use crate::map::address_map;
 use crate::os::{self, Lock};
@@ -69,38 +69,74 @@ fn length(slices: usize) -> usize {
     slices.ilog2().div_ceil(2).min(2) as usize
 }
 
-/// Keeps a run for a partition, numbered from 0.
-pub(crate) fn keep(partition: usize, index: usize, slices: usize) {
-    let resident = keeps() || !purge(index, slices);
-    KEPT.lock().push([partition, length(slices)], index, slices, resident);
+/// The build's.
+pub(crate) type Partitions = InHardened<Shared, Apart>;
+
+/// What becomes of the runs of a partition, numbered from 1: in the default build the arena has them.
+pub(crate) trait Leave {
+    /// Keeps a run, unless the arena is to have it: false.
+    #[inline(always)]
+    fn keep(_partition: u8, _index: usize, _slices: usize) -> bool {
+        false
+    }
+
+    /// Takes one that a partition has left.
+    #[inline(always)]
+    fn take(_partition: u8, _slices: usize) -> Option<Run> {
+        None
+    }
+
+    /// Gives back what is resident of them; the number of slices that went. Meanwhile nobody finds those of the same
+    /// partition and length.
+    #[inline(always)]
+    fn purge() -> usize {
+        0
+    }
 }
 
-/// Takes one that a partition has left.
-pub(crate) fn take_kept(partition: usize, slices: usize) -> Option<Run> {
-    let (index, resident) = pop([partition, length(slices)], slices)?;
-    Some(Run { index, dirty: if resident { slices } else { 0 }, zero: false, backed: false })
-}
+/// The default build's.
+pub(crate) struct Shared;
 
-/// Gives back what is resident of them; the number of slices that went. Meanwhile nobody finds those of the same partition
-/// and length.
-pub(super) fn purge_kept() -> usize {
-    let mut done = 0;
-    if KEPT.lock().resident == 0 {
-        return 0;
+impl Leave for Shared {}
+
+/// The hardened build's.
+pub(crate) struct Apart;
+
+impl Leave for Apart {
+    fn keep(partition: u8, index: usize, slices: usize) -> bool {
+        let Some(partition) = usize::from(partition).checked_sub(1) else { return false };
+        let resident = keeps() || !purge(index, slices);
+        KEPT.lock().push([partition, length(slices)], index, slices, resident);
+        true
     }
-    for place in (0..PARTITIONS).flat_map(|partition| (0..LENGTHS).map(move |at| [partition, at])) {
-        let slices = RUNS[place[1]];
-        let mut all = Kept { first: [[0; LENGTHS]; PARTITIONS], slices: 0, resident: 0 };
-        while let Some((index, resident)) = pop(place, slices) {
-            all.push(place, index, slices, resident);
-        }
-        while let Some((index, resident)) = all.pop(place, slices) {
-            let gone = resident && purge(index, slices);
-            done += if gone { slices } else { 0 };
-            KEPT.lock().push(place, index, slices, resident && !gone);
-        }
+
+    fn take(partition: u8, slices: usize) -> Option<Run> {
+        let partition = usize::from(partition).checked_sub(1)?;
+        let (index, resident) = pop([partition, length(slices)], slices)?;
+        Some(Run { index, dirty: if resident { slices } else { 0 }, zero: false, backed: false })
     }
-    done
+
+    fn purge() -> usize {
+        let mut done = 0;
+        if KEPT.lock().resident == 0 {
+            return 0;
+        }
+        for place in
+            (0..PARTITIONS).flat_map(|partition| (0..LENGTHS).map(move |at| [partition, at]))
+        {
+            let slices = RUNS[place[1]];
+            let mut all = Kept { first: [[0; LENGTHS]; PARTITIONS], slices: 0, resident: 0 };
+            while let Some((index, resident)) = pop(place, slices) {
+                all.push(place, index, slices, resident);
+            }
+            while let Some((index, resident)) = all.pop(place, slices) {
+                let gone = resident && purge(index, slices);
+                done += if gone { slices } else { 0 };
+                KEPT.lock().push(place, index, slices, resident && !gone);
+            }
+        }
+        done
+    }
 }
 
 fn pop(place: [usize; 2], slices: usize) -> Option<(usize, bool)> {

@@ -7,11 +7,10 @@
 //! Story: docs/design/purging.md
 
 use super::huge::HUGE_SLICES;
-use super::partition_runs::purge_kept;
+use super::partition_runs::{Leave, Partitions};
 use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
-use crate::base::policy::HARDENED;
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{Apart, AtomicUsize, Ordering};
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
@@ -64,7 +63,7 @@ pub(crate) fn in_debt() -> bool {
 /// Gives back everything dirty; the number of bytes that went.
 pub(crate) fn purge_all() -> usize {
     let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
-    let kept = if HARDENED { purge_kept() } else { 0 };
+    let kept = Partitions::purge();
     ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
 }
 

@@ -14,7 +14,7 @@ use crate::map::address_map::{
     slice_address, slice_limit,
 };
 use crate::os;
-use crate::store::live::{self, LIVE_BYTES};
+use crate::store::{Known, Live};
 use core::ptr::null_mut;
 
 /// The pages under bytes `from..to`, counted from `start`: (address, bytes).
@@ -44,11 +44,9 @@ fn metadata(from: usize, to: usize) -> [(*mut u8, usize); 4] {
         pages(table, bytes(start), bytes(end.min(slices))),
         beyond,
         pages(sections, from.div_ceil(SECTION_SLICES) * SECTION_BYTES, sections_end),
-        if HARDENED {
-            pages(live::table(), from * LIVE_BYTES, to * LIVE_BYTES)
-        } else {
-            (table, 0)
-        },
+        Live::table().map_or((table, 0), |live| {
+            pages(live, from * Live::SLICE_BYTES, to * Live::SLICE_BYTES)
+        }),
     ]
 }
 

@@ -10,15 +10,15 @@ mod grow;
 
 pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
 
-use crate::base::policy::{HARDENED, in_hardened, mixed};
+use crate::base::policy::{in_hardened, mixed};
 use crate::base::size_class::SLICE_SHIFT;
 use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom};
 use crate::map::address_map::{
     self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
 };
 use crate::slices::tuning::{LADDER, LOCKED_TIMES, PLACE_DRAWS};
-use crate::store::live::{self, LIVE_BYTES};
-use crate::{map::block, os, store::canary};
+use crate::store::{Behind, Canary, Known, Live};
+use crate::{map::block, os};
 
 const GIB: usize = 1 << 30;
 /// No reservation is larger.
@@ -77,7 +77,7 @@ fn layout_of(size: usize) -> Layout {
     let heaps = os::round_up(sections + slices / SECTION_SLICES * SECTION_BYTES, PAGE);
     let heap_limit = (size >> in_hardened(20, 23)).clamp(32, 65536);
     let live = heaps + heap_limit * HEAP_SIZE;
-    let bytes = live + in_hardened(0, os::round_up(slices * LIVE_BYTES, PAGE));
+    let bytes = live + os::round_up(slices * Live::SLICE_BYTES, PAGE);
     Layout { sections, heaps, heap_limit, live, bytes }
 }
 
@@ -185,10 +185,8 @@ fn install(front: *mut u8, size: usize, reserved: Reserved) -> bool {
     }
     RESERVED.store(reserved == Reserved::All, Ordering::Relaxed);
     block::set_key(random(10, usize::MAX));
-    if HARDENED {
-        canary::install(random(11, usize::MAX), random(12, usize::MAX));
-        live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
-    }
+    Canary::install(|nth| random(nth, usize::MAX));
+    Live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
     address_map::install(&Tables {
         base: front.wrapping_add(front_of(size)),
         slices,

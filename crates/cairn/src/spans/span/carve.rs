@@ -5,10 +5,9 @@
 //! Checked: see `span`.
 //! Story: docs/design/spans.md
 
-use super::{Span, ZERO};
-use crate::base::policy::HARDENED;
+use super::{Home, Keep, Span, ZERO};
 use crate::base::sync::touched;
-use crate::map::block::{Block, Chain, END};
+use crate::map::block::{Chain, END};
 
 /// Blocks that no list has held, linked.
 pub(crate) struct Carved {
@@ -35,7 +34,7 @@ impl Span {
     /// ones.
     pub(crate) fn carve(&mut self, limit: usize) -> Carved {
         debug_assert!(self.local_free == END);
-        if !HARDENED && self.hidden > 0 {
+        if self.has_aside() {
             return Carved { list: self.carve_aside(limit), zeroed: false };
         }
         if self.holes != 0 {
@@ -43,7 +42,7 @@ impl Span {
             let blocks = self.blocks_of(hole);
             self.holes &= self.holes - 1;
             self.hidden -= blocks.len() as u16;
-            let list = self.link(blocks.start, blocks.len());
+            let list = Home::hand_out_new(self, blocks.start, blocks.len());
             return Carved { list, zeroed: false };
         }
         touched(self);
@@ -53,29 +52,7 @@ impl Span {
         }
         let first = usize::from(self.carved);
         self.carved += count as u16;
-        let zeroed = self.expect_untouched(first, count);
-        Carved { list: self.link(first, count), zeroed }
-    }
-
-    /// Hands out `count` blocks that no list holds, in a row from number `first` on.
-    fn link(&mut self, first: usize, count: usize) -> Chain {
-        if HARDENED {
-            return self.keep_new(first..first + count);
-        }
-        let size = self.layout().size as usize;
-        let first = self.start.wrapping_add(first * size);
-        let mut at = first;
-        for _ in 1..count {
-            // Volatile: where it knows that the distance stays, the compiler takes thirteen instructions a block, not eight.
-            // SAFETY: a local.
-            let next = at.wrapping_add(unsafe { (&raw const size).read_volatile() });
-            // SAFETY: untouched blocks are the owner's.
-            unsafe { Block::set_next(at.cast(), next.cast()) };
-            at = next;
-        }
-        // SAFETY: as above.
-        unsafe { Block::set_next(at.cast(), END) };
-        self.until_event += count as u32;
-        Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
+        let zeroed = Home::is_untouched(self, first, count);
+        Carved { list: Home::hand_out_new(self, first, count), zeroed }
     }
 }

@@ -1,143 +1,192 @@
-//! Owns: in the hardened build, which free blocks of a span are at home, and which of them come next.
-//! Idea: a free block carries nothing, so there is nothing in it to overwrite. What is at home is what has been carved,
-//!   is not the program's (see `live`), and in no cache; and which of them come next is a matter of where one begins
-//!   to look.
-//! Never: does anything in the default build, whose free blocks are linked.
+//! Owns: how a span keeps the free blocks that are at home, and the default build's way: a list.
+//! Idea: a block that comes home is the next to be handed out: it is warm, and its link stands in itself.
+//! Never: knows caches.
 //! Threads: the owner of the span.
-//! Checked: `Span::check`; tests/quarantine.rs.
-//! Story: docs/design/policy.md
+//! Checked: `Span::check`; tests/span.rs.
+//! Story: docs/design/spans.md
 
-use super::Span;
-use crate::base::size_class::{ClassLayout, MIN_ALIGN};
+use super::{FREED_TWICE, Span, ZERO};
 use crate::base::sync::touched;
-use crate::map::block::{Block, Chain};
+use crate::map::address_map;
+use crate::map::block::{Block, Chain, END};
 use crate::os;
-use crate::spans::tuning::FEW_BLOCKS;
-use crate::store::live::{self, PLACES, came_home};
-use crate::store::quarantine::{self, Filling, below};
-use core::ops::Range;
+use crate::store::filling::Filling;
+use core::ptr::null_mut;
 
-// Invariants
-//  1. A carved block that is not the program's, in no hole and not pending is at home, or in a cache of the heap that
-//     owns the span: `Span::free` counts those at home. Where a refill takes blocks from home, its cache has none of the
-//     span's, or hides them.
-//  2. The head of such a block is zero unless somebody has written to it (see `quarantine`).
+/// What is at home in a span. `Span::free` counts it.
+pub(crate) trait Keep {
+    /// Whether free blocks that are in no list have to be told apart: they are set aside then. Else bits say of all blocks
+    /// which are free.
+    const SETS_ASIDE: bool;
 
-impl Span {
-    /// Some that no list has held are at home.
-    pub(crate) fn keep_new(&mut self, blocks: Range<usize>) -> Chain {
-        let first = self.start.wrapping_add(blocks.start * self.layout().size as usize);
-        // Where their memory is zero already, too: `malloc` reads first, and a page that is read before it is
-        // written to takes the kernel two steps.
-        // SAFETY: untouched blocks are the owner's.
-        unsafe { quarantine::zero(first.cast(), self.class(), blocks.len()) };
-        Chain::at_home(blocks.len() as u32)
+    /// Keeps a block.
+    ///
+    /// # Safety
+    /// As for `Span::push_local`.
+    unsafe fn push(span: &mut Span, block: *mut Block);
+
+    /// Whether any is there.
+    fn has_any(span: &Span) -> bool;
+
+    /// Hands out all; where no links lead to them, `fill` does.
+    fn take(span: &mut Span) -> Chain;
+
+    /// Hands out `count` of those that `take` has no links to.
+    fn fill(_span: &mut Span, _count: u32, _filling: &mut Filling) {}
+
+    /// Ends a list that it has handed out behind its first blocks; the rest, or `END`.
+    ///
+    /// # Safety
+    /// The caller owns the list, which has as many.
+    unsafe fn split(list: &mut Chain, count: u32) -> *mut Block;
+
+    /// Takes back all but the first blocks of a list that this active span has just handed out.
+    ///
+    /// # Safety
+    /// The list is the caller's.
+    unsafe fn take_back(span: &mut Span, list: &mut Chain, most: u32);
+
+    /// Keeps blocks that others have freed, collected from the remote word.
+    fn absorb(span: &mut Span, chain: Chain);
+
+    /// Hands out such blocks of an active span, which has no other.
+    fn pass_on(span: &mut Span, chain: Chain) -> Chain;
+
+    /// Hands out such blocks, or what else is there.
+    fn pass_on_or_take(span: &mut Span, chain: Chain) -> Chain;
+
+    /// Hands out `count` blocks that were not there, in a row from number `first` on.
+    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> Chain;
+
+    /// Whether such blocks, which have never been handed out, are zero throughout.
+    fn is_untouched(span: &Span, first: usize, count: usize) -> bool;
+
+    /// The numbers of those that are in no list.
+    fn each_unlinked(_span: &Span, _each: impl FnMut(usize)) {}
+
+    /// A piece of the span is going to be a hole: those of its blocks that are in no list are not at home any more.
+    fn hide(_span: &mut Span, _piece: usize) {}
+
+    /// How many are there.
+    fn count(span: &Span) -> u16;
+}
+
+/// The default build's: a list.
+pub(crate) struct Linked;
+
+impl Keep for Linked {
+    const SETS_ASIDE: bool = true;
+
+    #[inline(always)]
+    unsafe fn push(span: &mut Span, block: *mut Block) {
+        // SAFETY: the block is the caller's to free, and so free and this span's from here on.
+        unsafe { Block::set_next(block, span.local_free) };
+        touched(span);
+        span.local_free = block;
     }
 
-    /// The numbers of the carved blocks that are not the program's, those in caches among them.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = usize> {
-        let (start, size) = (self.start, self.layout().size as usize);
-        // SAFETY: a block of this span.
-        let is_free = move |nth: &usize| unsafe { !live::is_live(start.wrapping_add(nth * size)) };
-        (0..usize::from(self.carved)).filter(is_free).filter(|&nth| !self.is_hidden(nth))
-    }
-
-    /// A piece of the span is going to be a hole: its blocks are not at home any more.
-    pub(crate) fn hide(&mut self, piece: usize) {
-        let blocks = self.blocks_of(piece);
-        if !blocks.is_empty() {
-            self.holes |= 1 << piece;
-            self.hidden += blocks.len() as u16;
-        }
-    }
-
-    /// Hands `count` of them out, as many as there are at least. Which, chance decides.
     #[inline]
-    pub(crate) fn take_kept(&mut self, count: u32, filling: &mut Filling) {
-        touched(self);
-        debug_assert!(count <= self.free());
-        let most = filling.count + count as usize;
-        match self.layout() {
-            ClassLayout { slices: 1, blocks: FEW_BLOCKS.., .. } => self.take_many(most, filling),
-            _ => self.take_few(most, filling),
-        }
-        if filling.count < most {
-            os::broken("a span has fewer free blocks than it counts");
-        }
-        self.until_event += count;
+    fn has_any(span: &Span) -> bool {
+        span.local_free != END
     }
 
-    /// Takes some of one slice, until there are `most`.
-    fn take_many(&self, most: usize, filling: &mut Filling) {
-        let (base, layout) = (self.base(), self.layout());
-        let carved = usize::from(self.carved) * layout.size as usize;
-        let places = (layout.slack as usize + carved) / MIN_ALIGN;
-        let words = places.div_ceil(PLACES);
-        let random = filling.random;
-        let mut take = |at: usize, mut allowed: u64| {
-            if at + 1 == words {
-                allowed &= !0 >> (words * PLACES - places);
-            }
-            let offset = at * PLACES * MIN_ALIGN;
-            if self.holes != 0 && self.holes >> (offset / self.piece()) & 1 != 0 {
-                return false;
-            }
-            // SAFETY: the owner's.
-            let found = unsafe { live::free_of(base, at) } & allowed;
-            // SAFETY: free blocks of this span, and the caller's from here on.
-            found != 0 && unsafe { filling.add_each(base.wrapping_add(offset), found, most) }
-        };
-        let first = below(random, words);
-        // In the first word it begins anywhere, too: what is in front comes last.
-        let behind = !0 << (random >> 26 & (PLACES as u64 - 1));
-        if take(first, behind) || (first + 1..words).any(|at| take(at, !0)) {
-            return;
-        }
-        let _ = (0..first).any(|at| take(at, !0)) || take(first, !behind);
+    #[inline]
+    fn take(span: &mut Span) -> Chain {
+        touched(span);
+        let list = Chain { head: span.local_free, tail: null_mut(), count: span.free() };
+        debug_assert!(span.used_after_event <= 0);
+        span.local_free = END;
+        span.until_event += list.count;
+        list
     }
 
-    /// The same where blocks are few, and their bits far apart.
-    fn take_few(&self, most: usize, filling: &mut Filling) {
-        let (carved, size) = (usize::from(self.carved), self.layout().size as usize);
-        let mut nth = below(filling.random, carved);
-        for _ in 0..carved {
-            let block = self.start.wrapping_add(nth * size);
-            // SAFETY: a block of this span; if it is free and in no hole, the caller's from here on.
-            unsafe {
-                if !live::is_live(block) && (self.holes == 0 || !self.is_hidden(nth)) {
-                    filling.add(block.cast());
-                    if filling.count == most {
-                        return;
-                    }
-                }
+    unsafe fn split(list: &mut Chain, count: u32) -> *mut Block {
+        // SAFETY: the caller's.
+        unsafe { list.split(count) }
+    }
+
+    unsafe fn take_back(span: &mut Span, list: &mut Chain, most: u32) {
+        let count = list.count;
+        // SAFETY: the blocks are of this span, and the caller's.
+        unsafe {
+            let rest = list.split(most);
+            if span.local_free == END {
+                span.until_event = span.until_event.wrapping_sub(count - most);
+                span.local_free = rest;
+            } else {
+                span.push_list(rest);
             }
-            nth = if nth + 1 == carved { 0 } else { nth + 1 };
         }
     }
 
-    /// Takes home what others have freed, pending until now. Ends the process if one of these has come home before.
-    pub(crate) fn come_home(&mut self, chain: Chain) {
-        let mut count = 0;
-        came_home(chain, |block| {
-            // SAFETY: it is this span's, and free.
-            unsafe { Block::unmark(block) };
+    /// They are touched only if something else is in `local_free`.
+    fn absorb(span: &mut Span, chain: Chain) {
+        let list = if chain.count == 0 { END } else { chain.head };
+        if span.has_local_free() {
+            // SAFETY: this span's, and free.
+            return unsafe { span.push_list(list) };
+        }
+        span.local_free = list;
+        let used = span.used();
+        if cfg!(debug_assertions) && chain.count > used {
+            os::broken(FREED_TWICE);
+        }
+        let used = used.wrapping_sub(chain.count);
+        // An event that others' frees have passed comes not.
+        let after = if used > span.used_after_event as u32 { span.used_after_event } else { 0 };
+        span.set_used(used.wrapping_sub(after as u32), after);
+    }
+
+    /// They count as used already, and go on counting.
+    #[inline(always)]
+    fn pass_on(_span: &mut Span, chain: Chain) -> Chain {
+        chain
+    }
+
+    fn pass_on_or_take(span: &mut Span, chain: Chain) -> Chain {
+        if chain.count == 0 { span.take_local() } else { chain }
+    }
+
+    /// Links them.
+    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> Chain {
+        let size = span.layout().size as usize;
+        let first = span.start.wrapping_add(first * size);
+        let mut at = first;
+        for _ in 1..count {
+            // Volatile: where it knows that the distance stays, the compiler takes thirteen instructions a block, not eight.
+            // SAFETY: a local.
+            let next = at.wrapping_add(unsafe { (&raw const size).read_volatile() });
+            // SAFETY: untouched blocks are the owner's.
+            unsafe { Block::set_next(at.cast(), next.cast()) };
+            at = next;
+        }
+        // SAFETY: as above.
+        unsafe { Block::set_next(at.cast(), END) };
+        span.until_event += count as u32;
+        Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
+    }
+
+    #[inline(always)]
+    fn is_untouched(span: &Span, first: usize, count: usize) -> bool {
+        let zero = span.flags & ZERO != 0;
+        if zero {
+            span.expect_untouched(first, count);
+        }
+        zero
+    }
+
+    fn count(span: &Span) -> u16 {
+        let (d, head) = (address_map::descriptor_at(span.index()), span.head());
+        let (mut at, mut count) = (span.local_free, 0);
+        while at != END {
+            // SAFETY: this is a span.
+            let number = unsafe { d.probe(at.wrapping_byte_sub(head).cast()) }.1;
+            assert_eq!(number & span.layout().mask, 0);
             count += 1;
-        });
-        // The active span has no event; another's is not due before all have come.
-        let after = self.used_after_event.min(0);
-        let used = self.used().wrapping_sub(count);
-        self.set_used(used.wrapping_add_signed(-i32::from(after)), after);
-    }
-
-    /// What others have freed is at home, and with it what else is.
-    pub(crate) fn take_pending(&mut self, pending: Chain) -> Chain {
-        self.come_home(pending);
-        self.take_local()
-    }
-
-    /// The same with what is in the word.
-    pub(crate) fn take_collected(&mut self) -> Chain {
-        let pending = self.collect();
-        self.take_pending(pending)
+            assert!(count <= span.carved);
+            // SAFETY: free blocks are the owner's.
+            at = unsafe { Block::next(at) };
+        }
+        count
     }
 }

@@ -9,6 +9,7 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::heap::Heap;
 use crate::heap::handle::{Got, Handle};
 use crate::map::address_map;
+use crate::store::Store;
 use crate::{
     HeapId, Stats, allocate, check, closed, heap_of, large, purge, thread, thread::pool,
     thread_number,

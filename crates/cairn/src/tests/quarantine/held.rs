@@ -5,7 +5,7 @@ use super::super::filling;
 use super::super::heaps::{blocks, free, my_tag, owner};
 use crate::base::size_class::{SLICE_SIZE, SizeClass, class_of};
 use crate::heap::Heap;
-use crate::store::quarantine::take_one;
+use crate::store::{Caches, Store};
 use crate::{allocate, check, map::address_map, thread};
 use std::vec::Vec;
 
@@ -17,7 +17,7 @@ fn of_warm_cache(size: usize, count: usize) -> Vec<*mut u8> {
     held.extend(blocks(size, again));
     // None is ready.
     // SAFETY: this thread's.
-    while unsafe { (*thread::heap()).caches.quarantine.ready(class_of(size)) } > 0 {
+    while unsafe { (*thread::heap()).caches.ready(class_of(size)) } > 0 {
         held.push(allocate(size));
     }
     held
@@ -30,11 +30,9 @@ fn base(block: *mut u8, class: SizeClass) -> *mut u8 {
 
 /// Whether the cache has a block that is meant. It is home after that.
 fn has(heap: &mut Heap, class: SizeClass, is_meant: impl Fn(*mut u8) -> bool) -> bool {
-    let caches = &raw mut heap.caches;
     // SAFETY: this thread's heap.
     unsafe {
-        let quarantine = &raw mut (*caches).quarantine;
-        let block = take_one(quarantine, caches.cast(), class, |it| is_meant(it.cast()));
+        let block = Caches::take_one(&raw mut heap.caches, class, |it| is_meant(it.cast()));
         if !block.is_null() {
             heap.put_back(class, block);
         }
@@ -61,7 +59,7 @@ fn blocks_of_one_span_leave_the_cache() {
             [last, next].into_iter().for_each(free);
             // SAFETY: this thread's.
             let heap = unsafe { &mut *thread::heap() };
-            assert_eq!(heap.caches.quarantine.len(class), 2, "both wait");
+            assert_eq!(heap.caches.len(class), 2, "both wait");
             heap.empty_quarantine_into(class, span);
             assert!(!has(heap, class, |block| base(block, class) == span));
             assert!(has(heap, class, |block| block == next));
@@ -85,9 +83,9 @@ fn a_full_span_is_given_up_without_blocks_in_the_cache() {
             let nth = held.iter().position(|&block| base(block, class) == span);
             let block = held.swap_remove(nth.expect("a block of it"));
             free(block);
-            assert_eq!((heap.caches.quarantine.len(class), owner(block)), (1, my_tag()));
+            assert_eq!((heap.caches.len(class), owner(block)), (1, my_tag()));
             heap.drop_oldest_full();
-            assert_eq!((heap.caches.quarantine.len(class), owner(block)), (0, my_tag()));
+            assert_eq!((heap.caches.len(class), owner(block)), (0, my_tag()));
             check();
             // SAFETY: as above. What is full goes.
             let next = unsafe { (*heap.full.last()).base() };
@@ -113,7 +111,7 @@ fn an_empty_active_span_takes_along_what_waits() {
         let held = of_warm_cache(size, 60);
         // SAFETY: this thread's.
         let heap = unsafe { &mut *thread::heap() };
-        let waits = |heap: &Heap| heap.caches.quarantine.len(class);
+        let waits = |heap: &Heap| heap.caches.len(class);
         // SAFETY: this heap's.
         let active = unsafe { (*heap.active[class.index()]).base() };
         let (mut last, others): (Vec<_>, Vec<_>) =

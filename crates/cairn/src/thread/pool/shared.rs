@@ -12,7 +12,7 @@ use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
 use crate::map::block::{Block, Chain};
 use crate::os::{self, Lock};
-use crate::store::caches::Caches;
+use crate::store::{Caches, Store};
 use crate::thread::pool;
 use crate::thread::tuning::{CROWD, SHARED_BYTES};
 use core::ptr::null_mut;
