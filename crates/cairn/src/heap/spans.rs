@@ -310,7 +310,7 @@ impl Heap {
             } else {
                 partial.push_back(span)
             }
-            self.expect_thinner(span, Step::Coarse);
+            self.expect_thinner(span);
         }
     }
 
@@ -319,12 +319,12 @@ impl Heap {
     ///
     /// # Safety
     /// The heap owns the span, which has no event.
-    pub(super) unsafe fn expect_thinner(&self, span: *mut Span, step: Step) {
+    pub(super) unsafe fn expect_thinner(&self, span: *mut Span) {
         // SAFETY: as above.
         let span = unsafe { &mut *span };
         let is_large = address_map::described() >= THIN_SLICES;
         if is_large && !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
-            span.expect_thinner(step);
+            span.expect_thinner(Step::Coarse);
         }
     }
 
@@ -336,10 +336,7 @@ impl Heap {
         self.thinning.count();
         if !self.thinning.is_on() || self.thinning.is_paused() {
             // SAFETY: as above.
-            return unsafe {
-                (*span).clear_event();
-                self.expect_thinner(span, Step::Coarse);
-            };
+            return unsafe { (*span).expect_thinner(Step::Coarse) };
         }
         self.write_down(span);
         if self.thinning.begins() {
@@ -351,7 +348,6 @@ impl Heap {
     fn write_down(&mut self, span: *mut Span) {
         // SAFETY: this heap owns it.
         let span = unsafe { &mut *span };
-        span.clear_event();
         let pages = span.set_aside();
         let free = span.free_among(pages);
         span.expect_thinner(Step::Fine);

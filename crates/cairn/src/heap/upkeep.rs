@@ -14,7 +14,6 @@ use crate::heap::tuning::{
 };
 use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
-use crate::spans::aside::Step;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 use crate::store::{Caches, Store};
@@ -254,7 +253,7 @@ impl Heap {
                     self.remove_partial(class, span);
                     self.abandon(span);
                 } else if (*span).used_after_event == 0 {
-                    self.expect_thinner(span, Step::Coarse);
+                    self.expect_thinner(span);
                 }
             }
         }

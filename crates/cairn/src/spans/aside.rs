@@ -169,14 +169,11 @@ impl Span {
 
     /// Has an event come before nothing is in use: when so few are that whole pages may be free, and then step by step.
     pub(crate) fn expect_thinner(&mut self, step: Step) {
-        debug_assert!(self.used_after_event == 0);
-        if !self.can_set_aside() {
-            return;
-        }
         let (used, blocks) = (self.used(), u32::from(self.layout().blocks));
         let pages = (self.bytes() / os::page_size()) as u32;
         let first = (THIN_BLOCKS * pages).min(blocks - blocks / 4);
         let after = match step {
+            _ if !self.can_set_aside() => 0,
             _ if used > first => first,
             Step::Coarse => used / 2,
             Step::Fine => used - used.div_ceil(THIN_STEP),

@@ -8,6 +8,7 @@
 
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::map::address_map;
+use crate::map::block::Chain;
 use crate::os;
 use crate::spans::aside::{Pages, between};
 use crate::spans::span::{Home, Keep, PIECES, Span};
@@ -76,6 +77,15 @@ impl Span {
             done &= unsafe { os::purge(self.base().wrapping_add(first * page), count * page) };
         }
         done
+    }
+
+    /// Hardened: hands out the blocks of a hole.
+    pub(super) fn fill_hole(&mut self) -> Chain {
+        let hole = self.holes.trailing_zeros() as usize;
+        let blocks = self.blocks_of(hole);
+        self.holes &= self.holes - 1;
+        self.hidden -= blocks.len() as u16;
+        Home::hand_out_new(self, blocks.start, blocks.len())
     }
 
     /// Hardened: gives back the pieces in which no block is in use. None of them is in a cache: it would be handed out, and

@@ -38,12 +38,7 @@ impl Span {
             return Carved { list: self.carve_aside(limit), zeroed: false };
         }
         if self.holes != 0 {
-            let hole = self.holes.trailing_zeros() as usize;
-            let blocks = self.blocks_of(hole);
-            self.holes &= self.holes - 1;
-            self.hidden -= blocks.len() as u16;
-            let list = Home::hand_out_new(self, blocks.start, blocks.len());
-            return Carved { list, zeroed: false };
+            return Carved { list: self.fill_hole(), zeroed: false };
         }
         touched(self);
         let count = limit.min(self.untouched());
