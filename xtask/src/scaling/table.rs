@@ -4,19 +4,20 @@ use super::Args;
 use super::simulation::{self, Figures};
 use crate::library::{self, Build};
 use anyhow::{Context, Result, ensure};
-use std::ops::RangeInclusive;
-use std::path::{Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 use xshell::cmd;
 
-/// The shapes of subject.c. For each malloc and free, the most locked instructions, moves of cairn's own lines, and
-/// moves of the line that moves most; and the moves of lines of blocks. A line that all want moves twice or more.
-const SHAPES: [(&str, [f64; 3], RangeInclusive<f64>); 4] = [
-    ("local", [0.1, 0.1, 0.1], 0.0..=0.1),
-    // Where it is freed it is linked; where it is allocated its link is read and then cleared.
-    ("pairs", [0.5, 0.75, 0.5], 2.7..=3.3),
-    ("larson-like", [0.5, 0.75, 0.2], 0.0..=4.0),
-    ("one-to-all", [0.5, 0.75, 0.75], 2.7..=3.3),
+/// The shapes of subject.c. For each malloc and free, the most locked instructions, moves of cairn's own lines, moves
+/// of the line that moves most, and moves of lines of blocks. A line that all want moves twice or more.
+const SHAPES: [(&str, [f64; 4]); 4] = [
+    ("local", [0.1, 0.1, 0.1, 0.1]),
+    ("pairs", [0.2, 0.3, 0.15, 3.3]),
+    ("larson-like", [0.5, 0.6, 0.1, 4.0]),
+    ("one-to-all", [0.5, 1.2, 0.3, 3.3]),
 ];
+/// At 2 threads of `pairs` the least moves of lines of blocks: where it is freed it is linked; where it is allocated
+/// its link is read and then cleared. Among many threads the stretch that is counted has parts of this.
+const KNOWN: f64 = 2.7;
 const THREADS: [usize; 4] = [2, 16, 64, 256];
 const QUICK: usize = 2;
 
@@ -29,7 +30,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cmd!(shell, "cc -O1 -fno-builtin -pthread -o {subject} {source} -ldl").quiet().run()?;
 
     let library = match &args.library {
-        None => Some(Build::default().library()?),
+        // No later build replaces the copy while it is counted.
+        None => Some(copied(&Build::default().library()?, folder.path())?),
         Some(library) if library == Path::new("glibc") => None,
         Some(library) => Some(absolute(library)?),
     };
@@ -37,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let columns = threads.iter().map(|count| format!("{count} threads|"));
     println!("|shape|{}\n|---|{}", columns.collect::<String>(), "---|".repeat(threads.len()));
     let mut bad = Vec::new();
-    for (shape, most, blocks) in SHAPES {
+    for (shape, most) in SHAPES {
         print!("|{shape}|");
         for &threads in threads {
             // Few for each of many threads: they were stopped at random points of what they repeat, so that together
@@ -45,10 +47,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let pairs = (threads as u64 * 64).max(2048);
             let figures = simulation::run(&subject, (shape, threads), pairs, library.as_deref())
                 .with_context(|| format!("{shape}, {threads} threads"))?;
-            let Figures { locked, own, hottest, blocks: of_blocks } = figures;
+            let Figures { locked, own, hottest, blocks } = figures;
             print!("{}|", [locked, own, hottest].map(|figure| format!("{figure:.2}")).join("/"));
-            let over = [locked, own, hottest].into_iter().zip(most).any(|(it, most)| it > most);
-            if over || !blocks.contains(&of_blocks) {
+            let over =
+                [locked, own, hottest, blocks].into_iter().zip(most).any(|(it, most)| it > most);
+            if over || (shape, threads) == ("pairs", 2) && blocks < KNOWN {
                 bad.push(format!("{shape}, {threads} threads: {figures:?}"));
             }
         }
@@ -56,4 +59,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     ensure!(args.library.is_some() || bad.is_empty(), "out of bounds:\n{}", bad.join("\n"));
     Ok(())
+}
+
+fn copied(library: &Path, folder: &Path) -> Result<PathBuf> {
+    let copy = folder.join(library.file_name().context("a library is a file")?);
+    std::fs::copy(library, &copy).with_context(|| library.display().to_string())?;
+    Ok(copy)
 }
