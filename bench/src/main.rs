@@ -317,7 +317,7 @@ fn tell(result: &LabResult, json: &Path) -> Result<()> {
 }
 
 /// What no run on this machine can tell.
-const MORE_CORES: &str = "more cores than there are (cargo run --release -p cairn-scaling)";
+const MORE_CORES: &str = "more cores than there are (cargo xtask scaling)";
 
 /// As typed, without the path of the executable.
 fn command_line() -> String {

@@ -12,6 +12,7 @@ mod models;
 mod nightly;
 mod package;
 mod sanitizers;
+mod scaling;
 mod soak;
 mod steps;
 mod targets;
@@ -36,6 +37,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Count the instructions of the fast paths in libcairn.so and compare with the golden table.
     FastPath(fast_path::Args),
+    /// Count how often cache lines move between cores, with up to 256 threads, and judge it.
+    Scaling(scaling::Args),
     /// Count what small programs cost on libcairn.so and compare with the table that is kept.
     Counts(counts::Args),
     /// Run real programs with and without cairn and compare output and exit status.
@@ -89,6 +92,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Tidy(args) => tidy::run(&args)?,
         Command::FastPath(args) => fast_path::run(&args)?,
+        Command::Scaling(args) => scaling::run(&args)?,
         Command::Counts(args) => counts::run(&args)?,
         Command::Programs(compared) => compare(Kind::Programs, &compared)?,
         Command::Suites(compared) => compare(Kind::Suites, &compared)?,

@@ -3,13 +3,11 @@
 
 use crate::library::Build;
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process_group};
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use runner::{Limits, Outputs};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
-use wait_timeout::ChildExt;
 
 /// Far beyond what most steps need, on a slow machine and under a tool.
 pub(crate) const LIMIT: Duration = Duration::from_secs(3600);
@@ -136,17 +134,13 @@ impl Steps {
 
 /// Runs a command to its end, or stops it, with all that it has started, after `limit`.
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> {
-    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
-    let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
-    let status = child.wait_timeout(limit)?;
-    if status.is_none() {
-        // The group may be gone just now.
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-        child.wait()?;
-    }
-    let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
-    Ok(Ended { status, output })
+    let outputs = Outputs::together(log);
+    let outputs = outputs.with_context(|| format!("cannot write {}", log.display()))?;
+    runner::alone(command);
+    let ended = runner::run(command, &outputs, &Limits::of_time(limit), runner::PAUSE, || false);
+    let ended = ended.with_context(|| format!("cannot run {command:?}"))?;
+    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    Ok(Ended { status: ended.end.status(), output })
 }
 
 /// A command's last line: what it has left out, and the command that runs it.

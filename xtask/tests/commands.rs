@@ -11,13 +11,15 @@
 //!
 //! In the manual page these begin with `.\"`.
 
+use runner::{Limits, Outputs};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 /// A block that takes longer counts as hung.
-const SECONDS: &str = "900";
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// What readers have where they follow a page.
 const FILES: [(&str, &str); 5] = [
@@ -137,8 +139,8 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// Runs commands as a user with this folder has them.
-fn run(folder: &Path, script: &str) -> Output {
+/// Runs commands as a user with this folder has them: how they ended, and what they said of errors.
+fn run(folder: &Path, script: &str) -> (Option<ExitStatus>, String) {
     let kept = |name| std::env::var_os(name).map(|value| (name, value));
     let of_home = |name: &'static str, below: &str| {
         kept(name).or_else(|| Some((name, std::env::home_dir()?.join(below).into_os_string())))
@@ -147,19 +149,22 @@ fn run(folder: &Path, script: &str) -> Output {
     let homes = [of_home("CARGO_HOME", ".cargo"), of_home("RUSTUP_HOME", ".rustup")];
     let home = folder.join("home");
     let path = std::env::var("PATH").unwrap_or_default();
-    Command::new("timeout")
-        .args([SECONDS, "bash", "-c", &format!("{BEFORE}{script}")])
+    let mut bash = Command::new("bash");
+    bash.args(["-c", &format!("{BEFORE}{script}")])
         .current_dir(folder)
-        .stdin(Stdio::null())
         .env_clear()
         .env("CLONE", clone())
         .env("HOME", &home)
         .env("PATH", format!("{}/.cargo/bin:{path}", home.display()))
         .env("CARGO_INSTALL_ROOT", home.join(".cargo"))
         .env("CARGO_NET_OFFLINE", "true")
-        .envs(cargos.into_iter().chain(homes).flatten())
-        .output()
-        .expect("timeout (coreutils) starts")
+        .envs(cargos.into_iter().chain(homes).flatten());
+    runner::alone(&mut bash);
+    let file = || tempfile::tempfile().expect("a writable folder");
+    let (outputs, limits) = (Outputs::apart(file(), file()), Limits::of_time(LIMIT));
+    let ended = runner::run(&mut bash, &outputs, &limits, runner::PAUSE, || false);
+    let ended = ended.expect("bash starts");
+    (ended.end.status(), String::from_utf8_lossy(&ended.stderr).into_owned())
 }
 
 #[test]
@@ -171,7 +176,7 @@ fn every_command_works_as_printed() {
     // There is a history to look at.
     let identity = "-c user.name=reader -c user.email=reader@example.org";
     let history = format!("git init -q && git {identity} commit -q --allow-empty -m first");
-    assert!(run(folder.path(), &history).status.success(), "git");
+    assert!(run(folder.path(), &history).0.is_some_and(|status| status.success()), "git");
     let (mut failures, mut count) = (String::new(), 0);
     for block in pages().iter().flat_map(|page| blocks(page)) {
         if let Some(why) = reason(&block.note) {
@@ -181,13 +186,13 @@ fn every_command_works_as_printed() {
             continue;
         }
         let start = std::time::Instant::now();
-        let output = run(folder.path(), &block.script);
+        let (status, said) = run(folder.path(), &block.script);
         count += 1;
         println!("{}: {:.1} s", block.place, start.elapsed().as_secs_f64());
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
+        if !status.is_some_and(|status| status.success()) {
             let Block { place, script, .. } = &block;
-            let _ = writeln!(failures, "{place}: {}\n{script}{said}", output.status);
+            let end = status.map_or("it hangs".to_owned(), |status| status.to_string());
+            let _ = writeln!(failures, "{place}: {end}\n{script}{said}");
         }
     }
     assert!(count > 0, "no page has a command");

@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(rows(script), [time(FIGURE, "ops", Better::More), peak.clone()]);
         assert_eq!(rows(system), [time("ms", "ms", Better::Less), peak]);
         assert!(system.program.as_deref().unwrap().is_absolute() && system.limit.is_none());
-        let limits = Limits { timeout: Duration::from_secs(60), memory_mib: f64::INFINITY };
+        let limits = Limits::of_time(Duration::from_secs(60));
         let stage = Stage::of_lab(None, &Variables::new(), 1.0, &limits, folder.path());
         let failure = missing.run(&stage).unwrap_err();
         assert!(matches!(failure, Failure::Absent { .. }), "{failure}");

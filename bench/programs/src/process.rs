@@ -1,31 +1,17 @@
-//! One process, from its start to its end: its limits, and what it wrote.
-//!
-//! Outputs go to files, never through pipes: nothing can block on a full one, and the loop that
-//! waits is free to look at the running processes.
+//! One process, from its start to its end: its limits, what it wrote, and why that is no result.
 
 use crate::variables::{Variables, fill};
-use crate::watch::{Watch, descendants};
+use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
-use cairn_workloads::process::field_kib;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+pub use runner::Limits;
+use runner::{End, Outputs};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-/// When to give up on a process.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Wall time.
-    pub timeout: Duration,
-    /// Resident set.
-    pub memory_mib: f64,
-}
+use std::time::Duration;
 
 /// Why there is no result.
 #[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -109,18 +95,14 @@ pub struct Ended {
     pub end: Result<ExitStatus, Failure>,
 }
 
-/// How often the resident set is looked at.
-const WATCH_EVERY: Duration = Duration::from_millis(50);
-
 impl<'a> Process<'a> {
-    /// Of a command, in a group of its own: what it starts ends with it.
+    /// Of a command, in a session of its own: what it starts ends with it.
     pub fn alone(mut command: Command, limits: &Limits) -> Process<'a> {
-        command.process_group(0);
+        runner::alone(&mut command);
         Process::new(command, limits)
     }
 
-    pub(crate) fn new(mut command: Command, limits: &Limits) -> Process<'a> {
-        command.stdin(Stdio::null());
+    pub(crate) fn new(command: Command, limits: &Limits) -> Process<'a> {
         let name = Path::new(command.get_program()).file_name().unwrap_or_default();
         Process {
             name: name.to_string_lossy().into_owned(),
@@ -172,14 +154,24 @@ impl<'a> Process<'a> {
 
     /// Runs to the end or to a limit, and gives what was written until then.
     pub fn run(mut self) -> Result<Ended> {
-        let (stdout, stderr) = (self.output("out")?, self.output("err")?);
-        self.command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
-        let child = self.command.spawn();
-        let mut child = child.with_context(|| format!("cannot start {}", self.name))?;
-        let end = wait(&mut child, &self.limits, self.watch)?;
-        let stdout = from_start(&stdout)?;
-        let stderr = String::from_utf8_lossy(&from_start(&stderr)?).into_owned();
-        Ok(Ended { name: self.name, stdout, stderr, end })
+        let outputs = Outputs::apart(self.output("out")?, self.output("err")?);
+        let pause = self.watch.map_or(runner::PAUSE, |watch| watch.pause);
+        let look = || {
+            self.watch.inspect(|watch| watch.tick());
+            false
+        };
+        let ended = runner::run(&mut self.command, &outputs, &self.limits, pause, look);
+        let ended = ended.with_context(|| format!("cannot run {}", self.name))?;
+        let end = match ended.end {
+            End::Itself(status) => Ok(status),
+            End::Late(mib) => {
+                Err(Failure::Timeout { seconds: self.limits.timeout.as_secs_f64(), mib })
+            }
+            End::Large(mib) => Err(Failure::Memory { mib }),
+            End::Stopped => Err(Failure::wrong("it was stopped")),
+        };
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        Ok(Ended { name: self.name, stdout: ended.stdout, stderr, end })
     }
 
     fn output(&self, kind: &str) -> Result<File> {
@@ -222,71 +214,6 @@ impl Ended {
     }
 }
 
-/// Waits for `child`; kills it at a limit.
-fn wait(
-    child: &mut Child,
-    limits: &Limits,
-    watch: Option<&Watch>,
-) -> Result<Result<ExitStatus, Failure>> {
-    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
-    let pause = watch.map_or(WATCH_EVERY, |watch| watch.pause);
-    let tick = Timespec { tv_sec: 0, tv_nsec: pause.as_nanos() as i64 };
-    let start = Instant::now();
-    loop {
-        watch.inspect(|watch| watch.tick());
-        // Ready when the child has ended; an interrupted poll is only a short tick.
-        let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&tick));
-        if let Some(status) = child.try_wait()? {
-            return Ok(Ok(status));
-        }
-        let late = start.elapsed() > limits.timeout;
-        if !late && limits.memory_mib.is_infinite() {
-            continue;
-        }
-        let mib = kib_of_family(child.id(), 3) / 1024.0;
-        if late || mib > limits.memory_mib {
-            end(child);
-            let seconds = limits.timeout.as_secs_f64();
-            let timeout = Failure::Timeout { seconds, mib };
-            return Ok(Err(if late { timeout } else { Failure::Memory { mib } }));
-        }
-    }
-}
-
-/// The resident set of a process and so many generations below it.
-fn kib_of_family(process: u32, generations: usize) -> f64 {
-    let own = field_kib(format!("/proc/{process}/status"), "VmRSS:").unwrap_or(0.0);
-    if generations == 0 {
-        return own;
-    }
-    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
-    let children = children.unwrap_or_default();
-    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
-    own + children.map(|child| kib_of_family(child, generations - 1)).sum::<f64>()
-}
-
-/// Kills a child, its group if it leads one, and everything below it.
-fn end(child: &mut Child) {
-    let below = descendants(child.id());
-    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-    let _ = child.kill();
-    kill_all(below);
-    let _ = child.wait();
-}
-
-/// Kills processes that this one started.
-pub(crate) fn kill_all(pids: Vec<u32>) {
-    for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid.try_into().ok()?)) {
-        // It may have ended by itself meanwhile.
-        let _ = kill_process(pid, Signal::KILL);
-    }
-}
-
-/// All of a file that a process may still write: opened anew, for its place is shared.
-fn from_start(file: &File) -> Result<Vec<u8>> {
-    Ok(fs::read(format!("/proc/self/fd/{}", file.as_raw_fd()))?)
-}
-
 fn how(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!("signal {signal}"),
@@ -306,7 +233,7 @@ mod tests {
 
     #[test]
     fn limits_end_a_process() {
-        let limits = Limits { timeout: Duration::from_millis(100), memory_mib: 1e3 };
+        let limits = Limits::of_time(Duration::from_millis(100));
         let sleep = Process::alone(Command::new("sleep"), &limits).with(|sleep| sleep.arg("60"));
         let ended = sleep.run().unwrap();
         assert!(matches!(ended.end, Err(Failure::Timeout { .. })));

@@ -4,9 +4,10 @@
 //! find their way into outputs are equal. The lab keeps one directory over all its runs.
 
 use crate::packages::{SYSTEM_PATH, find, find_anywhere};
-use crate::process::{Failure, Limits, Process, kill_all};
-use crate::watch::{Watch, descendants};
+use crate::process::{Failure, Limits, Process};
+use crate::watch::Watch;
 use anyhow::{Result, bail, ensure};
+use runner::{descendants, kill_all};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
@@ -118,7 +119,7 @@ impl Stage {
             logs: Some(logs),
             library: wanted.then(|| library.to_owned()),
             environment,
-            limits: Limits { timeout, memory_mib: f64::INFINITY },
+            limits: Limits::of_time(timeout),
             watch: (side != Side::Bare).then(|| Watch::new(library, wanted, pause)),
         })
     }
@@ -235,7 +236,7 @@ impl Stage {
     /// Ends a side of a proof: nothing may still run. Gives how many processes of each executable
     /// had the library mapped.
     pub(crate) fn close(&self) -> Result<BTreeMap<String, usize>> {
-        kill_all(descendants(std::process::id()));
+        kill_all(&descendants(std::process::id()));
         self.watch.as_ref().map_or_else(|| Ok(BTreeMap::new()), Watch::loaded)
     }
 }

@@ -1,11 +1,12 @@
-//! Looks at running processes through `/proc`: who descends from whom, and who has the library.
+//! Looks at running processes through `/proc`: who has the library.
 //!
 //! Everything is read by polling, so a process that lives for less than a tick may go unseen; a
 //! program's work must last longer than that in the executables it names.
 
 use anyhow::{Result, ensure};
+use runner::descendants;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,29 +57,4 @@ fn maps(pid: u32, file: &Path) -> bool {
     let file = file.to_string_lossy();
     fs::read_to_string(format!("/proc/{pid}/maps"))
         .is_ok_and(|maps| maps.lines().any(|line| line.ends_with(file.as_ref())))
-}
-
-/// Every process below `root`, parents before children.
-pub(crate) fn descendants(root: u32) -> Vec<u32> {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-        if let Some(parent) = parent(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = Vec::new();
-    let mut unvisited = vec![root];
-    while let Some(pid) = unvisited.pop() {
-        let below = children.remove(&pid).unwrap_or_default();
-        found.extend(&below);
-        unvisited.extend(below);
-    }
-    found
-}
-
-/// The parent as `/proc/PID/stat` has it: the second field after the parenthesised name.
-fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }

@@ -1,5 +1,5 @@
 //! Executes the threads of another process one instruction at a time, and says what each instruction is and what memory
-//! it accesses. `cargo xtask fast-path` counts instructions with it, `cairn-scaling` the moves of cache lines.
+//! it accesses. `cargo xtask fast-path` counts instructions with it, `cargo xtask scaling` the moves of cache lines.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -2,13 +2,11 @@
 //! that says most.
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process};
-use std::fs::{self, File};
+use runner::{End, Limits, Outputs};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use wait_timeout::ChildExt;
+use std::time::Duration;
 
 /// How a line ended.
 pub(super) enum Ended {
@@ -50,28 +48,16 @@ pub(super) fn run_line(
     limit: Duration,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Ended> {
-    let file = File::create(log).with_context(|| log.display().to_string())?;
-    // In a session of its own: what is pressed at the terminal comes to this process alone, and what it has
-    // started is found, in whichever process group it is.
-    let mut command = Command::new("setsid");
-    command.args(["--wait", "sh", "-c", line]).current_dir(crate::library::workspace());
-    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    let mut child = command.spawn().context("cannot start setsid")?;
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.wait_timeout(LOOK)? {
-            break Some(status);
-        }
-        if is_stopped() {
-            end_session(&mut child)?;
-            return Ok(Ended::Stopped);
-        }
-        if start.elapsed() >= limit {
-            end_session(&mut child)?;
-            break None;
-        }
-    };
-    let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+    let outputs = Outputs::together(log).with_context(|| log.display().to_string())?;
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(crate::library::workspace());
+    runner::alone(&mut command);
+    let ended = runner::run(&mut command, &outputs, &Limits::of_time(limit), LOOK, is_stopped);
+    let ended = ended.context("cannot start a shell")?;
+    if ended.end == End::Stopped {
+        return Ok(Ended::Stopped);
+    }
+    let (status, text) = (ended.end.status(), String::from_utf8_lossy(&ended.stdout));
     let is_good = status.is_some_and(|status| status.success());
     let evidence = match status {
         None => format!("no end within {} minutes: {}", limit.as_secs() / 60, last(&text)),
@@ -80,42 +66,6 @@ pub(super) fn run_line(
     };
     let evidence = evidence.replace('|', "/").chars().take(LONGEST).collect();
     Ok(Ended::Judged { is_good, evidence })
-}
-
-/// Ends all processes of a session. What is about to fork may need a second look.
-fn end_session(child: &mut Child) -> Result<()> {
-    let leader = Pid::from_child(child);
-    let members = || {
-        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-        let numbers = processes.filter_map(number).filter(|&number| number != leader.as_raw_pid());
-        let ids = numbers.filter(|&number| session(number) == Some(leader.as_raw_pid()));
-        ids.filter_map(Pid::from_raw).collect::<Vec<_>>()
-    };
-    // The leader first: it goes on to nothing else. It is waited for last: until then its number is no other's.
-    let _ = kill_process(leader, Signal::KILL);
-    for _ in 0..50 {
-        let found = members();
-        if found.is_empty() {
-            break;
-        }
-        for id in found {
-            // It may be gone just now.
-            let _ = kill_process(id, Signal::KILL);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    child.wait()?;
-    Ok(())
-}
-
-/// The session of a process that has not ended. The system call has an answer that is none for those of the kernel.
-fn session(process: i32) -> Option<i32> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which may have anything in it: state, parent, group, session.
-    let mut fields = text.rsplit_once(") ")?.1.split(' ');
-    let has_ended = matches!(fields.next()?, "Z" | "X");
-    fields.nth(2)?.parse().ok().filter(|_| !has_ended)
 }
 
 /// How many tests have passed, and what is left out of them; or how many rows the last table has.

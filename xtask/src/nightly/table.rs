@@ -116,6 +116,7 @@ const ROWS: &[Row] = &[
     ("deploy", "CAIRN_TEST_ALL=1 cargo test -p xtask --test deploy --test conan", 60, &[ROOT, PACKAGES]),
     ("tidy", "cargo xtask tidy", 10, &[]),
     ("fast-path", "cargo xtask fast-path", 30, &[]),
+    ("scaling", "cargo xtask scaling", 120, &[]),
     ("counts", "cargo xtask counts", 30, &[VALGRIND]),
 ];
 

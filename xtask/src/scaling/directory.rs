@@ -1,22 +1,21 @@
-//! Which core holds which cache line: a directory in the manner of MESI.
+//! Which core holds which cache line, in the manner of MESI.
 //!
 //! Each core has one private cache without bound. A line has any number of holders after reads, and exactly one after a
 //! write; a sole holder writes for free. What was cached before the first write seen here is not known: until then a
 //! fetch may have been a hit or not, and does not count.
 
-use fixedbitset::FixedBitSet;
-use rustc_hash::FxHashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Bytes of a cache line, as a power of two.
 const LINE_BITS: u32 = 6;
 
 /// A cache line: an address without its last bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Line(u64);
+pub(super) struct Line(u64);
 
 impl Line {
     /// The lines of `size` bytes at `address`; at least one.
-    pub fn spanning(address: u64, size: u64) -> impl Iterator<Item = Line> {
+    pub(super) fn spanning(address: u64, size: u64) -> impl Iterator<Item = Line> {
         let last = address.saturating_add(size.saturating_sub(1));
         (address >> LINE_BITS..=last >> LINE_BITS).map(Line)
     }
@@ -24,30 +23,30 @@ impl Line {
 
 #[derive(Default)]
 struct State {
-    holders: FixedBitSet,
+    holders: HashSet<usize>,
     /// The holders are all there are.
-    complete: bool,
+    is_complete: bool,
 }
 
-/// The directory.
+/// All lines that were accessed.
 #[derive(Default)]
-pub struct Directory {
-    lines: FxHashMap<Line, State>,
+pub(super) struct Directory {
+    lines: HashMap<Line, State>,
 }
 
 impl Directory {
     /// One access; whether the line moved: was fetched from another core's cache, or others lost their copies.
-    pub fn access(&mut self, core: usize, line: Line, write: bool) -> bool {
+    pub(super) fn access(&mut self, core: usize, line: Line, write: bool) -> bool {
         let state = self.lines.entry(line).or_default();
-        let held = state.holders.contains(core);
+        let held = state.holders.contains(&core);
         if !write {
-            state.holders.grow_and_insert(core);
-            return !held && state.complete;
+            state.holders.insert(core);
+            return !held && state.is_complete;
         }
-        let others = state.holders.count_ones(..) > usize::from(held);
-        state.complete = true;
+        let others = state.holders.len() > usize::from(held);
+        state.is_complete = true;
         state.holders.clear();
-        state.holders.grow_and_insert(core);
+        state.holders.insert(core);
         others
     }
 }
