@@ -11,7 +11,7 @@ use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, THIN_SLICES, WORTHWHILE_BLOCKS};
 use crate::map::address_map;
 use crate::spans::aside::Step;
-use crate::spans::span::Span;
+use crate::spans::span::{Home, Keep, Span};
 use crate::spans::span_list::SpanList;
 use crate::store::{Caches, Store};
 use crate::{base::shares, os, spans::abandoned};
@@ -206,7 +206,7 @@ impl Heap {
                 }
                 return;
             }
-            if (*span).used() > 0 && !(*span).is_full() {
+            if Home::SETS_ASIDE && (*span).used() > 0 && !(*span).is_full() {
                 return self.thin(span);
             }
             self.unlist(span);
@@ -227,7 +227,7 @@ impl Heap {
     unsafe fn keep_or_release(&mut self, span: *mut Span) {
         // SAFETY: as above.
         let class = unsafe {
-            if (*span).hidden > 0 {
+            if (*span).has_aside() {
                 self.thinning.count_emptied((*span).bytes());
             }
             (*span).class()
@@ -323,7 +323,11 @@ impl Heap {
         // SAFETY: as above.
         let span = unsafe { &mut *span };
         let is_large = address_map::described() >= THIN_SLICES;
-        if is_large && !self.is_shared && [0, self.owner()].contains(&span.let_go_by) {
+        if Home::SETS_ASIDE
+            && is_large
+            && !self.is_shared
+            && [0, self.owner()].contains(&span.let_go_by)
+        {
             span.expect_thinner(Step::Coarse);
         }
     }

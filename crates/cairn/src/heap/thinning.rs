@@ -15,7 +15,7 @@ use crate::map::address_map::{self, HEAP_BYTES, HEAP_SIZE};
 use crate::os;
 use crate::slices::arena;
 use crate::spans::aside::{Pages, between};
-use crate::spans::span::Span;
+use crate::spans::span::{Home, Keep, Span};
 
 /// Pages in a row that wait: those of the span that begins at a slice, from the first one on.
 #[derive(Clone, Copy)]
@@ -116,7 +116,7 @@ impl Thinning {
 
     /// Gives back all that wait.
     pub(super) fn end_waiting(&mut self, owner: u32) {
-        if self.next > 0 {
+        if Home::SETS_ASIDE && self.next > 0 {
             self.purge_waiting(owner, THIN_RUNS);
         }
     }
@@ -163,7 +163,7 @@ impl Thinning {
     /// The heap takes a new span of so many bytes: perhaps in place of one that has become empty.
     #[inline]
     pub(super) fn judge_growth(&mut self, bytes: usize) {
-        if self.emptied > 0 {
+        if Home::SETS_ASIDE && self.emptied > 0 {
             let again = bytes.min(self.emptied);
             self.emptied -= again;
             self.judge(again);
