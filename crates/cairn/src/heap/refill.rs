@@ -204,7 +204,7 @@ impl Heap {
         }
         self.activate_partial(class, span);
         // SAFETY: this heap owns it.
-        if unsafe { !(*span).has_local_free() } {
+        if unsafe { (*span).has_aside() && !(*span).has_local_free() } {
             return self.take_aside(class);
         }
         // SAFETY: as above.

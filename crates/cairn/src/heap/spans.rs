@@ -8,7 +8,7 @@
 use super::Heap;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
-use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, THIN_SLICES, WORTHWHILE_BLOCKS};
+use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, WORTHWHILE_BLOCKS};
 use crate::map::address_map;
 use crate::spans::aside::Step;
 use crate::spans::span::{Home, Keep, Span};
@@ -310,25 +310,9 @@ impl Heap {
             } else {
                 partial.push_back(span)
             }
-            self.expect_thinner(span);
-        }
-    }
-
-    /// Has an event come when the span is thinner: in a process that has been large, if the heap has allocated from the span.
-    /// Who frees what others allocate shrinks nothing.
-    ///
-    /// # Safety
-    /// The heap owns the span, which has no event.
-    pub(super) unsafe fn expect_thinner(&self, span: *mut Span) {
-        // SAFETY: as above.
-        let span = unsafe { &mut *span };
-        let is_large = address_map::described() >= THIN_SLICES;
-        if Home::SETS_ASIDE
-            && is_large
-            && !self.is_shared
-            && [0, self.owner()].contains(&span.let_go_by)
-        {
-            span.expect_thinner(Step::Coarse);
+            if !self.is_shared {
+                (*span).expect_thinner_of(self.owner());
+            }
         }
     }
 

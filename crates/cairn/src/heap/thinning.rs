@@ -8,9 +8,7 @@
 
 use crate::base::policy::in_hardened;
 use crate::base::sync::Ordering;
-use crate::heap::tuning::{
-    THIN_AFTER, THIN_PAUSE_MAX_MS, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS,
-};
+use crate::heap::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_REGRET_SHARE, THIN_RUNS};
 use crate::map::address_map::{self, HEAP_BYTES, HEAP_SIZE};
 use crate::os;
 use crate::slices::arena;
@@ -43,6 +41,8 @@ pub(crate) struct Thinning {
     pause_ms: u64,
 }
 
+/// No pause is longer: five times twice as long.
+const PAUSE_MAX_MS: u64 = THIN_PAUSE_MS << 5;
 /// Events of a heap that has given back what it held for allocations.
 const BEGUN: u32 = 1 << 30;
 
@@ -151,7 +151,7 @@ impl Thinning {
             arena::count_holes(bytes);
         } else {
             // Locked memory, say.
-            self.pause(THIN_PAUSE_MAX_MS);
+            self.pause(PAUSE_MAX_MS);
         }
     }
 
@@ -183,7 +183,7 @@ impl Thinning {
         if self.needed * THIN_REGRET_SHARE > self.purged {
             let again = now_ms < self.paused_until_ms + 2 * self.pause_ms;
             let pause_ms = if again { 2 * self.pause_ms } else { 0 };
-            self.pause(pause_ms.clamp(THIN_PAUSE_MS, THIN_PAUSE_MAX_MS));
+            self.pause(pause_ms.clamp(THIN_PAUSE_MS, PAUSE_MAX_MS));
         }
     }
 

@@ -252,8 +252,8 @@ impl Heap {
                 if (*span).used() == 0 && !self.member.holds(&mut *span) || then == Then::Abandon {
                     self.remove_partial(class, span);
                     self.abandon(span);
-                } else if (*span).used_after_event == 0 {
-                    self.expect_thinner(span);
+                } else if (*span).used_after_event == 0 && !self.is_shared {
+                    (*span).expect_thinner_of(self.owner());
                 }
             }
         }

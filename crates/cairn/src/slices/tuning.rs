@@ -32,7 +32,8 @@ pub(crate) const BURST_MIN: usize = in_shuttle((4 << 20) / SLICE_SIZE, 24);
 /// A quarter of what is in use. With a half or a third of it, in place of what is regretted, `large-churn` takes 107
 /// and 398 ms; 34 with regret.
 pub(crate) const BURST_SHARE: usize = 4;
-/// Where an eighth of what is in use or more has gone to holes, so small a part of the rest. Half, twice: not tried.
+/// Where an eighth of what is in use or more has gone to holes, so small a part of the rest. With half
+/// or twice of it as much is left.
 pub(crate) const HOLLOW_SHARE: usize = 32;
 /// Milliseconds. What is purged so and needed again within this time should have stayed: from then on more may be
 /// dirty. Without regret `sawtooth` takes 442 ms instead of 243. Half, twice: not tried.

@@ -11,7 +11,7 @@ use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::os;
 use crate::spans::span::{Home, Keep, Span};
-use crate::spans::tuning::{THIN_BLOCKS, THIN_STEP};
+use crate::spans::tuning::{THIN_BLOCKS, THIN_SLICES, THIN_STEP};
 use crate::store::live::FREED_TWICE;
 use core::ops::Range;
 
@@ -165,6 +165,15 @@ impl Span {
         self.hidden -= chain.count as u16;
         self.until_event += chain.count;
         chain
+    }
+
+    /// Has an event come when the span is thinner: in a process that has been large, if its heap, of that tag, has allocated
+    /// from it. Who frees what others allocate shrinks nothing.
+    pub(crate) fn expect_thinner_of(&mut self, owner: u32) {
+        let is_large = address_map::described() >= THIN_SLICES;
+        if Home::SETS_ASIDE && is_large && [0, owner].contains(&self.let_go_by) {
+            self.expect_thinner(Step::Coarse);
+        }
     }
 
     /// Has an event come before nothing is in use: when so few are that whole pages may be free, and then step by step.
