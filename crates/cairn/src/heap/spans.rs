@@ -9,7 +9,6 @@ use super::Heap;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, WORTHWHILE_BLOCKS};
-use crate::map::address_map;
 use crate::spans::aside::Step;
 use crate::spans::span::{Home, Keep, Span};
 use crate::spans::span_list::SpanList;
