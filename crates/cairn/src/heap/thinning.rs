@@ -36,7 +36,7 @@ pub(crate) struct Thinning {
     needed: usize,
     /// Bytes of spans that have become empty after pages of them went.
     emptied: usize,
-    /// Nothing goes before then, for what went was needed; how long that is.
+    /// Nothing goes before then, for what went was needed, twice in a row at least; how long that is.
     paused_until_ms: u64,
     pause_ms: u64,
 }
@@ -180,10 +180,11 @@ impl Thinning {
             return;
         }
         self.needed += bytes;
-        if self.needed * THIN_REGRET_SHARE > self.purged {
-            let again = now_ms < self.paused_until_ms + 2 * self.pause_ms;
-            let pause_ms = if again { 2 * self.pause_ms } else { 0 };
-            self.pause(pause_ms.clamp(THIN_PAUSE_MS, PAUSE_MAX_MS));
+        if self.purged > 0 && self.needed * THIN_REGRET_SHARE > self.purged {
+            // Once may be another phase of the program, which shrinks in its turn.
+            let again = now_ms < self.paused_until_ms + 2 * self.pause_ms.max(THIN_PAUSE_MS);
+            let pause_ms = (2 * self.pause_ms).clamp(THIN_PAUSE_MS, PAUSE_MAX_MS);
+            self.pause(if again { pause_ms } else { 0 });
         }
     }
 
