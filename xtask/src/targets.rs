@@ -46,8 +46,11 @@ const TARGETS: [Target; 3] = [
 /// Tests of the core that ask for what is not there: huge pages, which qemu 7.2 does not ask the
 /// kernel for, which pages are resident, a reservation of 1 TiB and limits of address space, and
 /// forked children that start threads, which it does not survive, or that follow one another beside
-/// busy threads: it needs seconds and gigabytes for each.
-const LEFT_OUT: [&str; 10] = [
+/// busy threads: it needs seconds and gigabytes for each. And guard pages, which it says are there and are not.
+const LEFT_OUT: [&str; 13] = [
+    "tests::hardened_nursery::a_slice_of_nurseries_ends_in_a_guard",
+    "tests::hardened_nursery::what_is_free_is_certain",
+    "tests::quarantine::long_spans_end_in_guards",
     "tests::huge::",
     "tests::keeping::metadata_is_there_before_it_is_used",
     "tests::reservation::",
@@ -84,6 +87,10 @@ const PROGRAMS: [(&str, &str); 8] = [
 /// A documented limit of static programs, as well.
 const STATIC_CXX: &str =
     "handler_frees_memory shortage_of_small_blocks handler_may_throw_in_nothrow_forms";
+
+/// Misuses that the hardened build sees if chance wills: where a block lies is chance.
+const CHANCE: &str = "free_of_a_neighbour free_sized_too_large free_sized_too_small free_sized_large \
+    free_aligned_sized_wrong";
 
 /// Runs the command.
 pub(crate) fn run_all(args: &Args) -> Result<()> {
@@ -181,6 +188,7 @@ impl Target {
                         continue;
                     }
                     ("cxx.cpp", Loading::Static) => STATIC_CXX,
+                    ("misuse.c", _) if !build.features().is_empty() => CHANCE,
                     _ => left_out,
                 };
                 let judge = if source == "misuse.c" { is_told } else { ended_well };
