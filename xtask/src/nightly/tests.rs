@@ -151,7 +151,9 @@ fn what_is_stopped_leaves_no_process() {
 fn what_takes_too_long_has_failed() {
     let folder = folder();
     let log = folder.path().join("log");
-    let ended = run_line("echo well; sleep 61", &log, Duration::ZERO, &|| false).unwrap();
+    // Time enough to say it.
+    let limit = Duration::from_secs(3);
+    let ended = run_line("echo well; sleep 61", &log, limit, &|| false).unwrap();
     let Ended::Judged { is_good: false, evidence } = ended else { panic!("it has not failed") };
     assert_eq!(evidence, "no end within 0 minutes: well");
 }
