@@ -344,14 +344,14 @@ impl Heap {
     /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
     fn begin_thinning(&mut self) {
         self.flush();
-        let mut left = THIN_AFTER;
+        let (owner, mut left) = (self.owner(), THIN_AFTER);
         for class in SizeClass::all() {
             self.empty_cache(class);
             self.deactivate(class);
             let mut at = self.partial[class.index()].first();
             // SAFETY: this heap owns the members, which stay.
             while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {
-                if span.has_local_free() && span.can_set_aside() {
+                if span.has_local_free() && span.may_thin(owner) && span.can_set_aside() {
                     self.write_down(at);
                     left -= 1;
                 }

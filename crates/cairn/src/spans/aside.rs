@@ -2,8 +2,8 @@
 //! Idea: whoever shrinks writes down once which blocks are free; a page on which nothing else is can go at that very moment,
 //!   and no list leads there.
 //! Never: decides when, or gives a page back; does anything in the hardened build, whose free blocks are in no list.
-//! Threads: the span's owner; `peek_aside` any.
-//! Checked: tests/holes.rs, tests/thinning.rs, and `Span::check`.
+//! Threads: the span's owner; `is_set_aside_at` any.
+//! Checked: tests/holes.rs, tests/holes/thinning.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
 use crate::base::size_class::SizeClass;
@@ -14,6 +14,7 @@ use crate::spans::span::{Home, Keep, Span};
 use crate::spans::tuning::{THIN_BLOCKS, THIN_SLICES, THIN_STEP};
 use crate::store::live::FREED_TWICE;
 use core::ops::Range;
+use core::sync::atomic::{Ordering, fence};
 
 // Invariants
 //  1. If `hidden` is not 0, the bits of a span's blocks are 1 exactly of those that are set aside: so many, carved, free, and
@@ -80,9 +81,13 @@ impl Span {
             (address_map::slot(index).cast::<Span>(), address_map::slice_address(index));
         let nth = (p.addr() - base.addr() - class.layout().slack as usize) / class.block_size();
         // SAFETY: a span's slices are committed. Volatile: see `peek`. A block behind a head is never set aside.
-        unsafe {
-            (&raw const (*span).hidden).read_volatile() > 0 && peek(address_map::aside(index), nth)
+        if unsafe { (&raw const (*span).hidden).read_volatile() } == 0 {
+            return false;
         }
+        // Acquire: pairs with `set_aside`.
+        fence(Ordering::Acquire);
+        // SAFETY: as above.
+        unsafe { peek(address_map::aside(index), nth) }
     }
 
     /// Sets aside what is in `local_free`. The pages that have a part of these blocks.
@@ -91,6 +96,8 @@ impl Span {
         if self.hidden == 0 {
             // SAFETY: the bits of this span, whose owner this is.
             unsafe { bits.write_bytes(0, usize::from(self.carved).div_ceil(64)) };
+            // Release: who sees that some are set aside sees no bit of what was here before: it would accuse a legal free.
+            fence(Ordering::Release);
         }
         let mut at = core::mem::replace(&mut self.local_free, END);
         while at != END {
@@ -170,10 +177,16 @@ impl Span {
     /// Has an event come when the span is thinner: in a process that has been large, if its heap, of that tag, has allocated
     /// from it. Who frees what others allocate shrinks nothing.
     pub(crate) fn expect_thinner_of(&mut self, owner: u32) {
-        let is_large = address_map::described() >= THIN_SLICES;
-        if Home::SETS_ASIDE && is_large && [0, owner].contains(&self.let_go_by) {
+        if self.may_thin(owner) {
             self.expect_thinner(Step::Coarse);
         }
+    }
+
+    /// Whether that is so.
+    pub(crate) fn may_thin(&self, owner: u32) -> bool {
+        Home::SETS_ASIDE
+            && address_map::described() >= THIN_SLICES
+            && [0, owner].contains(&self.let_go_by)
     }
 
     /// Has an event come before nothing is in use: when so few are that whole pages may be free, and then step by step.
