@@ -176,6 +176,7 @@ impl Span {
 
     /// Has an event come when the span is thinner: in a process that has been large, if its heap, of that tag, has allocated
     /// from it. Who frees what others allocate shrinks nothing.
+    #[inline(never)]
     pub(crate) fn expect_thinner_of(&mut self, owner: u32) {
         if self.may_thin(owner) {
             self.expect_thinner(Step::Coarse);
@@ -183,6 +184,7 @@ impl Span {
     }
 
     /// Whether that is so.
+    #[inline(never)]
     pub(crate) fn may_thin(&self, owner: u32) -> bool {
         Home::SETS_ASIDE
             && address_map::described() >= THIN_SLICES
