@@ -17,6 +17,7 @@ mod nurseries;
 mod parts;
 mod pools;
 mod reservations;
+mod sweeps;
 mod threads;
 mod turns;
 mod words;

@@ -14,6 +14,7 @@ pub(crate) mod hardened;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
+mod shrinking;
 mod spans;
 pub(crate) mod thinning;
 pub(crate) mod tuning;

@@ -6,7 +6,7 @@
 //! Story: docs/design/upkeep.md
 
 use crate::base::sync::{AtomicPtr, Ordering};
-use crate::{os, samples::guards, slices::arena};
+use crate::{os, samples::guards, slices::arena, spans::waiting::sweep};
 use core::ptr::null_mut;
 
 /// Asks all heaps to give back what they can at their next slow tick.
@@ -29,6 +29,8 @@ pub(crate) fn tick() {
         // SAFETY: stored by `set_besides` out of such a function.
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
-    arena::tick(os::now_ms());
+    if arena::tick(os::now_ms()) && !arena::keeps() {
+        sweep();
+    }
     guards::follow();
 }

@@ -8,8 +8,7 @@
 use super::Heap;
 use crate::base::size_class::{SLICE_SIZE, SizeClass};
 use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
-use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, THIN_AFTER, WORTHWHILE_BLOCKS};
-use crate::spans::aside::Step;
+use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
 use crate::spans::span::{Home, Keep, Span};
 use crate::spans::span_list::SpanList;
 use crate::store::{Caches, Store};
@@ -311,52 +310,6 @@ impl Heap {
             }
             if !self.is_shared {
                 (*span).expect_thinner_of(self.owner());
-            }
-        }
-    }
-
-    /// An event of a partial span in which blocks are still in use.
-    ///
-    /// # Safety
-    /// The heap owns the span.
-    pub(super) unsafe fn thin(&mut self, span: *mut Span) {
-        self.thinning.count();
-        if !self.thinning.is_on() || self.thinning.is_paused() {
-            // SAFETY: as above.
-            return unsafe { (*span).expect_thinner(Step::Coarse) };
-        }
-        self.write_down(span);
-        if self.thinning.begins() {
-            self.begin_thinning();
-        }
-    }
-
-    /// Sets aside what is free in a partial span.
-    fn write_down(&mut self, span: *mut Span) {
-        // SAFETY: this heap owns it.
-        let span = unsafe { &mut *span };
-        let pages = span.set_aside();
-        let free = span.free_among(pages);
-        span.expect_thinner(Step::Fine);
-        self.thinning.add(self.owner(), span.index(), free);
-    }
-
-    /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
-    fn begin_thinning(&mut self) {
-        self.flush();
-        let (owner, mut left) = (self.owner(), THIN_AFTER);
-        for class in SizeClass::all() {
-            self.empty_cache(class);
-            self.deactivate(class);
-            let mut at = self.partial[class.index()].first();
-            // SAFETY: this heap owns the members, which stay.
-            while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {
-                if span.has_local_free() && span.may_thin(owner) && span.can_set_aside() {
-                    self.write_down(at);
-                    left -= 1;
-                }
-                // SAFETY: as above.
-                at = unsafe { SpanList::after(at) };
             }
         }
     }

@@ -85,9 +85,9 @@ pub(crate) const SWEEP_NS: u64 = 200_000;
 /// Events of a heap's spans without a refill between them, after which it shrinks. With half or twice of
 /// it as much is left, in the same time.
 pub(crate) const THIN_AFTER: u32 = in_shuttle(64, 2);
-/// Runs of pages that wait in a heap: what follows may take the rest of their spans, which then need no holes.
-/// With half of it 58 MiB are left where 60 are now, with twice of it as much as now.
-pub(crate) const THIN_RUNS: usize = in_shuttle(64, 4);
+/// Spans of a heap that shrinks whose free blocks are set aside together, so that it waits for the cache lines of several at
+/// once. Half, twice: not tried.
+pub(crate) const THIN_QUEUE: usize = in_shuttle(16, 2);
 /// Holes are regretted if, within this time, in milliseconds, a part of them is needed again: then none are made for as
 /// long. With half or twice of it 20 turns take the same time: the first ones cost.
 pub(crate) const THIN_PAUSE_MS: u64 = 1000;

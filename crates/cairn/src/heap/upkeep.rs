@@ -81,7 +81,6 @@ impl Heap {
             self.trims_seen = trims;
             self.follow_sampling();
             self.flush();
-            self.thinning.end_waiting(self.owner());
             self.release_in_hand();
             self.collect_full(usize::MAX);
             SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
@@ -261,7 +260,7 @@ impl Heap {
 
     /// Gives everything up: the blocks in the caches, the batches under way, all spans.
     pub(crate) fn abandon_all(&mut self) {
-        self.thinning.end_waiting(self.owner());
+        self.thinning.leave();
         SizeClass::all().for_each(|class| self.empty_cache(class));
         self.flush();
         large::drop_cached(&self.large_cache);

@@ -1,7 +1,7 @@
 //! Owns: which free blocks of a span are set aside: in no list, a bit each outside of the span.
 //! Idea: whoever shrinks writes down once which blocks are free; a page on which nothing else is can go at that very moment,
 //!   and no list leads there.
-//! Never: decides when, or gives a page back; does anything in the hardened build, whose free blocks are in no list.
+//! Never: decides when a page goes; does anything in the hardened build, whose free blocks are in no list.
 //! Threads: the span's owner; `is_set_aside_at` any.
 //! Checked: tests/holes.rs, tests/holes/thinning.rs, and `Span::check`.
 //! Story: docs/design/purging.md
@@ -11,25 +11,20 @@ use crate::map::address_map;
 use crate::map::block::{Block, Chain, END};
 use crate::os;
 use crate::spans::span::{Home, Keep, Span};
-use crate::spans::tuning::{THIN_BLOCKS, THIN_SLICES, THIN_STEP};
+use crate::spans::tuning::{THIN_BLOCKS, THIN_FIRST_STEP, THIN_SLICES, THIN_STEP};
+use crate::spans::waiting::{self, Pages, first_run, pages_of};
 use crate::store::live::FREED_TWICE;
 use core::ops::Range;
+use core::ptr::null_mut;
 use core::sync::atomic::{Ordering, fence};
 
 // Invariants
 //  1. If `hidden` is not 0, the bits of a span's blocks are 1 exactly of those that are set aside: so many, carved, free, and
 //     in no list. Else they mean nothing: who sets the first one aside makes all others 0.
+//  2. Pages wait (`waiting`) only while `hidden` is not 0, and only such that `is_free_page` is true of.
 
 /// Bytes of the smallest blocks that are set aside: of smaller ones hundreds would have to be free on one page.
 const LEAST: usize = 32;
-
-/// Pages of a span, a bit each.
-pub(crate) type Pages = u128;
-
-/// The pages from one to another.
-pub(crate) fn between(first: usize, last: usize) -> Pages {
-    Pages::MAX >> (Pages::BITS as usize - 1 - last) & Pages::MAX << first
-}
 
 /// How far frees go until a span's next event.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,31 +87,10 @@ impl Span {
 
     /// Sets aside what is in `local_free`. The pages that have a part of these blocks.
     pub(crate) fn set_aside(&mut self) -> Pages {
-        let (bits, page, mut pages) = (self.bits(), os::page_size(), 0);
-        if self.hidden == 0 {
-            // SAFETY: the bits of this span, whose owner this is.
-            unsafe { bits.write_bytes(0, usize::from(self.carved).div_ceil(64)) };
-            // Release: who sees that some are set aside sees no bit of what was here before: it would accuse a legal free.
-            fence(Ordering::Release);
-        }
-        let mut at = core::mem::replace(&mut self.local_free, END);
-        while at != END {
-            let block = at;
-            // SAFETY: free blocks are the owner's; and so are the bits.
-            unsafe {
-                at = Block::next(block);
-                let nth = self.number(block.cast());
-                if *bits.add(nth / 64) >> (nth % 64) & 1 != 0 {
-                    os::fatal("free", block.cast(), FREED_TWICE);
-                }
-                *bits.add(nth / 64) |= 1 << (nth % 64);
-            }
-            self.hidden += 1;
-            let from = block.addr() - self.base().addr();
-            let last = from + self.layout().size as usize - 1;
-            pages |= between(from / page, last / page);
-        }
-        pages
+        // SAFETY: this span.
+        let mut way = unsafe { SettingAside::begin(self) };
+        while way.step() {}
+        way.pages
     }
 
     /// The number of the block that starts there.
@@ -124,38 +98,43 @@ impl Span {
         (block.addr() - self.start.addr()) / self.layout().size as usize
     }
 
-    /// The pages on which a carved block of those is, if nothing there is in use or in a list.
+    /// Those of some pages on which a carved block is, and nothing that is in use or in a list.
     pub(crate) fn free_among(&self, pages: Pages) -> Pages {
         let (mut left, mut free) = (pages, 0);
         while left != 0 {
-            let nth = left.trailing_zeros();
-            left &= left - 1;
-            free |= Pages::from(self.is_free_page(nth as usize)) << nth;
+            let page = pages_of(first_run(left).start..first_run(left).start + 1);
+            left &= !page;
+            if self.is_free_page(first_run(page)) {
+                free |= page;
+            }
         }
         free
     }
 
     /// Whether all carved blocks that have a part on a page are set aside, and there is one.
-    fn is_free_page(&self, nth: usize) -> bool {
-        let mut blocks = self.blocks_on(nth);
-        !blocks.is_empty() && blocks.all(|nth| self.is_set_aside(nth))
-    }
-
-    /// The carved blocks that have a part on a page.
-    fn blocks_on(&self, nth: usize) -> Range<usize> {
+    fn is_free_page(&self, bytes: Range<usize>) -> bool {
         let (slack, size) = (self.layout().slack as usize, self.layout().size as usize);
-        let (from, to) = (nth * os::page_size(), (nth + 1) * os::page_size());
-        let last = to.saturating_sub(slack).div_ceil(size);
-        from.saturating_sub(slack) / size..last.min(self.carved.into())
+        let last = bytes.end.saturating_sub(slack).div_ceil(size);
+        let mut blocks = bytes.start.saturating_sub(slack) / size..last.min(self.carved.into());
+        !blocks.is_empty() && blocks.all(|nth| self.is_set_aside(nth))
     }
 
     /// All its pages.
     pub(crate) fn pages(&self) -> Pages {
-        between(0, self.bytes() / os::page_size() - 1)
+        pages_of(0..self.bytes())
+    }
+
+    /// Nothing is set aside any more: all that was is in use, or nothing is.
+    pub(crate) fn forget_aside(&mut self) {
+        if self.has_aside() {
+            waiting::recall(self.index(), self.layout().slices.into());
+        }
+        self.hidden = 0;
     }
 
     /// Links up to `limit` of the blocks that are set aside, and hands them out.
     pub(crate) fn carve_aside(&mut self, limit: usize) -> Chain {
+        let waited = waiting::recall(self.index(), self.layout().slices.into());
         let mut chain = Chain::EMPTY;
         let words = usize::from(self.carved).div_ceil(64);
         for nth in 0..words {
@@ -171,6 +150,9 @@ impl Span {
         }
         self.hidden -= chain.count as u16;
         self.until_event += chain.count;
+        if waited {
+            waiting::add(self.index(), self.free_among(self.pages()));
+        }
         chain
     }
 
@@ -200,9 +182,66 @@ impl Span {
             _ if !self.can_set_aside() => 0,
             _ if used > first => first,
             Step::Coarse => used / 2,
-            Step::Fine => used - used.div_ceil(THIN_STEP),
+            Step::Fine => {
+                used - used.div_ceil(if used > pages { THIN_FIRST_STEP } else { THIN_STEP })
+            }
         };
         self.set_used(used - after, after as i16);
+    }
+}
+
+/// A span whose free blocks are being set aside, one after the other: each one tells the next. Who goes through several in
+/// turn waits for their blocks' cache lines together.
+pub(crate) struct SettingAside {
+    pub(crate) span: *mut Span,
+    next: *mut Block,
+    /// Those that have a part of the blocks up to here.
+    pub(crate) pages: Pages,
+}
+
+impl SettingAside {
+    /// No span.
+    pub(crate) const NONE: SettingAside = SettingAside { span: null_mut(), next: END, pages: 0 };
+
+    /// Takes what is in `local_free`.
+    ///
+    /// # Safety
+    /// The span is the caller's, and stays until the last step.
+    #[inline(never)]
+    pub(crate) unsafe fn begin(span: *mut Span) -> SettingAside {
+        // SAFETY: the caller's.
+        let this = unsafe { &mut *span };
+        if this.hidden == 0 {
+            // SAFETY: the bits of this span, whose owner this is.
+            unsafe { this.bits().write_bytes(0, usize::from(this.carved).div_ceil(64)) };
+            // Release: who sees that some are set aside sees no bit of what was here before: it would accuse a legal free.
+            fence(Ordering::Release);
+        }
+        SettingAside { span, next: core::mem::replace(&mut this.local_free, END), pages: 0 }
+    }
+
+    /// Whether there was another block.
+    pub(crate) fn step(&mut self) -> bool {
+        if self.next == END {
+            return false;
+        }
+        let block = self.next;
+        // SAFETY: free blocks are the owner's, and so are the bits; the span stays meanwhile.
+        let span = unsafe {
+            self.next = Block::next(block);
+            let span = &mut *self.span;
+            let nth = span.number(block.cast());
+            let word = span.bits().add(nth / 64);
+            if *word >> (nth % 64) & 1 != 0 {
+                os::fatal("free", block.cast(), FREED_TWICE);
+            }
+            *word |= 1 << (nth % 64);
+            span
+        };
+        span.hidden += 1;
+        let from = block.addr() - span.base().addr();
+        self.pages |= pages_of(from..from + span.layout().size as usize);
+        true
     }
 }
 

@@ -10,8 +10,8 @@ use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE};
 use crate::map::address_map;
 use crate::map::block::Chain;
 use crate::os;
-use crate::spans::aside::{Pages, between};
 use crate::spans::span::{Home, Keep, PIECES, Span};
+use crate::spans::waiting::{Pages, first_run, pages_of};
 use core::ops::Range;
 
 impl Span {
@@ -69,12 +69,10 @@ impl Span {
     pub(crate) fn purge_pages(&self, mut pages: Pages) -> bool {
         let mut done = true;
         while pages != 0 {
-            let first = pages.trailing_zeros() as usize;
-            let count = (pages >> first).trailing_ones() as usize;
-            pages &= !between(first, first + count - 1);
-            let page = os::page_size();
+            let run = first_run(pages);
+            pages &= !pages_of(run.clone());
             // SAFETY: pages of the owner's span.
-            done &= unsafe { os::purge(self.base().wrapping_add(first * page), count * page) };
+            done &= unsafe { os::purge(self.base().wrapping_add(run.start), run.len()) };
         }
         done
     }

@@ -13,3 +13,4 @@ pub(crate) mod holes;
 pub(crate) mod span;
 pub(crate) mod span_list;
 pub(crate) mod tuning;
+pub(crate) mod waiting;

@@ -152,7 +152,8 @@ impl Span {
         [last, self.collect()].into_iter().for_each(|chain| Live::came_home(chain, |_| {}));
         self.local_free = END;
         self.set_used(0, 0);
-        (self.holes, self.hidden) = (0, 0);
+        self.forget_aside();
+        self.holes = 0;
     }
 
     /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
@@ -179,6 +180,7 @@ impl Span {
     /// Ends a span with no block in use, whose run stays the caller's: the first slice.
     pub(crate) fn let_go(&mut self) -> usize {
         debug_assert_eq!(self.used(), 0);
+        self.forget_aside();
         let index = self.index();
         address_map::set_owner(index, self.layout().slices as usize, OWNER_NONE);
         index
@@ -199,6 +201,7 @@ impl Span {
 
     /// Ends the span, whatever of it is in use: nobody uses that any more. Frees that come late are dropped.
     pub(crate) fn destroy(&mut self) {
+        self.forget_aside();
         let (index, slices) = (self.index(), self.layout().slices as usize);
         // Before the generation: who finds the next one must not find this owner.
         address_map::set_owner(index, slices, OWNER_NONE);
@@ -294,7 +297,8 @@ impl Span {
         unsafe { Live::forget(self.base(), self.layout().slices.into()) };
         self.local_free = END;
         self.carved = blocks;
-        (self.holes, self.hidden) = (0, 0);
+        self.forget_aside();
+        self.holes = 0;
         self.set_used(u32::from(blocks), 0);
         self.flags &= !FULL;
     }

@@ -12,6 +12,7 @@ use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::heap::Heap;
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::walk::{heads_from, heads_in_regions};
+use crate::spans::waiting::settle_in_child;
 use crate::thread::pool::{self, salvage, shared};
 use crate::{heap::deferred_frees, large, map::region, os, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
@@ -66,6 +67,7 @@ fn settle() {
     let own = own().unwrap_or(null_mut());
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();
+    settle_in_child();
     pool::partitions::settle_in_child();
     arena::settle_kept_in_child();
     large::settle_in_child();

@@ -23,6 +23,7 @@ use crate::map::remote::Generation;
 use crate::os::Lock;
 use crate::samples::sampling::{self, Draw, Told};
 use crate::slices::reservation;
+use crate::spans::waiting::sweep;
 use crate::thread::pool::{salvage, shared};
 use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
 use crate::{base::shares, heap::process_upkeep, os, samples::guards, spans::abandoned};
@@ -364,6 +365,7 @@ pub(crate) fn trim() {
     salvage::all();
     shared::trim();
     abandoned::make_holes();
+    sweep();
     process_upkeep::request_trim();
 }
 

@@ -238,6 +238,18 @@ impl Atomic<usize> {
     }
 }
 
+impl Atomic<u64> {
+    #[track_caller]
+    pub(crate) fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+        self.act(|now| now | bits, |word| word.fetch_or(bits, order))
+    }
+
+    #[track_caller]
+    pub(crate) fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        self.act(|now| now & bits, |word| word.fetch_and(bits, order))
+    }
+}
+
 fn place_at(at: usize, first: u64) -> Place {
     EXECUTION.with_borrow_mut(|e| {
         let make = || Rc::new((loom::cell::UnsafeCell::new(()), Cell::new(first)));

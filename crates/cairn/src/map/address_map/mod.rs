@@ -10,7 +10,7 @@
 use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::size_class::{ClassLayout, SLICE_SHIFT, SLICE_SIZE, SizeClass};
 use crate::base::sync::{
-    Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Plain, holds,
+    Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Plain, holds,
 };
 use crate::map::region;
 use crate::map::remote::RemoteWord;
@@ -23,7 +23,7 @@ use crate::map::remote::RemoteWord;
 // The metadata stands at a random multiple of 64 KiB, so that who knows a block's address knows no
 // metadata's:
 //
-//     | descriptors 32 B/slice | sections 139,840 B/1,024 slices | heaps 8 KiB each |
+//     | descriptors 32 B/slice | sections 140,352 B/1,024 slices | heaps 4 KiB each |
 //       read-only, then a        committed with                     committed
 //       committed part           their slices                       one by one
 //
@@ -38,10 +38,10 @@ pub(crate) const CHUNK_SLICES: usize = 64;
 /// its first slot, and one of bitmaps for each of these.
 pub(crate) const SECTION_SLICES: usize = SECTION_CHUNKS * CHUNK_SLICES;
 const SECTION_CHUNKS: usize = 16;
-/// Bytes of a heap at most, without what is put behind it: hardened, rows of blocks, and else what waits while it shrinks.
+/// Bytes of a heap at most, without what is put behind it: hardened, rows of blocks.
 pub(crate) const HEAP_BYTES: usize = 4096;
 /// Bytes set aside for a heap; its address modulo 2^32 is its tag.
-pub(crate) const HEAP_SIZE: usize = in_hardened(2 * HEAP_BYTES, 8 * HEAP_BYTES);
+pub(crate) const HEAP_SIZE: usize = in_hardened(HEAP_BYTES, 8 * HEAP_BYTES);
 
 pub(crate) const DESCRIPTOR_SHIFT: u32 = 5;
 
@@ -134,11 +134,15 @@ struct Section {
     leaf: Leaf,
     slots: [Slot; SECTION_SLICES],
     aside: [Aside; in_hardened(SECTION_SLICES, 0)],
+    waiting: [AtomicU64; in_hardened(SECTION_SLICES / WAITING_SLICES, 0)],
 }
 
 /// In the default build, which blocks of a slice are set aside (see `spans::aside`): a bit each, of those of 32 bytes or
 /// more. Only spans that have such blocks touch theirs.
 pub(crate) type Aside = [u64; SLICE_SIZE / 32 / u64::BITS as usize];
+
+/// Slices whose waiting pages stand in one word (see `spans::waiting`), in the default build.
+pub(crate) const WAITING_SLICES: usize = 16;
 
 /// What the arena's tree says of a section's chunks; the arena's.
 #[repr(C, align(64))]
@@ -153,7 +157,7 @@ pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(SECTION_BYTES == in_hardened(139_840, 74_816));
+const _: () = assert!(SECTION_BYTES == in_hardened(140_352, 74_816));
 
 /// The reservation. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
@@ -366,6 +370,15 @@ pub(crate) fn aside(index: usize) -> *mut u64 {
     unsafe { (&raw mut (*section).aside).cast::<Aside>().add(index % SECTION_SLICES).cast() }
 }
 
+/// Which pages wait of a slice, and of its neighbours, whose numbers differ from its by less than `WAITING_SLICES`; in the default
+/// build. One slice at least of its section is committed.
+pub(crate) fn waiting(index: usize) -> &'static AtomicU64 {
+    // Sections are committed as a whole.
+    let (section, nth) = (section_of(index - index % SECTION_SLICES), index % SECTION_SLICES);
+    // SAFETY: only an address is computed, inside the section; committed metadata stays.
+    unsafe { &*(&raw const (*section).waiting).cast::<AtomicU64>().add(nth / WAITING_SLICES) }
+}
+
 /// The remote word of a slice.
 ///
 /// # Safety
@@ -469,11 +482,6 @@ pub(crate) fn slice_limit() -> usize {
 pub(crate) fn heap_address(index: usize) -> Option<*mut u8> {
     (index < MAP.heap_limit.load(Ordering::Relaxed))
         .then(|| MAP.heaps.load(Ordering::Relaxed).wrapping_add(index * HEAP_SIZE))
-}
-
-/// What stands behind the heap that descriptors name so; None if it is none of those that threads have.
-pub(crate) fn behind_heap(owner: u32) -> Option<*mut u8> {
-    heap_address(heap_of_owner(owner)?).map(|heap| heap.wrapping_add(HEAP_BYTES))
 }
 
 /// The number of the heap that a descriptor names as owner, made or not; None if it is no heap's.

@@ -38,6 +38,12 @@ pub(crate) fn fill_holes(bytes: usize) {
     HOLES.0.store(holes.saturating_sub(bytes), Ordering::Relaxed);
 }
 
+/// Whether so many bytes are more than may wait of what is in use, and has not gone.
+pub(crate) fn is_much(bytes: usize) -> bool {
+    let used = ARENA.lock().used() * SLICE_SIZE;
+    bytes > used.saturating_sub(HOLES.0.load(Ordering::Relaxed)) / HOLLOW_SHARE
+}
+
 /// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
 /// idle; gives back a batch of it at each call.
 pub(crate) fn tick(now_ms: u64) -> bool {

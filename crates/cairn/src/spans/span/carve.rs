@@ -26,7 +26,8 @@ impl Span {
     pub(crate) fn renew(&mut self) {
         debug_assert_eq!(self.used(), 0);
         self.local_free = END;
-        (self.carved, self.holes, self.hidden) = (0, 0, 0);
+        self.forget_aside();
+        (self.carved, self.holes) = (0, 0);
         self.flags &= !ZERO;
     }
 

@@ -86,7 +86,9 @@ pub(crate) fn is_filled(_: *mut u8, _: usize) -> bool {
     false
 }
 
+/// Watched: whoever uses a page, before or after, must know.
 pub(crate) unsafe fn purge(at: *mut u8, size: usize) -> bool {
+    (0..size).step_by(PAGE).for_each(|from| touched(at.wrapping_add(from)));
     // SAFETY: callers name pages of their own whose contents are dead.
     unsafe { at.write_bytes(0, size) };
     true

@@ -1,0 +1,92 @@
+//! Owns: what a heap does with its spans while it shrinks: what is free in them is set aside, and their free pages wait.
+//! Idea: a span has events as it becomes thinner. Several that have had one are gone through together, each free block once.
+//! Never: touches a span that the heap does not own; gives back pages itself.
+//! Threads: as `heap`.
+//! Checked: tests/holes/thinning.rs
+//! Story: docs/design/purging.md
+
+use super::Heap;
+use crate::base::size_class::SizeClass;
+use crate::base::sync::Ordering;
+use crate::heap::tuning::{THIN_AFTER, THIN_QUEUE};
+use crate::map::address_map;
+use crate::spans::aside::{SettingAside, Step};
+use crate::spans::span::Span;
+use crate::spans::span_list::SpanList;
+
+impl Heap {
+    /// An event of a partial span in which blocks are still in use.
+    ///
+    /// # Safety
+    /// The heap owns the span.
+    pub(super) unsafe fn thin(&mut self, span: *mut Span) {
+        self.thinning.count();
+        if !self.thinning.is_on() || self.thinning.is_paused() {
+            // SAFETY: as above.
+            return unsafe { (*span).expect_thinner(Step::Coarse) };
+        }
+        // SAFETY: as above.
+        self.queue(unsafe { &mut *span });
+        if self.thinning.begins() {
+            self.begin_thinning();
+        }
+    }
+
+    /// Puts a partial span of its own into the queue, and goes through that if it is full.
+    fn queue(&mut self, span: &mut Span) {
+        span.expect_thinner(Step::Fine);
+        if self.thinning.queue(span.index()) {
+            self.go_through_queue();
+        }
+    }
+
+    /// Sets aside what is free in the spans that are queued, a block of each in turn.
+    #[inline(never)]
+    fn go_through_queue(&mut self) {
+        let owner = self.owner();
+        let (spans, count) = self.thinning.take_queue();
+        let mut ways = [const { SettingAside::NONE }; THIN_QUEUE];
+        let ways = &mut ways[..count];
+        for (way, &index) in ways.iter_mut().zip(&spans) {
+            let (span, d) =
+                (address_map::slot(index as usize), address_map::descriptor_at(index as usize));
+            // One that has become empty may be another heap's by now. None is active, or full: that takes a refill.
+            let is_own = d.owner.load(Ordering::Relaxed) == owner;
+            if is_own && d.slot.load(Ordering::Relaxed) == span {
+                // SAFETY: a span that names this heap is its own.
+                *way = unsafe { SettingAside::begin(span.cast()) };
+            }
+        }
+        let mut steps = 1;
+        while steps > 0 {
+            steps = ways.iter_mut().map(|way| usize::from(way.step())).sum();
+        }
+        for &mut SettingAside { span, pages, .. } in ways {
+            if pages != 0 {
+                // SAFETY: as above.
+                let span = unsafe { &*span };
+                self.thinning.add(span.index(), span.free_among(pages));
+            }
+        }
+    }
+
+    /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
+    fn begin_thinning(&mut self) {
+        self.flush();
+        let (owner, mut left) = (self.owner(), THIN_AFTER);
+        for class in SizeClass::all() {
+            self.empty_cache(class);
+            self.deactivate(class);
+            let mut at = self.partial[class.index()].first();
+            // SAFETY: this heap owns the members, which stay.
+            while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {
+                if span.has_local_free() && span.may_thin(owner) && span.can_set_aside() {
+                    self.queue(span);
+                    left -= 1;
+                }
+                // SAFETY: as above.
+                at = unsafe { SpanList::after(at) };
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Owns: which pages inside spans wait to go back to the system, and who takes them there.
+//! Idea: who finds a page free sets a bit. Whoever takes the bit decides about the page: its span's owner, who needs it again, or
+//!   the one thread that gives back what waits anywhere, in address order, while others go on.
+//! Never: knows blocks; has an owner wait for more than the pages of one area.
+//! Threads: `add` and `recall` the span's owner; `sweep` any.
+//! Checked: the model `sweeps`; tests/holes/thinning.rs.
+//! Story: docs/design/purging.md
+
+use crate::base::size_class::SLICE_SIZE;
+use crate::base::sync::{Apart, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::map::address_map::{self, WAITING_SLICES};
+use crate::spans::tuning::{RECALL_LOOK_MS, SWEEP_LOOK_BYTES};
+use crate::{os, slices::arena};
+use core::array;
+use core::ops::Range;
+
+/// Pages of a span: a bit for each quarter of a slice, all bits of a page alike.
+pub(crate) type Pages = u128;
+
+/// Bytes of a bit; no page is smaller.
+const UNIT: usize = SLICE_SIZE / UNITS;
+const UNITS: usize = u64::BITS as usize / WAITING_SLICES;
+
+/// The pages that hold a part of these bytes of a span.
+pub(crate) fn pages_of(bytes: Range<usize>) -> Pages {
+    let in_page = os::page_size() - 1;
+    let (first, end) = (bytes.start & !in_page, (bytes.end + in_page) & !in_page);
+    Pages::MAX >> (Pages::BITS as usize - (end - first) / UNIT) << (first / UNIT)
+}
+
+/// How many bytes they are.
+pub(crate) fn bytes_of(pages: Pages) -> usize {
+    pages.count_ones() as usize * UNIT
+}
+
+/// The first run of pages: their bytes in the span. There is one.
+pub(crate) fn first_run(pages: Pages) -> Range<usize> {
+    let first = pages.trailing_zeros();
+    let count = (pages >> first).trailing_ones();
+    first as usize * UNIT..(first + count) as usize * UNIT
+}
+
+// | bit of a page | what is on it                  | next                                           |
+// |---------------|--------------------------------|------------------------------------------------|
+// | 0             | anything                       | `add`: 1                                       |
+// | 1             | nothing that anybody needs     | `recall`: 0, the owner's; `sweep`: 0, it goes  |
+//
+// While a page goes, `SWEPT` names its area. Who sweeps says so before it takes bits there, and who recalls looks after it has
+// taken them: either the sweep has not got the bit, or the owner finds the area named, or done.
+
+/// Words of an area, 2 MiB.
+const AREA: usize = (2 << 20) / UNIT / u64::BITS as usize;
+const AREA_SLICES: usize = AREA * WAITING_SLICES;
+
+/// The area that somebody sweeps, by its number plus 1; 0: nobody sweeps; `u32::MAX`: none yet.
+static SWEPT: Apart<AtomicU32> = Apart(AtomicU32::new(0));
+/// Bytes that have been added since the last sweep began. Relaxed: a measure.
+static ADDED: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+
+/// Pages of a span wait: nobody needs what is on them, until `recall`. True if so much waits that it is time for a sweep.
+pub(crate) fn add(index: usize, pages: Pages) -> bool {
+    // Spans are aligned to their size: of one that covers less than a word all bits stand in one.
+    let shift = index % WAITING_SLICES * UNITS;
+    for (nth, bits) in
+        [(pages as u64) << shift, (pages >> u64::BITS) as u64].into_iter().enumerate()
+    {
+        if bits != 0 {
+            // Release: who takes the bits gives back what has been freed before.
+            address_map::waiting(index + nth * WAITING_SLICES).fetch_or(bits, Ordering::Release);
+        }
+    }
+    let bytes = bytes_of(pages);
+    let before = ADDED.0.fetch_add(bytes, Ordering::Relaxed);
+    let steps = |bytes: usize| bytes / SWEEP_LOOK_BYTES;
+    steps(before + bytes) > steps(before) && arena::is_much(before + bytes)
+}
+
+/// None of the pages of a span of so many slices waits any more, or is about to go. True if one waited.
+#[inline(never)]
+pub(crate) fn recall(index: usize, slices: usize) -> bool {
+    let of_word = u64::MAX >> ((WAITING_SLICES - slices.min(WAITING_SLICES)) * UNITS);
+    let bits = of_word << (index % WAITING_SLICES * UNITS);
+    let (mut first, mut waited) = (index, 0);
+    while first < index + slices {
+        // Release, and Acquire in `sweep`: what the owner has there now comes before the page waits again.
+        waited |= address_map::waiting(first).fetch_and(!bits, Ordering::AcqRel) & bits;
+        first += WAITING_SLICES;
+    }
+    let area = (index / AREA_SLICES) as u32 + 1;
+    // Acquire: what went there is gone.
+    while SWEPT.0.load(Ordering::Acquire) == area {
+        os::wait_for(&SWEPT.0, area, RECALL_LOOK_MS);
+    }
+    waited != 0
+}
+
+/// Gives back all pages that wait, if nobody does already. False if the system takes some of them not: locked memory, say.
+pub(crate) fn sweep() -> bool {
+    if ADDED.0.load(Ordering::Relaxed) == 0 {
+        return true;
+    }
+    let end = address_map::described().div_ceil(AREA_SLICES) as u32;
+    // Acquire: who has swept before has done so; Release, here and below: `recall`.
+    let first = SWEPT.0.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed);
+    if first.is_err() {
+        return true;
+    }
+    ADDED.0.store(0, Ordering::Relaxed);
+    let mut done = true;
+    for area in 0..end {
+        let words: [_; AREA] = array::from_fn(|nth| {
+            address_map::waiting(area as usize * AREA_SLICES + nth * WAITING_SLICES)
+        });
+        if words.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
+            SWEPT.0.store(area + 1, Ordering::Release);
+            done &= give_back(area, words.map(take));
+        }
+    }
+    SWEPT.0.store(0, Ordering::Release);
+    done
+}
+
+fn take(word: &AtomicU64) -> u64 {
+    // Relaxed: nothing is taken where nothing is. Acquire: see `add`. Release: `recall` finds that the area is swept.
+    if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) }
+}
+
+/// Gives back the pages of an area whose bits are set.
+fn give_back(area: u32, bits: [u64; AREA]) -> bool {
+    let base = address_map::slice_address(area as usize * AREA_SLICES);
+    let (mut from, mut done) = (0, true);
+    while from < AREA * 64 {
+        let rest = bits[from / 64] >> (from % 64);
+        if rest == 0 {
+            from = (from / 64 + 1) * 64;
+            continue;
+        }
+        from += rest.trailing_zeros() as usize;
+        let is_free = |unit: &usize| bits[unit / 64] >> (unit % 64) & 1 != 0;
+        let units = (from..AREA * 64).take_while(is_free).count();
+        // SAFETY: nobody needs what is on pages that wait, and nobody else has taken their bits.
+        done &= unsafe { os::purge(base.wrapping_add(from * UNIT), units * UNIT) };
+        arena::count_holes(units * UNIT);
+        from += units;
+    }
+    done
+}
+
+/// In a forked child, before it has a second thread: nobody sweeps. Pages whose bits were taken stay.
+pub(crate) fn settle_in_child() {
+    SWEPT.0.store(0, Ordering::Relaxed);
+}
