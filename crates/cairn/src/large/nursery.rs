@@ -19,7 +19,7 @@ use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::slices::fences::{Fence, Fences, GUARD};
+use crate::slices::fences::{Fence, Fences, GUARD, Taken};
 use crate::slices::{arena, arena::Memory};
 use core::cell::Cell;
 use core::ptr::null_mut;
@@ -193,7 +193,7 @@ fn make() -> Option<&'static Large> {
         }
     }
     // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
-    unsafe { Fences::put_behind_nurseries(run.index) };
+    unsafe { Fences::put(run.index, 1, Taken::ForNurseries) };
     // Release, by `describe`: who finds the slice finds them.
     large.nurseries.store(all, Ordering::Release);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.

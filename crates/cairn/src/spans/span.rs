@@ -21,7 +21,7 @@ use crate::map::block::{Block, Chain, END};
 use crate::map::remote::RemoteWord;
 use crate::os;
 use crate::slices::arena::{self, Leave, Memory, Partitions};
-use crate::slices::fences::{Fence, Fences};
+use crate::slices::fences::{Fence, Fences, Taken};
 use crate::store::{Known, Live};
 use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
 
@@ -138,7 +138,7 @@ impl Span {
         // SAFETY: as above; no block of it has been handed out.
         unsafe {
             Live::begin(address_map::slice_address(index), c);
-            Fences::put(index, c.slices.into());
+            Fences::put(index, c.slices.into(), Taken::ForSpan);
         }
         // SAFETY: the run is the caller's, and no block of it has been handed out.
         unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
