@@ -6,6 +6,7 @@
 //! Story: docs/design/spans.md
 
 pub(crate) mod bits;
+pub(crate) mod list;
 pub(crate) mod policy;
 pub(crate) mod random;
 pub(crate) mod shares;

@@ -25,6 +25,7 @@ pub(crate) use sending::send_without_heap;
 use empty::Empty;
 use thinning::Thinning;
 
+use crate::base::list::Linked;
 use crate::base::policy::{PARTITIONS, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicPtr, Ordering, in_loom};
@@ -112,8 +113,8 @@ pub(crate) struct Heap {
     trims_seen: usize,
     thinning: Thinning,
     pub(crate) sampling: Sampling,
-    // The pool's.
-    pub(crate) next: *mut Heap,
+    /// The next one in a list of those in no use.
+    next: *mut Heap,
     pub(crate) in_use: bool,
     /// It is the shared heap.
     pub(crate) is_shared: bool,
@@ -142,6 +143,10 @@ pub(crate) struct Heap {
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_BYTES - 64);
+
+impl Linked for Heap {
+    const LINK: usize = offset_of!(Heap, next);
+}
 
 impl Heap {
     /// A heap with nothing in it.

@@ -6,6 +6,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::Handle;
+use crate::base::list::Stack;
 use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::heap::tuning::{FIRST_HANDLES, HANDLE_PIECES};
 use crate::os::{self, Lock};
@@ -14,7 +15,7 @@ use core::ptr::null_mut;
 /// All handles that there are.
 pub(crate) struct Handles<H> {
     /// Those that no heap and no thread has.
-    free: Lock<Free<H>>,
+    free: Lock<Stack<Handle<H>>>,
     /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
     /// the lock, as is the next.
     pieces: [AtomicPtr<Handle<H>>; HANDLE_PIECES],
@@ -22,15 +23,10 @@ pub(crate) struct Handles<H> {
     made: AtomicUsize,
 }
 
-struct Free<H>(*mut Handle<H>);
-
-// SAFETY: what is free is nobody's.
-unsafe impl<H> Send for Free<H> {}
-
 impl<H> Handles<H> {
     pub(crate) const fn new() -> Handles<H> {
         Handles {
-            free: Lock::new(Free(null_mut())),
+            free: Lock::new(Stack::EMPTY),
             pieces: [const { AtomicPtr::new(null_mut()) }; HANDLE_PIECES],
             made: AtomicUsize::new(0),
         }
@@ -41,17 +37,14 @@ impl<H> Handles<H> {
         // SAFETY: the caller's, which gives it up.
         unsafe {
             (*handle).keeper.store(0, Ordering::Relaxed);
-            (*handle).next = free.0;
+            free.push(handle);
         }
-        free.0 = handle;
     }
 
     pub(super) fn take(&self) -> *mut Handle<H> {
         let mut free = self.free.lock();
-        let handle = free.0;
-        // SAFETY: null, or free, and so the lock owner's.
-        if let Some(first) = unsafe { handle.as_ref() } {
-            free.0 = first.next;
+        let handle = free.pop();
+        if !handle.is_null() {
             return handle;
         }
         let made = self.made.load(Ordering::Relaxed);
@@ -98,7 +91,7 @@ impl<H> Handles<H> {
     /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
     pub(crate) fn settle_in_child(&self) {
         if self.free.settle_in_child() {
-            self.free.lock().0 = null_mut();
+            *self.free.lock() = Stack::EMPTY;
         }
     }
 

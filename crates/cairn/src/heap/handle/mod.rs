@@ -13,6 +13,7 @@ pub(crate) use all::Handles;
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 
+use crate::base::list::Linked;
 use crate::base::shares::NOBODY;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
@@ -23,6 +24,7 @@ use crate::large::{self, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
 use crate::samples::sampling::ThreadCounts;
 use crate::slices::arena::{self, Run};
 use crate::spans::span::Span;
+use core::mem::offset_of;
 use core::ptr::{null, null_mut};
 
 // Invariants
@@ -64,8 +66,11 @@ pub(crate) struct Handle<H> {
     keeper: AtomicUsize,
 }
 
+impl<H> Linked for Handle<H> {
+    const LINK: usize = offset_of!(Handle<H>, next);
+}
+
 const _: () = {
-    use core::mem::offset_of;
     type Any = Handle<u8>;
     assert!(
         offset_of!(Any, room) == 0 && offset_of!(Any, base) == 8 && offset_of!(Any, states) == 16

@@ -7,6 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{FREE, Handle, Handles};
+use crate::base::list::Stack;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::SPARES_MAX;
 use crate::large::{self, Care, Nurse, Nursery};
@@ -15,7 +16,7 @@ use core::ptr::from_mut;
 /// What a thread keeps. All zeros: nothing.
 pub(crate) struct Spares<H> {
     nurseries: (*mut Nursery, usize),
-    handles: (*mut Handle<H>, usize),
+    handles: (Stack<Handle<H>>, usize),
 }
 
 impl<H> Spares<H> {
@@ -31,37 +32,36 @@ impl<H> Spares<H> {
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.nurseries.0.is_null() && self.handles.0.is_null()
+        self.nurseries.0.is_null() && self.handles.0.is_empty()
     }
 
     /// As a fork may find them: the ends of the lists are there, their counts and firsts are another moment's.
     #[cfg(test)]
     pub(crate) fn tear(&mut self) {
         self.nurseries = (core::ptr::null_mut(), SPARES_MAX);
-        self.handles = (core::ptr::without_provenance_mut(64), SPARES_MAX);
+        self.handles = (Stack::torn(), SPARES_MAX);
     }
 
     pub(super) fn pop_handle(&mut self) -> Option<*mut Handle<H>> {
-        let (first, count) = self.handles;
-        // SAFETY: null, or a free handle of this list.
-        let next = unsafe { first.as_ref() }?.next;
-        self.handles = (next, count - 1);
-        Some(first)
+        let (handles, count) = &mut self.handles;
+        let first = handles.pop();
+        *count -= usize::from(!first.is_null());
+        (!first.is_null()).then_some(first)
     }
 
     /// Keeps a free handle; false if there are enough.
     pub(super) fn push_handle(&mut self, handle: *mut Handle<H>) -> bool {
         let here = from_mut(self).addr();
-        let (first, count) = self.handles;
-        if count == SPARES_MAX {
+        let (handles, count) = &mut self.handles;
+        if *count == SPARES_MAX {
             return false;
         }
         // SAFETY: the caller's, which no heap has.
         unsafe {
-            (*handle).next = first;
             (*handle).keeper.store(here, Ordering::Relaxed);
+            handles.push(handle);
         }
-        self.handles = (handle, count + 1);
+        *count += 1;
         true
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;
 
+use crate::base::list::Stack;
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, point};
 use crate::heap::Heap;
@@ -23,18 +24,15 @@ use crate::{base::shares, map::region, os, slices::arena};
 use core::ptr::null_mut;
 
 struct Pool {
-    free: *mut Heap,
+    free: Stack<Heap>,
     made: usize,
 }
 
-// SAFETY: heaps in the pool are nobody's.
-unsafe impl Send for Pool {}
-
-static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
+static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
 /// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
 pub(crate) static PARTS: Lock<()> = Lock::new(());
-/// Heaps that are left with the blocks in use: a list by `member.next`.
-pub(crate) static LEFT: Lock<Left> = Lock::new(Left(null_mut()));
+/// Heaps that are left with the blocks in use.
+pub(crate) static LEFT: Lock<Stack<Heap>> = Lock::new(Stack::EMPTY);
 /// What heaps of the program's are called.
 pub(crate) static HANDLES: Handles<Heap> = Handles::new();
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
@@ -44,12 +42,6 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
 static DEAD: AtomicBool = AtomicBool::new(false);
-
-/// The first of them.
-pub(crate) struct Left(pub(crate) *mut Heap);
-
-// SAFETY: what is in the list is used under the lock alone.
-unsafe impl Send for Left {}
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -66,7 +58,7 @@ pub(crate) fn take() -> *mut Heap {
 /// no memory. It does not count as in use: for closed heaps, and the shared heap, which gets the last place.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
-    let mut heap = pool.free;
+    let mut heap = pool.free.pop();
     // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
@@ -78,8 +70,6 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             heap = at.cast();
             heap.write(Heap::EMPTY);
             pool.made += 1;
-        } else {
-            pool.free = (*heap).next;
         }
         (*heap).in_use = true;
         (*heap).epoch = EPOCH.load(Ordering::Relaxed);
@@ -121,10 +111,8 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
         // It is in use again before the next thread's number stands there: nobody takes that one for this (`find_user`).
         (*heap).thread = 0;
         point();
-        (*heap).next = pool.free;
-        point();
+        pool.free.push(heap);
     }
-    pool.free = heap;
     one_less();
 }
 
@@ -144,9 +132,8 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
         fence(Ordering::Release);
         Heap::write_over(heap, Heap::EMPTY);
         (*heap).member.turn.close();
-        (*heap).next = pool.free;
+        pool.free.push(heap);
     }
-    pool.free = heap;
 }
 
 /// Where a thread is whose heap that was.
@@ -178,7 +165,7 @@ pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
 
 /// Whether a heap waits for a thread.
 pub(crate) fn has_free() -> bool {
-    !POOL.lock().free.is_null()
+    !POOL.lock().free.is_empty()
 }
 
 /// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
@@ -263,7 +250,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     PARTS.settle_in_child();
     if LEFT.settle_in_child() {
         // Another thread was changing the list: it is given up.
-        LEFT.lock().0 = null_mut();
+        *LEFT.lock() = Stack::EMPTY;
     }
     HANDLES.settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
@@ -283,7 +270,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // Another thread was taking a heap, or giving one back.
         begin_salvage();
         let mut pool = POOL.lock();
-        pool.free = null_mut();
+        pool.free = Stack::EMPTY;
         for heap in (0..pool.made).filter_map(heap_at) {
             // SAFETY: made, and nobody's if it is in no use.
             unsafe {
@@ -293,8 +280,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
                         Heap::write_over(heap, Heap::EMPTY);
                         (*heap).member.turn.close();
                     }
-                    (*heap).next = pool.free;
-                    pool.free = heap;
+                    pool.free.push(heap);
                 }
             }
         }
