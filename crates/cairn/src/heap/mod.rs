@@ -127,17 +127,17 @@ pub(crate) struct Heap {
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
     /// What its thread keeps for heaps of the program's.
-    pub(crate) spares: Spares<Heap>,
+    pub(crate) spares: Spares,
     /// What the program wants to be called for.
     pub(crate) deferred: Deferred,
     /// What is its thread's own.
-    pub(crate) own: Own<Heap>,
+    pub(crate) own: Own,
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     pub(crate) epoch: u32,
     /// Who uses it, if it is closed, and whose it is.
-    pub(crate) member: Member<Heap>,
+    pub(crate) member: Member,
     /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
     _read: PhantomPinned,
 }
@@ -193,7 +193,7 @@ impl Heap {
     }
 
     /// A closed heap of the program's with nothing in it, or a part of one.
-    pub(crate) fn closed_of(of: *mut Handle<Heap>) -> Heap {
+    pub(crate) fn closed_of(of: *mut Handle) -> Heap {
         Heap { member: Member { of, ..Member::of_nobody() }, ..Heap::closed() }
     }
 
@@ -210,7 +210,7 @@ impl Heap {
     /// It has been made, and is the caller's.
     #[inline(always)]
     pub(crate) unsafe fn write_over(this: *mut Heap, new: Heap) {
-        const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member<Heap>, user);
+        const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member, user);
         // SAFETY: the caller's; they are two.
         unsafe { this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES) };
     }

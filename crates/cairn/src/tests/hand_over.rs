@@ -62,7 +62,7 @@ fn a_thread_hands_on_nothing_of_its_own() {
             let own = unsafe { &(*left).own };
             let Own { last, counts, beats } = own;
             assert!(*last == (0, null_mut()) && *counts == ThreadCounts::default());
-            assert_eq!(*beats, Own::<Heap>::NEW.beats);
+            assert_eq!(*beats, Own::NEW.beats);
         });
         other.leaves();
         check();
@@ -437,7 +437,7 @@ fn a_heap_is_its_users() {
             spare.destroy();
         }
         let heap = HeapId::new_owned().expect("memory");
-        let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+        let name: *mut Handle = heap.into_raw().as_ptr().cast();
         // SAFETY: heaps that are there; what must not be ends a child.
         unsafe {
             let block = heap.allocate(5000, 16);
@@ -487,7 +487,7 @@ fn a_handle_hands_on_nothing() {
             let next = HeapId::new_owned().expect("memory");
             assert_eq!(next.into_raw(), heap.into_raw(), "the same handle");
             assert_eq!((next.tag(), next.stats()), (0, HeapStats::default()));
-            let name: *mut Handle<Heap> = next.into_raw().as_ptr().cast();
+            let name: *mut Handle = next.into_raw().as_ptr().cast();
             assert_eq!((*name).user.load(Relaxed), thread_number());
             next.delete();
         }
@@ -564,7 +564,7 @@ fn a_child_looks_into_no_heap_that_was_ending() {
         unsafe {
             let heap = HeapId::new_owned().expect("memory");
             let blocks: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
-            let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+            let name: *mut Handle = heap.into_raw().as_ptr().cast();
             assert!(child_does(|| {
                 (*(*name).heap).member.turn.shut();
                 let last = blocks[blocks.len() - 1];
@@ -587,7 +587,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
         unsafe {
             let heap = HeapId::new_owned().expect("memory");
             let blocks: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
-            let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+            let name: *mut Handle = heap.into_raw().as_ptr().cast();
             let theirs = (*name).heap;
             let (held, done) = (Barrier::new(2), Barrier::new(2));
             std::thread::scope(|scope| {

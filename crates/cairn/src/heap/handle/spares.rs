@@ -6,7 +6,7 @@
 //! Checked: tests/nursery.rs, tests/hand_over.rs
 //! Story: docs/design/closed-heaps.md
 
-use super::{FREE, Handle, Handles};
+use super::{FREE, Handle, all};
 use crate::base::list::Stack;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::SPARES_MAX;
@@ -14,19 +14,19 @@ use crate::large::{self, Care, Nurse, Nursery};
 use core::ptr::from_mut;
 
 /// What a thread keeps. All zeros: nothing.
-pub(crate) struct Spares<H> {
+pub(crate) struct Spares {
     nurseries: (*mut Nursery, usize),
-    handles: (Stack<Handle<H>>, usize),
+    handles: (Stack<Handle>, usize),
 }
 
-impl<H> Spares<H> {
+impl Spares {
     /// Gives all of them up.
-    pub(crate) fn give(&mut self, all: &Handles<H>) {
+    pub(crate) fn give(&mut self) {
         while let Some(nursery) = self.pop_nursery() {
             large::put_nursery(nursery);
         }
         while let Some(handle) = self.pop_handle() {
-            all.put(handle);
+            all::put(handle);
         }
     }
 
@@ -42,7 +42,7 @@ impl<H> Spares<H> {
         self.handles = (Stack::torn(), SPARES_MAX);
     }
 
-    pub(super) fn pop_handle(&mut self) -> Option<*mut Handle<H>> {
+    pub(super) fn pop_handle(&mut self) -> Option<*mut Handle> {
         let (handles, count) = &mut self.handles;
         let first = handles.pop();
         *count -= usize::from(!first.is_null());
@@ -50,7 +50,7 @@ impl<H> Spares<H> {
     }
 
     /// Keeps a free handle; false if there are enough.
-    pub(super) fn push_handle(&mut self, handle: *mut Handle<H>) -> bool {
+    pub(super) fn push_handle(&mut self, handle: *mut Handle) -> bool {
         let here = from_mut(self).addr();
         let (handles, count) = &mut self.handles;
         if *count == SPARES_MAX {
@@ -102,14 +102,14 @@ impl<H> Spares<H> {
 
 /// In a forked child: gives back what `Spares` kept whose thread it does not have, as `is_dead` says of their addresses. What
 /// such a thread was just taking or putting aside may be lost.
-pub(crate) fn salvage<H>(all: &Handles<H>, is_dead: impl Fn(usize) -> bool) {
+pub(crate) fn salvage(is_dead: impl Fn(usize) -> bool) {
     large::salvage_nurseries(&is_dead);
-    for handle in all.made() {
+    for handle in all::made() {
         // SAFETY: handles are never unmapped; one that a dead thread keeps is nobody else's.
         let (kind, keeper) = unsafe { (&(*handle).kind, &(*handle).keeper) };
         let keeper = keeper.load(Ordering::Relaxed);
         if kind.load(Ordering::Relaxed) == FREE && keeper != 0 && is_dead(keeper) {
-            all.put(handle);
+            all::put(handle);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::base::list::Stack;
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, point};
 use crate::heap::Heap;
-use crate::heap::handle::{Handle, Handles, Member};
+use crate::heap::handle::{self, Handle, Member};
 use crate::heap::process_upkeep::set_besides;
 use crate::map::address_map;
 use crate::os::Lock;
@@ -33,8 +33,6 @@ static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
 pub(crate) static PARTS: Lock<()> = Lock::new(());
 /// Heaps that are left with the blocks in use.
 pub(crate) static LEFT: Lock<Stack<Heap>> = Lock::new(Stack::EMPTY);
-/// What heaps of the program's are called.
-pub(crate) static HANDLES: Handles<Heap> = Handles::new();
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -78,7 +76,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
 }
 
 /// Takes a closed heap with nothing in it, of a handle of the program's or null; null as for `take_any`.
-pub(crate) fn take_closed(of: *mut Handle<Heap>) -> *mut Heap {
+pub(crate) fn take_closed(of: *mut Handle) -> *mut Heap {
     let heap = take_any(1);
     if !heap.is_null() {
         // SAFETY: the caller's, who alone has it.
@@ -102,7 +100,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     unsafe {
         partitions::put_all(heap);
         (*heap).abandon_all();
-        (*heap).spares.give(&HANDLES);
+        (*heap).spares.give();
     }
     let mut pool = POOL.lock();
     // SAFETY: as above.
@@ -252,7 +250,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // Another thread was changing the list: it is given up.
         *LEFT.lock() = Stack::EMPTY;
     }
-    HANDLES.settle_in_child();
+    handle::settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
     let mut in_use = 0;
