@@ -26,10 +26,9 @@ pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 use crate::base::shares::NOBODY;
 use crate::base::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicUsize, Ordering};
-use crate::heap::Heap;
-use crate::heap::Then;
 use crate::heap::deferred_frees::Reason;
 use crate::heap::handle::{self, Handle, OWNED, SHARED, Spares};
+use crate::heap::{Heap, Role, Then};
 use crate::map::block::Block;
 use crate::store::{Behind, Caches, Canary, Store};
 use crate::thread::pool::{self, User, salvage};
@@ -65,7 +64,7 @@ fn stand_in() -> *mut Heap {
 fn mine() -> *mut Spares {
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    unsafe { if (*heap).in_use { &raw mut (*heap).spares } else { null_mut() } }
+    unsafe { if (*heap).role != Role::Free { &raw mut (*heap).spares } else { null_mut() } }
 }
 
 /// Makes a heap, `OWNED` or `SHARED`, which no thread has attached, in a region if one is given; null if there is no memory

@@ -70,6 +70,20 @@ struct Batch {
 
 const NO_SPAN: usize = usize::MAX;
 
+/// Whose a heap is. A thread's own may be quiet, and any careful: that comes and goes (invariant 7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Role {
+    /// Nobody's: it waits in the pool, or stands in for one.
+    Free = 0,
+    /// A thread's. It alone keeps what it may need next, and asks the shared one.
+    Thread = 1,
+    /// The one that threads share, under a lock: others wait meanwhile.
+    Shared = 2,
+    /// A closed one: a heap of the program's, a part of one, or a partition's. Its spans' owner has this bit, too.
+    Closed = OWNER_CLOSED,
+}
+
 /// A thread's allocator. Its address modulo 2^32 is its tag in descriptors.
 #[repr(C)]
 pub(crate) struct Heap {
@@ -115,11 +129,7 @@ pub(crate) struct Heap {
     pub(crate) sampling: Sampling,
     /// The next one in a list of those in no use.
     next: *mut Heap,
-    pub(crate) in_use: bool,
-    /// It is the shared heap.
-    pub(crate) is_shared: bool,
-    /// `OWNER_CLOSED` in a closed heap, else 0.
-    closed: u32,
+    pub(crate) role: Role,
     /// In the hardened build, its thread's heaps for partitions, or null.
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
@@ -169,39 +179,34 @@ impl Heap {
 
     /// What any heap writes into its spans' descriptors.
     fn owner(&self) -> u32 {
-        Heap::tag(self) | self.closed
+        Heap::tag(self) | self.role as u32 & OWNER_CLOSED
     }
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
     pub(crate) fn shared(epoch: u32) -> Heap {
-        Heap { in_use: true, is_shared: true, full_limit: 0, epoch, ..Heap::EMPTY }
+        Heap { role: Role::Shared, full_limit: 0, epoch, ..Heap::EMPTY }
     }
 
     /// Makes it the heap of the thread of that number. It has nothing, after `abandon_all` or in a new one. The thread
     /// before leaves nothing of its own; what the heap has learned, and its cadence, pass on: those that follow each other are
     /// alike (docs/design/closed-heaps.md has each field).
     pub(crate) fn begin_thread(&mut self, thread: usize) {
-        debug_assert!(!self.is_shared && !self.is_closed() && self.spares.is_empty());
+        debug_assert!(self.role == Role::Thread && self.spares.is_empty());
         debug_assert!(self.partitions.iter().all(|heap| heap.is_null()));
         self.thread = thread;
         self.own = Own::NEW;
     }
 
-    /// A closed heap with nothing in it.
-    pub(crate) fn closed() -> Heap {
-        Heap { in_use: true, closed: OWNER_CLOSED, ..Heap::EMPTY }
-    }
-
-    /// A closed heap of the program's with nothing in it, or a part of one.
+    /// A closed heap with nothing in it, of a handle of the program's or null.
     pub(crate) fn closed_of(of: *mut Handle) -> Heap {
-        Heap { member: Member { of, ..Member::of_nobody() }, ..Heap::closed() }
+        Heap { role: Role::Closed, member: Member { of, ..Member::of_nobody() }, ..Heap::EMPTY }
     }
 
     /// A closed heap with nothing in it, of the same program's heap or partition.
     pub(crate) fn begun_anew(&self) -> Heap {
         let &Heap { head, partition, member: Member { user_heap, of, next, .. }, .. } = self;
         let member = Member { user_heap, of, next, ..Member::of_nobody() };
-        Heap { head, partition, member, ..Heap::closed() }
+        Heap { role: Role::Closed, head, partition, member, ..Heap::EMPTY }
     }
 
     /// Makes another heap of it, with the same user and turn: threads that free late read these two words at any time.
@@ -217,7 +222,12 @@ impl Heap {
 
     /// Whether it is a closed heap.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed != 0
+        self.role == Role::Closed
+    }
+
+    /// Whether it is the shared one.
+    fn is_shared(&self) -> bool {
+        self.role == Role::Shared
     }
 
     /// Invariants 1, 2, 6 and 7.
@@ -228,7 +238,7 @@ impl Heap {
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));
         }
         self.check_empty();
-        assert!(!self.is_shared || self.full_limit == 0);
+        assert!(!self.is_shared() || self.full_limit == 0);
         assert!(self.full_limit <= FULL_MOST);
         for class in SizeClass::all() {
             let active = self.active[class.index()];

@@ -9,8 +9,8 @@ use super::heaps::{Other, crowd, free};
 use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
-use crate::heap::Heap;
 use crate::heap::handle::{Got, Handle, Member, Own};
+use crate::heap::{Heap, Role};
 use crate::large::NURSERY_BYTES;
 use crate::map::address_map::OWNER_NONE;
 use crate::map::block::END;
@@ -79,8 +79,8 @@ fn expect_empty(heap: &Heap) {
         assert!(active[class.index()].is_null() && partial[class.index()].len() == 0);
     }
     assert!(full.len() == 0 && *full_slices == 0 && large_cache.load(Relaxed).is_null());
-    let Heap { in_use, is_shared, partitions, partition, head, member, spares, .. } = heap;
-    assert!(!in_use && !is_shared && !heap.is_closed() && spares.is_empty());
+    let Heap { role, partitions, partition, head, member, spares, .. } = heap;
+    assert!(*role == Role::Free && spares.is_empty());
     assert!(partitions.iter().all(|heap| heap.is_null()) && *partition == 0 && *head == 0);
     let Member { user: _, user_heap, turn: _, of, next } = member;
     assert!(user_heap.is_null() && of.is_null() && next.is_null());
@@ -598,7 +598,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
                 });
                 held.wait();
                 (*theirs).member.turn.shut();
-                (*theirs).in_use = false;
+                (*theirs).role = Role::Free;
                 let child = child_does(|| {
                     check();
                     let others: Vec<_> = (0..4).map(|_| Other::new()).collect();
@@ -609,7 +609,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
                     others.into_iter().for_each(Other::leaves);
                     check();
                 });
-                (*theirs).in_use = true;
+                (*theirs).role = Role::Thread;
                 (*theirs).member.turn.close();
                 done.wait();
                 assert!(child);

@@ -14,9 +14,9 @@ pub(crate) mod shared;
 use crate::base::list::Stack;
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, point};
-use crate::heap::Heap;
 use crate::heap::handle::{self, Handle, Member};
 use crate::heap::process_upkeep::set_besides;
+use crate::heap::{Heap, Role};
 use crate::map::address_map;
 use crate::os::Lock;
 use crate::slices::reservation;
@@ -69,7 +69,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             heap.write(Heap::EMPTY);
             pool.made += 1;
         }
-        (*heap).in_use = true;
+        (*heap).role = Role::Thread;
         (*heap).epoch = EPOCH.load(Ordering::Relaxed);
     }
     heap
@@ -105,7 +105,7 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
-        (*heap).in_use = false;
+        (*heap).role = Role::Free;
         // It is in use again before the next thread's number stands there: nobody takes that one for this (`find_user`).
         (*heap).thread = 0;
         point();
@@ -149,7 +149,7 @@ pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
     let _pool = POOL.lock();
     // SAFETY: null, or a heap: those are never unmapped. Volatile: who takes it next gives it a number after the lock.
     let is_its = |heap: *const Heap| unsafe {
-        (&raw const (*heap).in_use).read_volatile()
+        (&raw const (*heap).role).read_volatile() != Role::Free
             && (&raw const (*heap).thread).read_volatile() == thread
     };
     if heap.is_null() || !is_its(heap) {
@@ -174,7 +174,7 @@ pub fn check() {
         let heap: *const Heap = at.cast();
         // SAFETY: made; nobody changes it, by the caller's word.
         unsafe {
-            if (*heap).in_use && !is_dead(heap) && !was_ending(heap) {
+            if (*heap).role != Role::Free && !is_dead(heap) && !was_ending(heap) {
                 (*heap).check();
             }
         }
@@ -217,7 +217,7 @@ fn is_dead_user(heap: *const Heap, thread: usize) -> bool {
 /// The same of a heap that is no closed one.
 fn is_dead_thread(heap: *const Heap) -> bool {
     // SAFETY: as above.
-    unsafe { (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
+    unsafe { (*heap).role != Role::Free && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
 }
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
@@ -258,7 +258,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // SAFETY: heaps of this process's only thread.
         unsafe {
             (*heap).epoch = epoch;
-            in_use += usize::from(!(*heap).is_shared);
+            in_use += usize::from((*heap).role == Role::Thread);
         }
     }
     if shares::settle_in_child(in_use) > in_use {
@@ -272,7 +272,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         for heap in (0..pool.made).filter_map(heap_at) {
             // SAFETY: made, and nobody's if it is in no use.
             unsafe {
-                if !(*heap).in_use {
+                if (*heap).role == Role::Free {
                     if (*heap).member.turn.is_shut() {
                         // It was being written.
                         Heap::write_over(heap, Heap::EMPTY);
