@@ -130,6 +130,8 @@ pub(crate) struct Heap {
     /// The next one in a list of those in no use.
     next: *mut Heap,
     pub(crate) role: Role,
+    /// What it writes into its spans' descriptors: its tag, and what its role adds.
+    owner: u32,
     /// In the hardened build, its thread's heaps for partitions, or null.
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
@@ -179,7 +181,12 @@ impl Heap {
 
     /// What any heap writes into its spans' descriptors.
     fn owner(&self) -> u32 {
-        Heap::tag(self) | self.role as u32 & OWNER_CLOSED
+        self.owner
+    }
+
+    /// What is made at a place: it has nothing, and is nobody's.
+    pub(crate) fn at(this: *const Heap) -> Heap {
+        Heap { owner: Heap::tag(this), ..Heap::EMPTY }
     }
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
@@ -217,7 +224,10 @@ impl Heap {
     pub(crate) unsafe fn write_over(this: *mut Heap, new: Heap) {
         const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member, user);
         // SAFETY: the caller's; they are two.
-        unsafe { this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES) };
+        unsafe {
+            this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
+            (*this).owner = Heap::tag(this) | new.role as u32 & OWNER_CLOSED;
+        }
     }
 
     /// Whether it is a closed heap.

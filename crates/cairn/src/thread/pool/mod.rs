@@ -66,7 +66,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
                 return null_mut();
             }
             heap = at.cast();
-            heap.write(Heap::EMPTY);
+            heap.write(Heap::at(heap));
             pool.made += 1;
         }
         (*heap).role = Role::Thread;
