@@ -92,11 +92,18 @@ mod closed;
 #[cfg(any(feature = "allocator-api2", feature = "allocator-api2-04"))]
 mod containers;
 #[cfg(feature = "allocator-api2")]
-#[path = "containers/version_2.rs"]
-mod containers_2;
+#[path = "containers"]
+mod containers_2 {
+    mod allocator;
+    use allocator_api2 as version;
+}
 #[cfg(feature = "allocator-api2-04")]
-#[path = "containers/version_4.rs"]
-mod containers_4;
+#[allow(clippy::duplicate_mod, reason = "two versions of a crate have the same trait")]
+#[path = "containers"]
+mod containers_4 {
+    mod allocator;
+    use allocator_api2_04 as version;
+}
 mod heap;
 mod large;
 mod map;

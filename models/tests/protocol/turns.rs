@@ -3,10 +3,10 @@
 use crate::base::policy::{CANARY_BYTES, HARDENED};
 use crate::base::size_class::{self, SizeClass};
 use crate::base::sync::{self, Ordering};
-use crate::closed::{self, Blocks, Name};
+use crate::closed::{self, Blocks};
 use crate::harness::{ALL, FORKER, Model, Sent, assert_released, check, finish, spawn};
 use crate::heap::Heap;
-use crate::heap::handle::{OWNED, SHARED};
+use crate::heap::handle::{Handle, OWNED, SHARED};
 use crate::map::address_map::{self, OWNER_CLOSED, slice_of};
 use crate::map::block::END;
 use crate::store::caches::{Limit, Lists, Store};
@@ -33,7 +33,7 @@ fn class() -> SizeClass {
 }
 
 /// The calling thread's part of a shared heap.
-fn part_of(shared: *mut Name) -> *mut Heap {
+fn part_of(shared: *mut Handle) -> *mut Heap {
     // SAFETY: the heap is there, and the part is the calling thread's.
     unsafe { closed::of_thread(shared, |part| part) }
 }
@@ -83,7 +83,7 @@ fn while_it_becomes(kind: u8) {
         // SAFETY: nobody allocates from the heap any more. The next one is this thread's.
         unsafe {
             closed::end(shared.get().cast(), Blocks::LiveOn);
-            let name: *mut Name = name.get().cast();
+            let name: *mut Handle = name.get().cast();
             let heap = if kind == SHARED {
                 part_of(name)
             } else {

@@ -11,6 +11,7 @@ use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
 use crate::api::tuning::LARGE_CACHE_SLICES;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
+use crate::heap::Role;
 use crate::heap::deferred_frees::Reason;
 use crate::large::{self, Freers};
 use crate::map::address_map::{self, OWNER_LARGE};
@@ -146,7 +147,7 @@ fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     unsafe {
-        if (*heap).in_use {
+        if (*heap).role != Role::Free {
             (*heap).count_large();
         }
     }
@@ -177,7 +178,7 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
     let most = LARGE_CACHE_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    let keeps = unsafe { (*heap).in_use }
+    let keeps = unsafe { (*heap).role != Role::Free }
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
         && large::cache(unsafe { &(*heap).large_cache }, p, most, freers, call);

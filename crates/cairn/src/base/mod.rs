@@ -5,7 +5,10 @@
 //! Checked: const assertions; property tests.
 //! Story: docs/design/spans.md
 
+pub(crate) mod bits;
+pub(crate) mod list;
 pub(crate) mod policy;
+pub(crate) mod random;
 pub(crate) mod shares;
 pub(crate) mod size_class;
 pub(crate) mod sync;

@@ -54,27 +54,3 @@ pub(crate) fn signature(link: usize, place: usize, key: usize) -> usize {
     let mixed = (link.rotate_left(24) ^ place ^ key.rotate_left(32)).wrapping_mul(odd);
     (mixed.rotate_left(32) ^ key).wrapping_mul(odd)
 }
-
-/// Where a row of random numbers begins that nobody can guess: other processes have another seed, other rows of this one
-/// another place or time. No bit of the kernel's seed, which serves others too, can be read off it.
-pub(crate) fn first_random(seed: usize, place: usize, now_ns: u64) -> u64 {
-    mixed(seed as u64 ^ place as u64 ^ now_ns << 20)
-}
-
-/// The next of a row of random numbers, of which `state` is where it stands.
-pub(crate) fn next_random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed(*state)
-}
-
-/// The next of them, as a number below `count`.
-pub(crate) fn chance(state: &mut u64, count: usize) -> usize {
-    ((next_random(state) >> 32) as usize * count) >> 32
-}
-
-/// A number out of which the argument cannot be read: the finalizer of splitmix64.
-pub(crate) fn mixed(number: u64) -> u64 {
-    let x = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}

@@ -7,6 +7,7 @@
 //! Story: docs/design/regions.md
 
 use super::give_back;
+use crate::base::list::Stack;
 use crate::base::size_class::SizeClass;
 use crate::heap::Heap;
 use crate::thread::pool::{self, LEFT};
@@ -16,13 +17,11 @@ use crate::thread::pool::{self, LEFT};
 /// # Safety
 /// A closed heap of the caller's, which does not use it after this.
 pub(super) unsafe fn keep(heap: *mut Heap) {
-    let mut left = LEFT.lock();
     // SAFETY: the caller's, and the list's from now on.
     unsafe {
         (*heap).member.of = core::ptr::null_mut();
-        (*heap).member.next = left.0;
+        LEFT.lock().push(heap);
     }
-    left.0 = heap;
 }
 
 /// Slices of all spans of a closed heap.
@@ -39,21 +38,20 @@ pub(super) fn slices(heap: &Heap) -> usize {
 #[inline(never)]
 pub(crate) fn collect() -> bool {
     let mut left = LEFT.lock();
-    let mut place = &raw mut left.0;
-    let mut has_given = false;
-    // SAFETY: heaps of the list, which the lock's owner uses.
-    unsafe {
-        while !(*place).is_null() {
-            let heap = *place;
+    let (mut all, mut has_given) = (core::mem::replace(&mut *left, Stack::EMPTY), false);
+    while !all.is_empty() {
+        let heap = all.pop();
+        // SAFETY: a heap of the list, which the lock's owner uses.
+        unsafe {
             let before = slices(&*heap);
             give_back(heap);
-            has_given |= slices(&*heap) < before;
-            if slices(&*heap) > 0 {
-                place = &raw mut (*heap).member.next;
-                continue;
+            let now = slices(&*heap);
+            has_given |= now < before;
+            if now > 0 {
+                left.push(heap);
+            } else {
+                pool::put_closed(heap);
             }
-            *place = (*heap).member.next;
-            pool::put_closed(heap);
         }
     }
     has_given

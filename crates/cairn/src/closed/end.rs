@@ -6,7 +6,7 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Name, deleted, expect_free, give_back, is_shared, mine, parts, stand_in};
+use super::{deleted, expect_free, give_back, is_shared, mine, parts, stand_in};
 use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering;
@@ -32,7 +32,7 @@ pub(crate) enum Blocks {
 /// # Safety
 /// Nobody uses the heap any more, or has it attached but the calling thread. If it is destroyed: nobody uses a block of it
 /// any more, and no thread is about to free one.
-pub(crate) unsafe fn end(name: *mut Name, blocks: Blocks) {
+pub(crate) unsafe fn end(name: *mut Handle, blocks: Blocks) {
     os::notice_fork();
     // SAFETY: this heap's, which is gone after this.
     unsafe {
@@ -56,7 +56,7 @@ pub(crate) unsafe fn end(name: *mut Name, blocks: Blocks) {
             Blocks::LiveOn => large::set_free(&(*name).owned),
         }
         let region = (*name).owned.region.checked_sub(1);
-        Handle::end(name, mine(), &pool::HANDLES, stand_in());
+        Handle::end(name, mine(), stand_in());
         region.into_iter().for_each(region::heap_ends);
     }
 }

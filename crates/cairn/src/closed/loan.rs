@@ -6,11 +6,11 @@
 //! Checked: tests/hand_over/heirs.rs
 //! Story: docs/design/fork.md
 
-use super::{Name, allocate, own_heap, set_user, stand_in};
+use super::{allocate, own_heap, set_user, stand_in};
 use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{Ordering, fence};
-use crate::heap::handle::OWNED;
+use crate::heap::handle::{Handle, OWNED};
 use crate::thread;
 use core::ptr::null_mut;
 
@@ -18,7 +18,7 @@ use core::ptr::null_mut;
 ///
 /// # Safety
 /// It has been a heap of the program's.
-pub(super) unsafe fn is_nobodys(name: *mut Name) -> bool {
+pub(super) unsafe fn is_nobodys(name: *mut Handle) -> bool {
     // SAFETY: handles are never unmapped.
     let (kind, user) = unsafe { (&(*name).kind, &(*name).user) };
     kind.load(Ordering::Relaxed) == OWNED && user.load(Ordering::Relaxed) == NOBODY
@@ -30,7 +30,7 @@ pub(super) unsafe fn is_nobodys(name: *mut Name) -> bool {
 /// As for `closed::attach`.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn attach_to_nobody(name: *mut Name) {
+pub(super) unsafe fn attach_to_nobody(name: *mut Handle) {
     // SAFETY: as above.
     unsafe {
         set_user(name, NOBODY);
@@ -44,7 +44,7 @@ pub(super) unsafe fn attach_to_nobody(name: *mut Name) {
 /// It is an owned heap, and no thread's; no other one uses it.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn on_loan(name: *mut Name, call: &mut dyn FnMut()) {
+pub(super) unsafe fn on_loan(name: *mut Handle, call: &mut dyn FnMut()) {
     thread::with_heap(|mine| {
         // SAFETY: null, or the calling thread's; as above.
         unsafe {
@@ -70,7 +70,7 @@ pub(super) unsafe fn on_loan(name: *mut Name, call: &mut dyn FnMut()) {
 /// As for `closed::allocate`.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe fn allocate_on_loan(name: *mut Name, size: usize, align: usize) -> *mut u8 {
+pub(crate) unsafe fn allocate_on_loan(name: *mut Handle, size: usize, align: usize) -> *mut u8 {
     let mut block = null_mut();
     // SAFETY: as above; the heap is the calling thread's, if there is one.
     unsafe {

@@ -26,10 +26,9 @@ pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 use crate::base::shares::NOBODY;
 use crate::base::size_class::{self, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicUsize, Ordering};
-use crate::heap::Heap;
-use crate::heap::Then;
 use crate::heap::deferred_frees::Reason;
-use crate::heap::handle::{Handle, OWNED, SHARED, Spares};
+use crate::heap::handle::{self, Handle, OWNED, SHARED, Spares};
+use crate::heap::{Heap, Role, Then};
 use crate::map::block::Block;
 use crate::store::{Behind, Caches, Canary, Store};
 use crate::thread::pool::{self, User, salvage};
@@ -50,14 +49,11 @@ use loan::{attach_to_nobody, is_nobodys, on_loan};
 /// What a heap is called in messages.
 const HEAP: &str = "cairn_heap";
 
-/// What the program has of a heap.
-pub(crate) type Name = Handle<Heap>;
-
 /// The number of the last shared heap. Relaxed: a number is all it is.
 static SERIALS: AtomicUsize = AtomicUsize::new(0);
 
 /// Who is told that a heap holds more than its soft limit, and two words of the program's.
-pub(crate) type Told = fn(*mut Name, [usize; 2]);
+pub(crate) type Told = fn(*mut Handle, [usize; 2]);
 
 /// What a heap allocates from until it has one of its own.
 fn stand_in() -> *mut Heap {
@@ -65,15 +61,15 @@ fn stand_in() -> *mut Heap {
 }
 
 /// What the calling thread keeps for heaps of the program's, or null.
-fn mine() -> *mut Spares<Heap> {
+fn mine() -> *mut Spares {
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
-    unsafe { if (*heap).in_use { &raw mut (*heap).spares } else { null_mut() } }
+    unsafe { if (*heap).role != Role::Free { &raw mut (*heap).spares } else { null_mut() } }
 }
 
 /// Makes a heap, `OWNED` or `SHARED`, which no thread has attached, in a region if one is given; null if there is no memory
 /// for it.
-pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Name {
+pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Handle {
     if !thread::start() {
         return null_mut();
     }
@@ -82,7 +78,7 @@ pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Name {
         _ => 0,
     };
     // SAFETY: the calling thread's.
-    let name = unsafe { Handle::create(mine(), &pool::HANDLES, stand_in(), kind, serial, region) };
+    let name = unsafe { Handle::create(mine(), stand_in(), kind, serial, region) };
     if !name.is_null() {
         region.into_iter().for_each(region::heap_begins);
     }
@@ -90,9 +86,9 @@ pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Name {
 }
 
 /// Whether it is a shared heap; ends the process if it is no heap of the program's, as far as can be told.
-pub(crate) fn is_shared(name: *mut Name) -> bool {
+pub(crate) fn is_shared(name: *mut Handle) -> bool {
     // SAFETY: handles are never unmapped.
-    match unsafe { pool::HANDLES.is_made(name).then(|| (*name).kind.load(Ordering::Relaxed)) } {
+    match unsafe { handle::is_made(name).then(|| (*name).kind.load(Ordering::Relaxed)) } {
         Some(SHARED) => true,
         Some(OWNED) => false,
         _ => os::fatal(HEAP, name.cast(), "no heap is here: destroyed already, or never made"),
@@ -104,7 +100,7 @@ pub(crate) fn is_shared(name: *mut Name) -> bool {
 /// # Safety
 /// No thread uses it.
 #[inline]
-pub(crate) unsafe fn attach(name: *mut Name) {
+pub(crate) unsafe fn attach(name: *mut Handle) {
     expect_free(name);
     // SAFETY: as above.
     unsafe {
@@ -117,7 +113,7 @@ pub(crate) unsafe fn attach(name: *mut Name) {
 
 /// Ends the process if another thread that is at work has attached an owned heap. What a fork has left behind of one is made
 /// whole, and is no thread's then.
-fn expect_free(name: *mut Name) {
+fn expect_free(name: *mut Handle) {
     // SAFETY: handles are never unmapped.
     unsafe {
         let user = (*name).user.load(Ordering::Relaxed);
@@ -136,14 +132,14 @@ fn expect_free(name: *mut Name) {
 ///
 /// # Safety
 /// The calling thread has attached it, or nobody uses it.
-pub(crate) unsafe fn detach(name: *mut Name) {
+pub(crate) unsafe fn detach(name: *mut Handle) {
     // SAFETY: as above.
     unsafe { set_user(name, NOBODY) };
 }
 
 /// # Safety
 /// No other thread uses it.
-unsafe fn set_user(name: *mut Name, thread: usize) {
+unsafe fn set_user(name: *mut Handle, thread: usize) {
     let mine = thread::own().unwrap_or(null_mut());
     // SAFETY: as above. In this order: a fork in between finds a user that has ended, or none. Relaxed: who finds its own
     // number has written it. A stand-in is never written.
@@ -161,7 +157,7 @@ unsafe fn set_user(name: *mut Name, thread: usize) {
 ///
 /// # Safety
 /// It is an owned heap.
-pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
+pub(crate) unsafe fn own_heap(name: *mut Handle) -> *mut Heap {
     // SAFETY: handles are never unmapped.
     unsafe {
         if !expect_mine(name) {
@@ -180,7 +176,7 @@ pub(crate) unsafe fn own_heap(name: *mut Name) -> *mut Heap {
 }
 
 /// Ends the process if an owned heap is none, or another thread's; false if it is no thread's.
-unsafe fn expect_mine(name: *mut Name) -> bool {
+unsafe fn expect_mine(name: *mut Handle) -> bool {
     // SAFETY: handles are never unmapped.
     unsafe {
         if (*name).kind.load(Ordering::Relaxed) != OWNED {
@@ -199,7 +195,7 @@ unsafe fn expect_mine(name: *mut Name) -> bool {
 /// # Safety
 /// It is a heap of the program's.
 #[inline(always)]
-pub(crate) unsafe fn make_room_at_once(name: *mut Name) -> bool {
+pub(crate) unsafe fn make_room_at_once(name: *mut Handle) -> bool {
     let mine = thread::heap();
     // SAFETY: handles are never unmapped. A stand-in is the heap of thread 0, which uses none; nobody uses a shared one.
     unsafe {
@@ -213,7 +209,7 @@ pub(crate) unsafe fn make_room_at_once(name: *mut Name) -> bool {
 ///
 /// # Safety
 /// It is an owned heap.
-pub(crate) unsafe fn make_room(name: *mut Name, size: usize) -> bool {
+pub(crate) unsafe fn make_room(name: *mut Handle, size: usize) -> bool {
     // SAFETY: as above, and the calling thread's, as is seen here.
     unsafe {
         if !expect_mine(name) {
@@ -229,7 +225,7 @@ pub(crate) unsafe fn make_room(name: *mut Name, size: usize) -> bool {
 /// Whether the calling thread is the one that uses the heap of a handle.
 pub(crate) fn is_mine(name: *mut ()) -> bool {
     // SAFETY: handles are never unmapped. A stand-in is the heap of thread 0, which uses none.
-    unsafe { (*name.cast::<Name>()).user.load(Ordering::Relaxed) == (*thread::heap()).thread }
+    unsafe { (*name.cast::<Handle>()).user.load(Ordering::Relaxed) == (*thread::heap()).thread }
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two, from a closed heap; null if there is no memory, or if no
@@ -337,7 +333,7 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn allocate_large(
-    name: *mut Name,
+    name: *mut Handle,
     heap: *mut Heap,
     size: usize,
     align: usize,
@@ -388,7 +384,7 @@ unsafe fn give_back(heap: *mut Heap) {
 ///
 /// # Safety
 /// As for `allocate`.
-pub(crate) unsafe fn trim(name: *mut Name, heap: *mut Heap) {
+pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
     // SAFETY: the calling thread's.
     unsafe {
         if is_nobodys(name) {
@@ -409,7 +405,7 @@ pub(crate) unsafe fn trim(name: *mut Name, heap: *mut Heap) {
 ///
 /// # Safety
 /// The heap is the calling thread's, or shared.
-unsafe fn tell(name: *mut Name) {
+unsafe fn tell(name: *mut Handle) {
     // SAFETY: null, or a handle.
     let Some(budget) = (unsafe { name.as_ref() }).map(|name| &name.owned.budget) else { return };
     if !budget.is_due() {

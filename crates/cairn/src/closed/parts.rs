@@ -6,10 +6,10 @@
 //! Checked: tests/shared.rs; the model `parts`
 //! Story: docs/design/closed-heaps.md
 
-use super::Name;
 use crate::base::shares::NOBODY;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
+use crate::heap::handle::Handle;
 use crate::os;
 use crate::thread;
 use crate::thread::pool::{self, User, salvage};
@@ -20,7 +20,7 @@ use core::ptr::null_mut;
 /// # Safety
 /// The heap is a shared one, and is not ended meanwhile.
 #[inline]
-pub(crate) unsafe fn of_thread<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
+pub(crate) unsafe fn of_thread<R>(shared: *mut Handle, then: impl FnOnce(*mut Heap) -> R) -> R {
     let mine = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which has used no shared heap; theirs have serials.
     unsafe {
@@ -36,7 +36,7 @@ pub(crate) unsafe fn of_thread<R>(shared: *mut Name, then: impl FnOnce(*mut Heap
 /// As for `of_thread`.
 #[cold]
 #[inline(never)]
-unsafe fn find<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
+unsafe fn find<R>(shared: *mut Handle, then: impl FnOnce(*mut Heap) -> R) -> R {
     os::notice_fork();
     salvage::all();
     thread::with_heap(|mine| {
@@ -58,7 +58,7 @@ unsafe fn find<R>(shared: *mut Name, then: impl FnOnce(*mut Heap) -> R) -> R {
 ///
 /// # Safety
 /// The calling thread's heap.
-unsafe fn part_of(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
+unsafe fn part_of(shared: *mut Handle, mine: *mut Heap) -> *mut Heap {
     // SAFETY: parts are there as long as their heap is.
     unsafe {
         let number = (*mine).thread;
@@ -75,7 +75,7 @@ unsafe fn part_of(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
 }
 
 /// Takes a part whose thread has ended, or makes one; null if there is no memory for it. Under the lock.
-unsafe fn take(shared: *mut Name, mine: *mut Heap) -> *mut Heap {
+unsafe fn take(shared: *mut Handle, mine: *mut Heap) -> *mut Heap {
     // SAFETY: parts are there as long as their heap is; the lock says who uses one.
     unsafe {
         let number = (*mine).thread;
@@ -110,7 +110,7 @@ unsafe fn is_free(part: *mut Heap) -> bool {
 ///
 /// # Safety
 /// Nobody makes one meanwhile; `then` may end the part.
-pub(super) unsafe fn for_each(shared: *mut Name, then: impl Fn(*mut Heap)) {
+pub(super) unsafe fn for_each(shared: *mut Handle, then: impl Fn(*mut Heap)) {
     // SAFETY: a shared heap; the next part is read before this one may go.
     unsafe {
         for first in (*shared).firsts() {

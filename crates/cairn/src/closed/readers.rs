@@ -5,7 +5,7 @@
 //! Checked: tests/grace.rs
 //! Story: docs/design/closed-heaps.md
 
-use super::Name;
+use crate::heap::handle::Handle;
 use crate::large::{self, Kept};
 use crate::{os, store::live};
 
@@ -33,7 +33,7 @@ pub(crate) fn is_read_by_others(p: *mut u8) -> bool {
 ///
 /// # Safety
 /// The heap is there.
-pub(crate) unsafe fn free_due(name: *mut Name) {
+pub(crate) unsafe fn free_due(name: *mut Handle) {
     // SAFETY: a handle.
     large::free_due(unsafe { &(*name).owned });
 }

@@ -6,7 +6,7 @@
 //! Checked: tests/empty.rs; `Heap::check`.
 //! Story: docs/design/heap.md
 
-use super::Heap;
+use super::{Heap, Role};
 use crate::base::policy::HARDENED;
 use crate::base::shares;
 use crate::base::size_class::SizeClass;
@@ -70,7 +70,7 @@ impl Heap {
     /// Whether it keeps anything for spans to come. Closed heaps are ended in one go, threads share the shared one, and
     /// hardened, guards belong to runs.
     fn is_provident(&self) -> bool {
-        !HARDENED && !self.is_closed() && !self.is_shared
+        !HARDENED && self.role == Role::Thread
     }
 
     /// Keeps an empty span; false if there are enough.

@@ -26,6 +26,7 @@ pub(crate) use sending::send_without_heap;
 use empty::Empty;
 use thinning::Thinning;
 
+use crate::base::list::Linked;
 use crate::base::policy::{PARTITIONS, in_hardened};
 use crate::base::size_class::{CLASS_COUNT, SizeClass};
 use crate::base::sync::{AtomicPtr, Ordering, in_loom};
@@ -70,6 +71,20 @@ struct Batch {
 
 const NO_SPAN: usize = usize::MAX;
 
+/// Whose a heap is. A thread's own may be quiet, and any careful: that comes and goes (invariant 7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Role {
+    /// Nobody's: it waits in the pool, or stands in for one.
+    Free = 0,
+    /// A thread's. It alone keeps what it may need next, and asks the shared one.
+    Thread = 1,
+    /// The one that threads share, under a lock: others wait meanwhile.
+    Shared = 2,
+    /// A closed one: a heap of the program's, a part of one, or a partition's. Its spans' owner has this bit, too.
+    Closed = OWNER_CLOSED,
+}
+
 /// A thread's allocator. Its address modulo 2^32 is its tag in descriptors.
 #[repr(C)]
 pub(crate) struct Heap {
@@ -113,13 +128,11 @@ pub(crate) struct Heap {
     trims_seen: usize,
     thinning: Thinning,
     pub(crate) sampling: Sampling,
-    // The pool's.
-    pub(crate) next: *mut Heap,
-    pub(crate) in_use: bool,
-    /// It is the shared heap.
-    pub(crate) is_shared: bool,
-    /// `OWNER_CLOSED` in a closed heap, else 0.
-    closed: u32,
+    /// The next one in a list of those in no use.
+    next: *mut Heap,
+    pub(crate) role: Role,
+    /// What it writes into its spans' descriptors: its tag, and what its role adds.
+    owner: u32,
     /// In the hardened build, its thread's heaps for partitions, or null.
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
@@ -127,22 +140,26 @@ pub(crate) struct Heap {
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
     /// What its thread keeps for heaps of the program's.
-    pub(crate) spares: Spares<Heap>,
+    pub(crate) spares: Spares,
     /// What the program wants to be called for.
     pub(crate) deferred: Deferred,
     /// What is its thread's own.
-    pub(crate) own: Own<Heap>,
+    pub(crate) own: Own,
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     pub(crate) epoch: u32,
     /// Who uses it, if it is closed, and whose it is.
-    pub(crate) member: Member<Heap>,
+    pub(crate) member: Member,
     /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
     _read: PhantomPinned,
 }
 
 const _: () = assert!(size_of::<Heap>() <= HEAP_BYTES - 64);
+
+impl Linked for Heap {
+    const LINK: usize = offset_of!(Heap, next);
+}
 
 impl Heap {
     /// A heap with nothing in it.
@@ -165,39 +182,39 @@ impl Heap {
 
     /// What any heap writes into its spans' descriptors.
     fn owner(&self) -> u32 {
-        Heap::tag(self) | self.closed
+        self.owner
+    }
+
+    /// What is made at a place: it has nothing, and is nobody's.
+    pub(crate) fn at(this: *const Heap) -> Heap {
+        Heap { owner: Heap::tag(this), ..Heap::EMPTY }
     }
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
     pub(crate) fn shared(epoch: u32) -> Heap {
-        Heap { in_use: true, is_shared: true, full_limit: 0, epoch, ..Heap::EMPTY }
+        Heap { role: Role::Shared, full_limit: 0, epoch, ..Heap::EMPTY }
     }
 
     /// Makes it the heap of the thread of that number. It has nothing, after `abandon_all` or in a new one. The thread
     /// before leaves nothing of its own; what the heap has learned, and its cadence, pass on: those that follow each other are
     /// alike (docs/design/closed-heaps.md has each field).
     pub(crate) fn begin_thread(&mut self, thread: usize) {
-        debug_assert!(!self.is_shared && !self.is_closed() && self.spares.is_empty());
+        debug_assert!(self.role == Role::Thread && self.spares.is_empty());
         debug_assert!(self.partitions.iter().all(|heap| heap.is_null()));
         self.thread = thread;
         self.own = Own::NEW;
     }
 
-    /// A closed heap with nothing in it.
-    pub(crate) fn closed() -> Heap {
-        Heap { in_use: true, closed: OWNER_CLOSED, ..Heap::EMPTY }
-    }
-
-    /// A closed heap of the program's with nothing in it, or a part of one.
-    pub(crate) fn closed_of(of: *mut Handle<Heap>) -> Heap {
-        Heap { member: Member { of, ..Member::of_nobody() }, ..Heap::closed() }
+    /// A closed heap with nothing in it, of a handle of the program's or null.
+    pub(crate) fn closed_of(of: *mut Handle) -> Heap {
+        Heap { role: Role::Closed, member: Member { of, ..Member::of_nobody() }, ..Heap::EMPTY }
     }
 
     /// A closed heap with nothing in it, of the same program's heap or partition.
     pub(crate) fn begun_anew(&self) -> Heap {
         let &Heap { head, partition, member: Member { user_heap, of, next, .. }, .. } = self;
         let member = Member { user_heap, of, next, ..Member::of_nobody() };
-        Heap { head, partition, member, ..Heap::closed() }
+        Heap { role: Role::Closed, head, partition, member, ..Heap::EMPTY }
     }
 
     /// Makes another heap of it, with the same user and turn: threads that free late read these two words at any time.
@@ -206,14 +223,22 @@ impl Heap {
     /// It has been made, and is the caller's.
     #[inline(always)]
     pub(crate) unsafe fn write_over(this: *mut Heap, new: Heap) {
-        const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member<Heap>, user);
+        const BYTES: usize = offset_of!(Heap, member) + offset_of!(Member, user);
         // SAFETY: the caller's; they are two.
-        unsafe { this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES) };
+        unsafe {
+            this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
+            (*this).owner = Heap::tag(this) | new.role as u32 & OWNER_CLOSED;
+        }
     }
 
     /// Whether it is a closed heap.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed != 0
+        self.role == Role::Closed
+    }
+
+    /// Whether it is the shared one.
+    fn is_shared(&self) -> bool {
+        self.role == Role::Shared
     }
 
     /// Invariants 1, 2, 6 and 7.
@@ -224,7 +249,7 @@ impl Heap {
             assert!(span.is_full() && !core::ptr::eq(span, self.active[span.class().index()]));
         }
         self.check_empty();
-        assert!(!self.is_shared || self.full_limit == 0);
+        assert!(!self.is_shared() || self.full_limit == 0);
         assert!(self.full_limit <= FULL_MOST);
         for class in SizeClass::all() {
             let active = self.active[class.index()];

@@ -142,7 +142,7 @@ impl Heap {
     /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them. The shared heap
     /// has no thread, and keeps none.
     pub(super) fn earn_full(&mut self) {
-        if self.is_shared {
+        if self.is_shared() {
             return;
         }
         self.full_limit = (self.full_limit + FULL_STEP).min(FULL_MOST);
@@ -308,7 +308,7 @@ impl Heap {
             } else {
                 partial.push_back(span)
             }
-            if !self.is_shared {
+            if !self.is_shared() {
                 (*span).expect_thinner_of(self.owner());
             }
         }

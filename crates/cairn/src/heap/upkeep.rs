@@ -70,7 +70,7 @@ impl Heap {
             self.turn();
         }
         // Others wait for the shared heap: whoever has asked for it ticks when it is free again.
-        if !self.is_shared {
+        if !self.is_shared() {
             process_upkeep::tick();
         }
     }
@@ -90,12 +90,12 @@ impl Heap {
     /// Does as `sampling` and `deferred` say now. What the caches hold has not been counted: it goes back.
     pub(crate) fn follow_sampling(&mut self) {
         let defers = self.deferred.follow();
-        self.sampling.set_defers(self.deferred.is_on() && !self.is_shared);
+        self.sampling.set_defers(self.deferred.is_on() && !self.is_shared());
         if defers {
             // What comes now is the same in each run of a program.
             (self.quiet, self.slow_ticks, self.upkeep_mask) = (0, 0, UPKEEP_TICKS - 1);
         }
-        if !self.is_shared && (self.sampling.follow() || defers) {
+        if !self.is_shared() && (self.sampling.follow() || defers) {
             SizeClass::all().for_each(|class| self.empty_cache(class));
             self.set_ordinary();
         }
@@ -107,11 +107,11 @@ impl Heap {
         large::drop_cached(&self.large_cache);
         let _ = (0..LOOK_SPANS).all(|_| self.has_too_many_full() && self.abandon_one_full());
         self.collect_earned();
-        if !self.is_shared {
+        if !self.is_shared() {
             self.full_limit = self.full_limit.max(FULL_PROBE);
         }
         self.judge_quiet();
-        if self.quiet > HOLES_AFTER && !self.is_shared && !arena::keeps() {
+        if self.quiet > HOLES_AFTER && !self.is_shared() && !arena::keeps() {
             self.sweep();
         }
         let step = (self.slow_ticks / (self.upkeep_mask + 1)) as usize * CLASSES_AT_ONCE;
@@ -251,7 +251,7 @@ impl Heap {
                 if (*span).used() == 0 && !self.member.holds(&mut *span) || then == Then::Abandon {
                     self.remove_partial(class, span);
                     self.abandon(span);
-                } else if (*span).used_after_event == 0 && !self.is_shared {
+                } else if (*span).used_after_event == 0 && !self.is_shared() {
                     (*span).expect_thinner_of(self.owner());
                 }
             }

@@ -14,14 +14,17 @@ pub(crate) use fork::{all, salvage};
 pub(crate) use hardened::{Care, Nurse};
 
 use super::Large;
+use super::owned::Runs;
+use crate::base::list::{Linked, Stack};
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
 use crate::os::{self, Lock};
-use crate::slices::fences::{Fence, Fences, GUARD};
+use crate::slices::fences::{Fence, Fences, GUARD, Taken};
 use crate::slices::{arena, arena::Memory};
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::ptr::null_mut;
 
 // Invariants
@@ -81,38 +84,42 @@ pub(crate) struct Nursery {
     pub(crate) next: *mut Nursery,
 }
 
+impl Linked for Nursery {
+    const LINK: usize = offset_of!(Nursery, next);
+}
+
 const _: () = assert!(size_of::<Nursery>() == 192 && PIECES == 8);
 
 /// Slices that have free nurseries, and metadata that no slice uses.
 struct Pool {
-    first: *mut Large,
-    unused: *mut Nursery,
+    slices: Runs,
+    unused: Stack<Nursery>,
     /// Hardened: where a row of random numbers stands; 0 if it has not begun.
     random: u64,
 }
 
-// SAFETY: reached under the lock only.
-unsafe impl Send for Pool {}
-
-static POOL: Lock<Pool> = Lock::new(Pool { first: null_mut(), unused: null_mut(), random: 0 });
+static POOL: Lock<Pool> =
+    Lock::new(Pool { slices: Runs::of(null_mut()), unused: Stack::EMPTY, random: 0 });
 
 /// Takes a nursery that nobody has; null if there is no memory.
 pub(crate) fn take() -> *mut Nursery {
     let mut pool = POOL.lock();
-    if pool.first.is_null() {
-        drop(pool);
-        let Some(large) = make() else { return null_mut() };
-        pool = POOL.lock();
-        pool.insert(large);
-    }
-    // SAFETY: a member: a slice with a free nursery.
-    let large = unsafe { &*pool.first };
+    let large = match pool.slices.first(Ordering::Relaxed) {
+        Some(large) => large,
+        None => {
+            drop(pool);
+            let Some(large) = make() else { return null_mut() };
+            pool = POOL.lock();
+            pool.slices.insert(large);
+            large
+        }
+    };
     let free = large.free.load(Ordering::Relaxed);
     let piece = Nurse::choose(&mut pool.random, free);
     let left = free & !(1 << piece);
     large.free.store(left, Ordering::Relaxed);
     if left == 0 {
-        pool.remove(large);
+        pool.slices.remove(large);
     }
     large.nurseries.load(Ordering::Relaxed).wrapping_add(piece)
 }
@@ -135,19 +142,16 @@ pub(crate) fn put(nursery: *mut Nursery) {
     let free = before | 1 << (base.addr() % SLICE_SIZE / NURSERY_BYTES);
     large.free.store(free, Ordering::Relaxed);
     if before == 0 {
-        pool.insert(large);
+        pool.slices.insert(large);
     }
     if free == ALL {
-        pool.remove(large);
+        pool.slices.remove(large);
         // Before another slice may have the metadata: a forked child finds that it is one slice's, or no one's.
         let all = large.nurseries.load(Ordering::Relaxed);
         large.nurseries.store(null_mut(), Ordering::Relaxed);
         address_map::set_owner(index, 1, OWNER_NONE);
         // SAFETY: the metadata is nobody's any more.
-        unsafe {
-            (*all).next = pool.unused;
-            pool.unused = all;
-        }
+        unsafe { pool.unused.push(all) };
         drop(pool);
         arena::release(index, 1, Memory::Written);
     }
@@ -156,21 +160,15 @@ pub(crate) fn put(nursery: *mut Nursery) {
 /// Makes a slice of nurseries, in no list.
 fn make() -> Option<&'static Large> {
     let mut pool = POOL.lock();
-    let mut all = pool.unused;
-    // SAFETY: null, or metadata that nobody uses.
-    if let Some(first) = unsafe { all.as_ref() } {
-        pool.unused = first.next;
-    }
+    let mut all = pool.unused.pop();
     let mut random = Nurse::row(&mut pool.random);
     drop(pool);
     if all.is_null() {
         all = make_metadata()?;
     }
     let Some(run) = arena::take_for_nurseries(crate::base::shares::in_use()) else {
-        let mut pool = POOL.lock();
         // SAFETY: nobody else's.
-        unsafe { (*all).next = pool.unused };
-        pool.unused = all;
+        unsafe { POOL.lock().unused.push(all) };
         return None;
     };
     let slot = address_map::slot(run.index);
@@ -193,7 +191,7 @@ fn make() -> Option<&'static Large> {
         }
     }
     // SAFETY: the run is the caller's; what the guard takes is in no nursery that is used.
-    unsafe { Fences::put_behind_nurseries(run.index) };
+    unsafe { Fences::put(run.index, 1, Taken::ForNurseries) };
     // Release, by `describe`: who finds the slice finds them.
     large.nurseries.store(all, Ordering::Release);
     // SAFETY: the run is the caller's, taken just now: no block is in it yet.
@@ -210,40 +208,10 @@ fn make_metadata() -> Option<*mut Nursery> {
     }
     let mut pool = POOL.lock();
     for slice in 1..SLICES {
-        let all = first.wrapping_add(slice * PIECES);
         // SAFETY: mapped just now, as zeros; nobody else's.
-        unsafe { (*all).next = pool.unused };
-        pool.unused = all;
+        unsafe { pool.unused.push(first.wrapping_add(slice * PIECES)) };
     }
     Some(first)
-}
-
-impl Pool {
-    fn insert(&mut self, large: &Large) {
-        let at = core::ptr::from_ref(large).cast_mut();
-        large.link.next.store(self.first, Ordering::Relaxed);
-        large.link.prev.store(null_mut(), Ordering::Relaxed);
-        // SAFETY: a member, or null; slots are never unmapped.
-        if let Some(next) = unsafe { self.first.as_ref() } {
-            next.link.prev.store(at, Ordering::Relaxed);
-        }
-        self.first = at;
-    }
-
-    fn remove(&mut self, large: &Large) {
-        let (next, prev) =
-            [&large.link.next, &large.link.prev].map(|at| at.load(Ordering::Relaxed)).into();
-        // SAFETY: members, or null; slots are never unmapped.
-        unsafe {
-            match prev.as_ref() {
-                Some(prev) => prev.link.next.store(next, Ordering::Relaxed),
-                None => self.first = next,
-            }
-            if let Some(next) = next.as_ref() {
-                next.link.prev.store(prev, Ordering::Relaxed);
-            }
-        }
-    }
 }
 
 /// The nursery that `p` points into, any value at all.

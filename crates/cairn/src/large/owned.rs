@@ -20,7 +20,7 @@ use core::ptr::{from_ref, null_mut};
 
 /// A closed heap's large blocks. It is what they say they belong to, and so does not move.
 pub(crate) struct Owned {
-    first: AtomicPtr<Large>,
+    runs: Runs,
     mappings: AtomicUsize,
     /// The number of the program's region that the heap allocates from, plus 1, or 0. Constant.
     pub(crate) region: usize,
@@ -34,8 +34,57 @@ pub(crate) struct Owned {
 /// by whoever may use the block.
 pub(super) struct Link {
     of: AtomicPtr<Owned>,
-    pub(super) next: AtomicPtr<Large>,
-    pub(super) prev: AtomicPtr<Large>,
+    next: AtomicPtr<Large>,
+    prev: AtomicPtr<Large>,
+}
+
+/// A list of runs, or of slices of nurseries, under a lock. All zeros: nothing. Its first member is an atomic: who ends a heap
+/// looks without the lock whether there is one.
+pub(super) struct Runs(AtomicPtr<Large>);
+
+// SAFETY: what is in a list is used under its lock alone.
+unsafe impl Send for Runs {}
+
+impl Runs {
+    pub(super) const fn of(first: *mut Large) -> Runs {
+        Runs(AtomicPtr::new(first))
+    }
+
+    /// The first one.
+    pub(super) fn first(&self, order: Ordering) -> Option<&'static Large> {
+        // SAFETY: a member, or null; slots are never unmapped.
+        unsafe { self.0.load(order).as_ref() }
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.store(null_mut(), Ordering::Relaxed);
+    }
+
+    pub(super) fn insert(&self, large: &Large) {
+        let (at, next) = (from_ref(large).cast_mut(), self.first(Ordering::Relaxed));
+        large.link.next.store(self.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        large.link.prev.store(null_mut(), Ordering::Relaxed);
+        if let Some(next) = next {
+            next.link.prev.store(at, Ordering::Relaxed);
+        }
+        self.0.store(at, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove(&self, large: &Large) {
+        let [next, prev] =
+            [&large.link.next, &large.link.prev].map(|link| link.load(Ordering::Relaxed));
+        // SAFETY: members, or null; slots are never unmapped.
+        unsafe {
+            match prev.as_ref() {
+                Some(prev) => prev.link.next.store(next, Ordering::Relaxed),
+                // Release: who finds the list empty takes no lock, and the heap may be another one then.
+                None => self.0.store(next, Ordering::Release),
+            }
+            if let Some(next) = next.as_ref() {
+                next.link.prev.store(prev, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 pub(super) static OWNED: Lock<()> = Lock::new(());
@@ -141,16 +190,8 @@ pub(crate) fn owner_of(p: *mut u8) -> *const Owned {
 }
 
 fn insert(owned: &Owned, large: &Large) {
-    let at = from_ref(large).cast_mut();
-    let next = owned.first.load(Ordering::Relaxed);
     large.link.of.store(from_ref(owned).cast_mut(), Ordering::Relaxed);
-    large.link.next.store(next, Ordering::Relaxed);
-    large.link.prev.store(null_mut(), Ordering::Relaxed);
-    // SAFETY: a member of the list, or null; slots are never unmapped.
-    if let Some(next) = unsafe { next.as_ref() } {
-        next.link.prev.store(at, Ordering::Relaxed);
-    }
-    owned.first.store(at, Ordering::Relaxed);
+    owned.runs.insert(large);
 }
 
 /// Takes a block that ends out of its heap's list, if it stands in one.
@@ -164,20 +205,11 @@ pub(super) fn remove(large: &Large) {
 
 /// The same under the lock: somebody else may have taken it out.
 fn unlink(large: &Large) {
-    // SAFETY: a list that is there while a block says so, under the lock; members, or null.
+    // SAFETY: a list that is there while a block says so, under the lock.
     unsafe {
         let Some(owned) = large.link.of().as_ref() else { return };
         owned.budget.give_large(large.bytes());
-        let next = large.link.next.load(Ordering::Relaxed);
-        let prev = large.link.prev.load(Ordering::Relaxed);
-        match prev.as_ref() {
-            Some(prev) => prev.link.next.store(next, Ordering::Relaxed),
-            // Release: who finds the list empty takes no lock, and the heap may be another one then.
-            None => owned.first.store(next, Ordering::Release),
-        }
-        if let Some(next) = next.as_ref() {
-            next.link.prev.store(prev, Ordering::Relaxed);
-        }
+        owned.runs.remove(large);
     }
     large.link.clear();
 }
@@ -211,13 +243,10 @@ fn has_mappings(owned: &Owned) -> bool {
 /// who frees it a second time meanwhile is late.
 fn take_first(owned: &Owned, goes: impl Fn(bool) -> bool) -> Option<Option<&'static Large>> {
     // Others take out, nobody puts in. Acquire: pairs with `unlink`, whose last word about the heap this is.
-    if owned.first.load(Ordering::Acquire).is_null() {
-        return None;
-    }
+    owned.runs.first(Ordering::Acquire)?;
     // What is first may be freed, and be another heap's block, as soon as the lock is not held.
     let _held = OWNED.lock();
-    // SAFETY: a member, or null; slots are never unmapped.
-    let large = unsafe { owned.first.load(Ordering::Relaxed).as_ref() }?;
+    let large = owned.runs.first(Ordering::Relaxed)?;
     let ends = goes(large.waits.load(Ordering::Relaxed));
     let ended = if ends { super::end(large.run().0, usize::MAX, Freers::Many) } else { None };
     unlink(large);
@@ -241,7 +270,7 @@ pub(crate) fn settle_in_child<'a>(slices_are_new: bool, all: impl Iterator<Item 
         })
     };
     for of in all {
-        of.first.store(null_mut(), Ordering::Relaxed);
+        of.runs.clear();
         of.grace.forget_waiting();
     }
     // SAFETY: a freed block, which waits for the epoch that it is now, at the earliest.

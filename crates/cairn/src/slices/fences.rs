@@ -7,6 +7,7 @@
 //! Checked: tests/quarantine.rs, tests/hardened_nursery.rs
 //! Story: docs/design/policy.md
 
+use crate::base::bits::{ones, pieces};
 use crate::base::policy::InHardened;
 use crate::base::size_class::{self, SLICE_SIZE};
 use crate::base::sync::{AtomicUsize, Ordering};
@@ -34,10 +35,8 @@ pub(crate) enum Taken {
 /// Bytes of a guard that is not a whole slice; 0 in the default build.
 pub(crate) const GUARD: usize = size_class::guards(4)[0];
 
-/// Kinds of guards: the first bytes of a slice, its last ones, or all.
-const KINDS: usize = 3;
-
-/// Where the guards are of so many slices that are taken for something: the kind, and the slice.
+/// Where the guards are of so many slices that are taken for something: the kind, and the slice. Kind 0 is the first bytes
+/// of a slice, 1 its last ones, 2 all.
 fn places(index: usize, slices: usize, taken: Taken) -> impl Iterator<Item = (usize, usize)> {
     let [before, after] = match taken {
         Taken::ForSpan => size_class::guards(slices),
@@ -64,19 +63,12 @@ pub(crate) type Fences = InHardened<Open, Guarded>;
 
 /// Guards in slices: in the default build there are none.
 pub(crate) trait Fence {
-    /// Puts a span's guards into a run of slices, where there are none yet. The program has no block there.
+    /// Puts the guards of what takes a run of slices there, where there are none yet.
     ///
     /// # Safety
-    /// The run is the caller's, and no block is there.
+    /// The run is the caller's, and nobody uses what the guards take.
     #[inline(always)]
-    unsafe fn put(_index: usize, _slices: usize) {}
-
-    /// Puts a guard at the end of a slice of nurseries, if there is none yet.
-    ///
-    /// # Safety
-    /// The slice is the caller's, and none of its last bytes are in use.
-    #[inline(always)]
-    unsafe fn put_behind_nurseries(_index: usize) {}
+    unsafe fn put(_index: usize, _slices: usize, _taken: Taken) {}
 
     /// Takes all guards of free slices away, but those that what takes them has. False if the system has not.
     #[inline(always)]
@@ -94,34 +86,31 @@ impl Fence for Open {}
 pub(crate) struct Guarded;
 
 impl Fence for Guarded {
-    unsafe fn put(index: usize, slices: usize) {
-        // SAFETY: the caller's.
-        unsafe { put_for(index, slices, Taken::ForSpan) };
-    }
-
-    unsafe fn put_behind_nurseries(index: usize) {
-        // SAFETY: the caller's.
-        unsafe { put_for(index, 1, Taken::ForNurseries) };
+    unsafe fn put(index: usize, slices: usize, taken: Taken) {
+        for (kind, slice) in places(index, slices, taken) {
+            let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
+            // Nobody else changes this bit: added or taken away, it is set or cleared.
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_add(bit, Ordering::Relaxed);
+                let (at, bytes) = pages(kind, slice);
+                // SAFETY: the caller's, and in no block.
+                if !unsafe { os::guard(at, bytes) } {
+                    word.fetch_sub(bit, Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     fn bare(index: usize, slices: usize, taken: Taken) -> bool {
         let mut is_bare = true;
-        for chunk in index / CHUNK_SLICES..(index + slices).div_ceil(CHUNK_SLICES) {
-            let first = chunk * CHUNK_SLICES;
-            let [low, high] =
-                [index, index + slices].map(|at| at.clamp(first, first + CHUNK_SLICES) - first);
-            let within = !0 << low & !0 >> (CHUNK_SLICES - high);
-            for kind in 0..KINDS {
-                let word = &guards(chunk)[kind];
-                let mut there = word.load(Ordering::Relaxed) & within;
-                while there != 0 {
-                    let at = there.trailing_zeros() as usize;
-                    there &= there - 1;
-                    let mut own = places(index, slices, taken);
-                    if own.any(|place| place == (kind, first + at)) {
+        for (chunk, within) in pieces(index, slices) {
+            for (kind, word) in guards(chunk).iter().enumerate() {
+                for at in ones(word.load(Ordering::Relaxed) as u64 & within) {
+                    let slice = chunk * CHUNK_SLICES + at;
+                    if places(index, slices, taken).any(|place| place == (kind, slice)) {
                         continue;
                     }
-                    let (pages, bytes) = pages(kind, first + at);
+                    let (pages, bytes) = pages(kind, slice);
                     if os::unguard(pages, bytes) {
                         word.fetch_sub(1 << at, Ordering::Relaxed);
                     } else {
@@ -134,22 +123,5 @@ impl Fence for Guarded {
             LOST.fetch_add(slices, Ordering::Relaxed);
         }
         is_bare
-    }
-}
-
-/// # Safety
-/// The run is the caller's, and nobody uses what the guards take.
-unsafe fn put_for(index: usize, slices: usize, taken: Taken) {
-    for (kind, slice) in places(index, slices, taken) {
-        let (word, bit) = (&guards(slice / CHUNK_SLICES)[kind], 1 << (slice % CHUNK_SLICES));
-        // Nobody else changes this bit: added or taken away, it is set or cleared.
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_add(bit, Ordering::Relaxed);
-            let (at, bytes) = pages(kind, slice);
-            // SAFETY: the caller's, and in no block.
-            if !unsafe { os::guard(at, bytes) } {
-                word.fetch_sub(bit, Ordering::Relaxed);
-            }
-        }
     }
 }

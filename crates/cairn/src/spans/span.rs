@@ -21,9 +21,9 @@ use crate::map::block::{Block, Chain, END};
 use crate::map::remote::RemoteWord;
 use crate::os;
 use crate::slices::arena::{self, Leave, Memory, Partitions};
-use crate::slices::fences::{Fence, Fences};
+use crate::slices::fences::{Fence, Fences, Taken};
 use crate::store::{Known, Live};
-use core::{marker::PhantomPinned, ptr::null_mut, sync::atomic::compiler_fence};
+use core::{marker::PhantomPinned, sync::atomic::compiler_fence};
 
 /// How the build's spans keep what is at home.
 pub(crate) type Home = InHardened<home::Linked, marked::Marked>;
@@ -114,34 +114,20 @@ impl Span {
     ) -> *mut Span {
         let c = class.layout();
         let span: *mut Span = address_map::slot(index).cast();
-        // SAFETY: the run is the caller's, and so is its slot.
+        // SAFETY: the run is the caller's, and so is its slot; no block of it has been handed out. Null pointers and zeros are
+        // what the rest starts with.
         unsafe {
             span.write(Span {
                 local_free: END,
-                until_event: 0,
-                carved: 0,
-                hidden: 0,
                 start: address_map::slice_address(index).wrapping_add(c.slack as usize),
-                next: null_mut(),
-                prev: null_mut(),
-                holes: 0,
-                used_at_sweep: 0,
-                used_after_event: 0,
                 class: class.number() as u8,
                 flags: if zero { ZERO } else { 0 },
-                partition: 0,
-                let_go_by: 0,
-                empty_since: 0,
-                _read: PhantomPinned,
+                ..core::mem::zeroed()
             });
-        }
-        // SAFETY: as above; no block of it has been handed out.
-        unsafe {
             Live::begin(address_map::slice_address(index), c);
-            Fences::put(index, c.slices.into());
+            Fences::put(index, c.slices.into(), Taken::ForSpan);
+            address_map::describe(index, c.slices as usize, span.cast(), owner, class);
         }
-        // SAFETY: the run is the caller's, and no block of it has been handed out.
-        unsafe { address_map::describe(index, c.slices as usize, span.cast(), owner, class) };
         span
     }
 

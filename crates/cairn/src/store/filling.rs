@@ -5,24 +5,13 @@
 //! Checked: tests/rooms.rs, tests/quarantine.rs
 //! Story: docs/design/policy.md
 
+use crate::base::random::{after, below};
 use crate::base::size_class::MIN_ALIGN;
 use crate::map::block::Block;
 use crate::store::tuning::ROW;
 
 /// Blocks that are ready, or wait, at most.
 pub(crate) const READY: u32 = ROW as u32 - 1;
-
-/// The number after another one, which is odd. Its upper bits are as good as random.
-#[inline(always)]
-pub(crate) fn after(random: u64) -> u64 {
-    random.wrapping_mul(0x5851_f42d_4c95_7f2d)
-}
-
-/// A number below another one.
-#[inline(always)]
-pub(crate) fn below(random: u64, count: usize) -> usize {
-    ((random >> 32) as usize * count) >> 32
-}
 
 /// Blocks of a class on their way to be ready. Apart from the heap: the compiler keeps it in registers.
 pub(crate) struct Filling {

@@ -7,14 +7,14 @@
 //! Checked: tests/quarantine.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md
 
-use crate::base::policy;
+use crate::base::random::{self, after, below};
 use crate::base::size_class::{CLASS_COUNT, SizeClass, class_size};
 use crate::base::tuning::CACHE_UNITS;
 use crate::map::address_map::HEAP_BYTES;
 use crate::map::block::{Block, Chain, END, overwritten};
 use crate::os;
 use crate::store::caches::{Limit, Limits, Store};
-use crate::store::filling::{Filling, READY, after, below};
+use crate::store::filling::{Filling, READY};
 use crate::store::live::{Bits, Known};
 use crate::store::tuning::{LEAST_ROOM, READY_TICK, ROW};
 use core::ptr::null_mut;
@@ -370,7 +370,7 @@ unsafe fn end(this: *mut Rows, class: SizeClass, filling: Filling, most: i32) {
 /// What a heap begins with.
 #[cold]
 pub(crate) fn first_random(heap: *mut u8) -> u64 {
-    policy::first_random(os::seed(), heap.addr(), os::now_ns()) | 1
+    random::first(os::seed(), heap.addr(), os::now_ns()) | 1
 }
 
 /// Does something with each block that waits.

@@ -9,8 +9,8 @@ use super::heaps::{Other, crowd, free};
 use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
-use crate::heap::Heap;
 use crate::heap::handle::{Got, Handle, Member, Own};
+use crate::heap::{Heap, Role};
 use crate::large::NURSERY_BYTES;
 use crate::map::address_map::OWNER_NONE;
 use crate::map::block::END;
@@ -62,7 +62,7 @@ fn a_thread_hands_on_nothing_of_its_own() {
             let own = unsafe { &(*left).own };
             let Own { last, counts, beats } = own;
             assert!(*last == (0, null_mut()) && *counts == ThreadCounts::default());
-            assert_eq!(*beats, Own::<Heap>::NEW.beats);
+            assert_eq!(*beats, Own::NEW.beats);
         });
         other.leaves();
         check();
@@ -79,8 +79,8 @@ fn expect_empty(heap: &Heap) {
         assert!(active[class.index()].is_null() && partial[class.index()].len() == 0);
     }
     assert!(full.len() == 0 && *full_slices == 0 && large_cache.load(Relaxed).is_null());
-    let Heap { in_use, is_shared, partitions, partition, head, member, spares, .. } = heap;
-    assert!(!in_use && !is_shared && !heap.is_closed() && spares.is_empty());
+    let Heap { role, partitions, partition, head, member, spares, .. } = heap;
+    assert!(*role == Role::Free && spares.is_empty());
     assert!(partitions.iter().all(|heap| heap.is_null()) && *partition == 0 && *head == 0);
     let Member { user: _, user_heap, turn: _, of, next } = member;
     assert!(user_heap.is_null() && of.is_null() && next.is_null());
@@ -437,7 +437,7 @@ fn a_heap_is_its_users() {
             spare.destroy();
         }
         let heap = HeapId::new_owned().expect("memory");
-        let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+        let name: *mut Handle = heap.into_raw().as_ptr().cast();
         // SAFETY: heaps that are there; what must not be ends a child.
         unsafe {
             let block = heap.allocate(5000, 16);
@@ -487,7 +487,7 @@ fn a_handle_hands_on_nothing() {
             let next = HeapId::new_owned().expect("memory");
             assert_eq!(next.into_raw(), heap.into_raw(), "the same handle");
             assert_eq!((next.tag(), next.stats()), (0, HeapStats::default()));
-            let name: *mut Handle<Heap> = next.into_raw().as_ptr().cast();
+            let name: *mut Handle = next.into_raw().as_ptr().cast();
             assert_eq!((*name).user.load(Relaxed), thread_number());
             next.delete();
         }
@@ -564,7 +564,7 @@ fn a_child_looks_into_no_heap_that_was_ending() {
         unsafe {
             let heap = HeapId::new_owned().expect("memory");
             let blocks: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
-            let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+            let name: *mut Handle = heap.into_raw().as_ptr().cast();
             assert!(child_does(|| {
                 (*(*name).heap).member.turn.shut();
                 let last = blocks[blocks.len() - 1];
@@ -587,7 +587,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
         unsafe {
             let heap = HeapId::new_owned().expect("memory");
             let blocks: Vec<_> = (0..500).map(|_| heap.allocate(1000, 16)).collect();
-            let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+            let name: *mut Handle = heap.into_raw().as_ptr().cast();
             let theirs = (*name).heap;
             let (held, done) = (Barrier::new(2), Barrier::new(2));
             std::thread::scope(|scope| {
@@ -598,7 +598,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
                 });
                 held.wait();
                 (*theirs).member.turn.shut();
-                (*theirs).in_use = false;
+                (*theirs).role = Role::Free;
                 let child = child_does(|| {
                     check();
                     let others: Vec<_> = (0..4).map(|_| Other::new()).collect();
@@ -609,7 +609,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
                     others.into_iter().for_each(Other::leaves);
                     check();
                 });
-                (*theirs).in_use = true;
+                (*theirs).role = Role::Thread;
                 (*theirs).member.turn.close();
                 done.wait();
                 assert!(child);

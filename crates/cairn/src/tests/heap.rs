@@ -6,7 +6,7 @@ use super::filling;
 use super::heaps::{self, Other, SIZE};
 use crate::base::size_class::class_of;
 use crate::base::sync::Ordering;
-use crate::heap::Heap;
+use crate::heap::{Heap, Role};
 use crate::map::block::{Block, Chain, END};
 use crate::os::{self};
 use crate::spans::span::Span;
@@ -274,7 +274,7 @@ fn the_shared_heap_earns_no_room() {
         let span: *mut Span = address_map::descriptor(block).slot.load(Ordering::Relaxed).cast();
         // SAFETY: no thread but this one is at work; the block is this test's to free.
         unsafe {
-            assert!((*heap).is_shared);
+            assert_eq!((*heap).role, Role::Shared);
             (*span).let_go_by = Heap::tag(heap);
             (*heap).push((*span).index(), Chain::one(block.cast()), None);
             assert_eq!(owner(block), Heap::tag(heap));

@@ -8,8 +8,8 @@ use crate::base::size_class::class_of;
 use crate::os::Lock;
 use crate::thread::pool::{self, shared};
 use crate::{
-    HeapId, Stats, allocate, allocate_in, check, deallocate, heap::deferred_frees, large,
-    map::address_map, slices::arena, spans::abandoned, thread,
+    HeapId, Stats, allocate, allocate_in, check, deallocate, heap::deferred_frees, heap::handle,
+    large, map::address_map, slices::arena, spans::abandoned, thread,
 };
 use std::boxed::Box;
 use std::sync::Barrier;
@@ -223,7 +223,7 @@ fn a_fork_may_come_before_the_first_allocation() {
 
 const OF_HEAPS: [Known; 6] = [
     ("deferred frees", || Box::new(deferred_frees::hold())),
-    ("handles", || Box::new(pool::HANDLES.hold())),
+    ("handles", || Box::new(handle::hold())),
     ("nurseries", || Box::new(large::hold_nurseries())),
     ("owned", || Box::new(large::hold_owned())),
     ("partitions", || Box::new(pool::partitions::hold())),

@@ -299,9 +299,9 @@ fn what_a_deleted_heap_leaves_is_collected() {
             assert!(memory.has(again, MIB / 4));
             assert!(heap.allocate(MIB, 16).is_null() && heap.allocate(100, 16) != stays);
             heap.destroy();
-            assert!(!region.end() && !pool::LEFT.lock().0.is_null());
+            assert!(!region.end() && !pool::LEFT.lock().is_empty());
             free(stays);
-            assert!(region.end() && pool::LEFT.lock().0.is_null());
+            assert!(region.end() && pool::LEFT.lock().is_empty());
             check();
         });
     });

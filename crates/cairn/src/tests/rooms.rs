@@ -283,11 +283,11 @@ fn values_are_read_to_their_end() {
 /// Whose turn it is: one at a time, and nobody's after the last one.
 #[test]
 fn turns_are_taken_one_at_a_time() {
-    let turn = Member::<u8>::of_nobody().turn;
+    let turn = Member::of_nobody().turn;
     assert!(turn.enter() == Got::Alone && turn.enter() == Got::Alone && !turn.is_shut());
     turn.shut();
     assert!(turn.is_shut() && turn.enter() == Got::Nothing);
-    let turn = Member::<u8>::of_nobody().turn;
+    let turn = Member::of_nobody().turn;
     turn.open();
     for _ in 0..2 {
         for _ in 0..2 {

@@ -9,7 +9,7 @@
 use super::{STARTED, outside, own};
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
-use crate::heap::Heap;
+use crate::heap::{Heap, handle};
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::walk::{heads_from, heads_in_regions};
 use crate::spans::waiting::settle_in_child;
@@ -101,9 +101,6 @@ fn settle() {
         })
     });
     // SAFETY: handles are never unmapped.
-    large::settle_owned_in_child(
-        are_new,
-        pool::HANDLES.made().map(|name| unsafe { &(*name).owned }),
-    );
+    large::settle_owned_in_child(are_new, handle::made().map(|name| unsafe { &(*name).owned }));
     salvage::settle_in_child();
 }

@@ -359,7 +359,7 @@ pub(crate) fn trim() {
         // SAFETY: the calling thread's own.
         unsafe {
             (*heap).abandon_all();
-            (*heap).spares.give(&pool::HANDLES);
+            (*heap).spares.give();
         }
     }
     salvage::all();

@@ -285,10 +285,7 @@ mod tests {
             }
             let mut x = 0x9e37_79b9_7f4a_7c15u64;
             for _ in 0..20_000 {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                let far = x as usize;
+                let far = crate::base::random::next(&mut x) as usize;
                 if far.wrapping_add(first) >= bytes
                     && far / c.size as usize >= (c.blocks as usize).next_power_of_two()
                 {

@@ -6,107 +6,85 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::Handle;
+use crate::base::list::Stack;
 use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::heap::tuning::{FIRST_HANDLES, HANDLE_PIECES};
 use crate::os::{self, Lock};
 use core::ptr::null_mut;
 
-/// All handles that there are.
-pub(crate) struct Handles<H> {
-    /// Those that no heap and no thread has.
-    free: Lock<Free<H>>,
-    /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
-    /// the lock, as is the next.
-    pieces: [AtomicPtr<Handle<H>>; HANDLE_PIECES],
-    /// How many there are.
-    made: AtomicUsize,
+/// Those that no heap and no thread has.
+static FREE: Lock<Stack<Handle>> = Lock::new(Stack::EMPTY);
+/// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
+/// the lock, as is the next.
+static PIECES: [AtomicPtr<Handle>; HANDLE_PIECES] =
+    [const { AtomicPtr::new(null_mut()) }; HANDLE_PIECES];
+/// How many there are.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
+pub(super) fn put(handle: *mut Handle) {
+    let mut free = FREE.lock();
+    // SAFETY: the caller's, which gives it up.
+    unsafe {
+        (*handle).keeper.store(0, Ordering::Relaxed);
+        free.push(handle);
+    }
 }
 
-struct Free<H>(*mut Handle<H>);
-
-// SAFETY: what is free is nobody's.
-unsafe impl<H> Send for Free<H> {}
-
-impl<H> Handles<H> {
-    pub(crate) const fn new() -> Handles<H> {
-        Handles {
-            free: Lock::new(Free(null_mut())),
-            pieces: [const { AtomicPtr::new(null_mut()) }; HANDLE_PIECES],
-            made: AtomicUsize::new(0),
-        }
+pub(super) fn take() -> *mut Handle {
+    let mut free = FREE.lock();
+    let handle = free.pop();
+    if !handle.is_null() {
+        return handle;
     }
-
-    pub(super) fn put(&self, handle: *mut Handle<H>) {
-        let mut free = self.free.lock();
-        // SAFETY: the caller's, which gives it up.
-        unsafe {
-            (*handle).keeper.store(0, Ordering::Relaxed);
-            (*handle).next = free.0;
-        }
-        free.0 = handle;
+    let made = MADE.load(Ordering::Relaxed);
+    let (piece, nth) = place(made);
+    let Some(at) = PIECES.get(piece) else { return null_mut() };
+    if nth == 0 {
+        at.store(os::map((FIRST_HANDLES << piece) * size_of::<Handle>()).cast(), Ordering::Relaxed);
     }
-
-    pub(super) fn take(&self) -> *mut Handle<H> {
-        let mut free = self.free.lock();
-        let handle = free.0;
-        // SAFETY: null, or free, and so the lock owner's.
-        if let Some(first) = unsafe { handle.as_ref() } {
-            free.0 = first.next;
-            return handle;
-        }
-        let made = self.made.load(Ordering::Relaxed);
-        let (piece, nth) = place(made);
-        let Some(at) = self.pieces.get(piece) else { return null_mut() };
-        if nth == 0 {
-            at.store(
-                os::map((FIRST_HANDLES << piece) * size_of::<Handle<H>>()).cast(),
-                Ordering::Relaxed,
-            );
-        }
-        let first = at.load(Ordering::Relaxed);
-        if first.is_null() {
-            return null_mut();
-        }
-        // Release: who sees the number sees the piece.
-        self.made.store(made + 1, Ordering::Release);
-        first.wrapping_add(nth)
+    let first = at.load(Ordering::Relaxed);
+    if first.is_null() {
+        return null_mut();
     }
+    // Release: who sees the number sees the piece.
+    MADE.store(made + 1, Ordering::Release);
+    first.wrapping_add(nth)
+}
 
-    /// All handles that there are.
-    pub(crate) fn made(&self) -> impl Iterator<Item = *mut Handle<H>> {
-        // Acquire: pairs with `take`.
-        (0..self.made.load(Ordering::Acquire)).filter_map(|number| {
-            let (piece, nth) = place(number);
-            Some(self.pieces.get(piece)?.load(Ordering::Relaxed).wrapping_add(nth))
-        })
-    }
+/// All handles that there are.
+pub(crate) fn made() -> impl Iterator<Item = *mut Handle> {
+    // Acquire: pairs with `take`.
+    (0..MADE.load(Ordering::Acquire)).filter_map(|number| {
+        let (piece, nth) = place(number);
+        Some(PIECES.get(piece)?.load(Ordering::Relaxed).wrapping_add(nth))
+    })
+}
 
-    /// Whether a handle stands there, in use or not. Any address is answered.
-    pub(crate) fn is_made(&self, handle: *const Handle<H>) -> bool {
-        let made = self.made.load(Ordering::Acquire);
-        let in_piece = |(piece, at): (usize, &AtomicPtr<Handle<H>>)| {
-            let offset = handle.addr().wrapping_sub(at.load(Ordering::Relaxed).addr());
-            let nth = offset / size_of::<Handle<H>>();
-            let before = FIRST_HANDLES * ((1 << piece) - 1);
-            nth < FIRST_HANDLES << piece
-                && before + nth < made
-                && offset.is_multiple_of(size_of::<Handle<H>>())
-        };
-        self.pieces.iter().enumerate().any(in_piece)
-    }
+/// Whether a handle stands there, in use or not. Any address is answered.
+pub(crate) fn is_made(handle: *const Handle) -> bool {
+    let made = MADE.load(Ordering::Acquire);
+    let in_piece = |(piece, at): (usize, &AtomicPtr<Handle>)| {
+        let offset = handle.addr().wrapping_sub(at.load(Ordering::Relaxed).addr());
+        let nth = offset / size_of::<Handle>();
+        let before = FIRST_HANDLES * ((1 << piece) - 1);
+        nth < FIRST_HANDLES << piece
+            && before + nth < made
+            && offset.is_multiple_of(size_of::<Handle>())
+    };
+    PIECES.iter().enumerate().any(in_piece)
+}
 
-    /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
-    pub(crate) fn settle_in_child(&self) {
-        if self.free.settle_in_child() {
-            self.free.lock().0 = null_mut();
-        }
+/// In a forked child, before it has a second thread: a list that another thread was changing is given up.
+pub(crate) fn settle_in_child() {
+    if FREE.settle_in_child() {
+        *FREE.lock() = Stack::EMPTY;
     }
+}
 
-    /// Holds the lock, for tests.
-    #[cfg(test)]
-    pub(crate) fn hold(&self) -> impl Drop {
-        self.free.lock()
-    }
+/// Holds the lock, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    FREE.lock()
 }
 
 /// In which piece a handle stands, and where there.

@@ -9,13 +9,17 @@ mod all;
 mod spares;
 mod turn;
 
-pub(crate) use all::Handles;
+#[cfg(test)]
+pub(crate) use all::hold;
+pub(crate) use all::{is_made, made, settle_in_child};
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 
+use crate::base::list::Linked;
 use crate::base::shares::NOBODY;
 use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
 use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::heap::Heap;
 use crate::heap::deferred_frees::Beats;
 use crate::heap::tuning::{NURSERIES_MAX, PART_LISTS};
 use crate::large::budget::Budget;
@@ -23,6 +27,7 @@ use crate::large::{self, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
 use crate::samples::sampling::ThreadCounts;
 use crate::slices::arena::{self, Run};
 use crate::spans::span::Span;
+use core::mem::offset_of;
 use core::ptr::{null, null_mut};
 
 // Invariants
@@ -35,20 +40,20 @@ pub(crate) const FREE: u8 = 0;
 pub(crate) const OWNED: u8 = 1;
 pub(crate) const SHARED: u8 = 2;
 
-/// A heap of the program's. `H` is what it allocates from.
+/// A heap of the program's.
 #[repr(C, align(64))]
-pub(crate) struct Handle<H> {
+pub(crate) struct Handle {
     // What the fast path reads, also the one in cairn.h: `room` is 0 where that one must not go on.
     room: usize,
     base: *mut u8,
     states: *mut u8,
-    pub(crate) heap: *mut H,
+    pub(crate) heap: *mut Heap,
     // The rest.
     newest: *mut Nursery,
     count: usize,
     /// The number of the thread that has it attached, and that thread's heap.
     pub(crate) user: AtomicUsize,
-    pub(crate) user_heap: *const H,
+    pub(crate) user_heap: *const Heap,
     /// The number of a shared heap, which no other has had or will have.
     pub(crate) serial: usize,
     pub(crate) kind: AtomicU8,
@@ -57,31 +62,32 @@ pub(crate) struct Handle<H> {
     /// Its large blocks, and what it holds.
     pub(crate) owned: Owned,
     /// A shared heap's parts: lists by the number of the thread.
-    parts: [AtomicPtr<H>; PART_LISTS],
+    parts: [AtomicPtr<Heap>; PART_LISTS],
     /// The next free one.
-    next: *mut Handle<H>,
+    next: *mut Handle,
     /// Of a free one that a thread keeps: the address of its `Spares`; else 0.
     keeper: AtomicUsize,
 }
 
+impl Linked for Handle {
+    const LINK: usize = offset_of!(Handle, next);
+}
+
 const _: () = {
-    use core::mem::offset_of;
-    type Any = Handle<u8>;
-    assert!(
-        offset_of!(Any, room) == 0 && offset_of!(Any, base) == 8 && offset_of!(Any, states) == 16
-    );
+    let before = [offset_of!(Handle, room), offset_of!(Handle, base), offset_of!(Handle, states)];
+    assert!(matches!(before, [0, 8, 16]));
     assert!(MIN_ALIGN == 16);
 };
 
 /// What a closed heap is to the program.
 #[repr(C)]
-pub(crate) struct Member<H> {
+pub(crate) struct Member {
     /// The heap of the thread that has a closed heap attached.
-    pub(crate) user_heap: *const H,
+    pub(crate) user_heap: *const Heap,
     /// Whose it is, or null.
-    pub(crate) of: *mut Handle<H>,
+    pub(crate) of: *mut Handle,
     /// The part behind this one.
-    pub(crate) next: *mut H,
+    pub(crate) next: *mut Heap,
     // What follows others read when the heap is gone, and so it is no part of what is written over (`Heap::write_over`).
     /// The number of the thread that has a closed heap attached.
     pub(crate) user: AtomicUsize,
@@ -90,27 +96,27 @@ pub(crate) struct Member<H> {
 }
 
 /// What is a thread's own, and no other's that gets its heap. All zeros: as it is for a new thread.
-pub(crate) struct Own<H> {
+pub(crate) struct Own {
     /// The shared heap that it has used last, by its serial, and its part there.
-    pub(crate) last: (usize, *mut H),
+    pub(crate) last: (usize, *mut Heap),
     /// What it has counted.
     pub(crate) counts: ThreadCounts,
     /// What it has called for the program to free.
     pub(crate) beats: Beats,
 }
 
-impl<H> Own<H> {
+impl Own {
     /// A new thread's.
-    pub(crate) const NEW: Own<H> = Own {
+    pub(crate) const NEW: Own = Own {
         last: (0, null_mut()),
         counts: ThreadCounts { allocated: 0, freed: 0 },
         beats: Beats::NONE,
     };
 }
 
-impl<H> Member<H> {
+impl Member {
     /// Of a heap that no thread uses.
-    pub(crate) const fn of_nobody() -> Member<H> {
+    pub(crate) const fn of_nobody() -> Member {
         Member {
             user_heap: null(),
             of: null_mut(),
@@ -121,7 +127,7 @@ impl<H> Member<H> {
     }
 
     /// Says which thread uses it from now on, and that thread's heap.
-    pub(crate) fn set_user(&mut self, user: usize, user_heap: *const H) {
+    pub(crate) fn set_user(&mut self, user: usize, user_heap: *const Heap) {
         // In this order: a fork in between finds a user that has ended, or none.
         self.user_heap = user_heap;
         // Relaxed: who finds its own number has written it.
@@ -176,7 +182,7 @@ impl<H> Member<H> {
     ///
     /// # Safety
     /// A heap's that has been made.
-    pub(crate) unsafe fn peek_region(this: *const Member<H>) -> bool {
+    pub(crate) unsafe fn peek_region(this: *const Member) -> bool {
         // SAFETY: as above; handles are never unmapped. Volatile: both may be changing.
         unsafe {
             let of = (&raw const (*this).of).read_volatile();
@@ -192,24 +198,23 @@ impl<H> Member<H> {
     }
 }
 
-impl<H> Handle<H> {
+impl Handle {
     /// Takes a handle for a heap, out of what the calling thread keeps, `mine`, if it has a heap; null if there is no
     /// memory. `stand_in` has no blocks.
     ///
     /// # Safety
     /// `mine` is null or the calling thread's.
     pub(crate) unsafe fn create(
-        mine: *mut Spares<H>,
-        all: &Handles<H>,
-        stand_in: *mut H,
+        mine: *mut Spares,
+        stand_in: *mut Heap,
         kind: u8,
         serial: usize,
         region: Option<usize>,
-    ) -> *mut Handle<H> {
+    ) -> *mut Handle {
         // SAFETY: as above; free handles are the owner's of their list.
         unsafe {
             let kept = mine.as_mut().and_then(Spares::pop_handle);
-            let handle = kept.unwrap_or_else(|| all.take());
+            let handle = kept.unwrap_or_else(all::take);
             if !handle.is_null() {
                 handle.write_bytes(0, 1);
                 ((*handle).heap, (*handle).serial) = (stand_in, serial);
@@ -228,12 +233,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// As for `create`; the handle is the caller's alone.
-    pub(crate) unsafe fn end(
-        this: *mut Handle<H>,
-        mine: *mut Spares<H>,
-        all: &Handles<H>,
-        stand_in: *mut H,
-    ) {
+    pub(crate) unsafe fn end(this: *mut Handle, mine: *mut Spares, stand_in: *mut Heap) {
         // SAFETY: as above.
         unsafe {
             (*this).kind.store(FREE, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl<H> Handle<H> {
             (*this).heap = stand_in;
             (*this).serial = 0;
             if !mine.as_mut().is_some_and(|mine| mine.push_handle(this)) {
-                all.put(this);
+                all::put(this);
             }
         }
     }
@@ -252,7 +252,7 @@ impl<H> Handle<H> {
     /// # Safety
     /// The heap is the calling thread's.
     #[inline(always)]
-    pub(crate) unsafe fn allocate(this: *mut Handle<H>, size: usize) -> Option<*mut u8> {
+    pub(crate) unsafe fn allocate(this: *mut Handle, size: usize) -> Option<*mut u8> {
         // SAFETY: as above; invariant 1.
         unsafe {
             // The last bytes may stay unused: this way one comparison is all that a heap without nursery pays.
@@ -270,11 +270,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// As for `allocate`; `mine` as for `create`.
-    pub(crate) unsafe fn make_room(
-        this: *mut Handle<H>,
-        mine: *mut Spares<H>,
-        size: usize,
-    ) -> bool {
+    pub(crate) unsafe fn make_room(this: *mut Handle, mine: *mut Spares, size: usize) -> bool {
         // SAFETY: as above.
         unsafe {
             if size > SMALL_MAX || (*this).kind.load(Ordering::Relaxed) != OWNED {
@@ -310,7 +306,7 @@ impl<H> Handle<H> {
     /// # Safety
     /// As for `make_room`, but `mine` is not null, and it is an owned heap.
     #[inline(always)]
-    pub(crate) unsafe fn make_room_at_once(this: *mut Handle<H>, mine: *mut Spares<H>) -> bool {
+    pub(crate) unsafe fn make_room_at_once(this: *mut Handle, mine: *mut Spares) -> bool {
         // SAFETY: as above.
         unsafe {
             let has_freed = (*this).newest.as_ref().is_some_and(Nursery::has_freed);
@@ -329,7 +325,7 @@ impl<H> Handle<H> {
     /// # Safety
     /// As for `allocate`.
     #[inline(always)]
-    unsafe fn use_nursery(this: *mut Handle<H>, nursery: *mut Nursery) {
+    unsafe fn use_nursery(this: *mut Handle, nursery: *mut Nursery) {
         // SAFETY: as above; the nursery is the caller's.
         unsafe {
             Nurse::expect_zero(nursery);
@@ -347,11 +343,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// As for `create`; the heap is the caller's alone, its blocks too if they go.
-    pub(crate) unsafe fn end_nurseries(
-        this: *mut Handle<H>,
-        mine: *mut Spares<H>,
-        with_blocks: bool,
-    ) {
+    pub(crate) unsafe fn end_nurseries(this: *mut Handle, mine: *mut Spares, with_blocks: bool) {
         // SAFETY: as above; the next one is read before this one may go.
         unsafe {
             let mut nursery = core::mem::replace(&mut (*this).newest, null_mut());
@@ -372,7 +364,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// As for `allocate`.
-    pub(crate) unsafe fn trim(this: *mut Handle<H>) {
+    pub(crate) unsafe fn trim(this: *mut Handle) {
         // SAFETY: as above. The link is the heap's.
         unsafe {
             let mut place = &raw mut (*this).newest;
@@ -400,7 +392,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// As for `allocate`, or the caller alone has it.
-    unsafe fn place_in_newest(this: *mut Handle<H>) {
+    unsafe fn place_in_newest(this: *mut Handle) {
         // SAFETY: as above.
         if let Some(newest) = unsafe { (*this).newest.as_ref() } {
             // SAFETY: as above.
@@ -421,7 +413,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// The thread that had it attached is not in this process, and the caller alone has it.
-    pub(crate) unsafe fn begin_anew(this: *mut Handle<H>) {
+    pub(crate) unsafe fn begin_anew(this: *mut Handle) {
         // SAFETY: as above.
         unsafe {
             (*this).newest = null_mut();
@@ -433,7 +425,7 @@ impl<H> Handle<H> {
     ///
     /// # Safety
     /// As for `begin_anew`.
-    pub(crate) unsafe fn take_in(this: *mut Handle<H>, nursery: *mut Nursery) {
+    pub(crate) unsafe fn take_in(this: *mut Handle, nursery: *mut Nursery) {
         // SAFETY: as above.
         unsafe {
             (*nursery).next = (*this).newest;
@@ -448,7 +440,7 @@ impl<H> Handle<H> {
     }
 
     /// The first part that may be that thread's.
-    pub(crate) fn first(&self, thread: usize) -> *mut H {
+    pub(crate) fn first(&self, thread: usize) -> *mut Heap {
         // Acquire: who finds a part finds it made.
         self.parts
             .get(thread % PART_LISTS)
@@ -456,14 +448,14 @@ impl<H> Handle<H> {
     }
 
     /// Puts a part into the list of a thread. Under the caller's lock.
-    pub(crate) fn put_first(&self, thread: usize, part: *mut H) {
+    pub(crate) fn put_first(&self, thread: usize, part: *mut Heap) {
         if let Some(first) = self.parts.get(thread % PART_LISTS) {
             first.store(part, Ordering::Release);
         }
     }
 
     /// The first parts of all lists.
-    pub(crate) fn firsts(&self) -> impl Iterator<Item = *mut H> {
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = *mut Heap> {
         self.parts.iter().map(|first| first.load(Ordering::Acquire))
     }
 }

@@ -6,62 +6,62 @@
 //! Checked: tests/nursery.rs, tests/hand_over.rs
 //! Story: docs/design/closed-heaps.md
 
-use super::{FREE, Handle, Handles};
+use super::{FREE, Handle, all};
+use crate::base::list::Stack;
 use crate::base::sync::Ordering;
 use crate::heap::tuning::SPARES_MAX;
 use crate::large::{self, Care, Nurse, Nursery};
 use core::ptr::from_mut;
 
 /// What a thread keeps. All zeros: nothing.
-pub(crate) struct Spares<H> {
+pub(crate) struct Spares {
     nurseries: (*mut Nursery, usize),
-    handles: (*mut Handle<H>, usize),
+    handles: (Stack<Handle>, usize),
 }
 
-impl<H> Spares<H> {
+impl Spares {
     /// Gives all of them up.
-    pub(crate) fn give(&mut self, all: &Handles<H>) {
+    pub(crate) fn give(&mut self) {
         while let Some(nursery) = self.pop_nursery() {
             large::put_nursery(nursery);
         }
         while let Some(handle) = self.pop_handle() {
-            all.put(handle);
+            all::put(handle);
         }
     }
 
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.nurseries.0.is_null() && self.handles.0.is_null()
+        self.nurseries.0.is_null() && self.handles.0.is_empty()
     }
 
     /// As a fork may find them: the ends of the lists are there, their counts and firsts are another moment's.
     #[cfg(test)]
     pub(crate) fn tear(&mut self) {
         self.nurseries = (core::ptr::null_mut(), SPARES_MAX);
-        self.handles = (core::ptr::without_provenance_mut(64), SPARES_MAX);
+        self.handles = (Stack::torn(), SPARES_MAX);
     }
 
-    pub(super) fn pop_handle(&mut self) -> Option<*mut Handle<H>> {
-        let (first, count) = self.handles;
-        // SAFETY: null, or a free handle of this list.
-        let next = unsafe { first.as_ref() }?.next;
-        self.handles = (next, count - 1);
-        Some(first)
+    pub(super) fn pop_handle(&mut self) -> Option<*mut Handle> {
+        let (handles, count) = &mut self.handles;
+        let first = handles.pop();
+        *count -= usize::from(!first.is_null());
+        (!first.is_null()).then_some(first)
     }
 
     /// Keeps a free handle; false if there are enough.
-    pub(super) fn push_handle(&mut self, handle: *mut Handle<H>) -> bool {
+    pub(super) fn push_handle(&mut self, handle: *mut Handle) -> bool {
         let here = from_mut(self).addr();
-        let (first, count) = self.handles;
-        if count == SPARES_MAX {
+        let (handles, count) = &mut self.handles;
+        if *count == SPARES_MAX {
             return false;
         }
         // SAFETY: the caller's, which no heap has.
         unsafe {
-            (*handle).next = first;
             (*handle).keeper.store(here, Ordering::Relaxed);
+            handles.push(handle);
         }
-        self.handles = (handle, count + 1);
+        *count += 1;
         true
     }
 
@@ -102,14 +102,14 @@ impl<H> Spares<H> {
 
 /// In a forked child: gives back what `Spares` kept whose thread it does not have, as `is_dead` says of their addresses. What
 /// such a thread was just taking or putting aside may be lost.
-pub(crate) fn salvage<H>(all: &Handles<H>, is_dead: impl Fn(usize) -> bool) {
+pub(crate) fn salvage(is_dead: impl Fn(usize) -> bool) {
     large::salvage_nurseries(&is_dead);
-    for handle in all.made() {
+    for handle in all::made() {
         // SAFETY: handles are never unmapped; one that a dead thread keeps is nobody else's.
         let (kind, keeper) = unsafe { (&(*handle).kind, &(*handle).keeper) };
         let keeper = keeper.load(Ordering::Relaxed);
         if kind.load(Ordering::Relaxed) == FREE && keeper != 0 && is_dead(keeper) {
-            all.put(handle);
+            all::put(handle);
         }
     }
 }

@@ -5,7 +5,9 @@
 //! Checked: tests/hand_over.rs, tests/nursery.rs
 //! Story: docs/design/fork.md
 
+use super::super::owned::Runs;
 use super::{Large, Nursery, POOL, around, of_slice, put};
+use crate::base::list::Stack;
 use crate::base::sync::Ordering;
 use crate::map::address_map::{self, OWNER_LARGE};
 use crate::map::walk::heads_from;
@@ -31,13 +33,13 @@ pub(in crate::large) fn settle_in_child() {
         return;
     }
     let mut pool = POOL.lock();
-    (pool.first, pool.unused) = (null_mut(), null_mut());
+    (pool.slices, pool.unused) = (Runs::of(null_mut()), Stack::EMPTY);
     for (index, owner, _) in heads_from(0) {
         if owner == OWNER_LARGE && around(address_map::slice_address(index)).is_some() {
             // SAFETY: a large block's slot.
             let large = unsafe { &*address_map::slot(index).cast::<Large>() };
             if large.free.load(Ordering::Relaxed) != 0 {
-                pool.insert(large);
+                pool.slices.insert(large);
             }
         }
     }
@@ -46,15 +48,16 @@ pub(in crate::large) fn settle_in_child() {
 /// Holds the lock, for tests, and has the lists as a fork may find them then.
 #[cfg(test)]
 pub(crate) fn hold() -> impl Drop {
-    struct Torn(crate::os::Guard<'static, super::Pool>, *mut Large, *mut Nursery);
+    struct Torn(crate::os::Guard<'static, super::Pool>, Runs, Stack<Nursery>);
     impl Drop for Torn {
         fn drop(&mut self) {
-            (self.0.first, self.0.unused) = (self.1, self.2);
+            core::mem::swap(&mut self.0.slices, &mut self.1);
+            core::mem::swap(&mut self.0.unused, &mut self.2);
         }
     }
     let mut pool = POOL.lock();
-    let torn: *mut Nursery = core::ptr::without_provenance_mut(64);
-    let (first, unused) = (pool.first, pool.unused);
-    (pool.first, pool.unused) = (torn.cast(), torn);
-    Torn(pool, first, unused)
+    let slices =
+        core::mem::replace(&mut pool.slices, Runs::of(core::ptr::without_provenance_mut(64)));
+    let unused = core::mem::replace(&mut pool.unused, Stack::torn());
+    Torn(pool, slices, unused)
 }

@@ -8,7 +8,8 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{COUNTED, FREED, Freer, GAP, LIVE, NONE, NURSERY_BYTES, Nursery, PLACES};
-use crate::base::policy::{self, InHardened, first_random, next_random};
+use crate::base::policy::InHardened;
+use crate::base::random;
 use crate::base::size_class::MIN_ALIGN;
 use crate::base::sync::Ordering;
 use crate::large::tuning::NURSERY_ENDS;
@@ -116,14 +117,14 @@ const _: () =
 impl Care for Careful {
     fn row(random: &mut u64) -> u64 {
         if *random == 0 {
-            *random = first_random(os::seed(), core::ptr::from_mut(random).addr(), os::now_ns());
+            *random = random::first(os::seed(), core::ptr::from_mut(random).addr(), os::now_ns());
         }
-        next_random(random)
+        random::next(random)
     }
 
     /// Any.
     fn choose(random: &mut u64, mut among: u8) -> usize {
-        let before = policy::chance(random, among.count_ones() as usize);
+        let before = random::chance(random, among.count_ones() as usize);
         (0..before).for_each(|_| among &= among - 1);
         among.trailing_zeros() as usize
     }
@@ -131,7 +132,7 @@ impl Care for Careful {
     unsafe fn prepare(this: *mut Nursery, random: &mut u64, is_zero: bool) {
         // SAFETY: the caller's.
         unsafe {
-            ((*this).random, (*this).is_new) = (next_random(random), is_zero);
+            ((*this).random, (*this).is_new) = (random::next(random), is_zero);
             if !is_zero {
                 (*this).at(0).write_bytes(0, NURSERY_BYTES);
             }
@@ -175,7 +176,7 @@ impl Care for Careful {
 
     unsafe fn chance(this: *mut Nursery, count: usize) -> usize {
         // SAFETY: the caller's.
-        unsafe { policy::chance(&mut (*this).random, count) }
+        unsafe { random::chance(&mut (*this).random, count) }
     }
 
     #[inline(never)]

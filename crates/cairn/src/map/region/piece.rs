@@ -6,6 +6,7 @@
 //! Story: docs/design/regions.md
 
 use super::RegionError;
+use crate::base::bits::{bit, pieces};
 use crate::base::size_class::SLICE_SIZE;
 use crate::os;
 use core::ptr::null_mut;
@@ -115,21 +116,17 @@ impl Piece {
     }
 
     pub(super) fn has(&self, of: Bits, slice: usize) -> bool {
-        self.words_of(of).get(slice / 64).is_some_and(|word| word & 1 << (slice % 64) != 0)
+        self.words_of(of).get(slice / 64).is_some_and(|word| word & bit(slice) != 0)
     }
 
     /// Writes the bits of a run.
     pub(super) fn set(&mut self, of: Bits, first: usize, slices: usize, to: Bit) {
-        let mut at = first;
-        while at < first + slices {
-            let count = (first + slices - at).min(64 - at % 64);
-            let mask = (!0 >> (64 - count)) << (at % 64);
-            let word = self.word(of, at / 64);
+        for (nth, mask) in pieces(first, slices) {
+            let word = self.word(of, nth);
             *word = match to {
                 Bit::One => *word | mask,
                 Bit::Zero => *word & !mask,
             };
-            at += count;
         }
     }
 

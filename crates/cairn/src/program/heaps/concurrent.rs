@@ -9,8 +9,8 @@ use super::{HeapId, heap_at};
 use crate::base::policy::HARDENED;
 use crate::base::size_class::MIN_ALIGN;
 use crate::base::sync::Ordering;
-use crate::closed::{self, Name};
-use crate::heap::handle::SHARED;
+use crate::closed;
+use crate::heap::handle::{Handle, SHARED};
 pub use crate::spans::grace::HEAD_MAX;
 use crate::{api, base::shares, large, map::address_map, thread};
 use core::ptr::NonNull;
@@ -112,7 +112,7 @@ pub fn owner_thread(p: *const u8) -> usize {
     let user = |user: usize| if user == shares::NOBODY { 0 } else { user };
     if let Some(nursery) = large::nursery_around(p) {
         // SAFETY: null, or a handle: those are never unmapped.
-        let name = unsafe { nursery.of().cast::<Name>().as_ref() };
+        let name = unsafe { nursery.of().cast::<Handle>().as_ref() };
         return name.map_or(0, |name| user(name.user.load(Ordering::Relaxed)));
     }
     let owner =

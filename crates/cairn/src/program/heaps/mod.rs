@@ -21,7 +21,7 @@ use crate::api::Resized;
 use crate::api::{NoMemory, Null};
 use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
 use crate::base::sync::Ordering;
-use crate::closed::{self, Name, of_thread};
+use crate::closed::{self, of_thread};
 use crate::heap::Heap as Inner;
 use crate::heap::deferred_frees::Reason;
 use crate::heap::handle::{Handle, OWNED, SHARED};
@@ -48,7 +48,7 @@ use core::ptr::{NonNull, null_mut};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
-pub struct HeapId(NonNull<Name>);
+pub struct HeapId(NonNull<Handle>);
 
 // SAFETY: a name. Who may use what it names, each call says.
 unsafe impl Send for HeapId {}
@@ -485,7 +485,9 @@ pub fn heap_of(p: *const u8) -> Option<HeapId> {
         Some(_) => null_mut(),
         None => match large::owner_of(start) {
             owned if owned.is_null() => null_mut(),
-            owned => owned.wrapping_byte_sub(core::mem::offset_of!(Name, owned)).cast_mut().cast(),
+            owned => {
+                owned.wrapping_byte_sub(core::mem::offset_of!(Handle, owned)).cast_mut().cast()
+            }
         },
     };
     NonNull::new(of).map(HeapId)

@@ -13,7 +13,7 @@ mod stack;
 
 pub(crate) use report::misused;
 
-use crate::base::policy::mixed;
+use crate::base::random::mixed;
 use crate::base::size_class::{BLOCK_MAX, MIN_ALIGN};
 use crate::base::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use crate::os;

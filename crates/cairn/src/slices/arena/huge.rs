@@ -6,8 +6,8 @@
 //! Checked: tests/huge.rs; the lab's rows of memory.
 //! Story: docs/design/huge-pages.md
 
-use super::bits::pieces;
 use super::{ARENA, Arena, Memory, RUNS};
+use crate::base::bits::pieces;
 use crate::base::size_class::SLICE_SIZE;
 use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::os::{self, Guard};

@@ -6,7 +6,6 @@
 //! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
 //! Story: docs/design/purging.md
 
-mod bits;
 mod huge;
 mod partition_runs;
 mod purge;
@@ -21,6 +20,7 @@ pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge
 pub(crate) use purge_policy::{keeps, maps_apart};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 
+use crate::base::bits::{bit, longest_run, mask, pieces};
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::point;
 use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
@@ -29,7 +29,6 @@ use crate::os::{self, Lock};
 use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
 use crate::{map::region, slices::reservation};
-use bits::{bit, longest_run, mask, pieces};
 use huge::{HUGE_SLICES, back_by_huge_page};
 use runs::aligned_runs;
 use tree::{CHUNKS, LEAF_CHUNKS, Tree};

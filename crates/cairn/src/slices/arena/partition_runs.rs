@@ -6,61 +6,63 @@
 //! Story: docs/design/policy.md
 
 use super::{RUNS, Run, keeps};
+use crate::base::list::{Linked, Stack};
 use crate::base::policy::{InHardened, PARTITIONS};
 use crate::base::size_class::SLICE_SIZE;
 use crate::map::address_map;
 use crate::os::{self, Lock};
+use core::mem::offset_of;
+use core::ptr::null_mut;
 
 /// Spans' lengths.
 const LENGTHS: usize = RUNS.len();
 
-/// The first run of each partition and length, plus 1; the slices of all, and of those that are resident.
+/// The runs of each partition and length; the slices of all, and of those that are resident.
 struct Kept {
-    first: [[u32; LENGTHS]; PARTITIONS],
+    runs: [[Stack<Note>; LENGTHS]; PARTITIONS],
     slices: usize,
     resident: usize,
 }
 
-static KEPT: Lock<Kept> =
-    Lock::new(Kept { first: [[0; LENGTHS]; PARTITIONS], slices: 0, resident: 0 });
+const NONE: [[Stack<Note>; LENGTHS]; PARTITIONS] =
+    [const { [const { Stack::EMPTY }; LENGTHS] }; PARTITIONS];
+
+static KEPT: Lock<Kept> = Lock::new(Kept { runs: NONE, slices: 0, resident: 0 });
 
 /// What a run's slot says while it is kept.
-#[repr(C)]
 struct Note {
-    /// The next run, plus 1.
-    next: u32,
+    next: *mut Note,
+    index: usize,
     resident: bool,
 }
 
+impl Linked for Note {
+    const LINK: usize = offset_of!(Note, next);
+}
+
 impl Kept {
-    fn push(
-        &mut self,
-        [partition, length]: [usize; 2],
-        index: usize,
-        slices: usize,
-        resident: bool,
-    ) {
+    fn push(&mut self, [partition, length]: [usize; 2], index: usize, resident: bool) {
+        let slices = RUNS[length];
         self.slices += slices;
         self.resident += if resident { slices } else { 0 };
-        if let Some(first) = self.first.get_mut(partition).map(|firsts| &mut firsts[length]) {
+        if let Some(runs) = self.runs.get_mut(partition) {
+            let note: *mut Note = address_map::slot(index).cast();
             // SAFETY: the run's slot, in no use.
             unsafe {
-                address_map::slot(index).cast::<Note>().write(Note { next: *first, resident })
-            };
-            *first = index as u32 + 1;
+                note.write(Note { next: null_mut(), index, resident });
+                runs[length].push(note);
+            }
         }
     }
 
     /// A run, and whether it is resident.
-    fn pop(&mut self, [partition, length]: [usize; 2], slices: usize) -> Option<(usize, bool)> {
-        let first = &mut self.first.get_mut(partition)?[length];
-        let index = first.checked_sub(1)? as usize;
-        // SAFETY: the slot of a run that is kept.
-        let note = unsafe { address_map::slot(index).cast::<Note>().read() };
-        *first = note.next;
-        self.slices -= slices;
-        self.resident -= if note.resident { slices } else { 0 };
-        Some((index, note.resident))
+    fn pop(&mut self, [partition, length]: [usize; 2]) -> Option<(usize, bool)> {
+        let note = self.runs.get_mut(partition)?[length].pop();
+        // SAFETY: null, or the slot of a run that has been kept.
+        let &Note { index, resident, .. } = unsafe { note.as_ref() }?;
+        self.slices -= RUNS[length];
+        self.resident -= if resident { RUNS[length] } else { 0 };
+        Some((index, resident))
     }
 }
 
@@ -106,13 +108,13 @@ impl Leave for Apart {
     fn keep(partition: u8, index: usize, slices: usize) -> bool {
         let Some(partition) = usize::from(partition).checked_sub(1) else { return false };
         let resident = keeps() || !purge(index, slices);
-        KEPT.lock().push([partition, length(slices)], index, slices, resident);
+        KEPT.lock().push([partition, length(slices)], index, resident);
         true
     }
 
     fn take(partition: u8, slices: usize) -> Option<Run> {
         let partition = usize::from(partition).checked_sub(1)?;
-        let (index, resident) = pop([partition, length(slices)], slices)?;
+        let (index, resident) = pop([partition, length(slices)])?;
         Some(Run { index, dirty: if resident { slices } else { 0 }, zero: false, backed: false })
     }
 
@@ -125,22 +127,22 @@ impl Leave for Apart {
             (0..PARTITIONS).flat_map(|partition| (0..LENGTHS).map(move |at| [partition, at]))
         {
             let slices = RUNS[place[1]];
-            let mut all = Kept { first: [[0; LENGTHS]; PARTITIONS], slices: 0, resident: 0 };
-            while let Some((index, resident)) = pop(place, slices) {
-                all.push(place, index, slices, resident);
+            let mut all = Kept { runs: NONE, slices: 0, resident: 0 };
+            while let Some((index, resident)) = pop(place) {
+                all.push(place, index, resident);
             }
-            while let Some((index, resident)) = all.pop(place, slices) {
+            while let Some((index, resident)) = all.pop(place) {
                 let gone = resident && purge(index, slices);
                 done += if gone { slices } else { 0 };
-                KEPT.lock().push(place, index, slices, resident && !gone);
+                KEPT.lock().push(place, index, resident && !gone);
             }
         }
         done
     }
 }
 
-fn pop(place: [usize; 2], slices: usize) -> Option<(usize, bool)> {
-    KEPT.lock().pop(place, slices)
+fn pop(place: [usize; 2]) -> Option<(usize, bool)> {
+    KEPT.lock().pop(place)
 }
 
 fn purge(index: usize, slices: usize) -> bool {
@@ -157,6 +159,6 @@ pub(crate) fn kept_slices() -> [usize; 2] {
 /// In a forked child, before it has a second thread: what another thread was changing is given up.
 pub(crate) fn settle_kept_in_child() {
     if KEPT.settle_in_child() {
-        KEPT.lock().first = [[0; LENGTHS]; PARTITIONS];
+        KEPT.lock().runs = NONE;
     }
 }

@@ -6,7 +6,8 @@
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 
-use super::{ARENA, Arena, Memory, Run, bits::pieces};
+use super::{ARENA, Arena, Memory, Run};
+use crate::base::bits::pieces;
 use crate::base::size_class::SLICE_SIZE;
 use crate::map::address_map::{committed, slice_limit, slice_of};
 use crate::map::region::{self, Piece, RegionError};

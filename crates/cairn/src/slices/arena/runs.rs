@@ -6,7 +6,7 @@
 //! Story: docs/design/large-blocks.md
 
 use super::Arena;
-use super::bits::{longest_run, runs_of};
+use crate::base::bits::{longest_run, runs_of};
 use crate::map::address_map::{self, CHUNK_SLICES};
 use crate::slices::tuning::RUN_MAX;
 

@@ -310,6 +310,7 @@ fn highest(word: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::random::next;
     use std::boxed::Box;
     use std::collections::{BTreeMap, BTreeSet};
     use std::vec::Vec;
@@ -329,14 +330,6 @@ mod tests {
         (tree, leaves)
     }
 
-    /// xorshift.
-    fn next(x: &mut u64) -> u64 {
-        *x ^= *x << 13;
-        *x ^= *x >> 7;
-        *x ^= *x << 17;
-        *x
-    }
-
     /// Clustered and spread indices, up to the last one.
     fn index(x: u64) -> usize {
         let shift = (x >> 60) as u32 % 3 * 6;
@@ -349,7 +342,8 @@ mod tests {
         let mut set = BTreeSet::new();
         let mut x = 88172645463325252u64;
         for round in 0..60_000 / SLOWER {
-            let chunk = index(next(&mut x));
+            let number = next(&mut x);
+            let chunk = index(number);
             let member = round % 3 != 0 && round < 40_000 / SLOWER;
             tree.set(1, chunk, member);
             if member {
@@ -359,7 +353,7 @@ mod tests {
             }
             assert_eq!(tree.has(1, chunk), member);
             assert_eq!(tree.next(1, chunk), set.range(chunk..).next().copied());
-            let other = (x >> 30) as usize % CHUNKS;
+            let other = (number >> 30) as usize % CHUNKS;
             assert_eq!(tree.next(1, other), set.range(other..).next().copied());
             assert_eq!(tree.last(1, CHUNKS), set.last().copied());
             assert_eq!(tree.last(1, other), set.range(..other).next_back().copied());
@@ -373,13 +367,14 @@ mod tests {
         let mut runs = BTreeMap::new();
         let mut x = 88172645463325252u64;
         for round in 0..20_000 / SLOWER {
-            let chunk = index(next(&mut x));
-            let length =
-                if round % 3 == 0 || round > 15_000 / SLOWER { 0 } else { (x >> 50) as u16 % 99 };
+            let number = next(&mut x);
+            let chunk = index(number);
+            let is_none = round % 3 == 0 || round > 15_000 / SLOWER;
+            let length = if is_none { 0 } else { (number >> 50) as u16 % 99 };
             let known = runs.insert(chunk, length).unwrap_or(0) == length;
             assert_eq!(tree.set_longest(chunk, length), !known);
             assert_eq!(tree.longest(chunk), length);
-            let (other, least) = ((x >> 30) as usize % CHUNKS, 1 + (x >> 40) as u16 % 99);
+            let (other, least) = ((number >> 30) as usize % CHUNKS, 1 + (number >> 40) as u16 % 99);
             let found = runs.range(other..).find(|(_, length)| **length >= least);
             assert_eq!(tree.next_run(least, other), found.map(|(&chunk, _)| chunk));
         }

@@ -10,7 +10,8 @@ mod grow;
 
 pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
 
-use crate::base::policy::{in_hardened, mixed};
+use crate::base::policy::in_hardened;
+use crate::base::random;
 use crate::base::size_class::SLICE_SHIFT;
 use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom};
 use crate::map::address_map::{
@@ -47,8 +48,7 @@ fn random(nth: usize, below: usize) -> usize {
         return 0;
     }
     // No bit of the kernel's number, which serves others too, can be read off the result.
-    let steps = (nth as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed((os::seed() as u64).wrapping_add(steps)) as usize % below
+    random::nth(os::seed() as u64, nth) as usize % below
 }
 
 /// How far in front of a reservation's slices the reservation begins.

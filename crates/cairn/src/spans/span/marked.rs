@@ -9,12 +9,13 @@
 
 use super::home::Keep;
 use super::{Span, ZERO};
+use crate::base::random::below;
 use crate::base::size_class::{ClassLayout, MIN_ALIGN};
 use crate::base::sync::touched;
 use crate::map::block::{Block, Chain, END};
 use crate::os;
 use crate::spans::tuning::FEW_BLOCKS;
-use crate::store::filling::{Filling, below};
+use crate::store::filling::Filling;
 use crate::store::live::{Bits, Known, PLACES};
 use crate::store::quarantine;
 

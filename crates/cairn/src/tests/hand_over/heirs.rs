@@ -7,7 +7,7 @@ use super::shared;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
 use crate::heap::Heap;
-use crate::heap::handle::{Got, Handle};
+use crate::heap::handle::{self, Got, Handle};
 use crate::map::address_map;
 use crate::store::Store;
 use crate::{
@@ -45,7 +45,7 @@ fn torn(parts: HeapId) -> (HeapId, Vec<*mut u8>, *mut Heap) {
         let spare = [(); 3].map(|()| HeapId::new_owned().expect("memory"));
         spare.iter().for_each(|heap| _ = heap.allocate(100, 16));
         spare.iter().for_each(|heap| heap.destroy());
-        let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+        let name: *mut Handle = heap.into_raw().as_ptr().cast();
         tear((*name).heap);
         (*name).tear();
         let thread = thread::own().expect("a heap");
@@ -59,10 +59,10 @@ fn torn(parts: HeapId) -> (HeapId, Vec<*mut u8>, *mut Heap) {
 
 /// Each handle is some new heap's, and only one's.
 fn expect_handles_free() {
-    let handles = pool::HANDLES.made().count();
+    let handles = handle::made().count();
     let again: HashSet<_> =
         (0..handles).map(|_| HeapId::new_owned().expect("memory").into_raw()).collect();
-    let made = pool::HANDLES.made().count();
+    let made = handle::made().count();
     assert_eq!((again.len(), made), (handles, handles), "each is free, once");
 }
 
@@ -89,7 +89,7 @@ fn a_child_believes_no_list_of_a_heap() {
                 heap.attach();
                 check();
                 // What this thread had is as it was; parts still have their turns.
-                let name: *mut Handle<Heap> = mine.into_raw().as_ptr().cast();
+                let name: *mut Handle = mine.into_raw().as_ptr().cast();
                 assert!(
                     (*name).user.load(Relaxed) == thread_number() && closed::is_mine(name.cast())
                 );
@@ -151,7 +151,7 @@ static AT_WORK: AtomicPtr<Work> = AtomicPtr::new(null_mut());
 
 /// An owned heap has nothing ready: an allocation asks whose the heap is.
 fn expect_nothing_ready(heap: HeapId) {
-    let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+    let name: *mut Handle = heap.into_raw().as_ptr().cast();
     // SAFETY: the heap is there, and this thread's.
     unsafe {
         assert!(Handle::allocate(name, 16).is_none());
@@ -162,7 +162,7 @@ fn expect_nothing_ready(heap: HeapId) {
 /// A destructor that comes after the allocator's attaches a heap and allocates from it.
 extern "C" fn late(work: *mut libc::c_void) {
     fn told(heap: HeapId, [work, _]: [usize; 2]) {
-        let name: *mut Handle<Heap> = heap.into_raw().as_ptr().cast();
+        let name: *mut Handle = heap.into_raw().as_ptr().cast();
         // SAFETY: the heap is there, and this thread's, which does nothing more with it.
         unsafe {
             tear((*name).heap);

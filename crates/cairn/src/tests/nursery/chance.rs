@@ -1,6 +1,7 @@
 //! Rows of random numbers: that nobody can guess where they begin.
 
-use crate::base::policy::{HARDENED, first_random, next_random};
+use crate::base::policy::HARDENED;
+use crate::base::random;
 use crate::{large, store::quarantine};
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -12,12 +13,12 @@ fn each_bit_that_is_not_known_makes_another_row() {
     let some = 0x5555_6666_7777_8888;
     for (seed, place, now) in [(0, 0, 0), (usize::MAX, usize::MAX, u64::MAX), (some, !some, 12345)]
     {
-        let this = first_random(seed, place, now);
+        let this = random::first(seed, place, now);
         let others = (0..usize::BITS).flat_map(|bit| {
-            [first_random(seed ^ 1 << bit, place, now), first_random(seed, place ^ 1 << bit, now)]
+            [random::first(seed ^ 1 << bit, place, now), random::first(seed, place ^ 1 << bit, now)]
         });
         assert!(others.into_iter().all(|other| other != this));
-        assert!((0..44).all(|bit| first_random(seed, place, now ^ 1 << bit) != this));
+        assert!((0..44).all(|bit| random::first(seed, place, now ^ 1 << bit) != this));
     }
 }
 
@@ -38,7 +39,7 @@ fn slices_of_nurseries_have_rows_of_one() {
         return;
     }
     let mut stands = 5;
-    let rows = [(); 2].map(|()| next_random(&mut stands));
+    let rows = [(); 2].map(|()| random::next(&mut stands));
     assert_eq!(large::rows_of_nurseries(5), (rows, stands));
     let begun: Vec<_> = (0..100).map(|_| large::rows_of_nurseries(0)).collect();
     let numbers = begun.iter().flat_map(|&(rows, stands)| [rows[0], rows[1], stands]);

@@ -3,9 +3,7 @@
 use super::super::alone::alone;
 use super::super::heaps::{Other, free};
 use crate::base::size_class::SMALL_MAX;
-use crate::heap::Heap as Inner;
-use crate::heap::handle::Handle;
-use crate::thread::pool::HANDLES;
+use crate::heap::handle::{self, Handle};
 use crate::{Heap, HeapId, Stats, allocate, check, heap_of, large, purge};
 use core::ptr::{NonNull, null};
 use std::collections::BTreeSet;
@@ -35,18 +33,18 @@ fn nurseries_of(heap: &Heap) -> BTreeSet<*const large::Nursery> {
 fn any_address_may_be_a_handle() {
     alone(|| {
         let heaps = shared(500);
-        let made: BTreeSet<*mut Handle<Inner>> = HANDLES.made().collect();
+        let made: BTreeSet<*mut Handle> = handle::made().collect();
         assert_eq!(made.len(), 500);
         for &handle in &made {
             for at in [handle, handle.wrapping_add(1), handle.wrapping_sub(1)] {
-                assert_eq!(HANDLES.is_made(at), made.contains(&at), "{at:?}");
+                assert_eq!(handle::is_made(at), made.contains(&at), "{at:?}");
             }
-            for inside in [1, 8, 64, size_of::<Handle<Inner>>() - 8] {
-                assert!(!HANDLES.is_made(handle.wrapping_byte_add(inside)));
+            for inside in [1, 8, 64, size_of::<Handle>() - 8] {
+                assert!(!handle::is_made(handle.wrapping_byte_add(inside)));
             }
         }
         let here = 0_u64;
-        assert!(!HANDLES.is_made(null()) && !HANDLES.is_made(NonNull::from(&here).as_ptr().cast()));
+        assert!(!handle::is_made(null()) && !handle::is_made(NonNull::from(&here).as_ptr().cast()));
         destroy(heaps);
     });
 }
@@ -64,7 +62,7 @@ fn handles_come_again() {
             other.does(|| destroy(shared(20)));
             other.leaves();
         }
-        assert_eq!(HANDLES.made().count(), 100);
+        assert_eq!(handle::made().count(), 100);
         check();
     });
 }

@@ -7,13 +7,12 @@
 //! Story: docs/design/fork.md
 
 use super::{
-    HANDLES, all, end_salvage, heap_at, is_dead, is_dead_owner, is_dead_user, partitions,
-    put_closed,
+    all, end_salvage, heap_at, is_dead, is_dead_owner, is_dead_user, partitions, put_closed,
 };
 use crate::base::shares::NOBODY;
 use crate::base::sync::Ordering;
 use crate::heap::Heap;
-use crate::heap::handle::{Handle, OWNED, salvage_spares};
+use crate::heap::handle::{self, Handle, OWNED, salvage_spares};
 use crate::large;
 use crate::map::address_map::{self, OWNER_CLOSED};
 use crate::map::walk::{heads_from, heads_in_regions};
@@ -23,7 +22,7 @@ use core::mem::offset_of;
 /// Makes dead heaps free, or whole.
 pub(super) fn bury() {
     // The low half of an address is what an owner is called.
-    salvage_spares(&HANDLES, |spares| is_dead_owner((spares - offset_of!(Heap, spares)) as u32));
+    salvage_spares(|spares| is_dead_owner((spares - offset_of!(Heap, spares)) as u32));
     renew_nurseries();
     renew_spans();
     // Those of threads last: they say who is dead.
@@ -42,7 +41,7 @@ pub(super) fn bury() {
 ///
 /// # Safety
 /// A handle.
-unsafe fn is_left(name: *mut Handle<Heap>) -> bool {
+unsafe fn is_left(name: *mut Handle) -> bool {
     // SAFETY: handles are never unmapped.
     let name = unsafe { &*name };
     name.kind.load(Ordering::Relaxed) == OWNED
@@ -53,10 +52,10 @@ unsafe fn is_left(name: *mut Handle<Heap>) -> bool {
 fn renew_nurseries() {
     // SAFETY: the heaps of threads that are not here, until the last line.
     unsafe {
-        let left = || HANDLES.made().filter(|&name| is_left(name));
+        let left = || handle::made().filter(|&name| is_left(name));
         left().for_each(|name| Handle::begin_anew(name));
         for nursery in large::nurseries() {
-            let of: *mut Handle<Heap> = (*nursery).of().cast();
+            let of: *mut Handle = (*nursery).of().cast();
             if !of.is_null() && is_left(of) {
                 Handle::take_in(of, nursery);
             }

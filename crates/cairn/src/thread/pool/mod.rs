@@ -11,11 +11,12 @@ pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;
 
+use crate::base::list::Stack;
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, point};
-use crate::heap::Heap;
-use crate::heap::handle::{Handle, Handles, Member};
+use crate::heap::handle::{self, Handle, Member};
 use crate::heap::process_upkeep::set_besides;
+use crate::heap::{Heap, Role};
 use crate::map::address_map;
 use crate::os::Lock;
 use crate::slices::reservation;
@@ -23,20 +24,15 @@ use crate::{base::shares, map::region, os, slices::arena};
 use core::ptr::null_mut;
 
 struct Pool {
-    free: *mut Heap,
+    free: Stack<Heap>,
     made: usize,
 }
 
-// SAFETY: heaps in the pool are nobody's.
-unsafe impl Send for Pool {}
-
-static POOL: Lock<Pool> = Lock::new(Pool { free: null_mut(), made: 0 });
+static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
 /// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
 pub(crate) static PARTS: Lock<()> = Lock::new(());
-/// Heaps that are left with the blocks in use: a list by `member.next`.
-pub(crate) static LEFT: Lock<Left> = Lock::new(Left(null_mut()));
-/// What heaps of the program's are called.
-pub(crate) static HANDLES: Handles<Heap> = Handles::new();
+/// Heaps that are left with the blocks in use.
+pub(crate) static LEFT: Lock<Stack<Heap>> = Lock::new(Stack::EMPTY);
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -44,12 +40,6 @@ static EPOCH: AtomicU32 = AtomicU32::new(0);
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// There are dead heaps, whose spans have not been salvaged. Relaxed: who sees it late salvages late.
 static DEAD: AtomicBool = AtomicBool::new(false);
-
-/// The first of them.
-pub(crate) struct Left(pub(crate) *mut Heap);
-
-// SAFETY: what is in the list is used under the lock alone.
-unsafe impl Send for Left {}
 
 /// Takes a heap for a thread; null if there is no memory for one.
 pub(crate) fn take() -> *mut Heap {
@@ -66,7 +56,7 @@ pub(crate) fn take() -> *mut Heap {
 /// no memory. It does not count as in use: for closed heaps, and the shared heap, which gets the last place.
 pub(crate) fn take_any(spare: usize) -> *mut Heap {
     let mut pool = POOL.lock();
-    let mut heap = pool.free;
+    let mut heap = pool.free.pop();
     // SAFETY: heaps in the pool are the lock owner's; a new one is nobody else's.
     unsafe {
         if heap.is_null() {
@@ -76,19 +66,17 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
                 return null_mut();
             }
             heap = at.cast();
-            heap.write(Heap::EMPTY);
+            heap.write(Heap::at(heap));
             pool.made += 1;
-        } else {
-            pool.free = (*heap).next;
         }
-        (*heap).in_use = true;
+        (*heap).role = Role::Thread;
         (*heap).epoch = EPOCH.load(Ordering::Relaxed);
     }
     heap
 }
 
 /// Takes a closed heap with nothing in it, of a handle of the program's or null; null as for `take_any`.
-pub(crate) fn take_closed(of: *mut Handle<Heap>) -> *mut Heap {
+pub(crate) fn take_closed(of: *mut Handle) -> *mut Heap {
     let heap = take_any(1);
     if !heap.is_null() {
         // SAFETY: the caller's, who alone has it.
@@ -112,19 +100,17 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     unsafe {
         partitions::put_all(heap);
         (*heap).abandon_all();
-        (*heap).spares.give(&HANDLES);
+        (*heap).spares.give();
     }
     let mut pool = POOL.lock();
     // SAFETY: as above.
     unsafe {
-        (*heap).in_use = false;
+        (*heap).role = Role::Free;
         // It is in use again before the next thread's number stands there: nobody takes that one for this (`find_user`).
         (*heap).thread = 0;
         point();
-        (*heap).next = pool.free;
-        point();
+        pool.free.push(heap);
     }
-    pool.free = heap;
     one_less();
 }
 
@@ -144,9 +130,8 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
         fence(Ordering::Release);
         Heap::write_over(heap, Heap::EMPTY);
         (*heap).member.turn.close();
-        (*heap).next = pool.free;
+        pool.free.push(heap);
     }
-    pool.free = heap;
 }
 
 /// Where a thread is whose heap that was.
@@ -164,7 +149,7 @@ pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
     let _pool = POOL.lock();
     // SAFETY: null, or a heap: those are never unmapped. Volatile: who takes it next gives it a number after the lock.
     let is_its = |heap: *const Heap| unsafe {
-        (&raw const (*heap).in_use).read_volatile()
+        (&raw const (*heap).role).read_volatile() != Role::Free
             && (&raw const (*heap).thread).read_volatile() == thread
     };
     if heap.is_null() || !is_its(heap) {
@@ -178,7 +163,7 @@ pub(crate) fn find_user(heap: *const Heap, thread: usize) -> User {
 
 /// Whether a heap waits for a thread.
 pub(crate) fn has_free() -> bool {
-    !POOL.lock().free.is_null()
+    !POOL.lock().free.is_empty()
 }
 
 /// Walks all heaps and the arena and asserts their invariants. Not for use while other threads
@@ -189,7 +174,7 @@ pub fn check() {
         let heap: *const Heap = at.cast();
         // SAFETY: made; nobody changes it, by the caller's word.
         unsafe {
-            if (*heap).in_use && !is_dead(heap) && !was_ending(heap) {
+            if (*heap).role != Role::Free && !is_dead(heap) && !was_ending(heap) {
                 (*heap).check();
             }
         }
@@ -232,7 +217,7 @@ fn is_dead_user(heap: *const Heap, thread: usize) -> bool {
 /// The same of a heap that is no closed one.
 fn is_dead_thread(heap: *const Heap) -> bool {
     // SAFETY: as above.
-    unsafe { (*heap).in_use && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
+    unsafe { (*heap).role != Role::Free && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
 }
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
@@ -263,9 +248,9 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     PARTS.settle_in_child();
     if LEFT.settle_in_child() {
         // Another thread was changing the list: it is given up.
-        LEFT.lock().0 = null_mut();
+        *LEFT.lock() = Stack::EMPTY;
     }
-    HANDLES.settle_in_child();
+    handle::settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
     let mut in_use = 0;
@@ -273,7 +258,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // SAFETY: heaps of this process's only thread.
         unsafe {
             (*heap).epoch = epoch;
-            in_use += usize::from(!(*heap).is_shared);
+            in_use += usize::from((*heap).role == Role::Thread);
         }
     }
     if shares::settle_in_child(in_use) > in_use {
@@ -283,18 +268,17 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
         // Another thread was taking a heap, or giving one back.
         begin_salvage();
         let mut pool = POOL.lock();
-        pool.free = null_mut();
+        pool.free = Stack::EMPTY;
         for heap in (0..pool.made).filter_map(heap_at) {
             // SAFETY: made, and nobody's if it is in no use.
             unsafe {
-                if !(*heap).in_use {
+                if (*heap).role == Role::Free {
                     if (*heap).member.turn.is_shut() {
                         // It was being written.
                         Heap::write_over(heap, Heap::EMPTY);
                         (*heap).member.turn.close();
                     }
-                    (*heap).next = pool.free;
-                    pool.free = heap;
+                    pool.free.push(heap);
                 }
             }
         }

@@ -7,6 +7,7 @@
 //! Story: docs/design/policy.md
 
 use super::take_closed;
+use crate::base::list::Stack;
 use crate::base::policy::PARTITIONS;
 use crate::base::shares::NOBODY;
 use crate::base::size_class::SizeClass;
@@ -16,26 +17,14 @@ use crate::heap::Then;
 use crate::os::Lock;
 use core::ptr::null_mut;
 
-struct Free([*mut Heap; PARTITIONS]);
-
-// SAFETY: heaps in the pool are nobody's.
-unsafe impl Send for Free {}
-
-static FREE: Lock<Free> = Lock::new(Free([null_mut(); PARTITIONS]));
+static FREE: Lock<[Stack<Heap>; PARTITIONS]> = Lock::new([const { Stack::EMPTY }; PARTITIONS]);
 
 /// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one.
 ///
 /// # Safety
 /// The calling thread's heap.
 pub(crate) unsafe fn take(partition: usize, mine: *mut Heap) -> *mut Heap {
-    let mut heap = null_mut();
-    if let Some(first) = FREE.lock().0.get_mut(partition)
-        && !first.is_null()
-    {
-        heap = *first;
-        // SAFETY: a heap in the pool is the lock owner's.
-        *first = unsafe { (*heap).next };
-    }
+    let mut heap = FREE.lock().get_mut(partition).map_or(null_mut(), Stack::pop);
     // SAFETY: the caller's now.
     unsafe {
         if heap.is_null() {
@@ -63,8 +52,8 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
         (*heap).collect_full(usize::MAX);
         SizeClass::all().for_each(|class| (*heap).collect_partial(class, usize::MAX, Then::Keep));
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
-        if let Some(first) = FREE.lock().0.get_mut(partition) {
-            (*heap).next = core::mem::replace(first, heap);
+        if let Some(free) = FREE.lock().get_mut(partition) {
+            free.push(heap);
         }
     }
 }
@@ -87,7 +76,7 @@ pub(crate) unsafe fn put_all(of: *mut Heap) {
 /// In a forked child, before it has a second thread: what another thread was changing is given up.
 pub(crate) fn settle_in_child() {
     if FREE.settle_in_child() {
-        FREE.lock().0 = [null_mut(); PARTITIONS];
+        *FREE.lock() = [const { Stack::EMPTY }; PARTITIONS];
     }
 }
 

@@ -1,41 +1,55 @@
-//! Owns: arithmetic on a chunk's bitmaps, a bit a slice.
-//! Idea: runs of free slices are found by shifting a word over itself.
+//! Owns: arithmetic on bitmaps: words of 64 bits, each a bit for a slice or a page.
+//! Idea: runs of ones are found by shifting a word over itself. Where the words stand differs: with the arena's chunks, with
+//!   a region's pieces, atomic if there is no lock. What is done with one is the same.
 //! Never: touches memory.
 //! Threads: any; holds nothing.
-//! Checked: the unit test below; the arena's tests against a plain list of slices.
+//! Checked: the unit tests below; the arena's tests against a plain list of slices.
 //! Story: docs/design/purging.md
 #![forbid(unsafe_code)]
 
-use crate::map::address_map::CHUNK_SLICES;
+/// Bits in a word.
+pub(crate) const WORD: usize = u64::BITS as usize;
 
-/// The bit of a slice in its chunk's words.
-pub(super) fn bit(index: usize) -> u64 {
-    1 << (index % CHUNK_SLICES)
+/// The bit with that number in its word.
+pub(crate) fn bit(index: usize) -> u64 {
+    1 << (index % WORD)
 }
 
 /// `len` bits from `at` on; 1 <= len <= 64 - at.
-pub(super) fn mask(at: usize, len: usize) -> u64 {
+pub(crate) fn mask(at: usize, len: usize) -> u64 {
     (!0 >> (64 - len)) << at
 }
 
-/// The parts of a run that lie in one chunk each: (chunk, mask).
-pub(super) fn pieces(index: usize, slices: usize) -> impl Iterator<Item = (usize, u64)> {
+/// The numbers of the ones, from the lowest on.
+#[inline]
+pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let first = word.trailing_zeros() as usize;
+        (word != 0).then(|| {
+            word &= word - 1;
+            first
+        })
+    })
+}
+
+/// The parts of a run of bits that lie in one word each: (word, mask).
+pub(crate) fn pieces(index: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
     let mut at = index;
-    let end = index + slices;
+    let end = index + count;
     core::iter::from_fn(move || {
         (at < end).then(|| {
-            let offset = at % CHUNK_SLICES;
-            let len = (end - at).min(CHUNK_SLICES - offset);
-            let piece = (at / CHUNK_SLICES, mask(offset, len));
+            let offset = at % WORD;
+            let len = (end - at).min(WORD - offset);
+            let piece = (at / WORD, mask(offset, len));
             at += len;
             piece
         })
     })
 }
 
-/// Bit i: slices i .. i + len are free; len <= 64.
-pub(super) fn runs_of(free: u64, len: usize) -> u64 {
-    let (mut runs, mut have) = (free, 1);
+/// Bit i: those from i to i + len are 1; len <= 64.
+pub(crate) fn runs_of(word: u64, len: usize) -> u64 {
+    let (mut runs, mut have) = (word, 1);
     while have < len {
         let by = have.min(len - have);
         runs &= runs >> by;
@@ -45,9 +59,9 @@ pub(super) fn runs_of(free: u64, len: usize) -> u64 {
 }
 
 /// The length of the longest run of ones.
-pub(super) fn longest_run(free: u64) -> usize {
+pub(crate) fn longest_run(word: u64) -> usize {
     // runs[k]: where runs of 2^k begin.
-    let mut runs = [free; 7];
+    let mut runs = [word; 7];
     for k in 1..7 {
         runs[k] = runs[k - 1] & (runs[k - 1] >> (1 << (k - 1)));
     }
@@ -72,11 +86,9 @@ mod tests {
     #[test]
     fn the_longest_run_is_found() {
         let plain = |word: u64| (0..=64).rev().find(|&len| len == 0 || runs_of(word, len) != 0);
-        let mut x = 88172645463325252u64;
+        let mut state = 0;
         for round in 0..if cfg!(miri) { 200 } else { 20_000 } {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
+            let x = crate::base::random::next(&mut state);
             let word = [x, x | x >> 1, x | x >> 3 | x << 5, x & x >> 9, !(x & x >> 2)][round % 5];
             assert_eq!(Some(longest_run(word)), plain(word), "{word:x}");
         }
@@ -93,7 +105,7 @@ mod tests {
             let all: Vec<usize> = pieces(index, slices)
                 .flat_map(|(chunk, mask)| {
                     let set = (0..64).filter(move |at| mask >> at & 1 != 0);
-                    set.map(move |at| chunk * CHUNK_SLICES + at)
+                    set.map(move |at| chunk * WORD + at)
                 })
                 .collect();
             assert!(all.into_iter().eq(index..index + slices));
