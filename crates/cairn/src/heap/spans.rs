@@ -299,6 +299,7 @@ impl Heap {
     ///
     /// # Safety
     /// The heap owns the span, which is in no list.
+    #[inline(never)]
     pub(super) unsafe fn list_partial(&mut self, span: *mut Span) {
         // SAFETY: as above.
         unsafe {

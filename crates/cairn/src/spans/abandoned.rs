@@ -55,6 +55,7 @@ pub(crate) unsafe fn list(span: *mut Span) -> bool {
 ///
 /// # Safety
 /// As for `list`.
+#[inline(never)]
 pub(crate) unsafe fn list_or_release(span: *mut Span) {
     // SAFETY: the caller owns the span; if it cannot be listed, nothing is in use any more.
     unsafe {

@@ -277,6 +277,7 @@ impl Span {
 
     /// Forgets the lists of an owner that no longer exists: all blocks count as in use, but those that
     /// are pending. Those that only its lists knew stay lost.
+    #[inline(never)]
     pub(crate) fn forget_lists(&mut self) {
         let blocks = self.layout().blocks;
         // SAFETY: the caller's span.

@@ -148,6 +148,7 @@ impl Regions {
         self.pieces.iter_mut().filter(move |piece| piece.region == region + 1)
     }
 
+    #[inline(never)]
     fn piece_of(&mut self, p: *const u8) -> Option<(&mut Piece, usize)> {
         self.pieces.iter_mut().find_map(|piece| piece.slice_of(p).map(|at| (piece, at)))
     }

@@ -120,6 +120,7 @@ impl Piece {
     }
 
     /// Writes the bits of a run.
+    #[inline(never)]
     pub(super) fn set(&mut self, of: Bits, first: usize, slices: usize, to: Bit) {
         for (nth, mask) in pieces(first, slices) {
             let word = self.word(of, nth);

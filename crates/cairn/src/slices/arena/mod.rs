@@ -283,7 +283,8 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(
     // Before anything is committed there are no bitmaps, and nothing has changed.
     let is_torn = ARENA.settle_in_child() && address_map::committed() > 0;
     if is_torn {
-        ARENA.lock().rebuild(runs());
+        let mut runs = runs();
+        ARENA.lock().rebuild(&mut || runs.next());
     }
     is_torn
 }
@@ -323,13 +324,13 @@ impl Arena {
 
     /// Makes all bitmaps anew, the tree and the counts. What is in no run is free; nothing is believed of
     /// its memory.
-    fn rebuild(&mut self, runs: impl Iterator<Item = (usize, usize, bool)>) {
+    fn rebuild(&mut self, next: &mut dyn FnMut() -> Option<(usize, usize, bool)>) {
         let end = address_map::committed();
         for (chunk, mask) in pieces(0, end) {
             let b = self.bits_mut(chunk);
             (b.free, b.dirty, b.written, b.heads) = (mask, mask, mask, 0);
         }
-        for (index, slices, is_large) in runs {
+        while let Some((index, slices, is_large)) = next() {
             for (chunk, mask) in pieces(index, slices) {
                 let b = self.bits_mut(chunk);
                 b.free &= !mask;
@@ -416,6 +417,7 @@ impl Arena {
             || os::commit(address_map::slice_address(index), slices * SLICE_SIZE)
     }
 
+    #[inline(never)]
     fn put(&mut self, index: usize, slices: usize, memory: Memory) {
         for (chunk, mask) in pieces(index, slices) {
             let b = self.bits_mut(chunk);

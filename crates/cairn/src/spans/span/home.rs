@@ -120,6 +120,7 @@ impl Keep for Linked {
     }
 
     /// They are touched only if something else is in `local_free`.
+    #[inline(never)]
     fn absorb(span: &mut Span, chain: Chain) {
         let list = if chain.count == 0 { END } else { chain.head };
         if span.has_local_free() {
