@@ -10,36 +10,33 @@ pub(crate) use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod handle;
-pub(crate) mod hardened;
+mod hardened;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod spans;
-pub(crate) mod thinning;
-pub(crate) mod tuning;
+mod thinning;
+mod tuning;
 mod upkeep;
 
+pub use deferred_frees::DeferredFree;
+pub(crate) use deferred_frees::{Deferred, Reason};
 pub(crate) use empty::Ahead;
+pub(crate) use handle::{Got, Handle, Member, OWNED, Own, SHARED, Spares};
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
 use thinning::Thinning;
 
-use crate::base::list::Linked;
-use crate::base::policy::{PARTITIONS, in_hardened};
-use crate::base::size_class::{CLASS_COUNT, SizeClass};
-use crate::base::sync::{AtomicPtr, Ordering, in_loom};
-use crate::base::tuning::{CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES};
-use crate::heap::deferred_frees::Deferred;
-use crate::heap::handle::{Handle, Member, Own, Spares};
+use crate::base::{
+    AtomicPtr, CACHE_UNITS, CLASS_COUNT, FULL_FIRST, FULL_MOST, FULL_SLICES, Linked, Ordering,
+    PARTITIONS, SizeClass, in_hardened, in_loom,
+};
 use crate::heap::tuning::{BATCHES, UPKEEP_TICKS};
 use crate::large::Large;
-use crate::map::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
-use crate::map::block::{Block, Chain, END};
-use crate::samples::sampling::Sampling;
-use crate::spans::grace::is_block_of;
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::map::{Block, Chain, END, HEAP_BYTES, OWNER_CLOSED, address_map};
+use crate::samples::Sampling;
+use crate::spans::{Span, SpanList, is_block_of};
 use crate::store::{Caches, Store};
 use core::marker::PhantomPinned;
 use core::mem::offset_of;

@@ -5,7 +5,7 @@
 //! Checked: tests/purges.rs, tests/forks.rs
 //! Story: docs/design/upkeep.md
 
-use crate::base::sync::{AtomicPtr, Ordering};
+use crate::base::{AtomicPtr, Ordering};
 use crate::{os, samples::guards, slices::arena};
 use core::ptr::null_mut;
 

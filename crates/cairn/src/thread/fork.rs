@@ -7,13 +7,11 @@
 //! Story: docs/design/fork.md
 
 use super::{STARTED, outside, own};
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
-use crate::heap::{Heap, handle};
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::walk::{heads_from, heads_in_regions};
+use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
+use crate::heap::{Heap, deferred_frees, handle};
+use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
 use crate::thread::pool::{self, salvage, shared};
-use crate::{heap::deferred_frees, large, map::region, os, slices::arena, spans::abandoned};
+use crate::{large, os, slices::arena, spans::abandoned};
 use core::ptr::null_mut;
 
 /// Whether the C library calls us around each fork.
