@@ -181,9 +181,9 @@ impl Heap {
         self.owner
     }
 
-    /// What is made at a place: it has nothing, and is nobody's.
-    pub(crate) fn at(this: *const Heap) -> Heap {
-        Heap { owner: Heap::tag(this), ..Heap::EMPTY }
+    /// It stands where it is going to stay.
+    pub(crate) fn set_owner(&mut self) {
+        self.owner = Heap::tag(self) | self.role as u32 & OWNER_CLOSED;
     }
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
@@ -223,7 +223,7 @@ impl Heap {
         // SAFETY: the caller's; they are two.
         unsafe {
             this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
-            (*this).owner = Heap::tag(this) | new.role as u32 & OWNER_CLOSED;
+            (*this).set_owner();
         }
     }
 

@@ -64,7 +64,8 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
                 return null_mut();
             }
             heap = at.cast();
-            heap.write(Heap::at(heap));
+            heap.write(Heap::EMPTY);
+            (*heap).set_owner();
             pool.made += 1;
         }
         (*heap).role = Role::Thread;
