@@ -134,9 +134,9 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use heap::deferred_frees::DeferredFree;
-pub use large::budget::HeapStats;
-pub use map::region::{RegionCalls, RegionError};
+pub use heap::DeferredFree;
+pub use large::HeapStats;
+pub use map::{RegionCalls, RegionError};
 pub use program::defragment::should_move;
 pub use program::heaps::{
     Area, DetachedHeap, HEAD_MAX, Heap, HeapId, Owned, RegionId, RegionStats, Shared, SharedHeap,
@@ -144,7 +144,7 @@ pub use program::heaps::{
 };
 pub use program::settings::{BadSetting, Settings};
 pub use report::stats::{Amount, ClassRow, Stats};
-pub use samples::sampling::{ThreadCounts, Told};
+pub use samples::{ThreadCounts, Told};
 pub use slices::arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use thread::pool::tick;
 pub use thread::{
@@ -174,8 +174,7 @@ use core::alloc::{GlobalAlloc, Layout};
 /// As for `deallocate`.
 #[inline]
 unsafe fn deallocate_as(p: *mut u8, layout: Layout) {
-    if base::policy::HARDENED && !may_have_size(p, layout.size(), layout.align(), Resized::Perhaps)
-    {
+    if base::HARDENED && !may_have_size(p, layout.size(), layout.align(), Resized::Perhaps) {
         bad_size("dealloc", p);
     }
     // SAFETY: as above.

@@ -94,8 +94,7 @@ mod twice;
 #[cfg(test)]
 mod visit;
 
-use crate::base::policy::{CANARY_BYTES, HARDENED};
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::{CANARY_BYTES, HARDENED, SLICE_SIZE};
 use crate::map::address_map;
 use crate::os::fault;
 use crate::slices::fences;

@@ -7,6 +7,7 @@
 
 mod circles;
 mod documents;
+mod doors;
 mod examples;
 mod policy;
 mod source;
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let architecture = std::fs::read_to_string(root.join("ARCHITECTURE.md"))?;
     let rooms = Rooms::read(&architecture);
     check_rooms(&rooms, &core, &mut report);
+    doors::check(&core, block(&architecture, "```doors").map(first_word), &mut report);
     for source in &core {
         check_header(source, &mut report);
         check_reach(&rooms, source, &mut report);
@@ -197,6 +199,7 @@ fn check_rooms(rooms: &Rooms, core: &[Source], report: &mut Report) {
         };
         let own = rooms.height(&room);
         let floor = source.floor();
+        let inside = format!("{floor}/");
         let on_floor = "super::".repeat(source.modules().len() - 1);
         let beside = if on_floor.is_empty() { Vec::new() } else { source.paths_after(&on_floor) };
         let beside = beside.into_iter().map(|(path, line)| (format!("{floor}::{path}"), line));
@@ -207,7 +210,7 @@ fn check_rooms(rooms: &Rooms, core: &[Source], report: &mut Report) {
             if rooms.height(&target).is_none_or(|target| Some(target) > own) {
                 let reason = format!("`{room}` uses `{target}`, which stands above it in {FILE}");
                 report.fail(&source.path, line, RULE, reason);
-            } else if rooms.0.iter().any(|room| room.starts_with(&format!("{target}/"))) {
+            } else if target == floor && rooms.0.iter().any(|room| room.starts_with(&inside)) {
                 let reason = format!("a room of `{target}` is named with its floor in one path");
                 report.fail(&source.path, line, RULE, reason);
             }

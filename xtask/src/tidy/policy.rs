@@ -20,7 +20,8 @@ pub(super) fn check<'a>(
     let mut listed: Vec<_> = list.filter_map(entry).collect();
     let mut all = 0;
     for source in core.iter().filter(|source| !source.path.ends_with(POLICY)) {
-        let lines: Vec<_> = source.code.iter().filter(|(_, line)| is_use(line)).collect();
+        let code = source.code_but_imports();
+        let lines: Vec<_> = code.into_iter().filter(|(_, line)| is_use(line)).collect();
         let at = listed.iter().position(|(file, _)| source.path.ends_with(&format!("/src/{file}")));
         let allowed = at.map_or(0, |at| listed.swap_remove(at).1);
         if let Some((number, _)) = lines.first()
@@ -49,10 +50,10 @@ fn entry(line: &str) -> Option<(&str, usize)> {
     Some((words.next()?, words.next()?.parse().ok()?))
 }
 
-/// Whether a line of code asks the constant: an import does not.
+/// Whether a line of code asks the constant.
 fn is_use(line: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    !line.starts_with("use ") && line.split(|c| !is_name(c)).any(|word| word == NAME)
+    line.split(|c| !is_name(c)).any(|word| word == NAME)
 }
 
 #[cfg(test)]
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_constant_is_asked_where_the_list_says() {
-        let text = "use crate::base::policy::HARDENED;\n// HARDENED\nfn f() -> bool {\n    HARDENED\n}\n\
+        let text = "use crate::base::HARDENED;\npub(crate) use policy::{\n    HARDENED,\n};\n// HARDENED\nfn f() -> bool {\n    HARDENED\n}\n\
                     const SO: u8 = in_hardened(1, 2);\ntype A = InHardened<B, C>;\n";
         let of = |path: &str, list: &str| {
             let mut report = Report::default();

@@ -48,6 +48,19 @@ impl Source {
         self.modules()[0]
     }
 
+    /// Its code without imports and what it offers of other files.
+    pub(super) fn code_but_imports(&self) -> Vec<&(usize, String)> {
+        let mut is_inside = false;
+        let is_other = |(_, line): &&(usize, String)| {
+            let begins = line.starts_with("use ")
+                || line.starts_with("pub") && line.split(' ').nth(1) == Some("use");
+            let is_import = is_inside || begins;
+            is_inside = is_import && !line.ends_with(';');
+            !is_import
+        };
+        self.code.iter().filter(is_other).collect()
+    }
+
     /// The paths that follow each `prefix`, two names of each at most, with their lines: several if a group follows.
     pub(super) fn paths_after(&self, prefix: &str) -> Vec<(String, usize)> {
         let mut names = Vec::new();

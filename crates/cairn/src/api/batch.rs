@@ -6,11 +6,10 @@
 //! Story: docs/design/fast-paths.md
 
 use super::{allocate, deallocate_named, handed_out, refill};
-use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN};
+use crate::base::{MEDIUM_MAX, MIN_ALIGN, size_class};
 use crate::heap::Heap;
-use crate::map::address_map;
-use crate::map::block::Block;
-use crate::spans::span::Span;
+use crate::map::{Block, address_map};
+use crate::spans::Span;
 use crate::store::{Caches, Known, Live, Store};
 use crate::thread;
 

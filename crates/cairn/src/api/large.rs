@@ -9,15 +9,12 @@ use super::lookup::large_usable;
 use super::misuse::bad_pointer;
 use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
 use crate::api::tuning::LARGE_CACHE_SLICES;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
-use crate::heap::Role;
-use crate::heap::deferred_frees::Reason;
+use crate::base::{Ordering, SizeClass, shares};
+use crate::heap::{Reason, Role};
 use crate::large::{self, Freers};
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::block::Block;
+use crate::map::{Block, OWNER_LARGE, address_map};
 use crate::store::{Caches, Store};
-use crate::{base::shares, closed, os, samples::guards, thread};
+use crate::{closed, os, samples::guards, thread};
 use core::ptr::null_mut;
 
 #[cold]

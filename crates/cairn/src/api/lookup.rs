@@ -5,9 +5,8 @@
 //! Checked: oracle tests; misuse tests of the C layer.
 //! Story: docs/design/layout.md
 
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::base::{Ordering, SizeClass};
+use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
 use crate::store::{Known, Live};
 use crate::{large, os, samples::guards};
 

@@ -6,9 +6,8 @@
 //! Story: docs/guide/misuse.md
 
 use super::lookup::base;
-use crate::map::address_map;
-use crate::store::live::FREED_TWICE;
-use crate::{os, samples::guards};
+use crate::store::FREED_TWICE;
+use crate::{map::address_map, os, samples::guards};
 
 /// Says that the block at `p` has not the size or alignment that it is freed with, and aborts.
 #[cold]

@@ -12,7 +12,7 @@ mod misuse;
 mod partition;
 mod resize;
 mod sizes;
-pub(crate) mod tuning;
+mod tuning;
 mod usable;
 mod zeroed;
 
@@ -26,16 +26,12 @@ pub use usable::{Resized, has_class_of, may_have_size, usable_size};
 pub use {batch::*, partition::*, resize::*, sizes::*, zeroed::*};
 
 use crate::api::tuning::FOREIGN_MIN;
-use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
-use crate::base::tuning::CACHE_UNITS;
+use crate::base::{CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass, size_class};
 use crate::heap::Heap;
-use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
-use crate::map::block::Block;
-use crate::os;
-use crate::spans::span::Span;
-use crate::store::live::FREED_TWICE;
-use crate::store::{Behind, Caches, Canary, Known, Live, Store};
-use crate::{closed, thread, thread::search};
+use crate::map::{Block, OWNER_ABANDONED, OWNER_CLOSED, address_map};
+use crate::spans::Span;
+use crate::store::{Behind, Caches, Canary, FREED_TWICE, Known, Live, Store};
+use crate::{closed, os, thread, thread::search};
 use core::ptr::null_mut;
 
 /// No block is larger: pointer differences must fit `isize`.

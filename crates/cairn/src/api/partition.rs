@@ -5,12 +5,10 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use crate::base::policy::{self, HARDENED};
-use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE};
-use crate::closed;
+use crate::base::{HARDENED, MEDIUM_MAX, SLICE_SIZE};
 use crate::heap::Heap;
-use crate::thread;
 use crate::thread::pool::partitions::take;
+use crate::{closed, thread};
 use core::ptr::null_mut;
 
 /// How many partitions there are.
@@ -18,7 +16,7 @@ use core::ptr::null_mut;
 /// ```
 /// assert!(cairn::PARTITIONS >= 16);
 /// ```
-pub const PARTITIONS: usize = policy::PARTITIONS;
+pub const PARTITIONS: usize = crate::base::PARTITIONS;
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two, in a partition, a number that counts modulo
 /// `PARTITIONS`; null if there is no memory.

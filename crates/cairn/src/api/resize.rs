@@ -11,15 +11,11 @@ use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
 use super::usable::stays;
 use super::{SIZE_MAX, allocate_aligned, deallocate};
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{MEDIUM_MAX, MIN_ALIGN};
+use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
-use crate::map::block::{Block, without_mark};
-use crate::store::live::FREED_TWICE;
-use crate::store::{Behind, Canary};
-use crate::{
-    closed, large, map::address_map, os, samples::guards, store::canary, thread, thread::search,
-};
+use crate::map::{Block, address_map, without_mark};
+use crate::store::{Behind, Canary, FREED_TWICE, canary};
+use crate::{closed, large, os, samples::guards, thread, thread::search};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.

@@ -6,8 +6,7 @@
 //! Story: docs/design/spans.md
 
 use super::{SIZE_MAX, allocate_aligned, usable_size};
-use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class::{self, MEDIUM_MAX};
+use crate::base::{CANARY_BYTES, MEDIUM_MAX, size_class};
 use crate::{large, store::canary};
 
 /// What programs may have of the classes' blocks, smallest first. Larger blocks own whole slices of 16 KiB.

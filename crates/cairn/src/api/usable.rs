@@ -7,10 +7,10 @@
 
 use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
-use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
-use crate::map::address_map::{self, OWNER_CLOSED};
-use crate::store::{Behind, Canary};
-use crate::{closed, large, samples::guards, store::canary};
+use crate::base::{MEDIUM_MAX, MIN_ALIGN, SLICE_SIZE, SMALL_MAX, size_class};
+use crate::map::{OWNER_CLOSED, address_map};
+use crate::store::{Behind, Canary, canary};
+use crate::{closed, large, samples::guards};
 
 /// Bytes usable from `p`, the start of a live block, at least what was asked for; 0 for null.
 /// Aborts on any other pointer.

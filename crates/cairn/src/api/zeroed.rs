@@ -6,9 +6,9 @@
 //! Story: docs/design/fast-paths.md
 
 use super::{NoMemory, Null, cached_block, handed_out, new_block, refill};
-use crate::base::size_class::{self, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass};
+use crate::base::{MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass, size_class};
 use crate::heap::Heap;
-use crate::map::block::Block;
+use crate::map::Block;
 use crate::store::{Caches, Store};
 use crate::{large, samples::guards, thread};
 

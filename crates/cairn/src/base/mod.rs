@@ -6,7 +6,7 @@
 //! Story: docs/design/spans.md
 
 pub(crate) mod bits;
-pub(crate) mod list;
+mod list;
 pub(crate) mod policy;
 pub(crate) mod random;
 pub(crate) mod shares;
@@ -14,3 +14,20 @@ pub(crate) mod size_class;
 pub(crate) mod sync;
 pub(crate) mod tuning;
 pub mod values;
+
+pub(crate) use list::{Linked, Stack};
+pub(crate) use policy::{
+    CANARY_BYTES, HARDENED, InHardened, PARTITIONS, in_hardened, salt, signature,
+};
+pub(crate) use shares::NOBODY;
+pub(crate) use size_class::{
+    BLOCK_MAX, CLASS_COUNT, CLASSES, ClassLayout, MASKS, MEDIUM_MAX, MIN_ALIGN, SLICE_SHIFT,
+    SLICE_SIZE, SMALL_MAX, SizeClass,
+};
+pub(crate) use sync::{
+    Apart, AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Plain,
+    UnsafeCell, fence, holds, in_loom, in_shuttle, point, touched,
+};
+pub(crate) use tuning::{
+    CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES, FULL_STEP, SHARED_REFILLS,
+};

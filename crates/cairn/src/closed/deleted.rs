@@ -7,10 +7,10 @@
 //! Story: docs/design/regions.md
 
 use super::give_back;
-use crate::base::list::Stack;
-use crate::base::size_class::SizeClass;
+use crate::base::{SizeClass, Stack};
 use crate::heap::Heap;
-use crate::thread::pool::{self, LEFT};
+use crate::thread::pool;
+use crate::thread::pool::LEFT;
 
 /// Takes a heap that nobody uses any more, with the blocks in use.
 ///

@@ -7,13 +7,9 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{deleted, expect_free, give_back, is_shared, mine, parts, stand_in};
-use crate::base::shares::NOBODY;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::handle::Handle;
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::base::{NOBODY, Ordering, SizeClass};
+use crate::heap::{Handle, Heap};
+use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
 use crate::thread::pool::{self, salvage};
 use crate::{large, map::region, os};

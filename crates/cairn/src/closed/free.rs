@@ -6,16 +6,12 @@
 //! Checked: tests/closed.rs, tests/hand_over.rs; the models `turns`, and those that destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::handle::Got;
-use crate::map::address_map;
-use crate::map::block::Block;
-use crate::map::remote::Generation;
-use crate::spans::span::Span;
-use crate::store::{Behind, Caches, Canary, Known, Live, Store};
-use crate::{os, store::live, thread, thread::search};
+use crate::base::{Ordering, SizeClass};
+use crate::heap::{Got, Heap};
+use crate::map::{Block, Generation, address_map};
+use crate::spans::Span;
+use crate::store::{Behind, Caches, Canary, FREED_TWICE, Known, Live, Store};
+use crate::{os, thread, thread::search};
 use core::ptr::null_mut;
 
 /// Frees a block of a closed heap. None of them waits in a batch, and so none is under way when the heap is
@@ -77,7 +73,7 @@ unsafe fn free_attached(heap: *mut Heap, class: SizeClass, p: *mut u8, call: &st
         let block: *mut Block = p.wrapping_add((*heap).head.into()).cast();
         expect_in_use(block, p, call);
         if !Live::take_back(p) {
-            os::fatal(call, p, live::FREED_TWICE);
+            os::fatal(call, p, FREED_TWICE);
         }
         Canary::expect(p, class, call);
         let home = Caches::push(&raw mut (*heap).caches, class, block);
@@ -115,7 +111,7 @@ unsafe fn expect_in_use(block: *mut Block, p: *mut u8, call: &str) {
     unsafe {
         if Block::is_marked(block) {
             if search::is_free(block) {
-                os::fatal(call, p, live::FREED_TWICE);
+                os::fatal(call, p, FREED_TWICE);
             }
             Block::deface(block);
         }

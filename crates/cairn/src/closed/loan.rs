@@ -7,10 +7,8 @@
 //! Story: docs/design/fork.md
 
 use super::{allocate, own_heap, set_user, stand_in};
-use crate::base::shares::NOBODY;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::{Ordering, fence};
-use crate::heap::handle::{Handle, OWNED};
+use crate::base::{NOBODY, Ordering, SizeClass, fence};
+use crate::heap::{Handle, OWNED};
 use crate::thread;
 use core::ptr::null_mut;
 

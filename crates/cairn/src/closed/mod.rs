@@ -23,16 +23,13 @@ pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
-use crate::base::shares::NOBODY;
-use crate::base::size_class::{self, SLICE_SIZE, SizeClass};
-use crate::base::sync::{AtomicUsize, Ordering};
-use crate::heap::deferred_frees::Reason;
-use crate::heap::handle::{self, Handle, OWNED, SHARED, Spares};
-use crate::heap::{Heap, Role, Then};
-use crate::map::block::Block;
+use crate::base::{AtomicUsize, NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
+use crate::heap::{Handle, Heap, OWNED, Reason, Role, SHARED, Spares, Then, handle};
+use crate::map::{Block, region};
 use crate::store::{Behind, Caches, Canary, Store};
-use crate::thread::pool::{self, User, salvage};
-use crate::{large, map::region, os, slices::arena, thread};
+use crate::thread::pool::User;
+use crate::thread::pool::{self, salvage};
+use crate::{large, os, slices::arena, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
 

@@ -6,13 +6,11 @@
 //! Checked: tests/shared.rs; the model `parts`
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::shares::NOBODY;
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::handle::Handle;
-use crate::os;
-use crate::thread;
-use crate::thread::pool::{self, User, salvage};
+use crate::base::{NOBODY, Ordering};
+use crate::heap::{Handle, Heap};
+use crate::thread::pool::User;
+use crate::thread::pool::{self, salvage};
+use crate::{os, thread};
 use core::ptr::null_mut;
 
 /// Calls `then` with the calling thread's part of a shared heap, or with null if there is no memory for one.

@@ -5,9 +5,9 @@
 //! Checked: tests/grace.rs
 //! Story: docs/design/closed-heaps.md
 
-use crate::heap::handle::Handle;
+use crate::heap::Handle;
 use crate::large::{self, Kept};
-use crate::{os, store::live};
+use crate::{os, store::FREED_TWICE};
 
 /// Whether the large block at `p`, any value at all, that is being freed now waits for its heap's readers. Ends the process if
 /// it waits already.
@@ -19,7 +19,7 @@ pub(crate) unsafe fn keep_large(p: *mut u8, call: &str) -> bool {
     match unsafe { large::keep(p, call) } {
         Kept::No => false,
         Kept::Waits => true,
-        Kept::Twice => os::fatal(call, p, live::FREED_TWICE),
+        Kept::Twice => os::fatal(call, p, FREED_TWICE),
     }
 }
 

@@ -6,11 +6,9 @@
 //! Story: docs/design/regions.md
 
 use super::deleted;
-use crate::base::policy::HARDENED;
-use crate::map::address_map;
-use crate::map::region::{self, MAKING, Origin, Piece, RegionCalls, RegionError};
-use crate::slices::arena;
-use crate::thread;
+use crate::base::HARDENED;
+use crate::map::{MAKING, Origin, Piece, RegionCalls, RegionError, address_map, region};
+use crate::{slices::arena, thread};
 
 /// Makes a region of `bytes` bytes at `start`, 0 for none at first: its name.
 pub(crate) fn make(start: *mut u8, bytes: usize, calls: RegionCalls) -> Result<usize, RegionError> {

@@ -5,7 +5,7 @@
 //! Checked: tests/deferred.rs
 //! Story: docs/design/upkeep.md
 
-use crate::base::sync::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, Ordering};
 use crate::os::Lock;
 
 /// Frees what the program has put off: a bounded part of it, or, with `force`, all that can go. `heartbeat` counts the calls on

@@ -7,15 +7,10 @@
 //! Story: docs/design/heap.md
 
 use super::{Heap, Role};
-use crate::base::policy::HARDENED;
-use crate::base::shares;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, HARDENED, Ordering, SizeClass, shares};
 use crate::heap::tuning::{EMPTY_MAX, EMPTY_WARM};
-use crate::slices::arena::{self, Memory, Run};
-use crate::slices::tuning::AHEAD;
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::slices::{AHEAD, Memory, Run, arena};
+use crate::spans::{Span, SpanList};
 use core::ptr::null_mut;
 
 /// What a heap has in hand.

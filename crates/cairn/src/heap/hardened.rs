@@ -6,12 +6,11 @@
 //! Checked: `Heap::check`; tests/quarantine.rs.
 //! Story: docs/design/policy.md
 
-use crate::base::size_class::{SLICE_SIZE, SizeClass};
+use crate::base::{SLICE_SIZE, SizeClass};
 use crate::heap::Heap;
 use crate::heap::tuning::RELEASE_TICKS;
-use crate::map::block::Block;
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::map::Block;
+use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
 
 impl Heap {

@@ -10,37 +10,34 @@ pub(crate) use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod handle;
-pub(crate) mod hardened;
+mod hardened;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod shrinking;
 mod spans;
-pub(crate) mod thinning;
-pub(crate) mod tuning;
+mod thinning;
+mod tuning;
 mod upkeep;
 
+pub use deferred_frees::DeferredFree;
+pub(crate) use deferred_frees::{Deferred, Reason};
 pub(crate) use empty::Ahead;
+pub(crate) use handle::{Got, Handle, Member, OWNED, Own, SHARED, Spares};
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
 use thinning::Thinning;
 
-use crate::base::list::Linked;
-use crate::base::policy::{PARTITIONS, in_hardened};
-use crate::base::size_class::{CLASS_COUNT, SizeClass};
-use crate::base::sync::{AtomicPtr, Ordering, in_loom};
-use crate::base::tuning::{CACHE_UNITS, FULL_FIRST, FULL_MOST, FULL_SLICES};
-use crate::heap::deferred_frees::Deferred;
-use crate::heap::handle::{Handle, Member, Own, Spares};
+use crate::base::{
+    AtomicPtr, CACHE_UNITS, CLASS_COUNT, FULL_FIRST, FULL_MOST, FULL_SLICES, Linked, Ordering,
+    PARTITIONS, SizeClass, in_hardened, in_loom,
+};
 use crate::heap::tuning::{BATCHES, UPKEEP_TICKS};
 use crate::large::Large;
-use crate::map::address_map::{self, HEAP_BYTES, OWNER_CLOSED};
-use crate::map::block::{Block, Chain, END};
-use crate::samples::sampling::Sampling;
-use crate::spans::grace::is_block_of;
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::map::{Block, Chain, END, HEAP_BYTES, OWNER_CLOSED, address_map};
+use crate::samples::Sampling;
+use crate::spans::{Span, SpanList, is_block_of};
 use crate::store::{Caches, Store};
 use core::marker::PhantomPinned;
 use core::mem::offset_of;
@@ -185,9 +182,9 @@ impl Heap {
         self.owner
     }
 
-    /// What is made at a place: it has nothing, and is nobody's.
-    pub(crate) fn at(this: *const Heap) -> Heap {
-        Heap { owner: Heap::tag(this), ..Heap::EMPTY }
+    /// It stands where it is going to stay.
+    pub(crate) fn set_owner(&mut self) {
+        self.owner = Heap::tag(self) | self.role as u32 & OWNER_CLOSED;
     }
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
@@ -227,7 +224,7 @@ impl Heap {
         // SAFETY: the caller's; they are two.
         unsafe {
             this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
-            (*this).owner = Heap::tag(this) | new.role as u32 & OWNER_CLOSED;
+            (*this).set_owner();
         }
     }
 

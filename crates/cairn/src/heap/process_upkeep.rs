@@ -5,8 +5,8 @@
 //! Checked: tests/purges.rs, tests/forks.rs
 //! Story: docs/design/upkeep.md
 
-use crate::base::sync::{AtomicPtr, Ordering};
-use crate::{os, samples::guards, slices::arena, spans::waiting::sweep};
+use crate::base::{AtomicPtr, Ordering};
+use crate::{os, samples::guards, slices::arena, spans::waiting};
 use core::ptr::null_mut;
 
 /// Asks all heaps to give back what they can at their next slow tick.
@@ -30,7 +30,7 @@ pub(crate) fn tick() {
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
     if arena::tick(os::now_ms()) && !arena::keeps() {
-        sweep();
+        waiting::sweep();
     }
     guards::follow();
 }

@@ -6,18 +6,13 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::shares;
-use crate::base::size_class::{SLICE_SIZE, SizeClass};
-use crate::base::tuning::SHARED_REFILLS;
+use crate::base::{SHARED_REFILLS, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTES, LOOK_SPANS};
-use crate::map::block::{Block, Chain};
-use crate::slices::arena::{Leave, Partitions, Run};
-use crate::spans::corruption::expect_end;
-use crate::spans::span::{Carved, Home, Keep, Span};
-use crate::spans::span_list::SpanList;
-use crate::store::caches::Limit;
-use crate::store::{Caches, Store};
-use crate::{samples::sampling, slices::arena, spans::abandoned};
+use crate::map::{Block, Chain};
+use crate::samples::sampling;
+use crate::slices::{Leave, Partitions, Run, arena};
+use crate::spans::{Carved, Home, Keep, Span, SpanList, abandoned, expect_end};
+use crate::store::{Caches, Limit, Store};
 use core::ptr::null_mut;
 
 /// What a refill has found.

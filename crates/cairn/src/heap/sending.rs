@@ -6,15 +6,13 @@
 //! Story: docs/design/remote-frees.md
 
 use super::{Batch, Heap};
-use crate::base::sync::Ordering;
+use crate::base::{Ordering, shares};
 use crate::heap::tuning::{
     BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PARTIAL_LIMIT, PROBE_EACH,
 };
-use crate::map::block::{Block, Chain, END};
-use crate::map::remote::{Generation, Pushed};
-use crate::spans::span::Span;
+use crate::map::{Block, Chain, END, Generation, Pushed, address_map};
+use crate::spans::{Span, abandoned};
 use crate::store::{Known, Live};
-use crate::{base::shares, map::address_map, spans::abandoned};
 
 /// The batch of a span.
 fn batch_index(span: usize) -> usize {

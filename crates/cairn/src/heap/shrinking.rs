@@ -6,13 +6,10 @@
 //! Story: docs/design/purging.md
 
 use super::Heap;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
+use crate::base::{Ordering, SizeClass};
 use crate::heap::tuning::{THIN_AFTER, THIN_QUEUE};
 use crate::map::address_map;
-use crate::spans::aside::{SettingAside, Step};
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::spans::{SettingAside, Span, SpanList, Step};
 
 impl Heap {
     /// An event of a partial span in which blocks are still in use.

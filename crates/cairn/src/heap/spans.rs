@@ -6,13 +6,11 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::size_class::{SLICE_SIZE, SizeClass};
-use crate::base::tuning::{FULL_FIRST, FULL_MOST, FULL_STEP};
+use crate::base::{FULL_FIRST, FULL_MOST, FULL_STEP, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
-use crate::spans::span::{Home, Keep, Span};
-use crate::spans::span_list::SpanList;
+use crate::os;
+use crate::spans::{Home, Keep, Span, SpanList, abandoned};
 use crate::store::{Caches, Store};
-use crate::{base::shares, os, spans::abandoned};
 use core::ptr::null_mut;
 
 impl Heap {

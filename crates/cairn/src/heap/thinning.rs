@@ -9,8 +9,7 @@
 use crate::heap::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE};
 use crate::os;
 use crate::slices::arena;
-use crate::spans::span::{Home, Keep};
-use crate::spans::waiting::{self, Pages, bytes_of};
+use crate::spans::{Home, Keep, Pages, waiting};
 
 /// What a heap that shrinks has under way.
 pub(crate) struct Thinning {
@@ -82,7 +81,7 @@ impl Thinning {
         if pages == 0 {
             return;
         }
-        self.waited += bytes_of(pages);
+        self.waited += waiting::bytes_of(pages);
         self.waited_ms = os::now_ms();
         if waiting::add(index, pages) && !waiting::sweep() {
             // Locked memory, say.

@@ -5,10 +5,8 @@
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
 //! Story: docs/why-not.md, docs/design/heap.md, docs/design/upkeep.md
 
-use crate::base::policy::in_hardened;
-use crate::base::sync::in_shuttle;
-use crate::base::tuning::SHARED_REFILLS;
-use crate::store::filling::READY;
+use crate::base::{SHARED_REFILLS, in_hardened, in_shuttle};
+use crate::store::READY;
 
 /// A refill carves at most so many bytes of untouched memory, an OS page, the first few times of a class: that much
 /// more than it needs is what a small program shows. Twice of it costs 11 % more page faults in a small bash.

@@ -6,18 +6,15 @@
 //! Story: docs/design/upkeep.md
 
 use super::Heap;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
+use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{
     CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, SWEEP_NS,
     SWEEP_SPANS, UPKEEP_TICKS,
 };
-use crate::map::address_map;
-use crate::map::block::{Block, Chain, END};
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
+use crate::map::{Block, Chain, END, address_map};
+use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
-use crate::{base::shares, heap::process_upkeep, large, os, slices::arena};
+use crate::{heap::process_upkeep, large, os, slices::arena};
 
 /// What becomes of partial spans when what others have freed in them has been collected.
 #[derive(Clone, Copy, PartialEq, Eq)]

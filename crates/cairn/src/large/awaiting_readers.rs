@@ -8,7 +8,7 @@
 
 use super::owned::{OWNED, owner_of};
 use super::{Owned, Size, Sizes, free, mapping};
-use crate::base::sync::Ordering;
+use crate::base::Ordering;
 use crate::map::address_map;
 
 /// What becomes of a large block that is being freed.

@@ -5,7 +5,7 @@
 //! Checked: tests/limits.rs
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::base::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use core::ptr::null_mut;
 
 // Invariants

@@ -6,9 +6,8 @@
 //! Story: docs/design/large-blocks.md
 
 use super::{COLOUR_STEP, Freers, Large, Size, Sizes, at, end, is_supplied, run_of};
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{AtomicPtr, Ordering};
-use crate::map::address_map::{self, OWNER_LARGE};
+use crate::base::{AtomicPtr, Ordering, SLICE_SIZE};
+use crate::map::{OWNER_LARGE, address_map};
 use core::ptr::null_mut;
 
 /// Keeps the block at `p`, which is being freed, in `kept`, a place for one that the caller

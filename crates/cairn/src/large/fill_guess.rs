@@ -5,8 +5,7 @@
 //! Checked: tests/huge.rs
 //! Story: docs/design/huge-pages.md
 
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, Ordering, SLICE_SIZE};
 use crate::large::tuning::{CREDIT_MAX, LOOKED_AT_EACH, MOVE_MIN};
 use crate::os;
 

@@ -7,8 +7,7 @@
 //! Story: docs/design/large-blocks.md
 
 use super::{Allocated, COLOUR_STEP, Owned, Size, Sizes, Use, forget, next_colour};
-use crate::base::policy::CANARY_BYTES;
-use crate::base::sync::{Ordering, point};
+use crate::base::{CANARY_BYTES, Ordering, point};
 use crate::large::budget::Budget;
 use crate::large::tuning::MOVE_MIN;
 use crate::os::{self, Guard, Lock, Moves};

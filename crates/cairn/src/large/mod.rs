@@ -14,10 +14,12 @@ mod mapping;
 mod nursery;
 mod owned;
 mod requested;
-pub(crate) mod tuning;
+mod tuning;
 mod zeroing;
 
 pub(crate) use awaiting_readers::{Kept, end_readers, free_due, keep, waits};
+pub(crate) use budget::Budget;
+pub use budget::HeapStats;
 pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
 pub(crate) use mapping::{
     base_of as mapping_base, behind as mapping_behind, free as free_mapping,
@@ -44,16 +46,16 @@ pub(crate) use {
 
 use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};
 
-use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, SizeClass};
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::base::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, CANARY_BYTES, MEDIUM_MAX, Ordering, SLICE_SIZE,
+    SizeClass,
+};
 use crate::large::tuning::{
     AS_USED_MIN, COLOUR_MIN, EXTEND_MAX, MAPPING_MIN, MOVE_MIN, RUN_ALIGN_MAX,
 };
-use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE, Slot};
-use crate::map::region::Bit;
-use crate::slices::arena::{self, Memory, Use};
-use crate::{map::region, os};
+use crate::map::{Bit, OWNER_LARGE, OWNER_NONE, Slot, address_map, region};
+use crate::os;
+use crate::slices::{Memory, Use, arena};
 use core::ptr::null_mut;
 
 /// Blocks start at different lines of their first page, so that equal parts of many blocks

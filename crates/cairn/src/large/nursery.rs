@@ -15,14 +15,13 @@ pub(crate) use hardened::{Care, Nurse};
 
 use super::Large;
 use super::owned::Runs;
-use crate::base::list::{Linked, Stack};
-use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
-use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::base::{
+    AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, Ordering, SLICE_SIZE, SizeClass, Stack,
+};
 use crate::large::tuning::NURSERY_METADATA_BYTES;
-use crate::map::address_map::{self, OWNER_LARGE, OWNER_NONE};
+use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
 use crate::os::{self, Lock};
-use crate::slices::fences::{Fence, Fences, GUARD, Taken};
-use crate::slices::{arena, arena::Memory};
+use crate::slices::{Fence, Fences, GUARD, Memory, Taken, arena};
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr::null_mut;

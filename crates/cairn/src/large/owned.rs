@@ -6,12 +6,11 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{Allocated, Freers, Large, allocate, allocate_in_region, free, mapping};
-use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::base::{AtomicPtr, AtomicUsize, Ordering};
 use crate::large::budget::Budget;
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::walk::{heads_from, heads_in_regions};
+use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions};
 use crate::os::Lock;
-use crate::spans::grace::Grace;
+use crate::spans::Grace;
 use core::ptr::{from_ref, null_mut};
 
 // Invariants, under the lock

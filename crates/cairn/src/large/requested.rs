@@ -7,9 +7,8 @@
 
 use super::Large;
 use super::mapping::{self, Mapping};
-use crate::base::policy::InHardened;
-use crate::base::sync::{Ordering, fence};
-use crate::map::address_map::{self, OWNER_LARGE};
+use crate::base::{InHardened, Ordering, fence};
+use crate::map::{OWNER_LARGE, address_map};
 use crate::store::{Behind, Canary, canary};
 
 // Invariants, for a large block that the program has, as far as nobody has written beyond its end

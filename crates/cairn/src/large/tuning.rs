@@ -5,8 +5,7 @@
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
 //! Story: docs/why-not.md, docs/design/large-blocks.md
 
-use crate::base::sync::in_shuttle;
-use crate::os;
+use crate::{base::in_shuttle, os};
 
 /// Bytes from which on a block is a mapping of its own: slices of that size would leave holes in the reservation that
 /// only as large a block fills. Half, twice: not tried.

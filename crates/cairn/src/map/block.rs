@@ -5,8 +5,7 @@
 //! Checked: the models follow every chain; `Span::check` walks the lists.
 //! Story: docs/design/remote-frees.md, docs/design/fast-paths.md
 
-use crate::base::policy::{HARDENED, salt, signature};
-use crate::base::sync::{Apart, Plain};
+use crate::base::{Apart, HARDENED, Plain, salt, signature};
 use crate::os;
 use core::ptr::null_mut;
 

@@ -9,5 +9,18 @@ pub(crate) mod address_map;
 pub(crate) mod block;
 pub(crate) mod region;
 pub(crate) mod remote;
-pub(crate) mod tuning;
-pub(crate) mod walk;
+mod tuning;
+mod walk;
+
+pub(crate) use address_map::{
+    CHUNK_SLICES, ChunkBits, DESCRIPTOR_SHIFT, HEAP_BYTES, HEAP_SIZE, OWNER_ABANDONED,
+    OWNER_CLOSED, OWNER_HEAP_MIN, OWNER_LARGE, OWNER_NONE, SECTION_BYTES, SECTION_SLICES, Slot,
+    Tables, WAITING_SLICES,
+};
+pub(crate) use block::{
+    Block, Chain, END, LISTS, Lists, combined, overwritten, set_key, without_mark,
+};
+pub(crate) use region::{Bit, MAKING, Origin, Piece};
+pub use region::{RegionCalls, RegionError};
+pub(crate) use remote::{Generation, Pushed, RemoteWord};
+pub(crate) use walk::{heads_from, heads_in_regions};

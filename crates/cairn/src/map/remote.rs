@@ -6,7 +6,7 @@
 //! Checked: loom models (the `models` crate) on this very code; states asserted in debug builds.
 //! Story: docs/design/remote-frees.md
 
-use crate::base::sync::{AtomicU64, Ordering};
+use crate::base::{AtomicU64, Ordering};
 use crate::map::block::{Block, Chain, END};
 use core::ptr::null_mut;
 

@@ -5,8 +5,7 @@
 //! Checked: the reconciliation test; fork tests; tests/region.rs
 //! Story: docs/design/accounting.md
 
-use crate::base::size_class::{SLICE_SIZE, SizeClass};
-use crate::base::sync::Ordering;
+use crate::base::{Ordering, SLICE_SIZE, SizeClass};
 use crate::map::address_map::{
     OWNER_NONE, described, descriptor_at, is_supplied, slice_limit, slice_of, slot,
 };

@@ -8,7 +8,7 @@
 //! Story: docs/design/fork.md
 
 use super::{process_id, thread_token, wait, wake};
-use crate::base::sync::{Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell};
+use crate::base::{Apart, AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell};
 use crate::os::tuning::LOCK_SPINS;
 use core::ops::{Deref, DerefMut};
 use core::ptr::null_mut;

@@ -10,7 +10,7 @@
 mod linux;
 mod lock;
 mod message;
-pub(crate) mod tuning;
+mod tuning;
 
 pub use linux::*;
 pub(crate) use lock::{

@@ -5,7 +5,7 @@
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
 //! Story: docs/design/systems.md, docs/design/huge-pages.md
 
-use crate::base::sync::{in_loom, in_shuttle};
+use crate::base::{in_loom, in_shuttle};
 
 /// How often a waiter looks at a lock before it sleeps: about the length of the short sections that locks guard.
 /// Half, twice: not tried.

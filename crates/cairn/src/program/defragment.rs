@@ -5,14 +5,11 @@
 //! Checked: tests/density.rs; the example defrag.c.
 //! Story: docs/guide/memory.md
 
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{CLASS_COUNT, SizeClass};
-use crate::base::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::base::{AtomicU32, AtomicU64, AtomicUsize, CLASS_COUNT, HARDENED, Ordering, SizeClass};
 use crate::heap::Heap;
-use crate::map::address_map::{self, OWNER_CLOSED, OWNER_LARGE};
-use crate::map::walk::heads_from;
+use crate::map::{OWNER_CLOSED, OWNER_LARGE, address_map, heads_from};
 use crate::program::tuning::{BLOCK_PARTS, NO_ROOM_PART};
-use crate::spans::span::Span;
+use crate::spans::Span;
 use crate::store::Store;
 use crate::{thread, thread::search};
 

@@ -8,4 +8,4 @@
 pub(crate) mod defragment;
 pub(crate) mod heaps;
 pub(crate) mod settings;
-pub(crate) mod tuning;
+mod tuning;

@@ -6,8 +6,8 @@
 //! Story: docs/guide/rust.md
 
 use crate::program::tuning::PREFIX_BYTES_MAX;
-use crate::slices::tuning::PURGE_DELAY_MS;
-use crate::{base::values, os, slices::arena, thread};
+use crate::slices::{PURGE_DELAY_MS, arena};
+use crate::{base::values, os, thread};
 use core::ffi::CStr;
 use core::fmt::{self, Display, Formatter};
 use core::sync::atomic::Ordering;

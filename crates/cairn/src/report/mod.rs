@@ -7,4 +7,4 @@
 
 pub(crate) mod outside;
 pub(crate) mod stats;
-pub(crate) mod tuning;
+mod tuning;

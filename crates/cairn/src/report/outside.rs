@@ -5,11 +5,10 @@
 //! Checked: a C test walks its own heap by the header alone.
 //! Story: docs/design/outside-view.md
 
-use crate::base::size_class::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
-use crate::map::address_map::{self, HEAP_SIZE};
-use crate::map::block::{LISTS, Lists};
+use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
+use crate::map::{HEAP_SIZE, LISTS, Lists, address_map};
 use crate::samples::guards;
-use crate::spans::span::Span;
+use crate::spans::Span;
 use core::mem::offset_of;
 
 /// Where everything is. Offsets are in bytes. The layout of this struct only ever grows at its

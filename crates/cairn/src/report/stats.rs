@@ -7,18 +7,15 @@
 //! Checked: the reconciliation test compares with the kernel's account.
 //! Story: docs/design/accounting.md
 
-use crate::base::size_class::{CLASS_COUNT, SLICE_SIZE, SizeClass};
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::handle::Member;
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::walk::heads_from;
+use crate::base::{CLASS_COUNT, Ordering, SLICE_SIZE, SizeClass};
+use crate::heap::{Heap, Member};
+use crate::map::{OWNER_LARGE, address_map, heads_from};
 use crate::report::tuning::EYES_PAGES;
-use crate::slices::reservation;
-use crate::spans::span::Span;
+use crate::slices::{arena, reservation};
+use crate::spans::Span;
 use crate::store::{Caches, Store};
-use crate::thread::pool;
-use crate::{large, os, samples::guards, slices::arena, thread::search};
+use crate::thread::{pool, search};
+use crate::{large, os, samples::guards};
 
 /// Bytes, and those of them that have memory behind them.
 ///

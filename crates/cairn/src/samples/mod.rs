@@ -7,4 +7,7 @@
 
 pub(crate) mod guards;
 pub(crate) mod sampling;
-pub(crate) mod tuning;
+mod tuning;
+
+pub(crate) use sampling::{Draw, Sampling};
+pub use sampling::{ThreadCounts, Told};

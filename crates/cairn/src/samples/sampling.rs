@@ -7,10 +7,8 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
-use crate::base::size_class::SizeClass;
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use crate::store::caches::Limit;
-use crate::store::{Caches, Store};
+use crate::base::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, SizeClass};
+use crate::store::{Caches, Limit, Store};
 use core::ptr::null_mut;
 
 /// Who is told of a sampled allocation: the block, and its size in bytes. It must not allocate, free or

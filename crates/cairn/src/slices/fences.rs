@@ -8,10 +8,9 @@
 //! Story: docs/design/policy.md
 
 use crate::base::bits::{ones, pieces};
-use crate::base::policy::InHardened;
-use crate::base::size_class::{self, SLICE_SIZE};
-use crate::base::sync::{AtomicUsize, Ordering};
-use crate::map::address_map::{CHUNK_SLICES, guards, slice_address};
+use crate::base::{AtomicUsize, InHardened, Ordering, SLICE_SIZE, size_class};
+use crate::map::CHUNK_SLICES;
+use crate::map::address_map::{guards, slice_address};
 use crate::os;
 
 // Invariants

@@ -8,4 +8,8 @@
 pub(crate) mod arena;
 pub(crate) mod fences;
 pub(crate) mod reservation;
-pub(crate) mod tuning;
+mod tuning;
+
+pub(crate) use arena::{Leave, Memory, Partitions, Run, Use};
+pub(crate) use fences::{Fence, Fences, GUARD, Taken};
+pub(crate) use tuning::{AHEAD, PURGE_DELAY_MS};

@@ -7,9 +7,8 @@
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
 //! Story: docs/why-not.md, docs/design/purging.md, docs/design/huge-pages.md
 
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::in_shuttle;
-use crate::map::address_map::CHUNK_SLICES;
+use crate::base::{SLICE_SIZE, in_shuttle};
+use crate::map::CHUNK_SLICES;
 use crate::os;
 
 /// Milliseconds that memory lies idle before it is given back, unless somebody says otherwise. Half, twice: not tried.

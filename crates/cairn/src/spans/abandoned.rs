@@ -5,11 +5,8 @@
 //! Checked: loom models of the word's states; the stress tests.
 //! Story: docs/design/remote-frees.md
 
-use crate::base::size_class::{CLASS_COUNT, SizeClass};
-use crate::base::sync::{AtomicUsize, Ordering};
-use crate::map::address_map::{self, OWNER_ABANDONED};
-use crate::map::block::Chain;
-use crate::map::walk::heads_from;
+use crate::base::{AtomicUsize, CLASS_COUNT, Ordering, SizeClass};
+use crate::map::{Chain, OWNER_ABANDONED, address_map, heads_from};
 use crate::os::Lock;
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;

@@ -6,14 +6,13 @@
 //! Checked: tests/holes.rs, tests/holes/thinning.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use crate::base::size_class::SizeClass;
-use crate::map::address_map;
-use crate::map::block::{Block, Chain, END};
+use crate::base::SizeClass;
+use crate::map::{Block, Chain, END, address_map};
 use crate::os;
 use crate::spans::span::{Home, Keep, Span};
 use crate::spans::tuning::{THIN_BLOCKS, THIN_FIRST_STEP, THIN_SLICES, THIN_STEP};
 use crate::spans::waiting::{self, Pages, first_run, pages_of};
-use crate::store::live::FREED_TWICE;
+use crate::store::FREED_TWICE;
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::{Ordering, fence};

@@ -6,8 +6,8 @@
 //! Checked: tests/twice.rs
 //! Story: docs/why-not.md, docs/guide/misuse.md
 
-use crate::base::size_class::SizeClass;
-use crate::map::block::{Block, END, overwritten};
+use crate::base::SizeClass;
+use crate::map::{Block, END, overwritten};
 use crate::os;
 use crate::spans::grace::is_block_of;
 use crate::spans::span::Span;

@@ -7,11 +7,9 @@
 //! Checked: tests/grace.rs; the models `graces`.
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{MIN_ALIGN, SizeClass};
-use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::base::{AtomicPtr, AtomicUsize, HARDENED, MIN_ALIGN, Ordering, SizeClass};
+use crate::map::Block;
 use crate::map::address_map::{self, slice_address, span_index};
-use crate::map::block::Block;
 use crate::spans::span::Span;
 use core::ptr::null_mut;
 

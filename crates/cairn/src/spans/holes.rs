@@ -6,9 +6,8 @@
 //! Checked: tests/holes.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE};
-use crate::map::address_map;
-use crate::map::block::Chain;
+use crate::base::{MIN_ALIGN, SLICE_SIZE};
+use crate::map::{Chain, address_map};
 use crate::os;
 use crate::spans::span::{Home, Keep, PIECES, Span};
 use crate::spans::waiting::{Pages, first_run, pages_of};

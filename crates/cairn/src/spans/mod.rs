@@ -6,11 +6,19 @@
 //! Story: docs/design/spans.md
 
 pub(crate) mod abandoned;
-pub(crate) mod aside;
-pub(crate) mod corruption;
-pub(crate) mod grace;
-pub(crate) mod holes;
+mod aside;
+mod corruption;
+mod grace;
+mod holes;
 pub(crate) mod span;
-pub(crate) mod span_list;
-pub(crate) mod tuning;
+mod span_list;
+mod tuning;
 pub(crate) mod waiting;
+
+pub(crate) use aside::{SettingAside, Step};
+pub(crate) use corruption::expect_end;
+pub use grace::HEAD_MAX;
+pub(crate) use grace::{Grace, is_block_of};
+pub(crate) use span::{Carved, Home, Keep, Span};
+pub(crate) use span_list::SpanList;
+pub(crate) use waiting::Pages;

@@ -13,15 +13,10 @@ pub(crate) mod marked;
 pub(crate) use carve::Carved;
 pub(crate) use home::Keep;
 
-use crate::base::policy::InHardened;
-use crate::base::size_class::{ClassLayout, SLICE_SIZE, SizeClass};
-use crate::base::sync::{Ordering, touched};
-use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE, Slot};
-use crate::map::block::{Block, Chain, END};
-use crate::map::remote::RemoteWord;
+use crate::base::{ClassLayout, InHardened, Ordering, SLICE_SIZE, SizeClass, touched};
+use crate::map::{Block, Chain, END, OWNER_ABANDONED, OWNER_NONE, RemoteWord, Slot, address_map};
 use crate::os;
-use crate::slices::arena::{self, Leave, Memory, Partitions};
-use crate::slices::fences::{Fence, Fences, Taken};
+use crate::slices::{Fence, Fences, Leave, Memory, Partitions, Taken, arena};
 use crate::store::{Known, Live};
 use core::{marker::PhantomPinned, sync::atomic::compiler_fence};
 

@@ -5,7 +5,7 @@
 //! Checked: the tests of spans compare with a plain deque.
 //! Story: docs/design/spans.md
 
-use crate::base::sync::point;
+use crate::base::point;
 use crate::spans::span::Span;
 use core::ptr::null_mut;
 

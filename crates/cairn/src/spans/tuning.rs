@@ -6,8 +6,7 @@
 //! Checked: `cargo xtask tidy` asks what half and twice of each do.
 //! Story: docs/design/policy.md, docs/design/purging.md
 
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::in_shuttle;
+use crate::base::{SLICE_SIZE, in_shuttle};
 
 /// Hardened: a span of one slice that has fewer blocks is looked at block by block; longer ones always are.
 /// Half, twice: not tried.

@@ -6,9 +6,8 @@
 //! Checked: the model `sweeps`; tests/holes/thinning.rs.
 //! Story: docs/design/purging.md
 
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{Apart, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::map::address_map::{self, WAITING_SLICES};
+use crate::base::{Apart, AtomicU32, AtomicU64, AtomicUsize, Ordering, SLICE_SIZE};
+use crate::map::{WAITING_SLICES, address_map};
 use crate::spans::tuning::{RECALL_LOOK_MS, SWEEP_LOOK_BYTES};
 use crate::{os, slices::arena};
 use core::array;

@@ -5,10 +5,8 @@
 //! Checked: `Heap::check`; oracle tests; the hardened build's in tests/quarantine.rs.
 //! Story: docs/design/heap.md, docs/design/fast-paths.md
 
-use crate::base::size_class::{CLASS_COUNT, MASKS, SizeClass};
-use crate::base::sync::Ordering;
-use crate::base::tuning::CACHE_UNITS;
-use crate::map::block::{Block, Chain, END, combined};
+use crate::base::{CACHE_UNITS, CLASS_COUNT, MASKS, Ordering, SizeClass};
+use crate::map::{Block, Chain, END, combined};
 use crate::store::filling::Filling;
 use core::ptr::null_mut;
 use core::sync::atomic::compiler_fence;

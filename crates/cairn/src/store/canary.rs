@@ -7,9 +7,7 @@
 //! Checked: tests/canary.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md
 
-use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class::{BLOCK_MAX, MIN_ALIGN, SizeClass};
-use crate::base::sync::{Ordering, Plain, fence};
+use crate::base::{BLOCK_MAX, CANARY_BYTES, MIN_ALIGN, Ordering, Plain, SizeClass, fence};
 use crate::os;
 
 // Invariants, for a block of a span that the program has, as far as nobody has written beyond its end

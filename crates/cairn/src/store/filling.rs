@@ -5,9 +5,9 @@
 //! Checked: tests/rooms.rs, tests/quarantine.rs
 //! Story: docs/design/policy.md
 
+use crate::base::MIN_ALIGN;
 use crate::base::random::{after, below};
-use crate::base::size_class::MIN_ALIGN;
-use crate::map::block::Block;
+use crate::map::Block;
 use crate::store::tuning::ROW;
 
 /// Blocks that are ready, or wait, at most.

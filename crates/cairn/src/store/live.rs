@@ -7,10 +7,9 @@
 //! Checked: tests/quarantine.rs; the attacks of the C layer.
 //! Story: docs/design/policy.md
 
-use crate::base::size_class::{ClassLayout, MIN_ALIGN, SLICE_SIZE};
-use crate::base::sync::{AtomicU32, Ordering, Plain};
+use crate::base::{AtomicU32, ClassLayout, MIN_ALIGN, Ordering, Plain, SLICE_SIZE};
 use crate::map::address_map::slice_address;
-use crate::map::block::{Block, Chain, END};
+use crate::map::{Block, Chain, END};
 use crate::os;
 
 // Invariants

@@ -11,13 +11,15 @@ pub(crate) mod canary;
 pub(crate) mod filling;
 pub(crate) mod live;
 pub(crate) mod quarantine;
-pub(crate) mod tuning;
+mod tuning;
 
-use crate::base::policy::InHardened;
-use crate::map::address_map::{HEAP_BYTES, HEAP_SIZE};
-pub(crate) use caches::Store;
+use crate::base::InHardened;
+use crate::map::{HEAP_BYTES, HEAP_SIZE};
+pub(crate) use caches::{Limit, Store};
 pub(crate) use canary::Behind;
-pub(crate) use live::Known;
+pub(crate) use filling::{Filling, READY};
+pub(crate) use live::{Bits, FREED_TWICE, Known, PLACES};
+pub(crate) use quarantine::zero_heads;
 
 /// What stands behind the bytes that the program has of a block.
 pub(crate) type Canary = InHardened<canary::Nothing, canary::Canaries>;

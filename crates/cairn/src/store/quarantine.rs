@@ -8,10 +8,9 @@
 //! Story: docs/design/policy.md
 
 use crate::base::random::{self, after, below};
-use crate::base::size_class::{CLASS_COUNT, SizeClass, class_size};
-use crate::base::tuning::CACHE_UNITS;
-use crate::map::address_map::HEAP_BYTES;
-use crate::map::block::{Block, Chain, END, overwritten};
+use crate::base::size_class::class_size;
+use crate::base::{CACHE_UNITS, CLASS_COUNT, SizeClass};
+use crate::map::{Block, Chain, END, HEAP_BYTES, overwritten};
 use crate::os;
 use crate::store::caches::{Limit, Limits, Store};
 use crate::store::filling::{Filling, READY};
@@ -107,7 +106,7 @@ const _: () = assert!(ZEROED_BYTES == 8 * UNIT);
 ///
 /// # Safety
 /// The caller's.
-pub(crate) unsafe fn zero(first: *mut Block, class: SizeClass, count: usize) {
+pub(crate) unsafe fn zero_heads(first: *mut Block, class: SizeClass, count: usize) {
     let (size, last) = (class.block_size(), last_unit(class.block_size(), ZEROED_BYTES));
     for nth in 0..count {
         // SAFETY: as above.
@@ -201,7 +200,7 @@ impl Store for Rows {
 
     unsafe fn prepare(block: *mut Block, class: SizeClass) {
         // SAFETY: the caller's.
-        unsafe { zero(block, class, 1) };
+        unsafe { zero_heads(block, class, 1) };
     }
 
     /// With as many as there is room for. The program counts as having those that wait while others are looked for.

@@ -1,9 +1,10 @@
 //! A process for a test that looks at the allocator's state as a whole.
 
-use crate::map::block::Block;
-use crate::spans::span::{Keep, Span, marked::Marked};
-use crate::store::filling::{Filling, READY};
-use crate::store::live::Bits;
+use crate::map::Block;
+use crate::spans::span::marked::Marked;
+use crate::spans::{Keep, Span};
+use crate::store::filling::READY;
+use crate::store::{Bits, Filling};
 use core::ptr::null_mut;
 use std::any::type_name;
 use std::path::PathBuf;

@@ -2,14 +2,10 @@
 //! what it gives back and when.
 
 use super::alone::{Random, alone};
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, CHUNK_SLICES};
-use crate::map::region::Bit;
-use crate::os::{self};
-use crate::slices::arena::Memory;
-use crate::slices::arena::{self, Run, Use};
-use crate::thread;
+use crate::base::{Ordering, SLICE_SIZE};
+use crate::map::{Bit, CHUNK_SLICES, address_map};
+use crate::slices::{Memory, Run, Use, arena};
+use crate::{os, thread};
 use core::ops::Range;
 use std::vec::Vec;
 

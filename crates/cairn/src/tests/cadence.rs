@@ -2,9 +2,10 @@
 
 use super::alone::alone;
 use super::heaps;
-use crate::base::size_class::{SizeClass, class_of};
-use crate::base::tuning::CACHE_UNITS;
-use crate::{allocate, check, deallocate, store::canary, thread};
+use crate::base::size_class::class_of;
+use crate::base::{CACHE_UNITS, SizeClass};
+use crate::store::canary;
+use crate::{allocate, check, deallocate, thread};
 
 fn free(block: *mut u8) {
     // SAFETY: these tests free each block once.

@@ -4,13 +4,14 @@
 use super::alone::{alone, shares_its_address_space};
 use super::heaps::{Other, free};
 use super::misuse::last_words;
-use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class::{CLASS_COUNT, MEDIUM_MAX, class_size};
+use crate::base::size_class::class_size;
+use crate::base::{CANARY_BYTES, CLASS_COUNT, MEDIUM_MAX};
 use crate::large::{Size, Sizes};
+use crate::map::address_map;
 use crate::store::{Behind, Canary};
 use crate::{
     HeapId, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed, check,
-    good_size, map::address_map, reallocate, reallocate_in, try_expand, usable_size,
+    good_size, reallocate, reallocate_in, try_expand, usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;

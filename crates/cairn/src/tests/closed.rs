@@ -3,14 +3,11 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{self, Other, free};
-use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE, class_of};
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
-use crate::map::block::Chain;
-use crate::map::remote::Pushed;
-use crate::{
-    HeapId, Stats, allocate, check, purge, reallocate, report::stats, thread, usable_size,
-};
+use crate::base::size_class::class_of;
+use crate::base::{MEDIUM_MAX, Ordering, SLICE_SIZE};
+use crate::map::{Chain, OWNER_ABANDONED, OWNER_CLOSED, Pushed, address_map};
+use crate::report::stats;
+use crate::{HeapId, Stats, allocate, check, purge, reallocate, thread, usable_size};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;

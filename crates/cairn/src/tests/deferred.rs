@@ -3,10 +3,9 @@
 use super::alone::{Random, alone, only};
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
-use crate::base::policy::HARDENED;
-use crate::base::size_class::SizeClass;
-use crate::base::tuning::CACHE_UNITS;
-use crate::{Heap, allocate, allocate_zeroed, check, on_deferred_free, os, purge, store::canary};
+use crate::base::{CACHE_UNITS, HARDENED, SizeClass};
+use crate::store::canary;
+use crate::{Heap, allocate, allocate_zeroed, check, on_deferred_free, os, purge};
 use std::cell::RefCell;
 use std::string::String;
 use std::sync::atomic::{AtomicUsize, Ordering};

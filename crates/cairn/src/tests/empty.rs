@@ -3,10 +3,12 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{IN_SPAN, Other, SIZE, blocks, free, row};
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::SLICE_SIZE;
 use crate::heap::Heap;
 use crate::map::address_map::slice_of;
-use crate::{check, os, purge, slices::arena, thread, thread::pool};
+use crate::slices::arena;
+use crate::thread::pool;
+use crate::{check, os, purge, thread};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeSet;
 use std::vec::Vec;

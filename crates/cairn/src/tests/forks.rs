@@ -5,11 +5,11 @@ use super::heaps::{Other, SIZE, blocks, free};
 use super::reservation::is_watched;
 use crate::base::size_class::class_of;
 use crate::heap::Heap;
-use crate::spans::span::Span;
+use crate::map::address_map;
+use crate::slices::arena;
+use crate::spans::{Span, abandoned};
 use crate::thread::pool::{self, shared};
-use crate::{
-    Stats, allocate, check, map::address_map, purge, slices::arena, spans::abandoned, thread,
-};
+use crate::{Stats, allocate, check, purge, thread};
 use core::ptr::null_mut;
 use std::boxed::Box;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, Ordering::Relaxed};

@@ -3,7 +3,7 @@
 use super::alone::{Random, alone};
 use super::forks::child_does;
 use super::heaps::Other;
-use crate::base::policy::HARDENED;
+use crate::base::HARDENED;
 use crate::large::{self, Kept};
 use crate::{
     HeapId, Resized, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,

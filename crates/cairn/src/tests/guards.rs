@@ -2,10 +2,11 @@
 
 use super::alone::alone;
 use super::{all_zero, assert_nothing_is_left, filling};
-use crate::base::size_class::{BLOCK_MAX, MEDIUM_MAX};
+use crate::base::{BLOCK_MAX, MEDIUM_MAX};
+use crate::samples::guards;
 use crate::{
     Resized, Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate,
-    guard_every, may_have_size, os, purge, reallocate, sample_every, samples::guards, usable_size,
+    guard_every, may_have_size, os, purge, reallocate, sample_every, usable_size,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;

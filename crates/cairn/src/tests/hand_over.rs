@@ -6,21 +6,19 @@ mod heirs;
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, crowd, free};
-use crate::base::shares::NOBODY;
-use crate::base::size_class::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
-use crate::heap::handle::{Got, Handle, Member, Own};
-use crate::heap::{Heap, Role};
+use crate::base::{NOBODY, SizeClass};
+use crate::heap::{Got, Handle, Heap, Member, Own, Role};
 use crate::large::NURSERY_BYTES;
-use crate::map::address_map::OWNER_NONE;
-use crate::map::block::END;
-use crate::samples::sampling::ThreadCounts;
-use crate::spans::span::Span;
+use crate::map::{END, OWNER_NONE, address_map};
+use crate::samples::ThreadCounts;
+use crate::spans::Span;
 use crate::store::Store;
+use crate::thread::pool;
 use crate::thread::pool::User;
 use crate::{
-    HeapId, HeapStats, allocate, check, closed, count, deallocate, heap_of, map::address_map,
-    owner_thread, purge, thread, thread::pool, thread_counts, thread_number,
+    HeapId, HeapStats, allocate, check, closed, count, deallocate, heap_of, owner_thread, purge,
+    thread, thread_counts, thread_number,
 };
 use core::ptr::null_mut;
 use std::collections::HashSet;

@@ -5,11 +5,12 @@ use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
 use super::misuse::last_words;
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::SLICE_SIZE;
 use crate::large::{self, NURSERY_BYTES};
+use crate::slices::fences;
 use crate::{
     Heap, HeapId, PARTITIONS, Resized, allocate_in, base, check, may_have_size, purge, reallocate,
-    slices::fences, try_expand, usable_size,
+    try_expand, usable_size,
 };
 use std::collections::{HashMap, HashSet};
 use std::vec::Vec;

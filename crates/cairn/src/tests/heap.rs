@@ -4,15 +4,13 @@
 use super::alone::{Random, alone, panics};
 use super::filling;
 use super::heaps::{self, Other, SIZE};
+use crate::base::Ordering;
 use crate::base::size_class::class_of;
-use crate::base::sync::Ordering;
 use crate::heap::{Heap, Role};
-use crate::map::block::{Block, Chain, END};
-use crate::os::{self};
-use crate::spans::span::Span;
-use crate::{
-    ClassRow, Stats, allocate, check, deallocate, map::address_map, purge, report::stats, thread,
-};
+use crate::map::{Block, Chain, END, address_map};
+use crate::report::stats;
+use crate::spans::Span;
+use crate::{ClassRow, Stats, allocate, check, deallocate, os, purge, thread};
 use std::vec::Vec;
 
 /// Blocks in a span of 1 KiB blocks, which is one slice.

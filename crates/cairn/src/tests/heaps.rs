@@ -2,16 +2,14 @@
 
 use super::alone::alone;
 use super::filling;
-use crate::base::policy::in_hardened;
-use crate::base::size_class::{CLASSES, class_of};
-use crate::base::tuning::SHARED_REFILLS;
+use crate::base::size_class::class_of;
+use crate::base::{CLASSES, SHARED_REFILLS, in_hardened};
 use crate::heap::Heap;
+use crate::map::address_map;
+use crate::slices::arena;
 use crate::thread::pool::{self, shared};
 use crate::thread::tuning::CROWD;
-use crate::{
-    ClassRow, Stats, allocate, check, deallocate, map::address_map, purge, reallocate,
-    slices::arena, thread, usable_size,
-};
+use crate::{ClassRow, Stats, allocate, check, deallocate, purge, reallocate, thread, usable_size};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::boxed::Box;

@@ -4,14 +4,12 @@
 mod thinning;
 
 use super::alone::{Random, alone, taken};
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{SLICE_SIZE, SizeClass};
-use crate::map::address_map;
-use crate::map::block::{Block, Chain, END};
-use crate::os;
-use crate::spans::span::Span;
+use crate::base::{HARDENED, SLICE_SIZE, SizeClass};
+use crate::map::{Block, Chain, END, address_map};
+use crate::slices::arena;
+use crate::spans::Span;
 use crate::store::{Known, Live};
-use crate::{Stats, allocate, check, deallocate, purge, slices::arena, thread};
+use crate::{Stats, allocate, check, deallocate, os, purge, thread};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use std::vec::Vec;

@@ -2,13 +2,9 @@
 
 use super::alone::alone;
 use super::reservation::flags_at;
-use crate::base::policy::HARDENED;
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::Ordering;
-use crate::os;
-use crate::slices::arena::Memory;
-use crate::slices::arena::{self, Use};
-use crate::{allocate, deallocate, reallocate, thread};
+use crate::base::{HARDENED, Ordering, SLICE_SIZE};
+use crate::slices::{Memory, Use, arena};
+use crate::{allocate, deallocate, os, reallocate, thread};
 
 const MIB: usize = 1 << 20;
 

@@ -4,14 +4,11 @@ use super::alone::alone;
 use super::filling;
 use super::heap::{IN_SPAN, blocks, free};
 use super::heaps::{Other, SIZE};
-use crate::base::policy::CANARY_BYTES;
-use crate::base::shares;
-use crate::base::size_class::{MEDIUM_MAX, class_of};
+use crate::base::size_class::class_of;
+use crate::base::{CANARY_BYTES, MEDIUM_MAX, shares};
+use crate::map::address_map;
 use crate::os::fault;
-use crate::{
-    NoMemory, Stats, allocate, allocate_aligned, allocate_zeroed, check, map::address_map, purge,
-    thread,
-};
+use crate::{NoMemory, Stats, allocate, allocate_aligned, allocate_zeroed, check, purge, thread};
 
 /// What the statistics say adds up.
 #[test]

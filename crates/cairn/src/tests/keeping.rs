@@ -3,13 +3,10 @@
 use super::alone::{Random, alone};
 use super::arena::BURST;
 use super::large::{MIB, free, mapped, resize};
-use crate::base::size_class::SLICE_SIZE;
-use crate::slices::arena::Memory;
-use crate::slices::tuning::PURGE_DELAY_MS;
-use crate::{
-    Stats, allocate, check, keep_memory, map::address_map, map_nothing_apart, os, purge,
-    slices::arena, thread,
-};
+use crate::base::SLICE_SIZE;
+use crate::map::address_map;
+use crate::slices::{Memory, PURGE_DELAY_MS, arena};
+use crate::{Stats, allocate, check, keep_memory, map_nothing_apart, os, purge, thread};
 use std::time::Duration;
 use std::vec::Vec;
 

@@ -6,11 +6,11 @@ mod zeroing;
 use super::alone::alone;
 use super::filling;
 use super::heaps::Other;
-use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class::{MEDIUM_MAX, SLICE_SIZE};
+use crate::base::{CANARY_BYTES, MEDIUM_MAX, SLICE_SIZE};
+use crate::map::address_map;
 use crate::{
-    Stats, allocate, allocate_aligned, base, check, deallocate, large, map::address_map, purge,
-    reallocate, usable_size,
+    Stats, allocate, allocate_aligned, base, check, deallocate, large, purge, reallocate,
+    usable_size,
 };
 use std::collections::HashSet;
 use std::vec::Vec;

@@ -3,7 +3,7 @@
 use super::alone::alone;
 use super::filling;
 use super::heaps::{Other, free};
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::SLICE_SIZE;
 use crate::{Heap, HeapId, HeapStats, allocate, check, heap_of, purge, reallocate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,14 +3,15 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::Other;
-use crate::base::policy::HARDENED;
+use crate::base::HARDENED;
 use crate::base::size_class::class_of;
+use crate::heap::{deferred_frees, handle};
+use crate::map::address_map;
 use crate::os::Lock;
+use crate::slices::arena;
+use crate::spans::abandoned;
 use crate::thread::pool::{self, shared};
-use crate::{
-    HeapId, Stats, allocate, allocate_in, check, deallocate, heap::deferred_frees, heap::handle,
-    large, map::address_map, slices::arena, spans::abandoned, thread,
-};
+use crate::{HeapId, Stats, allocate, allocate_in, check, deallocate, large, thread};
 use std::boxed::Box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};

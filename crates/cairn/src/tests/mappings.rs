@@ -3,9 +3,10 @@
 use super::alone::{Random, alone};
 use super::filling;
 use super::large::{KIB, MIB, free, is_mapped, mapped, resize, roomy, usable};
-use crate::base::policy::CANARY_BYTES;
+use crate::base::CANARY_BYTES;
+use crate::map::address_map;
 use crate::os::{self, fault};
-use crate::{allocate, allocate_aligned, base, check, map::address_map, reallocate};
+use crate::{allocate, allocate_aligned, base, check, reallocate};
 use std::vec::Vec;
 
 #[test]

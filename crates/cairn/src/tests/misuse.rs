@@ -3,8 +3,9 @@
 use super::alone::alone;
 use super::forks::{child_does, in_use};
 use super::heaps::{Other, SIZE, blocks, free};
-use crate::base::policy::HARDENED;
-use crate::{Cairn, Stats, allocate, check, deallocate_named, map::address_map, purge};
+use crate::base::HARDENED;
+use crate::map::address_map;
+use crate::{Cairn, Stats, allocate, check, deallocate_named, purge};
 use core::alloc::{GlobalAlloc, Layout};
 use std::string::String;
 use std::sync::atomic::Ordering::Relaxed;

@@ -6,13 +6,12 @@ mod handles;
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
-use crate::base::policy::in_hardened;
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::Ordering;
+use crate::base::{Ordering, SLICE_SIZE, in_hardened};
 use crate::large::Nursery;
+use crate::map::address_map;
 use crate::{
-    Heap, Resized, Stats, allocate, base, check, deallocate_named, heap_of, large,
-    map::address_map, may_have_size, purge, reallocate, usable_size, visit,
+    Heap, Resized, Stats, allocate, base, check, deallocate_named, heap_of, large, may_have_size,
+    purge, reallocate, usable_size, visit,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Barrier;

@@ -3,12 +3,11 @@
 use super::alone::{alone, panics};
 use super::arena::Slice::{Clean, Dirty, Used};
 use super::arena::{BURST, BURST_KEPT, BURST_MAX, BURST_STEP, HUGE_MIN, MIB, Model, UNIT};
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::SLICE_SIZE;
 use crate::check;
-use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, fault};
-use crate::slices::arena::{self, Use};
-use crate::slices::reservation;
+use crate::slices::{Use, arena, reservation};
 use std::vec::Vec;
 
 /// What has lain idle for two ticks is given back, from the top, a batch at each visit; half a

@@ -8,13 +8,12 @@ use super::filling;
 use super::forks::child_does;
 use super::heaps::{Other, SHARED, blocks, free, my_tag, owner, row};
 use super::misuse::last_words;
-use crate::base::size_class::{SLICE_SIZE, SizeClass, guards};
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, CHUNK_SLICES};
-use crate::map::block::Block;
+use crate::base::size_class::guards;
+use crate::base::{Ordering, SLICE_SIZE, SizeClass};
+use crate::map::{Block, CHUNK_SLICES, address_map};
 use crate::store::filling::READY;
-use crate::store::live::{Bits, Known};
-use crate::{allocate, allocate_zeroed, base, check, purge, store::canary};
+use crate::store::{Bits, Known, canary};
+use crate::{allocate, allocate_zeroed, base, check, purge};
 use std::collections::HashSet;
 use std::vec::Vec;
 

@@ -3,11 +3,13 @@
 use super::alone::{Random, alone, shares_its_address_space};
 use super::forks::child_does;
 use super::heaps::{Other, free};
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{SLICE_SIZE, class_of};
+use crate::base::size_class::class_of;
+use crate::base::{HARDENED, SLICE_SIZE};
+use crate::map::{address_map, region};
+use crate::thread::pool;
 use crate::{
-    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of,
-    map::address_map, map::region, purge, reallocate, thread::pool, usable_size, visit,
+    Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, purge,
+    reallocate, usable_size, visit,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};

@@ -1,8 +1,7 @@
 //! The remote word, state by state, in one thread. What several threads make of it is for the
 //! models to say.
 
-use crate::map::block::{Block, Chain, END};
-use crate::map::remote::{Pushed, RemoteWord};
+use crate::map::{Block, Chain, END, Pushed, RemoteWord};
 use std::boxed::Box;
 use std::vec::Vec;
 

@@ -2,14 +2,11 @@
 //! in a small address space.
 
 use super::alone::{alone, shares_its_address_space};
-use crate::base::policy::in_hardened;
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES};
-use crate::os;
+use crate::base::{Ordering, SLICE_SIZE, in_hardened};
+use crate::map::{CHUNK_SLICES, HEAP_SIZE, SECTION_SLICES, address_map};
 use crate::slices::reservation;
 use crate::thread::pool;
-use crate::{HeapId, allocate, base, check, deallocate, purge, thread};
+use crate::{HeapId, allocate, base, check, deallocate, os, purge, thread};
 use std::string::String;
 use std::vec::Vec;
 

@@ -3,17 +3,15 @@
 
 use super::alone::Random;
 use crate::base::size_class::class_of;
-use crate::base::tuning::CACHE_UNITS;
-use crate::base::values;
-use crate::heap::handle::{Got, Member};
-use crate::large::budget::Budget;
-use crate::map::block::{Block, Chain, END};
+use crate::base::{CACHE_UNITS, values};
+use crate::heap::{Got, Member};
+use crate::large::Budget;
+use crate::map::{Block, Chain, END};
 use crate::os::Lock;
-use crate::spans::corruption::expect_end;
-use crate::spans::span::Span;
-use crate::spans::span_list::SpanList;
-use crate::store::caches::{Limit, Lists, Store};
-use crate::store::filling::{Filling, READY};
+use crate::spans::{Span, SpanList, expect_end};
+use crate::store::caches::Lists;
+use crate::store::filling::READY;
+use crate::store::{Filling, Limit, Store};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use std::boxed::Box;

@@ -2,8 +2,7 @@
 //! apart, as faults belong to a thread.
 
 use super::{Attempt, Held, KIB, MIB, filling};
-use crate::base::policy::HARDENED;
-use crate::base::size_class::CLASSES;
+use crate::base::{CLASSES, HARDENED};
 use crate::os::fault;
 use crate::{HeapId, RegionCalls, RegionId, allocate, check, deallocate, purge};
 use std::vec::Vec;

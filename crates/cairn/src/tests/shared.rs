@@ -3,10 +3,9 @@
 use super::alone::alone;
 use super::forks::child_does;
 use super::heaps::{Other, free};
-use crate::base::size_class::SLICE_SIZE;
-use crate::{
-    Heap, Stats, allocate, check, heap_of, owner_thread, purge, thread::pool, thread_number,
-};
+use crate::base::SLICE_SIZE;
+use crate::thread::pool;
+use crate::{Heap, Stats, allocate, check, heap_of, owner_thread, purge, thread_number};
 use std::sync::Arc;
 use std::vec::Vec;
 

@@ -3,7 +3,7 @@
 use super::alone::alone;
 use super::filling;
 use super::large::{MIB, free, large_slices, mapped, usable};
-use crate::base::policy::CANARY_BYTES;
+use crate::base::CANARY_BYTES;
 use crate::{
     Stats, allocate, allocate_aligned_at, allocate_at_least, check, class_sizes, good_size,
     reallocate, set_purge_delay_ms, try_expand,

@@ -2,18 +2,13 @@
 
 use super::alone::{Random, alone, panics, taken};
 use super::filling;
-use crate::allocate;
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{SizeClass, class_of};
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_NONE};
-use crate::map::block::{Block, Chain, END};
-use crate::map::remote::Pushed;
+use crate::base::size_class::class_of;
+use crate::base::{HARDENED, Ordering, SizeClass};
+use crate::map::{Block, Chain, END, OWNER_ABANDONED, OWNER_NONE, Pushed, address_map};
 use crate::slices::arena;
-use crate::spans::span::{Carved, Span};
-use crate::spans::span_list::SpanList;
+use crate::spans::{Carved, Span, SpanList, abandoned};
 use crate::store::{Known, Live};
-use crate::{spans::abandoned, thread};
+use crate::{allocate, thread};
 use core::ptr::null_mut;
 use std::collections::VecDeque;
 use std::vec::Vec;

@@ -5,11 +5,10 @@ use super::alone::{alone, shares_its_address_space};
 use super::filling;
 use super::heaps::{Other, SIZE, blocks, free};
 use super::misuse::last_words;
-use crate::base::size_class::{MEDIUM_MAX, SizeClass};
-use crate::base::sync::Ordering;
-use crate::map::block::{Block, combined};
-use crate::os;
-use crate::{allocate, allocate_zeroed, check, purge, reallocate, store::canary};
+use crate::base::{MEDIUM_MAX, Ordering, SizeClass};
+use crate::map::{Block, combined};
+use crate::store::canary;
+use crate::{allocate, allocate_zeroed, check, os, purge, reallocate};
 use core::ptr::null_mut;
 use std::vec::Vec;
 

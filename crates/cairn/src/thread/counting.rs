@@ -7,18 +7,13 @@
 //! Story: docs/design/accounting.md
 
 use super::{COUNTING, KEY, outside, own, own_heap, refill_own, tls};
-use crate::base::policy::CANARY_BYTES;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::deferred_frees::Reason;
-use crate::map::address_map;
-use crate::map::block::Block;
+use crate::base::{CANARY_BYTES, Ordering, SizeClass};
+use crate::heap::{Heap, Reason};
+use crate::map::{Block, address_map};
 use crate::os;
-use crate::samples::sampling::ThreadCounts;
-use crate::spans::span::Span;
-use crate::store::canary;
-use crate::store::{Caches, Known, Live, Store};
+use crate::samples::ThreadCounts;
+use crate::spans::Span;
+use crate::store::{Caches, Known, Live, Store, canary};
 use crate::thread::tuning::TICKS_WITHOUT_HEAP;
 use core::ptr::null_mut;
 

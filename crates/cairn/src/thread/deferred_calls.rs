@@ -6,11 +6,9 @@
 //! Story: docs/design/upkeep.md
 
 use super::{arrive_unless_gone, follow_sampling, own, refill, refill_own};
-use crate::base::size_class::SizeClass;
-use crate::heap::Heap;
-use crate::heap::deferred_frees::{self, Deferred, DeferredFree, Reason};
-use crate::heap::process_upkeep;
-use crate::map::block::Block;
+use crate::base::SizeClass;
+use crate::heap::{Deferred, DeferredFree, Heap, Reason, deferred_frees, process_upkeep};
+use crate::map::Block;
 use crate::store::{Caches, Store};
 
 /// As `refill`; the program is asked to free what it has put off before the answer is null.

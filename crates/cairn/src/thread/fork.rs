@@ -7,14 +7,12 @@
 //! Story: docs/design/fork.md
 
 use super::{STARTED, outside, own};
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
-use crate::heap::{Heap, handle};
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::walk::{heads_from, heads_in_regions};
-use crate::spans::waiting::settle_in_child;
+use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
+use crate::heap::{Heap, deferred_frees, handle};
+use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
+use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{self, salvage, shared};
-use crate::{heap::deferred_frees, large, map::region, os, slices::arena, spans::abandoned};
+use crate::{large, os, slices::arena};
 use core::ptr::null_mut;
 
 /// Whether the C library calls us around each fork.
@@ -67,7 +65,7 @@ fn settle() {
     let own = own().unwrap_or(null_mut());
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();
-    settle_in_child();
+    waiting::settle_in_child();
     pool::partitions::settle_in_child();
     arena::settle_kept_in_child();
     large::settle_in_child();

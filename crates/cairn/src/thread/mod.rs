@@ -14,19 +14,15 @@ pub(crate) mod search;
 mod tls;
 pub(crate) mod tuning;
 
-use crate::base::size_class::SizeClass;
-use crate::base::sync::{AtomicU32, Ordering};
-use crate::heap::{self, Heap};
-use crate::map::address_map::{self, HEAP_SIZE, OWNER_LARGE};
-use crate::map::block::{Block, Chain};
-use crate::map::remote::Generation;
+use crate::base::{AtomicU32, Ordering, SizeClass, shares};
+use crate::heap::{self, Heap, process_upkeep};
+use crate::map::{Block, Chain, Generation, HEAP_SIZE, OWNER_LARGE, address_map};
 use crate::os::Lock;
-use crate::samples::sampling::{self, Draw, Told};
-use crate::slices::reservation;
-use crate::spans::waiting::sweep;
+use crate::samples::{Draw, Told, guards, sampling};
+use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{salvage, shared};
 use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
-use crate::{base::shares, heap::process_upkeep, os, samples::guards, spans::abandoned};
+use crate::{os, slices::reservation};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -365,7 +361,7 @@ pub(crate) fn trim() {
     salvage::all();
     shared::trim();
     abandoned::make_holes();
-    sweep();
+    waiting::sweep();
     process_upkeep::request_trim();
 }
 

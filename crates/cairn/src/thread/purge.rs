@@ -9,7 +9,7 @@
 
 use super::fork::FORKS_SEEN;
 use super::{see_forks, trim};
-use crate::base::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::base::{AtomicU32, AtomicUsize, Ordering};
 use crate::os::Group;
 use crate::thread::tuning::{
     CLOCK_LAG_MS, GROUP_FILL, GROUP_LOOK_MS, GROUP_NEAR, GROUP_REST, GROUP_WORTHWHILE,

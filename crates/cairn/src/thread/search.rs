@@ -6,12 +6,10 @@
 //! Checked: tests/twice.rs, with each place in which a block can be.
 //! Story: docs/design/fast-paths.md
 
-use crate::base::size_class::SizeClass;
+use crate::base::SizeClass;
 use crate::heap::Heap;
-use crate::map::address_map;
-use crate::map::block::{Block, END};
-use crate::spans::grace::is_block_of;
-use crate::spans::span::Span;
+use crate::map::{Block, END, address_map};
+use crate::spans::{Span, is_block_of};
 use crate::store::{Caches, Store};
 use crate::thread::pool;
 

@@ -5,8 +5,7 @@
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
 //! Story: docs/why-not.md, docs/design/tls.md, docs/design/purging.md
 
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::in_shuttle;
+use crate::base::{SLICE_SIZE, in_shuttle};
 
 /// Beyond so many heaps in use a thread gets one only when it has shown that it needs it: a MiB of them is nothing to
 /// a program with as many threads. With a quarter or half of it `idle-10000` is no better.

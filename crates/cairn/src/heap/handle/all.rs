@@ -6,8 +6,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::Handle;
-use crate::base::list::Stack;
-use crate::base::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::base::{AtomicPtr, AtomicUsize, Ordering, Stack};
 use crate::heap::tuning::{FIRST_HANDLES, HANDLE_PIECES};
 use crate::os::{self, Lock};
 use core::ptr::null_mut;

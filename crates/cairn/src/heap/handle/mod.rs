@@ -15,18 +15,16 @@ pub(crate) use all::{is_made, made, settle_in_child};
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 
-use crate::base::list::Linked;
-use crate::base::shares::NOBODY;
-use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SMALL_MAX};
-use crate::base::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::base::{
+    AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, NOBODY, Ordering, SLICE_SIZE, SMALL_MAX,
+};
 use crate::heap::Heap;
 use crate::heap::deferred_frees::Beats;
 use crate::heap::tuning::{NURSERIES_MAX, PART_LISTS};
-use crate::large::budget::Budget;
-use crate::large::{self, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
-use crate::samples::sampling::ThreadCounts;
-use crate::slices::arena::{self, Run};
-use crate::spans::span::Span;
+use crate::large::{self, Budget, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
+use crate::samples::ThreadCounts;
+use crate::slices::{Run, arena};
+use crate::spans::Span;
 use core::mem::offset_of;
 use core::ptr::{null, null_mut};
 

@@ -7,8 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{FREE, Handle, all};
-use crate::base::list::Stack;
-use crate::base::sync::Ordering;
+use crate::base::{Ordering, Stack};
 use crate::heap::tuning::SPARES_MAX;
 use crate::large::{self, Care, Nurse, Nursery};
 use core::ptr::from_mut;

@@ -6,7 +6,7 @@
 //! Checked: the model `turns`.
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::sync::{AtomicU32, Ordering};
+use crate::base::{AtomicU32, Ordering};
 use crate::heap::tuning::TURN_LOOK_MS;
 use crate::os;
 

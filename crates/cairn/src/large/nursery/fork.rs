@@ -7,10 +7,8 @@
 
 use super::super::owned::Runs;
 use super::{Large, Nursery, POOL, around, of_slice, put};
-use crate::base::list::Stack;
-use crate::base::sync::Ordering;
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::walk::heads_from;
+use crate::base::{Ordering, Stack};
+use crate::map::{OWNER_LARGE, address_map, heads_from};
 use core::ptr::null_mut;
 
 /// All nurseries that there are, in use or not.

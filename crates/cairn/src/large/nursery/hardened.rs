@@ -8,10 +8,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{COUNTED, FREED, Freer, GAP, LIVE, NONE, NURSERY_BYTES, Nursery, PLACES};
-use crate::base::policy::InHardened;
-use crate::base::random;
-use crate::base::size_class::MIN_ALIGN;
-use crate::base::sync::Ordering;
+use crate::base::{InHardened, MIN_ALIGN, Ordering, random};
 use crate::large::tuning::NURSERY_ENDS;
 use crate::os;
 

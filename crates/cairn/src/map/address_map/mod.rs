@@ -7,11 +7,10 @@
 //! Checked: const assertions here; layout asserted in `init`.
 //! Story: docs/design/layout.md
 
-use crate::base::policy::{HARDENED, in_hardened};
-use crate::base::size_class::{ClassLayout, SLICE_SHIFT, SLICE_SIZE, SizeClass};
-use crate::base::sync::{
+use crate::base::{
     Apart, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Plain, holds,
 };
+use crate::base::{ClassLayout, HARDENED, SLICE_SHIFT, SLICE_SIZE, SizeClass, in_hardened};
 use crate::map::region;
 use crate::map::remote::RemoteWord;
 

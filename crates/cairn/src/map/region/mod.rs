@@ -9,8 +9,7 @@ mod piece;
 
 pub(crate) use piece::{Bit, Origin, Piece};
 
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::tuning::REGION_PIECES;
 use crate::os::{self, Lock};
 use core::ptr::null_mut;

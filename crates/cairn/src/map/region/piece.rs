@@ -6,8 +6,8 @@
 //! Story: docs/design/regions.md
 
 use super::RegionError;
+use crate::base::SLICE_SIZE;
 use crate::base::bits::{bit, pieces};
-use crate::base::size_class::SLICE_SIZE;
 use crate::os;
 use core::ptr::null_mut;
 

@@ -8,7 +8,7 @@
 
 use super::machine::{PAGE_MAX, system_call};
 use super::{clock, keeping_errno, read_file};
-use crate::base::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::base::{AtomicBool, AtomicUsize, Ordering};
 use crate::os::tuning::AUXILIARY_ENTRIES;
 use core::ffi::{CStr, c_ulong};
 use core::ptr::{null_mut, with_exposed_provenance};

@@ -8,7 +8,7 @@
 
 use super::machine::{CLOCK, SHORT_HASHES, system_call};
 use super::no_unload::Entry;
-use crate::base::sync::{AtomicPtr, Ordering};
+use crate::base::{AtomicPtr, Ordering};
 use core::ffi::{CStr, c_int};
 use core::ptr::{null_mut, with_exposed_provenance};
 use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, timespec};

@@ -7,7 +7,7 @@
 //! Story: docs/guide/guards.md
 
 use super::{File, keeping_errno, process_id, system_call};
-use crate::base::sync::{AtomicPtr, Ordering, UnsafeCell};
+use crate::base::{AtomicPtr, Ordering, UnsafeCell};
 use crate::os::tuning::MAPS_LINE_BYTES;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};

@@ -22,7 +22,7 @@ pub(crate) use no_unload::stay;
 pub use threads::*;
 
 use super::{Moves, fault};
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::base::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::os::tuning::{FILLED_PROBES, HUGE_PAGE_PAUSE_MAX_NS, HUGE_PAGE_SLOW_NS, PROTECTED_MAX};
 use core::ffi::{CStr, c_long};
 use core::ptr::null_mut;

@@ -7,7 +7,7 @@
 
 use super::keeping_errno;
 use super::machine::{self, system_call};
-use crate::base::sync::AtomicU32;
+use crate::base::AtomicU32;
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};

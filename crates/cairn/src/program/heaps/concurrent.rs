@@ -6,13 +6,10 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{HeapId, heap_at};
-use crate::base::policy::HARDENED;
-use crate::base::size_class::MIN_ALIGN;
-use crate::base::sync::Ordering;
-use crate::closed;
-use crate::heap::handle::{Handle, SHARED};
-pub use crate::spans::grace::HEAD_MAX;
-use crate::{api, base::shares, large, map::address_map, thread};
+use crate::base::{HARDENED, MIN_ALIGN, Ordering, shares};
+use crate::heap::{Handle, SHARED};
+pub use crate::spans::HEAD_MAX;
+use crate::{api, closed, large, map::address_map, thread};
 use core::ptr::NonNull;
 
 impl HeapId {

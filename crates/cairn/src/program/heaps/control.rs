@@ -6,11 +6,11 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{HeapId, heap_of};
-use crate::base::sync::Ordering;
+use crate::base::Ordering;
 use crate::closed::Blocks;
-use crate::heap::deferred_frees::Reason;
-use crate::large::budget::HeapStats;
-use crate::{closed, heap::process_upkeep, map::region, slices::arena, thread};
+use crate::heap::{Reason, process_upkeep};
+use crate::large::HeapStats;
+use crate::{closed, map::region, slices::arena, thread};
 use core::ptr::null_mut;
 
 impl HeapId {

@@ -6,10 +6,10 @@
 //! Story: docs/design/regions.md
 
 use super::{Heap, HeapId, SharedHeap};
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::SLICE_SIZE;
 use crate::closed::{self, regions};
-use crate::heap::handle::{OWNED, SHARED};
-use crate::map::region::{self, RegionCalls, RegionError};
+use crate::heap::{OWNED, SHARED};
+use crate::map::{RegionCalls, RegionError, region};
 use crate::os;
 use core::num::NonZeroUsize;
 use core::ptr::NonNull;

@@ -6,7 +6,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::HeapId;
-use crate::large::budget::HeapStats;
+use crate::large::HeapStats;
 use core::marker::PhantomData;
 use core::mem::forget;
 

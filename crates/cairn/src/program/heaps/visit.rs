@@ -7,14 +7,12 @@
 //! Story: docs/design/closed-heaps.md
 
 use super::{HeapId, heap_of, owner_thread};
-use crate::base::size_class::{MIN_ALIGN, SLICE_SIZE, SizeClass};
+use crate::base::{MIN_ALIGN, SLICE_SIZE, SizeClass};
 use crate::large::NURSERY_BYTES;
-use crate::map::address_map::{self, OWNER_LARGE};
-use crate::map::block::Block;
-use crate::map::walk::{heads_from, heads_in_regions};
-use crate::spans::span::Span;
+use crate::map::{Block, OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
+use crate::spans::Span;
 use crate::store::{Known, Live};
-use crate::{large, map::region, os, thread::search};
+use crate::{large, os, thread::search};
 
 /// A span, or a large block: where blocks of one size are.
 ///

@@ -6,7 +6,7 @@
 //! Story: docs/guide/guards.md
 
 use super::stack::Calls;
-use crate::base::sync::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, Ordering};
 use crate::os;
 use crate::samples::tuning::FRAMES;
 

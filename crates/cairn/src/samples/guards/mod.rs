@@ -14,8 +14,7 @@ mod stack;
 pub(crate) use report::misused;
 
 use crate::base::random::mixed;
-use crate::base::size_class::{BLOCK_MAX, MIN_ALIGN};
-use crate::base::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::base::{AtomicPtr, AtomicU64, AtomicUsize, BLOCK_MAX, MIN_ALIGN, Ordering};
 use crate::os;
 use crate::samples::sampling::{self, Draw};
 use crate::samples::tuning::{

@@ -9,7 +9,7 @@
 use super::bay::{Bay, State, Trace};
 use super::stack::{self, Calls};
 use super::{Registers, known, machine, offset_of, stride};
-use crate::base::sync::{AtomicU32, Ordering};
+use crate::base::{AtomicU32, Ordering};
 use crate::os::{self, Message};
 use crate::samples::tuning::{BAYS, REPORT_WAITS, SHOWN_PATH_BYTES};
 use core::ffi::c_void;

@@ -7,7 +7,7 @@
 //! Story: docs/guide/guards.md
 
 use super::machine::{self, Registers, Target};
-use crate::base::sync::{AtomicUsize, Ordering};
+use crate::base::{AtomicUsize, Ordering};
 use crate::samples::tuning::{FRAME_MAX, FRAMES, OWN_CALLERS_MAX, OWN_WORDS, STACK_WORDS};
 use crate::{map::address_map, os};
 

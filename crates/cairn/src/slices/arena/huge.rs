@@ -7,9 +7,9 @@
 //! Story: docs/design/huge-pages.md
 
 use super::{ARENA, Arena, Memory, RUNS};
+use crate::base::SLICE_SIZE;
 use crate::base::bits::pieces;
-use crate::base::size_class::SLICE_SIZE;
-use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, Guard};
 use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::tuning::{DENSE_MIN, GROW_MAX, HUGE_MIN, HUGE_PER_HEAP};

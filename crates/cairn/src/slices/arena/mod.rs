@@ -21,14 +21,12 @@ pub(crate) use purge_policy::{keeps, maps_apart};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
 
 use crate::base::bits::{bit, longest_run, mask, pieces};
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::point;
-use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
-use crate::map::region::Bit;
+use crate::base::{SLICE_SIZE, point};
+use crate::map::{Bit, CHUNK_SLICES, ChunkBits, address_map, region};
 use crate::os::{self, Lock};
 use crate::slices::fences::{Fence, Fences, Taken};
+use crate::slices::reservation;
 use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
-use crate::{map::region, slices::reservation};
 use huge::{HUGE_SLICES, back_by_huge_page};
 use runs::aligned_runs;
 use tree::{CHUNKS, LEAF_CHUNKS, Tree};

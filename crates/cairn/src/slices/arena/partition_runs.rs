@@ -6,9 +6,7 @@
 //! Story: docs/design/policy.md
 
 use super::{RUNS, Run, keeps};
-use crate::base::list::{Linked, Stack};
-use crate::base::policy::{InHardened, PARTITIONS};
-use crate::base::size_class::SLICE_SIZE;
+use crate::base::{InHardened, Linked, PARTITIONS, SLICE_SIZE, Stack};
 use crate::map::address_map;
 use crate::os::{self, Lock};
 use core::mem::offset_of;

@@ -11,9 +11,8 @@ use super::partition_runs::{Leave, Partitions};
 use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
-use crate::base::size_class::SLICE_SIZE;
-use crate::base::sync::{Apart, AtomicUsize, Ordering};
-use crate::map::address_map::{self, CHUNK_SLICES, ChunkBits};
+use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
+use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
 use crate::slices::tuning::{
     BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_SHARE, KEEP_MIN, KEEP_SHARE,

@@ -7,7 +7,7 @@
 //! Checked: tests/keeping.rs; tests/real_time.rs of the C layer
 //! Story: docs/guide/real-time.md
 
-use crate::base::sync::{Apart, AtomicBool, AtomicUsize, Ordering};
+use crate::base::{Apart, AtomicBool, AtomicUsize, Ordering};
 use crate::slices::tuning::PURGE_DELAY_MS;
 use crate::{os, slices::reservation};
 

@@ -7,10 +7,10 @@
 //! Story: docs/design/regions.md
 
 use super::{ARENA, Arena, Memory, Run};
+use crate::base::SLICE_SIZE;
 use crate::base::bits::pieces;
-use crate::base::size_class::SLICE_SIZE;
 use crate::map::address_map::{committed, slice_limit, slice_of};
-use crate::map::region::{self, Piece, RegionError};
+use crate::map::{Piece, RegionError, region};
 use crate::slices::reservation;
 
 /// The slices of the reservation whose metadata a run has that begins at `start`: (index, slices), in two parts if

@@ -7,7 +7,7 @@
 
 use super::Arena;
 use crate::base::bits::{longest_run, runs_of};
-use crate::map::address_map::{self, CHUNK_SLICES};
+use crate::map::{CHUNK_SLICES, address_map};
 use crate::slices::tuning::RUN_MAX;
 
 impl Arena {

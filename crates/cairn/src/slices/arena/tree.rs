@@ -8,7 +8,7 @@
 //! Checked: the unit tests below compare with plain lists.
 //! Story: docs/design/purging.md
 
-use crate::base::sync::{in_loom, point};
+use crate::base::{in_loom, point};
 use crate::os;
 use core::ptr::null_mut;
 

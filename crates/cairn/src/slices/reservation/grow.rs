@@ -6,13 +6,9 @@
 //! Story: docs/design/layout.md
 
 use super::RESERVED;
-use crate::base::policy::HARDENED;
-use crate::base::size_class::{SLICE_SHIFT, SLICE_SIZE};
-use crate::base::sync::{AtomicBool, Ordering};
-use crate::map::address_map::{
-    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, committed, heap_address,
-    slice_address, slice_limit,
-};
+use crate::base::{AtomicBool, HARDENED, Ordering, SLICE_SHIFT, SLICE_SIZE};
+use crate::map::address_map::{self, committed, heap_address, slice_address, slice_limit};
+use crate::map::{DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES};
 use crate::os;
 use crate::store::{Known, Live};
 use core::ptr::null_mut;

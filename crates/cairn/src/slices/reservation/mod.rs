@@ -10,16 +10,13 @@ mod grow;
 
 pub(crate) use grow::{commit, commit_heap, commit_metadata, keep_resident, metadata_extents};
 
-use crate::base::policy::in_hardened;
-use crate::base::random;
-use crate::base::size_class::SLICE_SHIFT;
-use crate::base::sync::{AtomicBool, AtomicUsize, Ordering, in_loom};
-use crate::map::address_map::{
-    self, DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables,
+use crate::base::{AtomicBool, AtomicUsize, Ordering, SLICE_SHIFT, in_hardened, in_loom, random};
+use crate::map::{
+    DESCRIPTOR_SHIFT, HEAP_SIZE, SECTION_BYTES, SECTION_SLICES, Tables, address_map, set_key,
 };
+use crate::os;
 use crate::slices::tuning::{LADDER, LOCKED_TIMES, PLACE_DRAWS};
 use crate::store::{Behind, Canary, Known, Live};
-use crate::{map::block, os};
 
 const GIB: usize = 1 << 30;
 /// No reservation is larger.
@@ -184,7 +181,7 @@ fn install(front: *mut u8, size: usize, reserved: Reserved) -> bool {
         return false;
     }
     RESERVED.store(reserved == Reserved::All, Ordering::Relaxed);
-    block::set_key(random(10, usize::MAX));
+    set_key(random(10, usize::MAX));
     Canary::install(|nth| random(nth, usize::MAX));
     Live::install(table.wrapping_add(layout.live), front.wrapping_add(front_of(size)));
     address_map::install(&Tables {

@@ -6,8 +6,8 @@
 //! Story: docs/design/spans.md
 
 use super::{Home, Keep, Span, ZERO};
-use crate::base::sync::touched;
-use crate::map::block::{Chain, END};
+use crate::base::touched;
+use crate::map::{Chain, END};
 
 /// Blocks that no list has held, linked.
 pub(crate) struct Carved {

@@ -6,11 +6,9 @@
 //! Story: docs/design/spans.md
 
 use super::{FREED_TWICE, Span, ZERO};
-use crate::base::sync::touched;
-use crate::map::address_map;
-use crate::map::block::{Block, Chain, END};
-use crate::os;
-use crate::store::filling::Filling;
+use crate::map::{Block, Chain, END, address_map};
+use crate::store::Filling;
+use crate::{base::touched, os};
 use core::ptr::null_mut;
 
 /// What is at home in a span. `Span::free` counts it.

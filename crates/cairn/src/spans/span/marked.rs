@@ -10,14 +10,11 @@
 use super::home::Keep;
 use super::{Span, ZERO};
 use crate::base::random::below;
-use crate::base::size_class::{ClassLayout, MIN_ALIGN};
-use crate::base::sync::touched;
-use crate::map::block::{Block, Chain, END};
+use crate::base::{ClassLayout, MIN_ALIGN, touched};
+use crate::map::{Block, Chain, END};
 use crate::os;
 use crate::spans::tuning::FEW_BLOCKS;
-use crate::store::filling::Filling;
-use crate::store::live::{Bits, Known, PLACES};
-use crate::store::quarantine;
+use crate::store::{Bits, Filling, Known, PLACES, zero_heads};
 
 // Invariants
 //  1. A carved block that is not the program's, in no hole and not pending is at home, or in a cache of the heap that
@@ -97,7 +94,7 @@ impl Keep for Marked {
         // Where their memory is zero already, too: `malloc` reads first, and a page that is read before it is
         // written to takes the kernel two steps.
         // SAFETY: untouched blocks are the owner's.
-        unsafe { quarantine::zero(at.cast(), span.class(), count) };
+        unsafe { zero_heads(at.cast(), span.class(), count) };
         Chain::at_home(count as u32)
     }
 

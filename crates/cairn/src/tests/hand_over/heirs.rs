@@ -4,16 +4,13 @@ use super::super::alone::alone;
 use super::super::forks::child_does;
 use super::super::heaps::{Other, free};
 use super::shared;
-use crate::base::size_class::SizeClass;
+use crate::base::SizeClass;
 use crate::base::sync::Ordering::Relaxed;
-use crate::heap::Heap;
-use crate::heap::handle::{self, Got, Handle};
+use crate::heap::{Got, Handle, Heap, handle};
 use crate::map::address_map;
 use crate::store::Store;
-use crate::{
-    HeapId, Stats, allocate, check, closed, heap_of, large, purge, thread, thread::pool,
-    thread_number,
-};
+use crate::thread::pool;
+use crate::{HeapId, Stats, allocate, check, closed, heap_of, large, purge, thread, thread_number};
 use core::ptr::{from_ref, null_mut};
 use std::boxed::Box;
 use std::collections::HashSet;

@@ -1,8 +1,8 @@
 //! Rows of random numbers: that nobody can guess where they begin.
 
-use crate::base::policy::HARDENED;
-use crate::base::random;
-use crate::{large, store::quarantine};
+use crate::base::{HARDENED, random};
+use crate::large;
+use crate::store::quarantine;
 use std::collections::HashSet;
 use std::vec::Vec;
 

@@ -2,8 +2,8 @@
 
 use super::super::alone::alone;
 use super::super::heaps::{Other, free};
-use crate::base::size_class::SMALL_MAX;
-use crate::heap::handle::{self, Handle};
+use crate::base::SMALL_MAX;
+use crate::heap::{Handle, handle};
 use crate::{Heap, HeapId, Stats, allocate, check, heap_of, large, purge};
 use core::ptr::{NonNull, null};
 use std::collections::BTreeSet;

@@ -3,10 +3,12 @@
 use super::super::alone::alone;
 use super::super::filling;
 use super::super::heaps::{blocks, free, my_tag, owner};
-use crate::base::size_class::{SLICE_SIZE, SizeClass, class_of};
+use crate::base::size_class::class_of;
+use crate::base::{SLICE_SIZE, SizeClass};
 use crate::heap::Heap;
+use crate::map::address_map;
 use crate::store::{Caches, Store};
-use crate::{allocate, check, map::address_map, thread};
+use crate::{allocate, check, thread};
 use std::vec::Vec;
 
 /// Blocks of a size, of which what is freed next waits in the cache: it has been filled with freed ones.

@@ -9,14 +9,12 @@
 use super::{
     all, end_salvage, heap_at, is_dead, is_dead_owner, is_dead_user, partitions, put_closed,
 };
-use crate::base::shares::NOBODY;
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::handle::{self, Handle, OWNED, salvage_spares};
+use crate::base::{NOBODY, Ordering};
+use crate::heap::handle::{self, salvage_spares};
+use crate::heap::{Handle, Heap, OWNED};
 use crate::large;
-use crate::map::address_map::{self, OWNER_CLOSED};
-use crate::map::walk::{heads_from, heads_in_regions};
-use crate::spans::span::Span;
+use crate::map::{OWNER_CLOSED, address_map, heads_from, heads_in_regions};
+use crate::spans::Span;
 use core::mem::offset_of;
 
 /// Makes dead heaps free, or whole.

@@ -11,16 +11,14 @@ pub(crate) mod partitions;
 pub(crate) mod salvage;
 pub(crate) mod shared;
 
-use crate::base::list::Stack;
 use crate::base::shares::{in_use, one_less, one_more};
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence, point};
-use crate::heap::handle::{self, Handle, Member};
+use crate::base::{AtomicBool, AtomicU32, AtomicUsize, Ordering, Stack, fence, point, shares};
 use crate::heap::process_upkeep::set_besides;
-use crate::heap::{Heap, Role};
-use crate::map::address_map;
+use crate::heap::{Handle, Heap, Member, Role, handle};
+use crate::map::{address_map, region};
+use crate::os;
 use crate::os::Lock;
-use crate::slices::reservation;
-use crate::{base::shares, map::region, os, slices::arena};
+use crate::slices::{arena, reservation};
 use core::ptr::null_mut;
 
 struct Pool {
@@ -66,7 +64,8 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
                 return null_mut();
             }
             heap = at.cast();
-            heap.write(Heap::at(heap));
+            heap.write(Heap::EMPTY);
+            (*heap).set_owner();
             pool.made += 1;
         }
         (*heap).role = Role::Thread;

@@ -7,13 +7,8 @@
 //! Story: docs/design/policy.md
 
 use super::take_closed;
-use crate::base::list::Stack;
-use crate::base::policy::PARTITIONS;
-use crate::base::shares::NOBODY;
-use crate::base::size_class::SizeClass;
-use crate::base::sync::Ordering;
-use crate::heap::Heap;
-use crate::heap::Then;
+use crate::base::{NOBODY, Ordering, PARTITIONS, SizeClass, Stack};
+use crate::heap::{Heap, Then};
 use crate::os::Lock;
 use core::ptr::null_mut;
 

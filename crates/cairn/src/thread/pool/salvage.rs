@@ -6,11 +6,9 @@
 //! Checked: the fork tests; the models fork at every step.
 //! Story: docs/design/fork.md
 
-use crate::map::address_map::{self, OWNER_CLOSED, OWNER_HEAP_MIN, OWNER_LARGE};
-use crate::map::walk::heads_from;
+use crate::map::{OWNER_CLOSED, OWNER_HEAP_MIN, OWNER_LARGE, address_map, heads_from};
 use crate::os::Lock;
-use crate::spans::abandoned;
-use crate::spans::span::Span;
+use crate::spans::{Span, abandoned};
 use crate::thread::pool;
 use crate::thread::tuning::SALVAGE_SLICES;
 

@@ -6,11 +6,10 @@
 //! Checked: the idle thread and late allocation tests.
 //! Story: docs/design/tls.md
 
-use crate::base::policy::{HARDENED, in_hardened};
 use crate::base::shares::in_use;
-use crate::base::size_class::SizeClass;
+use crate::base::{HARDENED, SizeClass, in_hardened};
 use crate::heap::Heap;
-use crate::map::block::{Block, Chain};
+use crate::map::{Block, Chain};
 use crate::os::{self, Lock};
 use crate::store::{Caches, Store};
 use crate::thread::pool;
