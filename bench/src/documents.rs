@@ -34,7 +34,6 @@ pub fn parts(result: Option<&LabResult>, core: &str) -> Vec<(&'static str, &'sta
         parts.push((BENCHMARKS, "head", head(result, core)));
         parts.push((BENCHMARKS, "means", standings(result)));
         parts.push(("docs/results/rows.csv", "", rows(result)));
-        parts.push(("docs/results/scaling.md", "measured", scaling(result)));
     }
     parts
 }
@@ -126,20 +125,16 @@ pub fn standings(result: &LabResult) -> String {
     let columns: Vec<&str> = ["allocator", "version"].into_iter().chain(titles).collect();
     let columns = [&columns[..], &["failed"]].concat();
     let rows = result.allocators.iter().enumerate().map(row);
-    let mut text = markdown(&columns, |at| at > 1, rows) + "\n";
-    for table in tables {
+    let means = markdown(&columns, |at| at > 1, rows);
+    let standing = |&table: &Table| {
         let of_table = || lines.iter().filter(move |line| line.table == table);
-        let ([wins, ties, loses, _], title) =
-            (evaluate::standings(of_table()), table::title(table));
-        text += &format!(
-            "- {title}: first in {wins}, level with the best in {ties}, behind in {loses}."
-        );
-        if let Some(mean) = evaluate::crossed_mean(of_table()) {
-            text += &format!(" Over the crossed frontier: {}.", ratio(mean));
-        }
-        text.push('\n');
-    }
-    text
+        let [wins, ties, loses, _] = evaluate::standings(of_table());
+        let crossed = evaluate::crossed_mean(of_table()).map_or("-".to_owned(), ratio);
+        let counts = [wins, ties, loses].map(|count| count.to_string());
+        [table::title(table).to_owned()].into_iter().chain(counts).chain([crossed]).collect()
+    };
+    let columns = [SUBJECT, "first", "level with the best", "behind", "over the crossed frontier"];
+    means + "\n" + &markdown(&columns, |at| at > 0, tables.iter().map(standing))
 }
 
 /// Every row, with commas between: the subject, the best of all others and its name, and the subject over it.
@@ -168,26 +163,6 @@ pub fn rows(result: &LabResult) -> String {
     let of_table = |table: Table| lines.iter().filter(move |line| line.table == table);
     let rows: String = evaluate::tables(&lines).into_iter().flat_map(of_table).map(row).collect();
     format!("table,row,{SUBJECT},best other,which,ratio\n{rows}")
-}
-
-/// The measured throughput by threads of every case that has such a curve: the subject's, and the best of all others.
-pub fn scaling(result: &LabResult) -> String {
-    let mut rows = Vec::new();
-    for case in &result.cases {
-        let curve = |name: &str| Some(case.cells.get(name)?.curves.get("scaling")?.as_slice());
-        for &[threads, throughput] in curve(SUBJECT).unwrap_or_default() {
-            let others = result.allocators.iter().filter(|a| a.is_other());
-            let at = |a: &Allocator| {
-                let point = curve(&a.name)?.iter().find(|point| point[0] == threads)?;
-                Some((point[1], a.name.clone()))
-            };
-            let best = others.filter_map(at).max_by(|a, b| a.0.total_cmp(&b.0));
-            let best = best.map(|(best, name)| format!("{} {name}", ratio(best)));
-            let (name, best) = (case.case.name.clone(), best.unwrap_or_else(|| "-".to_owned()));
-            rows.push(vec![name, threads.to_string(), ratio(throughput), best]);
-        }
-    }
-    markdown(&["case", "threads", SUBJECT, "best other"], |at| at > 0, rows.into_iter())
 }
 
 /// A version without the project's name before it: "3.3.2" of "mimalloc 3.3.2".

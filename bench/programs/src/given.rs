@@ -1,7 +1,7 @@
 //! Programs that a user has, timed as the lab's own are (`cargo lab --suite`).
 //!
 //! A suite is a TOML file with a `[[row]]` for each program. Whatever is wrong with it is told with its line,
-//! before anything runs. `docs/results/benchmarks.md` says what the fields mean.
+//! before anything runs. `docs/results/public-suite.toml` says what the fields mean.
 
 use crate::measure;
 use crate::packages::find;

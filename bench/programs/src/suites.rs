@@ -3,7 +3,7 @@
 //! `programs.toml` and `suites.toml` have one format. They say what a suite needs, how its sources
 //! come and are built, and into which units it falls: processes whose status or output is turned
 //! into a tally. A program is a suite of one unit, a script whose output must be the same on both
-//! sides. The story for readers: docs/results/programs.md, docs/results/suites.md.
+//! sides. The story for readers: docs/results/programs.md.
 
 mod bench;
 mod readers;

@@ -3,7 +3,7 @@
 //! Never: allocates by another way than `HeapId` and `api`.
 //! Threads: those of the heap.
 //! Checked: tests/containers.rs; the examples of both traits, those that must not compile too.
-//! Story: docs/guide/rust.md
+//! Story: crates/cairn/README.md
 
 use crate::{Cairn, Heap, api, deallocate_as};
 use core::alloc::Layout;

@@ -122,10 +122,9 @@ mod thread;
 #[doc(hidden)]
 pub use base::values;
 
-/// The examples of the README and of the guide.
+/// The examples of the README.
 #[cfg(all(doctest, feature = "allocator-api2", feature = "allocator-api2-04"))]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../guide.md")]
 struct Pages;
 
 pub use api::{

@@ -127,16 +127,12 @@ impl Row {
         only.join(", ")
     }
 
-    /// Its line in the table of programs or of suites.
+    /// Its line in the table of suites.
     fn cells(&self, suite: &Suite) -> Vec<String> {
         let (without, with) = (&self.without, &self.with);
-        let part = if self.quick && suite.script.is_none() { ", a part" } else { "" };
+        let part = if self.quick { ", a part" } else { "" };
         let what = format!("{}{part}", suite.what);
         let mut cells = vec![suite.name.clone(), self.version.clone(), what];
-        if suite.script.is_some() {
-            cells.push(self.loaded.values().sum::<usize>().to_string());
-            return cells;
-        }
         cells.push(match without.tests == with.tests {
             true => with.tests.to_string(),
             false => format!("{} / {}", without.tests, with.tests),
@@ -147,7 +143,7 @@ impl Row {
     }
 }
 
-/// The whole table, with the machine it comes from, and what has no result.
+/// The list of programs, or the table of suites: with the machine it comes from, and what has no result.
 pub(super) fn table(kind: Kind, results: &Path) -> Result<String> {
     let (mut rows, mut missing) = (Vec::new(), Vec::new());
     for suite in kind.all() {
@@ -165,12 +161,10 @@ Linux $(uname -r | sed 's/-.*//'), $(date +%F)";
     let machine = String::from_utf8_lossy(&machine).trim().to_owned();
     let (count, name, minutes) = (rows.len(), kind.name(), seconds / 60.0);
     let mut text = format!("{machine}; {count} {name} in {minutes:.0} minutes.\n\n");
-    let programs = ["program", "version", "what it ran", "processes on cairn"];
-    let suites =
-        ["suite", "version", "what was run", "tests", "fail without", "with", "only with cairn"];
-    let columns = if kind == Kind::Programs { &programs[..] } else { &suites };
-    let cells = rows.iter().map(|(suite, row)| row.cells(suite));
-    text += &tables::markdown(columns, |at| (3..6).contains(&at), cells);
+    text += &match kind {
+        Kind::Programs => versions(&rows),
+        Kind::Suites => counts(&rows),
+    };
     if !missing.is_empty() {
         let _ = writeln!(text, "\nWithout a result: {}.", missing.join(", "));
     }
@@ -186,6 +180,20 @@ Linux $(uname -r | sed 's/-.*//'), $(date +%F)";
     Ok(text)
 }
 
+/// Which programs they are.
+fn versions(rows: &[(&Suite, Row)]) -> String {
+    let one = |(suite, row): &(&Suite, Row)| format!("{} {}", suite.name, row.version);
+    rows.iter().map(one).collect::<Vec<_>>().join(", ") + ".\n"
+}
+
+/// What each suite's tests said.
+fn counts(rows: &[(&Suite, Row)]) -> String {
+    let columns =
+        ["suite", "version", "what was run", "tests", "fail without", "with", "only with cairn"];
+    let cells = rows.iter().map(|(suite, row)| row.cells(suite));
+    tables::markdown(&columns, |at| (3..6).contains(&at), cells)
+}
+
 /// Why some tests fail only with the library.
 fn explanations(rows: &[(&Suite, Row)]) -> String {
     let of = |(suite, row): &(&Suite, Row)| {
@@ -198,5 +206,5 @@ fn explanations(rows: &[(&Suite, Row)]) -> String {
         why.collect::<Vec<_>>()
     };
     let table = tables::markdown(&["test", "why"], |_| false, rows.iter().flat_map(of));
-    format!("\n## What fails only with cairn\n\n{table}")
+    format!("\n### What fails only with cairn\n\n{table}")
 }

@@ -3,7 +3,7 @@
 //! Never: decides anything.
 //! Threads: those of the heap.
 //! Checked: tests/containers.rs; the examples below.
-//! Story: docs/guide/rust.md
+//! Story: crates/cairn/README.md
 
 use super::version::alloc::{AllocError, Allocator};
 use crate::containers::{allocate, allocate_zeroed, deallocate, grow_zeroed, resize};

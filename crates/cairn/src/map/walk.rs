@@ -3,7 +3,7 @@
 //! Never: takes a lock, or believes what it finds to stay so.
 //! Threads: any; holds nothing.
 //! Checked: the reconciliation test; fork tests; tests/region.rs
-//! Story: docs/design/accounting.md
+//! Story: docs/guide/statistics.md
 
 use crate::base::{Ordering, SLICE_SIZE, SizeClass};
 use crate::map::address_map::{

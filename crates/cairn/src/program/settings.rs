@@ -3,7 +3,7 @@
 //! Never: runs by itself: who wants no settings links none of this.
 //! Threads: see each call.
 //! Checked: tests/settings.rs
-//! Story: docs/guide/rust.md
+//! Story: crates/cairn/README.md
 
 use crate::program::tuning::PREFIX_BYTES_MAX;
 use crate::slices::{PURGE_DELAY_MS, arena};

@@ -3,7 +3,7 @@
 //! Never: changes what it looks at.
 //! Threads: any.
 //! Checked: the reconciliation test.
-//! Story: docs/design/accounting.md
+//! Story: docs/guide/statistics.md
 
 pub(crate) mod outside;
 pub(crate) mod stats;

@@ -5,7 +5,7 @@
 //! Threads: any. Other threads' lists are read as they change: figures of a running program
 //!   are close, those of a program at rest exact.
 //! Checked: the reconciliation test compares with the kernel's account.
-//! Story: docs/design/accounting.md
+//! Story: docs/guide/statistics.md
 
 use crate::base::{CLASS_COUNT, Ordering, SLICE_SIZE, SizeClass};
 use crate::heap::{Heap, Member};

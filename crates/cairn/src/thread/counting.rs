@@ -4,7 +4,7 @@
 //! Never: costs an instruction of a fast path.
 //! Threads: each for itself.
 //! Checked: tests/counts.rs
-//! Story: docs/design/accounting.md
+//! Story: docs/guide/statistics.md
 
 use super::{COUNTING, KEY, outside, own, own_heap, refill_own, tls};
 use crate::base::{CANARY_BYTES, Ordering, SizeClass};

@@ -1,4 +1,4 @@
-/* What of mimalloc nothing serves, and why. Part of compat/mimalloc.h. docs/parity.md has the same reasons. */
+/* What of mimalloc nothing serves, and why. Part of compat/mimalloc.h. */
 
 #ifndef __cplusplus
 #pragma GCC diagnostic push
