@@ -2,6 +2,7 @@
 //! workloads.toml. The process that runs a workload does not read that: it would add to its memory.
 
 use crate::case::{Case, Group, Interface, Results, Row, Settings, Workload};
+use crate::footprint::burst::{self, Burst, Then};
 use crate::footprint::{self, drift, free_only, idle, phases};
 use crate::latency;
 use crate::malloc::SMALL;
@@ -82,6 +83,20 @@ const C: &[(&str, Run)] = &[
     ("survive-10", |s| phases::survive(s, 10, footprint::light_activity)),
     ("free-all", |s| phases::survive(s, 0, footprint::light_activity)),
     ("free-all-idle", |s| phases::survive(s, 0, std::thread::sleep)),
+    ("burst-threads", |s| burst::run(s, &BURST_OF_THREADS)),
+    ("burst-busy", |s| burst::run(s, &Burst { then: Then::GoOn, ..BURST_OF_THREADS })),
+    ("burst-middle", |s| {
+        burst::run(
+            s,
+            &Burst { threads: 1, fill: 366, sizes: 512..=2048, kept: 20, then: Then::Wait },
+        )
+    }),
+    ("burst-small", |s| {
+        burst::run(
+            s,
+            &Burst { threads: 1, fill: 512, sizes: 16..=1024, kept: 10, then: Then::Wait },
+        )
+    }),
     ("sawtooth", phases::sawtooth),
     ("phase-change", phases::phase_change),
     ("large-return", phases::large_return),
@@ -92,6 +107,9 @@ const C: &[(&str, Run)] = &[
     ("latency-1", |s| latency::run(s, s.threads.unwrap_or(1), latency::REQUESTS / 2)),
     ("latency-16", |s| latency::run(s, s.threads.unwrap_or(16), latency::REQUESTS)),
 ];
+
+const BURST_OF_THREADS: Burst =
+    Burst { threads: 4, fill: 80, sizes: 16..=4096, kept: 16, then: Then::Wait };
 
 /// What allocates by Rust's global allocator.
 const RUST: &[(&str, Run)] = &[

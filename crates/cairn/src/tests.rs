@@ -481,6 +481,11 @@ fn every_fault_in_giving_back() {
 }
 
 #[test]
+fn faults_around_survivors() {
+    fail_calls("bursts", |nth| 2 * nth + 1);
+}
+
+#[test]
 fn faults_in_heaps() {
     fail_each_call("heaps");
 }

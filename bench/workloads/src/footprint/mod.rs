@@ -1,5 +1,6 @@
 //! Resident memory, at the peak and over time.
 
+pub(crate) mod burst;
 pub(crate) mod drift;
 pub(crate) mod free_only;
 pub(crate) mod idle;

@@ -87,7 +87,7 @@ pub(crate) fn survive(
 
 /// Pages of the system's that hold at least one byte of these blocks. It depends on where
 /// the allocator put them, so it is told beside the row and does not divide it.
-fn occupied_pages(held: &[Held]) -> usize {
+pub(super) fn occupied_pages(held: &[Held]) -> usize {
     let page = page_size();
     let pages = |held: &Held| held.span().start / page..held.span().end.div_ceil(page);
     let mut pages: Vec<usize> = held.iter().flat_map(pages).collect();

@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 pub(super) type Scenario = fn(&mut Attempt);
 
-pub(super) const SCENARIOS: [(&str, Scenario); 17] = [
+pub(super) const SCENARIOS: [(&str, Scenario); 18] = [
     ("first", first),
     ("first_zeroed", first_zeroed),
     ("first_large", first_large),
@@ -25,6 +25,7 @@ pub(super) const SCENARIOS: [(&str, Scenario); 17] = [
     ("movers", movers),
     ("shrinkers", shrinkers),
     ("purges", purges),
+    ("bursts", bursts),
     ("heaps", heaps),
     ("regions", regions),
 ];
@@ -214,6 +215,27 @@ fn purges(attempt: &mut Attempt) {
     // More than may lie dirty: the release itself gives back.
     for _ in 0..12 {
         attempt.allocate(7 * MIB);
+    }
+    attempt.free_all();
+}
+
+/// A burst of which a few blocks survive; what is free around them goes back, and is needed again.
+fn bursts(attempt: &mut Attempt) {
+    // So much that heaps look for pages around survivors.
+    for _ in 0..600 {
+        attempt.allocate(60 * KIB);
+    }
+    attempt.free_all();
+    for _ in 0..6000 {
+        attempt.allocate(KIB);
+    }
+    // One of 64 side by side stays.
+    for at in (0..attempt.live.len()).rev().filter(|at| at % 64 > 0) {
+        attempt.free(at);
+    }
+    attempt.verify();
+    for at in 0..1000 {
+        attempt.allocate(at % KIB);
     }
     attempt.free_all();
 }
