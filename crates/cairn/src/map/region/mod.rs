@@ -120,7 +120,6 @@ static PLACES: [Place; REGION_PIECES] =
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether `p`, any value at all, points into a region.
-#[inline]
 pub(crate) fn holds(p: *const u8) -> bool {
     COUNT.load(Ordering::Relaxed) > 0
         && places().any(|(start, bytes)| p.addr().wrapping_sub(start.addr()) < bytes)
