@@ -6,7 +6,7 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use super::{deleted, expect_free, give_back, is_shared, mine, parts, stand_in};
+use super::{deleted, expect_free, is_shared, mine, parts, stand_in};
 use crate::base::{NOBODY, Ordering, SizeClass};
 use crate::heap::{Handle, Heap};
 use crate::spans::{Span, SpanList};
@@ -68,7 +68,7 @@ unsafe fn end_one(heap: *mut Heap, blocks: Blocks) {
             Blocks::End => destroy_spans(heap),
             // What is in a region stays there; links that stand elsewhere are no other heap's.
             Blocks::LiveOn if (*heap).member.region().is_some() || (*heap).head > 0 => {
-                give_back(heap)
+                (*heap).give_back()
             }
             Blocks::LiveOn => (*heap).abandon_all(),
         }

@@ -24,11 +24,10 @@ pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
 use crate::base::{AtomicUsize, NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
-use crate::heap::{Handle, Heap, OWNED, Reason, Role, SHARED, Spares, Then, handle};
+use crate::heap::{Handle, Heap, OWNED, Reason, Role, SHARED, Spares, handle};
 use crate::map::{Block, region};
 use crate::store::{Behind, Caches, Canary, Store};
-use crate::thread::pool::User;
-use crate::thread::pool::{self, salvage};
+use crate::thread::pool::{self, User, salvage};
 use crate::{large, os, slices::arena, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
@@ -306,7 +305,7 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
         let mut got = refilled(heap, class);
         if got.0.is_null() {
             thread::defer(Reason::Need);
-            give_back(heap);
+            (*heap).give_back();
             got = refilled(heap, class);
         }
         if let Some(region) = (*heap).member.region() {
@@ -363,20 +362,6 @@ pub(crate) unsafe fn allocate_large(
     }
 }
 
-/// Gives the slices of all spans back that have no block in use, and what the cache keeps.
-///
-/// # Safety
-/// As for `allocate`, or nobody uses the heap.
-unsafe fn give_back(heap: *mut Heap) {
-    // SAFETY: the calling thread's.
-    unsafe {
-        SizeClass::all().for_each(|class| (*heap).empty_cache(class));
-        SizeClass::all().for_each(|class| (*heap).deactivate(class));
-        (*heap).collect_full(usize::MAX);
-        SizeClass::all().for_each(|class| (*heap).collect_partial(class, usize::MAX, Then::Keep));
-    }
-}
-
 /// Gives back what is free in a heap, or in a part of one; that one may be a stand-in, or null.
 ///
 /// # Safety
@@ -388,7 +373,7 @@ pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
             return on_loan(name, &mut || trim(name, heap));
         }
         if !heap.is_null() && heap != stand_in() {
-            give_back(heap);
+            (*heap).give_back();
         }
         free_due(name);
         if (*name).kind.load(Ordering::Relaxed) == OWNED {
@@ -413,7 +398,7 @@ unsafe fn tell(name: *mut Handle) {
         match is_shared(name) {
             true => of_thread(name, |part| {
                 if !part.is_null() {
-                    give_back(part)
+                    (*part).give_back()
                 }
             }),
             false => trim(name, (*name).heap),

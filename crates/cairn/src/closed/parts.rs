@@ -8,8 +8,7 @@
 
 use crate::base::{NOBODY, Ordering};
 use crate::heap::{Handle, Heap};
-use crate::thread::pool::User;
-use crate::thread::pool::{self, salvage};
+use crate::thread::pool::{self, User, salvage};
 use crate::{os, thread};
 use core::ptr::null_mut;
 

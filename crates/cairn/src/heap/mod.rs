@@ -6,7 +6,7 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
-pub(crate) use upkeep::Then;
+use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod handle;
@@ -181,6 +181,11 @@ impl Heap {
         self.owner
     }
 
+    /// The heap that a descriptor names as owner; None if it is no heap's.
+    pub(crate) fn of_owner(owner: u32) -> Option<*mut Heap> {
+        Some(address_map::heap_address(address_map::heap_of_owner(owner)?)?.cast())
+    }
+
     /// It stands where it is going to stay.
     pub(crate) fn set_owner(&mut self) {
         self.owner = Heap::tag(self) | self.role as u32 & OWNER_CLOSED;
@@ -225,6 +230,14 @@ impl Heap {
             this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
             (*this).set_owner();
         }
+    }
+
+    /// Gives the slices of all spans back that have no block in use, and what the caches keep.
+    pub(crate) fn give_back(&mut self) {
+        SizeClass::all().for_each(|class| self.empty_cache(class));
+        SizeClass::all().for_each(|class| self.deactivate(class));
+        self.collect_full(usize::MAX);
+        SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
     }
 
     /// Whether it is a closed heap.

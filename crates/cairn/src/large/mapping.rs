@@ -53,7 +53,8 @@ impl Mapping {
     }
 }
 
-struct Mappings {
+/// What the lock guards.
+pub(crate) struct Mappings {
     /// Two tables, of the same room.
     tables: [*mut Mapping; 2],
     room: usize,
@@ -65,7 +66,7 @@ struct Mappings {
 unsafe impl Send for Mappings {}
 
 // SAFETY: numbers and null pointers.
-static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
+pub(crate) static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Allocates a block with a mapping of its own, `at` bytes behind a multiple of `align`; both, and the end of `size`
 /// bytes there, are at most `isize::MAX`.
@@ -420,10 +421,4 @@ fn unmap(mapping: Mapping) {
             os::purge(mapping.address, mapping.bytes);
         }
     }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    MAPPINGS.lock()
 }

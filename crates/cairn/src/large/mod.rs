@@ -40,8 +40,8 @@ pub(crate) use nursery::{
 
 #[cfg(test)]
 pub(crate) use {
-    mapping::hold as hold_mappings, nursery::fork::hold as hold_nurseries,
-    nursery::hardened::rows as rows_of_nurseries, owned::hold as hold_owned,
+    mapping::MAPPINGS, nursery::fork::hold as hold_nurseries,
+    nursery::hardened::rows as rows_of_nurseries, owned::OWNED,
 };
 
 use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};

@@ -86,7 +86,7 @@ impl Runs {
     }
 }
 
-pub(super) static OWNED: Lock<()> = Lock::new(());
+pub(crate) static OWNED: Lock<()> = Lock::new(());
 
 impl Link {
     /// In no list.
@@ -281,10 +281,4 @@ pub(crate) fn settle_in_child<'a>(slices_are_new: bool, all: impl Iterator<Item 
         }
     }
     mapping::waiting().for_each(|(of, p)| wait(of, p));
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    OWNED.lock()
 }

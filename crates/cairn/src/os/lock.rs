@@ -147,6 +147,13 @@ impl<T> Lock<T> {
         inside != 0
     }
 
+    /// The same of data that is given up if it may be half changed: nothing stands there then.
+    pub(crate) fn give_up_in_child(&self, nothing: T) {
+        if self.settle_in_child() {
+            *self.lock() = nothing;
+        }
+    }
+
     fn acquire(&self) {
         if !self.try_acquire() {
             self.acquire_slow();

@@ -657,7 +657,7 @@ fn a_child_goes_on_in_a_region() {
             });
             let blocks: Vec<_> = theirs.lock().expect("whole").clone();
             let parent_used = region.stats().used;
-            let is_held = region::hold();
+            let is_held = region::REGIONS.lock();
             drop(is_held);
             assert!(child_does(|| {
                 for &at in &blocks {
@@ -699,8 +699,8 @@ fn a_child_makes_the_bitmaps_anew() {
                 let (told, holds) = std::sync::mpsc::channel();
                 let (go, wait) = std::sync::mpsc::channel::<()>();
                 let holder = std::thread::spawn(move || {
-                    let arenas = is_arenas.then(crate::slices::arena::hold);
-                    let regions = (!is_arenas).then(region::hold);
+                    let arenas = is_arenas.then(|| crate::slices::arena::ARENA.lock());
+                    let regions = (!is_arenas).then(|| region::REGIONS.lock());
                     told.send(()).expect("it waits");
                     wait.recv().expect("it says so");
                     drop((arenas, regions));

@@ -12,7 +12,7 @@ use crate::os::{self, Lock};
 use core::ptr::null_mut;
 
 /// Those that no heap and no thread has.
-static FREE: Lock<Stack<Handle>> = Lock::new(Stack::EMPTY);
+pub(crate) static FREE: Lock<Stack<Handle>> = Lock::new(Stack::EMPTY);
 /// Where they are: pieces of memory with as many handles as that, each twice as many as the one before. Written under
 /// the lock, as is the next.
 static PIECES: [AtomicPtr<Handle>; HANDLE_PIECES] =
@@ -75,15 +75,7 @@ pub(crate) fn is_made(handle: *const Handle) -> bool {
 
 /// In a forked child, before it has a second thread: a list that another thread was changing is given up.
 pub(crate) fn settle_in_child() {
-    if FREE.settle_in_child() {
-        *FREE.lock() = Stack::EMPTY;
-    }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    FREE.lock()
+    FREE.give_up_in_child(Stack::EMPTY);
 }
 
 /// In which piece a handle stands, and where there.

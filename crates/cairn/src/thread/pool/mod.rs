@@ -21,12 +21,13 @@ use crate::os::Lock;
 use crate::slices::{arena, reservation};
 use core::ptr::null_mut;
 
-struct Pool {
+/// What the lock guards.
+pub(crate) struct Pool {
     free: Stack<Heap>,
     made: usize,
 }
 
-static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
+pub(crate) static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
 /// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
 pub(crate) static PARTS: Lock<()> = Lock::new(());
 /// Heaps that are left with the blocks in use.
@@ -221,7 +222,7 @@ fn is_dead_thread(heap: *const Heap) -> bool {
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
 pub(crate) fn is_dead_owner(owner: u32) -> bool {
-    address_map::heap_of_owner(owner).and_then(heap_at).is_some_and(|heap| is_dead(heap))
+    Heap::of_owner(owner).is_some_and(|heap| is_dead(heap))
 }
 
 /// There are dead heaps: upkeep looks for what they had.
@@ -245,10 +246,7 @@ pub(crate) fn has_dead() -> bool {
 /// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     PARTS.settle_in_child();
-    if LEFT.settle_in_child() {
-        // Another thread was changing the list: it is given up.
-        *LEFT.lock() = Stack::EMPTY;
-    }
+    LEFT.give_up_in_child(Stack::EMPTY);
     handle::settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
@@ -305,10 +303,4 @@ pub fn tick() -> bool {
     salvage::step();
     arena::tick(os::now_ms());
     arena::in_debt()
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    POOL.lock()
 }
