@@ -23,8 +23,8 @@ pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
 pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
-use crate::base::{AtomicUsize, NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
-use crate::heap::{Handle, Heap, OWNED, Reason, Role, SHARED, Spares, handle};
+use crate::base::{NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
+use crate::heap::{EMPTY, Handle, Heap, OWNED, Reason, Role, SHARED, Spares, handle};
 use crate::map::{Block, region};
 use crate::store::{Behind, Caches, Canary, Store};
 use crate::thread::pool::{self, User, salvage};
@@ -45,16 +45,8 @@ use loan::{attach_to_nobody, is_nobodys, on_loan};
 /// What a heap is called in messages.
 const HEAP: &str = "cairn_heap";
 
-/// The number of the last shared heap. Relaxed: a number is all it is.
-static SERIALS: AtomicUsize = AtomicUsize::new(0);
-
 /// Who is told that a heap holds more than its soft limit, and two words of the program's.
 pub(crate) type Told = fn(*mut Handle, [usize; 2]);
-
-/// What a heap allocates from until it has one of its own.
-fn stand_in() -> *mut Heap {
-    (&raw const thread::EMPTY.heap).cast_mut()
-}
 
 /// What the calling thread keeps for heaps of the program's, or null.
 fn mine() -> *mut Spares {
@@ -69,12 +61,8 @@ pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Handle {
     if !thread::start() {
         return null_mut();
     }
-    let serial = match kind {
-        SHARED => SERIALS.fetch_add(1, Ordering::Relaxed) + 1,
-        _ => 0,
-    };
     // SAFETY: the calling thread's.
-    let name = unsafe { Handle::create(mine(), stand_in(), kind, serial, region) };
+    let name = unsafe { Handle::create(mine(), kind, region) };
     if !name.is_null() {
         region.into_iter().for_each(region::heap_begins);
     }
@@ -142,7 +130,7 @@ unsafe fn set_user(name: *mut Handle, thread: usize) {
     unsafe {
         (*name).user_heap = mine;
         (*name).user.store(thread, Ordering::Relaxed);
-        if (*name).heap != stand_in() {
+        if (*name).heap != EMPTY.heap() {
             (*(*name).heap).member.set_user(thread, mine);
         }
     }
@@ -159,7 +147,7 @@ pub(crate) unsafe fn own_heap(name: *mut Handle) -> *mut Heap {
         if !expect_mine(name) {
             return null_mut();
         }
-        if (*name).heap != stand_in() {
+        if (*name).heap != EMPTY.heap() {
             return (*name).heap;
         }
         let heap = pool::take_closed(name);
@@ -372,7 +360,7 @@ pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
         if is_nobodys(name) {
             return on_loan(name, &mut || trim(name, heap));
         }
-        if !heap.is_null() && heap != stand_in() {
+        if !heap.is_null() && heap != EMPTY.heap() {
             (*heap).give_back();
         }
         free_due(name);

@@ -34,7 +34,9 @@ use crate::base::{
 };
 use crate::heap::tuning::{BATCHES, UPKEEP_TICKS};
 use crate::large::Large;
-use crate::map::{Block, Chain, END, HEAP_BYTES, OWNER_CLOSED, address_map};
+use crate::map::{
+    Block, Chain, END, HEAP_BYTES, HEAP_SIZE, OWNER_CLOSED, OWNER_LARGE, address_map,
+};
 use crate::samples::Sampling;
 use crate::spans::{Span, SpanList, is_block_of};
 use crate::store::{Caches, Store};
@@ -155,6 +157,36 @@ const _: () = assert!(size_of::<Heap>() <= HEAP_BYTES - 64);
 
 impl Linked for Heap {
     const LINK: usize = offset_of!(Heap, next);
+}
+
+/// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
+/// its tag is no real heap's: those stand at multiples of a page.
+#[repr(C, align(4096))]
+pub(crate) struct StandIn {
+    lead: [u8; 64],
+    heap: Heap,
+}
+
+// SAFETY: never written.
+unsafe impl Sync for StandIn {}
+
+const _: () = assert!(offset_of!(StandIn, heap) == 64);
+const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) < 64);
+
+/// The heap of threads that have none yet, and what the program's allocate from until they have one of their own.
+pub(crate) static EMPTY: StandIn = StandIn::new(0);
+
+impl StandIn {
+    /// Each is another one.
+    pub(crate) const fn new(number: u8) -> StandIn {
+        StandIn { lead: [number; 64], heap: Heap::EMPTY }
+    }
+
+    /// Where it stands.
+    #[inline(always)]
+    pub(crate) fn heap(&self) -> *mut Heap {
+        (&raw const self.heap).cast_mut()
+    }
 }
 
 impl Heap {

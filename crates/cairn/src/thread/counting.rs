@@ -43,7 +43,7 @@ pub fn count(on: bool) -> bool {
     if heap.is_null() {
         return !on;
     }
-    tls::set(if on { (&raw const COUNTING.heap).cast_mut() } else { heap });
+    tls::set(if on { COUNTING.heap() } else { heap });
     true
 }
 
@@ -73,7 +73,7 @@ pub fn thread_counts_place() -> *const ThreadCounts {
 /// Whether the calling thread counts.
 #[inline(always)]
 pub(crate) fn is_counting() -> bool {
-    core::ptr::eq(tls::get(), &raw const COUNTING.heap)
+    tls::get() == COUNTING.heap()
 }
 
 /// The heap of the calling thread, which counts, or is about to.
