@@ -40,8 +40,7 @@ use crate::map::{
 use crate::samples::Sampling;
 use crate::spans::{Span, SpanList, is_block_of};
 use crate::store::{Caches, Store};
-use core::marker::PhantomPinned;
-use core::mem::offset_of;
+use core::{marker::PhantomPinned, mem::offset_of};
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill

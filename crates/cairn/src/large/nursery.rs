@@ -13,8 +13,7 @@ pub(super) use fork::settle_in_child;
 pub(crate) use fork::{all, salvage};
 pub(crate) use hardened::{Care, Nurse};
 
-use super::Large;
-use super::owned::Runs;
+use super::{Large, owned::Runs};
 use crate::base::{
     AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, Ordering, SLICE_SIZE, SizeClass, Stack,
     shares,
@@ -23,9 +22,7 @@ use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
 use crate::os::{self, Lock};
 use crate::slices::{Fence, Fences, GUARD, Memory, Taken, arena};
-use core::cell::Cell;
-use core::mem::offset_of;
-use core::ptr::null_mut;
+use core::{cell::Cell, mem::offset_of, ptr::null_mut};
 
 // Invariants
 //  1. A slice of nurseries is a large block that starts nowhere: its `start` is null. Its `nurseries` lead to one for

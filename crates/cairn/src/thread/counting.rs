@@ -6,7 +6,7 @@
 //! Checked: tests/counts.rs
 //! Story: docs/design/accounting.md
 
-use super::{COUNTING, KEY, outside, own, own_heap, refill_own, tls};
+use super::{COUNTING, KEY, outside, own, own_heap, tls};
 use crate::base::{CANARY_BYTES, Ordering, SizeClass};
 use crate::heap::{Heap, Reason};
 use crate::map::{Block, address_map};
@@ -105,11 +105,9 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         let mut block = Caches::pop(&raw mut (*heap).caches, class);
-        if block.is_null() && super::defer(Reason::Turn) {
-            block = Caches::pop(&raw mut (*heap).caches, class);
-        }
         if block.is_null() {
-            block = refill_own(heap, class);
+            super::defer(Reason::Turn);
+            block = super::retry(heap, class);
         }
         if block.is_null() && super::defer(Reason::Need) {
             block = super::retry(heap, class);

@@ -22,8 +22,7 @@ use crate::samples::{Draw, Told, guards, sampling};
 use crate::thread::pool::{salvage, shared};
 use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
 use crate::{os, slices::reservation, spans::abandoned};
-use core::ffi::c_void;
-use core::ptr::null_mut;
+use core::{ffi::c_void, ptr::null_mut};
 
 pub use counting::{count, thread_counts, thread_counts_place};
 pub(crate) use counting::{is_counting, note};

@@ -9,8 +9,7 @@ use super::{RUNS, Run, keeps};
 use crate::base::{InHardened, Linked, PARTITIONS, SLICE_SIZE, Stack};
 use crate::map::address_map;
 use crate::os::{self, Lock};
-use core::mem::offset_of;
-use core::ptr::null_mut;
+use core::{mem::offset_of, ptr::null_mut};
 
 /// Spans' lengths.
 const LENGTHS: usize = RUNS.len();
