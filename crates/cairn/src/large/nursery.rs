@@ -311,7 +311,6 @@ impl Nursery {
     ///
     /// # Safety
     /// `states` are a nursery's, and `place` is one of it that nobody uses.
-    #[inline(always)]
     pub(crate) unsafe fn begin(states: *mut u8, place: usize) {
         // SAFETY: as above. Relaxed: who frees the block has it by the program's own synchronisation.
         unsafe { (*states.cast::<AtomicU8>().add(place)).store(LIVE, Ordering::Relaxed) };
@@ -380,7 +379,6 @@ impl Nursery {
     }
 
     /// Bytes that it has for blocks when it is empty.
-    #[inline(always)]
     pub(crate) fn room(&self) -> usize {
         Nurse::room(self)
     }

@@ -74,13 +74,11 @@ pub(crate) type Partitions = InHardened<Shared, Apart>;
 /// What becomes of the runs of a partition, numbered from 1: in the default build the arena has them.
 pub(crate) trait Leave {
     /// Keeps a run, unless the arena is to have it: false.
-    #[inline(always)]
     fn keep(_partition: u8, _index: usize, _slices: usize) -> bool {
         false
     }
 
     /// Takes one that a partition has left.
-    #[inline(always)]
     fn take(_partition: u8, _slices: usize) -> Option<Run> {
         None
     }

@@ -27,7 +27,6 @@ pub(crate) struct Marked;
 impl Keep for Marked {
     const SETS_ASIDE: bool = false;
 
-    #[inline(always)]
     unsafe fn push(_span: &mut Span, _block: *mut Block) {}
 
     #[inline]
