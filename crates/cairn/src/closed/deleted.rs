@@ -7,9 +7,8 @@
 //! Story: docs/design/regions.md
 
 use crate::base::{SizeClass, Stack};
-use crate::heap::Heap;
+use crate::heap::{Heap, handle::LEFT};
 use crate::thread::pool;
-use crate::thread::pool::LEFT;
 
 /// Takes a heap that nobody uses any more, with the blocks in use.
 ///

@@ -7,7 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use crate::base::{NOBODY, Ordering};
-use crate::heap::{Handle, Heap};
+use crate::heap::{Handle, Heap, handle};
 use crate::thread::pool::{self, User, salvage};
 use crate::{os, thread};
 use core::ptr::null_mut;
@@ -64,7 +64,7 @@ unsafe fn part_of(shared: *mut Handle, mine: *mut Heap) -> *mut Heap {
             part = (*part).member.next;
         }
         if part.is_null() {
-            let _held = pool::PARTS.lock();
+            let _held = handle::PARTS.lock();
             part = take(shared, mine);
         }
         part

@@ -5,8 +5,8 @@ use super::forks::child_does;
 use super::heaps::{Other, free};
 use crate::base::size_class::class_of;
 use crate::base::{HARDENED, SLICE_SIZE};
+use crate::heap::handle;
 use crate::map::{address_map, region};
-use crate::thread::pool;
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, purge,
     reallocate, usable_size, visit,
@@ -301,9 +301,9 @@ fn what_a_deleted_heap_leaves_is_collected() {
             assert!(memory.has(again, MIB / 4));
             assert!(heap.allocate(MIB, 16).is_null() && heap.allocate(100, 16) != stays);
             heap.destroy();
-            assert!(!region.end() && !pool::LEFT.lock().is_empty());
+            assert!(!region.end() && !handle::LEFT.lock().is_empty());
             free(stays);
-            assert!(region.end() && pool::LEFT.lock().is_empty());
+            assert!(region.end() && handle::LEFT.lock().is_empty());
             check();
         });
     });

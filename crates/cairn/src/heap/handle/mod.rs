@@ -11,7 +11,7 @@ mod turn;
 
 #[cfg(test)]
 pub(crate) use all::FREE as FREE_HANDLES;
-pub(crate) use all::{is_made, made, settle_in_child};
+pub(crate) use all::{LEFT, PARTS, is_made, made, settle_in_child};
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 

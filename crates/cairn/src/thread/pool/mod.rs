@@ -28,10 +28,6 @@ pub(crate) struct Pool {
 }
 
 pub(crate) static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
-/// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
-pub(crate) static PARTS: Lock<()> = Lock::new(());
-/// Heaps that are left with the blocks in use.
-pub(crate) static LEFT: Lock<Stack<Heap>> = Lock::new(Stack::EMPTY);
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -245,8 +241,6 @@ pub(crate) fn has_dead() -> bool {
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
 /// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
-    PARTS.settle_in_child();
-    LEFT.give_up_in_child(Stack::EMPTY);
     handle::settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
