@@ -13,7 +13,6 @@ mod end;
 pub(crate) mod free;
 mod loan;
 mod parts;
-mod readers;
 pub(crate) mod regions;
 
 pub(crate) use deleted::collect as collect_left;
@@ -21,7 +20,6 @@ pub(crate) use end::{Blocks, end};
 pub(crate) use free::{deallocate, head_at};
 pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
-pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
 use crate::base::{NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
 use crate::heap::{EMPTY, Handle, Heap, OWNED, Reason, Role, SHARED, Spares, handle};
@@ -363,7 +361,7 @@ pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
         if !heap.is_null() && heap != EMPTY.heap() {
             (*heap).give_back();
         }
-        free_due(name);
+        large::free_due(&(*name).owned);
         if (*name).kind.load(Ordering::Relaxed) == OWNED {
             Handle::trim(name);
         }

@@ -378,11 +378,6 @@ impl Nursery {
             .filter_map(move |place| usable_size(at(place)).map(|usable| (at(place), usable)))
     }
 
-    /// Bytes that it has for blocks when it is empty.
-    pub(crate) fn room(&self) -> usize {
-        Nurse::room(self)
-    }
-
     /// The heap has been deleted: what is in use lives on, and takes the nursery with it.
     ///
     /// # Safety

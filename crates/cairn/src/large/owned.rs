@@ -5,7 +5,7 @@
 //! Checked: tests/closed.rs.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Allocated, Freers, Large, allocate, allocate_in_region, free, mapping};
+use super::{Allocated, Freers, Large, allocate_at, allocate_in_region, free, mapping};
 use crate::base::{AtomicPtr, AtomicUsize, Ordering};
 use crate::large::budget::Budget;
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions};
@@ -115,7 +115,7 @@ pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Alloca
         return Allocated::NONE;
     }
     let got = match owned.region.checked_sub(1) {
-        None => allocate(size, align),
+        None => allocate_at(size, align, 0),
         Some(region) => allocate_in_region(region, size, align),
     };
     if !got.block.is_null() && !own(owned, got.block) {

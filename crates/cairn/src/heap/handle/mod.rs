@@ -278,7 +278,7 @@ impl Handle {
                 let (live, all) = newest.count();
                 if live == 0 {
                     Nurse::reset((*this).newest);
-                    (*this).room = (*(*this).newest).room();
+                    (*this).room = Nurse::room(&*(*this).newest);
                     return true;
                 }
                 // Where half is free already, classes will use it again.
@@ -331,7 +331,7 @@ impl Handle {
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;
             (*this).count += 1;
-            (*this).room = (*nursery).room();
+            (*this).room = Nurse::room(&*nursery);
             (*this).base = (*nursery).base.load(Ordering::Relaxed);
             (*this).states = (*nursery).states();
         }

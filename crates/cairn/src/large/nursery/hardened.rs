@@ -151,7 +151,7 @@ impl Care for Careful {
     unsafe fn reset(this: *mut Nursery) {
         // SAFETY: as above. No step is atomic: the states are the caller's, and aligned to a line.
         unsafe {
-            let (base, room, states) = ((*this).at(0), (*this).room(), (*this).states());
+            let (base, room, states) = ((*this).at(0), usize::from((*this).room), (*this).states());
             expect_zero(base.add(room), NURSERY_BYTES - room);
             let any = (*states.cast::<[u64; PLACES / IN_WORD]>()).iter().fold(0, |a, b| a | b);
             if any & FREED_ONES != 0 {

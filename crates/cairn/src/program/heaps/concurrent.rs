@@ -83,7 +83,7 @@ impl HeapId {
             let grace = &self.0.as_ref().owned.grace;
             if grace.is_on() {
                 grace.set(now, safe);
-                closed::free_due(self.0.as_ptr());
+                large::free_due(&self.0.as_ref().owned);
             }
         }
     }
