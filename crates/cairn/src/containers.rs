@@ -6,8 +6,7 @@
 //! Story: crates/cairn/README.md
 
 use crate::{Cairn, Heap, api, deallocate_as};
-use core::alloc::Layout;
-use core::ptr::NonNull;
+use core::{alloc::Layout, ptr::NonNull};
 
 /// A block with all the bytes that it has; None where the traits have an error, each its own.
 pub(crate) type Got = Option<NonNull<[u8]>>;

@@ -472,17 +472,13 @@ fn faults_in_shrinking_blocks() {
 #[test]
 fn faults_in_giving_back() {
     fail_calls("purges", |nth| nth + 1 + nth / 8);
+    fail_calls("bursts", |nth| 2 * nth + 1);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --release -p cairn-malloc --lib -- --ignored every_fault"]
 fn every_fault_in_giving_back() {
     fail_each_call("purges");
-}
-
-#[test]
-fn faults_around_survivors() {
-    fail_calls("bursts", |nth| 2 * nth + 1);
 }
 
 #[test]

@@ -11,9 +11,9 @@ use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
 use crate::api::tuning::LARGE_CACHE_SLICES;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::{Reason, Role};
-use crate::large::{self, Freers};
+use crate::large::{self, Freers, Kept};
 use crate::map::{Block, OWNER_LARGE, address_map};
-use crate::store::{Caches, Store};
+use crate::store::{Caches, FREED_TWICE, Store};
 use crate::{closed, os, samples::guards, thread};
 use core::ptr::null_mut;
 
@@ -187,8 +187,10 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
 #[cold]
 fn free_large(p: *mut u8, call: &str) -> bool {
     // SAFETY: the caller's to free, if it is a block.
-    if unsafe { closed::keep_large(p, call) } {
-        return true;
+    match unsafe { large::keep(p, call) } {
+        Kept::No => (),
+        Kept::Waits => return true,
+        Kept::Twice => os::fatal(call, p, FREED_TWICE),
     }
     if !address_map::contains(p) {
         return guards::free(p, call) || large::free_mapping(p, call);

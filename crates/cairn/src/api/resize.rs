@@ -15,7 +15,7 @@ use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
 use crate::map::{Block, address_map, without_mark};
 use crate::store::{Behind, Canary, FREED_TWICE, canary};
-use crate::{closed, large, os, samples::guards, thread, thread::search};
+use crate::{large, os, samples::guards, thread, thread::search};
 use core::ptr::null_mut;
 
 /// Resizes a block, in place if that is sensible; the contents are kept up to the smaller size.
@@ -157,7 +157,7 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
 /// `p` is the start of a live block over `MEDIUM_MAX`, the caller's to resize.
 pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let before = counted_before(p);
-    let resized = if guards::usable_size(p).is_some() || closed::is_read_by_others(p) {
+    let resized = if guards::usable_size(p).is_some() || large::is_read_by_others(p) {
         None
     } else if !address_map::contains(p) {
         large::reallocate_mapping(p, size, align)

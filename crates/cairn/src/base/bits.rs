@@ -21,7 +21,6 @@ pub(crate) fn mask(at: usize, len: usize) -> u64 {
 }
 
 /// The numbers of the ones, from the lowest on.
-#[inline]
 pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let first = word.trailing_zeros() as usize;

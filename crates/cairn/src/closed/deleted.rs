@@ -6,11 +6,9 @@
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 
-use super::give_back;
 use crate::base::{SizeClass, Stack};
-use crate::heap::Heap;
+use crate::heap::{Heap, handle::LEFT};
 use crate::thread::pool;
-use crate::thread::pool::LEFT;
 
 /// Takes a heap that nobody uses any more, with the blocks in use.
 ///
@@ -44,7 +42,7 @@ pub(crate) fn collect() -> bool {
         // SAFETY: a heap of the list, which the lock's owner uses.
         unsafe {
             let before = slices(&*heap);
-            give_back(heap);
+            (*heap).give_back();
             let now = slices(&*heap);
             has_given |= now < before;
             if now > 0 {

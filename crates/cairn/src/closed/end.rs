@@ -6,9 +6,9 @@
 //! Checked: tests/closed.rs; the models destroy a heap while others free.
 //! Story: docs/design/closed-heaps.md
 
-use super::{deleted, expect_free, give_back, is_shared, mine, parts, stand_in};
+use super::{deleted, expect_free, is_shared, mine, parts};
 use crate::base::{NOBODY, Ordering, SizeClass};
-use crate::heap::{Handle, Heap};
+use crate::heap::{EMPTY, Handle, Heap};
 use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
 use crate::thread::pool::{self, salvage};
@@ -42,7 +42,7 @@ pub(crate) unsafe fn end(name: *mut Handle, blocks: Blocks) {
             parts::for_each(name, |part| end_one(part, blocks));
         } else {
             expect_free(name);
-            if (*name).heap != stand_in() {
+            if (*name).heap != EMPTY.heap() {
                 end_one((*name).heap, blocks);
             }
         }
@@ -52,7 +52,7 @@ pub(crate) unsafe fn end(name: *mut Handle, blocks: Blocks) {
             Blocks::LiveOn => large::set_free(&(*name).owned),
         }
         let region = (*name).owned.region.checked_sub(1);
-        Handle::end(name, mine(), stand_in());
+        Handle::end(name, mine());
         region.into_iter().for_each(region::heap_ends);
     }
 }
@@ -68,7 +68,7 @@ unsafe fn end_one(heap: *mut Heap, blocks: Blocks) {
             Blocks::End => destroy_spans(heap),
             // What is in a region stays there; links that stand elsewhere are no other heap's.
             Blocks::LiveOn if (*heap).member.region().is_some() || (*heap).head > 0 => {
-                give_back(heap)
+                (*heap).give_back()
             }
             Blocks::LiveOn => (*heap).abandon_all(),
         }

@@ -24,10 +24,10 @@ use core::ptr::null_mut;
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn deallocate(p: *mut u8, class: SizeClass, owner: u32, call: &str) -> bool {
-    let at = address_map::heap_of_owner(owner).and_then(address_map::heap_address);
     // SAFETY: the block is the caller's to free. A heap that has been made; what is attached stays the owner meanwhile.
     unsafe {
-        match at.map_or((null_mut(), Got::Nothing), |at| enter_attached(at.cast())) {
+        match Heap::of_owner(owner).map_or((null_mut(), Got::Nothing), |heap| enter_attached(heap))
+        {
             (_, Got::Nothing) => send_home(p, class, owner, call),
             (heap, got) => {
                 free_attached(heap, class, p, call);

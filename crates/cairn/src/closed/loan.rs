@@ -6,9 +6,9 @@
 //! Checked: tests/hand_over/heirs.rs
 //! Story: docs/design/fork.md
 
-use super::{allocate, own_heap, set_user, stand_in};
+use super::{allocate, own_heap, set_user};
 use crate::base::{NOBODY, Ordering, SizeClass, fence};
-use crate::heap::{Handle, OWNED};
+use crate::heap::{EMPTY, Handle, OWNED};
 use crate::thread;
 use core::ptr::null_mut;
 
@@ -52,7 +52,7 @@ pub(super) unsafe fn on_loan(name: *mut Handle, call: &mut dyn FnMut()) {
             fence(Ordering::Release);
             call();
             (*name).use_no_nursery();
-            if (*name).heap != stand_in() {
+            if (*name).heap != EMPTY.heap() {
                 SizeClass::all().for_each(|class| (*(*name).heap).empty_cache(class));
             }
             // A child that finds no user finds all that was changed.

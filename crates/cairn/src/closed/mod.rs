@@ -13,7 +13,6 @@ mod end;
 pub(crate) mod free;
 mod loan;
 mod parts;
-mod readers;
 pub(crate) mod regions;
 
 pub(crate) use deleted::collect as collect_left;
@@ -21,14 +20,12 @@ pub(crate) use end::{Blocks, end};
 pub(crate) use free::{deallocate, head_at};
 pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
-pub(crate) use readers::{free_due, is_read_by_others, keep_large};
 
-use crate::base::{AtomicUsize, NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
-use crate::heap::{Handle, Heap, OWNED, Reason, Role, SHARED, Spares, Then, handle};
+use crate::base::{NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
+use crate::heap::{EMPTY, Handle, Heap, OWNED, Reason, Role, SHARED, Spares, handle};
 use crate::map::{Block, region};
 use crate::store::{Behind, Caches, Canary, Store};
-use crate::thread::pool::User;
-use crate::thread::pool::{self, salvage};
+use crate::thread::pool::{self, User, salvage};
 use crate::{large, os, slices::arena, thread};
 use core::ptr::null_mut;
 use loan::{attach_to_nobody, is_nobodys, on_loan};
@@ -46,16 +43,8 @@ use loan::{attach_to_nobody, is_nobodys, on_loan};
 /// What a heap is called in messages.
 const HEAP: &str = "cairn_heap";
 
-/// The number of the last shared heap. Relaxed: a number is all it is.
-static SERIALS: AtomicUsize = AtomicUsize::new(0);
-
 /// Who is told that a heap holds more than its soft limit, and two words of the program's.
 pub(crate) type Told = fn(*mut Handle, [usize; 2]);
-
-/// What a heap allocates from until it has one of its own.
-fn stand_in() -> *mut Heap {
-    (&raw const thread::EMPTY.heap).cast_mut()
-}
 
 /// What the calling thread keeps for heaps of the program's, or null.
 fn mine() -> *mut Spares {
@@ -70,12 +59,8 @@ pub(crate) fn create(kind: u8, region: Option<usize>) -> *mut Handle {
     if !thread::start() {
         return null_mut();
     }
-    let serial = match kind {
-        SHARED => SERIALS.fetch_add(1, Ordering::Relaxed) + 1,
-        _ => 0,
-    };
     // SAFETY: the calling thread's.
-    let name = unsafe { Handle::create(mine(), stand_in(), kind, serial, region) };
+    let name = unsafe { Handle::create(mine(), kind, region) };
     if !name.is_null() {
         region.into_iter().for_each(region::heap_begins);
     }
@@ -143,7 +128,7 @@ unsafe fn set_user(name: *mut Handle, thread: usize) {
     unsafe {
         (*name).user_heap = mine;
         (*name).user.store(thread, Ordering::Relaxed);
-        if (*name).heap != stand_in() {
+        if (*name).heap != EMPTY.heap() {
             (*(*name).heap).member.set_user(thread, mine);
         }
     }
@@ -160,7 +145,7 @@ pub(crate) unsafe fn own_heap(name: *mut Handle) -> *mut Heap {
         if !expect_mine(name) {
             return null_mut();
         }
-        if (*name).heap != stand_in() {
+        if (*name).heap != EMPTY.heap() {
             return (*name).heap;
         }
         let heap = pool::take_closed(name);
@@ -306,7 +291,7 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
         let mut got = refilled(heap, class);
         if got.0.is_null() {
             thread::defer(Reason::Need);
-            give_back(heap);
+            (*heap).give_back();
             got = refilled(heap, class);
         }
         if let Some(region) = (*heap).member.region() {
@@ -363,20 +348,6 @@ pub(crate) unsafe fn allocate_large(
     }
 }
 
-/// Gives the slices of all spans back that have no block in use, and what the cache keeps.
-///
-/// # Safety
-/// As for `allocate`, or nobody uses the heap.
-unsafe fn give_back(heap: *mut Heap) {
-    // SAFETY: the calling thread's.
-    unsafe {
-        SizeClass::all().for_each(|class| (*heap).empty_cache(class));
-        SizeClass::all().for_each(|class| (*heap).deactivate(class));
-        (*heap).collect_full(usize::MAX);
-        SizeClass::all().for_each(|class| (*heap).collect_partial(class, usize::MAX, Then::Keep));
-    }
-}
-
 /// Gives back what is free in a heap, or in a part of one; that one may be a stand-in, or null.
 ///
 /// # Safety
@@ -387,10 +358,10 @@ pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
         if is_nobodys(name) {
             return on_loan(name, &mut || trim(name, heap));
         }
-        if !heap.is_null() && heap != stand_in() {
-            give_back(heap);
+        if !heap.is_null() && heap != EMPTY.heap() {
+            (*heap).give_back();
         }
-        free_due(name);
+        large::free_due(&(*name).owned);
         if (*name).kind.load(Ordering::Relaxed) == OWNED {
             Handle::trim(name);
         }
@@ -413,7 +384,7 @@ unsafe fn tell(name: *mut Handle) {
         match is_shared(name) {
             true => of_thread(name, |part| {
                 if !part.is_null() {
-                    give_back(part)
+                    (*part).give_back()
                 }
             }),
             false => trim(name, (*name).heap),

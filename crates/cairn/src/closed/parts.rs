@@ -7,9 +7,8 @@
 //! Story: docs/design/closed-heaps.md
 
 use crate::base::{NOBODY, Ordering};
-use crate::heap::{Handle, Heap};
-use crate::thread::pool::User;
-use crate::thread::pool::{self, salvage};
+use crate::heap::{Handle, Heap, handle};
+use crate::thread::pool::{self, User, salvage};
 use crate::{os, thread};
 use core::ptr::null_mut;
 
@@ -65,7 +64,7 @@ unsafe fn part_of(shared: *mut Handle, mine: *mut Heap) -> *mut Heap {
             part = (*part).member.next;
         }
         if part.is_null() {
-            let _held = pool::PARTS.lock();
+            let _held = handle::PARTS.lock();
             part = take(shared, mine);
         }
         part

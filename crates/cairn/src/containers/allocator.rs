@@ -8,8 +8,7 @@
 use super::version::alloc::{AllocError, Allocator};
 use crate::containers::{allocate, allocate_zeroed, deallocate, grow_zeroed, resize};
 use crate::{Cairn, Heap};
-use core::alloc::Layout;
-use core::ptr::NonNull;
+use core::{alloc::Layout, ptr::NonNull};
 
 type Got = Result<NonNull<[u8]>, AllocError>;
 

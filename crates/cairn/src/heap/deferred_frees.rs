@@ -25,12 +25,13 @@ pub type DeferredFree = fn(force: bool, heartbeat: u64, words: [usize; 2]);
 
 /// What is registered.
 #[derive(Clone, Copy)]
-struct Call {
+pub(crate) struct Call {
     call: Option<DeferredFree>,
     words: [usize; 2],
 }
 
-static CALL: Lock<Call> = Lock::new(Call { call: None, words: [0; 2] });
+pub(crate) static CALL: Lock<Call> = Lock::new(NO_CALL);
+const NO_CALL: Call = Call { call: None, words: [0; 2] };
 /// How often that has changed. Relaxed: who sees it late follows late.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
@@ -111,14 +112,6 @@ impl Deferred {
 
 /// In a forked child, before it has a second thread.
 pub(crate) fn settle_in_child() {
-    if CALL.settle_in_child() {
-        // Another thread was registering one: the child does without.
-        *CALL.lock() = Call { call: None, words: [0; 2] };
-    }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    CALL.lock()
+    // If another thread was registering one, the child does without.
+    CALL.give_up_in_child(NO_CALL);
 }

@@ -6,7 +6,7 @@
 //! Checked: `Heap::check`; oracle and stress tests.
 //! Story: docs/design/heap.md
 
-pub(crate) use upkeep::Then;
+use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod handle;
@@ -35,12 +35,13 @@ use crate::base::{
 };
 use crate::heap::tuning::{BATCHES, UPKEEP_TICKS};
 use crate::large::Large;
-use crate::map::{Block, Chain, END, HEAP_BYTES, OWNER_CLOSED, address_map};
+use crate::map::{
+    Block, Chain, END, HEAP_BYTES, HEAP_SIZE, OWNER_CLOSED, OWNER_LARGE, address_map,
+};
 use crate::samples::Sampling;
 use crate::spans::{Span, SpanList, is_block_of};
 use crate::store::{Caches, Store};
-use core::marker::PhantomPinned;
-use core::mem::offset_of;
+use core::{marker::PhantomPinned, mem::offset_of};
 
 // Invariants
 //  1. The cache of class c holds blocks of spans of that class; they count as used there. A refill
@@ -158,6 +159,40 @@ impl Linked for Heap {
     const LINK: usize = offset_of!(Heap, next);
 }
 
+/// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
+/// its tag is no real heap's: those stand at multiples of a page.
+#[repr(C, align(4096))]
+pub(crate) struct StandIn {
+    lead: [u8; 64],
+    heap: Heap,
+}
+
+// SAFETY: never written.
+unsafe impl Sync for StandIn {}
+
+const _: () = assert!(offset_of!(StandIn, heap) == 64);
+const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) < 64);
+
+/// The heap of threads that have none yet, and what the program's allocate from until they have one of their own.
+pub(crate) static EMPTY: StandIn = StandIn::new(0);
+/// The heap of threads that have given theirs back, or that call the C library.
+pub(crate) static GONE: StandIn = StandIn::new(1);
+/// The heap of threads that count: theirs stands behind a key.
+pub(crate) static COUNTING: StandIn = StandIn::new(2);
+
+impl StandIn {
+    /// Each is another one.
+    const fn new(number: u8) -> StandIn {
+        StandIn { lead: [number; 64], heap: Heap::EMPTY }
+    }
+
+    /// Where it stands.
+    #[inline(always)]
+    pub(crate) fn heap(&self) -> *mut Heap {
+        (&raw const self.heap).cast_mut()
+    }
+}
+
 impl Heap {
     /// A heap with nothing in it.
     #[allow(clippy::declare_interior_mutable_const, reason = "each use is a heap of its own")]
@@ -180,6 +215,11 @@ impl Heap {
     /// What any heap writes into its spans' descriptors.
     fn owner(&self) -> u32 {
         self.owner
+    }
+
+    /// The heap that a descriptor names as owner; None if it is no heap's.
+    pub(crate) fn of_owner(owner: u32) -> Option<*mut Heap> {
+        Some(address_map::heap_address(address_map::heap_of_owner(owner)?)?.cast())
     }
 
     /// It stands where it is going to stay.
@@ -226,6 +266,14 @@ impl Heap {
             this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
             (*this).set_owner();
         }
+    }
+
+    /// Gives the slices of all spans back that have no block in use, and what the caches keep.
+    pub(crate) fn give_back(&mut self) {
+        SizeClass::all().for_each(|class| self.empty_cache(class));
+        SizeClass::all().for_each(|class| self.deactivate(class));
+        self.collect_full(usize::MAX);
+        SizeClass::all().for_each(|class| self.collect_partial(class, usize::MAX, Then::Keep));
     }
 
     /// Whether it is a closed heap.

@@ -74,6 +74,12 @@ pub(crate) fn waits(p: *mut u8) -> bool {
     }
 }
 
+/// Whether the large block at `p` has readers besides who has it: it does not move, or lose pages.
+pub(crate) fn is_read_by_others(p: *mut u8) -> bool {
+    // SAFETY: a heap's that is there while a block says so; handles are never unmapped.
+    unsafe { owner_of(p).as_ref() }.is_some_and(|owned| owned.grace.is_on())
+}
+
 /// Frees the large blocks that have waited long enough for a heap's readers.
 pub(crate) fn free_due(owned: &Owned) {
     if !owned.grace.has_waiting() {

@@ -53,7 +53,8 @@ impl Mapping {
     }
 }
 
-struct Mappings {
+/// What the lock guards.
+pub(crate) struct Mappings {
     /// Two tables, of the same room.
     tables: [*mut Mapping; 2],
     room: usize,
@@ -65,7 +66,7 @@ struct Mappings {
 unsafe impl Send for Mappings {}
 
 // SAFETY: numbers and null pointers.
-static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
+pub(crate) static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Allocates a block with a mapping of its own, `at` bytes behind a multiple of `align`; both, and the end of `size`
 /// bytes there, are at most `isize::MAX`.
@@ -150,7 +151,7 @@ unsafe fn grown(
 #[cold]
 pub(crate) fn free(p: *mut u8, call: &str) -> bool {
     let mappings = MAPPINGS.lock();
-    let Some((at, mapping)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
+    let Some((at, mapping)) = mappings.block(p) else { return false };
     // SAFETY: under the lock nobody else frees it.
     unsafe { Canary::expect_behind(p, mapping.asked, call) };
     take_out(mappings, at, mapping);
@@ -183,20 +184,19 @@ pub(super) fn set_owner(p: *mut u8, owner: *const Owned) -> bool {
 
 /// What the block at `p` belongs to; null if it belongs to nobody, or if none starts there.
 pub(super) fn owner_of(p: *const u8) -> *const Owned {
-    let found = MAPPINGS.lock().find(p);
-    found.filter(|(_, m)| m.start.cast_const() == p).map_or(null(), |(_, mapping)| mapping.owner)
+    MAPPINGS.lock().block(p).map_or(null(), |(_, mapping)| mapping.owner)
 }
 
 /// Says that the block at `p` waits for its owner's readers; false if it does already.
 pub(super) fn set_waits(p: *mut u8) -> bool {
     let mut mappings = MAPPINGS.lock();
-    let Some((at, _)) = mappings.find(p).filter(|(_, m)| m.start == p) else { return false };
+    let Some((at, _)) = mappings.block(p) else { return false };
     !core::mem::replace(&mut mappings.entry(at).waits, true)
 }
 
 /// Whether the block at `p` waits.
 pub(super) fn waits(p: *const u8) -> bool {
-    MAPPINGS.lock().find(p).is_some_and(|(_, m)| m.waits && m.start.cast_const() == p)
+    MAPPINGS.lock().block(p).is_some_and(|(_, mapping)| mapping.waits)
 }
 
 /// The blocks that wait, and what they belong to. For a forked child before it has a second thread.
@@ -230,8 +230,7 @@ pub(super) fn disown(owner: *const Owned, goes: impl Fn(bool) -> bool) {
 
 /// How many bytes the program has of the block at `p`, as the table says; None if none starts there.
 pub(super) fn asked(p: *const u8) -> Option<usize> {
-    let found = MAPPINGS.lock().find(p);
-    found.filter(|(_, m)| m.start.cast_const() == p).map(|(_, mapping)| mapping.asked)
+    MAPPINGS.lock().block(p).map(|(_, mapping)| mapping.asked)
 }
 
 /// The program has `size` bytes of the block at `p` from now on, if one starts there.
@@ -240,7 +239,7 @@ pub(super) fn asked(p: *const u8) -> Option<usize> {
 /// If so, it is the caller's, and has `CANARY_BYTES` more.
 pub(super) unsafe fn ask(p: *mut u8, size: usize) {
     let mut mappings = MAPPINGS.lock();
-    if let Some((at, _)) = mappings.find(p).filter(|(_, m)| m.start == p) {
+    if let Some((at, _)) = mappings.block(p) {
         // SAFETY: the caller's.
         unsafe { Size::set_mapping(mappings.entry(at), size) };
     }
@@ -358,6 +357,11 @@ impl Mappings {
         (p.addr() - mapping.address.addr() < mapping.bytes).then_some((at, mapping))
     }
 
+    /// The one whose block starts at `p`.
+    fn block(&self, p: *const u8) -> Option<(usize, Mapping)> {
+        self.find(p).filter(|(_, mapping)| mapping.start.cast_const() == p)
+    }
+
     /// Sees to it that both tables have room for one more entry.
     fn make_room(&mut self) -> bool {
         if self.len() < self.room {
@@ -420,10 +424,4 @@ fn unmap(mapping: Mapping) {
             os::purge(mapping.address, mapping.bytes);
         }
     }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    MAPPINGS.lock()
 }

@@ -17,7 +17,7 @@ mod requested;
 mod tuning;
 mod zeroing;
 
-pub(crate) use awaiting_readers::{Kept, end_readers, free_due, keep, waits};
+pub(crate) use awaiting_readers::{Kept, end_readers, free_due, is_read_by_others, keep, waits};
 pub(crate) use budget::Budget;
 pub use budget::HeapStats;
 pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
@@ -40,8 +40,8 @@ pub(crate) use nursery::{
 
 #[cfg(test)]
 pub(crate) use {
-    mapping::hold as hold_mappings, nursery::fork::hold as hold_nurseries,
-    nursery::hardened::rows as rows_of_nurseries, owned::hold as hold_owned,
+    mapping::MAPPINGS, nursery::fork::hold as hold_nurseries,
+    nursery::hardened::rows as rows_of_nurseries, owned::OWNED,
 };
 
 use fill_guess::{forget, grown, has_credit, remember, use_credit, will_be_filled};
@@ -115,11 +115,6 @@ fn next_colour(room: usize) -> usize {
     // Relaxed: any spread will do. 25 is odd: all colours come up, neighbours lie far apart.
     let turn = TURN.fetch_add(25, Ordering::Relaxed) % COLOURS;
     (turn * COLOUR_STEP).min(room / COLOUR_STEP * COLOUR_STEP)
-}
-
-/// Allocates a block of `size` bytes, more than a span serves or aligned beyond what it does.
-pub(crate) fn allocate(size: usize, align: usize) -> Allocated {
-    allocate_at(size, align, 0)
 }
 
 /// Allocates a block of `size` bytes, `at` bytes behind a multiple of `align`, less than that.

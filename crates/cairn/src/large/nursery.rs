@@ -13,18 +13,16 @@ pub(super) use fork::settle_in_child;
 pub(crate) use fork::{all, salvage};
 pub(crate) use hardened::{Care, Nurse};
 
-use super::Large;
-use super::owned::Runs;
+use super::{Large, owned::Runs};
 use crate::base::{
     AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, Ordering, SLICE_SIZE, SizeClass, Stack,
+    shares,
 };
 use crate::large::tuning::NURSERY_METADATA_BYTES;
 use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
 use crate::os::{self, Lock};
 use crate::slices::{Fence, Fences, GUARD, Memory, Taken, arena};
-use core::cell::Cell;
-use core::mem::offset_of;
-use core::ptr::null_mut;
+use core::{cell::Cell, mem::offset_of, ptr::null_mut};
 
 // Invariants
 //  1. A slice of nurseries is a large block that starts nowhere: its `start` is null. Its `nurseries` lead to one for
@@ -165,7 +163,7 @@ fn make() -> Option<&'static Large> {
     if all.is_null() {
         all = make_metadata()?;
     }
-    let Some(run) = arena::take_for_nurseries(crate::base::shares::in_use()) else {
+    let Some(run) = arena::take_for_nurseries(shares::in_use()) else {
         // SAFETY: nobody else's.
         unsafe { POOL.lock().unused.push(all) };
         return None;
@@ -313,7 +311,6 @@ impl Nursery {
     ///
     /// # Safety
     /// `states` are a nursery's, and `place` is one of it that nobody uses.
-    #[inline(always)]
     pub(crate) unsafe fn begin(states: *mut u8, place: usize) {
         // SAFETY: as above. Relaxed: who frees the block has it by the program's own synchronisation.
         unsafe { (*states.cast::<AtomicU8>().add(place)).store(LIVE, Ordering::Relaxed) };
@@ -379,12 +376,6 @@ impl Nursery {
         let at = move |place: usize| base.wrapping_add(place * MIN_ALIGN);
         (0..PLACES)
             .filter_map(move |place| usable_size(at(place)).map(|usable| (at(place), usable)))
-    }
-
-    /// Bytes that it has for blocks when it is empty.
-    #[inline(always)]
-    pub(crate) fn room(&self) -> usize {
-        Nurse::room(self)
     }
 
     /// The heap has been deleted: what is in use lives on, and takes the nursery with it.

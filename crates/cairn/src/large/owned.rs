@@ -5,7 +5,7 @@
 //! Checked: tests/closed.rs.
 //! Story: docs/design/closed-heaps.md
 
-use super::{Allocated, Freers, Large, allocate, allocate_in_region, free, mapping};
+use super::{Allocated, Freers, Large, allocate_at, allocate_in_region, free, mapping};
 use crate::base::{AtomicPtr, AtomicUsize, Ordering};
 use crate::large::budget::Budget;
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions};
@@ -86,7 +86,7 @@ impl Runs {
     }
 }
 
-pub(super) static OWNED: Lock<()> = Lock::new(());
+pub(crate) static OWNED: Lock<()> = Lock::new(());
 
 impl Link {
     /// In no list.
@@ -115,7 +115,7 @@ pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Alloca
         return Allocated::NONE;
     }
     let got = match owned.region.checked_sub(1) {
-        None => allocate(size, align),
+        None => allocate_at(size, align, 0),
         Some(region) => allocate_in_region(region, size, align),
     };
     if !got.block.is_null() && !own(owned, got.block) {
@@ -129,12 +129,17 @@ pub(crate) fn allocate_owned(owned: &Owned, size: usize, align: usize) -> Alloca
 /// Makes the mapping's block at `p` the heap's that `large` belongs to, if any; false if the heap must not have it.
 /// Its heap may go meanwhile: under the lock either `large` has none any more, or the heap finds the mapping.
 pub(super) fn inherit(large: &Large, p: *mut u8) -> bool {
+    with_owner(large, |owned| own_mapping(owned, p)).unwrap_or(true)
+}
+
+/// Does something under the lock with what a block belongs to, if it belongs to a heap.
+fn with_owner<R>(large: &Large, then: impl FnOnce(&Owned) -> R) -> Option<R> {
     if !large.link.is_owned() {
-        return true;
+        return None;
     }
     let _held = OWNED.lock();
     // SAFETY: a list that is there while a block says so, under the lock.
-    unsafe { large.link.of().as_ref() }.is_none_or(|owned| own_mapping(owned, p))
+    unsafe { large.link.of().as_ref() }.map(then)
 }
 
 fn own_mapping(owned: &Owned, p: *mut u8) -> bool {
@@ -161,23 +166,12 @@ fn own(owned: &Owned, p: *mut u8) -> bool {
 
 /// The block has grown by so many bytes, or is going to; false if its heap must not have them.
 pub(super) fn grow(large: &Large, bytes: usize) -> bool {
-    if !large.link.is_owned() {
-        return true;
-    }
-    let _held = OWNED.lock();
-    // SAFETY: as above.
-    unsafe { large.link.of().as_ref() }.is_none_or(|owned| owned.budget.grow_large(bytes))
+    with_owner(large, |owned| owned.budget.grow_large(bytes)).unwrap_or(true)
 }
 
 /// The block has so many bytes less.
 pub(super) fn shrink(large: &Large, bytes: usize) {
-    if large.link.is_owned() {
-        let _held = OWNED.lock();
-        // SAFETY: as above.
-        if let Some(owned) = unsafe { large.link.of().as_ref() } {
-            owned.budget.shrink_large(bytes);
-        }
-    }
+    with_owner(large, |owned| owned.budget.shrink_large(bytes));
 }
 
 /// The heap's large blocks that the block at `p` belongs to, any value at all; null if it belongs to none.
@@ -195,21 +189,13 @@ fn insert(owned: &Owned, large: &Large) {
 
 /// Takes a block that ends out of its heap's list, if it stands in one.
 pub(super) fn remove(large: &Large) {
-    if !large.link.is_owned() {
-        return;
-    }
-    let _held = OWNED.lock();
-    unlink(large);
+    with_owner(large, |owned| unlink(owned, large));
 }
 
-/// The same under the lock: somebody else may have taken it out.
-fn unlink(large: &Large) {
-    // SAFETY: a list that is there while a block says so, under the lock.
-    unsafe {
-        let Some(owned) = large.link.of().as_ref() else { return };
-        owned.budget.give_large(large.bytes());
-        owned.runs.remove(large);
-    }
+/// The same under the lock.
+fn unlink(owned: &Owned, large: &Large) {
+    owned.budget.give_large(large.bytes());
+    owned.runs.remove(large);
     large.link.clear();
 }
 
@@ -248,7 +234,7 @@ fn take_first(owned: &Owned, goes: impl Fn(bool) -> bool) -> Option<Option<&'sta
     let large = owned.runs.first(Ordering::Relaxed)?;
     let ends = goes(large.waits.load(Ordering::Relaxed));
     let ended = if ends { super::end(large.run().0, usize::MAX, Freers::Many) } else { None };
-    unlink(large);
+    unlink(owned, large);
     Some(ended)
 }
 
@@ -281,10 +267,4 @@ pub(crate) fn settle_in_child<'a>(slices_are_new: bool, all: impl Iterator<Item 
         }
     }
     mapping::waiting().for_each(|(of, p)| wait(of, p));
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    OWNED.lock()
 }

@@ -24,7 +24,6 @@ pub(crate) type Size = InHardened<Usable, Requested>;
 pub(crate) trait Sizes {
     /// How many bytes the program has of the large block at `p`. Ends the process if somebody has written behind them: a
     /// message names `call`. None if no large block starts there, or if it has all.
-    #[inline(always)]
     fn asked(_p: *mut u8, _call: &str) -> Option<usize> {
         None
     }
@@ -33,7 +32,6 @@ pub(crate) trait Sizes {
     ///
     /// # Safety
     /// If so, it is the caller's, and has `CANARY_BYTES` more.
-    #[inline(always)]
     unsafe fn ask(_p: *mut u8, _size: usize) {}
 
     /// Bytes that the program has of a block.
@@ -45,14 +43,12 @@ pub(crate) trait Sizes {
     ///
     /// # Safety
     /// It is the caller's, and has `CANARY_BYTES` more.
-    #[inline(always)]
     unsafe fn set(_large: &Large, _size: usize) {}
 
     /// The same of a mapping.
     ///
     /// # Safety
     /// As for `set`.
-    #[inline(always)]
     unsafe fn set_mapping(_mapping: &mut Mapping, _size: usize) {}
 }
 
@@ -81,7 +77,6 @@ impl Sizes for Requested {
         Some(size)
     }
 
-    #[inline(always)]
     unsafe fn ask(p: *mut u8, size: usize) {
         // SAFETY: the caller's.
         unsafe {
@@ -97,7 +92,6 @@ impl Sizes for Requested {
         large.asked.load(Ordering::Acquire)
     }
 
-    #[inline(always)]
     unsafe fn set(large: &Large, size: usize) {
         debug_assert!(size <= large.usable());
         // SAFETY: the caller's.
@@ -128,7 +122,6 @@ fn number_of(p: *mut u8) -> Option<usize> {
 ///
 /// # Safety
 /// It is a live block.
-#[inline(always)]
 pub(crate) unsafe fn grant(p: *mut u8, usable: usize, call: &str) {
     if Size::asked(p, call).is_some_and(|size| size < usable) {
         // SAFETY: the caller's. Two threads write the same.
@@ -143,7 +136,6 @@ impl Large {
     ///
     /// # Safety
     /// The block is being freed, by the caller alone.
-    #[inline(always)]
     pub(super) unsafe fn expect_whole(&self, call: &str) {
         // SAFETY: the caller's.
         unsafe { Canary::expect_behind(self.run().0, Size::of(self), call) };

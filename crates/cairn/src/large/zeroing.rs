@@ -6,8 +6,7 @@
 //! Checked: tests/large/zeroing.rs
 //! Story: docs/design/large-blocks.md
 
-use super::fill_guess::forget;
-use super::is_supplied;
+use super::{fill_guess::forget, is_supplied};
 use crate::large::tuning::{ASKED_MIN, ASKED_PAGES, FEW_PAGES, PIECE_PAGES};
 use crate::{os, slices::arena};
 

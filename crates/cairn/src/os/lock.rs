@@ -63,7 +63,6 @@ pub(crate) fn notify_all() {
 
 /// What there is to notice: it differs from what `settled_notices` has answered while a thread forks, and after
 /// each `notify_all`.
-#[inline]
 pub(crate) fn notices() -> usize {
     NOTICES.0.load(Ordering::Relaxed)
 }
@@ -75,7 +74,6 @@ pub(crate) fn settled_notices() -> usize {
 
 /// To be called before an operation that may take a lock: handlers of others may run in a forked child,
 /// and allocate, before ours does. What threads that are not there have left half done is repaired first.
-#[inline]
 pub(crate) fn notice_fork() {
     if notices() & FORKING != 0 {
         notice_child();
@@ -119,7 +117,6 @@ impl<T> Lock<T> {
     }
 
     /// Waits for the lock.
-    #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.acquire();
         self.inside.store(thread_token(), Ordering::Relaxed);
@@ -150,14 +147,19 @@ impl<T> Lock<T> {
         inside != 0
     }
 
-    #[inline]
+    /// The same of data that is given up if it may be half changed: nothing stands there then.
+    pub(crate) fn give_up_in_child(&self, nothing: T) {
+        if self.settle_in_child() {
+            *self.lock() = nothing;
+        }
+    }
+
     fn acquire(&self) {
         if !self.try_acquire() {
             self.acquire_slow();
         }
     }
 
-    #[inline]
     fn try_acquire(&self) -> bool {
         // Acquire: sees what the last owner wrote.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -176,7 +178,6 @@ impl<T> Lock<T> {
         }
     }
 
-    #[inline]
     fn unlock(&self) {
         // Release: a child that finds nobody inside finds all that was changed there.
         self.inside.store(0, Ordering::Release);
@@ -192,7 +193,6 @@ pub(crate) struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Deref for Guard<'_, T> {
     type Target = T;
-    #[inline]
     fn deref(&self) -> &T {
         // SAFETY: the guard exists only while the lock is held.
         unsafe { &*self.0.data.get() }
@@ -200,7 +200,6 @@ impl<T> Deref for Guard<'_, T> {
 }
 
 impl<T> DerefMut for Guard<'_, T> {
-    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard exists only while the lock is held.
         unsafe { &mut *self.0.data.get() }
@@ -208,7 +207,6 @@ impl<T> DerefMut for Guard<'_, T> {
 }
 
 impl<T> Drop for Guard<'_, T> {
-    #[inline]
     fn drop(&mut self) {
         self.0.unlock();
     }

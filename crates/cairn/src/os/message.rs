@@ -19,6 +19,14 @@ impl Message {
         Self { bytes: [0; 256], len: 0 }
     }
 
+    /// `cairn: CALL(ADDRESS): ` is what it begins with.
+    #[inline(never)]
+    pub(crate) fn about(call: &str, address: usize) -> Self {
+        let mut m = Self::new();
+        m.text("cairn: ").text(call).text("(").address(address).text("): ");
+        m
+    }
+
     /// Adds text.
     #[inline(never)]
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
@@ -70,9 +78,8 @@ impl Message {
 /// Says `cairn: CALL(POINTER): REASON` and aborts.
 #[cold]
 pub(crate) fn fatal(call: &str, pointer: *const u8, reason: &str) -> ! {
-    let mut m = Message::new();
-    m.text("cairn: ").text(call).text("(").address(pointer.addr()).text("): ").text(reason);
-    m.text("\n");
+    let mut m = Message::about(call, pointer.addr());
+    m.text(reason).text("\n");
     write_stderr(m.as_bytes());
     abort()
 }

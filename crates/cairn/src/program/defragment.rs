@@ -90,9 +90,7 @@ fn live_if_movable(class: SizeClass, owner: u32, index: usize) -> Option<usize> 
 
 /// Whether the span is the one that its owner's refills come from.
 fn is_active(owner: u32, class: SizeClass, index: usize) -> bool {
-    let heap = address_map::heap_of_owner(owner).and_then(address_map::heap_address);
-    heap.is_some_and(|heap| {
-        let heap: *const Heap = heap.cast();
+    Heap::of_owner(owner).is_some_and(|heap| {
         // SAFETY: a heap that has been made: it owns spans. Volatile, and plain for its thread.
         let active = unsafe { (&raw const (*heap).active[class.index()]).read_volatile() };
         core::ptr::eq(active, address_map::slot(index).cast())

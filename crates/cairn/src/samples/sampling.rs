@@ -122,7 +122,6 @@ impl Sampling {
     }
 
     /// Whether any allocation of the heap can be a sample.
-    #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.interval > 0 && !self.at_refills
     }

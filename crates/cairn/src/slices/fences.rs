@@ -66,11 +66,9 @@ pub(crate) trait Fence {
     ///
     /// # Safety
     /// The run is the caller's, and nobody uses what the guards take.
-    #[inline(always)]
     unsafe fn put(_index: usize, _slices: usize, _taken: Taken) {}
 
     /// Takes all guards of free slices away, but those that what takes them has. False if the system has not.
-    #[inline(always)]
     fn bare(_index: usize, _slices: usize, _taken: Taken) -> bool {
         true
     }

@@ -39,7 +39,6 @@ const LED_ASTRAY: &str = "a free block's link leads here: the program has writte
 ///
 /// # Safety
 /// The memory is the caller's.
-#[inline]
 unsafe fn make_writable(at: *mut u8, bytes: usize, size: usize) {
     let (mut at, last) = (at, at.wrapping_add(bytes));
     loop {

@@ -21,19 +21,16 @@ impl SpanList {
     pub(crate) const EMPTY: SpanList = SpanList { first: null_mut(), last: null_mut(), len: 0 };
 
     /// How many spans.
-    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
     /// The first span, or null.
-    #[inline]
     pub(crate) fn first(&self) -> *mut Span {
         self.first
     }
 
     /// The last span, or null.
-    #[inline]
     pub(crate) fn last(&self) -> *mut Span {
         self.last
     }
@@ -42,7 +39,6 @@ impl SpanList {
     ///
     /// # Safety
     /// `span` is in a list that the caller may touch.
-    #[inline]
     pub(crate) unsafe fn after(span: *mut Span) -> *mut Span {
         // SAFETY: a member, whose links the caller may touch.
         unsafe { (*span).next }

@@ -8,8 +8,7 @@
 use crate::base::{CACHE_UNITS, CLASS_COUNT, MASKS, Ordering, SizeClass};
 use crate::map::{Block, Chain, END, combined};
 use crate::store::filling::Filling;
-use core::ptr::null_mut;
-use core::sync::atomic::compiler_fence;
+use core::{ptr::null_mut, sync::atomic::compiler_fence};
 
 /// How many more freed blocks a cache takes in, in units of which a block has `CACHE_UNITS`. A block that is
 /// taken gives them back. A freed one costs one unit more: a loop in which one block comes and goes uses the

@@ -26,7 +26,6 @@ pub(crate) trait Behind {
     ///
     /// # Safety
     /// The caller's block of that class, whose first `MIN_ALIGN` bytes are zero behind `size`; at most `room`.
-    #[inline(always)]
     unsafe fn write(_block: *mut u8, _class: SizeClass, _size: usize) {}
 
     /// Bytes that the program has of a block. Ends the process if somebody has written behind them: a message names
@@ -34,7 +33,6 @@ pub(crate) trait Behind {
     ///
     /// # Safety
     /// A block of that class that the program has.
-    #[inline(always)]
     unsafe fn size_of(_block: *const u8, class: SizeClass, _call: &str) -> usize {
         room(class)
     }
@@ -43,7 +41,6 @@ pub(crate) trait Behind {
     ///
     /// # Safety
     /// As for `size_of`; nobody else has it any more.
-    #[inline(always)]
     unsafe fn expect(_block: *const u8, _class: SizeClass, _call: &str) {}
 
     /// The same of the first `size` bytes of a large block. Frees look when nobody else can free the block any more: else
@@ -51,14 +48,12 @@ pub(crate) trait Behind {
     ///
     /// # Safety
     /// The block is being freed, by the caller alone; the program has so many bytes of it.
-    #[inline(always)]
     unsafe fn expect_behind(_block: *mut u8, _size: usize, _call: &str) {}
 
     /// The program has `size` bytes from now on, of a block that it has.
     ///
     /// # Safety
     /// As for `size_of`; at most `room`.
-    #[inline(always)]
     unsafe fn change(_block: *mut u8, _class: SizeClass, _size: usize, _call: &str) {}
 
     /// The program has all the room of a block that it has from now on. Two threads that have it may ask at the same time,
@@ -66,7 +61,6 @@ pub(crate) trait Behind {
     ///
     /// # Safety
     /// As for `size_of`.
-    #[inline(always)]
     unsafe fn grant(_block: *mut u8, class: SizeClass, _call: &str) -> usize {
         room(class)
     }

@@ -40,7 +40,6 @@ pub(crate) trait Known {
     ///
     /// # Safety
     /// It is a place in a span of the caller's.
-    #[inline(always)]
     unsafe fn take_back(_p: *const u8) -> bool {
         true
     }
@@ -49,14 +48,12 @@ pub(crate) trait Known {
     ///
     /// # Safety
     /// As for `take_back`, which has been true.
-    #[inline(always)]
     unsafe fn undo(_p: *const u8) {}
 
     /// Whether the program has a block that starts at `p`.
     ///
     /// # Safety
     /// `p` is where a block of a span starts.
-    #[inline(always)]
     unsafe fn is_live(_p: *const u8) -> bool {
         true
     }

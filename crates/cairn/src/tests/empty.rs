@@ -228,7 +228,7 @@ fn a_row_in_hand_is_not_free_in_a_child() {
         static HELD: AtomicBool = AtomicBool::new(false);
         static DONE: AtomicBool = AtomicBool::new(false);
         let holder = std::thread::spawn(|| {
-            let _held = arena::hold();
+            let _held = arena::ARENA.lock();
             HELD.store(true, Ordering::Release);
             while !DONE.load(Ordering::Acquire) {
                 std::thread::yield_now();

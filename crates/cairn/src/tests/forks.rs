@@ -65,7 +65,7 @@ fn a_child_finds_no_run_that_is_on_its_way() {
             // SAFETY: a heap; read as a child would find it.
             let kept = || unsafe { (*seen).large_cache.load(Relaxed) };
             let kept_first = !kept().is_null();
-            let held = arena::hold();
+            let held = arena::ARENA.lock();
             go.store(true, Ordering::Release);
             let start = Instant::now();
             while !kept().is_null() && start.elapsed() < Duration::from_secs(5) {

@@ -590,7 +590,7 @@ fn a_child_gets_no_heap_that_was_half_written() {
             let (held, done) = (Barrier::new(2), Barrier::new(2));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let _pool = pool::hold();
+                    let _pool = pool::POOL.lock();
                     held.wait();
                     done.wait();
                 });

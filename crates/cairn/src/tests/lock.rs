@@ -126,11 +126,11 @@ trait Held {}
 impl<T> Held for T {}
 
 const LOCKS: [Known; 5] = [
-    ("arena", || Box::new(arena::hold())),
+    ("arena", || Box::new(arena::ARENA.lock())),
     ("abandoned", || Box::new(abandoned::hold(class_of(1000)))),
-    ("mappings", || Box::new(large::hold_mappings())),
-    ("pool", || Box::new(pool::hold())),
-    ("shared heap", || Box::new(shared::hold())),
+    ("mappings", || Box::new(large::MAPPINGS.lock())),
+    ("pool", || Box::new(pool::POOL.lock())),
+    ("shared heap", || Box::new(shared::SHARED.lock())),
 ];
 
 /// Allocates and frees so many blocks of all kinds.
@@ -223,12 +223,12 @@ fn a_fork_may_come_before_the_first_allocation() {
 }
 
 const OF_HEAPS: [Known; 6] = [
-    ("deferred frees", || Box::new(deferred_frees::hold())),
-    ("handles", || Box::new(handle::hold())),
+    ("deferred frees", || Box::new(deferred_frees::CALL.lock())),
+    ("handles", || Box::new(handle::FREE_HANDLES.lock())),
     ("nurseries", || Box::new(large::hold_nurseries())),
-    ("owned", || Box::new(large::hold_owned())),
-    ("partitions", || Box::new(pool::partitions::hold())),
-    ("salvage", || Box::new(pool::salvage::hold())),
+    ("owned", || Box::new(large::OWNED.lock())),
+    ("partitions", || Box::new(pool::partitions::FREE.lock())),
+    ("salvage", || Box::new(pool::salvage::NEXT.lock())),
 ];
 
 /// Makes heaps and partitions, uses and ends them.

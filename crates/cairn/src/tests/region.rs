@@ -5,8 +5,8 @@ use super::forks::child_does;
 use super::heaps::{Other, free};
 use crate::base::size_class::class_of;
 use crate::base::{HARDENED, SLICE_SIZE};
+use crate::heap::handle;
 use crate::map::{address_map, region};
-use crate::thread::pool;
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, purge,
     reallocate, usable_size, visit,
@@ -301,9 +301,9 @@ fn what_a_deleted_heap_leaves_is_collected() {
             assert!(memory.has(again, MIB / 4));
             assert!(heap.allocate(MIB, 16).is_null() && heap.allocate(100, 16) != stays);
             heap.destroy();
-            assert!(!region.end() && !pool::LEFT.lock().is_empty());
+            assert!(!region.end() && !handle::LEFT.lock().is_empty());
             free(stays);
-            assert!(region.end() && pool::LEFT.lock().is_empty());
+            assert!(region.end() && handle::LEFT.lock().is_empty());
             check();
         });
     });
@@ -657,7 +657,7 @@ fn a_child_goes_on_in_a_region() {
             });
             let blocks: Vec<_> = theirs.lock().expect("whole").clone();
             let parent_used = region.stats().used;
-            let is_held = region::hold();
+            let is_held = region::REGIONS.lock();
             drop(is_held);
             assert!(child_does(|| {
                 for &at in &blocks {
@@ -699,8 +699,8 @@ fn a_child_makes_the_bitmaps_anew() {
                 let (told, holds) = std::sync::mpsc::channel();
                 let (go, wait) = std::sync::mpsc::channel::<()>();
                 let holder = std::thread::spawn(move || {
-                    let arenas = is_arenas.then(crate::slices::arena::hold);
-                    let regions = (!is_arenas).then(region::hold);
+                    let arenas = is_arenas.then(|| crate::slices::arena::ARENA.lock());
+                    let regions = (!is_arenas).then(|| region::REGIONS.lock());
                     told.send(()).expect("it waits");
                     wait.recv().expect("it says so");
                     drop((arenas, regions));

@@ -6,9 +6,9 @@
 //! Checked: tests/counts.rs
 //! Story: docs/guide/statistics.md
 
-use super::{COUNTING, KEY, outside, own, own_heap, refill_own, tls};
+use super::{KEY, outside, own, own_heap, tls};
 use crate::base::{CANARY_BYTES, Ordering, SizeClass};
-use crate::heap::{Heap, Reason};
+use crate::heap::{COUNTING, Heap, Reason};
 use crate::map::{Block, address_map};
 use crate::os;
 use crate::samples::ThreadCounts;
@@ -43,7 +43,7 @@ pub fn count(on: bool) -> bool {
     if heap.is_null() {
         return !on;
     }
-    tls::set(if on { (&raw const COUNTING.heap).cast_mut() } else { heap });
+    tls::set(if on { COUNTING.heap() } else { heap });
     true
 }
 
@@ -73,7 +73,7 @@ pub fn thread_counts_place() -> *const ThreadCounts {
 /// Whether the calling thread counts.
 #[inline(always)]
 pub(crate) fn is_counting() -> bool {
-    core::ptr::eq(tls::get(), &raw const COUNTING.heap)
+    tls::get() == COUNTING.heap()
 }
 
 /// The heap of the calling thread, which counts, or is about to.
@@ -105,11 +105,9 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         let mut block = Caches::pop(&raw mut (*heap).caches, class);
-        if block.is_null() && super::defer(Reason::Turn) {
-            block = Caches::pop(&raw mut (*heap).caches, class);
-        }
         if block.is_null() {
-            block = refill_own(heap, class);
+            super::defer(Reason::Turn);
+            block = super::retry(heap, class);
         }
         if block.is_null() && super::defer(Reason::Need) {
             block = super::retry(heap, class);

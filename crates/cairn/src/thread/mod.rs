@@ -15,16 +15,15 @@ mod tls;
 pub(crate) mod tuning;
 
 use crate::base::{AtomicU32, Ordering, SizeClass, shares};
-use crate::heap::{self, Heap, process_upkeep};
-use crate::map::{Block, Chain, Generation, HEAP_SIZE, OWNER_LARGE, address_map};
+use crate::heap::{self, COUNTING, GONE, Heap, process_upkeep};
+use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map};
 use crate::os::Lock;
 use crate::samples::{Draw, Told, guards, sampling};
 use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{salvage, shared};
 use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
 use crate::{os, slices::reservation};
-use core::ffi::c_void;
-use core::ptr::null_mut;
+use core::{ffi::c_void, ptr::null_mut};
 
 pub use counting::{count, thread_counts, thread_counts_place};
 pub(crate) use counting::{is_counting, note};
@@ -34,27 +33,6 @@ pub(crate) use deferred_calls::{defer, refill_or_force};
 pub use fork::see_forks;
 pub use purge::{has_purge_thread, start_purge_thread};
 pub(crate) use tls::get as heap;
-
-/// A heap with nothing in it that is only ever read. It stands 64 bytes into a page, and so
-/// its tag is no real heap's: those stand at multiples of a page.
-#[repr(C, align(4096))]
-pub(crate) struct StandIn {
-    lead: [u8; 64],
-    pub(crate) heap: Heap,
-}
-
-// SAFETY: never written.
-unsafe impl Sync for StandIn {}
-
-const _: () = assert!(core::mem::offset_of!(StandIn, heap) == 64);
-const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) < 64);
-
-/// The heap of threads that have none yet.
-pub(crate) static EMPTY: StandIn = StandIn { lead: [0; 64], heap: Heap::EMPTY };
-/// The heap of threads that have given theirs back, or that are `outside`.
-static GONE: StandIn = StandIn { lead: [1; 64], heap: Heap::EMPTY };
-/// The heap of threads that count: theirs stands behind the key.
-static COUNTING: StandIn = StandIn { lead: [2; 64], heap: Heap::EMPTY };
 
 /// The reservation is made once.
 pub(crate) static STARTED: Lock<()> = Lock::new(());
@@ -78,7 +56,7 @@ fn own_heap() -> *mut Heap {
 #[cold]
 #[inline(never)]
 fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
-    if core::ptr::eq(stand_in, &raw const COUNTING.heap) {
+    if stand_in == COUNTING.heap() {
         return counting::heap_behind();
     }
     if is_gone() || is_new() { null_mut() } else { arrive() }
@@ -86,7 +64,7 @@ fn heap_instead_of(stand_in: *mut Heap) -> *mut Heap {
 
 /// Whether the calling thread has no heap, and gets none.
 fn is_gone() -> bool {
-    core::ptr::eq(tls::get(), &raw const GONE.heap)
+    tls::get() == GONE.heap()
 }
 
 /// Gives the calling thread a heap, unless it has given one back.
@@ -99,7 +77,7 @@ fn arrive_unless_gone() -> *mut Heap {
 fn outside<T>(call: impl FnOnce() -> T) -> T {
     let before = tls::get();
     if is_stand_in(before) {
-        tls::set((&raw const GONE.heap).cast_mut());
+        tls::set(GONE.heap());
     }
     let answer = call();
     if is_stand_in(before) {
@@ -341,7 +319,7 @@ extern "C" fn leave(heap: *mut c_void) {
         return;
     }
     // A newcomer, too, shall have no heap any more: nobody would take it back.
-    tls::set((&raw const GONE.heap).cast_mut());
+    tls::set(GONE.heap());
     if !newcomer {
         // SAFETY: it was the calling thread's, which cannot reach it any more.
         unsafe { pool::put(heap) };

@@ -36,7 +36,7 @@ pub(crate) fn is_free(block: *mut Block) -> bool {
 
 fn is_in_a_list(class: SizeClass, block: *mut Block) -> bool {
     let mut lists = lists_of(address_map::span_index(block.cast(), class)).chain(caches_of(class));
-    lists.any(|list| holds(class, list, block))
+    lists.any(|list| each(class, list).any(|at| at == block))
 }
 
 /// The lists in which free blocks of the span at slice `index` are, but for caches; some blocks may be others'.
@@ -55,10 +55,6 @@ pub(crate) fn lists_of(index: usize) -> impl Iterator<Item = *mut Block> {
 pub(crate) fn caches_of(class: SizeClass) -> impl Iterator<Item = *mut Block> {
     // SAFETY: heaps that have been made are never unmapped.
     pool::all().map(move |heap| unsafe { Caches::peek(&raw const (*heap).caches, class) })
-}
-
-fn holds(class: SizeClass, list: *mut Block, block: *mut Block) -> bool {
-    each(class, list).any(|at| at == block)
 }
 
 /// The blocks of a list of a class that may be changing; each was in it, or looked so, when it was reached.

@@ -6,8 +6,7 @@
 //! Checked: the export tests look at the library's TLS segment.
 //! Story: docs/design/tls.md
 
-use super::EMPTY;
-use crate::heap::Heap;
+use crate::heap::{EMPTY, Heap};
 use crate::os;
 use core::arch::{asm, global_asm};
 

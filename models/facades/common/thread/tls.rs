@@ -1,14 +1,13 @@
 //! What leads to a thread's heap. A model's threads share one thread of the system's: the slot is the
 //! model's.
 
-use super::EMPTY;
-use crate::heap::Heap;
+use crate::heap::{EMPTY, Heap};
 use crate::os;
 
 /// The calling thread's heap, or a stand-in.
 pub(crate) fn get() -> *mut Heap {
     let heap = os::own_heap();
-    if heap.is_null() { (&raw const EMPTY.heap).cast_mut() } else { heap }
+    if heap.is_null() { EMPTY.heap() } else { heap }
 }
 
 /// Makes `heap` the calling thread's.

@@ -76,7 +76,6 @@ impl SizeClass {
     }
 
     /// Whether it has the longest spans.
-    #[inline]
     pub(crate) fn is_long(self) -> bool {
         self.index() >= LONG_CLASS
     }

@@ -10,17 +10,17 @@ mod spares;
 mod turn;
 
 #[cfg(test)]
-pub(crate) use all::hold;
-pub(crate) use all::{is_made, made, settle_in_child};
+pub(crate) use all::FREE as FREE_HANDLES;
+pub(crate) use all::{LEFT, PARTS, is_made, made, settle_in_child};
 pub(crate) use spares::{Spares, salvage as salvage_spares};
 pub(crate) use turn::{Got, Turn};
 
 use crate::base::{
     AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, NOBODY, Ordering, SLICE_SIZE, SMALL_MAX,
 };
-use crate::heap::Heap;
 use crate::heap::deferred_frees::Beats;
 use crate::heap::tuning::{NURSERIES_MAX, PART_LISTS};
+use crate::heap::{EMPTY, Heap};
 use crate::large::{self, Budget, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
 use crate::samples::ThreadCounts;
 use crate::slices::{Run, arena};
@@ -37,6 +37,9 @@ use core::ptr::{null, null_mut};
 pub(crate) const FREE: u8 = 0;
 pub(crate) const OWNED: u8 = 1;
 pub(crate) const SHARED: u8 = 2;
+
+/// The number of the last shared heap. Relaxed: a number is all it is.
+static SERIALS: AtomicUsize = AtomicUsize::new(0);
 
 /// A heap of the program's.
 #[repr(C, align(64))]
@@ -198,24 +201,21 @@ impl Member {
 
 impl Handle {
     /// Takes a handle for a heap, out of what the calling thread keeps, `mine`, if it has a heap; null if there is no
-    /// memory. `stand_in` has no blocks.
+    /// memory.
     ///
     /// # Safety
     /// `mine` is null or the calling thread's.
-    pub(crate) unsafe fn create(
-        mine: *mut Spares,
-        stand_in: *mut Heap,
-        kind: u8,
-        serial: usize,
-        region: Option<usize>,
-    ) -> *mut Handle {
+    pub(crate) unsafe fn create(mine: *mut Spares, kind: u8, region: Option<usize>) -> *mut Handle {
         // SAFETY: as above; free handles are the owner's of their list.
         unsafe {
             let kept = mine.as_mut().and_then(Spares::pop_handle);
             let handle = kept.unwrap_or_else(all::take);
             if !handle.is_null() {
                 handle.write_bytes(0, 1);
-                ((*handle).heap, (*handle).serial) = (stand_in, serial);
+                (*handle).heap = EMPTY.heap();
+                if kind == SHARED {
+                    (*handle).serial = SERIALS.fetch_add(1, Ordering::Relaxed) + 1;
+                }
                 (*handle).user.store(NOBODY, Ordering::Relaxed);
                 (*handle).kind.store(kind, Ordering::Relaxed);
                 if let Some(region) = region {
@@ -227,17 +227,17 @@ impl Handle {
         }
     }
 
-    /// Ends it: nothing leads to it any more but `heap`, a stand-in.
+    /// Ends it: it leads to nothing any more.
     ///
     /// # Safety
     /// As for `create`; the handle is the caller's alone.
-    pub(crate) unsafe fn end(this: *mut Handle, mine: *mut Spares, stand_in: *mut Heap) {
+    pub(crate) unsafe fn end(this: *mut Handle, mine: *mut Spares) {
         // SAFETY: as above.
         unsafe {
             (*this).kind.store(FREE, Ordering::Relaxed);
             (*this).user.store(NOBODY, Ordering::Relaxed);
             (*this).room = 0;
-            (*this).heap = stand_in;
+            (*this).heap = EMPTY.heap();
             (*this).serial = 0;
             if !mine.as_mut().is_some_and(|mine| mine.push_handle(this)) {
                 all::put(this);
@@ -278,7 +278,7 @@ impl Handle {
                 let (live, all) = newest.count();
                 if live == 0 {
                     Nurse::reset((*this).newest);
-                    (*this).room = (*(*this).newest).room();
+                    (*this).room = Nurse::room(&*(*this).newest);
                     return true;
                 }
                 // Where half is free already, classes will use it again.
@@ -331,7 +331,7 @@ impl Handle {
             (*nursery).next = (*this).newest;
             (*this).newest = nursery;
             (*this).count += 1;
-            (*this).room = (*nursery).room();
+            (*this).room = Nurse::room(&*nursery);
             (*this).base = (*nursery).base.load(Ordering::Relaxed);
             (*this).states = (*nursery).states();
         }

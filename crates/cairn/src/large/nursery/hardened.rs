@@ -31,7 +31,6 @@ pub(crate) trait Care {
     ///
     /// # Safety
     /// It is the caller's, and so is the memory.
-    #[inline(always)]
     unsafe fn prepare(_this: *mut Nursery, _random: &mut u64, _is_zero: bool) {}
 
     /// Ends the life of the block that begins at a place by a plain step: whether one in use does. None if that takes a
@@ -56,7 +55,6 @@ pub(crate) trait Care {
     }
 
     /// Bytes that a nursery has for blocks when it is empty.
-    #[inline(always)]
     fn room(_this: &Nursery) -> usize {
         NURSERY_BYTES
     }
@@ -78,7 +76,6 @@ pub(crate) trait Care {
     ///
     /// # Safety
     /// It is the caller's.
-    #[inline(always)]
     unsafe fn chance(_this: *mut Nursery, _count: usize) -> usize {
         0
     }
@@ -87,7 +84,6 @@ pub(crate) trait Care {
     ///
     /// # Safety
     /// It is the caller's, and nobody has a block of it.
-    #[inline(always)]
     unsafe fn expect_zero(_this: *mut Nursery) {}
 }
 
@@ -155,7 +151,7 @@ impl Care for Careful {
     unsafe fn reset(this: *mut Nursery) {
         // SAFETY: as above. No step is atomic: the states are the caller's, and aligned to a line.
         unsafe {
-            let (base, room, states) = ((*this).at(0), (*this).room(), (*this).states());
+            let (base, room, states) = ((*this).at(0), usize::from((*this).room), (*this).states());
             expect_zero(base.add(room), NURSERY_BYTES - room);
             let any = (*states.cast::<[u64; PLACES / IN_WORD]>()).iter().fold(0, |a, b| a | b);
             if any & FREED_ONES != 0 {

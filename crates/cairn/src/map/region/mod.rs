@@ -93,7 +93,8 @@ struct Region {
     heaps: usize,
 }
 
-struct Regions {
+/// What the lock guards.
+pub(crate) struct Regions {
     regions: [Region; REGION_PIECES],
     pieces: [Piece; REGION_PIECES],
     /// The last serial.
@@ -106,7 +107,7 @@ unsafe impl Send for Regions {}
 /// Taken to make a region or a piece of one, or to end it.
 pub(crate) static MAKING: Lock<()> = Lock::new(());
 // SAFETY: numbers and null pointers: there is none.
-static REGIONS: Lock<Regions> = Lock::new(unsafe { core::mem::zeroed() });
+pub(crate) static REGIONS: Lock<Regions> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Where a piece is. Relaxed, but for `bytes`: who has a pointer into a region has it from whoever has made it.
 struct Place {
@@ -120,7 +121,6 @@ static PLACES: [Place; REGION_PIECES] =
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether `p`, any value at all, points into a region.
-#[inline]
 pub(crate) fn holds(p: *const u8) -> bool {
     COUNT.load(Ordering::Relaxed) > 0
         && places().any(|(start, bytes)| p.addr().wrapping_sub(start.addr()) < bytes)
@@ -383,10 +383,4 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (*mut u8, usize, bool)>>(
 /// The pieces' invariants.
 pub(crate) fn check() {
     REGIONS.lock().pieces.iter().filter(|piece| piece.region > 0).for_each(Piece::check);
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    REGIONS.lock()
 }

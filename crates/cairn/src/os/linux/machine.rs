@@ -34,7 +34,7 @@ pub(super) unsafe fn map(arguments: [usize; 6]) -> isize {
 
 // The only place where the kernel is entered: one function, and not inlined, for others to find it. It is no name that
 // programs are linked with.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(not(miri))]
 #[unsafe(naked)]
 unsafe extern "C" fn enter(
     _: usize,
@@ -46,6 +46,7 @@ unsafe extern "C" fn enter(
     _: c_long,
 ) -> isize {
     // The other arguments are in their registers. The kernel changes rcx and r11, which are nobody's.
+    #[cfg(target_arch = "x86_64")]
     core::arch::naked_asm!(
         ".hidden {}",
         "mov r10, rcx",
@@ -54,35 +55,11 @@ unsafe extern "C" fn enter(
         "ret",
         "nop",
         sym enter,
-    )
-}
-
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-#[unsafe(naked)]
-unsafe extern "C" fn enter(
-    _: usize,
-    _: usize,
-    _: usize,
-    _: usize,
-    _: usize,
-    _: usize,
-    _: c_long,
-) -> isize {
-    core::arch::naked_asm!(".hidden {}", "mov x8, x6", "svc 0", "ret", "nop", sym enter)
-}
-
-#[cfg(all(target_arch = "s390x", not(miri)))]
-#[unsafe(naked)]
-unsafe extern "C" fn enter(
-    _: usize,
-    _: usize,
-    _: usize,
-    _: usize,
-    _: usize,
-    _: usize,
-    _: c_long,
-) -> isize {
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!(".hidden {}", "mov x8, x6", "svc 0", "ret", "nop", sym enter);
     // The sixth argument and the number are on the stack; r7 is the caller's, who has a place for it there.
+    #[cfg(target_arch = "s390x")]
     core::arch::naked_asm!(
         ".hidden {}",
         "stg %r7, 56(%r15)",
@@ -92,7 +69,7 @@ unsafe extern "C" fn enter(
         "lg %r7, 56(%r15)",
         "br %r14",
         sym enter,
-    )
+    );
 }
 
 /// An interpreter knows no instructions.

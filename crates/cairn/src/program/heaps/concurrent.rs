@@ -5,9 +5,9 @@
 //! Checked: tests/grace.rs
 //! Story: docs/design/closed-heaps.md
 
-use super::{HeapId, heap_at};
+use super::HeapId;
 use crate::base::{HARDENED, MIN_ALIGN, Ordering, shares};
-use crate::heap::{Handle, SHARED};
+use crate::heap::{Handle, Heap, SHARED};
 pub use crate::spans::HEAD_MAX;
 use crate::{api, closed, large, map::address_map, thread};
 use core::ptr::NonNull;
@@ -83,7 +83,7 @@ impl HeapId {
             let grace = &self.0.as_ref().owned.grace;
             if grace.is_on() {
                 grace.set(now, safe);
-                closed::free_due(self.0.as_ptr());
+                large::free_due(&self.0.as_ref().owned);
             }
         }
     }
@@ -114,7 +114,7 @@ pub fn owner_thread(p: *const u8) -> usize {
     }
     let owner =
         api::base(p).and_then(|start| address_map::span_block(start)).map(|(_, owner)| owner);
-    let Some(heap) = owner.and_then(heap_at) else { return 0 };
+    let Some(heap) = owner.and_then(Heap::of_owner) else { return 0 };
     // SAFETY: a heap that has been made. Volatile: it changes when a thread takes it.
     unsafe {
         match (*heap).is_closed() {

@@ -164,11 +164,7 @@ impl HeapId {
         unsafe {
             match closed::is_shared(name) {
                 true => {
-                    closed::of_thread(name, |part| {
-                        if !part.is_null() {
-                            closed::trim(name, part)
-                        }
-                    });
+                    closed::of_thread(name, |part| closed::trim(name, part));
                     process_upkeep::request_trim();
                 }
                 false => closed::trim(name, (*name).heap),

@@ -476,7 +476,9 @@ pub fn heap_of(p: *const u8) -> Option<HeapId> {
     let start = api::base(p)?;
     let of = match address_map::span_block(start) {
         // SAFETY: a heap that has been made.
-        Some((_, owner)) if owner & OWNER_CLOSED != 0 => unsafe { (*heap_at(owner)?).member.of },
+        Some((_, owner)) if owner & OWNER_CLOSED != 0 => unsafe {
+            (*Inner::of_owner(owner)?).member.of
+        },
         Some(_) => null_mut(),
         None => match large::owner_of(start) {
             owned if owned.is_null() => null_mut(),
@@ -486,10 +488,4 @@ pub fn heap_of(p: *const u8) -> Option<HeapId> {
         },
     };
     NonNull::new(of).map(HeapId)
-}
-
-/// The heap that a descriptor names as owner; None if it is no heap's.
-fn heap_at(owner: u32) -> Option<*const Inner> {
-    let at = address_map::heap_of_owner(owner).and_then(address_map::heap_address);
-    at.map(|at| at.cast_const().cast())
 }

@@ -11,8 +11,7 @@ use crate::closed::{self, regions};
 use crate::heap::{OWNED, SHARED};
 use crate::map::{RegionCalls, RegionError, region};
 use crate::os;
-use core::num::NonZeroUsize;
-use core::ptr::NonNull;
+use core::{num::NonZeroUsize, ptr::NonNull};
 
 /// What a region is called in messages.
 const REGION: &str = "cairn_region";

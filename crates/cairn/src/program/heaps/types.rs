@@ -7,8 +7,7 @@
 
 use super::HeapId;
 use crate::large::HeapStats;
-use core::marker::PhantomData;
-use core::mem::forget;
+use core::{marker::PhantomData, mem::forget};
 
 /// A heap whose blocks are its own: they share no span and no cache with those of threads or other heaps.
 ///

@@ -170,19 +170,27 @@ fn mark_caches(marks: &mut Marks) {
     }
 }
 
+/// An area that is one block, and the block, unless `each` wants no more.
+fn visit_one(
+    start: *mut u8,
+    usable: usize,
+    thread: usize,
+    blocks: bool,
+    each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
+) -> bool {
+    let heap = heap_of(start);
+    let area = Area { start, bytes: usable, block_size: usable, blocks: 1, used: 1, heap, thread };
+    each(&area, None) && (!blocks || each(&area, Some(start)))
+}
+
+/// What waits for readers is left out.
 fn visit_large(
     start: *mut u8,
     usable: usize,
     blocks: bool,
     each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
 ) -> bool {
-    let heap = heap_of(start);
-    if large::waits(start) {
-        return true;
-    }
-    let area =
-        Area { start, bytes: usable, block_size: usable, blocks: 1, used: 1, heap, thread: 0 };
-    each(&area, None) && (!blocks || each(&area, Some(start)))
+    large::waits(start) || visit_one(start, usable, 0, blocks, each)
 }
 
 fn visit_span(
@@ -228,23 +236,12 @@ fn visit_nurseries(
     each: &mut impl FnMut(&Area, Option<*mut u8>) -> bool,
 ) -> bool {
     let starts = (0..SLICE_SIZE / NURSERY_BYTES).map(|nth| slice.wrapping_add(nth * NURSERY_BYTES));
-    starts.filter(|&start| is_meant(start)).filter_map(|start| large::nursery_around(start)).all(
-        |nursery| {
-            nursery.blocks().all(|(start, usable)| {
-                let (heap, thread) = (heap_of(start), owner_thread(start));
-                let area = Area {
-                    start,
-                    bytes: usable,
-                    block_size: usable,
-                    blocks: 1,
-                    used: 1,
-                    heap,
-                    thread,
-                };
-                each(&area, None) && (!blocks || each(&area, Some(start)))
-            })
-        },
-    )
+    let mut meant =
+        starts.filter(|&start| is_meant(start)).filter_map(|start| large::nursery_around(start));
+    meant.all(|nursery| {
+        let mut all = nursery.blocks();
+        all.all(|(start, usable)| visit_one(start, usable, owner_thread(start), blocks, each))
+    })
 }
 
 #[cfg(test)]

@@ -85,7 +85,6 @@ pub(crate) fn set(bytes: usize) -> bool {
 }
 
 /// Does what somebody outside has asked for.
-#[inline]
 pub(crate) fn follow() {
     let wanted = CONTROL.wanted.load(Ordering::Relaxed);
     if wanted != CONTROL.done.load(Ordering::Relaxed) {
@@ -147,7 +146,6 @@ fn known(index: usize) -> &'static Bay {
 }
 
 /// Whether an address is in the pool.
-#[inline]
 pub(crate) fn holds(p: *const u8) -> bool {
     offset_of(p.addr()).is_some()
 }
@@ -285,7 +283,6 @@ fn drawn_place(block: *mut u8) -> &'static AtomicUsize {
 }
 
 /// Whether a block that a refill has just given has been drawn; only the first to ask is told.
-#[inline]
 pub(crate) fn is_drawn(block: *mut u8) -> bool {
     let place = drawn_place(block);
     let is = !block.is_null() && place.load(Ordering::Relaxed) == block.addr();

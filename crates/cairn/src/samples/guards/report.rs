@@ -126,7 +126,7 @@ pub(crate) fn misused(call: &str, p: *const u8) {
 #[inline(never)]
 fn accuse(here: Registers, call: &str, p: *const u8) -> ! {
     one_at_a_time(|| {
-        let mut line = begin_line(call, p.addr());
+        let mut line = Message::about(call, p.addr());
         let found = nearest(p.addr());
         match found {
             None => {
@@ -154,20 +154,13 @@ fn accuse(here: Registers, call: &str, p: *const u8) -> ! {
 pub(super) fn damaged(index: usize, call: &str, address: usize) -> ! {
     one_at_a_time(|| {
         let bay = known(index);
-        let mut line = begin_line(call, bay.block().0);
+        let mut line = Message::about(call, bay.block().0);
         line.text("the program has written ");
         add_place(&mut line, Where::of(address, bay.block()), bay);
         os::write_stderr(line.as_bytes());
         say_history(bay);
     });
     os::abort();
-}
-
-#[inline(never)]
-fn begin_line(call: &str, address: usize) -> Message {
-    let mut line = Message::new();
-    line.text("cairn: ").text(call).text("(").address(address).text("): ");
-    line
 }
 
 /// Says who has freed the block, if somebody has, and who has allocated it.

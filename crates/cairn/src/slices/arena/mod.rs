@@ -56,7 +56,8 @@ const _: () = assert!(size_of::<tree::Leaf>() <= size_of::<address_map::Leaf>())
 const _: () = assert!(LEAF_CHUNKS * CHUNK_SLICES == address_map::SECTION_SLICES);
 const _: () = assert!(CHUNKS * CHUNK_SLICES * SLICE_SIZE >= reservation::RESERVATION_MAX);
 
-struct Arena {
+/// What the lock guards.
+pub(crate) struct Arena {
     tree: Tree,
     free: usize,
     dirty: usize,
@@ -72,7 +73,7 @@ struct Arena {
 }
 
 // SAFETY: numbers, all of which start at 0; so the static stays out of the library's file.
-static ARENA: Lock<Arena> = Lock::new(unsafe { core::mem::zeroed() });
+pub(crate) static ARENA: Lock<Arena> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Slices handed out.
 pub(crate) struct Run {
@@ -111,22 +112,18 @@ pub(crate) enum Memory {
 /// Takes an aligned run of one of the spans' lengths; None if the system has no more memory. `users`
 /// take spans: each leaves some of its own untouched.
 pub(crate) fn take_span(slices: usize, users: usize) -> Option<Run> {
-    take_aligned(slices, users, Taken::ForSpan)
+    take_up_to(slices, slices, users, Taken::ForSpan).map(|(run, _)| run)
+}
+
+/// Takes a slice for nurseries: as for a span, with the guard that it has for them already.
+pub(crate) fn take_for_nurseries(users: usize) -> Option<Run> {
+    take_up_to(1, 1, users, Taken::ForNurseries).map(|(run, _)| run)
 }
 
 /// Takes a slice for a span; with those behind it, `AHEAD` in all, if the lowest free slice begins such a row and it is clean:
 /// what is dirty, or lies between others, is taken one by one. How many they are.
 pub(crate) fn take_row(users: usize) -> Option<(Run, usize)> {
     take_up_to(AHEAD, 1, users, Taken::ForSpan)
-}
-
-/// Takes a slice for nurseries: as for a span, with the guard that it has for them already.
-pub(crate) fn take_for_nurseries(users: usize) -> Option<Run> {
-    take_aligned(1, users, Taken::ForNurseries)
-}
-
-fn take_aligned(slices: usize, users: usize, taken: Taken) -> Option<Run> {
-    take_up_to(slices, slices, users, taken).map(|(run, _)| run)
 }
 
 /// Takes `most` clean slices, a power of two, or `slices`.
@@ -285,12 +282,6 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(
         ARENA.lock().rebuild(&mut || runs.next());
     }
     is_torn
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    ARENA.lock()
 }
 
 impl Arena {

@@ -9,8 +9,7 @@ use super::{RUNS, Run, keeps};
 use crate::base::{InHardened, Linked, PARTITIONS, SLICE_SIZE, Stack};
 use crate::map::address_map;
 use crate::os::{self, Lock};
-use core::mem::offset_of;
-use core::ptr::null_mut;
+use core::{mem::offset_of, ptr::null_mut};
 
 /// Spans' lengths.
 const LENGTHS: usize = RUNS.len();
@@ -75,13 +74,11 @@ pub(crate) type Partitions = InHardened<Shared, Apart>;
 /// What becomes of the runs of a partition, numbered from 1: in the default build the arena has them.
 pub(crate) trait Leave {
     /// Keeps a run, unless the arena is to have it: false.
-    #[inline(always)]
     fn keep(_partition: u8, _index: usize, _slices: usize) -> bool {
         false
     }
 
     /// Takes one that a partition has left.
-    #[inline(always)]
     fn take(_partition: u8, _slices: usize) -> Option<Run> {
         None
     }

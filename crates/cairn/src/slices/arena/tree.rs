@@ -170,7 +170,6 @@ impl Tree {
     }
 
     /// Adds or removes `chunk`, if it is not so already.
-    #[inline]
     pub(super) fn update(&mut self, lane: usize, chunk: usize, member: bool) {
         let members = self.leaf_mut(chunk).members.get(lane).copied().unwrap_or(0);
         if (u64::from(members) & bit(0, chunk) != 0) != member {

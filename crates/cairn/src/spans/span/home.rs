@@ -137,7 +137,6 @@ impl Keep for Linked {
     }
 
     /// They count as used already, and go on counting.
-    #[inline(always)]
     fn pass_on(_span: &mut Span, chain: Chain) -> Chain {
         chain
     }

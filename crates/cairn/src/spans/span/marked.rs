@@ -7,8 +7,7 @@
 //! Checked: `Span::check`; tests/quarantine.rs.
 //! Story: docs/design/policy.md
 
-use super::home::Keep;
-use super::{Span, ZERO};
+use super::{Span, ZERO, home::Keep};
 use crate::base::random::below;
 use crate::base::{ClassLayout, MIN_ALIGN, touched};
 use crate::map::{Block, Chain, END};
@@ -28,7 +27,6 @@ pub(crate) struct Marked;
 impl Keep for Marked {
     const SETS_ASIDE: bool = false;
 
-    #[inline(always)]
     unsafe fn push(_span: &mut Span, _block: *mut Block) {}
 
     #[inline]

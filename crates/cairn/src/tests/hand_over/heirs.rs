@@ -256,7 +256,7 @@ fn a_child_has_no_ended_block_in_a_list() {
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let (held, holds) = std::sync::mpsc::channel();
         third.begins(move || {
-            let arena = crate::slices::arena::hold();
+            let arena = crate::slices::arena::ARENA.lock();
             held.send(()).expect("it is waited for");
             wait.recv().expect("it is told");
             drop(arena);

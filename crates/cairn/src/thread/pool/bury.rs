@@ -6,9 +6,7 @@
 //! Checked: tests/hand_over/heirs.rs; the models fork at every step.
 //! Story: docs/design/fork.md
 
-use super::{
-    all, end_salvage, heap_at, is_dead, is_dead_owner, is_dead_user, partitions, put_closed,
-};
+use super::{all, end_salvage, is_dead, is_dead_owner, is_dead_user, partitions, put_closed};
 use crate::base::{NOBODY, Ordering};
 use crate::heap::handle::{self, salvage_spares};
 use crate::heap::{Handle, Heap, OWNED};
@@ -79,8 +77,7 @@ fn renew_spans() {
                 continue;
             }
             let span: *mut Span = address_map::slot(index).cast();
-            let heap = address_map::heap_of_owner(owner).and_then(heap_at);
-            heap.into_iter().for_each(|heap| take_in(heap, span));
+            Heap::of_owner(owner).into_iter().for_each(|heap| take_in(heap, span));
         }
         for heap in dead() {
             (*heap).member.user.store(NOBODY, Ordering::Relaxed);

@@ -21,16 +21,13 @@ use crate::os::Lock;
 use crate::slices::{arena, reservation};
 use core::ptr::null_mut;
 
-struct Pool {
+/// What the lock guards.
+pub(crate) struct Pool {
     free: Stack<Heap>,
     made: usize,
 }
 
-static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
-/// Taken to change which parts a shared heap has, or who uses one. The lists are whole at any time.
-pub(crate) static PARTS: Lock<()> = Lock::new(());
-/// Heaps that are left with the blocks in use.
-pub(crate) static LEFT: Lock<Stack<Heap>> = Lock::new(Stack::EMPTY);
+pub(crate) static POOL: Lock<Pool> = Lock::new(Pool { free: Stack::EMPTY, made: 0 });
 /// How many forks have led to this process. A heap in use that carries another number is dead: its
 /// thread is not here. Relaxed: it changes while there is one thread.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
@@ -221,7 +218,7 @@ fn is_dead_thread(heap: *const Heap) -> bool {
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
 pub(crate) fn is_dead_owner(owner: u32) -> bool {
-    address_map::heap_of_owner(owner).and_then(heap_at).is_some_and(|heap| is_dead(heap))
+    Heap::of_owner(owner).is_some_and(|heap| is_dead(heap))
 }
 
 /// There are dead heaps: upkeep looks for what they had.
@@ -244,11 +241,6 @@ pub(crate) fn has_dead() -> bool {
 /// In a forked child, before it has a second thread: all heaps are dead but those of `alive`, the
 /// calling thread's, if it has one, and the shared heap, or null.
 pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
-    PARTS.settle_in_child();
-    if LEFT.settle_in_child() {
-        // Another thread was changing the list: it is given up.
-        *LEFT.lock() = Stack::EMPTY;
-    }
     handle::settle_in_child();
     let epoch = EPOCH.load(Ordering::Relaxed).wrapping_add(1);
     EPOCH.store(epoch, Ordering::Relaxed);
@@ -305,10 +297,4 @@ pub fn tick() -> bool {
     salvage::step();
     arena::tick(os::now_ms());
     arena::in_debt()
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    POOL.lock()
 }

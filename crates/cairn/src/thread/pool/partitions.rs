@@ -7,12 +7,13 @@
 //! Story: docs/design/policy.md
 
 use super::take_closed;
-use crate::base::{NOBODY, Ordering, PARTITIONS, SizeClass, Stack};
-use crate::heap::{Heap, Then};
+use crate::base::{NOBODY, Ordering, PARTITIONS, Stack};
+use crate::heap::Heap;
 use crate::os::Lock;
 use core::ptr::null_mut;
 
-static FREE: Lock<[Stack<Heap>; PARTITIONS]> = Lock::new([const { Stack::EMPTY }; PARTITIONS]);
+pub(crate) static FREE: Lock<[Stack<Heap>; PARTITIONS]> =
+    Lock::new([const { Stack::EMPTY }; PARTITIONS]);
 
 /// Takes the heap of a partition for a thread, whose heap that is; null if there is no memory for one.
 ///
@@ -42,10 +43,7 @@ pub(crate) unsafe fn put(partition: usize, heap: *mut Heap) {
     // SAFETY: the caller's.
     unsafe {
         // What it has free goes; it goes on with the rest when it is used again.
-        SizeClass::all().for_each(|class| (*heap).empty_cache(class));
-        SizeClass::all().for_each(|class| (*heap).deactivate(class));
-        (*heap).collect_full(usize::MAX);
-        SizeClass::all().for_each(|class| (*heap).collect_partial(class, usize::MAX, Then::Keep));
+        (*heap).give_back();
         (*heap).member.user.store(NOBODY, Ordering::Relaxed);
         if let Some(free) = FREE.lock().get_mut(partition) {
             free.push(heap);
@@ -70,13 +68,5 @@ pub(crate) unsafe fn put_all(of: *mut Heap) {
 
 /// In a forked child, before it has a second thread: what another thread was changing is given up.
 pub(crate) fn settle_in_child() {
-    if FREE.settle_in_child() {
-        *FREE.lock() = [const { Stack::EMPTY }; PARTITIONS];
-    }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    FREE.lock()
+    FREE.give_up_in_child([const { Stack::EMPTY }; PARTITIONS]);
 }

@@ -13,7 +13,7 @@ use crate::thread::pool;
 use crate::thread::tuning::SALVAGE_SLICES;
 
 /// Where the search goes on, a slice; 0: at the beginning.
-static NEXT: Lock<usize> = Lock::new(0);
+pub(crate) static NEXT: Lock<usize> = Lock::new(0);
 
 /// In a forked child, before it has a second thread: all is to be looked at.
 pub(crate) fn settle_in_child() {
@@ -88,12 +88,6 @@ unsafe fn salvage(span: *mut Span) {
             }
         }
     }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    NEXT.lock()
 }
 
 const _: () = assert!(OWNER_LARGE < OWNER_HEAP_MIN);

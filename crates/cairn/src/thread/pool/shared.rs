@@ -16,12 +16,13 @@ use crate::thread::pool;
 use crate::thread::tuning::{CROWD, SHARED_BYTES};
 use core::ptr::null_mut;
 
-struct SharedHeap(*mut Heap);
+/// The heap, or null.
+pub(crate) struct SharedHeap(*mut Heap);
 
 // SAFETY: reached under the lock only.
 unsafe impl Send for SharedHeap {}
 
-static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
+pub(crate) static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
 
 /// Takes up to `count` blocks; none if there is no memory.
 pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
@@ -124,10 +125,4 @@ pub(crate) fn settle_in_child() -> *mut Heap {
         }
         (*place).0
     }
-}
-
-/// Holds the lock, for tests.
-#[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    SHARED.lock()
 }
