@@ -127,9 +127,9 @@ static void near_the_limit(void)
 {
     fill_beside_71_mib();
     /* The last run stays with its thread's heap, and 2 MiB are the program's own. Hardened, a page has the canary behind
-     * each block. */
+     * each block. The kernel counts for each processor by itself: half a MiB is within its error. */
     size_t canaries = getenv("TEST_IS_HARDENED") != NULL ? 71 * MIB / (700 * KIB) * 4 : 0;
-    EXPECT_SOON(resident_kib() <= 75 * KIB + canaries, "%zu KiB", resident_kib());
+    EXPECT_SOON(resident_kib() <= 75 * KIB + KIB / 2 + canaries, "%zu KiB", resident_kib());
 }
 
 static void far_from_the_limit(void)
