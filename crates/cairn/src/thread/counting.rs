@@ -6,9 +6,9 @@
 //! Checked: tests/counts.rs
 //! Story: docs/design/accounting.md
 
-use super::{COUNTING, KEY, outside, own, own_heap, tls};
+use super::{KEY, outside, own, own_heap, tls};
 use crate::base::{CANARY_BYTES, Ordering, SizeClass};
-use crate::heap::{Heap, Reason};
+use crate::heap::{COUNTING, Heap, Reason};
 use crate::map::{Block, address_map};
 use crate::os;
 use crate::samples::ThreadCounts;

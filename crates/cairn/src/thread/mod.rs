@@ -15,7 +15,7 @@ mod tls;
 pub(crate) mod tuning;
 
 use crate::base::{AtomicU32, Ordering, SizeClass, shares};
-use crate::heap::{self, Heap, StandIn, process_upkeep};
+use crate::heap::{self, COUNTING, GONE, Heap, process_upkeep};
 use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map};
 use crate::os::Lock;
 use crate::samples::{Draw, Told, guards, sampling};
@@ -32,11 +32,6 @@ pub(crate) use deferred_calls::{defer, refill_or_force};
 pub use fork::see_forks;
 pub use purge::{has_purge_thread, start_purge_thread};
 pub(crate) use tls::get as heap;
-
-/// The heap of threads that have given theirs back, or that are `outside`.
-static GONE: StandIn = StandIn::new(1);
-/// The heap of threads that count: theirs stands behind the key.
-static COUNTING: StandIn = StandIn::new(2);
 
 /// The reservation is made once.
 pub(crate) static STARTED: Lock<()> = Lock::new(());
