@@ -52,7 +52,7 @@ pub(super) fn check<'a>(
             let beside = |(file, of): &(&str, &str)| {
                 *of == room && source.path.ends_with(&format!("/src/{file}"))
             };
-            if BESIDE.iter().any(|one| beside(one)) {
+            if BESIDE.iter().any(beside) {
                 unseen.retain(|one| !beside(one));
             } else {
                 let reason = format!("`{room}` is behind the front door of `{floor}`");
