@@ -175,9 +175,9 @@ const _: () = assert!(HEAP_SIZE.is_multiple_of(4096) && (OWNER_LARGE as usize) <
 
 /// The heap of threads that have none yet, and what the program's allocate from until they have one of their own.
 pub(crate) static EMPTY: StandIn = StandIn::new(0);
-/// The heap of threads that have given theirs back, or that call the C library.
+/// The heap of threads that have given theirs back, or that call the C library as they arrive.
 pub(crate) static GONE: StandIn = StandIn::new(1);
-/// The heap of threads that count: theirs stands behind a key.
+/// The heap of threads that count: theirs stands behind the key.
 pub(crate) static COUNTING: StandIn = StandIn::new(2);
 
 impl StandIn {
