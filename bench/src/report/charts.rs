@@ -116,10 +116,22 @@ fn curves(case: &CaseResult, plot: &Plot, result: &LabResult) -> Option<Chart> {
             continue;
         }
         let own = allocator.name == SUBJECT;
+        let floor = case.cells[&allocator.name].values.get("floor_mib").filter(|_| own);
+        // The process had something before its first block.
+        let floor: Vec<_> = floor
+            .and_then(|rounds| rounds.first())
+            .map(|mib| json!({"yAxis": mib + points[0][1]}))
+            .into_iter()
+            .collect();
         series.push(json!({
             "type": "line", "name": allocator.name, "data": points, "z": if own { 4 } else { 2 },
             "symbol": if points.len() < FEW_POINTS { "circle" } else { "none" },
             "color": colour(&allocator.name, column), "emphasis": {"focus": "series"},
+            "markLine": {
+                "silent": true, "symbol": "none", "lineStyle": {"type": "dashed", "color": "#808080"},
+                "label": {"formatter": "pages with a live byte", "position": "insideEndBottom"},
+                "data": floor,
+            },
             "lineStyle": {
                 "type": DASHES[column / OTHERS.len() % DASHES.len()],
                 "width": if own { 3.5 } else { 1.5 },
