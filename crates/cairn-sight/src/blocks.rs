@@ -10,10 +10,23 @@ use crate::header::{Class, Header};
 use crate::memory::{Memory, Pages, read_sparse, u32_at, u64_at};
 use crate::walk::Span;
 
-/// Bytes of spans with lists that are read at most, if there are more, of some of the spans.
+/// Bytes of spans with lists that are read at most: if there are more, every second, third, ... of a class is. A class
+/// that has little is read whole.
 const LOOK_MAX: u64 = 1 << 30;
+const LITTLE: u64 = 1 << 24;
 /// Bytes of heaps that are read together.
 const HEAPS_AT_ONCE: u64 = 1 << 24;
+
+/// How much is known of a span's blocks.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It has no lists, or all of its class are looked at.
+    #[default]
+    Whole,
+    /// Its lists have been followed, for others that are left out.
+    Drawn,
+    LeftOut,
+}
 
 /// Which blocks of a span are free.
 #[derive(Default)]
@@ -21,8 +34,8 @@ pub(crate) struct Free {
     bits: Vec<u64>,
     /// Blocks of it in threads' caches.
     pub(crate) cached: u64,
-    /// All its lists were followed, as far as they go.
-    pub(crate) is_known: bool,
+    /// Whether all its free blocks are known.
+    pub(crate) look: Look,
 }
 
 impl Free {
@@ -68,17 +81,14 @@ pub(crate) fn find(
         blocks.read_bits(memory, header, spans)?;
         return Ok(blocks);
     }
-    let bytes: u64 =
-        spans.iter().filter(|span| has_lists(span)).map(|span| size(header, span)).sum();
-    blocks.one_in = bytes.div_ceil(LOOK_MAX).max(1);
-    for (nth, (span, free)) in spans.iter().zip(&mut blocks.free).enumerate() {
+    blocks.draw(header, spans);
+    for (span, free) in spans.iter().zip(&mut blocks.free) {
         for (word, bits) in span.aside.iter().enumerate() {
             (0..64).filter(|bit| bits >> bit & 1 != 0).for_each(|bit| {
                 free.add(word as u64 * 64 + bit);
             });
         }
-        free.is_known = (nth as u64).is_multiple_of(blocks.one_in);
-        if free.is_known && has_lists(span) {
+        if free.look != Look::LeftOut && has_lists(span) {
             let first = header.address(span.index);
             let range = first..first + size(header, span);
             let bytes = read_sparse(memory, range, pages);
@@ -127,6 +137,24 @@ struct Walk {
 }
 
 impl Blocks {
+    /// Decides which spans are looked at.
+    fn draw(&mut self, header: &Header, spans: &[Span]) {
+        let mut of_class = vec![0; header.classes.len()];
+        for span in spans.iter().filter(|span| has_lists(span)) {
+            of_class[span.class] += size(header, span);
+        }
+        let one_in = of_class.iter().sum::<u64>().div_ceil(LOOK_MAX).max(1);
+        let mut turns = vec![0_u64; of_class.len()];
+        for (span, free) in spans.iter().zip(&mut self.free).filter(|(span, _)| has_lists(span)) {
+            if one_in > 1 && of_class[span.class] > LITTLE {
+                self.one_in = one_in;
+                let is_drawn = turns[span.class].is_multiple_of(one_in);
+                free.look = if is_drawn { Look::Drawn } else { Look::LeftOut };
+                turns[span.class] += 1;
+            }
+        }
+    }
+
     /// Follows the lists of all heaps, a step of each at a time: the kernel reads many words in one call.
     fn follow_caches(
         &mut self,
@@ -200,7 +228,6 @@ impl Blocks {
             let range = header.live(span.index..span.index + class.slices);
             let bytes = read_sparse(memory, range, &pages);
             let base = header.address(span.index);
-            free.is_known = true;
             for nth in 0..span.carved {
                 let place = (span.start + nth * class.size - base) / 16;
                 let word = u32_at(&bytes, (place / 32 * 4) as usize);

@@ -7,7 +7,7 @@
 //! Story: docs/guide/inspect.md
 
 use crate::account::{BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step};
-use crate::blocks::{Blocks, Free};
+use crate::blocks::{Blocks, Free, Look};
 use crate::header::{Class, Header};
 use crate::memory::{Area, Kind, Memory, Pages, overlapping};
 use crate::walk::{Census, Large, Span};
@@ -41,6 +41,27 @@ pub(crate) struct Sums {
     pub(crate) classes: Vec<ClassRow>,
     pub(crate) heaps: Vec<HeapRow>,
     pub(crate) biggest: Vec<BlockRow>,
+}
+
+/// Spans of a class of which some were looked at, in resident bytes.
+#[derive(Clone, Copy, Default)]
+struct Sample {
+    drawn: u64,
+    floor_of_drawn: u64,
+    left_out: u64,
+}
+
+impl Sample {
+    fn add(&mut self, resident: u64, floor: u64) {
+        self.drawn += resident;
+        self.floor_of_drawn += floor;
+    }
+
+    /// What that says of all of them.
+    fn floor(self) -> u64 {
+        let all = u128::from(self.floor_of_drawn) * u128::from(self.drawn + self.left_out);
+        (all / u128::from(self.drawn.max(1))) as u64
+    }
 }
 
 /// Address space in some use, and what of it is resident.
@@ -149,7 +170,7 @@ impl Found<'_> {
     fn classes(&self) -> Vec<ClassRow> {
         let empty = |class: &Class| ClassRow { size: class.size, ..ClassRow::default() };
         let mut rows: Vec<_> = self.header.classes.iter().map(empty).collect();
-        let mut seen = vec![(0_u64, 0_u64); rows.len()];
+        let mut samples = vec![Sample::default(); rows.len()];
         for (span, free) in self.census.spans.iter().zip(&self.blocks.free) {
             let (row, resident) = (&mut rows[span.class], self.pages.bytes(self.run(span)));
             let cached = free.cached.min(span.used - span.pending);
@@ -160,14 +181,14 @@ impl Found<'_> {
             row.pending += span.pending;
             row.untouched += self.class(span).blocks - span.carved;
             row.resident += resident;
-            if free.is_known {
-                let seen = &mut seen[span.class];
-                *seen = (seen.0 + resident, seen.1 + self.floor(span, free));
+            match free.look {
+                Look::Whole => row.floor += self.floor(span, free),
+                Look::Drawn => samples[span.class].add(resident, self.floor(span, free)),
+                Look::LeftOut => samples[span.class].left_out += resident,
             }
         }
-        for (row, (looked_at, floor)) in rows.iter_mut().zip(seen) {
-            let share = u128::from(floor) * u128::from(row.resident) / u128::from(looked_at.max(1));
-            row.floor = share as u64;
+        for (row, sample) in rows.iter_mut().zip(samples) {
+            row.floor += sample.floor();
         }
         rows
     }
