@@ -136,3 +136,88 @@ fn elsewhere(account: &Account) -> Option<Advice> {
 fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::advice;
+    use crate::account::{Account, ClassRow, Floor, Held, Resident, Target};
+    use crate::limits::Limit;
+
+    const MIB: u64 = 1 << 20;
+
+    /// 100 MiB through cairn, all of it needed.
+    fn account() -> Account {
+        let target = Target {
+            pid: Some(1),
+            program: None,
+            library: String::new(),
+            hardened: false,
+            threads: Some((10, 9)),
+        };
+        let (through_cairn, sum) = (100 * MIB, 110 * MIB);
+        Account {
+            schema: 1,
+            target,
+            held: Held::default(),
+            steps: Vec::new(),
+            resident: Resident { through_cairn, sum, kernel: Some(sum), huge: 0, swapped: 0 },
+            floor: Floor { bytes: 100 * MIB, ..Floor::default() },
+            classes: Vec::new(),
+            heaps: Vec::new(),
+            biggest: Vec::new(),
+            advice: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    fn kinds(account: &Account, limits: &[Limit]) -> Vec<&'static str> {
+        advice(account, limits).iter().map(|advice| advice.kind).collect()
+    }
+
+    #[test]
+    fn of_little_nothing_is_said() {
+        let mut account = account();
+        assert_eq!(kinds(&account, &[]), ["nothing"]);
+        account.floor.dirty = 4 * MIB;
+        account.classes.push(ClassRow {
+            size: 64,
+            in_use: 100,
+            floor: 4 * MIB,
+            ..ClassRow::default()
+        });
+        account.classes.push(ClassRow { size: 64, cached: 1000, ..ClassRow::default() });
+        assert_eq!(kinds(&account, &[Limit { name: "x", used: 80, most: 100 }]), ["nothing"]);
+    }
+
+    #[test]
+    fn each_kind_is_said_with_its_figures() {
+        let mut account = account();
+        account.floor.bytes = 70 * MIB;
+        account.floor.dirty = 20 * MIB;
+        account.floor.free_in_spans = 10 * MIB;
+        account.resident.huge = 50 * MIB;
+        account.resident.sum = 300 * MIB;
+        account.classes.push(ClassRow {
+            size: 64,
+            in_use: 1000,
+            floor: 30 * MIB,
+            ..ClassRow::default()
+        });
+        account.classes.push(ClassRow { size: 1024, cached: 10 << 10, ..ClassRow::default() });
+        let limit = Limit { name: "memory cgroup", used: 95 * MIB, most: 100 * MIB };
+        let all = [
+            "limit near",
+            "survivors scattered",
+            "cached by idle threads",
+            "free memory kept",
+            "huge pages",
+            "elsewhere",
+        ];
+        assert_eq!(kinds(&account, &[limit]), all);
+        let said = advice(&account, &[]);
+        assert!(said[0].text.contains("1000 blocks of 64 bytes (0.1 MiB)"), "{}", said[0].text);
+        assert!(said[1].text.contains("9 of 10 threads are asleep"), "{}", said[1].text);
+        account.target.threads = Some((10, 1));
+        assert!(!kinds(&account, &[]).contains(&"cached by idle threads"));
+    }
+}

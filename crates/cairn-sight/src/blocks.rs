@@ -2,7 +2,7 @@
 //! Idea: a bit for each block. What no list leads to and nothing says is free is in use.
 //! Never: follows a link to what is no block of its list's class, or twice to the same one.
 //! Threads: one.
-//! Checked: tests/inspect.rs of the command; tests/hostile.rs
+//! Checked: tests/inspect.rs and tests/hostile.rs of the command.
 //! Story: docs/design/outside-view.md
 
 use crate::Error;

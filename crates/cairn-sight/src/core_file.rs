@@ -1,17 +1,21 @@
 //! Owns: a core file: what of a process's memory is in it, and which files the process had mapped.
 //! Idea: a core answers as a process does. What is not in the file is not resident, and holes of the file are not in it.
+//!   Of what was mapped of other files, kernels write what has been changed: the rest is read there.
 //! Never: believes that a segment is where it says: all of them together are no longer than the file.
 //! Threads: one.
-//! Checked: tests/inspect.rs of the command; tests/hostile.rs
+//! Checked: tests/inspect.rs and tests/hostile.rs of the command.
 //! Story: docs/design/outside-view.md
 
 use crate::Error;
 use crate::memory::{Area, Kind, Memory, overlapping};
+use crate::symbol;
 use object::elf::{FileHeader64, NT_AUXV, NT_FILE, PT_LOAD, PT_NOTE, ProgramHeader64};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endian, Endianness};
 use rustix::fs::SeekFrom;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -35,6 +39,8 @@ pub(crate) struct Core {
     segments: Vec<Segment>,
     areas: Vec<Area>,
     page: u64,
+    /// Mapped files, as far as they have been read.
+    mapped: RefCell<BTreeMap<String, Option<File>>>,
 }
 
 /// What the notes tell.
@@ -63,7 +69,8 @@ impl Core {
             return Err(Error::NoCore(name.clone()));
         }
         let headers = header.program_headers(endian, &contents).map_err(damaged)?;
-        let mut core = Core { file, segments: Vec::new(), areas: Vec::new(), page: 4096 };
+        let (segments, areas, mapped) = Default::default();
+        let mut core = Core { file, segments, areas, page: 4096, mapped };
         core.add_segments(endian, headers, length)?;
         let notes = notes(endian, headers, &contents);
         core.page = notes.page.filter(|page| (4096..=1 << 16).contains(page)).unwrap_or(4096);
@@ -147,6 +154,15 @@ impl Core {
         (first < last).then_some(first..last)
     }
 
+    /// Reads what was mapped of another file, and is not in this one.
+    fn read_mapped(&self, area: &Area, at: u64, into: &mut [u8]) -> bool {
+        let Some(path) = &area.path else { return false };
+        let mut mapped = self.mapped.borrow_mut();
+        let file = mapped.entry(path.clone()).or_insert_with(|| symbol::open(Path::new(path)));
+        let place = area.offset.checked_add(at - area.range.start);
+        file.as_ref().zip(place).is_some_and(|(file, at)| file.read_exact_at(into, at).is_ok())
+    }
+
     fn segment(&self, at: u64) -> Option<&Segment> {
         let nth = self.segments.partition_point(|segment| segment.range.end <= at);
         self.segments.get(nth).filter(|segment| segment.range.start <= at)
@@ -156,14 +172,24 @@ impl Core {
 impl Memory for Core {
     fn read(&self, mut at: u64, mut into: &mut [u8]) -> bool {
         while !into.is_empty() {
-            let Some(segment) = self.segment(at) else { return false };
-            let room = (segment.range.end - at).min(into.len() as u64) as usize;
-            let (now, rest) = into.split_at_mut(room);
-            let offset = segment.offset + (at - segment.range.start);
-            if self.file.read_exact_at(now, offset).is_err() {
+            let segment = self.segment(at);
+            let Some(area) = overlapping(&self.areas, &(at..at.saturating_add(1))).next() else {
+                return false;
+            };
+            let end = segment.map_or(area.range.end, |segment| segment.range.end);
+            let room = (end - at).min(into.len() as u64);
+            let (now, rest) = into.split_at_mut(room as usize);
+            let read = match segment {
+                Some(segment) => {
+                    let offset = segment.offset + (at - segment.range.start);
+                    self.file.read_exact_at(now, offset).is_ok()
+                }
+                None => self.read_mapped(area, at, now),
+            };
+            if !read {
                 return false;
             }
-            at += room as u64;
+            at += room;
             into = rest;
         }
         true

@@ -2,11 +2,11 @@
 //! Idea: what does not fit together is refused here, once; the rest need not ask whether a number is small.
 //! Never: has a number that another one contradicts: sizes of tables are bounded, fields lie in what holds them.
 //! Threads: one.
-//! Checked: tests/hostile.rs
+//! Checked: tests/hostile.rs of the command.
 //! Story: docs/design/outside-view.md
 
 use crate::Error;
-use crate::memory::{Memory, u16_at, u32_at, u64_at};
+use crate::memory::{ADDRESSES, Memory, u16_at, u32_at, u64_at};
 use std::ops::Range;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRNHDR";
@@ -15,8 +15,6 @@ const VERSION: u32 = 7;
 const BYTES: usize = 144;
 /// Bytes of `struct cairn_map`.
 const MAP_BYTES: usize = 72;
-/// Addresses that a program has.
-const ADDRESSES: u64 = 1 << 48;
 /// How often what changes meanwhile is read again.
 pub(crate) const TRIES: usize = 4;
 

@@ -5,7 +5,7 @@
 //!   is not read.
 //! Never: writes, or stops anybody; depends on the allocator.
 //! Threads: one.
-//! Checked: tests/hostile.rs; tests/inspect.rs of the command
+//! Checked: tests/inspect.rs and tests/hostile.rs of the command.
 //! Story: docs/design/outside-view.md, docs/guide/inspect.md
 
 mod account;
@@ -30,6 +30,8 @@ use memory::{Memory, Pages};
 use process::Process;
 use std::path::{Path, PathBuf};
 
+/// Files that an error names.
+const NAMES: usize = 5;
 /// The version of the fields' meaning in [`Account`].
 const SCHEMA: u32 = 1;
 
@@ -86,14 +88,19 @@ pub enum Error {
 }
 
 fn reasons(missing: &[String], stripped: &[String]) -> String {
-    let mut text = String::new();
-    if !stripped.is_empty() {
-        text += &format!("; without symbols, which lead to it: {}", stripped.join(", "));
+    let without = listed("; without symbols, which lead to it: ", stripped);
+    without + &listed("; not found as the process ran them: ", missing)
+}
+
+/// Names of files, of which some may be the target's invention.
+fn listed(what: &str, names: &[String]) -> String {
+    let some: Vec<_> =
+        names.iter().take(NAMES).map(|name| name.escape_debug().to_string()).collect();
+    match names.len() {
+        0 => String::new(),
+        1..=NAMES => format!("{what}{}", some.join(", ")),
+        many => format!("{what}{} and {} more", some.join(", "), many - NAMES),
     }
-    if !missing.is_empty() {
-        text += &format!("; not found as the process ran them: {}", missing.join(", "));
-    }
-    text
 }
 
 /// What is to be read.

@@ -3,7 +3,7 @@
 //!   touched: to read it would change the target.
 //! Never: believes an address: what cannot be read is said, and what is read is the caller's to check.
 //! Threads: one.
-//! Checked: tests here; tests/hostile.rs
+//! Checked: tests here; tests/hostile.rs of the command.
 //! Story: docs/design/outside-view.md
 
 use crate::Error;
@@ -11,6 +11,9 @@ use std::ops::Range;
 
 /// Pages asked about at most in one target: 1 TiB of small ones.
 const PAGES_MAX: u64 = 1 << 28;
+
+/// Addresses that a program has.
+pub(crate) const ADDRESSES: u64 = 1 << 57;
 
 /// What an area of addresses is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +72,9 @@ pub(crate) struct Pages {
 impl Pages {
     /// Asks about all pages that have a part in a range.
     pub(crate) fn of(memory: &dyn Memory, range: Range<u64>) -> Result<Pages, Error> {
+        if range.end > ADDRESSES {
+            return Err(Error::Damaged("an address is none"));
+        }
         let page = memory.page();
         let (first, end) = (range.start / page, range.end.div_ceil(page));
         let count = end.saturating_sub(first);
@@ -167,4 +173,89 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 fn piece<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ADDRESSES, Area, Kind, Memory, Pages, read_sparse};
+
+    /// An area of 100 pages, of which each third is resident, and full of ones.
+    struct Thirds([Area; 1]);
+
+    const START: u64 = 7 << 20;
+
+    fn thirds() -> Thirds {
+        Thirds([Area {
+            range: START..START + 100 * 4096,
+            kind: Kind::Anonymous,
+            path: None,
+            offset: 0,
+            runs: false,
+            resident: 34 * 4096,
+            swapped: 0,
+            huge: 0,
+        }])
+    }
+
+    fn is_there(at: u64) -> bool {
+        (at / 4096).is_multiple_of(3)
+    }
+
+    impl Memory for Thirds {
+        fn read(&self, at: u64, into: &mut [u8]) -> bool {
+            let pages = (at..at + into.len() as u64).step_by(4096);
+            assert!(pages.into_iter().all(is_there), "others are not touched");
+            into.fill(1);
+            true
+        }
+
+        fn words(&self, places: &[u64]) -> Vec<u64> {
+            vec![0; places.len()]
+        }
+
+        fn areas(&self) -> &[Area] {
+            &self.0
+        }
+
+        fn page(&self) -> u64 {
+            4096
+        }
+
+        fn look(&self, from: u64, count: u64, _area: &Area, mark: &mut dyn FnMut(u64)) {
+            (0..count).map(|nth| from + nth * 4096).filter(|&at| is_there(at)).for_each(mark);
+        }
+    }
+
+    #[test]
+    fn resident_pages_are_counted_in_any_range() {
+        let pages = Pages::of(&thirds(), START - 4096..START + 1000 * 4096).unwrap();
+        for from in (START - 4096..START + 100 * 4096).step_by(1000) {
+            for length in [1, 4096, 5000, 70 * 4096, 300 * 4096] {
+                let numbers = from / 4096..(from + length).div_ceil(4096);
+                let inside = numbers
+                    .map(|nth| nth * 4096)
+                    .filter(|&at| is_there(at) && (START..START + 100 * 4096).contains(&at));
+                assert_eq!(pages.bytes(from..from + length), inside.count() as u64 * 4096);
+            }
+        }
+        assert_eq!(pages.bytes(0..ADDRESSES), 33 * 4096);
+    }
+
+    #[test]
+    fn what_is_not_resident_is_zero() {
+        let memory = thirds();
+        let range = START + 100..START + 20 * 4096 + 5;
+        let pages = Pages::of(&memory, range.clone()).unwrap();
+        let bytes = read_sparse(&memory, range.clone(), &pages);
+        for (at, byte) in range.zip(bytes) {
+            assert_eq!(byte == 1, is_there(at), "{at:#x}");
+        }
+    }
+
+    #[test]
+    fn no_range_is_too_large() {
+        for range in [0..u64::MAX, u64::MAX - 1..u64::MAX, 0..1 << 50] {
+            assert!(Pages::of(&thirds(), range).is_err());
+        }
+    }
 }

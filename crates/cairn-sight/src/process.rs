@@ -112,7 +112,7 @@ impl Process {
     /// The program's name.
     pub(crate) fn name(&self) -> String {
         let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+        String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
     }
 
     /// A file of the process's, as it sees it: in a container, for instance.

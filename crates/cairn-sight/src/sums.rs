@@ -97,7 +97,7 @@ impl Found<'_> {
         let reserved: u64 = [spans, large, nurseries, mappings].iter().map(|part| part.bytes).sum();
         let resident = known + mappings.resident;
         let mut steps = between(&classes, held, [spans.bytes, large.bytes, mappings.bytes]);
-        step(&mut steps, "pages of all that without memory", -((reserved - resident) as i64));
+        step(&mut steps, "pages of all that without memory", resident as i64 - reserved as i64);
         step(&mut steps, "free slices not yet given back (dirty)", dirty as i64);
         step(&mut steps, "metadata", metadata as i64);
         let through_cairn = resident + dirty + metadata;
@@ -253,7 +253,10 @@ impl Found<'_> {
 
     fn heaps(&self) -> Vec<HeapRow> {
         let mut rows = BTreeMap::new();
-        let cached_of = |at: u64| self.blocks.heaps.iter().find(|heap| heap.0 == at);
+        let cached_of = |at: u64| {
+            let heaps = &self.blocks.heaps;
+            heaps.binary_search_by_key(&at, |heap| heap.0).map_or(0, |nth| heaps[nth].1)
+        };
         for (span, free) in self.census.spans.iter().zip(&self.blocks.free) {
             let row = rows.entry(span.owner & !CLOSED).or_insert_with(|| {
                 let heap = (span.owner != ABANDONED).then(|| self.heap_of(span.owner)).flatten();
@@ -262,7 +265,7 @@ impl Found<'_> {
                     closed: span.owner & CLOSED != 0,
                     spans: 0,
                     in_use: 0,
-                    cached: heap.and_then(cached_of).map_or(0, |heap| heap.1),
+                    cached: heap.map_or(0, cached_of),
                     resident: 0,
                 }
             });

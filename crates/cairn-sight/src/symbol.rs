@@ -12,7 +12,10 @@ use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Files that are looked at.
+const FILES_MAX: usize = 1 << 12;
 
 /// A copy of cairn in a target.
 #[derive(Clone, Debug)]
@@ -35,7 +38,7 @@ pub(crate) struct Found {
 /// Looks for cairn in all files that a target runs code of; `place` says where they are here.
 pub(crate) fn find(memory: &dyn Memory, place: impl Fn(&str) -> PathBuf) -> Found {
     let mut found = Found { copies: Vec::new(), missing: Vec::new(), stripped: Vec::new() };
-    for (base, path) in files(memory.areas()) {
+    for (base, path) in files(memory.areas()).into_iter().take(FILES_MAX) {
         match look(&place(&path)) {
             None => found.missing.push(path),
             Some(Seen { header: Some(offset), .. }) => {
@@ -78,6 +81,11 @@ fn files(areas: &[Area]) -> Vec<(u64, String)> {
     with_code.map(|(base, path, _)| (base, path.to_owned())).collect()
 }
 
+/// Opens a file that the target names. To open another kind of file may wait, or do something.
+pub(crate) fn open(path: &Path) -> Option<File> {
+    path.metadata().is_ok_and(|known| known.is_file()).then(|| File::open(path).ok())?
+}
+
 /// What a file says.
 struct Seen {
     /// How far behind the file's first byte the header is.
@@ -86,8 +94,8 @@ struct Seen {
 }
 
 /// None if it is no file of the kind, or cannot be read.
-fn look(path: &PathBuf) -> Option<Seen> {
-    let contents = ReadCache::new(File::open(path).ok()?);
+fn look(path: &Path) -> Option<Seen> {
+    let contents = ReadCache::new(open(path)?);
     let file = ElfFile::<FileHeader64<Endianness>, _>::parse(&contents).ok()?;
     let first = file.segments().find(|segment| segment.file_range().0 == 0)?;
     let is_header = |name: object::Result<&str>| name == Ok("cairn_header");

@@ -3,7 +3,7 @@
 //!   resident is read, so that the work is bounded by the target's memory, whatever its numbers say.
 //! Never: keeps a figure that another one contradicts: it is read again, and then cut to what can be, and counted.
 //! Threads: one.
-//! Checked: tests/inspect.rs of the command; tests/hostile.rs
+//! Checked: tests/inspect.rs and tests/hostile.rs of the command.
 //! Story: docs/design/outside-view.md
 
 use crate::Error;

@@ -1,5 +1,5 @@
-//! Writes a core file as the kernel does: segments of what is mapped, the list of mapped files, holes where nothing is
-//! resident. Whether the system writes core files, and where, is its own affair.
+//! Writes a core file as the kernel does: segments of what is mapped, but for unchanged pages of files, the list of these,
+//! holes where nothing is resident. Whether the system writes core files, and where, is its own affair.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,6 +7,7 @@ use std::path::Path;
 
 const PAGE: u64 = 4096;
 const PRESENT: u64 = 1 << 63;
+const OF_A_FILE: u64 = 1 << 61;
 const NT_FILE: u32 = 0x4649_4c45;
 const HEADER_BYTES: u64 = 64;
 const SEGMENT_BYTES: u64 = 56;
@@ -74,7 +75,9 @@ fn present(pages: &File, from: u64, to: u64) -> Vec<u64> {
     if pages.read_exact_at(&mut entries, from / PAGE * 8).is_err() {
         return Vec::new();
     }
-    let is_present = |entry: &[u8]| entry.try_into().map_or(0, u64::from_ne_bytes) & PRESENT != 0;
+    let is_present = |entry: &[u8]| {
+        entry.try_into().map_or(0, u64::from_ne_bytes) & (PRESENT | OF_A_FILE) == PRESENT
+    };
     let numbered = entries.chunks_exact(8).enumerate();
     numbered
         .filter(|(_, entry)| is_present(entry))
