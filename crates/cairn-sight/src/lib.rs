@@ -204,7 +204,7 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
 /// What could not be known.
 fn notes(header: &Header, census: &walk::Census, blocks: &blocks::Blocks) -> Vec<String> {
     let mut notes =
-        vec!["requested sizes are not kept: blocks count with all their room".to_owned()];
+        vec!["requested sizes are not read: blocks count with all their room".to_owned()];
     if header.is_hardened() {
         notes.push("the hardened build does not say which heap has what is cached".to_owned());
     }
