@@ -22,7 +22,7 @@ const ROWS: usize = 12;
 #[command(after_help = "Examples:
   cairn inspect 1234               the process 1234
   cairn inspect $(pidof redis-server)
-  cairn inspect ./core             a core file, also one of `gcore 1234`
+  cairn inspect ./core             a core file
   cairn inspect --json 1234 | jq .floor
 The fields of --json are in docs/guide/inspect.md.")]
 pub(crate) struct Args {

@@ -101,6 +101,23 @@ fn a_heap_is_known_from_outside() {
 }
 
 #[test]
+fn the_guide_names_each_field() {
+    let home = Home::new();
+    let Some(process) = known(&home, &[]) else { return };
+    let account = account(&home, &process.0.id().to_string());
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/inspect.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let fields = account.as_object().unwrap().keys();
+    let parts = ["resident", "floor"].map(|name| account[name].as_object().unwrap().keys());
+    for field in fields.chain(parts.into_iter().flatten()).filter(|&field| field != "one_in") {
+        assert!(
+            guide.contains(&format!("`{field}`")) || guide.contains(&format!(".{field}`")),
+            "{field}"
+        );
+    }
+}
+
+#[test]
 fn the_hardened_build_is_accounted() {
     let home = Home::new();
     let Some(process) = known(&home, &["--hardened"]) else { return };

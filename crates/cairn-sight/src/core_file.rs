@@ -138,19 +138,15 @@ impl Core {
         }
     }
 
-    /// The first byte of the file from a place on that is, or is not, in a hole.
-    fn seek(&self, to: SeekFrom) -> Option<u64> {
-        rustix::fs::seek(&self.file, to).ok()
-    }
-
-    /// Whether the file has holes can be asked; else it has none.
+    /// The first part of the file in a range that is in no hole. A file system that cannot say has none.
     fn data(&self, from: u64, end: u64) -> Option<Range<u64>> {
         let first = match rustix::fs::seek(&self.file, SeekFrom::Data(from)) {
             Ok(first) => first,
             Err(rustix::io::Errno::NXIO) => return None,
             Err(_) => return (from < end).then_some(from..end),
         };
-        let last = self.seek(SeekFrom::Hole(first)).unwrap_or(end).min(end);
+        let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(first));
+        let last = hole.unwrap_or(end).min(end);
         (first < last).then_some(first..last)
     }
 

@@ -253,30 +253,28 @@ impl Found<'_> {
 
     fn heaps(&self) -> Vec<HeapRow> {
         let mut rows = BTreeMap::new();
-        let cached_of = |at: u64| {
-            let heaps = &self.blocks.heaps;
-            heaps.binary_search_by_key(&at, |heap| heap.0).map_or(0, |nth| heaps[nth].1)
-        };
+        for &(at, cached) in self.blocks.heaps.iter().filter(|heap| heap.1 > 0) {
+            let row = HeapRow { cached, ..self.heap_row(at as u32) };
+            rows.insert(at as u32, row);
+        }
         for (span, free) in self.census.spans.iter().zip(&self.blocks.free) {
-            let row = rows.entry(span.owner & !CLOSED).or_insert_with(|| {
-                let heap = (span.owner != ABANDONED).then(|| self.heap_of(span.owner)).flatten();
-                HeapRow {
-                    heap: heap.map(|at| (at - self.header.heaps) / self.header.heap_bytes),
-                    closed: span.owner & CLOSED != 0,
-                    spans: 0,
-                    in_use: 0,
-                    cached: heap.map_or(0, cached_of),
-                    resident: 0,
-                }
-            });
+            let row = rows.entry(span.owner & !CLOSED).or_insert_with(|| self.heap_row(span.owner));
             let used = span.used - span.pending - free.cached.min(span.used - span.pending);
             row.spans += 1;
+            row.closed |= span.owner & CLOSED != 0;
             row.in_use += used * self.class(span).size;
             row.resident += self.pages.bytes(self.run(span));
         }
         let mut rows: Vec<_> = rows.into_values().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.resident));
         rows
+    }
+
+    /// A heap with nothing, by its owner.
+    fn heap_row(&self, owner: u32) -> HeapRow {
+        let heap = self.heap_of(owner).filter(|_| owner != ABANDONED);
+        let heap = heap.map(|at| (at - self.header.heaps) / self.header.heap_bytes);
+        HeapRow { heap, closed: false, spans: 0, in_use: 0, cached: 0, resident: 0 }
     }
 
     /// The heap of an owner: its address has these low 32 bits.
