@@ -142,13 +142,13 @@ fn heaps(text: &mut String, account: &Account) -> Result<()> {
     writeln!(text, "\n  Heaps, by what is resident:")?;
     writeln!(
         text,
-        "  {:>8} {:>7} {:>10} {:>10} {:>10}",
+        "  {:>10} {:>7} {:>10} {:>10} {:>10}",
         "heap", "spans", "in use", "cached", "resident"
     )?;
     for row in account.heaps.iter().take(ROWS) {
         writeln!(
             text,
-            "  {:>8} {:>7} {:>10} {:>10} {:>10}",
+            "  {:>10} {:>7} {:>10} {:>10} {:>10}",
             name(row),
             row.spans,
             human(row.in_use),
