@@ -41,10 +41,11 @@ fn each_crate_builds_from_its_package() {
         let manifest = workspace().join("crates").join(name).join("Cargo.toml");
         unpacked(&manifest, flags, &folder)
     };
-    let (core, command) = (unpacked("cairn", &[]), unpacked("cairn-cli", &[]));
+    let (core, sight) = (unpacked("cairn", &[]), unpacked("cairn-sight", &[]));
     // The registry, where a lock file would have the core, may be a folder here, or lack it.
-    let layer = unpacked("cairn-c", &["--exclude-lockfile"]);
-    for package in [&core, &layer, &command] {
+    let [layer, command] =
+        ["cairn-c", "cairn-cli"].map(|name| unpacked(name, &["--exclude-lockfile"]));
+    for package in [&core, &sight, &layer, &command] {
         is_complete(package);
     }
     let target = folder.join("target");
@@ -76,8 +77,10 @@ fn each_crate_builds_from_its_package() {
     );
     assert!(preloaded.contains("libcairn.so"), "{preloaded}");
 
-    // The command, which builds the library inside itself.
-    let run = ["run", "--quiet", "--offline", "--locked", "--", "run", "cat", "/proc/self/maps"];
+    // The command, which builds the library inside itself, with what reads heaps from beside it.
+    let patch = format!("patch.crates-io.cairn-malloc-sight.path='{}'", sight.display());
+    let run = ["run", "--quiet", "--offline", "--config", &patch];
+    let run = [&run[..], &["--", "run", "cat", "/proc/self/maps"]].concat();
     let run = output_of(cargo(&command, &target).args(run).env("XDG_CACHE_HOME", &folder));
     assert!(run.contains("libcairn-"), "{run}");
 }

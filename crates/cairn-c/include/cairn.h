@@ -553,11 +553,12 @@ struct cairn_header {
     unsigned int version;
     unsigned int header_bytes;
     const struct cairn_map *map;
-    const void *classes; /* the first field of each is the block size, an unsigned int */
+    const void *classes; /* each begins with struct cairn_class */
     unsigned int class_count;
     unsigned int class_bytes;
     unsigned int slice_shift;
-    unsigned int descriptor_bytes; /* owner, class: unsigned int; slot at 8 */
+    unsigned int descriptor_bytes; /* owner, class: unsigned int; slot at 8. That of a large block begins with
+                                      its start, NULL in a slice of nurseries, and the number of its slices */
     unsigned int section_slices; /* metadata but descriptors stands in sections */
     unsigned int section_bytes;
     unsigned int slot_bytes;
@@ -572,6 +573,34 @@ struct cairn_header {
     unsigned int chunk_bytes;
     const size_t *lists; /* the end of lists; [2] is the key: a link is word 1 of a block, xor the key */
     size_t *guards; /* what cairn_guard_every is to be called with, a tool may write that; and what was done */
+    const struct cairn_mappings *mappings;
+    unsigned int mapping_bytes;      /* each begins with struct cairn_mapping */
+    unsigned int span_free_offset;   /* pointer: the list of free blocks */
+    unsigned int span_hidden_offset; /* unsigned short: free blocks in no list. Which ones: */
+    unsigned int aside_offset;       /* behind a section's start, aside_bytes for each slice, a bit for each block
+                                        of a span; 0 in the hardened build */
+    unsigned int aside_bytes;
+};
+
+/* A size class. */
+struct cairn_class {
+    unsigned int size;     /* bytes in a block */
+    unsigned short blocks; /* blocks in a span */
+    unsigned short slices; /* slices in a span, a power of two; it is aligned to them */
+    unsigned int slack;    /* bytes of a span before the first block */
+};
+
+/* Blocks with a mapping each, by address. */
+struct cairn_mappings {
+    const void *tables[2];
+    size_t room;  /* entries for which each has memory */
+    size_t state; /* twice the number of entries, and which table is in use */
+};
+
+struct cairn_mapping {
+    unsigned char *address;
+    size_t bytes;
+    unsigned char *start; /* the block, from there to the end */
 };
 
 /* The reservation of address space that spans and large blocks come from. */

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`run`] | `cairn run`: environment and exec |
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
+//! | [`inspect`] | `cairn inspect`: where the memory of a process or core file is |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`rivals`] | what `--stats` says of allocators that a program brings along |
@@ -17,6 +18,7 @@
 mod advice;
 mod embedded;
 mod guards;
+mod inspect;
 mod program;
 mod rivals;
 mod run;
@@ -42,6 +44,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::Args),
+
+    Inspect(inspect::Args),
 
     Guards(guards::Args),
 
@@ -75,6 +79,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path { hardened } => print_path(embedded::build(hardened)),
+        Command::Inspect(args) => inspect::run(&args),
         Command::Guards(args) => guards::run(&args),
         Command::Completions { shell } => print_completions(shell),
     };

@@ -5,6 +5,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod core_file;
+pub(crate) mod inspected;
+
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::Write;

@@ -24,8 +24,9 @@ use core::sync::atomic::fence;
 //     the other one, and `state` then says at once which it is and how long. A forked child finds the
 //     one or the other.
 
-/// A mapping with one block in it.
+/// A mapping with one block in it. Tools read the first three fields: they stay in place.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct Mapping {
     /// Its first byte.
     pub(crate) address: *mut u8,
@@ -53,7 +54,8 @@ impl Mapping {
     }
 }
 
-/// What the lock guards.
+/// What the lock guards. Tools read it: the fields stay in place.
+#[repr(C)]
 pub(crate) struct Mappings {
     /// Two tables, of the same room.
     tables: [*mut Mapping; 2],
@@ -67,6 +69,10 @@ unsafe impl Send for Mappings {}
 
 // SAFETY: numbers and null pointers.
 pub(crate) static MAPPINGS: Lock<Mappings> = Lock::new(unsafe { core::mem::zeroed() });
+
+/// Where the table stands, for tools.
+pub(crate) const PLACE: *const Mappings =
+    (&raw const MAPPINGS).wrapping_byte_add(Lock::<Mappings>::DATA).cast();
 
 /// Allocates a block with a mapping of its own, `at` bytes behind a multiple of `align`; both, and the end of `size`
 /// bytes there, are at most `isize::MAX`.

@@ -22,8 +22,8 @@ pub(crate) use budget::Budget;
 pub use budget::HeapStats;
 pub(crate) use cached::{cache, cached_run, drop_cached, take_cached};
 pub(crate) use mapping::{
-    base_of as mapping_base, behind as mapping_behind, free as free_mapping,
-    reallocate as reallocate_mapping, usable_size as mapping_usable_size,
+    Mapping, Mappings, PLACE as MAPPINGS_PLACE, base_of as mapping_base, behind as mapping_behind,
+    free as free_mapping, reallocate as reallocate_mapping, usable_size as mapping_usable_size,
 };
 pub(crate) use owned::{
     Owned, allocate_owned, destroy, owner_of, set_free, settle_in_child as settle_owned_in_child,

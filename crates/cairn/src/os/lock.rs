@@ -125,6 +125,9 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
+    /// How far in it the data stands.
+    pub(crate) const DATA: usize = core::mem::offset_of!(Self, data);
+
     /// The data, for a forked child before it has a second thread.
     pub(crate) fn alone(&self) -> *mut T {
         self.data.get()

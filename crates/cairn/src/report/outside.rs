@@ -5,8 +5,9 @@
 //! Checked: a C test walks its own heap by the header alone.
 //! Story: docs/design/outside-view.md
 
-use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT};
-use crate::map::{HEAP_SIZE, LISTS, Lists, address_map};
+use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT, in_hardened};
+use crate::large::{MAPPINGS_PLACE, Mapping, Mappings};
+use crate::map::{HEAP_SIZE, LISTS, Lists, Slot, address_map};
 use crate::samples::guards;
 use crate::spans::Span;
 use core::mem::offset_of;
@@ -46,6 +47,15 @@ pub struct Header {
     /// Two words: bytes from one guarded block to the next that a tool asks for, 0 for none; and those that the
     /// process has done. It follows at a slow tick; if it cannot, it takes the first word back.
     guards: *const guards::Control,
+    /// Two tables of mappings, their room, and twice the number of entries plus which table is in use.
+    mappings: *const Mappings,
+    mapping_bytes: u32,
+    /// Fields of a span's slot: the first block in its list, and how many are set aside.
+    span_free_offset: u32,
+    span_hidden_offset: u32,
+    /// From a section's start to the bits of what is set aside, `aside_bytes` for each slice. 0 in the hardened build.
+    aside_offset: u32,
+    aside_bytes: u32,
 }
 
 // The command `cairn guards` finds it there.
@@ -79,4 +89,14 @@ pub static HEADER: Header = Header {
     chunk_bytes: address_map::CHUNK_BYTES as u32,
     lists: &raw const LISTS.0,
     guards: &raw const guards::CONTROL,
+    mappings: MAPPINGS_PLACE,
+    mapping_bytes: size_of::<Mapping>() as u32,
+    span_free_offset: offset_of!(Span, local_free) as u32,
+    span_hidden_offset: offset_of!(Span, hidden) as u32,
+    aside_offset: in_hardened(ASIDE_OFFSET, 0) as u32,
+    aside_bytes: size_of::<address_map::Aside>() as u32,
 };
+
+/// They stand behind the slots.
+const ASIDE_OFFSET: usize =
+    address_map::SLOTS_OFFSET + address_map::SECTION_SLICES * size_of::<Slot>();

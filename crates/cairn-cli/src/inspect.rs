@@ -1,0 +1,204 @@
+//! `cairn inspect`: where the memory of a process, or of a core file, is.
+//!
+//! Owns how an account is printed; `cairn_sight` draws it up. The one idea: the same words as in the statistics of
+//! the library, and the JSON text has every figure. It must never print a figure without its unit.
+
+use anyhow::{Context, Result};
+use cairn_sight::{Account, HeapRow, Source};
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Rows that a table shows; the JSON text has all.
+const ROWS: usize = 12;
+
+/// Say where the memory of a running process or of a core file is
+///
+/// It reads from outside, and stops nobody. The account goes from the blocks that the program holds to what the kernel
+/// calls resident; then come the floor (resident pages with a byte of a block in use), size classes, heaps, the biggest
+/// blocks, and advice. Another user's process takes root or CAP_SYS_PTRACE. A core file needs the files that the
+/// program ran, cairn's among them, where they were.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  cairn inspect 1234               the process 1234
+  cairn inspect $(pidof redis-server)
+  cairn inspect ./core             a core file
+  cairn inspect --json 1234 | jq .floor
+The fields of --json are in docs/guide/inspect.md.")]
+pub(crate) struct Args {
+    /// The number of the process, or the path of a core file; a path of digits alone needs ./ in front
+    #[arg(value_name = "PID|CORE")]
+    target: OsString,
+
+    /// Print the account as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the account of a target.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let pid = args.target.to_str().and_then(|text| text.parse().ok());
+    let source = pid.map_or_else(|| Source::Core(PathBuf::from(&args.target)), Source::Process);
+    let account = cairn_sight::inspect(&source)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&account).context("JSON")? + "\n",
+        false => text(&account)?,
+    };
+    crate::print(text.as_bytes())
+}
+
+/// The account for people.
+fn text(account: &Account) -> Result<String> {
+    let mut text = String::new();
+    let target = &account.target;
+    let whose = match (&target.program, target.pid) {
+        (Some(program), Some(pid)) => format!("{program}, process {pid}"),
+        _ => "a core file".to_owned(),
+    };
+    let build = if target.hardened { ", the hardened build" } else { "" };
+    writeln!(text, "cairn: the memory of {whose}{build}")?;
+    steps(&mut text, account)?;
+    floor(&mut text, account)?;
+    classes(&mut text, account)?;
+    heaps(&mut text, account)?;
+    biggest(&mut text, account)?;
+    for advice in &account.advice {
+        writeln!(text, "\n  {}", advice.text)?;
+    }
+    if !account.notes.is_empty() {
+        writeln!(text, "\n  Note: {}.", account.notes.join("; "))?;
+    }
+    Ok(text)
+}
+
+fn steps(text: &mut String, account: &Account) -> Result<()> {
+    for step in &account.steps {
+        let sign = if step.bytes < 0 { "-" } else { "" };
+        let bytes = format!("{sign}{}", human(step.bytes.unsigned_abs()));
+        writeln!(text, "  {bytes:>12}  {}", step.name)?;
+    }
+    let resident = &account.resident;
+    let kernel = match resident.kernel {
+        Some(kernel) => format!("; the kernel says {}", human(kernel)),
+        None => String::new(),
+    };
+    let through = human(resident.through_cairn);
+    let sum = human(resident.sum);
+    writeln!(text, "  {sum:>12}  resident in all, {through} of it through cairn{kernel}")?;
+    if resident.swapped > 0 {
+        writeln!(text, "  {:>12}  of cairn's is swapped out", human(resident.swapped))?;
+    }
+    Ok(())
+}
+
+fn floor(text: &mut String, account: &Account) -> Result<()> {
+    let floor = &account.floor;
+    writeln!(text, "\n  The floor: resident pages with a byte of a block in use")?;
+    for (bytes, name) in [
+        (floor.bytes, "floor"),
+        (floor.free_in_spans, "pages of spans with free blocks alone"),
+        (floor.dirty, "dirty"),
+        (floor.metadata, "metadata"),
+    ] {
+        writeln!(text, "  {:>12}  {name}", human(bytes))?;
+    }
+    Ok(())
+}
+
+fn classes(text: &mut String, account: &Account) -> Result<()> {
+    let mut rows = account.classes.clone();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.resident));
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "\n  Size classes, by what is resident:")?;
+    writeln!(
+        text,
+        "  {:>8} {:>7} {:>9} {:>8} {:>9} {:>9} {:>10} {:>10} {:>10}",
+        "size", "spans", "in use", "cached", "free", "untouched", "bytes", "floor", "resident"
+    )?;
+    for row in rows.iter().take(ROWS) {
+        writeln!(
+            text,
+            "  {:>8} {:>7} {:>9} {:>8} {:>9} {:>9} {:>10} {:>10} {:>10}",
+            row.size,
+            row.spans,
+            row.in_use,
+            row.cached,
+            row.free,
+            row.untouched,
+            human(row.in_use * row.size),
+            human(row.floor),
+            human(row.resident)
+        )?;
+    }
+    more(text, rows.len())
+}
+
+fn heaps(text: &mut String, account: &Account) -> Result<()> {
+    if account.heaps.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "\n  Heaps, by what is resident:")?;
+    writeln!(
+        text,
+        "  {:>10} {:>7} {:>10} {:>10} {:>10}",
+        "heap", "spans", "in use", "cached", "resident"
+    )?;
+    for row in account.heaps.iter().take(ROWS) {
+        writeln!(
+            text,
+            "  {:>10} {:>7} {:>10} {:>10} {:>10}",
+            name(row),
+            row.spans,
+            human(row.in_use),
+            human(row.cached),
+            human(row.resident)
+        )?;
+    }
+    more(text, account.heaps.len())
+}
+
+fn name(row: &HeapRow) -> String {
+    match (row.heap, row.closed) {
+        (None, _) => "nobody's".to_owned(),
+        (Some(heap), true) => format!("closed {heap}"),
+        (Some(heap), false) => heap.to_string(),
+    }
+}
+
+fn biggest(text: &mut String, account: &Account) -> Result<()> {
+    if account.biggest.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "\n  The biggest blocks:")?;
+    for row in &account.biggest {
+        let kind = if row.mapping { "a mapping" } else { "slices" };
+        let (bytes, resident) = (human(row.bytes), human(row.resident));
+        writeln!(text, "  {bytes:>12}  at {:#x}, {kind}, {resident} resident", row.address)?;
+    }
+    Ok(())
+}
+
+fn more(text: &mut String, rows: usize) -> Result<()> {
+    if rows > ROWS {
+        writeln!(text, "  {:>8} more", rows - ROWS)?;
+    }
+    Ok(())
+}
+
+/// A number of bytes with three digits or more, in the unit that suits it.
+fn human(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (bytes as f64 / 1024.0, units[0]);
+    for next in &units[1..] {
+        if value >= 1024.0 {
+            (value, unit) = (value / 1024.0, next);
+        }
+    }
+    match value {
+        _ if bytes < 1024 => format!("{bytes} B"),
+        ..100.0 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.0} {unit}"),
+    }
+}

@@ -1,0 +1,200 @@
+//! `cairn inspect` of heaps that are damaged, or made to deceive: the metadata of a core file is changed at random.
+//! Whatever it says, there is an account or an error, soon, and in bounded memory.
+
+mod common;
+
+use cairn_sight::{Source, inspect};
+use common::{Home, core_file, skipped};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often the core file is changed and looked at.
+const TIMES: usize = 400;
+/// The longest that a look may take, without optimization and with others at work, and the memory that it may have.
+const LONGEST: Duration = Duration::from_secs(20);
+const MOST: usize = 512 << 20;
+
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: the system's allocator does it all.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(now, Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Blocks of all classes, free ones among them, large ones, a mapping, heaps of three threads.
+const HEAP: &[u8] = b"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void *work(void *arg)
+{
+    static __thread void *blocks[2000];
+    for (int i = 0; i < 2000; i++) blocks[i] = malloc(i * 7);
+    for (int i = 0; i < 2000; i++) if (i % 3) free(blocks[i]);
+    if (!arg) return 0;
+    pthread_barrier_wait(arg);
+    pause();
+    return 0;
+}
+int main(void)
+{
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, 0, 3);
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, work, &barrier);
+    work(0);
+    malloc(1 << 20);
+    malloc(64 << 20);
+    pthread_barrier_wait(&barrier);
+    puts(\"ready\");
+    fflush(stdout);
+    pause();
+}
+";
+
+/// A core file of that program.
+fn core(home: &Home, build: &[&str]) -> Option<std::path::PathBuf> {
+    let source = home.file("program.c", 0o644, HEAP);
+    let program = home.path().join("program");
+    let mut cc = Command::new("cc");
+    let compiled =
+        cc.args(["-fno-builtin", "-w", "-pthread", "-o"]).arg(&program).arg(source).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        skipped("no C compiler");
+        return None;
+    }
+    let mut command = home.cairn();
+    command.arg("run").args(build).arg(program).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let core = home.path().join("core");
+    core_file::write(child.id(), &core);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    Some(core)
+}
+
+/// Numbers that look random, the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) % end.max(1)
+    }
+}
+
+/// Where the file has something: (place, bytes), the header first.
+fn places(core: &Path) -> Vec<(u64, u64)> {
+    let bytes = std::fs::read(core).unwrap();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+    let count = u16::from_ne_bytes(bytes[56..58].try_into().unwrap());
+    let segments: Vec<_> = (0..usize::from(count))
+        .map(|nth| 64 + 56 * nth)
+        .map(|at| (word(at + 8), word(at + 16), word(at + 32)))
+        .collect();
+    let place = |address: u64| {
+        let inside =
+            |&&(_, from, bytes): &&(u64, u64, u64)| (from..from + bytes).contains(&address);
+        segments.iter().find(inside).map(|(offset, from, _)| offset + (address - from))
+    };
+    // Other pages may have the text, too.
+    let words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| word == b"CAIRNHDR");
+    let header = words.map(|(nth, _)| 8 * nth).find(|at| place(word(at + 16)).is_some()).unwrap();
+    let map = place(word(header + 16)).unwrap() as usize;
+    let mut places = vec![(header as u64, 144), (map as u64, 72)];
+    for (at, bytes) in [(header + 24, 56 * 32), (header + 96, 24), (header + 112, 32)] {
+        places.extend(place(word(at)).map(|at| (at, bytes)));
+    }
+    // Descriptors, sections and heaps, as far as they begin in the file, and the core's own headers.
+    for at in [map, map + 40, map + 48] {
+        places.extend(place(word(at)).map(|at| (at, 64 << 10)));
+    }
+    places.push((0, 64 + 56 * u64::from(count)));
+    places
+}
+
+/// Changes some bytes at random places, looks, and puts the bytes back.
+fn disturb(core: &Path, seed: u64) {
+    let file = File::options().read(true).write(true).open(core).unwrap();
+    let length = file.metadata().unwrap().len();
+    let places = places(core);
+    let mut random = Random(seed);
+    for _ in 0..TIMES {
+        let mut before = Vec::new();
+        for _ in 0..=random.below(4) {
+            let (from, bytes) = places[random.below(places.len() as u64) as usize];
+            let width = 1 << random.below(4);
+            let at = (from + random.below(bytes) / width * width).min(length - 8);
+            let mut old = [0; 8];
+            file.read_exact_at(&mut old, at).unwrap();
+            let word = u64::from_ne_bytes(old);
+            let new = match random.below(8) {
+                0 => 0,
+                1 => u64::MAX,
+                2 => 1 << random.below(64),
+                3 => word.wrapping_add(random.below(64)),
+                4 => word.wrapping_sub(random.below(64)),
+                5 => word ^ 1 << random.below(64),
+                6 => word << random.below(32),
+                _ => random.below(u64::MAX),
+            };
+            file.write_all_at(&new.to_ne_bytes()[..width as usize], at).unwrap();
+            before.push((at, old));
+        }
+        look(core);
+        for (at, old) in before.into_iter().rev() {
+            file.write_all_at(&old, at).unwrap();
+        }
+    }
+}
+
+#[track_caller]
+fn look(core: &Path) -> bool {
+    let begin = Instant::now();
+    let kept = NOW.load(Ordering::Relaxed);
+    PEAK.store(kept, Ordering::Relaxed);
+    let outcome = inspect(&Source::Core(core.to_owned()));
+    let (took, peak) = (begin.elapsed(), PEAK.load(Ordering::Relaxed) - kept);
+    assert!(took < LONGEST, "{took:?}: {outcome:?}");
+    assert!(peak < MOST, "{peak} bytes: {outcome:?}");
+    outcome.is_ok()
+}
+
+/// Both builds in turn: what is counted is the process's.
+#[test]
+fn damaged_metadata_does_no_harm() {
+    for (seed, build) in [&[][..], &["--hardened"]].into_iter().enumerate() {
+        let home = Home::new();
+        let Some(core) = core(&home, build) else { return };
+        assert!(look(&core), "what is whole is read");
+        disturb(&core, seed as u64);
+        assert!(look(&core), "all is as it was");
+    }
+}

@@ -1,0 +1,304 @@
+//! `cairn inspect`: the account of a process whose heap is known, alive and as a core file; and what cannot be is said
+//! in a line.
+
+mod common;
+
+use common::core_file;
+use common::inspected::{Running, account, assert_near, compiled, number, start, steps};
+use common::{Home, NOBODY, assert_refused, assert_succeeded, display, is_root, skipped, text};
+use serde_json::Value;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// 200,000 blocks of which every 40th survives, blocks of their own, and threads that sleep with caches.
+const KNOWN: &[u8] = b"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+enum { THREADS = 8, BLOCKS = 200000 };
+static char *blocks[BLOCKS];
+static void *sleeper(void *arg)
+{
+    void *some[64];
+    for (int i = 0; i < 64; i++) some[i] = malloc(1000);
+    for (int i = 0; i < 64; i++) free(some[i]);
+    pthread_barrier_wait(arg);
+    pause();
+    return 0;
+}
+int main(void)
+{
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, 0, THREADS + 1);
+    for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(100), 1, 100);
+    for (int i = 0; i < BLOCKS; i++) if (i % 40) free(blocks[i]);
+    memset(malloc(10 << 20), 1, 10 << 20);
+    memset(malloc(64 << 20), 1, 32 << 20);
+    for (int i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        pthread_create(&thread, 0, sleeper, &barrier);
+    }
+    pthread_barrier_wait(&barrier);
+    puts(\"ready\");
+    fflush(stdout);
+    pause();
+}
+";
+
+fn known(home: &Home, build: &[&str]) -> Option<Running> {
+    let program = compiled(home, KNOWN, &[])?;
+    Some(start(home.cairn().arg("run").args(build).arg(program)))
+}
+
+/// The row of the size class of so many bytes.
+fn class(account: &Value, size: u64) -> &Value {
+    let rows = account["classes"].as_array().unwrap();
+    rows.iter().find(|row| row["size"] == size).unwrap_or_else(|| panic!("no {size}: {account}"))
+}
+
+/// What is known of the heap of `KNOWN`.
+#[track_caller]
+fn assert_known(account: &Value, size: u64) {
+    let row = class(account, size);
+    assert_near(number(&row["in_use"]), 5000, 1);
+    assert!(number(&row["floor"]) <= number(&row["resident"]), "{row}");
+    // Survivors are more than a page apart.
+    assert!(number(&row["floor"]) > 4000 * 4096, "{row}");
+    let biggest = account["biggest"].as_array().unwrap();
+    let rooms: Vec<_> = biggest.iter().map(|block| number(&block["bytes"]) >> 20).collect();
+    assert!(rooms.len() >= 2 && rooms[0] == 64 && rooms[1] == 10, "{rooms:?}");
+    assert_near(number(&biggest[0]["resident"]), 32 << 20, 10);
+    assert_near(number(&biggest[1]["resident"]), 10 << 20, 1);
+    let advice = account["advice"].to_string();
+    assert!(advice.contains("survivors scattered"), "{advice}");
+    assert_eq!(steps(account), number(&account["resident"]["sum"]) as i64);
+    let above = ["free_in_spans", "dirty", "metadata"].map(|name| number(&account["floor"][name]));
+    let floor = number(&account["floor"]["bytes"]) + above.iter().sum::<u64>();
+    assert_eq!(floor, number(&account["resident"]["through_cairn"]));
+}
+
+#[test]
+fn a_heap_is_known_from_outside() {
+    let home = Home::new();
+    let Some(process) = known(&home, &[]) else { return };
+    let account = account(&home, &process.0.id().to_string());
+    assert_known(&account, 112);
+    let resident = &account["resident"];
+    assert_near(number(&resident["sum"]), number(&resident["kernel"]), 2);
+    assert_eq!(account["target"]["threads"][0], 9);
+    assert_eq!(account["target"]["hardened"], false);
+    // Those that sleep have blocks ready, or in spans of their own.
+    let row = class(&account, 1024);
+    assert!(
+        number(&row["in_use"]) < 16 && number(&row["free"]) + number(&row["cached"]) > 64,
+        "{row}"
+    );
+    assert!(account["heaps"].as_array().unwrap().len() >= 8, "{account}");
+}
+
+#[test]
+fn the_guide_names_each_field() {
+    let home = Home::new();
+    let Some(process) = known(&home, &[]) else { return };
+    let account = account(&home, &process.0.id().to_string());
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/inspect.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let fields = account.as_object().unwrap().keys();
+    let parts = ["resident", "floor"].map(|name| account[name].as_object().unwrap().keys());
+    for field in fields.chain(parts.into_iter().flatten()).filter(|&field| field != "one_in") {
+        assert!(
+            guide.contains(&format!("`{field}`")) || guide.contains(&format!(".{field}`")),
+            "{field}"
+        );
+    }
+}
+
+#[test]
+fn the_hardened_build_is_accounted() {
+    let home = Home::new();
+    let Some(process) = known(&home, &["--hardened"]) else { return };
+    let account = account(&home, &process.0.id().to_string());
+    assert_known(&account, 112);
+    assert_eq!(account["target"]["hardened"], true);
+    assert!(account["notes"].to_string().contains("hardened"), "{account}");
+    assert_near(number(&account["resident"]["sum"]), number(&account["resident"]["kernel"]), 2);
+}
+
+#[test]
+fn the_account_is_told_in_words() {
+    let home = Home::new();
+    let Some(process) = known(&home, &[]) else { return };
+    let output = home.cairn().args(["inspect", &process.0.id().to_string()]).output().unwrap();
+    assert_succeeded(&output);
+    let said = text(&output.stdout);
+    for part in [
+        "blocks that the program holds",
+        "resident in all",
+        "The floor",
+        "Size classes",
+        "Heaps",
+        "The biggest blocks",
+        "Survivors are scattered: 5000 blocks of 112 bytes",
+    ] {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+}
+
+#[test]
+fn a_core_file_says_the_same() {
+    let home = Home::new();
+    let Some(process) = known(&home, &[]) else { return };
+    let alive = account(&home, &process.0.id().to_string());
+    let core = home.path().join("core");
+    core_file::write(process.0.id(), &core);
+    drop(process);
+    let dead = account(&home, display(&core));
+    assert_known(&dead, 112);
+    for name in ["held", "classes", "heaps"] {
+        assert_eq!(alive[name], dead[name], "{name}");
+    }
+    let through = |account: &Value| number(&account["resident"]["through_cairn"]);
+    assert_near(through(&dead), through(&alive), 1);
+    assert!(dead["resident"]["kernel"].is_null());
+    // Cut off, it has less, or nothing, and that is said.
+    let length = core.metadata().unwrap().len();
+    for part in [length / 2, length / 100, 4096, 100] {
+        std::fs::File::options().write(true).open(&core).unwrap().set_len(part).unwrap();
+        let output = home.cairn().args(["inspect", display(&core)]).output().unwrap();
+        assert!(output.status.success() || output.status.code() == Some(125), "{part}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let home = Home::new();
+    let inspect = |target: &str| home.cairn().args(["inspect", target]).output().unwrap();
+    let other = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(100));
+    let pid = other.0.id().to_string();
+    assert_refused(&inspect(&pid), 125, &["no cairn in it"]);
+    drop(other);
+    assert_refused(&inspect(&pid), 125, &["no process", &pid]);
+    assert_refused(&inspect("./absent"), 125, &["./absent: ", "No such file"]);
+    let file = home.file("text", 0o644, b"hello\n");
+    assert_refused(&inspect(display(&file)), 125, &["no core file"]);
+    assert_refused(&inspect("/bin/sh"), 125, &["no core file"]);
+    let help = home.cairn().args(["inspect", "--help"]).output().unwrap();
+    assert!(text(&help.stdout).contains("Examples:"));
+}
+
+#[test]
+fn another_version_is_refused() {
+    let home = Home::new();
+    let source = b"#include <stdio.h>\n#include <unistd.h>\n\
+        const char cairn_header[256] __attribute__((visibility(\"default\"))) = \"CAIRNHDR\\11\\0\\0\\0\\377\";\n\
+        int main(void) { puts(\"ready\"); fflush(stdout); pause(); }\n";
+    let Some(program) = compiled(&home, source, &["-rdynamic"]) else { return };
+    let process = start(&mut Command::new(&program));
+    let output = home.cairn().args(["inspect", &process.0.id().to_string()]).output().unwrap();
+    assert_refused(
+        &output,
+        125,
+        &["version 9", "reads version 7", "use the command of that cairn"],
+    );
+}
+
+#[test]
+fn an_older_one_is_refused() {
+    let home = Home::new();
+    let source = b"#include <stdio.h>\n#include <unistd.h>\n\
+        const char cairn_header[256] = \"CAIRNHDR\\7\\0\\0\\0\\160\";\n\
+        int main(void) { puts(\"ready\"); fflush(stdout); pause(); }\n";
+    let Some(program) = compiled(&home, source, &[]) else { return };
+    let process = start(&mut Command::new(&program));
+    let output = home.cairn().args(["inspect", &process.0.id().to_string()]).output().unwrap();
+    assert_refused(&output, 125, &["older", "112 bytes", "use the command of that cairn"]);
+}
+
+/// What is linked with the archive has the symbol in its own table; without one that is said.
+#[test]
+fn a_static_program_is_read() {
+    let home = Home::new();
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/lib/libcairn.a");
+    if !archive.is_file() {
+        return skipped("no libcairn.a; `cargo xtask library` builds it");
+    }
+    let Some(program) = compiled(&home, KNOWN, &["-static", display(&archive)]) else { return };
+    let look = |program: &Path| {
+        let process = start(&mut Command::new(program));
+        home.cairn().args(["inspect", "--json", &process.0.id().to_string()]).output().unwrap()
+    };
+    let output = look(&program);
+    assert_succeeded(&output);
+    assert_known(&serde_json::from_slice(&output.stdout).unwrap(), 112);
+    if Command::new("strip").arg(&program).status().is_ok_and(|status| status.success()) {
+        assert_refused(&look(&program), 125, &["without symbols", "/program"]);
+    }
+}
+
+#[test]
+fn it_takes_the_rights_of_a_debugger() {
+    if !is_root() {
+        return skipped("only root can become another user");
+    }
+    let home = Home::new();
+    let Some(process) = known(&home, &[]) else { return };
+    std::fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let cairn = home.file("cairn", 0o755, &std::fs::read(env!("CARGO_BIN_EXE_cairn")).unwrap());
+    let mut command = Command::new(cairn);
+    command.args(["inspect", &process.0.id().to_string()]).uid(NOBODY).gid(NOBODY);
+    assert_refused(&command.output().unwrap(), 125, &["not permitted", "CAP_SYS_PTRACE"]);
+}
+
+/// 1,000 threads and 2 GiB: in less than two seconds, by a command that is not optimized.
+#[test]
+#[ignore = "it takes 2 GiB; `--ignored` runs it"]
+fn a_large_process_takes_little_time() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, LARGE, &[]) else { return };
+    let process = start(home.cairn().arg("run").arg(program));
+    let begin = Instant::now();
+    account(&home, &process.0.id().to_string());
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?}");
+}
+
+const LARGE: &[u8] = b"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+enum { THREADS = 1000, BLOCKS = 8 << 20 };
+static void *blocks[BLOCKS];
+static void *sleeper(void *arg)
+{
+    void *some[100];
+    for (int i = 0; i < 100; i++) some[i] = malloc(10 * i);
+    for (int i = 0; i < 100; i++) free(some[i]);
+    pthread_barrier_wait(arg);
+    pause();
+    return 0;
+}
+int main(void)
+{
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, 0, THREADS + 1);
+    for (int i = 0; i < BLOCKS; i++) memset(blocks[i] = malloc(256), 1, 256);
+    for (int i = 0; i < BLOCKS; i++) if (i % 3 == 0) free(blocks[i]);
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 65536);
+    pthread_t thread;
+    for (int i = 0; i < THREADS; i++) pthread_create(&thread, &small, sleeper, &barrier);
+    pthread_barrier_wait(&barrier);
+    puts(\"ready\");
+    fflush(stdout);
+    pause();
+}
+";

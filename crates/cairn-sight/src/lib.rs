@@ -1,0 +1,224 @@
+//! Reads the heap of a process on cairn from outside: alive, or from its core file.
+//!
+//! Owns: the way from a process number or a file to an [`Account`].
+//! Idea: metadata is plain data at computed addresses (`cairn_header`); what is read is checked, and what is not resident
+//!   is not read.
+//! Never: writes, or stops anybody; depends on the allocator.
+//! Threads: one.
+//! Checked: tests/inspect.rs and tests/hostile.rs of the command.
+//! Story: docs/design/outside-view.md, docs/guide/inspect.md
+
+mod account;
+mod advice;
+mod blocks;
+mod core_file;
+mod header;
+mod limits;
+mod memory;
+mod process;
+mod sums;
+mod symbol;
+mod walk;
+
+pub use account::{
+    Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step, Target,
+};
+
+use core_file::Core;
+use header::Header;
+use memory::{Memory, Pages};
+use process::Process;
+use std::path::{Path, PathBuf};
+
+/// Files that an error names.
+const NAMES: usize = 5;
+/// The version of the fields' meaning in [`Account`].
+const SCHEMA: u32 = 1;
+
+/// Why a target cannot be read. Each text names the remedy, where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody has that number.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// It has ended, or is the kernel's.
+    #[error("process {0} has no memory: it has ended, or is the kernel's")]
+    NoMemory(u32),
+    /// The user may not.
+    #[error("not permitted to read process {0}: {1}")]
+    NotPermitted(u32, String),
+    /// Something else is in the way.
+    #[error("process {0} cannot be read: {1}")]
+    Unreadable(u32, String),
+    /// A file cannot be opened.
+    #[error("{path}: {why}")]
+    File {
+        /// Its name.
+        path: String,
+        /// What the system says.
+        why: String,
+    },
+    /// A file is no core file.
+    #[error("{0} is no core file of this kind of machine")]
+    NoCore(String),
+    /// No file of the target leads to a header.
+    #[error("no cairn in it{}", reasons(missing, stripped))]
+    NoCairn {
+        /// Files that are not here, or are others than those of the target.
+        missing: Vec<String>,
+        /// Files without symbols.
+        stripped: Vec<String>,
+    },
+    /// Its first version is its own, the other one what is read.
+    #[error(
+        "its cairn has version {0} of the header; this command reads version {1}: use the command of that cairn"
+    )]
+    Version(u32, u32),
+    /// The header lacks fields.
+    #[error(
+        "its cairn is older: its header has {0} bytes and does not say enough; use the command of that cairn"
+    )]
+    Older(u32),
+    /// Nothing has been allocated.
+    #[error("its cairn is not in use: nothing has been allocated yet")]
+    Unused,
+    /// What is read makes no sense.
+    #[error("its heap is damaged, or no heap of cairn's: {0}")]
+    Damaged(&'static str),
+}
+
+fn reasons(missing: &[String], stripped: &[String]) -> String {
+    let without = listed("; without symbols, which lead to it: ", stripped);
+    without + &listed("; not found as the process ran them: ", missing)
+}
+
+/// Names of files, of which some may be the target's invention.
+fn listed(what: &str, names: &[String]) -> String {
+    let some: Vec<_> =
+        names.iter().take(NAMES).map(|name| name.escape_debug().to_string()).collect();
+    match names.len() {
+        0 => String::new(),
+        1..=NAMES => format!("{what}{}", some.join(", ")),
+        many => format!("{what}{} and {} more", some.join(", "), many - NAMES),
+    }
+}
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A process that runs.
+    Process(u32),
+    /// A core file.
+    Core(PathBuf),
+}
+
+/// Draws up the account of a target.
+pub fn inspect(source: &Source) -> Result<Account, Error> {
+    match source {
+        Source::Process(pid) => inspect_process(*pid),
+        Source::Core(path) => inspect_core(path),
+    }
+}
+
+fn inspect_process(pid: u32) -> Result<Account, Error> {
+    let process = Process::open(pid)?;
+    let found = symbol::find(&process, |path| process.file(path));
+    let mut account = account(&process, found)?;
+    let threads = process.threads();
+    account.target.pid = Some(pid);
+    account.target.program = Some(process.name());
+    account.target.threads = Some((threads.all, threads.asleep));
+    account.resident.kernel = process.resident();
+    account.advice = advice::advice(&account, &limits::limits(pid));
+    Ok(account)
+}
+
+fn inspect_core(path: &Path) -> Result<Account, Error> {
+    let core = Core::open(path)?;
+    let found = symbol::find(&core, |path| PathBuf::from(path));
+    let mut account = account(&core, found)?;
+    account.advice = advice::advice(&account, &[]);
+    account.notes.push("a core file: resident is what is in the file".to_owned());
+    Ok(account)
+}
+
+/// The account of the copy of cairn that has the most.
+fn account(memory: &dyn Memory, found: symbol::Found) -> Result<Account, Error> {
+    let count = found.copies.len();
+    let mut best: Option<(Header, String)> = None;
+    let mut failure = None;
+    for copy in &found.copies {
+        match Header::read(memory, copy.at) {
+            Ok(header) if best.as_ref().is_none_or(|best| best.0.committed < header.committed) => {
+                best = Some((header, copy.path.clone()));
+            }
+            Ok(_) => {}
+            Err(error) => failure = Some(error),
+        }
+    }
+    let Some((header, library)) = best else {
+        return Err(failure.unwrap_or_else(|| found.nothing()));
+    };
+    let mut account = draw_up(memory, &header, library)?;
+    if count > 1 {
+        account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
+    }
+    Ok(account)
+}
+
+fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Account, Error> {
+    let pages = Pages::of(memory, header.window())?;
+    let census = walk::census(memory, header)?;
+    let blocks = blocks::find(memory, header, &census.spans, &pages)?;
+    let found = sums::Found {
+        memory,
+        header,
+        census: &census,
+        blocks: &blocks,
+        pages: &pages,
+        library: &library,
+    };
+    let sums = found.sums();
+    let notes = notes(header, &census, &blocks);
+    Ok(Account {
+        schema: SCHEMA,
+        target: Target {
+            pid: None,
+            program: None,
+            library,
+            hardened: header.is_hardened(),
+            threads: None,
+        },
+        held: sums.held,
+        steps: sums.steps,
+        resident: sums.resident,
+        floor: sums.floor,
+        classes: sums.classes,
+        heaps: sums.heaps,
+        biggest: sums.biggest,
+        advice: Vec::new(),
+        notes,
+    })
+}
+
+/// What could not be known.
+fn notes(header: &Header, census: &walk::Census, blocks: &blocks::Blocks) -> Vec<String> {
+    let mut notes =
+        vec!["requested sizes are not read: blocks count with all their room".to_owned()];
+    if header.is_hardened() {
+        notes.push("the hardened build does not say which heap has what is cached".to_owned());
+    }
+    if blocks.one_in > 1 {
+        notes.push(format!("the floor is estimated from one span in {}", blocks.one_in));
+    }
+    if !census.nurseries.is_empty() {
+        notes.push("blocks in nurseries are not counted one by one: their slices are".to_owned());
+    }
+    if census.unsteady > 0 {
+        notes.push(format!("{} spans changed while they were read", census.unsteady));
+    }
+    if census.supplied > 0 {
+        notes.push("regions of the program's are not in the account".to_owned());
+    }
+    notes
+}

@@ -1,0 +1,261 @@
+//! Owns: what the rest asks of a target: its memory, its areas, which of its pages have memory behind them.
+//! Idea: a live process and a core file answer the same questions. Memory that is not resident reads as zeros, and is not
+//!   touched: to read it would change the target.
+//! Never: believes an address: what cannot be read is said, and what is read is the caller's to check.
+//! Threads: one.
+//! Checked: tests here; tests/hostile.rs of the command.
+//! Story: docs/design/outside-view.md
+
+use crate::Error;
+use std::ops::Range;
+
+/// Pages asked about at most in one target: 1 TiB of small ones.
+const PAGES_MAX: u64 = 1 << 28;
+
+/// Addresses that a program has.
+pub(crate) const ADDRESSES: u64 = 1 << 57;
+
+/// What an area of addresses is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    File,
+    Anonymous,
+    Brk,
+    Stack,
+}
+
+/// A mapping of the target's.
+#[derive(Clone, Debug)]
+pub(crate) struct Area {
+    pub(crate) range: Range<u64>,
+    pub(crate) kind: Kind,
+    pub(crate) path: Option<String>,
+    /// Where in its file it begins.
+    pub(crate) offset: u64,
+    pub(crate) runs: bool,
+    pub(crate) resident: u64,
+    pub(crate) swapped: u64,
+    pub(crate) huge: u64,
+}
+
+/// A process, or a core file.
+pub(crate) trait Memory {
+    /// Fills `into` from `at` on; false if not all of it can be read.
+    fn read(&self, at: u64, into: &mut [u8]) -> bool;
+
+    /// Reads a word at each place; 0 where none can be read.
+    fn words(&self, places: &[u64]) -> Vec<u64>;
+
+    /// All areas, by address.
+    fn areas(&self) -> &[Area];
+
+    /// Bytes of a page.
+    fn page(&self) -> u64;
+
+    /// Marks which of so many pages of an area, from `from` on, are resident.
+    fn look(&self, from: u64, count: u64, area: &Area, mark: &mut dyn FnMut(u64));
+
+    /// The word at an address.
+    fn number(&self, at: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes).then(|| u64::from_ne_bytes(bytes))
+    }
+}
+
+/// Which pages of a range have memory behind them.
+pub(crate) struct Pages {
+    first: u64,
+    page: u64,
+    bits: Vec<u64>,
+}
+
+impl Pages {
+    /// Asks about all pages that have a part in a range.
+    pub(crate) fn of(memory: &dyn Memory, range: Range<u64>) -> Result<Pages, Error> {
+        if range.end > ADDRESSES {
+            return Err(Error::Damaged("an address is none"));
+        }
+        let page = memory.page();
+        let (first, end) = (range.start / page, range.end.div_ceil(page));
+        let count = end.saturating_sub(first);
+        if count > PAGES_MAX {
+            return Err(Error::Damaged("its heap is larger than any that can be"));
+        }
+        let mut bits = vec![0; count.div_ceil(64) as usize];
+        for area in overlapping(memory.areas(), &(first * page..end * page)) {
+            let from = area.range.start.max(first * page);
+            let pages = (area.range.end.min(end * page) - from) / page;
+            memory.look(from, pages, area, &mut |at| {
+                let nth = (at / page).wrapping_sub(first);
+                if let Some(word) = bits.get_mut((nth / 64) as usize) {
+                    *word |= 1 << (nth % 64);
+                }
+            });
+        }
+        Ok(Pages { first, page, bits })
+    }
+
+    /// Whether the page of an address is resident.
+    pub(crate) fn has(&self, at: u64) -> bool {
+        let nth = (at / self.page).wrapping_sub(self.first);
+        self.bits.get((nth / 64) as usize).is_some_and(|word| word >> (nth % 64) & 1 != 0)
+    }
+
+    /// Bytes of the resident pages that have a part in a range.
+    pub(crate) fn bytes(&self, range: Range<u64>) -> u64 {
+        let known = self.first..self.first + self.bits.len() as u64 * 64;
+        let (mut nth, end) = (
+            (range.start / self.page).clamp(known.start, known.end) - self.first,
+            range.end.div_ceil(self.page).clamp(known.start, known.end) - self.first,
+        );
+        let mut count = 0;
+        while nth < end {
+            let room = (64 - nth % 64).min(end - nth);
+            let mask = u64::MAX >> (64 - room) << (nth % 64);
+            let word = self.bits.get((nth / 64) as usize).copied().unwrap_or(0);
+            count += u64::from((word & mask).count_ones());
+            nth += room;
+        }
+        count * self.page
+    }
+}
+
+/// The areas that have a part in a range.
+pub(crate) fn overlapping<'a>(
+    areas: &'a [Area],
+    range: &Range<u64>,
+) -> impl Iterator<Item = &'a Area> + use<'a> {
+    let range = range.clone();
+    let first = areas.partition_point(|area| area.range.end <= range.start);
+    areas[first..].iter().take_while(move |area| area.range.start < range.end)
+}
+
+/// Reads a range, with zeros where nothing is resident.
+pub(crate) fn read_sparse(memory: &dyn Memory, range: Range<u64>, pages: &Pages) -> Vec<u8> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    fill_sparse(memory, range.start, &mut bytes, pages);
+    bytes
+}
+
+/// The same into a buffer, which is overwritten.
+pub(crate) fn fill_sparse(memory: &dyn Memory, start: u64, bytes: &mut [u8], pages: &Pages) {
+    let end = start + bytes.len() as u64;
+    let next_page = |at: u64| (at / pages.page + 1) * pages.page;
+    bytes.fill(0);
+    let mut from = start;
+    while from < end {
+        let mut to = next_page(from).min(end);
+        if pages.has(from) {
+            while to < end && pages.has(to) {
+                to = next_page(to).min(end);
+            }
+            let piece = &mut bytes[(from - start) as usize..(to - start) as usize];
+            if !memory.read(from, piece) {
+                piece.fill(0);
+            }
+        }
+        from = to;
+    }
+}
+
+/// The number of a kind at a place in bytes; 0 behind their end.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    piece(bytes, at).map_or(0, u16::from_ne_bytes)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    piece(bytes, at).map_or(0, u32::from_ne_bytes)
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    piece(bytes, at).map_or(0, u64::from_ne_bytes)
+}
+
+fn piece<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at.checked_add(N)?)?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ADDRESSES, Area, Kind, Memory, Pages, read_sparse};
+
+    /// An area of 100 pages, of which each third is resident, and full of ones.
+    struct Thirds([Area; 1]);
+
+    const START: u64 = 7 << 20;
+
+    fn thirds() -> Thirds {
+        Thirds([Area {
+            range: START..START + 100 * 4096,
+            kind: Kind::Anonymous,
+            path: None,
+            offset: 0,
+            runs: false,
+            resident: 34 * 4096,
+            swapped: 0,
+            huge: 0,
+        }])
+    }
+
+    fn is_there(at: u64) -> bool {
+        (at / 4096).is_multiple_of(3)
+    }
+
+    impl Memory for Thirds {
+        fn read(&self, at: u64, into: &mut [u8]) -> bool {
+            let pages = (at..at + into.len() as u64).step_by(4096);
+            assert!(pages.into_iter().all(is_there), "others are not touched");
+            into.fill(1);
+            true
+        }
+
+        fn words(&self, places: &[u64]) -> Vec<u64> {
+            vec![0; places.len()]
+        }
+
+        fn areas(&self) -> &[Area] {
+            &self.0
+        }
+
+        fn page(&self) -> u64 {
+            4096
+        }
+
+        fn look(&self, from: u64, count: u64, _area: &Area, mark: &mut dyn FnMut(u64)) {
+            (0..count).map(|nth| from + nth * 4096).filter(|&at| is_there(at)).for_each(mark);
+        }
+    }
+
+    #[test]
+    fn resident_pages_are_counted_in_any_range() {
+        let pages = Pages::of(&thirds(), START - 4096..START + 1000 * 4096).unwrap();
+        for from in (START - 4096..START + 100 * 4096).step_by(1000) {
+            for length in [1, 4096, 5000, 70 * 4096, 300 * 4096] {
+                let numbers = from / 4096..(from + length).div_ceil(4096);
+                let inside = numbers
+                    .map(|nth| nth * 4096)
+                    .filter(|&at| is_there(at) && (START..START + 100 * 4096).contains(&at));
+                assert_eq!(pages.bytes(from..from + length), inside.count() as u64 * 4096);
+            }
+        }
+        assert_eq!(pages.bytes(0..ADDRESSES), 33 * 4096);
+    }
+
+    #[test]
+    fn what_is_not_resident_is_zero() {
+        let memory = thirds();
+        let range = START + 100..START + 20 * 4096 + 5;
+        let pages = Pages::of(&memory, range.clone()).unwrap();
+        let bytes = read_sparse(&memory, range.clone(), &pages);
+        for (at, byte) in range.zip(bytes) {
+            assert_eq!(byte == 1, is_there(at), "{at:#x}");
+        }
+    }
+
+    #[test]
+    fn no_range_is_too_large() {
+        for range in [0..u64::MAX, u64::MAX - 1..u64::MAX, 0..1 << 50] {
+            assert!(Pages::of(&thirds(), range).is_err());
+        }
+    }
+}

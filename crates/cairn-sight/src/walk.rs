@@ -1,0 +1,303 @@
+//! Owns: the walk over a target's descriptors: which spans and large blocks there are, and what each span counts.
+//! Idea: a descriptor that leads to its own slice's slot is the first one of a span or large block. Only metadata that is
+//!   resident is read, so that the work is bounded by the target's memory, whatever its numbers say.
+//! Never: keeps a figure that another one contradicts: it is read again, and then cut to what can be, and counted.
+//! Threads: one.
+//! Checked: tests/inspect.rs and tests/hostile.rs of the command.
+//! Story: docs/design/outside-view.md
+
+use crate::Error;
+use crate::header::{Class, Header, TRIES};
+use crate::memory::{Memory, Pages, fill_sparse, read_sparse, u16_at, u32_at, u64_at};
+use std::ops::Range;
+
+// Owners in descriptors.
+const NONE: u32 = 0;
+const LARGE: u32 = 2;
+
+/// Descriptors that are read together.
+const AT_ONCE: u64 = 1 << 15;
+
+/// A run of slices cut into blocks.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    /// Its first slice.
+    pub(crate) index: u64,
+    pub(crate) class: usize,
+    pub(crate) owner: u32,
+    /// The first block.
+    pub(crate) start: u64,
+    pub(crate) carved: u64,
+    /// Blocks that count as used, those in caches and pending among them.
+    pub(crate) used: u64,
+    pub(crate) pending: u64,
+    /// Free ones in no list.
+    pub(crate) hidden: u64,
+    /// Where its list begins, and the pending ones.
+    pub(crate) free: u64,
+    pub(crate) pending_first: Option<u64>,
+    /// The bits of those in no list.
+    pub(crate) aside: Vec<u64>,
+}
+
+/// A block with slices or a mapping of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Large {
+    /// What it takes of the target's addresses.
+    pub(crate) run: Range<u64>,
+    /// The block, up to the run's end.
+    pub(crate) start: u64,
+}
+
+impl Large {
+    /// Bytes of the block.
+    pub(crate) fn room(&self) -> u64 {
+        self.run.end - self.start
+    }
+}
+
+/// All that descriptors and the table of mappings lead to.
+#[derive(Default)]
+pub(crate) struct Census {
+    pub(crate) spans: Vec<Span>,
+    pub(crate) large: Vec<Large>,
+    /// Slices of nurseries.
+    pub(crate) nurseries: Vec<Range<u64>>,
+    pub(crate) mappings: Vec<Large>,
+    /// Spans whose numbers contradicted each other each time.
+    pub(crate) unsteady: u64,
+    /// Spans and large blocks in memory that the program supplies.
+    pub(crate) supplied: u64,
+}
+
+/// Walks over all slices.
+pub(crate) fn census(memory: &dyn Memory, header: &Header) -> Result<Census, Error> {
+    let mut census = Census::default();
+    let pages = Pages::of(memory, header.metadata())?;
+    let mut section = Section { nth: u64::MAX, bytes: Vec::new() };
+    let mut bytes = Vec::new();
+    let (mut index, mut next) = (0, 0);
+    while index < header.committed {
+        let (at, row) = header.descriptor(index);
+        let count = row.min(AT_ONCE).min(header.committed - index);
+        let length = (count * header.descriptor_bytes) as usize;
+        bytes.resize(length, 0);
+        if pages.bytes(at..at + length as u64) > 0 {
+            fill_sparse(memory, at, &mut bytes, &pages);
+            for (nth, descriptor) in
+                bytes.chunks_exact(header.descriptor_bytes as usize).enumerate()
+            {
+                let nth = index + nth as u64;
+                if nth >= next && u32_at(descriptor, 0) != NONE {
+                    section.load(memory, header, nth, &pages);
+                    next = nth + census.add(memory, header, nth, descriptor, &section);
+                }
+            }
+        }
+        index += count;
+    }
+    census.mappings = mappings(memory, header);
+    Ok(census)
+}
+
+/// The metadata of a section, but for its descriptors.
+struct Section {
+    nth: u64,
+    bytes: Vec<u8>,
+}
+
+impl Section {
+    fn load(&mut self, memory: &dyn Memory, header: &Header, index: u64, pages: &Pages) {
+        let nth = index / header.section_slices;
+        if self.nth != nth {
+            (self.nth, self.bytes) = (nth, read_sparse(memory, header.section(nth), pages));
+        }
+    }
+}
+
+impl Census {
+    /// Adds what a descriptor says that starts there: how many slices the search goes on behind.
+    fn add(
+        &mut self,
+        memory: &dyn Memory,
+        header: &Header,
+        index: u64,
+        descriptor: &[u8],
+        section: &Section,
+    ) -> u64 {
+        let (owner, class) = (u32_at(descriptor, 0), u32_at(descriptor, 4) as usize);
+        let (offset, place) = header.slot(index);
+        if u64_at(descriptor, 8) != place {
+            return 1;
+        }
+        let slot = &section.bytes[offset..];
+        if owner == LARGE {
+            return self.add_large(header, index, slot);
+        }
+        let Some(&class_of) = header.classes.get(class) else { return 1 };
+        if !index.is_multiple_of(class_of.slices) || index + class_of.slices > header.committed {
+            return 1;
+        }
+        let counts = Counts::of(header, slot, u64_at(&section.bytes, header.word(index)));
+        let first = header.address(index);
+        let lead = counts.start.wrapping_sub(first + class_of.slack);
+        if lead >= class_of.size {
+            self.supplied += 1;
+            return 1;
+        }
+        let steady = steady(memory, header, index, counts, class_of);
+        self.unsteady += u64::from(steady.is_none());
+        let counts = steady.unwrap_or_else(|| counts.cut(class_of));
+        let aside = header.aside(index).filter(|_| counts.hidden > 0);
+        let words = counts.carved.div_ceil(64) as usize;
+        self.spans.push(Span {
+            index,
+            class,
+            owner,
+            start: counts.start,
+            carved: counts.carved,
+            used: counts.used,
+            pending: counts.pending,
+            hidden: counts.hidden,
+            free: counts.free,
+            pending_first: counts.pending_first(first),
+            aside: aside.map_or(Vec::new(), |at| {
+                (0..words).map(|nth| u64_at(&section.bytes, at + 8 * nth)).collect()
+            }),
+        });
+        class_of.slices
+    }
+
+    fn add_large(&mut self, header: &Header, index: u64, slot: &[u8]) -> u64 {
+        let (start, slices) = (u64_at(slot, 0), u64_at(slot, 8));
+        let first = header.address(index);
+        if start == 0 {
+            self.nurseries.push(first..first + header.slice());
+        } else if start.wrapping_sub(first) >= header.slice() {
+            self.supplied += 1;
+        } else {
+            let slices = slices.clamp(1, header.committed - index);
+            self.large.push(Large { run: first..header.address(index + slices), start });
+            return slices;
+        }
+        1
+    }
+}
+
+/// What a span's slot and word say.
+#[derive(Clone, Copy)]
+struct Counts {
+    start: u64,
+    carved: u64,
+    used: u64,
+    pending: u64,
+    hidden: u64,
+    free: u64,
+    word: u64,
+}
+
+impl Counts {
+    fn of(header: &Header, slot: &[u8], word: u64) -> Counts {
+        let until = u32_at(slot, header.until_event as usize);
+        let after = u16_at(slot, header.used_after_event as usize).cast_signed();
+        Counts {
+            start: u64_at(slot, header.start as usize),
+            carved: u16_at(slot, header.carved as usize).into(),
+            used: until.wrapping_add_signed(after.into()).into(),
+            pending: word >> 16 & 0x7ff,
+            hidden: u16_at(slot, header.hidden as usize).into(),
+            free: u64_at(slot, header.free as usize),
+            word,
+        }
+    }
+
+    fn is_sound(&self, class: Class) -> bool {
+        self.carved <= class.blocks
+            && self.used + self.hidden <= self.carved
+            && self.pending <= self.used
+    }
+
+    /// As much of each as there can be.
+    fn cut(self, class: Class) -> Counts {
+        let carved = self.carved.min(class.blocks);
+        let used = self.used.min(carved);
+        let (pending, hidden) = (self.pending.min(used), self.hidden.min(carved - used));
+        Counts { carved, used, pending, hidden, ..self }
+    }
+
+    /// The first pending block of a span that begins there.
+    fn pending_first(&self, base: u64) -> Option<u64> {
+        let head = self.word & 0xffff;
+        (self.pending > 0 && head > 0).then(|| base + (head - 1) * 16)
+    }
+}
+
+/// The counts, read again while they contradict each other; None if they do each time.
+fn steady(
+    memory: &dyn Memory,
+    header: &Header,
+    index: u64,
+    mut counts: Counts,
+    class: Class,
+) -> Option<Counts> {
+    for _ in 0..TRIES {
+        if counts.is_sound(class) {
+            return Some(counts);
+        }
+        let (offset, place) = header.slot(index);
+        let mut slot = [0; 256];
+        let word = place - offset as u64 + header.word(index) as u64;
+        let bytes = header.slot_bytes() as usize;
+        if !memory.read(place, &mut slot[..bytes]) {
+            return None;
+        }
+        let start = counts.start;
+        counts = Counts { start, ..Counts::of(header, &slot, memory.number(word)?) };
+    }
+    None
+}
+
+/// Blocks with a mapping each. A table that changes meanwhile is read again.
+fn mappings(memory: &dyn Memory, header: &Header) -> Vec<Large> {
+    for _ in 0..TRIES {
+        let mut place = [0; 32];
+        if header.mappings == 0 || !memory.read(header.mappings, &mut place) {
+            break;
+        }
+        let (room, state) = (u64_at(&place, 16), u64_at(&place, 24));
+        let (table, count) = (u64_at(&place, 8 * (state & 1) as usize), state / 2);
+        if count == 0 {
+            break;
+        }
+        let is_known =
+            count.checked_mul(header.mapping_bytes).and_then(|bytes| table.checked_add(bytes));
+        let Some(end) = is_known.filter(|_| count <= room) else { continue };
+        // What is not resident has no entries: so the table is no longer than the target's memory.
+        let Ok(pages) = Pages::of(memory, table..end) else { break };
+        if pages.bytes(table..end) < end - table {
+            continue;
+        }
+        let bytes = read_sparse(memory, table..end, &pages);
+        let mut again = [0; 32];
+        if memory.read(header.mappings, &mut again) && again == place {
+            return entries(memory, header, &bytes);
+        }
+    }
+    Vec::new()
+}
+
+fn entries(memory: &dyn Memory, header: &Header, table: &[u8]) -> Vec<Large> {
+    let mut behind = 0;
+    let mut found = Vec::new();
+    for entry in table.chunks_exact(header.mapping_bytes as usize) {
+        let (address, bytes, start) = (u64_at(entry, 0), u64_at(entry, 8), u64_at(entry, 16));
+        let Some(end) = address.checked_add(bytes) else { continue };
+        let run = address..end;
+        let is_mapped = || crate::memory::overlapping(memory.areas(), &run).next().is_some();
+        if address >= behind && run.contains(&start) && is_mapped() {
+            behind = end;
+            found.push(Large { run, start });
+        }
+    }
+    found
+}
