@@ -30,7 +30,7 @@ pub(crate) fn tick() {
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
     if arena::tick(os::now_ms()) && !arena::keeps() {
-        waiting::sweep();
+        waiting::sweep_part();
     }
     guards::follow();
 }

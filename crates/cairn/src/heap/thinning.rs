@@ -83,7 +83,7 @@ impl Thinning {
         }
         self.waited += waiting::bytes_of(pages);
         self.waited_ms = os::now_ms();
-        if waiting::add(index, pages) && !waiting::sweep() {
+        if waiting::add(index, pages) && !waiting::sweep_part() {
             // Locked memory, say.
             self.pause(PAUSE_MAX_MS);
         }

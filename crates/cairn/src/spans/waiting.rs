@@ -8,7 +8,7 @@
 
 use crate::base::{Apart, AtomicU32, AtomicU64, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{WAITING_SLICES, address_map};
-use crate::spans::tuning::{RECALL_LOOK_MS, SWEEP_LOOK_BYTES};
+use crate::spans::tuning::{RECALL_LOOK_MS, SWEEP_LOOK_BYTES, SWEEP_RUNS};
 use crate::{os, slices::arena};
 use core::array;
 use core::ops::Range;
@@ -53,10 +53,12 @@ const AREA_SLICES: usize = AREA * WAITING_SLICES;
 
 /// The area that somebody sweeps, by its number plus 1; 0: nobody sweeps; `u32::MAX`: none yet.
 static SWEPT: Apart<AtomicU32> = Apart(AtomicU32::new(0));
+/// The area where the sweep that is under way goes on; 0: none is. Relaxed: written by whoever sweeps.
+static NEXT: Apart<AtomicU32> = Apart(AtomicU32::new(0));
 /// Bytes that have been added since the last sweep began. Relaxed: a measure.
 static ADDED: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
-/// Pages of a span wait: nobody needs what is on them, until `recall`. True if so much waits that it is time for a sweep.
+/// Pages of a span wait: nobody needs what is on them, until `recall`. True if so much waits that it is time for a sweep, or for the next part of one.
 pub(crate) fn add(index: usize, pages: Pages) -> bool {
     // Spans are aligned to their size: of one that covers less than a word all bits stand in one.
     let shift = index % WAITING_SLICES * UNITS;
@@ -71,7 +73,8 @@ pub(crate) fn add(index: usize, pages: Pages) -> bool {
     let bytes = bytes_of(pages);
     let before = ADDED.0.fetch_add(bytes, Ordering::Relaxed);
     let steps = |bytes: usize| bytes / SWEEP_LOOK_BYTES;
-    steps(before + bytes) > steps(before) && arena::is_much(before + bytes)
+    NEXT.0.load(Ordering::Relaxed) > 0
+        || steps(before + bytes) > steps(before) && arena::is_much(before + bytes)
 }
 
 /// None of the pages of a span of so many slices waits any more, or is about to go. True if one waited.
@@ -95,7 +98,16 @@ pub(crate) fn recall(index: usize, slices: usize) -> bool {
 
 /// Gives back all pages that wait, if nobody does already. False if the system takes some of them not: locked memory, say.
 pub(crate) fn sweep() -> bool {
-    if ADDED.0.load(Ordering::Relaxed) == 0 {
+    sweep_from(0, usize::MAX)
+}
+
+/// The next part of that, which one free can wait for.
+pub(crate) fn sweep_part() -> bool {
+    sweep_from(NEXT.0.load(Ordering::Relaxed), SWEEP_RUNS)
+}
+
+fn sweep_from(mut area: u32, most: usize) -> bool {
+    if ADDED.0.load(Ordering::Relaxed) == 0 && area == 0 {
         return true;
     }
     let end = address_map::described().div_ceil(AREA_SLICES) as u32;
@@ -104,17 +116,21 @@ pub(crate) fn sweep() -> bool {
     if first.is_err() {
         return true;
     }
-    ADDED.0.store(0, Ordering::Relaxed);
-    let mut done = true;
-    for area in 0..end {
+    if area == 0 {
+        ADDED.0.store(0, Ordering::Relaxed);
+    }
+    let (mut runs, mut done) = (0, true);
+    while area < end && runs < most {
         let words: [_; AREA] = array::from_fn(|nth| {
             address_map::waiting(area as usize * AREA_SLICES + nth * WAITING_SLICES)
         });
         if words.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
             SWEPT.0.store(area + 1, Ordering::Release);
-            done &= give_back(area, words.map(take));
+            done &= give_back(area, words.map(take), &mut runs);
         }
+        area += 1;
     }
+    NEXT.0.store(if area < end { area } else { 0 }, Ordering::Relaxed);
     SWEPT.0.store(0, Ordering::Release);
     done
 }
@@ -124,8 +140,8 @@ fn take(word: &AtomicU64) -> u64 {
     if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) }
 }
 
-/// Gives back the pages of an area whose bits are set.
-fn give_back(area: u32, bits: [u64; AREA]) -> bool {
+/// Gives back the pages of an area whose bits are set, and counts their runs.
+fn give_back(area: u32, bits: [u64; AREA], runs: &mut usize) -> bool {
     let base = address_map::slice_address(area as usize * AREA_SLICES);
     let (mut from, mut done) = (0, true);
     while from < AREA * 64 {
@@ -141,6 +157,7 @@ fn give_back(area: u32, bits: [u64; AREA]) -> bool {
         done &= unsafe { os::purge(base.wrapping_add(from * UNIT), units * UNIT) };
         arena::count_holes(units * UNIT);
         from += units;
+        *runs += 1;
     }
     done
 }
