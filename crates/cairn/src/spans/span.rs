@@ -17,6 +17,7 @@ use crate::base::{ClassLayout, InHardened, Ordering, SLICE_SIZE, SizeClass, touc
 use crate::map::{Block, Chain, END, OWNER_ABANDONED, OWNER_NONE, RemoteWord, Slot, address_map};
 use crate::os;
 use crate::slices::{Fence, Fences, Leave, Memory, Partitions, Taken, arena};
+use crate::spans::waiting;
 use crate::store::{Known, Live};
 use core::{marker::PhantomPinned, sync::atomic::compiler_fence};
 
@@ -386,6 +387,10 @@ impl Span {
         assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
         assert!(self.carved <= self.layout().blocks);
         assert_eq!(self.count_hidden(), usize::from(self.hidden));
+        if Home::SETS_ASIDE && !address_map::is_supplied(self.index()) {
+            let waiting = waiting::seen(self.index(), self.layout().slices.into());
+            assert_eq!(self.free_among(waiting), waiting, "what waits is free");
+        }
         for i in 0..self.layout().slices as usize {
             let d = address_map::descriptor_at(self.index() + i);
             // SAFETY: this is a span.

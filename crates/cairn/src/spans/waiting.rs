@@ -45,7 +45,8 @@ pub(crate) fn first_run(pages: Pages) -> Range<usize> {
 // | 1             | nothing that anybody needs     | `recall`: 0, the owner's; `sweep`: 0, it goes  |
 //
 // While a page goes, `SWEPT` names its area. Who sweeps says so before it takes bits there, and who recalls looks after it has
-// taken them: either the sweep has not got the bit, or the owner finds the area named, or done.
+// taken them: either the sweep has not got the bit, or the owner finds the area named, or done. Who sweeps takes no lock, so who
+// recalls may hold any.
 
 /// Words of an area, 2 MiB.
 const AREA: usize = (2 << 20) / UNIT / u64::BITS as usize;
@@ -58,7 +59,8 @@ static NEXT: Apart<AtomicU32> = Apart(AtomicU32::new(0));
 /// Bytes that have been added since the last sweep began. Relaxed: a measure.
 static ADDED: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
-/// Pages of a span wait: nobody needs what is on them, until `recall`. True if so much waits that it is time for a sweep, or for the next part of one.
+/// Pages of a span wait: nobody needs what is on them, until `recall`. True if so much waits that it is time for a sweep, or for
+/// the next part of one.
 pub(crate) fn add(index: usize, pages: Pages) -> bool {
     // Spans are aligned to their size: of one that covers less than a word all bits stand in one.
     let shift = index % WAITING_SLICES * UNITS;
@@ -75,6 +77,17 @@ pub(crate) fn add(index: usize, pages: Pages) -> bool {
     let steps = |bytes: usize| bytes / SWEEP_LOOK_BYTES;
     NEXT.0.load(Ordering::Relaxed) > 0
         || steps(before + bytes) > steps(before) && arena::is_much(before + bytes)
+}
+
+/// The pages of a span of so many slices that wait, for checks: others may be taking them.
+pub(crate) fn seen(index: usize, slices: usize) -> Pages {
+    let word = |nth: usize| match nth * WAITING_SLICES < slices {
+        true => address_map::waiting(index + nth * WAITING_SLICES).load(Ordering::Relaxed),
+        false => 0,
+    };
+    let all = Pages::from(word(1)) << u64::BITS | Pages::from(word(0));
+    let of_span = Pages::MAX >> (Pages::BITS as usize - slices * UNITS);
+    all >> (index % WAITING_SLICES * UNITS) & of_span
 }
 
 /// None of the pages of a span of so many slices waits any more, or is about to go. True if one waited.
