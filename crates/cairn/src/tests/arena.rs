@@ -200,6 +200,15 @@ impl Model {
         self.purge_some(limit, true)
     }
 
+    /// Purges so many dirty slices from the top, as in a small heap by time: not one more.
+    pub(super) fn purge_top(&mut self, count: usize) {
+        for _ in 0..count {
+            let top = self.slices.iter().rposition(|slice| slice.is_resident()).expect("dirty");
+            self.slices[top] = Clean;
+        }
+        self.purged += count;
+    }
+
     /// Purges from the top until `limit` dirty slices have gone: units that are free as a whole,
     /// then, if `parts` of others may go, run by run within chunks.
     pub(super) fn purge_some(&mut self, limit: usize, parts: bool) -> usize {

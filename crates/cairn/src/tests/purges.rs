@@ -7,7 +7,7 @@ use crate::base::SLICE_SIZE;
 use crate::check;
 use crate::map::{CHUNK_SLICES, address_map};
 use crate::os::{self, fault};
-use crate::slices::{Use, arena, reservation};
+use crate::slices::{Memory, Use, arena, reservation};
 use std::vec::Vec;
 
 /// What has lain idle for two ticks is given back, from the top, a batch at each visit; half a
@@ -67,17 +67,17 @@ fn a_tick_says_whether_there_is_more() {
 fn what_is_used_between_two_ticks_is_not_idle() {
     alone(|| {
         let mut model = Model::new();
-        let index = model.take_run(200, false);
-        model.give(index, 200, true);
+        let index = model.take_run(250, false);
+        model.give(index, 250, true);
         assert!(arena::tick(0) && !arena::in_debt());
         for now in 1..5 {
-            // All but 40 slices are taken, for a moment.
-            model.take_run(160, false);
+            // All but 140 slices are taken, for a moment.
+            model.take_run(110, false);
             model.held.clear();
-            model.give(index, 160, true);
+            model.give(index, 110, true);
             assert!(arena::tick(now * 1000));
             if now == 1 {
-                model.purge(40 - MIB / 2);
+                model.purge_top(140 - 2 * MIB);
             }
             assert!(!arena::in_debt());
             model.compare();
@@ -90,13 +90,13 @@ fn what_is_used_between_two_ticks_is_not_idle() {
 fn a_share_of_what_is_used_may_stay_dirty() {
     alone(|| {
         let mut model = Model::new();
-        model.take_run(1600, false);
-        let index = model.take_run(101, false);
-        model.give(index, 100, true);
+        model.take_run(3200, false);
+        let index = model.take_run(201, false);
+        model.give(index, 200, true);
         assert!(arena::tick(0) && arena::tick(1000));
-        assert!(!arena::in_debt(), "1601 / 16 slices may stay");
+        assert!(!arena::in_debt(), "3201 / 16 slices may stay");
         model.compare();
-        model.give(index + 100, 1, true);
+        model.give(index + 200, 1, true);
         assert!(arena::tick(2000) && arena::tick(3000));
         model.purge(1);
         assert!(!arena::in_debt());
@@ -292,9 +292,60 @@ fn a_little_may_stay_dirty() {
         assert!(!arena::in_debt());
         model.compare();
         model.give(index, 1, true);
+        // What was needed lately stays, too.
         assert!(arena::tick(3000) && arena::tick(4000));
-        model.purge(1);
         model.compare();
+        assert!(arena::tick(14_000) && arena::tick(25_000));
+        model.purge_top(1);
+        model.compare();
+    });
+}
+
+/// A server that is seldom asked has what its next request needs, for ten seconds at least and twenty at most; up to 2 MiB.
+#[test]
+fn what_is_needed_now_and_then_stays() {
+    alone(|| {
+        let mut model = Model::new();
+        let request = |model: &mut Model, slices, now| {
+            let index = model.take_run(slices, false);
+            model.give(index, slices, true);
+            assert!(arena::tick(now));
+            model.purge_top(arena::counts().purged as usize - model.purged);
+            model.compare();
+            model.count(Dirty)
+        };
+        for now in (0..20_000).step_by(500) {
+            // Seldom as much as can be.
+            let slices = if now % 4000 == 0 { MIB } else { 1 };
+            assert_eq!(request(&mut model, slices, now), MIB);
+        }
+        // No more requests: the last one was at 16 s.
+        let left: Vec<_> = (20..60).map(|second| request(&mut model, 1, second * 1000)).collect();
+        // One slice is in use in between.
+        assert_eq!((left[6], left[16]), (MIB, MIB / 2 + 1));
+    });
+}
+
+/// Where an eighth of what is in use has gone from between survivors, a MiB may be dirty, or a 32nd of the rest, and single
+/// runs go.
+#[test]
+fn less_stays_dirty_where_holes_are() {
+    alone(|| {
+        let mut model = Model::new();
+        let index = model.take_run(4000, false);
+        arena::count_holes(400 * SLICE_SIZE);
+        arena::release(index, 200, Memory::Written);
+        assert_eq!(arena::counts().purged, 0, "no eighth");
+        arena::count_holes(100 * SLICE_SIZE);
+        // Every other slice: no two of them are a run.
+        for slice in (1000..1200).step_by(2) {
+            arena::release(index + slice, 1, Memory::Written);
+            assert!(arena::counts().dirty <= (4000 - 500) / 32);
+        }
+        arena::count_holes(3000 * SLICE_SIZE);
+        arena::release(index + 2000, 1, Memory::Written);
+        assert!(arena::counts().dirty <= MIB);
+        arena::check();
     });
 }
 

@@ -63,6 +63,10 @@ pub(crate) struct Arena {
     dirty: usize,
     /// The least value of `dirty` since the last tick: what nobody has needed since then.
     idle: usize,
+    /// The most slices that have been needed between two ticks, in this row of them and the one before, and when this one
+    /// began.
+    needed: [usize; 2],
+    needed_ms: u64,
     /// Dirty slices that may stay since purges have been regretted; falls with time.
     burst: usize,
     /// When a burst was purged last, unless what has happened since is judged; else 0.

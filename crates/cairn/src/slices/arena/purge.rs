@@ -15,8 +15,8 @@ use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
 use crate::slices::tuning::{
-    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_SHARE, KEEP_MIN, KEEP_SHARE,
-    PURGE_BATCH, PURGE_REFUSALS, REGRET_MS,
+    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_MIN, HOLLOW_SHARE, HUGE_MIN,
+    KEEP_MIN, KEEP_SHARE, NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH, PURGE_REFUSALS, REGRET_MS,
 };
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
@@ -53,7 +53,10 @@ pub(crate) fn tick(now_ms: u64) -> bool {
     };
     let debt = DEBT.0.load(Ordering::Relaxed);
     if debt > 0 {
-        let done = purge_batch(ARENA.lock(), &[WHOLE, DIRTY], debt.min(PURGE_BATCH));
+        let arena = ARENA.lock();
+        // Of a small heap not more than that: what is kept lies in the same frame of a huge page.
+        let lanes = if arena.used() < HUGE_MIN { &[DIRTY][..] } else { &[WHOLE, DIRTY] };
+        let done = purge_batch(arena, lanes, debt.min(PURGE_BATCH));
         // Where nothing goes (locked memory, say) the next tick finds it again.
         DEBT.0.store(if done > 0 { debt.saturating_sub(done) } else { 0 }, Ordering::Relaxed);
     }
@@ -79,20 +82,21 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
     }
     let used = arena.used();
     let regretted = arena.burst.min(used.max(BURST_KEPT));
-    let bound = BURST_MIN.max(share_of(used)).max(regretted);
+    let holes = HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE;
+    let is_hollow = holes >= used / 8 && holes > 0;
+    let share = match is_hollow {
+        true => HOLLOW_MIN.max(used.saturating_sub(holes) / HOLLOW_SHARE),
+        false => BURST_MIN.max(used / BURST_SHARE),
+    };
+    let bound = share.max(regretted);
     if arena.dirty > bound {
         arena.burst_ms = os::now_ms();
-        // Whole chunks as long as that will do: a purge of single slices splits huge pages.
-        let lanes = if arena.dirty > 2 * bound { &[WHOLE, DIRTY][..] } else { &[WHOLE] };
+        // Whole chunks as long as that will do: a purge of single slices splits huge pages, unless holes have.
+        let is_much = is_hollow || arena.dirty > 2 * bound;
+        let lanes = if is_much { &[WHOLE, DIRTY][..] } else { &[WHOLE] };
         // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
         purge_batch(arena, lanes, 2 * slices.max(32));
     }
-}
-
-/// How much of what is in use may lie dirty besides: less where most of that has gone to holes.
-fn share_of(used: usize) -> usize {
-    let holes = HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE;
-    if holes < used / 8 { used / BURST_SHARE } else { used.saturating_sub(holes) / HOLLOW_SHARE }
 }
 
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
@@ -112,6 +116,11 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
             }
             let top = 63 - dirty.leading_zeros() as usize;
             len = (dirty << (63 - top)).leading_ones() as usize;
+            // A small heap has no huge pages that this would split.
+            if arena.used() < HUGE_MIN {
+                len =
+                    len.min((limit - done).next_multiple_of((os::page_size() / SLICE_SIZE).max(1)));
+            }
             index += top + 1 - len;
         }
         let were_dirty = arena.dirty_among(index, len);
@@ -164,13 +173,26 @@ impl Arena {
     fn tick(&mut self, now_ms: u64) -> bool {
         let next = (now_ms as usize).saturating_add(purge_delay_ms());
         NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
-        let keep = KEEP_MIN.max(self.used() / KEEP_SHARE);
+        // Twice of it: what is scattered is not all of use to one large block.
+        let needed = (2 * self.needed(now_ms)).min(NEEDED_MAX);
+        let keep = KEEP_MIN.max(self.used() / KEEP_SHARE).max(needed);
         let debt = if keeps() { 0 } else { self.idle.saturating_sub(keep) };
         DEBT.0.store(debt, Ordering::Relaxed);
         self.idle = self.dirty;
         self.burst -= self.burst / 16;
         fill_holes(HOLES.0.load(Ordering::Relaxed) / 16);
         true
+    }
+
+    /// The most slices that have been taken and freed again between two ticks, lately: a server that is seldom asked
+    /// takes them for its next request.
+    fn needed(&mut self, now_ms: u64) -> usize {
+        let delays = NEEDED_DELAYS.saturating_mul(purge_delay_ms() as u64);
+        if now_ms >= self.needed_ms.saturating_add(delays) {
+            (self.needed, self.needed_ms) = ([0, self.needed[0]], now_ms);
+        }
+        self.needed[0] = self.needed[0].max(self.dirty - self.idle);
+        self.needed[0].max(self.needed[1])
     }
 
     /// Mostly clean slices have been needed: was what the last burst gave back needed still?
