@@ -10,9 +10,8 @@ use crate::spans::span::Span;
 use crate::spans::waiting;
 
 const SWEEPS: Model = Model { preemptions: [Some(3), None], quiet: QUIET, ..ALL };
-/// How much waits is a number.
-const QUIET: crate::base::sync::Quiet =
-    &[HINTS[0], HINTS[1], ("spans/waiting.rs", "usize"), ("arena/purge.rs", "usize")];
+/// How much has gone is a number.
+const QUIET: crate::base::sync::Quiet = &[HINTS[0], HINTS[1], ("arena/purge.rs", "usize")];
 
 /// A block covers at least a page.
 fn class() -> SizeClass {
@@ -122,5 +121,22 @@ fn two_threads_sweep() {
         finish(others);
         // SAFETY: taken above.
         assert!(unsafe { is_whole(block) });
+    });
+}
+
+/// Who asks for all that waits comes after whoever sweeps already: nothing waits then.
+#[test]
+fn who_asks_for_all_comes_after_others() {
+    check(SWEEPS, |_| {
+        if HARDENED {
+            return;
+        }
+        let span = waiting_span();
+        let other = spawn(waiting::sweep_part);
+        waiting::sweep_after_others();
+        // SAFETY: held.
+        let (index, slices) = unsafe { ((*span).index(), (*span).layout().slices.into()) };
+        assert_eq!(waiting::seen(index, slices), 0);
+        finish([other]);
     });
 }

@@ -28,7 +28,7 @@ pub(crate) const THIN_STEP: u32 = 8;
 /// Bytes of pages that have come to wait, after which it is asked whether much waits: that takes the arena's lock.
 /// With half or twice of it as much is left, in the same time.
 pub(crate) const SWEEP_LOOK_BYTES: usize = in_shuttle(256 << 10, 4096);
-/// Runs of pages that one free gives back at most, and the rest of their area: 30 to 100 microseconds.
+/// Runs of pages that one free gives back at most, and the rest of their area: 30 to 110 microseconds.
 /// With half or twice of it as much is left, in the same time.
 pub(crate) const SWEEP_RUNS: usize = in_shuttle(32, 2);
 /// Who needs a page again of an area that is being swept looks again after so many milliseconds: nobody wakes it.

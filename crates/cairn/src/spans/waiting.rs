@@ -48,35 +48,46 @@ pub(crate) fn first_run(pages: Pages) -> Range<usize> {
 // taken them: either the sweep has not got the bit, or the owner finds the area named, or done. Who sweeps takes no lock, so who
 // recalls may hold any.
 
-/// Words of an area, 2 MiB.
-const AREA: usize = (2 << 20) / UNIT / u64::BITS as usize;
+/// Words of an area, 512 KiB: no span is longer.
+const AREA: usize = (512 << 10) / UNIT / u64::BITS as usize;
 const AREA_SLICES: usize = AREA * WAITING_SLICES;
 
 /// The area that somebody sweeps, by its number plus 1; 0: nobody sweeps; `u32::MAX`: none yet.
 static SWEPT: Apart<AtomicU32> = Apart(AtomicU32::new(0));
 /// The area where the sweep that is under way goes on; 0: none is. Relaxed: written by whoever sweeps.
 static NEXT: Apart<AtomicU32> = Apart(AtomicU32::new(0));
-/// Bytes that have been added since the last sweep began. Relaxed: a measure.
-static ADDED: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+/// Bytes of pages that wait: `count` has the sign. Relaxed: a measure.
+static WAITING: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+
+/// So many more pages wait, or fewer; bytes of those that did before.
+fn count(more: u32, fewer: u32) -> usize {
+    let change = (more as usize).wrapping_sub(fewer as usize).wrapping_mul(UNIT);
+    in_all(WAITING.0.fetch_add(change, Ordering::Relaxed))
+}
+
+/// Bytes of pages that wait. Bits are set and taken first, and counted then, so that for a moment it may be less than none.
+fn in_all(waiting: usize) -> usize {
+    (waiting as isize).max(0) as usize
+}
 
 /// Pages of a span wait: nobody needs what is on them, until `recall`. True if so much waits that it is time for a sweep, or for
 /// the next part of one.
 pub(crate) fn add(index: usize, pages: Pages) -> bool {
     // Spans are aligned to their size: of one that covers less than a word all bits stand in one.
-    let shift = index % WAITING_SLICES * UNITS;
+    let (shift, mut more) = (index % WAITING_SLICES * UNITS, 0);
     for (nth, bits) in
         [(pages as u64) << shift, (pages >> u64::BITS) as u64].into_iter().enumerate()
     {
         if bits != 0 {
+            let word = address_map::waiting(index + nth * WAITING_SLICES);
             // Release: who takes the bits gives back what has been freed before.
-            address_map::waiting(index + nth * WAITING_SLICES).fetch_or(bits, Ordering::Release);
+            more += (bits & !word.fetch_or(bits, Ordering::Release)).count_ones();
         }
     }
-    let bytes = bytes_of(pages);
-    let before = ADDED.0.fetch_add(bytes, Ordering::Relaxed);
+    let before = count(more, 0);
+    let after = before + more as usize * UNIT;
     let steps = |bytes: usize| bytes / SWEEP_LOOK_BYTES;
-    NEXT.0.load(Ordering::Relaxed) > 0
-        || steps(before + bytes) > steps(before) && arena::is_much(before + bytes)
+    NEXT.0.load(Ordering::Relaxed) > 0 || steps(after) > steps(before) && after > arena::may_wait()
 }
 
 /// The pages of a span of so many slices that wait, for checks: others may be taking them.
@@ -98,54 +109,68 @@ pub(crate) fn recall(index: usize, slices: usize) -> bool {
     let (mut first, mut waited) = (index, 0);
     while first < index + slices {
         // Release, and Acquire in `sweep`: what the owner has there now comes before the page waits again.
-        waited |= address_map::waiting(first).fetch_and(!bits, Ordering::AcqRel) & bits;
+        let taken = address_map::waiting(first).fetch_and(!bits, Ordering::AcqRel) & bits;
+        waited += taken.count_ones();
         first += WAITING_SLICES;
+    }
+    if waited > 0 {
+        count(0, waited);
     }
     let area = (index / AREA_SLICES) as u32 + 1;
     // Acquire: what went there is gone.
     while SWEPT.0.load(Ordering::Acquire) == area {
         os::wait_for(&SWEPT.0, area, RECALL_LOOK_MS);
     }
-    waited != 0
+    waited > 0
 }
 
 /// Gives back all pages that wait, if nobody does already. False if the system takes some of them not: locked memory, say.
 pub(crate) fn sweep() -> bool {
-    sweep_from(0, usize::MAX)
+    sweep_from(0, usize::MAX, 0).unwrap_or(true)
 }
 
-/// The next part of that, which one free can wait for.
-pub(crate) fn sweep_part() -> bool {
-    sweep_from(NEXT.0.load(Ordering::Relaxed), SWEEP_RUNS)
-}
-
-fn sweep_from(mut area: u32, most: usize) -> bool {
-    if ADDED.0.load(Ordering::Relaxed) == 0 && area == 0 {
-        return true;
+/// The same after whoever does already. Not for who holds a lock.
+pub(crate) fn sweep_after_others() {
+    while sweep_from(0, usize::MAX, 0).is_none() {
+        let swept = SWEPT.0.load(Ordering::Relaxed);
+        if swept != 0 {
+            os::wait_for(&SWEPT.0, swept, RECALL_LOOK_MS);
+        }
     }
-    let end = address_map::described().div_ceil(AREA_SLICES) as u32;
+}
+
+/// The next part of that, which one free can wait for; more if much more waits than may: others have been adding while who
+/// swept was not at work.
+pub(crate) fn sweep_part() -> bool {
+    // Before: who sweeps takes no lock.
+    let much = 2 * arena::may_wait();
+    sweep_from(NEXT.0.load(Ordering::Relaxed), SWEEP_RUNS, much).unwrap_or(true)
+}
+
+/// Goes on at an area, through so many runs at least, and until no more than so many bytes wait. None if somebody else sweeps.
+fn sweep_from(mut area: u32, runs: usize, much: usize) -> Option<bool> {
+    let waiting = || in_all(WAITING.0.load(Ordering::Relaxed));
     // Acquire: who has swept before has done so; Release, here and below: `recall`.
     let first = SWEPT.0.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed);
     if first.is_err() {
-        return true;
+        return None;
     }
-    if area == 0 {
-        ADDED.0.store(0, Ordering::Relaxed);
-    }
-    let (mut runs, mut done) = (0, true);
-    while area < end && runs < most {
+    let is_any = waiting() > 0 || area > 0;
+    let end = if is_any { address_map::described().div_ceil(AREA_SLICES) as u32 } else { 0 };
+    let (mut gone, mut done) = (0, true);
+    while area < end && (gone < runs || waiting() > much) {
         let words: [_; AREA] = array::from_fn(|nth| {
             address_map::waiting(area as usize * AREA_SLICES + nth * WAITING_SLICES)
         });
         if words.iter().any(|word| word.load(Ordering::Relaxed) != 0) {
             SWEPT.0.store(area + 1, Ordering::Release);
-            done &= give_back(area, words.map(take), &mut runs);
+            done &= give_back(area, words.map(take), &mut gone);
         }
         area += 1;
     }
     NEXT.0.store(if area < end { area } else { 0 }, Ordering::Relaxed);
     SWEPT.0.store(0, Ordering::Release);
-    done
+    Some(done)
 }
 
 fn take(word: &AtomicU64) -> u64 {
@@ -155,6 +180,7 @@ fn take(word: &AtomicU64) -> u64 {
 
 /// Gives back the pages of an area whose bits are set, and counts their runs.
 fn give_back(area: u32, bits: [u64; AREA], runs: &mut usize) -> bool {
+    count(0, bits.iter().map(|word| word.count_ones()).sum());
     let base = address_map::slice_address(area as usize * AREA_SLICES);
     let (mut from, mut done) = (0, true);
     while from < AREA * 64 {

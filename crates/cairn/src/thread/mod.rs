@@ -339,7 +339,7 @@ pub(crate) fn trim() {
     salvage::all();
     shared::trim();
     abandoned::make_holes();
-    waiting::sweep();
+    waiting::sweep_after_others();
     process_upkeep::request_trim();
 }
 

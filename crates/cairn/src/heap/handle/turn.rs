@@ -44,7 +44,8 @@ impl Turn {
 
     /// There are turns from now on. By who makes the part.
     pub(crate) fn open(&self) {
-        // Release: who takes a turn finds that the heap that was here has no user any more (`enter`).
+        // Release: who takes a turn finds that the heap that was here has no user any more (`enter`). The fence of who
+        // writes the heap over says so, too: that is for children that are forked meanwhile.
         self.0.store(OPEN, Ordering::Release);
     }
 

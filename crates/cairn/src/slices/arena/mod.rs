@@ -15,7 +15,7 @@ mod runs;
 mod tree;
 
 pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
-pub(crate) use purge::{count_holes, fill_holes, in_debt, is_much, purge_all, tick};
+pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, tick};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub(crate) use purge_policy::{keeps, maps_apart};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};

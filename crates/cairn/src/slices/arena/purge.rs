@@ -37,10 +37,10 @@ pub(crate) fn fill_holes(bytes: usize) {
     HOLES.0.store(holes.saturating_sub(bytes), Ordering::Relaxed);
 }
 
-/// Whether so many bytes are more than may wait of what is in use, and has not gone.
-pub(crate) fn is_much(bytes: usize) -> bool {
+/// How many bytes in spans in use may wait to go: a part of what is in use, and has not gone.
+pub(crate) fn may_wait() -> usize {
     let used = ARENA.lock().used() * SLICE_SIZE;
-    bytes > used.saturating_sub(HOLES.0.load(Ordering::Relaxed)) / HOLLOW_SHARE
+    used.saturating_sub(HOLES.0.load(Ordering::Relaxed)) / HOLLOW_SHARE
 }
 
 /// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain

@@ -1,6 +1,10 @@
 //! A heap that shrinks gives back the pages without a live byte, at once: none with one goes, no block is lost or handed out
 //! twice, and who needs the memory again has it.
 
+use crate::base::SLICE_SIZE;
+use crate::map::address_map;
+use crate::slices::arena;
+use crate::spans::waiting::{self, bytes_of};
 use crate::tests::alone::{Random, alone};
 use crate::tests::forks::child_does;
 use crate::tests::heaps::{Other, free};
@@ -178,6 +182,42 @@ fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
         // Once at least, if not each time: a turn takes less than the pause.
         assert!(most > 12 * MIB, "{most}");
         check();
+    });
+}
+
+/// Others may have been adding while who swept was not at work, and nobody frees any more: the next part is as long as it must
+/// be.
+#[test]
+fn much_more_than_may_wait_goes_in_one_part() {
+    // The longest span's.
+    const AT_ONCE: usize = 32;
+    alone(|| {
+        let mut blocks: Vec<_> = (0..11).map(|_| allocate(10 * MIB)).collect();
+        // Of the last one not all slices are described.
+        blocks.sort();
+        let spans_in = |&block: &*mut u8| {
+            let first = address_map::slice_of(block).next_multiple_of(AT_ONCE);
+            (first..first + 9 * MIB / SLICE_SIZE).step_by(AT_ONCE)
+        };
+        let spans = || blocks[..10].iter().flat_map(spans_in);
+        let every_other = u128::MAX / 3;
+        for index in spans() {
+            waiting::add(index, every_other);
+        }
+        let left = || spans().map(|index| bytes_of(waiting::seen(index, AT_ONCE))).sum::<usize>();
+        assert_eq!(left(), 45 * MIB);
+        let most = 2 * arena::may_wait();
+        assert!((6 * MIB..7 * MIB).contains(&most) && waiting::sweep_part());
+        assert!(left() <= most, "{}", left());
+        // What may wait goes in small parts.
+        while left() > 2 * arena::may_wait() {
+            waiting::sweep_part();
+        }
+        let before = left();
+        assert!(waiting::sweep_part() && before > left() && before - left() <= MIB / 2);
+        waiting::sweep_after_others();
+        assert_eq!(left(), 0);
+        blocks.into_iter().for_each(free);
     });
 }
 
