@@ -118,7 +118,7 @@ impl<T> Lock<T> {
 
     /// Waits for the lock.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        self.acquire();
+        acquire(&self.word);
         self.inside.store(thread_token(), Ordering::Relaxed);
         // A child that finds a change of the data finds this, too.
         fence(Ordering::Release);
@@ -157,30 +157,6 @@ impl<T> Lock<T> {
         }
     }
 
-    fn acquire(&self) {
-        if !self.try_acquire() {
-            self.acquire_slow();
-        }
-    }
-
-    fn try_acquire(&self) -> bool {
-        // Acquire: sees what the last owner wrote.
-        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    #[cold]
-    fn acquire_slow(&self) {
-        for _ in 0..LOCK_SPINS {
-            if self.word.load(Ordering::Relaxed) == FREE && self.try_acquire() {
-                return;
-            }
-            core::hint::spin_loop();
-        }
-        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
-            wait(&self.word, CONTENDED);
-        }
-    }
-
     fn unlock(&self) {
         // Release: a child that finds nobody inside finds all that was changed there.
         self.inside.store(0, Ordering::Release);
@@ -188,6 +164,31 @@ impl<T> Lock<T> {
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
             wake(&self.word);
         }
+    }
+}
+
+fn acquire(word: &AtomicU32) {
+    if !try_acquire(word) {
+        acquire_slow(word);
+    }
+}
+
+fn try_acquire(word: &AtomicU32) -> bool {
+    // Acquire: sees what the last owner wrote.
+    word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+/// One for the locks of all types.
+#[cold]
+fn acquire_slow(word: &AtomicU32) {
+    for _ in 0..LOCK_SPINS {
+        if word.load(Ordering::Relaxed) == FREE && try_acquire(word) {
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    while word.swap(CONTENDED, Ordering::Acquire) != FREE {
+        wait(word, CONTENDED);
     }
 }
 
