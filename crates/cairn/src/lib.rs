@@ -133,7 +133,7 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use heap::DeferredFree;
+pub use heap::{DeferredFree, LowMemory};
 pub use large::HeapStats;
 pub use map::{RegionCalls, RegionError};
 pub use program::defragment::should_move;
@@ -142,13 +142,14 @@ pub use program::heaps::{
     heap_of, owner_thread, purge, thread_number, visit,
 };
 pub use program::settings::{BadSetting, Settings};
+pub use report::memory::{GroupMemory, MemoryUse};
 pub use report::stats::{Amount, ClassRow, Stats};
 pub use samples::{ThreadCounts, Told};
 pub use slices::arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use thread::pool::tick;
 pub use thread::{
-    count, guard_every, on_deferred_free, sample_every, start_purge_thread, thread_counts,
-    thread_idle,
+    count, guard_every, on_deferred_free, on_low_memory, sample_every, set_memory_limits,
+    start_purge_thread, thread_counts, thread_idle,
 };
 
 /// For the C layer and for tests: no part of what programs may rely on.

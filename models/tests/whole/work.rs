@@ -6,7 +6,7 @@ use super::threads::{self, JoinHandle, spawn};
 use crate::base::size_class::SLICE_SIZE;
 use crate::base::sync::Ordering;
 use crate::map::address_map;
-use crate::{Stats, check, purge, set_purge_delay_ms};
+use crate::{MemoryUse, Stats, check, purge, set_purge_delay_ms};
 
 pub(crate) const KIB: usize = 1 << 10;
 
@@ -147,6 +147,7 @@ pub(crate) fn nothing_is_left(exact: bool) {
     let slices = address_map::committed();
     assert_eq!(stats.clean, slices * SLICE_SIZE, "slices are lost");
     assert_eq!(stats.heaps.0, 0, "heaps are lost");
+    assert_eq!(MemoryUse::take().counted, 0, "nothing counts for a limit");
     if exact {
         // The table of mappings is one, and doubles.
         let mapped = super::memory::mapped_above_the_reservation();

@@ -13,9 +13,10 @@ use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::{Reason, Role};
 use crate::large::{self, Freers, Kept};
 use crate::map::{Block, OWNER_LARGE, address_map};
+use crate::slices::limit;
 use crate::store::{Caches, FREED_TWICE, Store};
 use crate::{closed, os, samples::guards, thread};
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 
 #[cold]
 #[inline(never)]
@@ -56,7 +57,8 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     let heap = thread::heap();
     // SAFETY: the calling thread's own: no stand-in is watched. Nothing of it is under way.
     let (before, draws) = unsafe {
-        if thread::defer(Reason::Turn) {
+        let is_told = (*heap).sampling.tells() && thread::tell_of_shortage();
+        if thread::defer(Reason::Turn) || is_told {
             // What the program has freed serves.
             let block = Caches::pop(&raw mut (*heap).caches, class);
             if !block.is_null() {
@@ -110,10 +112,14 @@ pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
 
 #[inline(never)]
 pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
-    match new_block_at(size, align, 0) {
-        got if got.block.is_null() && thread::defer(Reason::Need) => new_block_at(size, align, 0),
-        got => got,
+    if limit::is_pending() {
+        thread::tell_of_shortage();
     }
+    let attempt = || Some(new_block_at(size, align, 0)).filter(|got| !got.block.is_null());
+    attempt()
+        .or_else(|| thread::retry_in_shortage(size, attempt))
+        .or_else(|| if thread::defer(Reason::Need) { attempt() } else { None })
+        .unwrap_or(large::Allocated::NONE)
 }
 
 /// Allocates `size` bytes so that the byte at `offset`, which may lie behind them, is at a multiple of `align`, a power
@@ -135,10 +141,15 @@ pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 
     match offset.wrapping_neg() & (align - 1) {
         0 => allocate_aligned(size, align),
         at if size.checked_add(at).is_none_or(|end| end > SIZE_MAX) => null_mut(),
-        at => new_block_at(size, align, at).block,
+        at => {
+            let attempt = || NonNull::new(new_block_at(size, align, at).block);
+            let got = attempt().or_else(|| thread::retry_in_shortage(size, attempt));
+            got.map_or(null_mut(), NonNull::as_ptr)
+        }
     }
 }
 
+#[inline(never)]
 fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
     os::notice_fork();
     let heap = thread::heap();
@@ -173,7 +184,8 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     let heap = thread::heap();
     let heaps = shares::in_use();
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
-    let most = LARGE_CACHE_SLICES / heaps.max(1);
+    // Near a limit of memory nobody keeps one.
+    let most = if limit::is_near() { 0 } else { LARGE_CACHE_SLICES / heaps.max(1) };
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     let keeps = unsafe { (*heap).role != Role::Free }
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE

@@ -294,6 +294,10 @@ unsafe fn refill(heap: *mut Heap, class: SizeClass) -> (*mut Block, bool) {
             (*heap).give_back();
             got = refilled(heap, class);
         }
+        if got.0.is_null() && (*heap).member.may_take(class.span_slices() * SLICE_SIZE) {
+            let attempt = || Some(refilled(heap, class)).filter(|got| !got.0.is_null());
+            got = thread::retry_in_shortage(class.block_size(), attempt).unwrap_or(got);
+        }
         if let Some(region) = (*heap).member.region() {
             let slices = class.span_slices();
             while got.0.is_null()
@@ -333,6 +337,13 @@ pub(crate) unsafe fn allocate_large(
             thread::defer(Reason::Need);
             trim(name, heap);
             got = large::allocate_owned(owned, size, align);
+        }
+        if got.block.is_null() && owned.budget.may_take(size) {
+            let attempt = || {
+                let got = large::allocate_owned(owned, size, align);
+                Some(got).filter(|got| !got.block.is_null())
+            };
+            got = thread::retry_in_shortage(size, attempt).unwrap_or(got);
         }
         if let Some(region) = owned.region.checked_sub(1) {
             let slices = size.max(align).div_ceil(SLICE_SIZE);

@@ -11,6 +11,7 @@ pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod handle;
 mod hardened;
+pub(crate) mod low_memory;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
@@ -24,6 +25,7 @@ pub use deferred_frees::DeferredFree;
 pub(crate) use deferred_frees::{Deferred, Reason};
 pub(crate) use empty::Ahead;
 pub(crate) use handle::{Got, Handle, Member, OWNED, Own, SHARED, Spares};
+pub use low_memory::LowMemory;
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;

@@ -22,6 +22,14 @@ pub(crate) fn set_besides(step: Option<fn()>) {
     BESIDES.store(step.map_or(null_mut(), |step| step as *mut ()), Ordering::Relaxed);
 }
 
+/// Once per purge delay: near a limit of memory, idle caches had better go, too.
+#[inline(never)]
+pub(crate) fn follow_limits() {
+    if arena::follow_limits() {
+        request_trim();
+    }
+}
+
 /// The arena's part of upkeep, and what comes besides.
 pub(crate) fn tick() {
     let besides = BESIDES.load(Ordering::Relaxed);
@@ -29,8 +37,11 @@ pub(crate) fn tick() {
         // SAFETY: stored by `set_besides` out of such a function.
         unsafe { core::mem::transmute::<*mut (), fn()>(besides)() };
     }
-    if arena::tick(os::now_ms()) && !arena::keeps() {
-        waiting::sweep_part();
+    if arena::tick(os::now_ms()) {
+        if !arena::keeps() {
+            waiting::sweep_part();
+        }
+        follow_limits();
     }
     guards::follow();
 }

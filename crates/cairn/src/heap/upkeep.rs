@@ -12,9 +12,10 @@ use crate::heap::tuning::{
     SWEEP_SPANS, UPKEEP_TICKS,
 };
 use crate::map::{Block, Chain, END, address_map};
+use crate::slices::{arena, limit};
 use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
-use crate::{heap::process_upkeep, large, os, slices::arena};
+use crate::{heap::process_upkeep, large, os};
 
 /// What becomes of partial spans when what others have freed in them has been collected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,6 +89,7 @@ impl Heap {
     pub(crate) fn follow_sampling(&mut self) {
         let defers = self.deferred.follow();
         self.sampling.set_defers(self.deferred.is_on() && !self.is_shared());
+        self.sampling.set_tells(limit::is_pending() && !self.is_shared());
         if defers {
             // What comes now is the same in each run of a program.
             (self.quiet, self.slow_ticks, self.upkeep_mask) = (0, 0, UPKEEP_TICKS - 1);

@@ -11,7 +11,7 @@ use crate::base::{CANARY_BYTES, Ordering, point};
 use crate::large::budget::Budget;
 use crate::large::tuning::MOVE_MIN;
 use crate::os::{self, Guard, Lock, Moves};
-use crate::slices::arena;
+use crate::slices::{arena, limit};
 use crate::store::{Behind, Canary};
 use core::ptr::{null, null_mut};
 use core::sync::atomic::fence;
@@ -82,6 +82,10 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
     let bytes = os::round_up(size.max(1) + colour + CANARY_BYTES, page);
     let huge = used != Use::Sparse && bytes >= os::HUGE_PAGE;
     let align = if huge { align.max(os::HUGE_PAGE) } else { align };
+    if !arena::reserve_mapped(bytes) {
+        return Allocated::NONE;
+    }
+    arena::after_growth(bytes);
     let mut address = map_aligned(bytes, align);
     if address.is_null() {
         // What is dirty may be in the way.
@@ -89,6 +93,7 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
         address = map_aligned(bytes, align);
     }
     if address.is_null() {
+        limit::take_mapped(bytes);
         return Allocated::NONE;
     }
     if huge {
@@ -267,45 +272,80 @@ pub(crate) fn base_of(p: *const u8) -> Option<(*mut u8, usize)> {
 /// heap's limit refuses. Who calls says how many bytes the program has from then on (`ask`).
 #[cold]
 pub(crate) fn reallocate(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
+    match resize(p, size, align) {
+        Err(No::Room) if limit::hard() > 0 && arena::purge_all() > 0 => resize(p, size, align),
+        resized => resized,
+    }
+    .ok()
+}
+
+/// Why a mapping does not become what it should.
+enum No {
+    /// Its heap or the process may not have so much.
+    Room,
+    /// Bytes had better be copied, or must be.
+    Move,
+}
+
+/// Counts so many bytes more, unless that goes beyond a limit.
+#[inline(never)]
+fn grant(budget: Option<&Budget>, bytes: usize) -> bool {
+    if budget.is_some_and(|budget| !budget.grow_large(bytes)) {
+        return false;
+    }
+    let fits = arena::try_reserve_mapped(bytes);
+    if !fits && let Some(budget) = budget {
+        budget.shrink_large(bytes);
+    }
+    fits
+}
+
+/// Counts so many less.
+#[inline(never)]
+fn give(budget: Option<&Budget>, bytes: usize) {
+    limit::take_mapped(bytes);
+    if let Some(budget) = budget {
+        budget.shrink_large(bytes);
+    }
+}
+
+#[inline(never)]
+fn resize(p: *mut u8, size: usize, align: usize) -> Result<*mut u8, No> {
     let mut mappings = MAPPINGS.lock();
-    let Some((at, mapping)) = mappings.find(p) else { return Some(null_mut()) };
+    let Some((at, mapping)) = mappings.find(p) else { return Ok(null_mut()) };
     let lead = mapping.start.addr() - mapping.address.addr();
     let exact = os::round_up(size + lead + CANARY_BYTES, os::page_size());
     if exact <= mapping.bytes {
         if size < MOVE_MIN / 2 {
-            return None;
+            return Err(No::Move);
         }
         if mapping.bytes > roomy(exact) && !arena::keeps() {
             let tail = mapping.address.wrapping_add(exact);
             // SAFETY: whole pages behind what the block keeps.
             if unsafe { os::release(tail, mapping.bytes - exact) } {
                 mappings.entry(at).bytes = exact;
-                if let Some(budget) = mapping.budget() {
-                    budget.shrink_large(mapping.bytes - exact);
-                }
+                give(mapping.budget(), mapping.bytes - exact);
             }
         }
-        return Some(p);
+        return Ok(p);
     }
     let moves = if align <= os::page_size() { Moves::Anywhere } else { Moves::Nowhere };
-    // Its heap pays for the room to spare, too, or does without.
+    // Its heap pays for the room to spare, too, or does without; and so does the process.
     let (lengths, budget) = ([roomy(exact), exact], mapping.budget());
-    let fits = |bytes| budget.is_none_or(|budget| budget.grow_large(bytes - mapping.bytes));
-    let most = lengths.into_iter().find(|&bytes| fits(bytes))?;
+    let fits = |&bytes: &usize| grant(budget, bytes - mapping.bytes);
+    let most = lengths.into_iter().find(fits).ok_or(No::Room)?;
     // SAFETY: the block is the caller's, and the mapping with it.
     let (address, bytes) = unsafe { grown(mapping.address, mapping.bytes, [most, exact], moves) };
-    if let Some(budget) = budget {
-        budget.shrink_large(most - bytes.max(mapping.bytes));
-    }
+    give(budget, most - bytes.max(mapping.bytes));
     if address.is_null() {
         // Where the kernel moves no pages at all (a sandbox), bytes still can be.
-        return None;
+        return Err(No::Move);
     }
     forget(p);
     mappings.remove(at);
     let start = address.wrapping_add(lead);
     mappings.insert(Mapping { address, bytes, start, ..mapping });
-    Some(start)
+    Ok(start)
 }
 
 /// The first mapping behind the address `p`.
@@ -424,6 +464,7 @@ impl Mappings {
 /// Unmaps a mapping that nobody knows any more. If the kernel refuses (too many mappings to
 /// split one), at least its pages go.
 fn unmap(mapping: Mapping) {
+    limit::take_mapped(mapping.bytes);
     // SAFETY: out of the table.
     unsafe {
         if !os::release(mapping.address, mapping.bytes) {

@@ -5,6 +5,7 @@
 //! Checked: the reconciliation test.
 //! Story: docs/guide/statistics.md
 
+pub(crate) mod memory;
 pub(crate) mod outside;
 pub(crate) mod stats;
 mod tuning;

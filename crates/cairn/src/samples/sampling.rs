@@ -87,7 +87,9 @@ pub(crate) struct Sampling {
     at_refills: bool,
     /// The program wants to be called for what it frees later.
     defers: bool,
-    /// It does, or samples are drawn.
+    /// The program has to be told that memory runs short.
+    tells: bool,
+    /// It does, or has, or samples are drawn.
     watched: bool,
 }
 
@@ -104,7 +106,29 @@ impl Sampling {
 
     /// Says whether it is.
     pub(crate) fn set_defers(&mut self, defers: bool) {
-        (self.defers, self.watched) = (defers, defers || self.draws());
+        self.defers = defers;
+        self.judge_watched();
+    }
+
+    /// Somebody has told the program that memory runs short.
+    pub(crate) fn has_told(&mut self) {
+        self.tells = false;
+        self.judge_watched();
+    }
+
+    /// Says whether somebody has to.
+    pub(crate) fn set_tells(&mut self, tells: bool) {
+        self.tells = tells;
+        self.judge_watched();
+    }
+
+    /// Whether somebody has.
+    pub(crate) fn tells(&self) -> bool {
+        self.tells
+    }
+
+    fn judge_watched(&mut self) {
+        self.watched = self.defers || self.tells || self.draws();
     }
 
     /// How many blocks a cache is filled with at most. Where the program is called at refills, as many as it takes in: one in
@@ -155,8 +179,8 @@ impl Sampling {
         let at_refills = AT_REFILLS.load(Ordering::Relaxed);
         let is_new = interval != self.interval || at_refills != self.at_refills;
         if is_new {
-            let watched = interval > 0 || self.defers;
-            *self = Sampling { interval, left: interval, due: 0, at_refills, watched, ..*self };
+            *self = Sampling { interval, left: interval, due: 0, at_refills, ..*self };
+            self.judge_watched();
         }
         is_new
     }

@@ -7,6 +7,7 @@
 
 pub(crate) mod arena;
 pub(crate) mod fences;
+pub(crate) mod limit;
 pub(crate) mod reservation;
 mod tuning;
 

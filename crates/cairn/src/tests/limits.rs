@@ -1,5 +1,7 @@
 //! What a heap holds, and what it may hold.
 
+mod process;
+
 use super::alone::alone;
 use super::filling;
 use super::heaps::{Other, free};

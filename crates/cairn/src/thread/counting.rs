@@ -109,6 +109,9 @@ pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
             super::defer(Reason::Turn);
             block = super::retry(heap, class);
         }
+        if block.is_null() {
+            block = super::shortage::refill(heap, class);
+        }
         if block.is_null() && super::defer(Reason::Need) {
             block = super::retry(heap, class);
         }

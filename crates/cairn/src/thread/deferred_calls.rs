@@ -5,7 +5,7 @@
 //! Checked: tests/deferred.rs
 //! Story: docs/design/upkeep.md
 
-use super::{arrive_unless_gone, follow_sampling, own, refill, refill_own};
+use super::{arrive_unless_gone, follow_sampling, own, refill, refill_once};
 use crate::base::SizeClass;
 use crate::heap::{Deferred, DeferredFree, Heap, Reason, deferred_frees, process_upkeep};
 use crate::map::Block;
@@ -22,15 +22,16 @@ pub(crate) fn refill_or_force(class: SizeClass) -> *mut Block {
     }
 }
 
-/// Pops what the program has freed, or refills once more.
+/// Pops what the program has freed, or refills once more, whatever memory there is.
 ///
 /// # Safety
 /// The heap is the calling thread's own.
+#[inline(never)]
 pub(super) unsafe fn retry(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: as above.
     unsafe {
         let block = Caches::pop(&raw mut (*heap).caches, class);
-        if block.is_null() { refill_own(heap, class) } else { block }
+        if block.is_null() { refill_once(heap, class) } else { block }
     }
 }
 

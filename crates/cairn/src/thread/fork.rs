@@ -8,7 +8,7 @@
 
 use super::{STARTED, outside, own};
 use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
-use crate::heap::{Heap, deferred_frees, handle};
+use crate::heap::{Heap, deferred_frees, handle, low_memory};
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
 use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{self, salvage, shared};
@@ -62,6 +62,7 @@ static SETTLED: AtomicU32 = AtomicU32::new(0);
 fn settle() {
     STARTED.settle_in_child();
     deferred_frees::settle_in_child();
+    low_memory::settle_in_child();
     let own = own().unwrap_or(null_mut());
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();

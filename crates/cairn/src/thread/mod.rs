@@ -11,6 +11,7 @@ mod fork;
 pub(crate) mod pool;
 mod purge;
 pub(crate) mod search;
+mod shortage;
 mod tls;
 pub(crate) mod tuning;
 
@@ -32,6 +33,8 @@ use deferred_calls::retry;
 pub(crate) use deferred_calls::{defer, refill_or_force};
 pub use fork::see_forks;
 pub use purge::{has_purge_thread, start_purge_thread};
+pub use shortage::{on_low_memory, set_memory_limits};
+pub(crate) use shortage::{retry as retry_in_shortage, tell as tell_of_shortage};
 pub(crate) use tls::get as heap;
 
 /// The reservation is made once.
@@ -122,7 +125,10 @@ fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
         heap if is_counting() => unsafe { counting::refill(heap, class) },
         // There may be blocks: what arriving has called may have allocated.
         // SAFETY: as above.
-        heap => unsafe { retry(heap, class) },
+        heap => unsafe {
+            let block = retry(heap, class);
+            if block.is_null() { shortage::refill(heap, class) } else { block }
+        },
     }
 }
 
@@ -130,6 +136,17 @@ fn refill_instead_of(stand_in: *mut Heap, class: SizeClass) -> *mut Block {
 /// The heap is the calling thread's own.
 #[inline(always)]
 unsafe fn refill_own(heap: *mut Heap, class: SizeClass) -> *mut Block {
+    // SAFETY: as above.
+    unsafe {
+        let block = refill_once(heap, class);
+        if block.is_null() { shortage::refill(heap, class) } else { block }
+    }
+}
+
+/// # Safety
+/// As above.
+#[inline(always)]
+unsafe fn refill_once(heap: *mut Heap, class: SizeClass) -> *mut Block {
     // SAFETY: the calling thread's own.
     unsafe {
         let block = (*heap).serve_freed(class);

@@ -10,12 +10,14 @@
 use super::fork::FORKS_SEEN;
 use super::{see_forks, trim};
 use crate::base::{AtomicU32, AtomicUsize, Ordering};
-use crate::os::Group;
+use crate::os::GroupUse;
+use crate::slices::arena;
+use crate::slices::limit::{self, Why};
 use crate::thread::tuning::{
     CLOCK_LAG_MS, GROUP_FILL, GROUP_LOOK_MS, GROUP_NEAR, GROUP_REST, GROUP_WORTHWHILE,
     KEPT_LOOK_MS, PURGE_PAUSE_MS, PURGE_STACK_BYTES,
 };
-use crate::{os, slices::arena, thread::pool};
+use crate::{os, thread::pool};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 
@@ -120,7 +122,6 @@ extern "C" fn end(_: *mut c_void) {
 /// The thread's body. Nothing in here allocates.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::name_thread(c"cairn-purge");
-    let group = Group::find();
     while ENDING.load(Ordering::Relaxed) == 0 {
         let more = pool::tick();
         let ms = if more {
@@ -128,12 +129,8 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
         } else {
             arena::purge_delay_ms().saturating_add(CLOCK_LAG_MS)
         };
-        let most = match &group {
-            // Nothing is given back; somebody may say otherwise.
-            _ if arena::keeps() => KEPT_LOOK_MS,
-            Some(group) => relieve(group),
-            None => usize::MAX,
-        };
+        // Nothing is given back; somebody may say otherwise.
+        let most = if arena::keeps() { KEPT_LOOK_MS } else { relieve() };
         if !os::wait_for(&ENDING, 0, ms.min(most)) {
             break;
         }
@@ -143,8 +140,9 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
 
 /// Gives back all there is if the group is near its limit; how long it cannot be full after that, in
 /// milliseconds.
-fn relieve(group: &Group) -> usize {
-    let Some((used, limit)) = group.used_and_limit() else { return usize::MAX };
+fn relieve() -> usize {
+    let found = limit::may_have_group().then(|| limit::look(arena::counted(), Why::Time)).flatten();
+    let Some(GroupUse { used, limit }) = found else { return usize::MAX };
     let left = limit.saturating_sub(used);
     let in_vain = left < limit / GROUP_NEAR && purge() < GROUP_WORTHWHILE;
     let least = if in_vain { GROUP_LOOK_MS * GROUP_REST } else { GROUP_LOOK_MS };

@@ -13,42 +13,65 @@ use core::ffi::CStr;
 
 /// From here on it is none: what the first version says where there is none.
 const NO_LIMIT: u64 = 1 << 60;
+/// Bytes read of a file: what is wanted of the long ones stands there.
+const ROOM: usize = 2048;
 
 /// What the versions of cgroups differ by.
 struct Version {
     mount: &'static [u8],
-    limit: &'static [u8],
+    /// Beyond each of these the kernel stops the group, or ends processes of it.
+    limits: [&'static [u8]; 2],
     used: &'static [u8],
+    /// What begins the lines of `memory.stat` with pages of files, which go when memory is short.
+    files: [&'static [u8]; 2],
+    /// Where it is counted how many processes were ended.
+    events: &'static [u8],
 }
 
 const V1: Version = Version {
     mount: b"/sys/fs/cgroup/memory",
-    limit: b"/memory.limit_in_bytes",
+    limits: [b"/memory.limit_in_bytes"; 2],
     used: b"/memory.usage_in_bytes",
+    files: [b"total_inactive_file ", b"total_active_file "],
+    events: b"/memory.oom_control",
 };
-const V2: Version =
-    Version { mount: b"/sys/fs/cgroup", limit: b"/memory.max", used: b"/memory.current" };
+const V2: Version = Version {
+    mount: b"/sys/fs/cgroup",
+    limits: [b"/memory.max", b"/memory.high"],
+    used: b"/memory.current",
+    files: [b"inactive_file ", b"active_file "],
+    events: b"/memory.events",
+};
 
 /// The group with the lowest limit, of those that the process is in.
 pub(crate) struct Group {
-    limit: Path,
-    used: Path,
+    version: &'static Version,
+    folder: Path,
+}
+
+/// What a group has, in bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupUse {
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
 }
 
 impl Group {
     /// Looks for it; None if no group has a limit, or none that can be seen.
     pub(crate) fn find() -> Option<Group> {
-        let mut room = [0; 4096];
+        let mut room = [0; ROOM];
         let list = read_file(c"/proc/self/cgroup", &mut room)?;
         let (version, path) = place(list)?;
         let mut lowest: Option<(u64, Group)> = None;
         let mut path = path.strip_suffix(b"/").unwrap_or(path);
         loop {
-            if let Some(group) = Group::at(version, path)
-                && let Some(limit) = number(&group.limit)
-                && limit < lowest.as_ref().map_or(NO_LIMIT, |lowest| lowest.0)
-            {
-                lowest = Some((limit, group));
+            if let Some(folder) = Path::of(&[version.mount, path]) {
+                let group = Group { version, folder };
+                let least = lowest.as_ref().map_or(NO_LIMIT, |lowest| lowest.0);
+                lowest = match group.limit() {
+                    Some(limit) if limit < least => Some((limit, group)),
+                    _ => lowest,
+                };
             }
             // Up to the root of what is mounted: in a container, often the group itself.
             let Some(end) = path.iter().rposition(|&b| b == b'/') else { break };
@@ -57,16 +80,66 @@ impl Group {
         Some(lowest?.1)
     }
 
-    fn at(version: &Version, path: &[u8]) -> Option<Group> {
-        let file = |name| Path::of(&[version.mount, path, name]);
-        Some(Group { limit: file(version.limit)?, used: file(version.used)? })
+    /// The lower of its limits; None if it has none now.
+    fn limit(&self) -> Option<u64> {
+        let limits = self.version.limits.map(|name| self.number(name).unwrap_or(NO_LIMIT));
+        limits.into_iter().min().filter(|&limit| limit < NO_LIMIT)
     }
 
-    /// Bytes in use, and how many may be; None if there is no limit now.
-    pub(crate) fn used_and_limit(&self) -> Option<(u64, u64)> {
-        let limit = number(&self.limit).filter(|&limit| limit < NO_LIMIT)?;
-        Some((number(&self.used)?, limit))
+    /// What it has; None if there is no limit now.
+    pub(crate) fn usage(&self) -> Option<GroupUse> {
+        Some(GroupUse { used: self.number(self.version.used)?, limit: self.limit()? })
     }
+
+    /// Bytes of files that it has in memory.
+    pub(crate) fn files(&self) -> Option<u64> {
+        let mut room = [0; ROOM];
+        let stat = self.read(b"/memory.stat", &mut room)?;
+        Some(self.version.files.into_iter().filter_map(|name| value(stat, name)).sum())
+    }
+
+    /// How often it has come to a limit, and how many processes were ended for that.
+    pub(crate) fn events(&self) -> [u64; 2] {
+        let mut room = [0; ROOM];
+        let hits = self.number(b"/memory.failcnt").unwrap_or(0);
+        let Some(events) = self.read(self.version.events, &mut room) else { return [hits, 0] };
+        let count = |name: &[u8]| value(events, name).unwrap_or(0);
+        [hits + count(b"max ") + count(b"high "), count(b"oom_kill ")]
+    }
+
+    /// In which part of the last 10 seconds some process of it waited for memory, in hundredths of a percent.
+    pub(crate) fn pressure(&self) -> u64 {
+        let mut room = [0; ROOM];
+        let text = self.read(b"/memory.pressure", &mut room);
+        let average = text.and_then(|text| {
+            let mut parts = text.strip_prefix(b"some avg10=")?.splitn(3, |&b| !b.is_ascii_digit());
+            Some(parsed(parts.next()?)? * 100 + parsed(parts.next()?)?)
+        });
+        average.unwrap_or(0)
+    }
+
+    /// The number in a file; None if there is another word, or no file.
+    #[inline(never)]
+    fn number(&self, name: &[u8]) -> Option<u64> {
+        let mut room = [0; 32];
+        parsed(self.read(name, &mut room)?)
+    }
+
+    fn read<'a>(&self, name: &[u8], room: &'a mut [u8]) -> Option<&'a [u8]> {
+        let path = Path::of(&[self.folder.text(), name])?;
+        read_file(CStr::from_bytes_until_nul(&path.0).ok()?, room)
+    }
+}
+
+/// The number in the line of a file that begins so.
+#[inline(never)]
+fn value(text: &[u8], name: &[u8]) -> Option<u64> {
+    text.split(|&b| b == b'\n').find_map(|line| parsed(line.strip_prefix(name)?))
+}
+
+#[inline(never)]
+fn parsed(text: &[u8]) -> Option<u64> {
+    core::str::from_utf8(text).ok()?.trim_ascii_end().parse().ok()
 }
 
 /// Which version's group, and which one of it, has the memory of a process with this `list`, of
@@ -97,11 +170,9 @@ impl Path {
         }
         (end < CGROUP_PATH_BYTES).then_some(Path(path))
     }
-}
 
-/// The number in a file; None if there is another word, or no file.
-fn number(path: &Path) -> Option<u64> {
-    let mut room = [0; 32];
-    let text = read_file(CStr::from_bytes_until_nul(&path.0).ok()?, &mut room)?;
-    core::str::from_utf8(text).ok()?.trim_ascii_end().parse().ok()
+    /// Without the zeros.
+    fn text(&self) -> &[u8] {
+        self.0.split(|&b| b == 0).next().unwrap_or(&[])
+    }
 }

@@ -14,7 +14,7 @@ mod no_unload;
 mod threads;
 
 pub(crate) use auxiliary_vector::{entry_point, page_size, seed, variable};
-pub(crate) use cgroup::Group;
+pub(crate) use cgroup::{Group, GroupUse};
 pub(crate) use clock::{now_ms, now_ns};
 pub(crate) use faults::*;
 pub use machine::system_call;

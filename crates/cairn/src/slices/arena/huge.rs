@@ -81,8 +81,9 @@ impl Arena {
             unit + HUGE_SLICES <= address_map::committed()
                 && pieces(unit, HUGE_SLICES).all(is_clean)
         };
+        let fits = |&unit: &usize| self.has_room_to_spare(unit, HUGE_SLICES);
         // Last: it reads the clock.
-        starts.find(is_untouched).filter(|_| os::wants_huge_pages())
+        starts.find(is_untouched).filter(fits).filter(|_| os::wants_huge_pages())
     }
 
     /// Where large blocks are put that may stay empty, in a heap so large that the spans in front of

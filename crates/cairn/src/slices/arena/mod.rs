@@ -7,6 +7,7 @@
 //! Story: docs/design/purging.md
 
 mod huge;
+mod near;
 mod partition_runs;
 mod purge;
 mod purge_policy;
@@ -14,6 +15,7 @@ mod region_slices;
 mod runs;
 mod tree;
 
+pub(crate) use near::{after_growth, counted, follow_limits, reserve_mapped, try_reserve_mapped};
 pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
 pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, tick};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
@@ -28,6 +30,7 @@ use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::reservation;
 use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
 use huge::{HUGE_SLICES, back_by_huge_page};
+use near::{give_back, take_at};
 use runs::aligned_runs;
 use tree::{CHUNKS, LEAF_CHUNKS, Tree};
 
@@ -139,15 +142,20 @@ fn take_up_to(most: usize, slices: usize, users: usize, taken: Taken) -> Option<
         if let Some(chunk) = arena.tree.next(lane, 0) {
             let bits = arena.bits(chunk);
             let place = aligned_runs(bits.free, lane).trailing_zeros() as usize;
-            let is_row =
-                place & (most - 1) == 0 && !(bits.free & !bits.dirty) & mask(place, most) == 0;
-            let count = if is_row { most } else { slices };
             let index = chunk * CHUNK_SLICES + place;
+            let is_row = place & (most - 1) == 0
+                && !(bits.free & !bits.dirty) & mask(place, most) == 0
+                && !arena.lacks_room(index, most);
+            let count = if is_row { most } else { slices };
+            if arena.lacks_room(index, count) {
+                arena = give_back(arena)?;
+                continue;
+            }
             // A row is for short spans, and keeps no huge page away.
             let dense = arena.is_dense(index, slices, users);
             let Some(unit) = arena.unit_for_huge_page(index, count, dense) else {
                 arena.note_span(count - slices);
-                return Some((arena.take_at(index, count, taken)?, count));
+                return Some((take_at(arena, index, count, taken)?, count));
             };
             arena = back_by_huge_page(arena, unit);
         } else {
@@ -168,8 +176,13 @@ pub(crate) fn take_run(slices: usize, used: Use) -> Option<Run> {
     let mut backed = false;
     loop {
         if let Some(index) = arena.lowest_run(slices, from / CHUNK_SLICES) {
+            if arena.lacks_room(index, slices) {
+                arena = give_back(arena)?;
+                continue;
+            }
             let Some(unit) = arena.unit_for_huge_page(index, slices, used == Use::Backed) else {
-                return Some(Run { backed, ..arena.take_at(index, slices, Taken::Otherwise)? });
+                let run = take_at(arena, index, slices, Taken::Otherwise)?;
+                return Some(Run { backed, ..run });
             };
             backed = true;
             arena = back_by_huge_page(arena, unit);
@@ -187,9 +200,17 @@ pub(crate) fn take_exactly(index: usize, slices: usize) -> Option<Run> {
         return done.then(|| Run::supplied(index, slices));
     }
     let mut arena = ARENA.lock();
-    let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
-    let free = index + slices <= address_map::committed() && pieces(index, slices).all(is_free);
-    if free { arena.take_at(index, slices, Taken::Otherwise) } else { None }
+    loop {
+        let is_free = |(chunk, mask)| arena.bits(chunk).free & mask == mask;
+        let end = index + slices;
+        if end > address_map::committed() || !pieces(index, slices).all(is_free) {
+            return None;
+        }
+        if !arena.lacks_room(index, slices) {
+            return take_at(arena, index, slices, Taken::Otherwise);
+        }
+        arena = give_back(arena)?;
+    }
 }
 
 /// Gives a run back. Purges at once if very much may be resident.
@@ -199,7 +220,7 @@ pub(crate) fn release(index: usize, slices: usize, memory: Memory) {
     }
     let mut arena = ARENA.lock();
     arena.put(index, slices, memory);
-    purge::after_release(arena, slices);
+    near::after_release(arena, slices);
 }
 
 /// Marks the first slice of a large block, or takes the mark away.
@@ -279,6 +300,7 @@ pub(crate) fn for_each_dirty(mut f: impl FnMut(usize, usize)) {
 pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(
     runs: impl Fn() -> I,
 ) -> bool {
+    near::settle_in_child();
     // Before anything is committed there are no bitmaps, and nothing has changed.
     let is_torn = ARENA.settle_in_child() && address_map::committed() > 0;
     if is_torn {

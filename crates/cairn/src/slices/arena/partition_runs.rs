@@ -5,10 +5,11 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use super::{RUNS, Run, keeps};
+use super::{ARENA, RUNS, Run, keeps};
 use crate::base::{InHardened, Linked, PARTITIONS, SLICE_SIZE, Stack};
 use crate::map::address_map;
 use crate::os::{self, Lock};
+use crate::slices::limit;
 use core::{mem::offset_of, ptr::null_mut};
 
 /// Spans' lengths.
@@ -23,6 +24,17 @@ struct Kept {
 
 const NONE: [[Stack<Note>; LENGTHS]; PARTITIONS] =
     [const { [const { Stack::EMPTY }; LENGTHS] }; PARTITIONS];
+
+/// Slices of a run that have gone are to be used again; false if that goes beyond the hard limit: others can be had, once
+/// what is dirty has gone.
+fn take_gone(slices: usize) -> bool {
+    let arena = ARENA.lock();
+    let fits = limit::hard() == 0 || !arena.goes_beyond(slices * SLICE_SIZE);
+    if fits {
+        limit::take_gone(slices * SLICE_SIZE);
+    }
+    fits
+}
 
 static KEPT: Lock<Kept> = Lock::new(Kept { runs: NONE, slices: 0, resident: 0 });
 
@@ -104,12 +116,20 @@ impl Leave for Apart {
         let Some(partition) = usize::from(partition).checked_sub(1) else { return false };
         let resident = keeps() || !purge(index, slices);
         KEPT.lock().push([partition, length(slices)], index, resident);
+        if !resident {
+            limit::add_gone(slices * SLICE_SIZE);
+        }
         true
     }
 
     fn take(partition: u8, slices: usize) -> Option<Run> {
         let partition = usize::from(partition).checked_sub(1)?;
-        let (index, resident) = pop([partition, length(slices)])?;
+        let place = [partition, length(slices)];
+        let (index, resident) = pop(place)?;
+        if !resident && !take_gone(slices) {
+            KEPT.lock().push(place, index, resident);
+            return None;
+        }
         Some(Run { index, dirty: if resident { slices } else { 0 }, zero: false, backed: false })
     }
 
@@ -130,6 +150,9 @@ impl Leave for Apart {
                 let gone = resident && purge(index, slices);
                 done += if gone { slices } else { 0 };
                 KEPT.lock().push(place, index, resident && !gone);
+                if gone {
+                    limit::add_gone(slices * SLICE_SIZE);
+                }
             }
         }
         done

@@ -1,6 +1,6 @@
 //! Owns: when free memory goes back to the system, and how much of it stays.
-//! Idea: what nobody has needed between two ticks is idle, and goes in small batches from the top. Much
-//!   at once goes at once, unless the last such purge was regretted.
+//! Idea: what nobody has needed between two ticks is idle, and goes in small batches from the top. How much may be dirty besides
+//!   depends on what is in use, and on what was regretted.
 //! Never: purges what is in use, or holds the lock over a purge.
 //! Threads: any; the arena's lock, given up around each system call.
 //! Checked: the arena's tests; the lab's rows of memory after load.
@@ -14,6 +14,7 @@ use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
 use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
+use crate::slices::limit;
 use crate::slices::tuning::{
     BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_MIN, HOLLOW_SHARE, HUGE_MIN,
     KEEP_MIN, KEEP_SHARE, NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH, PURGE_REFUSALS, REGRET_MS,
@@ -26,6 +27,9 @@ static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Bytes that have gone from spans in use, and are not needed again, for all that is known. Relaxed: a measure.
 static HOLES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
+/// Runs that are being purged: they count as used until they have gone. Relaxed: changed under the arena's lock.
+pub(super) static GOING: AtomicUsize = AtomicUsize::new(0);
+
 /// So many bytes have gone from spans in use.
 pub(crate) fn count_holes(bytes: usize) {
     HOLES.0.fetch_add(bytes, Ordering::Relaxed);
@@ -37,10 +41,12 @@ pub(crate) fn fill_holes(bytes: usize) {
     HOLES.0.store(holes.saturating_sub(bytes), Ordering::Relaxed);
 }
 
-/// How many bytes in spans in use may wait to go: a part of what is in use, and has not gone.
+/// How many bytes in spans in use may wait to go: a part of what is in use, and has not gone; near a limit less of it.
 pub(crate) fn may_wait() -> usize {
-    let used = ARENA.lock().used() * SLICE_SIZE;
-    used.saturating_sub(HOLES.0.load(Ordering::Relaxed)) / HOLLOW_SHARE
+    let arena = ARENA.lock();
+    let used = arena.used() * SLICE_SIZE;
+    let bound = used.saturating_sub(HOLES.0.load(Ordering::Relaxed)) / HOLLOW_SHARE;
+    bound * arena.share() / limit::ALL
 }
 
 /// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
@@ -68,40 +74,27 @@ pub(crate) fn in_debt() -> bool {
     DEBT.0.load(Ordering::Relaxed) > 0
 }
 
+/// Slices that have gone from spans in use.
+fn holes() -> usize {
+    HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE
+}
+
 /// Gives back everything dirty; the number of bytes that went.
+#[inline(never)]
 pub(crate) fn purge_all() -> usize {
     let batch = |_| purge_batch(ARENA.lock(), &[WHOLE, DIRTY], PURGE_BATCH);
     let kept = Partitions::purge();
     ((0..).map(batch).take_while(|&done| done > 0).sum::<usize>() + kept) * SLICE_SIZE
 }
 
-/// A release of `slices` has made much dirty: purges at once what is beyond the bound, if it is.
-pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
-    if keeps() {
-        return;
-    }
-    let used = arena.used();
-    let regretted = arena.burst.min(used.max(BURST_KEPT));
-    let holes = HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE;
-    let is_hollow = holes >= used / 8 && holes > 0;
-    let share = match is_hollow {
-        true => HOLLOW_MIN.max(used.saturating_sub(holes) / HOLLOW_SHARE),
-        false => BURST_MIN.max(used / BURST_SHARE),
-    };
-    let bound = share.max(regretted);
-    if arena.dirty > bound {
-        arena.burst_ms = os::now_ms();
-        // Whole chunks as long as that will do: a purge of single slices splits huge pages, unless holes have.
-        let is_much = is_hollow || arena.dirty > 2 * bound;
-        let lanes = if is_much { &[WHOLE, DIRTY][..] } else { &[WHOLE] };
-        // In proportion: a small free does not pay for a large one, and dirty memory still shrinks.
-        purge_batch(arena, lanes, 2 * slices.max(32));
-    }
-}
-
 /// Purges up to `limit` dirty slices, from the top in each of `lanes`; the number that went. The
 /// lock is given up around each system call; the slices are nobody's meanwhile.
-fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) -> usize {
+#[inline(never)]
+pub(super) fn purge_batch(
+    mut arena: Guard<'static, Arena>,
+    lanes: &[usize],
+    limit: usize,
+) -> usize {
     let (mut done, mut refused) = (0, 0);
     let mut end = address_map::committed().div_ceil(CHUNK_SLICES);
     while done < limit {
@@ -125,10 +118,12 @@ fn purge_batch(mut arena: Guard<'static, Arena>, lanes: &[usize], limit: usize) 
         }
         let were_dirty = arena.dirty_among(index, len);
         let (dirty, _) = arena.remove(index, len);
+        GOING.fetch_add(1, Ordering::Relaxed);
         drop(arena);
         // SAFETY: slices that have been free, and that nobody else can take now.
         let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
         arena = ARENA.lock();
+        GOING.fetch_sub(1, Ordering::Relaxed);
         if clean {
             arena.put(index, len, Memory::Clean);
             arena.purged += dirty as u64;
@@ -168,6 +163,23 @@ impl Arena {
             self.bits(slice / CHUNK_SLICES).dirty >> (slice % CHUNK_SLICES) & 1 != 0
         };
         (0..slices).filter(is_dirty).fold(0, |bits, nth| bits | 1 << nth)
+    }
+
+    /// How many slices may be dirty before a release purges at once.
+    #[inline(never)]
+    pub(super) fn burst_bound(&self) -> usize {
+        let used = self.used();
+        let regretted = self.burst.min(used.max(BURST_KEPT));
+        let share = match self.is_hollow() {
+            true => HOLLOW_MIN.max(used.saturating_sub(holes()) / HOLLOW_SHARE),
+            false => BURST_MIN.max(used / BURST_SHARE),
+        };
+        share.max(regretted)
+    }
+
+    /// Whether an eighth of what is in use or more has gone to holes.
+    pub(super) fn is_hollow(&self) -> bool {
+        holes() >= self.used() / 8 && holes() > 0
     }
 
     fn tick(&mut self, now_ms: u64) -> bool {

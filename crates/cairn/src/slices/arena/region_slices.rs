@@ -37,6 +37,11 @@ fn within((index, slices): (usize, usize)) -> (usize, usize) {
     (index, slices.min(committed().saturating_sub(index)))
 }
 
+/// How many slices of the reservation that are committed are in no use because of regions.
+pub(super) fn committed_aside() -> usize {
+    aside().map(|part| within(part).1).sum()
+}
+
 /// Makes a piece of memory part of its region, and its metadata usable. One thread at a time.
 pub(crate) fn set_aside(mut piece: Piece) -> Result<(), RegionError> {
     let mut arena = ARENA.lock();

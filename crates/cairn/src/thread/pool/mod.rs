@@ -13,7 +13,7 @@ pub(crate) mod shared;
 
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::{AtomicBool, AtomicU32, AtomicUsize, Ordering, Stack, fence, point, shares};
-use crate::heap::process_upkeep::set_besides;
+use crate::heap::process_upkeep::{follow_limits, set_besides};
 use crate::heap::{Handle, Heap, Member, Role, handle};
 use crate::map::{address_map, region};
 use crate::os;
@@ -295,6 +295,8 @@ pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
 /// ```
 pub fn tick() -> bool {
     salvage::step();
-    arena::tick(os::now_ms());
+    if arena::tick(os::now_ms()) {
+        follow_limits();
+    }
     arena::in_debt()
 }

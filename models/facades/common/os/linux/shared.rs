@@ -106,13 +106,31 @@ pub(crate) fn name_thread(_: &core::ffi::CStr) {}
 /// There is no group.
 pub(crate) struct Group;
 
+#[derive(Clone, Copy)]
+pub(crate) struct GroupUse {
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
+}
+
 impl Group {
     pub(crate) fn find() -> Option<Group> {
         None
     }
 
-    pub(crate) fn used_and_limit(&self) -> Option<(u64, u64)> {
+    pub(crate) fn usage(&self) -> Option<GroupUse> {
         None
+    }
+
+    pub(crate) fn files(&self) -> Option<u64> {
+        None
+    }
+
+    pub(crate) fn events(&self) -> [u64; 2] {
+        [0; 2]
+    }
+
+    pub(crate) fn pressure(&self) -> u64 {
+        0
     }
 }
 

@@ -1,0 +1,381 @@
+//! Owns: how much memory the process may have: the limits, what counts beside slices, and what its memory cgroup has.
+//! Idea: what would go beyond the hard limit is refused where slices or mappings come; the nearer the soft one is, the less
+//!   free memory stays.
+//! Never: takes a lock of the arena's, or gives memory back itself.
+//! Threads: any; one looks at the group at a time, holding nothing that a fast path waits for.
+//! Checked: tests/memory_limits.rs; the C layer's limits in cgroups.
+//! Story: docs/design/purging.md
+
+use crate::base::{Apart, AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::os::{self, Group, Guard, Lock};
+
+// What the guide promises.
+
+/// A limit is near when less than this part of it is left: 7/8 are used.
+const NEAR_PART: usize = 8;
+/// No free memory stays when less than this part is left: 95 % are used.
+const FULL_PART: usize = 20;
+/// When less than this part is left, what comes makes as much go, whatever time that takes: an allocation that touches its
+/// memory takes longer.
+const URGENT_PART: usize = 32;
+/// So many times as long as a purge near a limit has taken nothing is purged for it: 1 % of a core.
+const REST_NEAR: u64 = 99;
+/// The same where no free memory is to stay: 10 %.
+const REST_FULL: u64 = 9;
+/// Twice as long each time in a row that half of what a purge gave back has been taken again before the next one, so often:
+/// page faults cost many times what a purge does.
+const DOUBLINGS_MAX: usize = 6;
+/// Bytes. A group with a lower limit counts as one with this.
+const GROUP_LEAST: usize = 64 << 20;
+/// Bytes that count before anybody looks for a group: small processes make no calls for it.
+pub(crate) const LOOK_FROM: usize = 32 << 20;
+
+/// Near its limit a group is looked at whenever this part of it has come: three times until it is urgent.
+const LOOK_PART: usize = 4 * NEAR_PART;
+
+// Relaxed throughout: who sees a change late follows late. What must be exact, `MAPPED` against the hard limit, changes under
+// the arena's lock while there is one.
+
+/// Bytes that may count at most; 0: no limit.
+static HARD: AtomicUsize = AtomicUsize::new(0);
+/// Bytes within which the program wants to stay; 0: what the group says, `NO_GROUP`: nobody asks the group.
+static SOFT: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of mappings that blocks have.
+static MAPPED: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
+/// Bytes of runs that count as used, and have gone.
+static GONE: AtomicUsize = AtomicUsize::new(0);
+/// What the group may have; 0: no group is known that has a limit.
+static GROUP_MOST: AtomicUsize = AtomicUsize::new(0);
+/// What it had at the last look beside what counts here. It wraps: untouched memory counts, and the group does not have it.
+static SEEN: AtomicUsize = AtomicUsize::new(0);
+/// The most of the last two times that a purge delay was over, and of what has been seen in between: what is untouched for
+/// a moment may be touched without anybody's looking.
+static BESIDE: AtomicUsize = AtomicUsize::new(0);
+/// What it was the last time.
+static BEFORE: AtomicUsize = AtomicUsize::new(0);
+/// When so much counts, somebody looks at the group.
+static LOOK_AT: AtomicUsize = AtomicUsize::new(LOOK_FROM);
+/// While less than this counts, neither a look is due nor a limit near.
+static WATCH_FROM: Apart<AtomicUsize> = Apart(AtomicUsize::new(LOOK_FROM));
+/// When the next purge near a limit may begin; `u64::MAX`: one is under way.
+static NEXT_NS: AtomicU64 = AtomicU64::new(0);
+/// Bytes that the last such purge has given back, and those taken since.
+static GIVEN: AtomicUsize = AtomicUsize::new(0);
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// How many of the last ones in a row were for nothing.
+static DOUBLINGS: AtomicUsize = AtomicUsize::new(0);
+/// A limit is near, and that has been noted.
+static NEAR: AtomicBool = AtomicBool::new(false);
+/// Nobody has told the program of it yet.
+static PENDING: AtomicBool = AtomicBool::new(false);
+
+/// The group, as far as somebody has asked for it.
+struct Known {
+    asked: bool,
+    group: Option<Group>,
+}
+
+static GROUP: Lock<Known> = Lock::new(UNKNOWN);
+const UNKNOWN: Known = Known { asked: false, group: None };
+/// Somebody looks at it.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// As a soft limit: none, and nobody asks the group.
+pub(crate) const NO_GROUP: usize = usize::MAX;
+
+/// All of the bound of free memory may stay: no limit is near.
+pub(crate) const ALL: usize = 64;
+
+/// Sets both limits, in bytes. False, and nothing is done, if the soft one is the larger.
+pub(crate) fn set(soft: usize, hard: usize) -> bool {
+    if hard > 0 && soft > hard && soft != NO_GROUP {
+        return false;
+    }
+    HARD.store(hard, Ordering::Relaxed);
+    SOFT.store(soft, Ordering::Relaxed);
+    if soft == NO_GROUP {
+        GROUP_MOST.store(0, Ordering::Relaxed);
+    }
+    LOOK_AT.store(if soft == NO_GROUP { usize::MAX } else { LOOK_FROM }, Ordering::Relaxed);
+    judge_watch();
+    true
+}
+
+/// The limits that have been set: the soft one, the hard one.
+pub(crate) fn get() -> [usize; 2] {
+    [SOFT.load(Ordering::Relaxed), hard()]
+}
+
+/// The hard limit; 0: there is none.
+#[inline(always)]
+pub(crate) fn hard() -> usize {
+    HARD.load(Ordering::Relaxed)
+}
+
+/// The limit of the process's own, soft or hard, whichever is lower; 0: there is none.
+#[inline(never)]
+fn own() -> usize {
+    match get() {
+        [0 | NO_GROUP, hard] => hard,
+        [soft, _] => soft,
+    }
+}
+
+/// What the group may have, at least `GROUP_LEAST`; 0: none is known.
+pub(crate) fn group_most() -> usize {
+    GROUP_MOST.load(Ordering::Relaxed)
+}
+
+/// Bytes of mappings.
+pub(crate) fn mapped() -> usize {
+    MAPPED.0.load(Ordering::Relaxed)
+}
+
+/// A mapping has so many bytes more.
+pub(crate) fn add_mapped(bytes: usize) {
+    MAPPED.0.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// It has so many less, or could not have them.
+pub(crate) fn take_mapped(bytes: usize) {
+    MAPPED.0.fetch_sub(bytes, Ordering::Relaxed);
+}
+
+/// Bytes that count as used, and have gone.
+pub(crate) fn gone() -> usize {
+    GONE.load(Ordering::Relaxed)
+}
+
+/// So many more have.
+pub(crate) fn add_gone(bytes: usize) {
+    GONE.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// So many are about to come back. Under the arena's lock, which the hard limit is kept by.
+pub(crate) fn take_gone(bytes: usize) {
+    GONE.fetch_sub(bytes, Ordering::Relaxed);
+}
+
+/// Whether anybody has to look more closely when so much counts.
+#[inline(always)]
+pub(crate) fn is_watched(counted: usize) -> bool {
+    counted >= WATCH_FROM.0.load(Ordering::Relaxed)
+}
+
+/// From how much on a limit of so many bytes is near.
+fn near(limit: usize) -> usize {
+    limit - limit / NEAR_PART
+}
+
+/// What the group has when so much counts here, and `beside` else.
+fn of_group(counted: usize, beside: &AtomicUsize) -> usize {
+    counted.saturating_add_signed(beside.load(Ordering::Relaxed).cast_signed())
+}
+
+#[inline(never)]
+fn judge_watch() {
+    let mut from = LOOK_AT.load(Ordering::Relaxed);
+    let (own, most) = (own(), group_most());
+    if own > 0 {
+        from = from.min(near(own));
+    }
+    if most > 0 {
+        let beside = BESIDE.load(Ordering::Relaxed).cast_signed();
+        from = from.min(near(most).saturating_add_signed(beside.saturating_neg()));
+    }
+    WATCH_FROM.0.store(from, Ordering::Relaxed);
+}
+
+/// How much of its bound free memory may keep, of `ALL`, with so much of a limit used: all until it is near, nothing where it
+/// is full but for `FULL_PART`.
+#[inline(never)]
+fn part(limit: usize, used: usize) -> usize {
+    let (near, full) = (near(limit), limit - limit / FULL_PART);
+    match used {
+        _ if limit == 0 || used < near => ALL,
+        _ => (full.saturating_sub(used) / ((full - near) / ALL).max(1)).min(ALL - 1),
+    }
+}
+
+/// The same of all limits, when so much counts.
+#[inline(never)]
+pub(crate) fn share(counted: usize) -> usize {
+    part(own(), counted).min(part(group_most(), of_group(counted, &BESIDE)))
+}
+
+/// Whether the program is to be told, when so much counts: what is untouched does not make a group short of memory.
+pub(crate) fn is_short(counted: usize) -> bool {
+    part(own(), counted).min(part(group_most(), of_group(counted, &SEEN))) < ALL
+}
+
+/// Whether one of them is so full that what comes must go elsewhere at once.
+#[inline(never)]
+pub(crate) fn is_urgent(counted: usize) -> bool {
+    let is_full = |limit: usize, used: usize| limit > 0 && used >= limit - limit / URGENT_PART;
+    is_full(own(), counted) || is_full(group_most(), of_group(counted, &BESIDE))
+}
+
+/// Whether the group has to be looked at, now that so much counts.
+pub(crate) fn must_look(counted: usize) -> bool {
+    counted >= LOOK_AT.load(Ordering::Relaxed)
+}
+
+/// Why somebody looks at the group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// A purge delay is over.
+    Time,
+    /// More counts than before.
+    Growth,
+}
+
+/// Looks at the group, unless somebody does; what it has, page cache included.
+#[inline(never)]
+pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
+    if get()[0] == NO_GROUP || LOOKING.swap(true, Ordering::Relaxed) {
+        return None;
+    }
+    let found = follow_group(counted, why);
+    LOOKING.store(false, Ordering::Relaxed);
+    judge_watch();
+    found
+}
+
+/// The group, looked for if nobody has.
+#[inline(never)]
+fn known_group() -> Guard<'static, Known> {
+    let mut known = GROUP.lock();
+    if !known.asked {
+        (known.group, known.asked) = (Group::find(), true);
+    }
+    known
+}
+
+/// Asks the group for something; None if there is none, or if nobody may.
+pub(crate) fn with_group<T>(ask: impl FnOnce(&Group) -> T) -> Option<T> {
+    (get()[0] != NO_GROUP).then(known_group)?.group.as_ref().map(ask)
+}
+
+fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
+    let known = known_group();
+    let Some(found) = known.group.as_ref().and_then(Group::usage) else {
+        // Without a group nobody looks again; one whose limit has gone may get another.
+        let again = counted.saturating_mul(2).max(LOOK_FROM);
+        let next = if known.group.is_some() { again } else { usize::MAX };
+        LOOK_AT.store(next, Ordering::Relaxed);
+        GROUP_MOST.store(0, Ordering::Relaxed);
+        return None;
+    };
+    let most = usize::try_from(found.limit).unwrap_or(usize::MAX).max(GROUP_LEAST);
+    let mut used = usize::try_from(found.used).unwrap_or(usize::MAX);
+    if used >= near(most) {
+        // What it has of files goes by itself.
+        let files = known.group.as_ref().and_then(Group::files).unwrap_or(0);
+        used = used.saturating_sub(usize::try_from(files).unwrap_or(usize::MAX));
+    }
+    GROUP_MOST.store(most, Ordering::Relaxed);
+    see(used.wrapping_sub(counted), why);
+    let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);
+    LOOK_AT.store(counted.saturating_add(step), Ordering::Relaxed);
+    Some(found)
+}
+
+/// The group has so much beside what counts here.
+fn see(beside: usize, why: Why) {
+    SEEN.store(beside, Ordering::Relaxed);
+    let most = |a: usize, b: usize| a.cast_signed().max(b.cast_signed()).cast_unsigned();
+    let other = match why {
+        Why::Time => BEFORE.swap(beside, Ordering::Relaxed),
+        Why::Growth => BESIDE.load(Ordering::Relaxed),
+    };
+    BESIDE.store(most(beside, other), Ordering::Relaxed);
+}
+
+/// Whether anybody knows of a group with a limit, or has not looked yet.
+pub(crate) fn may_have_group() -> bool {
+    LOOK_AT.load(Ordering::Relaxed) != usize::MAX
+}
+
+/// One purge near a limit, whose time counts.
+pub(crate) struct Turn {
+    began_ns: u64,
+    rest: u64,
+}
+
+impl Turn {
+    /// Begins one; None if the last one has taken so long that it is too early, or if one is under way.
+    pub(crate) fn begin(share: usize) -> Option<Turn> {
+        let (began_ns, next) = (os::now_ns(), NEXT_NS.load(Ordering::Relaxed));
+        let rest = REST_FULL + (REST_NEAR - REST_FULL) * share as u64 / ALL as u64;
+        let order = Ordering::Relaxed;
+        let is_due =
+            began_ns >= next && NEXT_NS.compare_exchange(next, u64::MAX, order, order).is_ok();
+        is_due.then(|| Turn { began_ns, rest: rest << judge_last() })
+    }
+
+    /// So many bytes have gone.
+    pub(crate) fn end(self, given: usize) {
+        GIVEN.store(given, Ordering::Relaxed);
+    }
+}
+
+/// So many bytes are taken that were not there.
+pub(crate) fn note_taken(bytes: usize) {
+    TAKEN.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// Whether the last purge was for nothing; how often the next rest is doubled.
+fn judge_last() -> usize {
+    let given = GIVEN.swap(0, Ordering::Relaxed);
+    let is_regretted = TAKEN.swap(0, Ordering::Relaxed) >= given / 2 && given > 0;
+    let before = DOUBLINGS.load(Ordering::Relaxed);
+    let now = if is_regretted { (before + 1).min(DOUBLINGS_MAX) } else { before.saturating_sub(1) };
+    DOUBLINGS.store(now, Ordering::Relaxed);
+    now
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let now_ns = os::now_ns();
+        let took = now_ns.saturating_sub(self.began_ns);
+        NEXT_NS.store(now_ns.saturating_add(took.saturating_mul(self.rest)), Ordering::Relaxed);
+    }
+}
+
+/// A limit is near. True if it has become so just now.
+pub(crate) fn note_near() -> bool {
+    let is_new = !NEAR.load(Ordering::Relaxed) && !NEAR.swap(true, Ordering::Relaxed);
+    if is_new {
+        PENDING.store(true, Ordering::Relaxed);
+    }
+    is_new
+}
+
+/// Whether one is, for all that is known.
+#[inline(always)]
+pub(crate) fn is_near() -> bool {
+    NEAR.load(Ordering::Relaxed)
+}
+
+/// None is, for all that is known.
+pub(crate) fn note_far() {
+    NEAR.store(false, Ordering::Relaxed);
+}
+
+/// Whether the program has to be told that a limit is near.
+#[inline(always)]
+pub(crate) fn is_pending() -> bool {
+    PENDING.load(Ordering::Relaxed)
+}
+
+/// Whether the caller is the one who tells it.
+pub(crate) fn take_pending() -> bool {
+    is_pending() && PENDING.swap(false, Ordering::Relaxed)
+}
+
+/// In a forked child, before it has a second thread: nobody looks, or purges. The child may be in another group soon.
+pub(crate) fn settle_in_child() {
+    GROUP.give_up_in_child(UNKNOWN);
+    LOOKING.store(false, Ordering::Relaxed);
+    NEXT_NS.store(0, Ordering::Relaxed);
+}

@@ -1,0 +1,259 @@
+//! Limits of the process's memory: what counts, what is refused, what goes near them, and who is told.
+
+use super::super::alone::alone;
+use super::super::large::{MIB, free, usable};
+use crate::base::HARDENED;
+use crate::os::{self, fault};
+use crate::slices::{arena, limit};
+use crate::{
+    Heap, allocate, allocate_zeroed, check, on_low_memory, purge, reallocate, set_memory_limits,
+};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::vec::Vec;
+
+/// Sets a hard limit alone: nobody asks a group.
+fn set_hard(bytes: usize) {
+    assert!(set_memory_limits(limit::NO_GROUP, bytes));
+}
+
+/// Blocks of `size` until there is no memory.
+fn fill(size: usize) -> Vec<*mut u8> {
+    core::iter::from_fn(|| Some(allocate(size)).filter(|block| !block.is_null())).collect()
+}
+
+#[test]
+fn blocks_of_all_sizes_stop_at_the_hard_limit() {
+    alone(|| {
+        set_hard(40 * MIB);
+        for size in [16, 100, 3000, 60_000, 100_000, MIB, 16 * MIB] {
+            let blocks = fill(size);
+            let held: usize = blocks.iter().map(|&block| usable(block)).sum();
+            let counted = arena::counted();
+            assert!(counted <= 40 * MIB, "{size}: {counted}");
+            let least = if HARDENED { 24 } else { 36 };
+            assert!(size == 16 * MIB || held >= least * MIB, "{size}: {held}");
+            assert!(allocate(size).is_null() && allocate_zeroed(size).is_null());
+            blocks.into_iter().for_each(free);
+            check();
+        }
+        // And without one.
+        set_hard(0);
+        let blocks: Vec<_> = (0..100).map(|_| allocate(MIB)).collect();
+        assert!(arena::counted() > 100 * MIB);
+        blocks.into_iter().for_each(free);
+    });
+}
+
+#[test]
+fn what_is_free_goes_before_a_request_fails() {
+    alone(|| {
+        set_hard(64 * MIB);
+        for _ in 0..3 {
+            // Dirty slices, free spans, blocks set aside: all of it serves a mapping.
+            fill(1000).into_iter().for_each(free);
+            let mapped = allocate(56 * MIB);
+            assert!(!mapped.is_null(), "{}", arena::counted());
+            free(mapped);
+            fill(200_000).into_iter().for_each(free);
+        }
+        check();
+    });
+}
+
+#[test]
+fn mappings_count_as_they_come_grow_and_go() {
+    alone(|| {
+        set_hard(100 * MIB);
+        let before = arena::counted();
+        let mut block = allocate(40 * MIB);
+        let second = allocate(40 * MIB);
+        assert!(!block.is_null() && !second.is_null() && allocate(40 * MIB).is_null());
+        assert!((80..82).contains(&((arena::counted() - before) / MIB)));
+        // SAFETY: live blocks of those sizes.
+        unsafe {
+            block.write(7);
+            assert!(reallocate(block, 70 * MIB).is_null(), "with the other one it is too much");
+            assert!(block.read() == 7 && usable(block) >= 40 * MIB, "the block stays whole");
+            free(second);
+            block = reallocate(block, 70 * MIB);
+            assert!(!block.is_null() && block.read() == 7);
+            assert!(arena::counted() >= 70 * MIB);
+            block = reallocate(block, 34 * MIB);
+            assert!(!block.is_null() && arena::counted() < 60 * MIB);
+        }
+        free(block);
+        assert_eq!(arena::counted(), before);
+    });
+}
+
+#[test]
+fn what_is_reserved_is_taken_back_where_the_system_refuses() {
+    alone(|| {
+        set_hard(200 * MIB);
+        free(allocate(1));
+        for nth in 0.. {
+            let before = limit::mapped();
+            fault::arm(nth, true);
+            let mut block = allocate(40 * MIB);
+            if !block.is_null() {
+                // SAFETY: a live block.
+                let grown = unsafe { reallocate(block, 90 * MIB) };
+                block = if grown.is_null() { block } else { grown };
+            }
+            let reached = fault::disarm();
+            let counted = limit::mapped() - before;
+            assert_eq!(counted > 0, !block.is_null());
+            if !block.is_null() {
+                assert!((40..120).contains(&(counted / MIB)), "{nth}: {counted}");
+                free(block);
+            }
+            assert_eq!(limit::mapped(), before, "{nth}");
+            if !reached {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_block_that_cannot_grow_stays_whole() {
+    alone(|| {
+        set_hard(40 * MIB);
+        for size in [1000, 50_000, 300_000, 3 * MIB] {
+            let blocks = fill(size);
+            for &block in blocks.iter().step_by(1 + blocks.len() / 100) {
+                // SAFETY: a live block of that size.
+                unsafe {
+                    block.write_bytes(0x5a, size);
+                    assert!(reallocate(block, 30 * MIB).is_null());
+                    assert!((0..size).all(|at| block.add(at).read() == 0x5a));
+                }
+            }
+            blocks.into_iter().for_each(free);
+        }
+    });
+}
+
+#[test]
+fn threads_together_keep_the_hard_limit() {
+    const LIMIT: usize = 48 * MIB;
+    static MOST: AtomicUsize = AtomicUsize::new(0);
+    alone(|| {
+        set_hard(LIMIT);
+        let work = |nth: usize| {
+            for round in 0..30 {
+                let size = [100, 5000, 150_000, 33 * MIB][(nth + round) % 4];
+                let blocks = fill(size);
+                MOST.fetch_max(arena::counted(), Ordering::Relaxed);
+                blocks.into_iter().for_each(free);
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|nth| std::thread::spawn(move || work(nth))).collect();
+        // Their ends are waited for, too, in which their heaps go.
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+        assert!(MOST.load(Ordering::Relaxed) <= LIMIT, "{MOST:?}");
+        check();
+    });
+}
+
+#[test]
+fn heaps_of_the_programs_keep_it() {
+    alone(|| {
+        set_hard(40 * MIB);
+        let heap = Heap::new().expect("memory");
+        let small = super::fill(&heap, 1000);
+        let large = super::fill(&heap, 200_000);
+        assert!(small.len() > 25_000 && large.len() < 40 && arena::counted() <= 40 * MIB);
+        small.into_iter().chain(large).for_each(free);
+        drop(heap);
+        assert!(!allocate(16 * MIB).is_null());
+    });
+}
+
+#[test]
+fn near_the_soft_limit_less_stays() {
+    alone(|| {
+        assert!(!set_memory_limits(2, 1) && set_memory_limits(100 * MIB, 0));
+        let dirty = || arena::counts().dirty * crate::base::SLICE_SIZE;
+        // Far from it a burst leaves some.
+        let part: Vec<_> = (0..500).map(|_| allocate(100_000)).collect();
+        let spare: Vec<_> = (0..50).map(|_| allocate(100_000)).collect();
+        spare.into_iter().for_each(free);
+        let far = dirty();
+        assert!(far >= 3 * MIB, "{far}");
+        // At 95 % it does not, whenever time comes round.
+        let rest: Vec<_> = (0..470).map(|_| allocate(100_000)).collect();
+        assert!(arena::counted() > 95 * MIB);
+        let extra: Vec<_> = (0..20).map(|_| allocate(100_000)).collect();
+        extra.into_iter().for_each(free);
+        let since = os::now_ns();
+        while dirty() > 0 && os::now_ns() < since + 5_000_000_000 {
+            arena::follow_limits();
+        }
+        assert_eq!(dirty(), 0);
+        part.into_iter().chain(rest).for_each(free);
+        purge();
+    });
+}
+
+#[test]
+fn purges_near_a_limit_have_their_share_of_the_time() {
+    alone(|| {
+        assert!(set_memory_limits(64 * MIB, 0));
+        let blocks: Vec<_> = (0..620).map(|_| allocate(100_000)).collect();
+        assert!(arena::counted() > 61 * MIB);
+        let (began, mut purging) = (os::now_ns(), 0);
+        // Each free is more than what may stay.
+        while os::now_ns() < began + 300_000_000 {
+            let block = allocate(200_000);
+            let before = (os::now_ns(), arena::counts().purged);
+            // SAFETY: a live block of that size.
+            unsafe { block.write_bytes(1, 200_000) };
+            free(block);
+            if arena::counts().purged > before.1 {
+                purging += 1;
+            }
+        }
+        // A purge of 200 KB takes 5 us at least, and what is needed again each time had better stay.
+        assert!((1..=1000).contains(&purging), "{purging}");
+        blocks.into_iter().for_each(free);
+    });
+}
+
+#[test]
+fn the_program_is_told() {
+    static NEAR: AtomicUsize = AtomicUsize::new(0);
+    static FAILED: AtomicUsize = AtomicUsize::new(0);
+    static INSIDE: AtomicBool = AtomicBool::new(false);
+    static SPARE: AtomicUsize = AtomicUsize::new(0);
+    fn told(size: usize, words: [usize; 2]) {
+        assert!(!INSIDE.swap(true, Ordering::Relaxed) && words == [7, 8]);
+        let count = if size == 0 { &NEAR } else { &FAILED };
+        count.fetch_add(1, Ordering::Relaxed);
+        if size > 0 {
+            let spare = SPARE.swap(0, Ordering::Relaxed);
+            free(core::ptr::with_exposed_provenance_mut(spare));
+        }
+        // It may allocate, and fail.
+        free(allocate(100));
+        free(allocate(60 * MIB));
+        INSIDE.store(false, Ordering::Relaxed);
+    }
+    alone(|| {
+        set_hard(50 * MIB);
+        on_low_memory(Some(told), [7, 8]);
+        SPARE.store(allocate(8 * MIB).expose_provenance(), Ordering::Relaxed);
+        let blocks = fill(3000);
+        assert_eq!((NEAR.load(Ordering::Relaxed), FAILED.load(Ordering::Relaxed)), (1, 2));
+        assert!(blocks.len() * 3000 > if HARDENED { 30 } else { 45 } * MIB, "the spare serves");
+        assert!(allocate(20 * MIB).is_null() && FAILED.load(Ordering::Relaxed) == 3);
+        blocks.into_iter().for_each(free);
+        purge();
+        arena::follow_limits();
+        // Again, by large blocks.
+        let blocks = fill(MIB);
+        assert!(NEAR.load(Ordering::Relaxed) == 2 && blocks.len() > 30);
+        on_low_memory(None, [0; 2]);
+        blocks.into_iter().for_each(free);
+    });
+}

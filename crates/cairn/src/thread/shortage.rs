@@ -1,0 +1,95 @@
+//! Owns: what a thread does when memory runs short: at the hard limit, and when a limit has come near.
+//! Idea: what this thread can reach goes back, then the program is told; each time the allocation is tried again.
+//! Never: is reached while nobody has set a limit, but for one look on the way to failing.
+//! Threads: each for itself; nothing of its heap is under way.
+//! Checked: tests/memory_limits.rs
+//! Story: docs/design/purging.md
+
+use super::{own, trim};
+use crate::base::SizeClass;
+use crate::heap::{Heap, LowMemory, low_memory};
+use crate::map::Block;
+use crate::slices::{arena, limit};
+use core::ptr::{NonNull, null_mut};
+
+/// Tries an allocation of `size` bytes again that has failed, if that may be due to the hard limit: when all is given back
+/// that can be, and when the program has been told.
+#[cold]
+pub(crate) fn retry<T>(size: usize, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    let first = if gives_back(size) { attempt() } else { None };
+    first.or_else(|| if tell_of(size) { attempt() } else { None })
+}
+
+/// Gives back all that the thread reaches, if there may be enough of it.
+#[inline(never)]
+fn gives_back(size: usize) -> bool {
+    let is_of_use = limit::hard() > 0 && size <= limit::hard();
+    if is_of_use {
+        trim();
+        arena::purge_all();
+    }
+    is_of_use
+}
+
+/// Tells the program that an allocation fails at the hard limit, if there is one and the size is any; whether it has been
+/// called.
+#[inline(never)]
+fn tell_of(size: usize) -> bool {
+    limit::hard() > 0 && size <= isize::MAX as usize && low_memory::call(size.max(1))
+}
+
+/// Refills again where that has failed.
+///
+/// # Safety
+/// The heap is the calling thread's own.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn refill(heap: *mut Heap, class: SizeClass) -> *mut Block {
+    // SAFETY: the caller's.
+    let attempt = || NonNull::new(unsafe { super::retry(heap, class) });
+    retry(class.block_size(), attempt).map_or(null_mut(), NonNull::as_ptr)
+}
+
+/// Tells the program that a limit is near, unless somebody has; whether it has been called. Nothing of the thread's heap is
+/// under way.
+#[cold]
+#[inline(never)]
+pub(crate) fn tell() -> bool {
+    if let Some(heap) = own() {
+        // SAFETY: the calling thread's own.
+        unsafe { (*heap).sampling.has_told() };
+    }
+    limit::take_pending() && low_memory::call(0)
+}
+
+/// Has `call` called when memory runs short; None ends that. There is one such function for the process.
+///
+/// It is called with 0 when a limit of the process or of its memory cgroup comes near: when more than 7/8 of it are in use.
+/// Once, until less than some 13/16 have been. The thread that calls it is the first that comes by.
+/// And it is called with a size before an allocation of so many bytes fails at the hard limit. That is tried again.
+///
+/// ```
+/// cairn::on_low_memory(Some(|size, _words| println!("low on memory: {size}")), [0; 2]);
+/// # cairn::on_low_memory(None, [0; 2]);
+/// ```
+pub fn on_low_memory(call: Option<LowMemory>, words: [usize; 2]) {
+    low_memory::set(call, words);
+    // Who is registered while a limit is near is told at the next look.
+    limit::note_far();
+}
+
+/// Limits the memory of the process, in bytes: `hard` is what it may have, 0: whatever there is; `soft`, within which it shall
+/// stay by giving back more, 0: what its memory cgroup may have, `usize::MAX`: neither that nor anything else. False, and
+/// nothing is done, if `soft` is more than `hard`.
+///
+/// What counts is memory that can be resident: spans and large blocks with all their bytes, touched or not, and what
+/// is free and has not gone back. Not the tables of the allocator's own, stacks, code, or regions.
+/// An allocation that would go beyond `hard` first gives back what is free; then it fails.
+///
+/// ```
+/// assert!(cairn::set_memory_limits(0, 2 << 30));
+/// # assert!(cairn::set_memory_limits(0, 0));
+/// ```
+pub fn set_memory_limits(soft: usize, hard: usize) -> bool {
+    limit::set(soft, hard)
+}
