@@ -240,6 +240,38 @@ size_t cairn_purge_delay_ms(void);
 void cairn_set_purge_delay_ms(size_t ms);
 
 /*
+ * Limits the memory of the process, in bytes. `hard` is what it may have, 0: whatever there is; an allocation that would go
+ * beyond first gives back what is free, and then fails with ENOMEM. `soft` is what it shall stay within: from 7/8 of it on
+ * less and less free memory stays, nothing at 95 %. 0 is what the process's memory cgroup may have (memory.max and
+ * memory.high, 64 MiB at least), SIZE_MAX no soft limit, and nobody asks the group. Returns 1, or 0 and EINVAL if `soft` is
+ * more than `hard`. docs/guide/memory.md says what counts.
+ */
+int cairn_set_memory_limits(size_t soft, size_t hard);
+
+/* The memory of the process and its limits, in bytes. */
+struct cairn_memory {
+    size_t counted;     /* what counts for the hard limit */
+    size_t soft_limit;  /* as it has been set */
+    size_t hard_limit;  /* 0: none */
+    size_t group_used;  /* what the memory cgroup has, files in memory included; 0: there is none with a limit */
+    size_t group_limit; /* the lower of its limits */
+};
+
+/* Writes that to `memory`, which has `bytes` bytes: sizeof *memory. As cairn_heap_get_stats. It reads files of the group. */
+void cairn_get_memory(struct cairn_memory *memory, size_t bytes);
+
+/*
+ * Has `call` told when memory runs short; NULL ends that. There is one such function for the process; `argument` is handed to
+ * it. With `size` 0 a limit, set or of the memory cgroup, is near: more than 7/8 of it are in use. It is told so
+ * once, until less than some 13/16 have been. Else an allocation of `size` bytes, or somewhat less, is about to fail at the
+ * hard limit; it is tried again after the call.
+ *
+ * It runs inside an allocation, and may allocate and free whatever it likes. It is not called inside itself, nor by two
+ * threads at once. It must not longjmp, throw, or end a heap from which the interrupted call allocates.
+ */
+void cairn_on_low_memory(void (*call)(size_t size, void *argument), void *argument);
+
+/*
  * Starts the purge thread, as CAIRN_PURGE_THREAD=1 does: docs/guide/memory.md says what that changes for a program. It
  * ends with the thread that calls this. Returns 1, also where it has been started before; 0 if it cannot be. The
  * other call returns 1 if the process has such a thread.

@@ -3,7 +3,7 @@
 
 use crate::report::{Output, process};
 use crate::settings::Text;
-use cairn::{Amount, Stats};
+use cairn::{Amount, GroupMemory, MemoryUse, Stats};
 use core::fmt::{self, Display, Formatter, Write};
 
 const KIB: usize = 1 << 10;
@@ -106,6 +106,7 @@ fn write_head(
         Size(summary.waiting),
         Size(summary.tables),
     )?;
+    write_limits(out)?;
     let ours = Size(stats.total().resident);
     match (status.resident, status.peak) {
         (Some(now), Some(peak)) => writeln!(
@@ -117,6 +118,33 @@ fn write_head(
         _ => writeln!(out, "  resident                    ?  {ours} came through cairn")?,
     }
     writeln!(out, "  In short: {}.", Verdict { summary, resident: status.resident })
+}
+
+/// What limits the process's memory, if anything does.
+fn write_limits(out: &mut Output) -> fmt::Result {
+    let memory = MemoryUse::take();
+    let soft = if memory.soft_limit == usize::MAX { 0 } else { memory.soft_limit };
+    for (kind, limit) in [("it may have", memory.hard_limit), ("it shall have", soft)] {
+        if limit > 0 {
+            writeln!(
+                out,
+                "  {kind:17}  {:>10}  {} of it count",
+                Size(limit),
+                Size(memory.counted)
+            )?;
+        }
+    }
+    let Some(GroupMemory { used, limit, files, hits, kills, pressure }) = memory.group else {
+        return Ok(());
+    };
+    let [used, limit, files] = [used, limit, files].map(|bytes| Size(bytes as usize));
+    writeln!(
+        out,
+        "  its cgroup may have{limit:>10}  {used} in use, {files} of that for files; at its limit {hits} \
+         times, {kills} ended; waiting {}.{:02} % of the time",
+        pressure / 100,
+        pressure % 100,
+    )
 }
 
 /// The account in one sentence.

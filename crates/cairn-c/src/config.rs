@@ -31,6 +31,8 @@ struct Wishes {
     no_inherit: bool,
     purge_thread: bool,
     guards: usize,
+    memory_limit: usize,
+    memory_soft_limit: usize,
     address_space: usize,
     at_signal: Option<Signals>,
     warned: bool,
@@ -48,6 +50,8 @@ impl Wishes {
             Setting::PurgeDelayMs(ms) => cairn::set_purge_delay_ms(ms),
             Setting::PurgeThread(on) => self.purge_thread = on,
             Setting::Guards(bytes) => self.guards = bytes,
+            Setting::MemoryLimit(bytes) => self.memory_limit = bytes,
+            Setting::MemorySoftLimit(bytes) => self.memory_soft_limit = bytes,
             Setting::AddressSpace(0) => {}
             Setting::AddressSpace(bytes) => {
                 self.address_space = bytes;
@@ -96,6 +100,10 @@ extern "C" fn start() {
     if wishes.no_inherit {
         leave_children_alone();
     }
+    if !cairn::set_memory_limits(wishes.memory_soft_limit, wishes.memory_limit) {
+        warn(format_args!("{shown}MEMORY_SOFT_LIMIT: it is more than {shown}MEMORY_LIMIT"));
+        cairn::set_memory_limits(0, wishes.memory_limit);
+    }
     if wishes.guards > 0 && !cairn::guard_every(wishes.guards) {
         warn(format_args!("{shown}GUARDS: there is no memory for it"));
     }
@@ -125,6 +133,15 @@ impl Display for Delay {
     }
 }
 
+/// A soft limit, as the setting writes it.
+struct Soft(usize);
+
+impl Display for Soft {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.0 == usize::MAX { f.write_str("never") } else { write!(f, "{}", self.0) }
+    }
+}
+
 fn print_config(wishes: &Wishes) {
     let mut out = Output::to_stderr();
     let flag = |on| u8::from(on);
@@ -140,7 +157,7 @@ fn print_config(wishes: &Wishes) {
         "cairn {}{BUILD} configuration\n{p}STATS={}\n{p}STATS_FILE={}\n\
          {p}STATS_AT_SIGNAL={at_signal}\n{p}SHOW_CONFIG=1\n{p}NO_INHERIT={}\n\
          {p}HUGE_PAGES={}\n{p}PURGE_DELAY={}\n{p}PURGE_THREAD={}\n\
-         {p}GUARDS={}\n{p}ADDRESS_SPACE={}",
+         {p}GUARDS={}\n{p}MEMORY_LIMIT={}\n{p}MEMORY_SOFT_LIMIT={}\n{p}ADDRESS_SPACE={}",
         env!("CARGO_PKG_VERSION"),
         stats::whose(),
         Text(stats::file()),
@@ -149,6 +166,8 @@ fn print_config(wishes: &Wishes) {
         Delay(cairn::purge_delay_ms()),
         flag(wishes.purge_thread),
         wishes.guards,
+        wishes.memory_limit,
+        Soft(wishes.memory_soft_limit),
         wishes.address_space,
         p = Text(prefix()),
     );

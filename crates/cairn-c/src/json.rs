@@ -1,6 +1,6 @@
 //! The statistics as JSON. docs/guide/statistics.md explains the figures.
 
-use cairn::{Amount, Stats};
+use cairn::{Amount, GroupMemory, MemoryUse, Stats};
 use core::ffi::{c_char, c_void};
 use core::fmt::{self, Write};
 
@@ -76,5 +76,18 @@ fn write_stats(out: &mut Pieces, stats: &Stats) -> fmt::Result {
     write!(out, "\"mapping_blocks\":{},", stats.mapping_blocks)?;
     write!(out, "\"allocated\":{},\"clean\":{},", stats.allocated(), stats.clean)?;
     write!(out, "\"given_back\":{},", stats.given_back)?;
-    write!(out, "\"heaps\":{{\"in_use\":{in_use},\"made\":{made}}}}}")
+    write!(out, "\"heaps\":{{\"in_use\":{in_use},\"made\":{made}}},")?;
+    write_memory(out)
+}
+
+/// What counts, and the limits; the group's figures if there is one.
+fn write_memory(out: &mut Pieces) -> fmt::Result {
+    let MemoryUse { counted, soft_limit, hard_limit, group } = MemoryUse::take();
+    write!(out, "\"memory\":{{\"counted\":{counted},")?;
+    write!(out, "\"soft_limit\":{soft_limit},\"hard_limit\":{hard_limit}")?;
+    if let Some(GroupMemory { used, limit, files, hits, kills, pressure }) = group {
+        write!(out, ",\"group\":{{\"used\":{used},\"limit\":{limit},\"files\":{files},")?;
+        write!(out, "\"hits\":{hits},\"kills\":{kills},\"pressure\":{pressure}}}")?;
+    }
+    write!(out, "}}}}")
 }

@@ -20,6 +20,7 @@ mod family;
 mod heaps;
 mod introspection;
 mod json;
+mod memory;
 mod regions;
 mod report;
 mod settings;

@@ -2,7 +2,7 @@
 //! `cairn` command compiles this file too, and checks the variables before it starts a program.
 //! docs/guide/settings.md has the table.
 
-use super::values::{bytes, milliseconds, switch};
+use super::values::{bytes, limit, milliseconds, switch};
 use core::fmt::{self, Display, Formatter};
 
 /// A setting with its value.
@@ -18,6 +18,10 @@ pub(crate) enum Setting<'a> {
     PurgeThread(bool),
     /// Bytes from one guarded block to the next; 0: none.
     Guards(usize),
+    /// Bytes that the process may have; 0: whatever there is.
+    MemoryLimit(usize),
+    /// Bytes within which it shall stay; 0: what its memory cgroup says; `usize::MAX`: none, whatever that says.
+    MemorySoftLimit(usize),
     /// Bytes of address space to reserve at most; 0: as is usual.
     AddressSpace(usize),
     /// Somebody above this process has spoken of settings that make no sense.
@@ -55,6 +59,7 @@ enum Form {
     Switch,
     Time,
     Bytes,
+    Limit,
     Stats,
     Path,
     Signals,
@@ -66,6 +71,7 @@ impl Form {
             Form::Switch => "it is 0 or 1",
             Form::Time => "it is a time such as 250ms or 1s, or 0, or never",
             Form::Bytes => "it is a number of bytes such as 10MiB or 512KiB, or 0",
+            Form::Limit => "it is a number of bytes such as 2GiB or 512MiB, or 0, or never",
             Form::Stats => "it is 0, 1 or all",
             Form::Path => "it is the path of a file, of less than 1000 bytes",
             Form::Signals => "it is 0, 1, TERM or INT",
@@ -74,7 +80,7 @@ impl Form {
 }
 
 /// The names, without the prefix.
-const NAMES: [(&str, Form); 10] = [
+const NAMES: [(&str, Form); 12] = [
     ("STATS", Form::Stats),
     ("STATS_FILE", Form::Path),
     ("STATS_AT_SIGNAL", Form::Signals),
@@ -84,6 +90,8 @@ const NAMES: [(&str, Form); 10] = [
     ("PURGE_DELAY", Form::Time),
     ("PURGE_THREAD", Form::Switch),
     ("GUARDS", Form::Bytes),
+    ("MEMORY_LIMIT", Form::Bytes),
+    ("MEMORY_SOFT_LIMIT", Form::Limit),
     ("ADDRESS_SPACE", Form::Bytes),
 ];
 
@@ -115,6 +123,8 @@ pub(crate) fn read<'a>(
         b"PURGE_DELAY" => milliseconds(value).map(Setting::PurgeDelayMs),
         b"PURGE_THREAD" => switch(value).map(Setting::PurgeThread),
         b"GUARDS" => bytes(value).map(Setting::Guards),
+        b"MEMORY_LIMIT" => bytes(value).map(Setting::MemoryLimit),
+        b"MEMORY_SOFT_LIMIT" => limit(value).map(Setting::MemorySoftLimit),
         b"ADDRESS_SPACE" => bytes(value).map(Setting::AddressSpace),
         b"WARNED" => Some(Setting::Warned),
         _ => None,

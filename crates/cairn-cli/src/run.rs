@@ -4,6 +4,7 @@
 //! exit status, signals, process id and streams are the program's own. It must never start a
 //! program that would silently run without cairn: [`program`] refuses those first.
 
+use crate::advice::values;
 use crate::{advice, embedded, program, rivals};
 use anyhow::{Context, Result};
 use clap::ValueHint;
@@ -30,6 +31,9 @@ const STATS_AT_SIGNAL: &str = "CAIRN_STATS_AT_SIGNAL";
 
 /// Asks the library for a thread that gives memory back while the program is idle.
 const PURGE_THREAD: &str = "CAIRN_PURGE_THREAD";
+
+/// Tells the library how much memory the process may have.
+const MEMORY_LIMIT: &str = "CAIRN_MEMORY_LIMIT";
 
 /// Asks the library to take itself out of `LD_PRELOAD`, and this variable out of the
 /// environment, in its constructor: only there is it early enough for every child and late
@@ -83,6 +87,14 @@ pub(crate) struct Args {
     #[arg(long)]
     purge_thread: bool,
 
+    /// Let the program have at most so much memory: beyond it malloc fails, with ENOMEM
+    ///
+    /// Bytes, or a number with a unit, such as 2G or 512MiB. All that malloc has counts, also what is free
+    /// and has not gone back to the system, which goes before an allocation fails; code and stacks do not.
+    /// Each child that inherits cairn may have as much.
+    #[arg(long, value_name = "BYTES", value_parser = memory)]
+    memory: Option<String>,
+
     /// The program, searched for in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
@@ -134,10 +146,21 @@ fn environment(preloaded: &[PathBuf], args: &Args) -> Result<Vec<(OsString, OsSt
     if args.purge_thread {
         changes.push((PURGE_THREAD, "1".into()));
     }
+    if let Some(bytes) = &args.memory {
+        changes.push((MEMORY_LIMIT, bytes.into()));
+    }
     let kept =
         env::vars_os().filter(|(name, _)| !changes.iter().any(|(changed, _)| name == changed));
     let changed = changes.iter().map(|(name, value)| (OsString::from(name), value.clone()));
     Ok(kept.chain(changed).collect())
+}
+
+/// A limit as the library reads it.
+fn memory(text: &str) -> Result<String, &'static str> {
+    match values::bytes(text.as_bytes()) {
+        Some(bytes) if bytes > 0 => Ok(bytes.to_string()),
+        _ => Err("it is a number of bytes such as 2G or 512MiB"),
+    }
 }
 
 /// As the system wants them: `NAME=value`.

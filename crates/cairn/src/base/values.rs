@@ -30,15 +30,21 @@ pub fn milliseconds(value: &[u8]) -> Option<usize> {
     }
 }
 
-/// A number of bytes, with or without a unit: `10MiB`, `512KiB`, `1`, `0`.
+/// A limit in bytes: a number of them; `never` is the largest.
+#[must_use]
+pub fn limit(value: &[u8]) -> Option<usize> {
+    if value == b"never" { Some(usize::MAX) } else { bytes(value) }
+}
+
+/// A number of bytes, with or without a unit: `10MiB`, `512KiB`, `2G`, `1`, `0`.
 #[must_use]
 pub fn bytes(value: &[u8]) -> Option<usize> {
     let (number, unit) = number(value)?;
     let shift = match unit {
         b"" => 0,
-        b"KiB" => 10,
-        b"MiB" => 20,
-        b"GiB" => 30,
+        b"KiB" | b"K" => 10,
+        b"MiB" | b"M" => 20,
+        b"GiB" | b"G" => 30,
         _ => return None,
     };
     number.checked_mul(1 << shift)

@@ -38,6 +38,11 @@ pub struct Settings {
     pub purge_delay_ms: usize,
     /// A thread that gives memory back while the program is idle. `CAIRN_PURGE_THREAD`.
     pub purge_thread: bool,
+    /// Bytes that the process may have; 0: whatever there is. `CAIRN_MEMORY_LIMIT`. See `set_memory_limits`.
+    pub memory_limit: usize,
+    /// Bytes within which it shall stay; 0: what its memory cgroup says; `usize::MAX`, `never`: none, and nobody asks the
+    /// group. `CAIRN_MEMORY_SOFT_LIMIT`.
+    pub memory_soft_limit: usize,
     /// Bytes from one guarded block to the next; 0: none. `CAIRN_GUARDS`.
     pub guards: usize,
 }
@@ -76,6 +81,8 @@ impl Settings {
         huge_pages: true,
         purge_delay_ms: PURGE_DELAY_MS,
         purge_thread: false,
+        memory_limit: 0,
+        memory_soft_limit: 0,
         guards: 0,
     };
 
@@ -113,11 +120,14 @@ impl Settings {
         set(&mut self.purge_thread, prefix, "PURGE_THREAD", values::switch, SWITCH)?;
         let bytes = "a number of bytes such as 10MiB or 512KiB, or 0";
         set(&mut self.guards, prefix, "GUARDS", values::bytes, bytes)?;
+        set(&mut self.memory_limit, prefix, "MEMORY_LIMIT", values::bytes, bytes)?;
+        let limit = "a number of bytes such as 2GiB or 512MiB, or 0, or never";
+        set(&mut self.memory_soft_limit, prefix, "MEMORY_SOFT_LIMIT", values::limit, limit)?;
         Ok(self)
     }
 
-    /// Has them from now on: call it once, at the start of `main`. False if there is no memory for the guards, or no thread
-    /// can be started; the rest is done.
+    /// Has them from now on: call it once, at the start of `main`. False if there is no memory for the guards, no thread
+    /// can be started, or the soft limit is more than the hard one; the rest is done.
     ///
     /// ```
     /// assert!(cairn::Settings { purge_delay_ms: 5000, ..cairn::Settings::DEFAULT }.apply());
@@ -128,7 +138,8 @@ impl Settings {
         os::HUGE_PAGES.store(self.huge_pages, Ordering::Relaxed);
         arena::set_purge_delay_ms(self.purge_delay_ms);
         let has_guards = self.guards == 0 || thread::guard_every(self.guards);
-        has_guards & (!self.purge_thread || thread::start_purge_thread())
+        let has_limits = thread::set_memory_limits(self.memory_soft_limit, self.memory_limit);
+        has_guards & has_limits & (!self.purge_thread || thread::start_purge_thread())
     }
 }
 
