@@ -14,6 +14,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod group;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
