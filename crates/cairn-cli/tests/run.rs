@@ -193,6 +193,7 @@ fn options_reach_the_library_as_variables() {
     assert_eq!(seen(&["--stats"]), "CAIRN_STATS=1\n");
     assert_eq!(seen(&["--stats", "--no-inherit"]), "CAIRN_NO_INHERIT=1\nCAIRN_STATS=1\n");
     assert_eq!(seen(&["--purge-thread"]), "CAIRN_PURGE_THREAD=1\n");
+    assert_eq!(seen(&["--memory", "2G"]), "CAIRN_MEMORY_LIMIT=2147483648\n");
     assert_eq!(seen(&["--stats=all"]), "CAIRN_STATS=all\n");
     assert_eq!(seen(&["--stats-at-signal=TERM"]), "CAIRN_STATS=1\nCAIRN_STATS_AT_SIGNAL=TERM\n");
     assert_eq!(
@@ -202,7 +203,9 @@ fn options_reach_the_library_as_variables() {
             display(&home.path().join("a-%p"))
         )
     );
-    for wrong in ["--stats=some", "--stats-at-signal=KILL", "--stats-file"] {
+    for wrong in
+        ["--stats=some", "--stats-at-signal=KILL", "--memory=much", "--memory=0", "--stats-file"]
+    {
         let output = home.run(&[wrong]);
         assert_eq!(output.status.code(), Some(125), "{wrong}");
         assert_eq!(text(&output.stdout), "", "{wrong}");
