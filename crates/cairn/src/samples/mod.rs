@@ -6,7 +6,9 @@
 //! Story: docs/guide/guards.md
 
 pub(crate) mod guards;
+mod machine;
 pub(crate) mod sampling;
+mod stack;
 mod tuning;
 
 pub(crate) use sampling::{Draw, Sampling};
