@@ -7,14 +7,15 @@
 
 use super::lookup::large_usable;
 use super::misuse::bad_pointer;
-use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
+use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out, profiled};
 use crate::api::tuning::LARGE_CACHE_SLICES;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::{Reason, Role};
 use crate::large::{self, Freers, Kept};
 use crate::map::{Block, OWNER_LARGE, address_map};
+use crate::samples::{Draw, guards};
 use crate::store::{Caches, FREED_TWICE, Store};
-use crate::{closed, os, samples::guards, thread};
+use crate::{closed, os, thread};
 use core::ptr::null_mut;
 
 #[cold]
@@ -24,6 +25,7 @@ pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 
     if block.is_null() {
         block = new_block(size, align).block;
     }
+    profiled::note_large(block, size);
     if block.is_null() { F::answer(size, align) } else { block }
 }
 
@@ -72,22 +74,27 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     // SAFETY: as above.
     let is_sample = unsafe {
         let sampling = &mut (*heap).sampling;
-        if sampling.is_on() {
-            guards::is_drawn(block.cast())
-        } else {
-            sampling.count(class, before, (*heap).caches.tells(class))
+        match sampling.draw() {
+            Draw::Each => guards::is_drawn(block.cast()),
+            Draw::Refills => sampling.count(class, before, (*heap).caches.tells(class)),
+            Draw::Chance => sampling.takes_drawn(),
         }
     };
     if !is_sample || block.is_null() {
         return block;
     }
-    let guarded = guards::allocate(size, align);
-    if guarded.is_null() {
+    // SAFETY: as above.
+    let sampling = unsafe { &(*heap).sampling };
+    let apart = match sampling.is_by_chance() {
+        true => profiled::allocate(size, class, align, sampling.interval()),
+        false => guards::allocate(size, align),
+    };
+    if apart.is_null() {
         return block;
     }
     // SAFETY: a live block that nobody has seen.
     unsafe { deallocate(block.cast()) };
-    guarded.cast()
+    apart.cast()
 }
 
 /// The run that the calling thread's heap keeps, if it will do; null if not.
@@ -135,7 +142,11 @@ pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 
     match offset.wrapping_neg() & (align - 1) {
         0 => allocate_aligned(size, align),
         at if size.checked_add(at).is_none_or(|end| end > SIZE_MAX) => null_mut(),
-        at => new_block_at(size, align, at).block,
+        at => {
+            let block = new_block_at(size, align, at).block;
+            profiled::note_large(block, size);
+            block
+        }
     }
 }
 
@@ -172,10 +183,13 @@ pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
     }
     let heap = thread::heap();
     let heaps = shares::in_use();
+    // The heap keeps no slice of a small sample's for a large block.
+    let is_small = profiled::end(p);
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
     let most = LARGE_CACHE_SLICES / heaps.max(1);
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     let keeps = unsafe { (*heap).role != Role::Free }
+        && !is_small
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
         && large::cache(unsafe { &(*heap).large_cache }, p, most, freers, call);

@@ -6,5 +6,6 @@
 //! Story: docs/guide/statistics.md
 
 pub(crate) mod outside;
+pub(crate) mod profile;
 pub(crate) mod stats;
 mod tuning;

@@ -10,6 +10,7 @@ use super::{STARTED, outside, own};
 use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
 use crate::heap::{Heap, deferred_frees, handle};
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
+use crate::samples::profile;
 use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{self, salvage, shared};
 use crate::{large, os, slices::arena};
@@ -69,6 +70,7 @@ fn settle() {
     pool::partitions::settle_in_child();
     arena::settle_kept_in_child();
     large::settle_in_child();
+    profile::settle_in_child();
     let mut are_new = arena::settle_in_child(|| {
         let spans = heads_from(0).map(|(index, owner, class)| match owner {
             OWNER_LARGE => {

@@ -145,6 +145,7 @@ fn known(index: usize) -> &'static Bay {
 }
 
 /// Whether an address is in the pool.
+#[cfg(test)]
 pub(crate) fn holds(p: *const u8) -> bool {
     offset_of(p.addr()).is_some()
 }
