@@ -195,7 +195,6 @@ impl Heap {
         let list = self.caches.take_all(class);
         self.put_all_back(class, list);
         self.empty_quarantine(class);
-        self.sampling.forget(class);
     }
 
     /// Frees the blocks of a list into their spans.

@@ -103,7 +103,7 @@ pub(crate) struct Sampling {
     interval: usize,
     /// Bytes until the next sample.
     left: usize,
-    /// Classes whose next block is the sample, a bit each. By chance: that of which the cache's limit says how far it is.
+    /// Classes whose next block is the sample, a bit each. By chance: of which the cache's limit says how far it is.
     due: u64,
     draw: Draw,
     /// By chance: the block that the last refill has given is a sample.
@@ -249,12 +249,16 @@ impl Sampling {
 // are less than its limit. Otherwise the cache gets as many and is allowed as many frees, and the class is due: what is
 // left of the limit at its next refill says how many of them there have not been.
 impl Sampling {
+    #[cold]
+    #[inline(never)]
     fn cut_by_chance(&mut self, class: SizeClass, count: u32, limit: Limit, left: i32) -> Cut {
         let is_due = self.due & class.bit() != 0;
         self.due &= !class.bit();
         // Hardened, what a cache takes in comes back without a refill.
         let limit = if Caches::IS_MIXED { limit.min(Limit::NOTHING) } else { limit };
         let most = count + above_one(limit.0);
+        // The limit of a cache that has been emptied is that, and no due class's. Nothing is known of it then.
+        let is_due = is_due && left != Limit::NOTHING.0;
         let before = match is_due {
             true => above_one(left),
             false => self.blocks_before_next(class, most),
@@ -268,7 +272,7 @@ impl Sampling {
         }
         self.due |= class.bit();
         let limit = match before.checked_sub(count) {
-            None | Some(0) => limit.min(Limit::NOTHING),
+            None | Some(0) => limit.min(Limit::NOTHING_MORE),
             Some(frees) => Limit(CACHE_UNITS + frees as i32),
         };
         Cut { most: count.min(before), limit, is_told: false }
@@ -282,6 +286,7 @@ impl Sampling {
     }
 
     /// How many bytes come before the next sample, or at least `most`.
+    #[inline(never)]
     fn bytes_before_next(&mut self, most: usize) -> usize {
         let random = random::next(&mut self.random);
         match random::exponential_min(random, self.interval) {
@@ -298,13 +303,6 @@ impl Sampling {
     /// Whether the block that the last refill has given is a sample; only the first to ask is told.
     pub(crate) fn takes_drawn(&mut self) -> bool {
         core::mem::take(&mut self.drawn)
-    }
-
-    /// The cache of a class has been emptied: how far it is to the next sample is drawn anew.
-    pub(crate) fn forget(&mut self, class: SizeClass) {
-        if self.draw == Draw::Chance {
-            self.due &= !class.bit();
-        }
     }
 }
 

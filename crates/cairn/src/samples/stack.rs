@@ -243,9 +243,10 @@ pub(super) fn find_callers(here: Registers, calls: &mut [usize]) {
 fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut [usize]) {
     let is_frame = stack.is_frame(here.stack, here.frame);
     let end = if is_frame { here.frame } else { usize::MAX };
+    let most = OWN_CALLERS_MAX * calls.len() / FRAMES;
     let mut count = 0;
     for (place, word) in stack.known() {
-        if count == OWN_CALLERS_MAX || here.stack + 8 * place >= end {
+        if count == most || here.stack + 8 * place >= end {
             break;
         }
         if stack.can_be_code(word) && is_return(word) {

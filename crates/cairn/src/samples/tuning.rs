@@ -29,7 +29,7 @@ pub(crate) const FRAMES: usize = 16;
 pub(crate) const STACK_WORDS: usize = 192;
 /// Words of it that cairn's own frames take, mostly. Half, twice: not tried.
 pub(crate) const OWN_WORDS: usize = 80;
-/// Callers that are listed if nobody knows which of them are cairn's own. Half, twice: not tried.
+/// Callers of `FRAMES` that are listed if nobody knows which of them are cairn's own. Half, twice: not tried.
 pub(crate) const OWN_CALLERS_MAX: usize = 6;
 /// A frame of more bytes is none. Half, twice: not tried.
 pub(crate) const FRAME_MAX: usize = 1 << 20;

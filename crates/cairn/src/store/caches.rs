@@ -21,6 +21,8 @@ pub(crate) struct Limit(pub(crate) i32);
 impl Limit {
     /// What is freed goes home at once.
     pub(crate) const NOTHING: Limit = Limit(0);
+    /// The same, until a refill of a heap whose samples are drawn by chance.
+    pub(crate) const NOTHING_MORE: Limit = Limit(-1);
     /// The same, and the cache's blocks are zeroed.
     pub(crate) const ZEROED: Limit = Limit(i32::MIN / 2);
 
