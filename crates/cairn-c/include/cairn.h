@@ -198,6 +198,26 @@ int cairn_should_move(const void *block);
 int cairn_guard_every(size_t bytes);
 
 /*
+ * From now on takes a sample of every so many bytes that are allocated, on average, for the heap profile: which code has
+ * allocated what is live, and what has been allocated since the start (docs/guide/profile.md). 512 KiB serve well. 0 bytes
+ * end that; what has been sampled stays known. Who calls this or cairn_guard_every last draws samples. Returns 1, or 0 if
+ * there is no memory for it.
+ */
+int cairn_profile_every(size_t bytes);
+
+/*
+ * Writes the heap profile to a descriptor. Returns 1, or 0 if not all of it can be written. `cairn profile` reads it. Nothing is
+ * allocated, and no lock is held. Other threads run on meanwhile.
+ */
+int cairn_profile_write(int descriptor);
+
+/*
+ * Calls `write` with `arg` and pieces of text, which together are the same. `write` may do what it likes, also allocate. It must
+ * not throw.
+ */
+void cairn_profile_text(void (*write)(void *arg, const char *text, size_t n), void *arg);
+
+/*
  * Writes to standard error where the process's memory is: what the program holds, what cairn adds
  * and why, and what is resident; docs/guide/statistics.md explains it. Other threads run on meanwhile, so
  * that the figures need not be of one moment. Nothing is allocated.

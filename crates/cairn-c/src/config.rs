@@ -6,7 +6,7 @@ use crate::environment::{
 };
 use crate::report::{self, Output, warn};
 use crate::settings::{self, Setting, Signals, Text};
-use crate::{at_signal, stats};
+use crate::{at_signal, profile, stats};
 use core::fmt::{self, Display, Formatter, Write};
 use core::sync::atomic::Ordering;
 
@@ -25,7 +25,6 @@ static END: extern "C" fn() = end;
 const BUILD: &str = if cfg!(feature = "hardened") { " hardened" } else { "" };
 
 /// Settings that have an effect only when all have been read.
-#[derive(Default)]
 struct Wishes {
     show: bool,
     no_inherit: bool,
@@ -33,12 +32,30 @@ struct Wishes {
     guards: usize,
     memory_limit: usize,
     memory_soft_limit: usize,
+    profile: bool,
+    profile_rate: usize,
+    profile_first: u32,
     address_space: usize,
     at_signal: Option<Signals>,
     warned: bool,
 }
 
 impl Wishes {
+    const NONE: Wishes = Wishes {
+        show: false,
+        no_inherit: false,
+        purge_thread: false,
+        guards: 0,
+        profile: false,
+        profile_rate: profile::RATE,
+        profile_first: 0,
+        memory_limit: 0,
+        memory_soft_limit: 0,
+        address_space: 0,
+        at_signal: None,
+        warned: false,
+    };
+
     fn apply(&mut self, setting: Setting<'_>) {
         match setting {
             Setting::Stats(stats) => stats::ask(stats),
@@ -52,6 +69,12 @@ impl Wishes {
             Setting::Guards(bytes) => self.guards = bytes,
             Setting::MemoryLimit(bytes) => self.memory_limit = bytes,
             Setting::MemorySoftLimit(bytes) => self.memory_soft_limit = bytes,
+            Setting::Profile(path) => {
+                self.profile = !path.is_empty();
+                profile::write_to(path);
+            }
+            Setting::ProfileRate(bytes) => self.profile_rate = bytes,
+            Setting::ProfileFirst(process) => self.profile_first = process,
             Setting::AddressSpace(0) => {}
             Setting::AddressSpace(bytes) => {
                 self.address_space = bytes;
@@ -73,7 +96,7 @@ extern "C" fn start() {
     if prefix().len() > PREFIX_BYTES_MAX {
         warn(format_args!("cairn_settings_prefix: `{shown}` is too long; no setting is read"));
     }
-    let mut wishes = Wishes::default();
+    let mut wishes = Wishes::NONE;
     let mut problems = 0;
     for (name, value) in cairn_variables() {
         match settings::read(prefix(), name, value) {
@@ -107,6 +130,9 @@ extern "C" fn start() {
     if wishes.guards > 0 && !cairn::guard_every(wishes.guards) {
         warn(format_args!("{shown}GUARDS: there is no memory for it"));
     }
+    if wishes.profile {
+        profile::begin(wishes.profile_rate, wishes.profile_first);
+    }
     // Last: the environment is changed while there is one thread.
     if wishes.purge_thread && !cairn::start_purge_thread() {
         warn(format_args!("{shown}PURGE_THREAD: no thread can be started"));
@@ -121,6 +147,7 @@ extern "C" fn start() {
 }
 
 extern "C" fn end() {
+    profile::at_exit();
     at_signal::at_exit();
 }
 
@@ -157,7 +184,8 @@ fn print_config(wishes: &Wishes) {
         "cairn {}{BUILD} configuration\n{p}STATS={}\n{p}STATS_FILE={}\n\
          {p}STATS_AT_SIGNAL={at_signal}\n{p}SHOW_CONFIG=1\n{p}NO_INHERIT={}\n\
          {p}HUGE_PAGES={}\n{p}PURGE_DELAY={}\n{p}PURGE_THREAD={}\n\
-         {p}GUARDS={}\n{p}MEMORY_LIMIT={}\n{p}MEMORY_SOFT_LIMIT={}\n{p}ADDRESS_SPACE={}",
+         {p}GUARDS={}\n{p}PROFILE={}\n{p}PROFILE_RATE={}\n{p}MEMORY_LIMIT={}\n{p}MEMORY_SOFT_LIMIT={}\n\
+         {p}ADDRESS_SPACE={}",
         env!("CARGO_PKG_VERSION"),
         stats::whose(),
         Text(stats::file()),
@@ -166,6 +194,8 @@ fn print_config(wishes: &Wishes) {
         Delay(cairn::purge_delay_ms()),
         flag(wishes.purge_thread),
         wishes.guards,
+        Text(profile::file()),
+        wishes.profile_rate,
         wishes.memory_limit,
         Soft(wishes.memory_soft_limit),
         wishes.address_space,

@@ -99,6 +99,18 @@ pub(crate) fn mark_as_top(stats: Stats, process: u32) {
     }
 }
 
+/// Has the processes below know that the request for a profile was not for them first.
+pub(crate) fn mark_as_first_profiled(process: u32) {
+    let mut digits = [0; 16];
+    // SAFETY: C strings, as a number leaves room for a NUL; as below.
+    unsafe {
+        let name = full_name("PROFILE_FIRST");
+        if write!(Line::new(&mut digits), "{process}").is_ok() {
+            libc::setenv(name.as_ptr().cast(), digits.as_ptr().cast(), 1);
+        }
+    }
+}
+
 /// Has the processes below say nothing of the settings.
 pub(crate) fn mark_as_warned() {
     // SAFETY: C strings; as long as libraries are loaded with the program, no other thread runs yet.

@@ -5,10 +5,10 @@ use core::ffi::{c_char, c_void};
 use core::fmt::{self, Write};
 
 /// Who gets the text, in pieces.
-type Writer = unsafe extern "C" fn(arg: *mut c_void, text: *const c_char, n: usize);
+pub(crate) type Writer = unsafe extern "C" fn(arg: *mut c_void, text: *const c_char, n: usize);
 
 /// Text on its way there.
-struct Pieces {
+pub(crate) struct Pieces {
     writer: Writer,
     arg: *mut c_void,
     bytes: [u8; 1024],
@@ -16,16 +16,15 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn flush(&mut self) {
-        // SAFETY: the program's function, with what it asked to get.
-        unsafe { (self.writer)(self.arg, self.bytes.as_ptr().cast(), self.len) };
-        self.len = 0;
+    /// None yet.
+    pub(crate) fn new(writer: Writer, arg: *mut c_void) -> Self {
+        Pieces { writer, arg, bytes: [0; 1024], len: 0 }
     }
-}
 
-impl Write for Pieces {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for &byte in text.as_bytes() {
+    /// Adds a piece.
+    #[inline(never)]
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        for &byte in piece {
             if self.len == self.bytes.len() {
                 self.flush();
             }
@@ -34,6 +33,19 @@ impl Write for Pieces {
                 self.len += 1;
             }
         }
+    }
+
+    /// Gives away what it has.
+    pub(crate) fn flush(&mut self) {
+        // SAFETY: the program's function, with what it asked to get.
+        unsafe { (self.writer)(self.arg, self.bytes.as_ptr().cast(), self.len) };
+        self.len = 0;
+    }
+}
+
+impl Write for Pieces {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.add(text.as_bytes());
         Ok(())
     }
 }
@@ -42,7 +54,7 @@ impl Write for Pieces {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn cairn_stats_json(writer: Writer, arg: *mut c_void) {
     let stats = Stats::take();
-    let mut out = Pieces { writer, arg, bytes: [0; 1024], len: 0 };
+    let mut out = Pieces::new(writer, arg);
     // Pieces do not fail.
     let _ = write_stats(&mut out, &stats);
     out.flush();

@@ -43,16 +43,10 @@ impl Output {
         open(path, flags).map(Self::to)
     }
 
-    fn flush(&mut self) {
-        write_all(self.descriptor, self.bytes.get(..self.len).unwrap_or(&[]));
-        self.len = 0;
-    }
-}
-
-impl Write for Output {
+    /// Writes bytes.
     #[inline(never)]
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for &byte in text.as_bytes() {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
             if self.len == self.bytes.len() {
                 self.flush();
             }
@@ -61,6 +55,18 @@ impl Write for Output {
                 self.len += 1;
             }
         }
+    }
+
+    fn flush(&mut self) {
+        // There is nobody to tell about a failure.
+        write_all(self.descriptor, self.bytes.get(..self.len).unwrap_or(&[]));
+        self.len = 0;
+    }
+}
+
+impl Write for Output {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.add(text.as_bytes());
         Ok(())
     }
 }
@@ -79,15 +85,16 @@ pub(crate) fn line(text: &[u8]) {
     write_all(STDERR, text);
 }
 
-/// There is nobody to tell about a failure.
-fn write_all(descriptor: c_int, mut text: &[u8]) {
+/// Writes bytes; false if that fails.
+pub(crate) fn write_all(descriptor: c_int, mut text: &[u8]) -> bool {
     while !text.is_empty() {
         let at = text.as_ptr().expose_provenance();
         // SAFETY: the slice is valid for reading.
         let written = unsafe { call(libc::SYS_write, descriptor, [at, text.len(), 0]) };
-        let Ok(written) = usize::try_from(written) else { break };
+        let Ok(written) = usize::try_from(written) else { return false };
         text = text.get(written..).unwrap_or(&[]);
     }
+    true
 }
 
 /// Makes a system call about a descriptor. Not the C library's functions: they are cancellation points, others may stand

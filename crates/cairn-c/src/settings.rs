@@ -22,6 +22,12 @@ pub(crate) enum Setting<'a> {
     MemoryLimit(usize),
     /// Bytes within which it shall stay; 0: what its memory cgroup says; `usize::MAX`: none, whatever that says.
     MemorySoftLimit(usize),
+    /// The file that the heap profile is written to.
+    Profile(&'a [u8]),
+    /// Bytes from one of its samples to the next on average.
+    ProfileRate(usize),
+    /// The first process that has seen the request for it, if that was not this one.
+    ProfileFirst(u32),
     /// Bytes of address space to reserve at most; 0: as is usual.
     AddressSpace(usize),
     /// Somebody above this process has spoken of settings that make no sense.
@@ -80,7 +86,7 @@ impl Form {
 }
 
 /// The names, without the prefix.
-const NAMES: [(&str, Form); 12] = [
+const NAMES: [(&str, Form); 14] = [
     ("STATS", Form::Stats),
     ("STATS_FILE", Form::Path),
     ("STATS_AT_SIGNAL", Form::Signals),
@@ -92,6 +98,8 @@ const NAMES: [(&str, Form); 12] = [
     ("GUARDS", Form::Bytes),
     ("MEMORY_LIMIT", Form::Bytes),
     ("MEMORY_SOFT_LIMIT", Form::Limit),
+    ("PROFILE", Form::Path),
+    ("PROFILE_RATE", Form::Bytes),
     ("ADDRESS_SPACE", Form::Bytes),
 ];
 
@@ -115,7 +123,7 @@ pub(crate) fn read<'a>(
 ) -> Result<Setting<'a>, Problem<'a>> {
     let setting = match name {
         b"STATS" => stats(value).map(Setting::Stats),
-        b"STATS_FILE" => (value.len() < PATH_BYTES_MAX).then_some(Setting::StatsFile(value)),
+        b"STATS_FILE" => path(value).map(Setting::StatsFile),
         b"STATS_AT_SIGNAL" => signals(value).map(Setting::StatsAtSignal),
         b"SHOW_CONFIG" => switch(value).map(Setting::ShowConfig),
         b"NO_INHERIT" => switch(value).map(Setting::NoInherit),
@@ -125,6 +133,9 @@ pub(crate) fn read<'a>(
         b"GUARDS" => bytes(value).map(Setting::Guards),
         b"MEMORY_LIMIT" => bytes(value).map(Setting::MemoryLimit),
         b"MEMORY_SOFT_LIMIT" => limit(value).map(Setting::MemorySoftLimit),
+        b"PROFILE" => path(value).map(Setting::Profile),
+        b"PROFILE_RATE" => bytes(value).map(Setting::ProfileRate),
+        b"PROFILE_FIRST" => number(value).map(Setting::ProfileFirst),
         b"ADDRESS_SPACE" => bytes(value).map(Setting::AddressSpace),
         b"WARNED" => Some(Setting::Warned),
         _ => None,
@@ -144,10 +155,18 @@ fn stats(value: &[u8]) -> Option<Stats> {
         },
     };
     let top = match parts.next() {
-        Some(digits) => Some(core::str::from_utf8(digits).ok()?.parse().ok()?),
+        Some(digits) => Some(number(digits)?),
         None => None,
     };
     Some(Stats { whose, top })
+}
+
+fn number(digits: &[u8]) -> Option<u32> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn path(value: &[u8]) -> Option<&[u8]> {
+    (value.len() < PATH_BYTES_MAX).then_some(value)
 }
 
 fn signals(value: &[u8]) -> Option<Signals> {

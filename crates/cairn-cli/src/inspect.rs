@@ -188,7 +188,7 @@ fn more(text: &mut String, rows: usize) -> Result<()> {
 }
 
 /// A number of bytes with three digits or more, in the unit that suits it.
-fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64 / 1024.0, units[0]);
     for next in &units[1..] {

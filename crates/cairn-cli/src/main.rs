@@ -10,6 +10,7 @@
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`inspect`] | `cairn inspect`: where the memory of a process or core file is |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
+//! | [`profile`] | `cairn profile`: what a heap profile says, with names |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`rivals`] | what `--stats` says of allocators that a program brings along |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
@@ -19,6 +20,7 @@ mod advice;
 mod embedded;
 mod guards;
 mod inspect;
+mod profile;
 mod program;
 mod rivals;
 mod run;
@@ -46,6 +48,8 @@ enum Command {
     Run(run::Args),
 
     Inspect(inspect::Args),
+
+    Profile(profile::Args),
 
     Guards(guards::Args),
 
@@ -80,6 +84,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path { hardened } => print_path(embedded::build(hardened)),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Profile(args) => profile::run(&args),
         Command::Guards(args) => guards::run(&args),
         Command::Completions { shell } => print_completions(shell),
     };

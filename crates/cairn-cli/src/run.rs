@@ -29,6 +29,12 @@ const STATS_FILE: &str = "CAIRN_STATS_FILE";
 /// Asks the library for the account at SIGTERM and SIGINT, too.
 const STATS_AT_SIGNAL: &str = "CAIRN_STATS_AT_SIGNAL";
 
+/// Asks the library for a heap profile, and tells it where that goes.
+const PROFILE: &str = "CAIRN_PROFILE";
+
+/// Tells it how often a sample is taken.
+const PROFILE_RATE: &str = "CAIRN_PROFILE_RATE";
+
 /// Asks the library for a thread that gives memory back while the program is idle.
 const PURGE_THREAD: &str = "CAIRN_PURGE_THREAD";
 
@@ -95,10 +101,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", value_parser = memory)]
     memory: Option<String>,
 
+    /// Write a heap profile to a file when the program exits; %p in its name is the process id
+    ///
+    /// `cairn profile FILE` says which code has allocated what. A process that the program starts has its number behind
+    /// the name. A program that ends without its exit handlers writes nothing.
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+
+    /// Take a sample of so many bytes on average
+    #[arg(long, value_name = "BYTES", default_value = "512KiB", requires = "profile")]
+    #[arg(value_parser = rate)]
+    profile_rate: usize,
+
     /// The program, searched for in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
+}
+
+fn rate(text: &str) -> Result<usize, String> {
+    let bytes = advice::values::bytes(text.as_bytes()).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "it is a number such as 128KiB or 1MiB".to_owned())
 }
 
 /// Becomes the program; returns only if that fails.
@@ -139,6 +162,11 @@ fn environment(preloaded: &[PathBuf], args: &Args) -> Result<Vec<(OsString, OsSt
     }
     if let Some(signals) = &args.stats_at_signal {
         changes.push((STATS_AT_SIGNAL, signals.into()));
+    }
+    if let Some(path) = &args.profile {
+        let path = std::path::absolute(path).context("--profile")?;
+        changes.push((PROFILE, path.into_os_string()));
+        changes.push((PROFILE_RATE, args.profile_rate.to_string().into()));
     }
     if args.no_inherit {
         changes.push((NO_INHERIT, "1".into()));

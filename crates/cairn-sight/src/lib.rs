@@ -1,6 +1,6 @@
 //! Reads the heap of a process on cairn from outside: alive, or from its core file.
 //!
-//! Owns: the way from a process number or a file to an [`Account`].
+//! Owns: the way from a process number or a file to an [`Account`], and from a heap profile to its names.
 //! Idea: metadata is plain data at computed addresses (`cairn_header`); what is read is checked, and what is not resident
 //!   is not read.
 //! Never: writes, or stops anybody; depends on the allocator.
@@ -16,6 +16,7 @@ mod header;
 mod limits;
 mod memory;
 mod process;
+pub mod profile;
 mod sums;
 mod symbol;
 mod walk;

@@ -143,13 +143,14 @@ pub use program::heaps::{
 };
 pub use program::settings::{BadSetting, Settings};
 pub use report::memory::{GroupMemory, MemoryUse};
+pub use report::profile::write_profile;
 pub use report::stats::{Amount, ClassRow, Stats};
 pub use samples::{ThreadCounts, Told};
 pub use slices::arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use thread::pool::tick;
 pub use thread::{
-    count, guard_every, on_deferred_free, on_low_memory, sample_every, set_memory_limits,
-    start_purge_thread, thread_counts, thread_idle,
+    count, guard_every, on_deferred_free, on_low_memory, profile_every, sample_every,
+    set_memory_limits, start_purge_thread, thread_counts, thread_idle,
 };
 
 /// For the C layer and for tests: no part of what programs may rely on.

@@ -244,15 +244,15 @@ fn check_header(source: &Source, report: &mut Report) {
 const MACHINE: &str = "/os/linux/machine.rs";
 
 /// Variants only in `policy`, features in `lib`, the system in `os`, what is written for a machine in `thread`,
-/// `sync`, `guards` and one file of `os`, and no macro defined.
+/// `sync`, `machine` and one file of `os`, and no macro defined.
 fn check_reach(rooms: &Rooms, source: &Source, report: &mut Report) {
     // Rooms, and files: those end as a path does.
     const ONLY_IN: [(&str, &[&str]); 6] = [
         ("feature =", &["base/policy", "lib"]),
         ("libc::", &["os/os"]),
         ("thread_local", &["thread/thread"]),
-        ("target_arch", &["thread/thread", "base/sync", "samples/guards", MACHINE]),
-        ("asm!", &["thread/thread", "base/sync", "samples/guards", MACHINE]),
+        ("target_arch", &["thread/thread", "base/sync", "samples/machine", MACHINE]),
+        ("asm!", &["thread/thread", "base/sync", "samples/machine", MACHINE]),
         ("macro_rules!", &[]),
     ];
     let own = rooms.of(source);

@@ -7,15 +7,16 @@
 
 use super::lookup::large_usable;
 use super::misuse::bad_pointer;
-use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out};
+use super::{NoMemory, SIZE_MAX, allocate_aligned, deallocate, handed_out, profiled};
 use crate::api::tuning::LARGE_CACHE_SLICES;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::{Reason, Role};
 use crate::large::{self, Freers, Kept};
 use crate::map::{Block, OWNER_LARGE, address_map};
+use crate::samples::{Draw, guards};
 use crate::slices::limit;
 use crate::store::{Caches, FREED_TWICE, Store};
-use crate::{closed, os, samples::guards, thread};
+use crate::{closed, os, thread};
 use core::ptr::{NonNull, null_mut};
 
 #[cold]
@@ -25,6 +26,7 @@ pub(super) fn allocate_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 
     if block.is_null() {
         block = new_block(size, align).block;
     }
+    profiled::note_large(block, size);
     if block.is_null() { F::answer(size, align) } else { block }
 }
 
@@ -74,22 +76,27 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     // SAFETY: as above.
     let is_sample = unsafe {
         let sampling = &mut (*heap).sampling;
-        if sampling.is_on() {
-            guards::is_drawn(block.cast())
-        } else {
-            sampling.count(class, before, (*heap).caches.tells(class))
+        match sampling.draw() {
+            Draw::Each => guards::is_drawn(block.cast()),
+            Draw::Refills => sampling.count(class, before, (*heap).caches.tells(class)),
+            Draw::Chance => sampling.takes_drawn(),
         }
     };
     if !is_sample || block.is_null() {
         return block;
     }
-    let guarded = guards::allocate(size, align);
-    if guarded.is_null() {
+    // SAFETY: as above.
+    let sampling = unsafe { &(*heap).sampling };
+    let apart = match sampling.is_by_chance() {
+        true => profiled::allocate(size, class, align, sampling.interval()),
+        false => guards::allocate(size, align),
+    };
+    if apart.is_null() {
         return block;
     }
     // SAFETY: a live block that nobody has seen.
     unsafe { deallocate(block.cast()) };
-    guarded.cast()
+    apart.cast()
 }
 
 /// The run that the calling thread's heap keeps, if it will do; null if not.
@@ -144,7 +151,9 @@ pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 
         at => {
             let attempt = || NonNull::new(new_block_at(size, align, at).block);
             let got = attempt().or_else(|| thread::retry_in_shortage(size, attempt));
-            got.map_or(null_mut(), NonNull::as_ptr)
+            let block = got.map_or(null_mut(), NonNull::as_ptr);
+            profiled::note_large(block, size);
+            block
         }
     }
 }
@@ -177,21 +186,28 @@ pub(super) fn counted(p: *mut u8) -> usize {
 
 #[inline(never)]
 pub(super) unsafe fn deallocate_large(p: *mut u8, call: &str) {
+    // Asked first: the C library frees null some 30 times for each thread.
+    if p.is_null() {
+        return;
+    }
     os::notice_fork();
     if thread::is_counting() {
         thread::note(0, counted(p));
     }
     let heap = thread::heap();
     let heaps = shares::in_use();
+    // The heap keeps no slice of a small sample's for a large block.
+    let is_small = profiled::end(p);
     let freers = if heaps <= 1 { Freers::One } else { Freers::Many };
     // Near a limit of memory nobody keeps one.
     let most = if limit::is_near() { 0 } else { LARGE_CACHE_SLICES / heaps.max(1) };
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.
     let keeps = unsafe { (*heap).role != Role::Free }
+        && !is_small
         && address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
         // SAFETY: the calling thread's heap.
         && large::cache(unsafe { &(*heap).large_cache }, p, most, freers, call);
-    if !keeps && !p.is_null() && !free_large(p, call) {
+    if !keeps && !free_large(p, call) {
         bad_pointer(call, p);
     }
 }

@@ -18,6 +18,12 @@ pub(super) fn live_block(p: *const u8) -> Option<(SizeClass, u32)> {
     address_map::span_block(p).filter(|_| unsafe { Live::is_live(p) })
 }
 
+/// Whether a live block, which a refill has given, is of no span: a sample.
+pub(super) fn is_apart(p: *const u8) -> bool {
+    !address_map::contains(p)
+        || address_map::descriptor(p).owner.load(Ordering::Relaxed) == OWNER_LARGE
+}
+
 pub(super) fn large_usable(p: *mut u8) -> Option<usize> {
     os::notice_fork();
     if !address_map::contains(p) {

@@ -10,6 +10,7 @@ mod large;
 mod lookup;
 mod misuse;
 mod partition;
+mod profiled;
 mod resize;
 mod sizes;
 mod tuning;

@@ -10,7 +10,7 @@ use super::large::counted;
 use super::lookup::{large_usable, live_block};
 use super::misuse::bad_pointer;
 use super::usable::stays;
-use super::{SIZE_MAX, allocate_aligned, deallocate};
+use super::{SIZE_MAX, allocate_aligned, deallocate, profiled};
 use crate::base::{HARDENED, MEDIUM_MAX, MIN_ALIGN};
 use crate::large::{Size, Sizes};
 use crate::map::{Block, address_map, without_mark};
@@ -157,6 +157,7 @@ unsafe fn reallocate_large(p: *mut u8, size: usize, align: usize) -> *mut u8 {
 /// `p` is the start of a live block over `MEDIUM_MAX`, the caller's to resize.
 pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Option<*mut u8> {
     let before = counted_before(p);
+    let paused = profiled::pause(p);
     let resized = if guards::usable_size(p).is_some() || large::is_read_by_others(p) {
         None
     } else if !address_map::contains(p) {
@@ -172,6 +173,7 @@ pub(crate) unsafe fn resize_large(p: *mut u8, size: usize, align: usize) -> Opti
         unsafe { Size::ask(new, size) };
     }
     count_resized(resized, before);
+    profiled::resume(resized, p, size, paused);
     resized
 }
 

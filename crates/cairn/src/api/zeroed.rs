@@ -5,12 +5,13 @@
 //! Checked: oracle tests with contents.
 //! Story: docs/design/fast-paths.md
 
-use super::{NoMemory, Null, cached_block, handed_out, new_block, refill};
+use super::lookup::is_apart;
+use super::{NoMemory, Null, cached_block, handed_out, new_block, profiled, refill};
 use crate::base::{MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass, size_class};
 use crate::heap::Heap;
 use crate::map::Block;
 use crate::store::{Caches, Store};
-use crate::{large, samples::guards, thread};
+use crate::{large, thread};
 
 /// Allocates `size` zeroed bytes, aligned to 16; null if there is no memory.
 ///
@@ -88,7 +89,7 @@ fn allocate_zeroed_slow<F: NoMemory>(
     if block.is_null() {
         return F::answer(size, align);
     }
-    if guards::holds(block.cast()) {
+    if is_apart(block.cast()) {
         // SAFETY: the block has `size` bytes and is ours.
         unsafe { block.cast::<u8>().write_bytes(0, size) };
         return block.cast();
@@ -118,6 +119,7 @@ fn allocate_zeroed_large<F: NoMemory>(size: usize, align: usize) -> *mut u8 {
     if block.is_null() {
         return F::answer(size, align);
     }
+    profiled::note_large(block, size);
     if !zero {
         // SAFETY: the block has `size` bytes and is ours.
         unsafe { large::zero(block, size) };

@@ -318,7 +318,7 @@ impl Heap {
                 (block, len) = (unsafe { Block::next(block) }, len + 1);
             }
             let left = self.caches.left(class);
-            assert!(left <= 0 || !self.sampling.is_on());
+            assert!(left <= 0 || !self.sampling.is_strict());
             assert!(left <= 0 || left + len * CACHE_UNITS <= class.layout().cache_limit as i32);
         }
     }

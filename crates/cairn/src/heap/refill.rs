@@ -126,13 +126,16 @@ impl Heap {
     #[inline(never)]
     fn fill_carefully(&mut self, class: SizeClass, found: Found) -> *mut Block {
         let Found { mut list, mut limit, freed } = found;
-        if self.sampling.is_on() {
-            return self.fill_cut(class, list, limit);
+        if self.sampling.is_strict() {
+            return self.fill_cut(class, list, u32::MAX, limit);
         }
         limit = self.sampling.limit(limit, freed);
         let mut most = self.sampling.most(class);
         if freed && self.is_quiet() {
             (most, limit) = (1, Limit::NOTHING);
+        }
+        if self.sampling.is_by_chance() && !self.is_closed() {
+            return self.fill_cut(class, list, most, limit);
         }
         if list.count > most {
             // SAFETY: the active span has just handed it out.
@@ -153,16 +156,21 @@ impl Heap {
         }
     }
 
-    /// Fills the cache up to the next sample, or with that alone. The rest goes back.
-    fn fill_cut(&mut self, class: SizeClass, mut list: Chain, limit: Limit) -> *mut Block {
-        let count = Caches::most(list.count);
-        let (most, is_sample) = self.sampling.cut(class, count as usize);
+    /// Fills the cache up to the next sample, or with that alone, and with `most` blocks. The rest goes back.
+    fn fill_cut(
+        &mut self,
+        class: SizeClass,
+        mut list: Chain,
+        most: u32,
+        limit: Limit,
+    ) -> *mut Block {
+        let count = Caches::most(list.count.min(most));
+        let cut = self.sampling.cut(class, count, limit, self.caches.left(class));
         // SAFETY: the list is this heap's, perhaps of the shared heap's spans, and longer than that.
-        let rest = unsafe { Home::split(&mut list, most as u32) };
+        let rest = unsafe { Home::split(&mut list, cut.most) };
         self.put_all_back(class, rest);
-        let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
-        let block = self.fill_cache(class, list, limit);
-        if is_sample {
+        let block = self.fill_cache(class, list, cut.limit);
+        if cut.is_told {
             sampling::tell(block.cast::<u8>().wrapping_sub(self.head.into()), class.block_size());
         }
         block

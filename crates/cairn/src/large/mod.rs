@@ -14,6 +14,7 @@ mod mapping;
 mod nursery;
 mod owned;
 mod requested;
+mod sampled;
 mod tuning;
 mod zeroing;
 
@@ -29,6 +30,7 @@ pub(crate) use owned::{
     Owned, allocate_owned, destroy, owner_of, set_free, settle_in_child as settle_owned_in_child,
 };
 pub(crate) use requested::{Size, Sizes, grant};
+pub(crate) use sampled::{mark_sample, unmark_sample};
 pub(crate) use zeroing::zero;
 
 pub(crate) use nursery::{
@@ -82,6 +84,8 @@ pub(crate) struct Large {
     huge: AtomicBool,
     /// It has been freed, and waits for its heap's readers.
     waits: AtomicBool,
+    /// It is a sample of the heap profile.
+    sampled: AtomicBool,
     /// Of a slice of nurseries: those that no heap has, a bit each.
     free: AtomicU8,
     /// The closed heap that it belongs to, if any; or the next slice of nurseries.
@@ -214,6 +218,7 @@ fn begin(index: usize, slices: usize, start: *mut u8, size: usize, pages: Pages)
     large.has_grown.store(false, Ordering::Relaxed);
     large.huge.store(pages == Pages::Huge, Ordering::Relaxed);
     large.waits.store(false, Ordering::Relaxed);
+    large.sampled.store(false, Ordering::Relaxed);
     large.link.clear();
     // SAFETY: the run is the caller's, and has room for so many.
     unsafe { Size::set(large, size) };

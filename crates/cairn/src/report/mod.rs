@@ -7,5 +7,6 @@
 
 pub(crate) mod memory;
 pub(crate) mod outside;
+pub(crate) mod profile;
 pub(crate) mod stats;
 mod tuning;

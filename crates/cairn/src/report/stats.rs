@@ -11,11 +11,12 @@ use crate::base::{CLASS_COUNT, Ordering, SLICE_SIZE, SizeClass};
 use crate::heap::{Heap, Member};
 use crate::map::{OWNER_LARGE, address_map, heads_from};
 use crate::report::tuning::EYES_PAGES;
+use crate::samples::{guards, profile};
 use crate::slices::{arena, reservation};
 use crate::spans::Span;
 use crate::store::{Caches, Store};
 use crate::thread::{pool, search};
-use crate::{large, os, samples::guards};
+use crate::{large, os};
 
 /// Bytes, and those of them that have memory behind them.
 ///
@@ -190,7 +191,7 @@ impl Stats {
         }
         stats.add_guarded(&mut eyes);
         let [_, _, sections, live, heaps] = reservation::metadata_extents();
-        for (at, bytes) in [sections, live, heaps, guards::metadata()] {
+        for (at, bytes) in [sections, live, heaps, guards::metadata(), profile::metadata()] {
             eyes.add(&mut stats.metadata, at, bytes, at.addr() + bytes);
         }
         if resident {

@@ -1,12 +1,15 @@
-//! Owns: which allocations somebody wants to see, and guard pages around some of them.
+//! Owns: which allocations somebody wants to see; guard pages around some of them, and the heap profile.
 //! Idea: nothing is counted while nobody asks.
 //! Never: costs a fast path an instruction.
 //! Threads: see each file.
-//! Checked: tests/sample.rs, tests/guards.rs.
+//! Checked: tests/sample.rs, tests/sample/profile.rs, tests/guards.rs.
 //! Story: docs/guide/guards.md
 
 pub(crate) mod guards;
+mod machine;
+pub(crate) mod profile;
 pub(crate) mod sampling;
+mod stack;
 mod tuning;
 
 pub(crate) use sampling::{Draw, Sampling};

@@ -7,7 +7,8 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
-use crate::base::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, SizeClass};
+use crate::base::{AtomicPtr, AtomicU8, AtomicUsize, CACHE_UNITS, Ordering, SizeClass, random};
+use crate::os;
 use crate::store::{Caches, Limit, Store};
 use core::ptr::null_mut;
 
@@ -29,17 +30,38 @@ static INTERVAL: AtomicUsize = AtomicUsize::new(0);
 /// A `Told`, or null. Relaxed: it is stored before the interval, and read after it.
 static TOLD: AtomicPtr<()> = AtomicPtr::new(null_mut());
 
-/// Whether samples are drawn at refills alone. Relaxed: as `TOLD`.
-static AT_REFILLS: AtomicBool = AtomicBool::new(false);
+/// A `Draw`. Relaxed: as `TOLD`.
+static DRAW: AtomicU8 = AtomicU8::new(Draw::Each as u8);
 
 /// Which allocations can be samples.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Draw {
     /// Each: exactly that in which the count runs out. Caches take in no frees.
     Each,
     /// Those that come to a refill: the first after the count has run out. Caches work as ever, and nobody is told:
     /// who asks for a refill asks `count`.
     Refills,
+    /// Each, by chance: all bytes are as likely to be in a sample, whatever has been one before. Caches work as ever
+    /// until the next sample is near, and nobody is told: who asks for a refill asks `takes_drawn`.
+    Chance,
+}
+
+impl Draw {
+    fn wanted() -> Draw {
+        let kinds = [Draw::Each, Draw::Refills, Draw::Chance];
+        kinds.get(usize::from(DRAW.load(Ordering::Relaxed))).copied().unwrap_or(Draw::Each)
+    }
+}
+
+/// What a refill gives of the blocks that it has found.
+pub(crate) struct Cut {
+    /// So many.
+    pub(crate) most: u32,
+    /// What the cache may take in then.
+    pub(crate) limit: Limit,
+    /// The first of them is a sample, of which somebody is told.
+    pub(crate) is_told: bool,
 }
 
 /// Bytes in blocks that a thread has allocated and freed while it counted: by the sizes of the blocks, not by what was
@@ -60,7 +82,7 @@ pub struct ThreadCounts {
 
 /// Says how all heaps sample from their next look at it on: see `thread::sample_every`.
 pub(crate) fn set(bytes: usize, draw: Draw, told: Told) {
-    AT_REFILLS.store(draw == Draw::Refills, Ordering::Relaxed);
+    DRAW.store(draw as u8, Ordering::Relaxed);
     TOLD.store(told as *mut (), Ordering::Relaxed);
     // Release: who finds the interval finds whom to tell.
     INTERVAL.store(bytes, Ordering::Release);
@@ -81,10 +103,13 @@ pub(crate) struct Sampling {
     interval: usize,
     /// Bytes until the next sample.
     left: usize,
-    /// Classes whose next block is the sample, a bit each.
+    /// Classes whose next block is the sample, a bit each. By chance: of which the cache's limit says how far it is.
     due: u64,
-    /// Samples are drawn at refills alone.
-    at_refills: bool,
+    draw: Draw,
+    /// By chance: the block that the last refill has given is a sample.
+    drawn: bool,
+    /// Where the row of its random numbers stands.
+    random: u64,
     /// The program wants to be called for what it frees later.
     defers: bool,
     /// The program has to be told that memory runs short.
@@ -147,7 +172,28 @@ impl Sampling {
 
     /// Whether any allocation of the heap can be a sample.
     pub(crate) fn is_on(&self) -> bool {
-        self.interval > 0 && !self.at_refills
+        self.interval > 0 && self.draw != Draw::Refills
+    }
+
+    /// Whether caches take in nothing.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.interval > 0 && self.draw == Draw::Each
+    }
+
+    /// Whether samples are drawn by chance.
+    #[inline(always)]
+    pub(crate) fn is_by_chance(&self) -> bool {
+        self.interval > 0 && self.draw == Draw::Chance
+    }
+
+    /// How samples are drawn.
+    pub(crate) fn draw(&self) -> Draw {
+        self.draw
+    }
+
+    /// Bytes from one sample to the next, on average or exactly.
+    pub(crate) fn interval(&self) -> usize {
+        self.interval
     }
 
     /// Whether somebody wants to see refills: those in which a block may be a sample, or all.
@@ -176,18 +222,31 @@ impl Sampling {
     pub(crate) fn follow(&mut self) -> bool {
         // Acquire: pairs with `set`.
         let interval = INTERVAL.load(Ordering::Acquire);
-        let at_refills = AT_REFILLS.load(Ordering::Relaxed);
-        let is_new = interval != self.interval || at_refills != self.at_refills;
+        let draw = Draw::wanted();
+        let is_new = interval != self.interval || draw != self.draw;
         if is_new {
-            *self = Sampling { interval, left: interval, due: 0, at_refills, ..*self };
+            let place = core::ptr::from_ref(self).addr();
+            let random = random::first(os::seed(), place, os::now_ns());
+            let (left, due, drawn) = (interval, 0, false);
+            *self = Sampling { interval, left, due, draw, drawn, random, ..*self };
             self.judge_watched();
         }
         is_new
     }
 
+    /// What a refill may give of `count` blocks, where the cache may take in as much and would have been left at `left`.
+    pub(crate) fn cut(&mut self, class: SizeClass, count: u32, limit: Limit, left: i32) -> Cut {
+        if self.draw == Draw::Chance {
+            return self.cut_by_chance(class, count, limit, left);
+        }
+        let limit = if limit == Limit::ZEROED { limit } else { Limit::NOTHING };
+        let (most, is_told) = self.count_to_next(class, count as usize);
+        Cut { most: most as u32, limit, is_told }
+    }
+
     /// How many of `count` blocks may be handed out before the next sample, and whether the first of
     /// them is that sample.
-    pub(crate) fn cut(&mut self, class: SizeClass, count: usize) -> (usize, bool) {
+    fn count_to_next(&mut self, class: SizeClass, count: usize) -> (usize, bool) {
         let size = class.block_size();
         let before = self.left / size;
         if self.due & class.bit() != 0 {
@@ -206,6 +265,74 @@ impl Sampling {
         }
         (most, false)
     }
+}
+
+// By chance. What has not been a sample says nothing of what comes next, so a refill draws anew how many blocks come before
+// the class's next sample. Mostly those are more than can be allocated until the next refill: as many as the cache is
+// filled with, and one for each free that it takes in. Each of these costs it a unit for good (see `Limit`), so that they
+// are less than its limit. Otherwise the cache gets as many and is allowed as many frees, and the class is due: what is
+// left of the limit at its next refill says how many of them there have not been.
+impl Sampling {
+    #[cold]
+    #[inline(never)]
+    fn cut_by_chance(&mut self, class: SizeClass, count: u32, limit: Limit, left: i32) -> Cut {
+        let is_due = self.due & class.bit() != 0;
+        self.due &= !class.bit();
+        // Hardened, what a cache takes in comes back without a refill.
+        let limit = if Caches::IS_MIXED { limit.min(Limit::NOTHING) } else { limit };
+        let most = count + above_one(limit.0);
+        // The limit of a cache that has been emptied is that, and no due class's. Nothing is known of it then.
+        let is_due = is_due && left != Limit::NOTHING.0;
+        let before = match is_due {
+            true => above_one(left),
+            false => self.blocks_before_next(class, most),
+        };
+        if !is_due && before >= most {
+            return Cut { most: count, limit, is_told: false };
+        }
+        if before == 0 {
+            self.drawn = true;
+            return Cut { most: 1, limit: limit.min(Limit::NOTHING), is_told: false };
+        }
+        self.due |= class.bit();
+        let limit = match before.checked_sub(count) {
+            None | Some(0) => limit.min(Limit::NOTHING_MORE),
+            Some(frees) => Limit(CACHE_UNITS + frees as i32),
+        };
+        Cut { most: count.min(before), limit, is_told: false }
+    }
+
+    /// How many blocks of a class come before the next sample, or at least `most`.
+    fn blocks_before_next(&mut self, class: SizeClass, most: u32) -> u32 {
+        let size = class.block_size();
+        let bytes = self.bytes_before_next(most as usize * size);
+        (bytes / size).min(most as usize) as u32
+    }
+
+    /// How many bytes come before the next sample, or at least `most`.
+    #[inline(never)]
+    fn bytes_before_next(&mut self, most: usize) -> usize {
+        let random = random::next(&mut self.random);
+        match random::exponential_min(random, self.interval) {
+            least if least >= most => least,
+            _ => random::exponential(random, self.interval),
+        }
+    }
+
+    /// Whether a block of so many bytes, which comes from no cache, is a sample.
+    pub(crate) fn draws_block(&mut self, bytes: usize) -> bool {
+        self.bytes_before_next(bytes) < bytes
+    }
+
+    /// Whether the block that the last refill has given is a sample; only the first to ask is told.
+    pub(crate) fn takes_drawn(&mut self) -> bool {
+        core::mem::take(&mut self.drawn)
+    }
+}
+
+/// How many units there are above those of one block.
+fn above_one(units: i32) -> u32 {
+    units.saturating_sub(CACHE_UNITS).max(0) as u32
 }
 
 /// Tells of a sampled allocation.

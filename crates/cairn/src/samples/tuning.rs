@@ -29,7 +29,7 @@ pub(crate) const FRAMES: usize = 16;
 pub(crate) const STACK_WORDS: usize = 192;
 /// Words of it that cairn's own frames take, mostly. Half, twice: not tried.
 pub(crate) const OWN_WORDS: usize = 80;
-/// Callers that are listed if nobody knows which of them are cairn's own. Half, twice: not tried.
+/// Callers of `FRAMES` that are listed if nobody knows which of them are cairn's own. Half, twice: not tried.
 pub(crate) const OWN_CALLERS_MAX: usize = 6;
 /// A frame of more bytes is none. Half, twice: not tried.
 pub(crate) const FRAME_MAX: usize = 1 << 20;
@@ -39,3 +39,14 @@ pub(crate) const FRAME_MAX: usize = 1 << 20;
 pub(crate) const REPORT_WAITS: usize = 2000;
 /// Of a path, the last so many bytes are shown. Half, twice: not tried.
 pub(crate) const SHOWN_PATH_BYTES: usize = 160;
+
+/// Calls of a stack that the profile keeps. With half of it deep stacks end before `main`; with twice of it a site takes up to
+/// 256 bytes more.
+pub(crate) const PROFILE_FRAMES: usize = 32;
+/// Live samples: at 512 KiB from one to the next, of 128 GiB. Half, twice: of 64 and 256, in 3 MiB less and 6 MiB more of
+/// address space.
+pub(crate) const PROFILE_SAMPLES: usize = 1 << 18;
+/// Stacks, each with each size of blocks. Half, twice: 2.5 MiB less and 5 MiB more of address space.
+pub(crate) const PROFILE_SITES: usize = 1 << 16;
+/// Calls of all of these: 16 of each. Half, twice: 4 MiB less and 8 MiB more of address space.
+pub(crate) const PROFILE_CALLS: usize = 1 << 20;

@@ -14,13 +14,15 @@ use core::{ptr::null_mut, sync::atomic::compiler_fence};
 /// taken gives them back. A freed one costs one unit more: a loop in which one block comes and goes uses the
 /// limit up as well, and comes to a refill. One value, and those just above it, say too that all blocks in the cache are zero but for their
 /// links.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub(crate) struct Limit(pub(crate) i32);
 
 impl Limit {
     /// What is freed goes home at once.
     pub(crate) const NOTHING: Limit = Limit(0);
+    /// The same, until a refill of a heap whose samples are drawn by chance.
+    pub(crate) const NOTHING_MORE: Limit = Limit(-1);
     /// The same, and the cache's blocks are zeroed.
     pub(crate) const ZEROED: Limit = Limit(i32::MIN / 2);
 

@@ -1,5 +1,7 @@
 //! Sampled allocations: exactly those in which the count runs out, whatever is freed meanwhile.
 
+mod profile;
+
 use super::alone::alone;
 use super::filling;
 use crate::{allocate, check, deallocate, sample_every};

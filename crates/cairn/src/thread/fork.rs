@@ -10,6 +10,7 @@ use super::{STARTED, outside, own};
 use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
 use crate::heap::{Heap, deferred_frees, handle, low_memory};
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
+use crate::samples::profile;
 use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{self, salvage, shared};
 use crate::{large, os, slices::arena};
@@ -17,6 +18,9 @@ use core::ptr::null_mut;
 
 /// Whether the C library calls us around each fork.
 pub(super) static FORKS_SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether there has been a heap profile. Here: a child shall not need a page more to learn that there has been none.
+pub(super) static IS_PROFILED: AtomicBool = AtomicBool::new(false);
 
 /// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
 /// allocation does so; who can be earlier is older than fork handlers of others that allocate.
@@ -70,6 +74,9 @@ fn settle() {
     pool::partitions::settle_in_child();
     arena::settle_kept_in_child();
     large::settle_in_child();
+    if IS_PROFILED.load(Ordering::Relaxed) {
+        profile::settle_in_child();
+    }
     let mut are_new = arena::settle_in_child(|| {
         let spans = heads_from(0).map(|(index, owner, class)| match owner {
             OWNER_LARGE => {

@@ -19,7 +19,7 @@ use crate::base::{AtomicU32, Ordering, SizeClass, shares};
 use crate::heap::{self, COUNTING, GONE, Heap, process_upkeep};
 use crate::map::{Block, Chain, Generation, HEAP_SIZE, address_map};
 use crate::os::Lock;
-use crate::samples::{Draw, Told, guards, sampling};
+use crate::samples::{Draw, Told, guards, profile, sampling};
 use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{salvage, shared};
 use crate::thread::tuning::{CROWD, TICKS_WITHOUT_HEAP};
@@ -418,6 +418,26 @@ pub fn sample_every(bytes: usize, told: Told) {
 /// ```
 pub fn guard_every(bytes: usize) -> bool {
     let done = guards::set(bytes);
+    follow_sampling();
+    done
+}
+
+/// Takes a sample of every `bytes` that are allocated, on average, for the heap profile: 512 KiB serve well. 0 bytes end
+/// that; what has been sampled stays known, and is noticed when it is freed. `write_profile` tells of it.
+///
+/// Each byte is as likely as any other to be in a sample, whichever thread allocates it. Blocks of the program's heaps are not
+/// in it, nor what a thread allocates that counts. A sampled block of up to 64 KiB takes 16 KiB at least. It draws as
+/// `sample_every` does, in its place. False if there is no memory for it.
+///
+/// ```
+/// assert!(cairn::profile_every(512 << 10));
+/// cairn::profile_every(0);
+/// ```
+pub fn profile_every(bytes: usize) -> bool {
+    if bytes > 0 {
+        fork::IS_PROFILED.store(true, Ordering::Relaxed);
+    }
+    let done = profile::set(bytes);
     follow_sampling();
     done
 }

@@ -137,6 +137,17 @@ pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> 
     Some(then(Mapped { range, base, path }))
 }
 
+/// Gives what the system says of the process's mappings, piece by piece.
+pub(crate) fn mappings(mut each: impl FnMut(&[u8])) {
+    let Some(file) = File::open(c"/proc/self/maps") else { return };
+    let mut room = [0; 512];
+    while let Some(piece) = file.read(&mut room).and_then(|count| room.get(..count))
+        && !piece.is_empty()
+    {
+        each(piece);
+    }
+}
+
 /// Reads lines until one is of the address: its range, the base of its file, and its length in `line`.
 fn search(
     file: &File,

@@ -5,9 +5,9 @@
 //! Checked: tests/guards.rs; a loom model of the word.
 //! Story: docs/guide/guards.md
 
-use super::stack::Calls;
 use crate::base::{AtomicUsize, Ordering};
 use crate::os;
+use crate::samples::stack::Calls;
 use crate::samples::tuning::FRAMES;
 
 // The word of a bay: the state in the lowest three bits, above them the ticket of its last change.

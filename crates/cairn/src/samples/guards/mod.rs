@@ -7,22 +7,21 @@
 //! Story: docs/guide/guards.md
 
 pub(crate) mod bay;
-mod machine;
 mod report;
-mod stack;
 
 pub(crate) use report::misused;
 
 use crate::base::random::mixed;
 use crate::base::{AtomicPtr, AtomicU64, AtomicUsize, BLOCK_MAX, MIN_ALIGN, Ordering};
 use crate::os;
+use crate::samples::machine::{self, Registers};
 use crate::samples::sampling::{self, Draw};
+use crate::samples::stack;
 use crate::samples::tuning::{
     BAYS, EACH_BELOW, RESIDENT_MAX, SAMPLE_MS, SAMPLES_IN_A_ROW, UNDERFLOW_EACH,
 };
 use bay::{Bay, State};
 use core::ptr::null_mut;
-use machine::Registers;
 
 // Invariants
 //  1. The pool is `BAYS` bays, each of `BAY_BYTES` behind a page that is never accessible, and one more such page.
@@ -146,6 +145,7 @@ fn known(index: usize) -> &'static Bay {
 }
 
 /// Whether an address is in the pool.
+#[cfg(test)]
 pub(crate) fn holds(p: *const u8) -> bool {
     offset_of(p.addr()).is_some()
 }

@@ -7,10 +7,11 @@
 //! Story: docs/guide/guards.md
 
 use super::bay::{Bay, State, Trace};
-use super::stack::{self, Calls};
-use super::{Registers, known, machine, offset_of, stride};
+use super::{known, offset_of, stride};
 use crate::base::{AtomicU32, Ordering};
 use crate::os::{self, Message};
+use crate::samples::machine::{self, Registers};
+use crate::samples::stack::{self, Calls};
 use crate::samples::tuning::{BAYS, REPORT_WAITS, SHOWN_PATH_BYTES};
 use core::ffi::c_void;
 

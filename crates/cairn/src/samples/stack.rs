@@ -6,8 +6,8 @@
 //! Checked: tests/guards.rs of the C layer compares stacks with functions.
 //! Story: docs/guide/guards.md
 
-use super::machine::{self, Registers, Target};
 use crate::base::{AtomicUsize, Ordering};
+use crate::samples::machine::{self, Registers, Target};
 use crate::samples::tuning::{FRAME_MAX, FRAMES, OWN_CALLERS_MAX, OWN_WORDS, STACK_WORDS};
 use crate::{map::address_map, os};
 
@@ -124,8 +124,8 @@ impl Stack {
     /// Adds where the frame at `frame`, if it is one, and those around it go back to. Whether that is code is
     /// asked when somebody wants to see it.
     #[inline(never)]
-    fn follow(&mut self, calls: &mut Calls, mut count: usize, mut at: usize, mut frame: usize) {
-        while count < FRAMES && self.is_frame(at, frame) {
+    fn follow(&mut self, calls: &mut [usize], mut count: usize, mut at: usize, mut frame: usize) {
+        while count < calls.len() && self.is_frame(at, frame) {
             let Some((next, back)) = self.pair(frame) else { return };
             if !self.can_be_code(back) {
                 return;
@@ -202,15 +202,21 @@ fn read_words(at: usize, words: &mut [usize]) -> usize {
 #[inline(never)]
 pub(super) fn callers(here: Registers) -> Calls {
     let mut calls = [0; FRAMES];
+    find_callers(here, &mut calls);
+    calls
+}
+
+/// The same into `calls`, which are zeros.
+#[inline(never)]
+pub(super) fn find_callers(here: Registers, calls: &mut [usize]) {
     if here.stack == 0 {
-        return calls;
+        return;
     }
     let mut stack = Stack::of_caller(here.stack);
     if OWN[1].load(Ordering::Relaxed) == 0 {
-        callers_of_all(&mut stack, here, &mut calls);
-        return calls;
+        return callers_of_all(&mut stack, here, calls);
     }
-    let Some((first, back)) = stack.entry() else { return calls };
+    let Some((first, back)) = stack.entry() else { return };
     calls[0] = back;
     // The frame pointer is still in its register, or the first that has used it for something else has
     // stored it right below its own return address: the outermost counts.
@@ -228,19 +234,19 @@ pub(super) fn callers(here: Registers) -> Calls {
         }
     }
     if stack.is_sure_frame(at, frame) {
-        stack.follow(&mut calls, 1, at, frame);
+        stack.follow(calls, 1, at, frame);
     }
-    calls
 }
 
 /// The same where cairn is a part of the program: its own functions are among them.
 #[inline(never)]
-fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut Calls) {
+fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut [usize]) {
     let is_frame = stack.is_frame(here.stack, here.frame);
     let end = if is_frame { here.frame } else { usize::MAX };
+    let most = OWN_CALLERS_MAX * calls.len() / FRAMES;
     let mut count = 0;
     for (place, word) in stack.known() {
-        if count == OWN_CALLERS_MAX || here.stack + 8 * place >= end {
+        if count == most || here.stack + 8 * place >= end {
             break;
         }
         if stack.can_be_code(word) && is_return(word) {

@@ -1,0 +1,174 @@
+/*
+ * Functions that allocate, for the heap profile. Each case says on standard output where they are, and how many blocks each
+ * has allocated; the test compares that with the profile. Run with CAIRN_PROFILE=file.
+ */
+#include "check.h"
+
+#include <sys/wait.h>
+
+#define APART __attribute__((noinline, noclone))
+/* A call that is the last thing a function does must stay a call. */
+#define STAY __asm__ volatile("" ::: "memory")
+
+enum { PAIRS = 300000, HELD = 60000, ALIGNED = 20000, LARGE_BLOCKS = 1000, TOGETHER = 64 };
+
+static void *held[HELD];
+
+APART static void *pairs(void)
+{
+    void *block = malloc(64);
+    STAY;
+    return block;
+}
+
+APART static void *keeps(void)
+{
+    void *block = malloc(100);
+    STAY;
+    return block;
+}
+
+APART static void *aligns(void)
+{
+    void *block = NULL;
+    CHECK(posix_memalign(&block, 256, 1000) == 0, "there is memory");
+    STAY;
+    return block;
+}
+
+APART static void *zeroes(void)
+{
+    void *block = calloc(3, 1000);
+    STAY;
+    return block;
+}
+
+APART static void *grows(void *block)
+{
+    block = realloc(block, 5000);
+    STAY;
+    return block;
+}
+
+APART static void *large(void)
+{
+    void *block = malloc(200000);
+    STAY;
+    return block;
+}
+
+/* Of 64 blocks of one size this one allocates the first. */
+APART static void *seldom(void)
+{
+    void *block = malloc(200);
+    STAY;
+    return block;
+}
+
+APART static void *often(void)
+{
+    void *block = malloc(200);
+    STAY;
+    return block;
+}
+
+static void say(const char *name, const void *function, long allocated, long live)
+{
+    printf("%s %#zx %ld %ld\n", name, (size_t)(uintptr_t)function, allocated, live);
+}
+
+#define SAY(function, allocated, live) say(#function, (void *)(uintptr_t)function, allocated, live)
+
+APART static void allocates(void)
+{
+    static void *block[TOGETHER];
+
+    for (int i = 0; i < PAIRS; i++)
+        free(pairs());
+    for (int i = 0; i < HELD; i++)
+        held[i] = keeps();
+    for (int i = 0; i < HELD / 2; i++)
+        free(held[i]);
+    for (int i = 0; i < ALIGNED; i++) {
+        free(aligns());
+        free(grows(zeroes()));
+    }
+    for (int i = 0; i < LARGE_BLOCKS; i++)
+        free(large());
+    for (int round = 0; round < 3000; round++) {
+        for (int i = 0; i < TOGETHER; i++)
+            block[i] = i == 0 ? seldom() : often();
+        for (int i = 0; i < TOGETHER; i++)
+            free(block[i]);
+    }
+    /* Where the last of them ends. */
+    SAY(allocates, -1, -1);
+    SAY(pairs, PAIRS, 0);
+    SAY(keeps, HELD, HELD - HELD / 2);
+    SAY(aligns, ALIGNED, 0);
+    SAY(zeroes, ALIGNED, 0);
+    SAY(grows, ALIGNED, 0);
+    SAY(large, LARGE_BLOCKS, 0);
+    SAY(seldom, 3000, 0);
+    SAY(often, 3000 * (TOGETHER - 1), 0);
+    fflush(stdout);
+}
+
+/* A child that is forked, and one that another program takes the place of. */
+APART static void forks(char *path)
+{
+    for (int i = 0; i < HELD; i++)
+        held[i] = keeps();
+    for (int child = 0; child < 2; child++) {
+        pid_t process = fork();
+        if (process == 0) {
+            for (int i = 0; i < HELD; i++)
+                free(held[i]);
+            if (child == 1)
+                execl(path, path, "nothing", NULL);
+            exit(0);
+        }
+        int status = 1;
+        CHECK(waitpid(process, &status, 0) == process && status == 0, "a child ends well");
+    }
+    SAY(keeps, HELD, HELD);
+    SAY(pairs, -1, -1);
+    SAY(aligns, -1, -1);
+    fflush(stdout);
+}
+
+#ifdef CAIRN_IS_LINKED
+static size_t written;
+
+static void count(void *arg, const char *text, size_t n)
+{
+    CHECK(arg == &written && text != NULL, "it is called as it wants to be");
+    written += n;
+}
+
+/* The profile by the calls, to the descriptor behind standard error. */
+static void calls(void)
+{
+    CHECK(cairn_profile_every(64 << 10) == 1, "there is memory");
+    allocates();
+    cairn_profile_text(count, &written);
+    CHECK(written > 1000, "there is a profile");
+    CHECK(cairn_profile_write(1) == 1, "it can be written");
+    CHECK(cairn_profile_write(-1) == 0, "it cannot be written");
+    CHECK(cairn_profile_every(0) == 1, "it ends");
+}
+#endif
+
+int main(int count_of, char **arguments)
+{
+    CHECK(count_of == 2, "one case");
+    if (strcmp(arguments[1], "allocates") == 0)
+        allocates();
+    else if (strcmp(arguments[1], "forks") == 0)
+        forks(arguments[0]);
+#ifdef CAIRN_IS_LINKED
+    else if (strcmp(arguments[1], "calls") == 0)
+        calls();
+#endif
+    return 0;
+}

@@ -1,0 +1,297 @@
+//! `cairn run --profile` and `cairn profile`: what the program has done comes back with names, in each form; and no file makes
+//! the command fail otherwise than by saying so.
+
+mod common;
+
+use common::{Home, assert_refused, assert_succeeded, display, text};
+use flate2::read::GzDecoder;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const SOURCE: &str = "
+#include <stdlib.h>
+void *kept[20000];
+__attribute__((noinline)) void *keeps(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
+__attribute__((noinline)) void *drops(void) { void *p = calloc(3, 1000); __asm__(\"\" ::: \"memory\"); return p; }
+int main(void) {
+    for (int i = 0; i < 20000; i++) { kept[i] = keeps(); free(drops()); }
+    return 0;
+}
+";
+
+/// A profile of that program.
+fn profiled(home: &Home) -> Option<PathBuf> {
+    let source = home.file("allocates.c", 0o644, SOURCE.as_bytes());
+    let program = home.path().join("allocates");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-g", "-O1", "-fno-builtin", "-fno-omit-frame-pointer", "-o"]);
+    let compiled = compiler.arg(&program).arg(source).output();
+    if !compiled.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let profile = home.path().join("heap");
+    let options = ["--profile", display(&profile), "--profile-rate", "64KiB", "--"];
+    let output = home.run(&[&options[..], &[display(&program)]].concat());
+    assert_succeeded(&output);
+    Some(profile)
+}
+
+fn profile(home: &Home, arguments: &[&str]) -> Output {
+    home.cairn().current_dir(home.path()).arg("profile").args(arguments).output().unwrap()
+}
+
+/// Within what chance allows in one of 10 million: 306 samples of `keeps` and 916 of `drops` are expected.
+fn assert_near(found: f64, expected: f64, share: f64) {
+    assert!((found - expected).abs() < share * expected, "{found}, not {expected}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_table_names_functions() {
+    let home = Home::new();
+    let Some(file) = profiled(&home) else { return };
+    let output = profile(&home, &[display(&file)]);
+    assert_succeeded(&output);
+    assert_eq!(text(&output.stderr), "");
+    let table = text(&output.stdout);
+    let row = |table: &str, function: &str| {
+        let found =
+            table.lines().find(|line| line.contains(&format!("  {function} (allocates.c:")));
+        let words: Option<Vec<_>> =
+            found.map(|line| line.split_whitespace().map(str::to_owned).collect());
+        words.unwrap_or_else(|| panic!("no {function} in {table}"))[3].parse::<f64>().unwrap()
+    };
+    assert_near(row(&table, "keeps"), 20_000.0, 0.3);
+    assert!(table.contains("< main (allocates.c:") && !table.contains("drops"), "{table}");
+    let allocated = text(&profile(&home, &["--allocated", display(&file)]).stdout);
+    assert_near(row(&allocated, "drops"), 20_000.0, 0.18);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn stacks_are_collapsed() {
+    let home = Home::new();
+    let Some(file) = profiled(&home) else { return };
+    assert_succeeded(&profile(&home, &[display(&file), "--collapsed", "stacks"]));
+    let stacks = fs::read_to_string(home.path().join("stacks")).unwrap();
+    let line = stacks.lines().find(|line| line.contains(";main;keeps "));
+    let bytes = line.unwrap_or_else(|| panic!("{stacks}")).rsplit(' ').next().unwrap();
+    assert_near(bytes.parse().unwrap(), 20e6, 0.3);
+}
+
+/// A field of a message: its number, and a number or bytes.
+enum Field<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+fn varint(bytes: &mut &[u8]) -> u64 {
+    let length = 1 + bytes.iter().position(|byte| byte & 1 << 7 == 0).expect("an end");
+    let (head, rest) = bytes.split_at(length);
+    *bytes = rest;
+    head.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+}
+
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
+    let mut fields = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let field = match key & 7 {
+            0 => Field::Number(varint(&mut bytes)),
+            2 => {
+                let length = varint(&mut bytes) as usize;
+                let (head, rest) = bytes.split_at(length);
+                bytes = rest;
+                Field::Bytes(head)
+            }
+            kind => panic!("a field of kind {kind}"),
+        };
+        fields.push((key >> 3, field));
+    }
+    fields
+}
+
+fn messages(bytes: &[u8], wanted: u64) -> Vec<&[u8]> {
+    let found = fields(bytes).into_iter().filter(|(number, _)| *number == wanted);
+    let bytes = |field| if let Field::Bytes(bytes) = field { bytes } else { panic!("a number") };
+    found.map(|(_, field)| bytes(field)).collect()
+}
+
+fn number(bytes: &[u8], wanted: u64) -> u64 {
+    let found = fields(bytes).into_iter().find(|(number, _)| *number == wanted);
+    found.map_or(0, |(_, field)| if let Field::Number(number) = field { number } else { 0 })
+}
+
+fn numbers(mut packed: &[u8]) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while !packed.is_empty() {
+        numbers.push(varint(&mut packed));
+    }
+    numbers
+}
+
+/// The stacks of a profile of pprof's: functions, the innermost first, and four figures.
+fn stacks_of(profile: &[u8]) -> Vec<(Vec<String>, Vec<u64>)> {
+    let strings = messages(profile, 6);
+    let string = |at: u64| text(strings[at as usize]);
+    let by_number = |field: u64, wanted: u64| {
+        let all = messages(profile, field).into_iter();
+        all.into_iter().find(|message| number(message, 1) == wanted).expect("what is referred to")
+    };
+    let samples = messages(profile, 2).into_iter();
+    let samples = samples.map(|sample| {
+        let (mut functions, values) = (Vec::new(), numbers(messages(sample, 2)[0]));
+        for location in numbers(messages(sample, 1)[0]) {
+            let location = by_number(4, location);
+            by_number(3, number(location, 2));
+            for line in messages(location, 4) {
+                functions.push(string(number(by_number(5, number(line, 1)), 2)));
+            }
+        }
+        (functions, values)
+    });
+    samples.collect()
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_pprof_reads_says_the_same() {
+    let home = Home::new();
+    let Some(file) = profiled(&home) else { return };
+    assert_succeeded(&profile(&home, &[display(&file), "--pprof", "heap.pb.gz"]));
+    let packed = fs::read(home.path().join("heap.pb.gz")).unwrap();
+    let mut bytes = Vec::new();
+    GzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
+    let strings = messages(&bytes, 6);
+    let string = |at: u64| text(strings[at as usize]);
+    let types = messages(&bytes, 1);
+    let types: Vec<_> =
+        types.iter().map(|of| string(number(of, 1)) + " " + &string(number(of, 2))).collect();
+    let expected =
+        ["alloc_objects count", "alloc_space bytes", "inuse_objects count", "inuse_space bytes"];
+    assert_eq!(types, expected);
+    assert_eq!(string(number(&bytes, 14)), "inuse_space");
+    assert_eq!(number(&bytes, 12), 64 << 10);
+    let mut sums = [[0.0; 4]; 2];
+    for (functions, values) in stacks_of(&bytes) {
+        let at =
+            ["keeps", "drops"].iter().position(|name| functions.first().is_some_and(|f| f == name));
+        if let Some(at) = at {
+            assert_eq!(functions[1], "main");
+            sums[at].iter_mut().zip(values).for_each(|(sum, value)| *sum += value as f64);
+        }
+    }
+    let [keeps, drops] = sums;
+    assert_near(keeps[0], 20_000.0, 0.3);
+    assert_near(drops[1], 60e6, 0.18);
+    assert_eq!((keeps[0], keeps[1]), (keeps[2], keeps[3]));
+    assert_eq!((drops[2], drops[3]), (0.0, 0.0));
+}
+
+/// A real viewer opens it, if there is one.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn go_opens_it() {
+    let home = Home::new();
+    if common::lacks("go", "golang") {
+        return;
+    }
+    let Some(file) = profiled(&home) else { return };
+    assert_succeeded(&profile(&home, &[display(&file), "--pprof", "heap.pb.gz"]));
+    let output = Command::new("go")
+        .args(["tool", "pprof", "-top", "heap.pb.gz"])
+        .current_dir(home.path())
+        .output()
+        .unwrap();
+    assert_succeeded(&output);
+    let top = text(&output.stdout);
+    assert!(top.contains("Type: inuse_space") && top.contains(" keeps"), "{top}");
+}
+
+#[test]
+fn the_profile_is_not_written_over() {
+    let home = Home::new();
+    let file = home.file("heap", 0o644, b"cairn heap profile 1\nmappings\nend\n");
+    let output = profile(&home, &["heap", "--pprof", display(&file)]);
+    assert_refused(&output, 125, &["the profile itself"]);
+    // A rate is of no use without a file.
+    assert_eq!(home.run(&["--profile-rate", "64KiB", "true"]).status.code(), Some(125));
+}
+
+// Files that are none, or lie.
+
+/// What the command says of such a file; it ends by itself, and not by a signal.
+fn outcome(home: &Home, file: &Path) -> Output {
+    let mut limited = Command::new("timeout");
+    limited.arg("60").arg(env!("CARGO_BIN_EXE_cairn")).arg("profile").arg(file);
+    let output = limited.args(["--pprof", "out"]).current_dir(home.path()).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0 | 125)), "{}", text(&output.stderr));
+    output
+}
+
+#[test]
+fn what_is_no_profile_is_refused() {
+    let home = Home::new();
+    for (contents, why) in [
+        (&b""[..], "its first line"),
+        (b"\xff\xfe\x00", "its first line"),
+        (b"cairn heap profile 2\n", "its first line"),
+        (b"cairn heap profile 1\nrate 1\n", "its end is missing"),
+        (b"cairn heap profile 1\nrate -1\nend\n", "line 2"),
+        (b"cairn heap profile 1\nsite 0 1 1 1 1 1\nend\n", "line 2"),
+        (b"cairn heap profile 1\nsite 16 0 1 1 1 1\nend\n", "line 2"),
+        (b"cairn heap profile 1\nsite 16 1 1 1 1 x\nend\n", "line 2"),
+        (b"cairn heap profile 1\nsite 16 1 1 1 1 1 zz\nend\n", "line 2"),
+        (b"cairn heap profile 1\nmappings\n1-2\nend\n", "line 3"),
+    ] {
+        let file = home.file("heap", 0o644, contents);
+        assert_refused(&outcome(&home, &file), 125, &[why]);
+    }
+    assert_refused(&outcome(&home, Path::new("/absent")), 125, &["/absent"]);
+}
+
+/// Numbers that are too large, and paths that lead to what is no program.
+#[test]
+fn lies_do_no_harm() {
+    let home = Home::new();
+    let fifo = home.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let broken = home.file("broken", 0o755, b"\x7fELF\x02\x01\x01 and nothing else");
+    let max = u64::MAX;
+    for path in [display(&fifo), display(&broken), "/dev/zero", "/", "/absent", "[vdso]", ""] {
+        let text = format!(
+            "cairn heap profile 1\nrate {max}\ndropped {max}\nsite {max} 1 {max} {max} 0 0 {max:x} 0 1\n\
+             site 1 {max} {max} {max} {max} 0 1000 1001 ffff\nsite 16 16 0 0 {max} {max} 1fff\nmappings\n\
+             1000-2000 r-xp ffffffffffffffff 00:00 0 {path}\n0-{max:x} r-xp 00000000 00:00 {max} {path}\n\
+             2000-1000 r-xp 00000000 00:00 0 {path}\nend\n"
+        );
+        let file = home.file("heap", 0o644, text.as_bytes());
+        assert_succeeded(&outcome(&home, &file));
+    }
+}
+
+/// Bytes of a true profile are changed, or are not there.
+#[test]
+fn damage_does_no_harm() {
+    let home = Home::new();
+    let Some(file) = profiled(&home) else { return };
+    let whole = fs::read(&file).unwrap();
+    let mut random: u64 = 1;
+    let mut below = |count: usize| {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % count
+    };
+    for _ in 0..40 {
+        let mut damaged = whole.clone();
+        for _ in 0..1 + below(5) {
+            let at = below(damaged.len());
+            damaged[at] = b"0f \n-x\xff"[below(7)];
+        }
+        damaged.truncate(if below(3) == 0 { below(damaged.len()) } else { damaged.len() });
+        fs::write(&file, &damaged).unwrap();
+        outcome(&home, &file);
+    }
+}

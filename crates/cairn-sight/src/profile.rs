@@ -1,0 +1,215 @@
+//! Reads a heap profile: what `CAIRN_PROFILE` or a call of the library has written.
+//!
+//! Owns: the text's form, and what a sample stands for.
+//! Idea: the process writes numbers; names are found here, in the files that it had mapped.
+//! Never: believes the text: it may come from anywhere.
+//! Threads: one.
+//! Checked: tests/profile.rs and tests/hostile_profile.rs of the command.
+//! Story: docs/guide/profile.md
+
+mod names;
+mod pprof;
+mod stacks;
+
+pub use names::{Frame, Names};
+pub use pprof::pprof;
+pub use stacks::{Row, View, collapsed, rows};
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The first line.
+const HEAD: &str = "cairn heap profile 1";
+/// More is no profile: 65,536 sites have 40 MiB at most, and as many mappings 20.
+const BYTES_MAX: u64 = 256 << 20;
+/// A stack has no more calls.
+const CALLS_MAX: usize = 256;
+
+/// Why a file is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// It cannot be read.
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+    /// It begins otherwise.
+    #[error("it is no heap profile of cairn's: its first line is not `{HEAD}`")]
+    Head,
+    /// A line makes no sense.
+    #[error("it is damaged: line {0} makes no sense")]
+    Line(usize),
+    /// The end is missing.
+    #[error("its end is missing: the process was still writing it, or could not")]
+    End,
+}
+
+/// Blocks, and bytes that the program asked for in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amounts {
+    /// Blocks.
+    pub objects: f64,
+    /// Bytes.
+    pub bytes: f64,
+}
+
+/// What was allocated by one stack in blocks of one size.
+#[derive(Clone, Debug)]
+pub struct Site {
+    /// Bytes of each block, as it was drawn.
+    pub weighed: u64,
+    /// So many blocks of that size does a sample stand for.
+    pub scale: f64,
+    /// Samples.
+    pub allocated: Amounts,
+    /// Those of them that are live.
+    pub live: Amounts,
+    /// Return addresses, the innermost first.
+    pub calls: Vec<u64>,
+}
+
+impl Amounts {
+    fn times(self, scale: f64) -> Amounts {
+        Amounts { objects: self.objects * scale, bytes: self.bytes * scale }
+    }
+
+    fn plus(self, other: Amounts) -> Amounts {
+        Amounts { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
+    }
+}
+
+impl Site {
+    /// What its samples stand for.
+    #[must_use]
+    pub fn estimate(&self, view: View) -> Amounts {
+        let samples = if view == View::Live { self.live } else { self.allocated };
+        samples.times(self.scale)
+    }
+}
+
+/// A file of which the process had code mapped.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// The first address.
+    pub start: u64,
+    /// The one behind the last.
+    pub end: u64,
+    /// Where in the file it begins.
+    pub offset: u64,
+    /// The file's number on its device.
+    pub inode: u64,
+    /// Its path.
+    pub path: String,
+}
+
+/// A profile.
+#[derive(Clone, Debug, Default)]
+pub struct HeapProfile {
+    /// Bytes from one sample to the next on average when it was written; 0: no more were taken.
+    pub rate: u64,
+    /// Samples for which there was no room.
+    pub dropped: u64,
+    /// Where what was allocated.
+    pub sites: Vec<Site>,
+    /// Code, in the order of addresses.
+    pub mappings: Vec<Mapping>,
+}
+
+impl HeapProfile {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub fn read(path: &Path) -> Result<HeapProfile, ProfileError> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        HeapProfile::parse(&String::from_utf8_lossy(&bytes))
+    }
+
+    /// The same of its text.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<HeapProfile, ProfileError> {
+        let mut profile = HeapProfile::default();
+        let mut lines = text.lines().enumerate();
+        if lines.next().is_none_or(|(_, line)| line != HEAD) {
+            return Err(ProfileError::Head);
+        }
+        let mut maps = false;
+        for (number, line) in lines {
+            let known = match line.split_once(' ') {
+                _ if line == "end" => return Ok(profile.sorted()),
+                _ if maps => profile.add_mapping(line),
+                Some(("rate", rate)) => rate.parse().map(|rate| profile.rate = rate).ok(),
+                Some(("dropped", count)) => count.parse().map(|n| profile.dropped = n).ok(),
+                Some(("site", rest)) => site(rest).map(|site| profile.sites.push(site)),
+                _ if line == "mappings" => {
+                    maps = true;
+                    Some(())
+                }
+                _ => None,
+            };
+            known.ok_or(ProfileError::Line(number + 1))?;
+        }
+        Err(ProfileError::End)
+    }
+
+    fn sorted(mut self) -> HeapProfile {
+        self.mappings.sort_by_key(|mapping| mapping.start);
+        self
+    }
+
+    /// A line like `5600-5700 r-xp 00001000 08:01 42   /usr/bin/cat`; only code is kept.
+    fn add_mapping(&mut self, line: &str) -> Option<()> {
+        let mut fields = line.splitn(6, ' ');
+        let (start, end) = fields.next()?.split_once('-')?;
+        let rights = fields.next()?;
+        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let inode = fields.nth(1)?.parse().ok()?;
+        let hex = |digits| u64::from_str_radix(digits, 16).ok();
+        let path = fields.next().unwrap_or("").trim_start().to_owned();
+        let mapping = Mapping { start: hex(start)?, end: hex(end)?, offset, inode, path };
+        if rights.contains('x') && mapping.start < mapping.end {
+            self.mappings.push(mapping);
+        }
+        Some(())
+    }
+
+    /// The mapping around an address.
+    #[must_use]
+    pub fn mapping(&self, address: u64) -> Option<(usize, &Mapping)> {
+        let behind = self.mappings.partition_point(|mapping| mapping.start <= address);
+        let at = behind.checked_sub(1)?;
+        self.mappings.get(at).filter(|mapping| address < mapping.end).map(|mapping| (at, mapping))
+    }
+
+    /// All of its samples together.
+    #[must_use]
+    pub fn sum(&self, view: View) -> Amounts {
+        let add = |sum: Amounts, site: &Site| sum.plus(site.estimate(view));
+        self.sites.iter().fold(Amounts::default(), add)
+    }
+}
+
+/// A line without its first word: the size, the rate, samples and bytes allocated, samples and bytes freed, calls.
+fn site(line: &str) -> Option<Site> {
+    let mut words = line.split(' ');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    let (weighed, rate) = (number()?, number()?);
+    let [allocated, bytes, freed, freed_bytes] = [number()?, number()?, number()?, number()?];
+    if weighed == 0 || rate == 0 {
+        return None;
+    }
+    let calls: Option<Vec<_>> =
+        words.take(CALLS_MAX).map(|word| u64::from_str_radix(word, 16).ok()).collect();
+    let amounts =
+        |objects: u64, bytes: u64| Amounts { objects: objects as f64, bytes: bytes as f64 };
+    Some(Site {
+        weighed,
+        // Its probability: 1 - exp(-weighed / rate).
+        scale: -1.0 / (-(weighed as f64) / rate as f64).exp_m1(),
+        allocated: amounts(allocated, bytes),
+        live: amounts(allocated.saturating_sub(freed), bytes.saturating_sub(freed_bytes)),
+        calls: calls?,
+    })
+}

@@ -1,0 +1,141 @@
+//! Names of functions, and the lines of source, by addresses.
+//!
+//! Owns: the files in which names are looked up, each opened once.
+//! Idea: an address is a place in a file, and that is an address of the file's own.
+//! Never: opens what is no ordinary file: a path may lead to anything.
+
+use super::{HeapProfile, Mapping};
+use addr2line::Loader;
+use object::elf::FileHeader64;
+use object::read::elf::ElfFile;
+use object::{Endianness, Object, ObjectSegment, ReadCache};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+/// A function that has called, or is inlined into one that has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Its name; of an unknown one, its place in the file, or the address.
+    pub function: String,
+    /// The file of its source, or nothing.
+    pub source: String,
+    /// The line there, or 0.
+    pub line: u64,
+}
+
+/// What is known of a file.
+struct Code {
+    loader: Option<Loader>,
+    /// Of each segment: its place in the file, its length there, and its address.
+    segments: Vec<[u64; 3]>,
+    build_id: String,
+    is_other: bool,
+}
+
+/// What names are looked up in.
+#[derive(Default)]
+pub struct Names {
+    files: HashMap<String, Option<Code>>,
+    known: HashMap<u64, Vec<Frame>>,
+}
+
+impl Names {
+    /// None looked up yet.
+    #[must_use]
+    pub fn new() -> Names {
+        Names::default()
+    }
+
+    /// The functions at a call that goes back to an address, the innermost first: there is one, and those it is inlined into.
+    pub fn frames(&mut self, profile: &HeapProfile, back: u64) -> &[Frame] {
+        if !self.known.contains_key(&back) {
+            let frames = self.find(profile, back);
+            self.known.insert(back, frames);
+        }
+        self.known.get(&back).map_or(&[], Vec::as_slice)
+    }
+
+    fn find(&mut self, profile: &HeapProfile, back: u64) -> Vec<Frame> {
+        // The call is in front of where it goes back to.
+        let call = back.wrapping_sub(1);
+        let Some((_, mapping)) = profile.mapping(call) else { return vec![unknown("", back)] };
+        let place = (call - mapping.start).wrapping_add(mapping.offset);
+        let found = self.code(mapping).and_then(|code| code.frames(place)).unwrap_or_default();
+        if found.is_empty() { vec![unknown(&mapping.path, place.wrapping_add(1))] } else { found }
+    }
+
+    fn code(&mut self, mapping: &Mapping) -> Option<&Code> {
+        let open = || Code::open(mapping);
+        self.files.entry(mapping.path.clone()).or_insert_with(open).as_ref()
+    }
+
+    /// The number by which builds of a file are told apart, or nothing.
+    pub fn build_id(&mut self, mapping: &Mapping) -> &str {
+        self.code(mapping).map_or("", |code| &code.build_id)
+    }
+
+    /// Files that are not those that the process has run, or are not there, as far as names have been looked up in them.
+    #[must_use]
+    pub fn doubtful(&self) -> Vec<&str> {
+        let is = |code: &Option<Code>| code.as_ref().is_none_or(|code| code.is_other);
+        let files = self.files.iter().filter(|(path, code)| path.starts_with('/') && is(code));
+        let mut paths: Vec<_> = files.map(|(path, _)| path.as_str()).collect();
+        paths.sort_unstable();
+        paths
+    }
+}
+
+fn unknown(path: &str, place: u64) -> Frame {
+    let file = path.rsplit('/').next().unwrap_or("");
+    let function =
+        if file.is_empty() { format!("{place:#x}") } else { format!("{file}+{place:#x}") };
+    Frame { function, source: String::new(), line: 0 }
+}
+
+impl Code {
+    fn open(mapping: &Mapping) -> Option<Code> {
+        let known = fs::metadata(&mapping.path).ok().filter(fs::Metadata::is_file)?;
+        let cache = ReadCache::new(File::open(&mapping.path).ok()?);
+        let elf = ElfFile::<FileHeader64<Endianness>, _>::parse(&cache).ok()?;
+        let segment = |segment: object::read::elf::ElfSegment64<'_, '_, _, _>| {
+            let (offset, bytes) = segment.file_range();
+            [offset, bytes, segment.address()]
+        };
+        let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(Code {
+            loader: Loader::new(&mapping.path).ok(),
+            segments: elf.segments().map(segment).collect(),
+            build_id: elf.build_id().ok().flatten().map(hex).unwrap_or_default(),
+            is_other: known.ino() != mapping.inode,
+        })
+    }
+
+    /// The functions at a place in the file.
+    fn frames(&self, place: u64) -> Option<Vec<Frame>> {
+        let loader = self.loader.as_ref()?;
+        let is_in = |[offset, bytes, _]: &&[u64; 3]| place.wrapping_sub(*offset) < *bytes;
+        let [offset, _, start] = self.segments.iter().find(is_in)?;
+        let address = start.wrapping_add(place - offset);
+        let mut frames = Vec::new();
+        if let Ok(mut found) = loader.find_frames(address) {
+            while let Ok(Some(frame)) = found.next() {
+                let Some(name) = frame.function.as_ref().and_then(|name| name.demangle().ok())
+                else {
+                    continue;
+                };
+                let (source, line) = frame.location.map_or(("", 0), |location| {
+                    (location.file.unwrap_or(""), location.line.unwrap_or(0))
+                });
+                let function = name.into_owned();
+                frames.push(Frame { function, source: source.to_owned(), line: line.into() });
+            }
+        }
+        if frames.is_empty() {
+            let name = loader.find_symbol(address)?;
+            let function = addr2line::demangle_auto(name.into(), None).into_owned();
+            frames.push(Frame { function, source: String::new(), line: 0 });
+        }
+        Some(frames)
+    }
+}

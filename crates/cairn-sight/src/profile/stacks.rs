@@ -1,0 +1,106 @@
+//! Stacks with names: rows of a table, and lines for flame graphs.
+//!
+//! Owns: which functions of a stack are the allocator's own, and left out.
+//! Idea: sites of one stack are one row.
+
+use super::{Amounts, Frame, HeapProfile, Names, Site};
+use std::collections::BTreeMap;
+
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// What was live when the profile was written.
+    Live,
+    /// All that has been allocated since the start.
+    Allocated,
+}
+
+/// A stack, and what it has allocated.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The innermost function first.
+    pub frames: Vec<Frame>,
+    /// What is live of it.
+    pub live: Amounts,
+    /// All of it.
+    pub allocated: Amounts,
+}
+
+/// What a program calls to allocate, as symbols of a program that has cairn inside name it.
+const CALLS: [&str; 13] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "memalign",
+    "posix_memalign",
+    "aligned_alloc",
+    "valloc",
+    "pvalloc",
+    "__rust_alloc",
+    "__rust_alloc_zeroed",
+    "__rust_realloc",
+    "alloc::alloc::alloc",
+];
+
+fn is_own(frame: &Frame) -> bool {
+    let name = frame.function.trim_start_matches('<').trim_start_matches("__rustc::");
+    name.starts_with("cairn::") || name.starts_with("cairn_archive::") || CALLS.contains(&name)
+}
+
+/// Calls of a stack of a program that has cairn inside among which cairn's own are looked for: as many as the library lists
+/// without knowing whose they are, and two for what stands in between.
+const OWN_CALLS_MAX: usize = 14;
+
+impl Site {
+    /// Its calls without those inside the allocator.
+    pub(super) fn outside<'a>(&'a self, profile: &HeapProfile, names: &mut Names) -> &'a [u64] {
+        let first = self.calls.get(..OWN_CALLS_MAX).unwrap_or(&self.calls);
+        let own = first.iter().rposition(|&call| names.frames(profile, call).iter().all(is_own));
+        own.and_then(|last| self.calls.get(last + 1..)).unwrap_or(&self.calls)
+    }
+
+    /// Their functions, the innermost first.
+    fn frames(&self, profile: &HeapProfile, names: &mut Names) -> Vec<Frame> {
+        let calls = self.outside(profile, names);
+        calls.iter().flat_map(|&call| names.frames(profile, call).to_vec()).collect()
+    }
+}
+
+/// A row for each stack, those with the most bytes first.
+#[must_use]
+pub fn rows(profile: &HeapProfile, names: &mut Names, view: View) -> Vec<Row> {
+    let mut sums: BTreeMap<&[u64], (Amounts, Amounts, &Site)> = BTreeMap::new();
+    for site in &profile.sites {
+        let none = (Amounts::default(), Amounts::default(), site);
+        let sum = sums.entry(&site.calls).or_insert(none);
+        sum.0 = sum.0.plus(site.estimate(View::Live));
+        sum.1 = sum.1.plus(site.estimate(View::Allocated));
+    }
+    let bytes = |row: &Row| if view == View::Live { row.live.bytes } else { row.allocated.bytes };
+    let mut rows: Vec<_> = sums
+        .into_values()
+        .map(|(live, allocated, site)| Row { frames: site.frames(profile, names), live, allocated })
+        .filter(|row| bytes(row) > 0.0)
+        .collect();
+    rows.sort_by(|one, other| bytes(other).total_cmp(&bytes(one)));
+    rows
+}
+
+/// A line for each stack: its functions, the outermost first, with semicolons between, and its bytes.
+#[must_use]
+pub fn collapsed(profile: &HeapProfile, names: &mut Names, view: View) -> String {
+    let mut lines: BTreeMap<String, f64> = BTreeMap::new();
+    for row in rows(profile, names, view) {
+        let words: Vec<_> = row.frames.iter().rev().map(|frame| word(&frame.function)).collect();
+        let stack = if words.is_empty() { "[unknown]".to_owned() } else { words.join(";") };
+        let bytes = if view == View::Live { row.live.bytes } else { row.allocated.bytes };
+        *lines.entry(stack).or_default() += bytes;
+    }
+    lines.into_iter().map(|(stack, bytes)| format!("{stack} {bytes:.0}\n")).collect()
+}
+
+/// A name without what separates names and lines.
+fn word(name: &str) -> String {
+    name.chars().map(|c| if c == ';' || c.is_control() { '_' } else { c }).collect()
+}

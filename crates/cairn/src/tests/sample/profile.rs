@@ -1,0 +1,328 @@
+//! The heap profile: what is sampled, and that it is known when it is freed.
+
+use crate::base::{MEDIUM_MAX, size_class};
+use crate::samples::profile::{self, weighed};
+use crate::tests::alone::alone;
+use crate::tests::{all_zero, filling};
+use crate::{
+    Heap, allocate, allocate_aligned, allocate_batch, allocate_zeroed, check, deallocate,
+    deallocate_batch, guard_every, os, profile_every, reallocate, sample_every, usable_size,
+    write_profile,
+};
+use std::collections::BTreeMap;
+use std::string::String;
+use std::vec::Vec;
+
+fn free(block: *mut u8) {
+    // SAFETY: a live block.
+    unsafe { deallocate(block) };
+}
+
+/// Samples by the bytes that they were drawn as: allocated, freed, and bytes of the live ones.
+fn tallies() -> BTreeMap<usize, [usize; 3]> {
+    let mut all = BTreeMap::new();
+    for site in profile::sites() {
+        let tally: &mut [usize; 3] = all.entry(site.weighed).or_default();
+        tally[0] += site.allocated.count;
+        tally[1] += site.freed.count;
+        tally[2] += site.allocated.bytes - site.freed.bytes;
+    }
+    all
+}
+
+/// The same of all sizes.
+fn sum() -> [usize; 3] {
+    tallies().values().fold([0; 3], |sum, tally| core::array::from_fn(|at| sum[at] + tally[at]))
+}
+
+/// Begins with a thread that has a heap.
+fn begin(rate: usize) {
+    free(allocate(64));
+    assert!(profile_every(rate));
+}
+
+/// What a block of a class counts for.
+fn class_bytes(size: usize) -> usize {
+    size_class::class_of(size).block_size()
+}
+
+/// Whether so many samples stand for so many blocks, within what chance allows in one test of 100 million.
+fn assert_stands_for(what: &str, samples: usize, bytes: usize, rate: usize, blocks: usize) {
+    let chance = 1.0 - (-(bytes as f64) / rate as f64).exp();
+    let (estimate, deviation) =
+        (samples as f64 / chance, (blocks as f64 * (1.0 - chance) / chance).sqrt());
+    let off = (estimate - blocks as f64) / deviation;
+    assert!(off.abs() < 5.7, "{what}: {samples} samples for {blocks}: {off} deviations");
+}
+
+/// Each workload has blocks of a size of its own.
+#[test]
+fn samples_stand_for_what_is_allocated() {
+    const RATE: usize = 64 << 10;
+    alone(|| {
+        begin(RATE);
+        let pairs = |count: usize, size: usize| (0..count).for_each(|_| free(allocate(size)));
+        let held = |rounds: usize, count: usize, size: usize| {
+            for _ in 0..rounds {
+                let blocks: Vec<_> = (0..count).map(|_| allocate(size)).collect();
+                blocks.into_iter().for_each(free);
+            }
+        };
+        pairs(2_000_000, filling(64));
+        held(100, 5000, filling(96));
+        held(20_000, 30, filling(128));
+        held(1, 100_000, filling(1024));
+        pairs(50_000, filling(20_480));
+        pairs(20_000, 200_000);
+        for _ in 0..100_000 {
+            let (small, block) = (allocate(filling(160)), allocate_zeroed(filling(192)));
+            // SAFETY: a live block, which may have twice as much from then on.
+            free(unsafe { reallocate(block, filling(448)) });
+            free(small);
+        }
+        let mut batch = [core::ptr::null_mut(); 50];
+        for _ in 0..10_000 {
+            assert_eq!(allocate_batch(filling(320), &mut batch), 50);
+            // SAFETY: live blocks.
+            unsafe { deallocate_batch(&batch) };
+        }
+        assert!(profile_every(0));
+        let known = tallies();
+        for (blocks, bytes) in [
+            (2_000_000, 64),
+            (500_000, 96),
+            (600_000, 128),
+            (100_000, 1024),
+            (50_000, 20_480),
+            (20_000, weighed(200_000)),
+            (100_000, 160),
+            (100_000, 192),
+            (100_000, 448),
+            (500_000, 320),
+        ] {
+            let [allocated, freed, live] = known[&bytes];
+            assert_eq!((allocated, live), (freed, 0), "all of {bytes} bytes are free");
+            assert_stands_for(&std::format!("{bytes} bytes"), allocated, bytes, RATE, blocks);
+        }
+        check();
+    });
+}
+
+/// Who allocates beside others is a sample as often as its bytes say, not as refills do.
+#[test]
+fn refills_are_not_blamed() {
+    const RATE: usize = 16 << 10;
+    alone(|| {
+        begin(RATE);
+        // Every 16th keeps its size apart by what was asked for.
+        let size = filling(64);
+        let asked = |nth: usize| if nth.is_multiple_of(16) { size - 1 } else { size };
+        for _ in 0..20_000 {
+            let blocks: Vec<_> = (0..64).map(|nth| allocate(asked(nth))).collect();
+            blocks.into_iter().for_each(free);
+        }
+        let mut odd = 0;
+        for site in profile::sites().filter(|site| site.weighed == 64) {
+            odd += size * site.allocated.count - site.allocated.bytes;
+        }
+        assert_stands_for("the odd ones", odd, 64, RATE, 20_000 * 4);
+    });
+}
+
+#[test]
+fn what_is_live_is_known() {
+    alone(|| {
+        begin(1);
+        let sizes = [1, 16, 100, 1000, 5000, MEDIUM_MAX, 70_000, 1 << 20, 40 << 20];
+        let blocks: Vec<_> = sizes.iter().map(|&size| allocate(size)).collect();
+        let zeroed = allocate_zeroed(3000);
+        let aligned: Vec<_> =
+            [32, 256, 4096, 65_536, 1 << 21].map(|align| allocate_aligned(100, align)).into();
+        let bytes = sizes.iter().sum::<usize>() + 3000 + 5 * 100;
+        assert_eq!(sum(), [15, 0, bytes]);
+        for (&block, size) in blocks.iter().zip(sizes) {
+            // SAFETY: a live block of that size.
+            unsafe {
+                block.write_bytes(1, size);
+                assert!(usable_size(block) >= size);
+            }
+        }
+        // SAFETY: a live block.
+        assert!(unsafe { all_zero(zeroed, 3000) });
+        for (block, align) in aligned.iter().zip([32, 256, 4096, 65_536, 1 << 21]) {
+            assert!(block.addr().is_multiple_of(align));
+        }
+        // Another thread frees them, alone and together.
+        let addresses: Vec<_> =
+            blocks.into_iter().chain([zeroed]).map(|block| block.expose_provenance()).collect();
+        let freeing = std::thread::spawn(move || {
+            for address in addresses {
+                free(core::ptr::with_exposed_provenance_mut(address));
+            }
+        });
+        freeing.join().expect("it frees");
+        // SAFETY: live blocks.
+        unsafe { deallocate_batch(&aligned) };
+        assert_eq!(sum(), [15, 15, 0]);
+        check();
+    });
+}
+
+#[test]
+fn resized_blocks_are_allocated_anew() {
+    alone(|| {
+        begin(1);
+        let steps = [100, 60, 5000, 100_000, 150_000, 90_000, 3 << 20, 50 << 20, 60 << 20, 10];
+        let mut block = allocate(16);
+        for (step, size) in steps.into_iter().enumerate() {
+            // SAFETY: a live block.
+            unsafe {
+                block = reallocate(block, size);
+                block.write_bytes(1, size);
+            }
+            let [allocated, freed, live] = sum();
+            assert_eq!((allocated - freed, live), (1, size), "step {step}");
+        }
+        // Without memory it stays what it is.
+        // SAFETY: a live block.
+        assert!(unsafe { reallocate(block, isize::MAX as usize) }.is_null());
+        assert_eq!(sum()[2], 10);
+        free(block);
+        let [allocated, freed, live] = sum();
+        assert_eq!((allocated, live), (freed, 0));
+        check();
+    });
+}
+
+#[test]
+fn it_stops_and_starts_again() {
+    alone(|| {
+        begin(1);
+        let early = allocate(100);
+        assert!(profile_every(0));
+        let between = allocate(200);
+        assert_eq!(sum(), [1, 0, 100]);
+        assert!(profile_every(1));
+        let late = allocate(300);
+        assert_eq!(sum(), [2, 0, 400]);
+        [early, between].into_iter().for_each(free);
+        assert!(profile_every(0));
+        free(late);
+        assert_eq!(sum(), [2, 2, 0]);
+        check();
+    });
+}
+
+/// Whoever asks last draws; what is known stays so.
+#[test]
+fn it_takes_turns_with_guards() {
+    alone(|| {
+        begin(1);
+        let block = allocate(100);
+        assert!(guard_every(1));
+        free(allocate(100));
+        sample_every(1, |_, _| {});
+        // That is not the profile's any more.
+        assert!(profile_every(0));
+        sample_every(0, |_, _| {});
+        assert_eq!(sum(), [1, 0, 100]);
+        free(block);
+        assert_eq!(sum(), [1, 1, 0]);
+    });
+}
+
+#[test]
+fn a_child_goes_on_with_what_it_has() {
+    alone(|| {
+        begin(1);
+        let blocks: Vec<_> = (0..100).map(|_| allocate(100)).collect();
+        // Others change the table meanwhile.
+        let busy = || {
+            std::thread::spawn(|| {
+                (0..20_000).for_each(|round| free(allocate(1 + round % 100)));
+            })
+        };
+        let threads = [busy(), busy()];
+        for _ in 0..20 {
+            // SAFETY: the child allocates, frees and exits.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let before = sum();
+                blocks.iter().for_each(|&block| free(block));
+                let block = allocate(100);
+                let after = sum();
+                let is_right = after[0] == before[0] + 1 && after[1] == before[1] + 100;
+                free(block);
+                // SAFETY: nothing is to be done at its end.
+                unsafe { libc::_exit(i32::from(!is_right)) };
+            }
+            let mut status = 0;
+            // SAFETY: the place is valid.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0);
+        }
+        threads.into_iter().for_each(|thread| thread.join().expect("it goes on"));
+        blocks.into_iter().for_each(free);
+        let [allocated, freed, live] = sum();
+        assert_eq!((allocated, live), (freed, 0));
+    });
+}
+
+/// Blocks of the program's heaps are none: they may go at once.
+#[test]
+fn blocks_of_destroyed_heaps_are_not_live() {
+    alone(|| {
+        begin(1);
+        for _ in 0..10 {
+            let heap = Heap::new().expect("there is memory");
+            let block = heap.allocate(100_000, 16);
+            // SAFETY: a live block.
+            unsafe { reallocate(block, 120_000) };
+            assert!(!heap.allocate(100, 16).is_null());
+            heap.destroy();
+            // In the same place.
+            let block = allocate(100_000);
+            assert_eq!(sum()[2], 100_000);
+            free(block);
+            assert_eq!(sum()[2], 0);
+        }
+        check();
+    });
+}
+
+#[test]
+fn it_is_written_as_text() {
+    alone(|| {
+        begin(1);
+        let block = allocate(100);
+        let mut text = Vec::new();
+        write_profile(|piece| text.extend_from_slice(piece));
+        free(block);
+        let text = String::from_utf8(text).expect("it is text");
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("cairn heap profile 1"));
+        assert_eq!(lines.next(), Some("rate 1"));
+        assert_eq!(lines.next(), Some("dropped 0"));
+        let site = lines.next().expect("a site");
+        let start = std::format!("site {} 1 1 100 0 0 ", class_bytes(100));
+        assert!(site.starts_with(&start), "{site}");
+        assert_eq!(lines.next(), Some("mappings"));
+        assert!(lines.clone().any(|line| line.contains(" r-xp ")));
+        assert_eq!(lines.last(), Some("end"));
+    });
+}
+
+#[test]
+fn without_memory_it_says_so() {
+    alone(|| {
+        free(allocate(64));
+        os::fault::arm(0, true);
+        assert!(!profile_every(1));
+        os::fault::disarm();
+        free(allocate(64));
+        assert!(profile_every(1));
+        let block = allocate(100);
+        assert_eq!(sum(), [1, 0, 100]);
+        free(block);
+    });
+}
