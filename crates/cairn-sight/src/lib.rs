@@ -12,6 +12,7 @@ mod account;
 mod advice;
 mod blocks;
 mod core_file;
+mod elf;
 mod header;
 mod limits;
 mod memory;
@@ -122,7 +123,8 @@ pub fn inspect(source: &Source) -> Result<Account, Error> {
 
 fn inspect_process(pid: u32) -> Result<Account, Error> {
     let process = Process::open(pid)?;
-    let found = symbol::find(&process, |path| process.file(path));
+    let mut files = symbol::Files::default();
+    let found = symbol::find(&mut files, process.areas(), |path| process.file(path));
     let mut account = account(&process, found)?;
     let threads = process.threads();
     account.target.pid = Some(pid);
@@ -135,7 +137,8 @@ fn inspect_process(pid: u32) -> Result<Account, Error> {
 
 fn inspect_core(path: &Path) -> Result<Account, Error> {
     let core = Core::open(path)?;
-    let found = symbol::find(&core, |path| PathBuf::from(path));
+    let found =
+        symbol::find(&mut symbol::Files::default(), core.areas(), |path| PathBuf::from(path));
     let mut account = account(&core, found)?;
     account.advice = advice::advice(&account, &[]);
     account.notes.push("a core file: resident is what is in the file".to_owned());
@@ -143,8 +146,19 @@ fn inspect_core(path: &Path) -> Result<Account, Error> {
 }
 
 /// The account of the copy of cairn that has the most.
-fn account(memory: &dyn Memory, found: symbol::Found) -> Result<Account, Error> {
+fn account(memory: &dyn Memory, mut found: symbol::Found) -> Result<Account, Error> {
+    found.confirm(memory);
     let count = found.copies.len();
+    let (header, library) = largest(memory, found)?;
+    let mut account = draw_up(memory, &header, library)?;
+    if count > 1 {
+        account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
+    }
+    Ok(account)
+}
+
+/// Of the copies that are confirmed the one that has the most: its header, and the file that it is in.
+fn largest(memory: &dyn Memory, found: symbol::Found) -> Result<(Header, String), Error> {
     let mut best: Option<(Header, String)> = None;
     let mut failure = None;
     for copy in &found.copies {
@@ -156,14 +170,7 @@ fn account(memory: &dyn Memory, found: symbol::Found) -> Result<Account, Error> 
             Err(error) => failure = Some(error),
         }
     }
-    let Some((header, library)) = best else {
-        return Err(failure.unwrap_or_else(|| found.nothing()));
-    };
-    let mut account = draw_up(memory, &header, library)?;
-    if count > 1 {
-        account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
-    }
-    Ok(account)
+    best.ok_or_else(|| failure.unwrap_or_else(|| found.nothing()))
 }
 
 fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Account, Error> {

@@ -44,13 +44,16 @@ pub(crate) struct Threads {
 
 impl Process {
     pub(crate) fn open(pid: u32) -> Result<Process, Error> {
-        let place = |name| format!("/proc/{pid}/{name}");
-        let text = fs::read(place("smaps")).map_err(|error| refused(pid, &error))?;
-        let areas = areas(&String::from_utf8_lossy(&text));
+        Process::with(pid, read_areas(pid, "smaps")?)
+    }
+
+    /// Opens a process whose areas are known.
+    pub(crate) fn with(pid: u32, areas: Vec<Area>) -> Result<Process, Error> {
         if areas.is_empty() {
             return Err(Error::NoMemory(pid));
         }
-        let pages = File::open(place("pagemap")).map_err(|error| refused(pid, &error))?;
+        let pages = File::open(format!("/proc/{pid}/pagemap"));
+        let pages = pages.map_err(|error| refused(pid, &error))?;
         let page = rustix::param::page_size() as u64;
         let mut process = Process { pid, areas, page, pages, memory: None };
         process.choose_way()?;
@@ -65,6 +68,8 @@ impl Process {
         let (at, mut byte) = (area.range.start, [0]);
         match self.read_pieces(&[(at, 1)], &mut byte) {
             Ok(_) => return Ok(()),
+            // The way is open; this byte is not to be read.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
                 return Err(Error::NoMemory(self.pid));
             }
@@ -117,10 +122,9 @@ impl Process {
         String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
     }
 
-    /// A file of the process's, as it sees it: in a container, for instance.
+    /// A file of the process's, as it sees it.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
-        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-        root.join(path.trim_start_matches('/'))
+        file(self.pid, path)
     }
 }
 
@@ -236,6 +240,16 @@ fn remedy() -> String {
             "/proc/sys/kernel/yama/ptrace_scope is {scope}; set it to 0 to read your own processes, or be {others}"
         ),
     }
+}
+
+/// A file of a process's, as it sees it: in a container, for instance.
+fn file(pid: u32, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root")).join(path.trim_start_matches('/'))
+}
+
+fn read_areas(pid: u32, name: &str) -> Result<Vec<Area>, Error> {
+    let text = fs::read(format!("/proc/{pid}/{name}")).map_err(|error| refused(pid, &error))?;
+    Ok(areas(&String::from_utf8_lossy(&text)))
 }
 
 fn kib(line: &str, name: &str) -> Option<u64> {
