@@ -13,6 +13,7 @@ mod advice;
 mod blocks;
 mod core_file;
 mod elf;
+mod glance;
 mod header;
 mod limits;
 mod memory;
@@ -20,10 +21,14 @@ mod process;
 mod sums;
 mod symbol;
 mod walk;
+mod watch;
 
 pub use account::{
     Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step, Target,
 };
+
+pub use glance::{Glance, Part, Use};
+pub use watch::{Round, Unread, Watch};
 
 use core_file::Core;
 use header::Header;
@@ -37,7 +42,7 @@ const NAMES: usize = 5;
 const SCHEMA: u32 = 1;
 
 /// Why a target cannot be read. Each text names the remedy, where there is one.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody has that number.
     #[error("there is no process {0}")]
