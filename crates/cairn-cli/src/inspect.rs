@@ -3,6 +3,7 @@
 //! Owns how an account is printed; `cairn_sight` draws it up. The one idea: the same words as in the statistics of
 //! the library, and the JSON text has every figure. It must never print a figure without its unit.
 
+use crate::units::human;
 use anyhow::{Context, Result};
 use cairn_sight::{Account, HeapRow, Source};
 use std::ffi::OsString;
@@ -185,20 +186,4 @@ fn more(text: &mut String, rows: usize) -> Result<()> {
         writeln!(text, "  {:>8} more", rows - ROWS)?;
     }
     Ok(())
-}
-
-/// A number of bytes with three digits or more, in the unit that suits it.
-fn human(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (bytes as f64 / 1024.0, units[0]);
-    for next in &units[1..] {
-        if value >= 1024.0 {
-            (value, unit) = (value / 1024.0, next);
-        }
-    }
-    match value {
-        _ if bytes < 1024 => format!("{bytes} B"),
-        ..100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
-    }
 }

@@ -9,9 +9,11 @@
 //! | [`run`] | `cairn run`: environment and exec |
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`inspect`] | `cairn inspect`: where the memory of a process or core file is |
+//! | [`top`] | `cairn top`: the same of all processes, again and again |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`rivals`] | what `--stats` says of allocators that a program brings along |
+//! | [`units`] | how numbers of bytes are written |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
 #![no_main]
 
@@ -22,6 +24,8 @@ mod inspect;
 mod program;
 mod rivals;
 mod run;
+mod top;
+mod units;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -46,6 +50,8 @@ enum Command {
     Run(run::Args),
 
     Inspect(inspect::Args),
+
+    Top(top::Args),
 
     Guards(guards::Args),
 
@@ -80,6 +86,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path { hardened } => print_path(embedded::build(hardened)),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Guards(args) => guards::run(&args),
         Command::Completions { shell } => print_completions(shell),
     };
