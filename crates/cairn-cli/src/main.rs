@@ -9,6 +9,7 @@
 //! | [`run`] | `cairn run`: environment and exec |
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`inspect`] | `cairn inspect`: where the memory of a process or core file is |
+//! | [`diff`] | `cairn diff`: what has grown from one account to another |
 //! | [`top`] | `cairn top`: the same of all processes, again and again |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
@@ -18,6 +19,7 @@
 #![no_main]
 
 mod advice;
+mod diff;
 mod embedded;
 mod guards;
 mod inspect;
@@ -50,6 +52,8 @@ enum Command {
     Run(run::Args),
 
     Inspect(inspect::Args),
+
+    Diff(diff::Args),
 
     Top(top::Args),
 
@@ -86,6 +90,7 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
         Command::Run(args) => run::run(&args).map(|never| match never {}),
         Command::Path { hardened } => print_path(embedded::build(hardened)),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Guards(args) => guards::run(&args),
         Command::Completions { shell } => print_completions(shell),

@@ -1,4 +1,4 @@
-//! How numbers of bytes are written.
+//! How numbers of bytes are written, and texts of others.
 //!
 //! Owns the units. The one idea: three digits or more, so that a rounded figure is within a percent of the one that
 //! it stands for. It must never round a figure of another kind.
@@ -27,4 +27,10 @@ pub(crate) fn change(bytes: f64) -> String {
         ..-0.5 => format!("-{size}"),
         _ => "-".to_owned(),
     }
+}
+
+/// A text on one line and without effect on a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(escape).collect()
 }

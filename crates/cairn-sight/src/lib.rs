@@ -12,6 +12,7 @@ mod account;
 mod advice;
 mod blocks;
 mod core_file;
+mod difference;
 mod elf;
 mod glance;
 mod header;
@@ -27,6 +28,7 @@ pub use account::{
     Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step, Target,
 };
 
+pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
 pub use watch::{Round, Unread, Watch};
 
@@ -39,7 +41,7 @@ use std::path::{Path, PathBuf};
 /// Files that an error names.
 const NAMES: usize = 5;
 /// The version of the fields' meaning in [`Account`].
-const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 1;
 
 /// Why a target cannot be read. Each text names the remedy, where there is one.
 #[derive(Clone, Debug, thiserror::Error)]

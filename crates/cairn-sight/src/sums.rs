@@ -304,7 +304,7 @@ const OTHER: &str = "other anonymous memory: threads' stacks, mappings of the pr
 
 fn step(steps: &mut Vec<Step>, name: &'static str, bytes: i64) {
     if bytes != 0 {
-        steps.push(Step { name, bytes });
+        steps.push(Step { name: name.into(), bytes });
     }
 }
 
