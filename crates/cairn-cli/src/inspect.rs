@@ -3,9 +3,10 @@
 //! Owns how an account is printed; `cairn_sight` draws it up. The one idea: the same words as in the statistics of
 //! the library, and the JSON text has every figure. It must never print a figure without its unit.
 
-use crate::units::human;
+use crate::embedded;
+use crate::units::{human, printable};
 use anyhow::{Context, Result};
-use cairn_sight::{Account, HeapRow, Source};
+use cairn_sight::{Account, HeapRow, Source, Target};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -58,6 +59,7 @@ fn text(account: &Account) -> Result<String> {
     };
     let build = if target.hardened { ", the hardened build" } else { "" };
     writeln!(text, "cairn: the memory of {whose}{build}")?;
+    writeln!(text, "  {}", library(target))?;
     steps(&mut text, account)?;
     floor(&mut text, account)?;
     classes(&mut text, account)?;
@@ -70,6 +72,17 @@ fn text(account: &Account) -> Result<String> {
         writeln!(text, "\n  Note: {}.", account.notes.join("; "))?;
     }
     Ok(text)
+}
+
+/// Which cairn it is.
+fn library(target: &Target) -> String {
+    let file = printable(&target.library);
+    let own = [embedded::DEFAULT.build(), embedded::HARDENED.build()];
+    match &target.build {
+        None => format!("by {file}, of no known build"),
+        build if own.contains(build) => format!("by {file}, the library in this command"),
+        Some(build) => format!("by {file}, build {build}: not the library in this command"),
+    }
 }
 
 fn steps(text: &mut String, account: &Account) -> Result<()> {

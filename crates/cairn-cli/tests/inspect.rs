@@ -137,6 +137,7 @@ fn the_account_is_told_in_words() {
     assert_succeeded(&output);
     let said = text(&output.stdout);
     for part in [
+        ", the library in this command",
         "blocks that the program holds",
         "resident in all",
         "The floor",
@@ -198,13 +199,13 @@ fn another_version_is_refused() {
     let source = b"#include <stdio.h>\n#include <unistd.h>\n\
         const char cairn_header[256] __attribute__((visibility(\"default\"))) = \"CAIRNHDR\\11\\0\\0\\0\\377\";\n\
         int main(void) { puts(\"ready\"); fflush(stdout); pause(); }\n";
-    let Some(program) = compiled(&home, source, &["-rdynamic"]) else { return };
+    let Some(program) = compiled(&home, source, &["-rdynamic", "-Wl,--build-id"]) else { return };
     let process = start(&mut Command::new(&program));
     let output = home.cairn().args(["inspect", &process.0.id().to_string()]).output().unwrap();
     assert_refused(
         &output,
         125,
-        &["version 9", "reads version 7", "use the command of that cairn"],
+        &["version 9", "reads version 7", "use the command of that cairn", "/program", "(build "],
     );
 }
 
@@ -228,13 +229,17 @@ fn a_static_program_is_read() {
     if !archive.is_file() {
         return skipped("no libcairn.a; `cargo xtask library` builds it");
     }
-    let Some(program) = compiled(&home, KNOWN, &["-static", display(&archive)]) else { return };
+    let Some(program) = compiled(&home, KNOWN, &["-static", "-Wl,--build-id", display(&archive)])
+    else {
+        return;
+    };
     let look = |program: &Path| {
         let process = start(&mut Command::new(program));
         home.cairn().args(["inspect", "--json", &process.0.id().to_string()]).output().unwrap()
     };
     let output = look(&program);
     assert_succeeded(&output);
+    assert!(text(&output.stdout).contains("\"build\": \""), "{output:?}");
     assert_known(&serde_json::from_slice(&output.stdout).unwrap(), 112);
     if Command::new("strip").arg(&program).status().is_ok_and(|status| status.success()) {
         assert_refused(&look(&program), 125, &["without symbols", "/program"]);

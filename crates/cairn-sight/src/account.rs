@@ -44,6 +44,9 @@ pub struct Target {
     pub program: Option<String>,
     /// The file that cairn is in.
     pub library: String,
+    /// The number that the linker has given that file, in hexadecimal.
+    #[serde(default)]
+    pub build: Option<String>,
     /// Whether it is the hardened build.
     pub hardened: bool,
     /// Threads, and those that were asleep.

@@ -147,13 +147,7 @@ mod tests {
 
     /// 100 MiB through cairn, all of it needed.
     fn account() -> Account {
-        let target = Target {
-            pid: Some(1),
-            program: None,
-            library: String::new(),
-            hardened: false,
-            threads: Some((10, 9)),
-        };
+        let target = Target { pid: Some(1), threads: Some((10, 9)), ..Target::default() };
         let (through_cairn, sum) = (100 * MIB, 110 * MIB);
         Account {
             schema: 1,

@@ -11,6 +11,7 @@
 mod account;
 mod advice;
 mod blocks;
+mod build_id;
 mod core_file;
 mod difference;
 mod elf;
@@ -37,6 +38,7 @@ use header::Header;
 use memory::{Memory, Pages};
 use process::Process;
 use std::path::{Path, PathBuf};
+use symbol::{Copy, Found};
 
 /// Files that an error names.
 const NAMES: usize = 5;
@@ -87,12 +89,26 @@ pub enum Error {
         "its cairn is older: its header has {0} bytes and does not say enough; use the command of that cairn"
     )]
     Older(u32),
+    /// One of these, and which cairn that is.
+    #[error("{why}, which is in {}{}", path.escape_debug(), numbered(build.as_ref()))]
+    Needs {
+        /// What is in the way.
+        why: Box<Error>,
+        /// Its file.
+        path: String,
+        /// The number that the linker has given that.
+        build: Option<String>,
+    },
     /// Nothing has been allocated.
     #[error("its cairn is not in use: nothing has been allocated yet")]
     Unused,
     /// What is read makes no sense.
     #[error("its heap is damaged, or no heap of cairn's: {0}")]
     Damaged(&'static str),
+}
+
+fn numbered(build: Option<&String>) -> String {
+    build.map_or(String::new(), |build| format!(" (build {build})"))
 }
 
 fn reasons(missing: &[String], stripped: &[String]) -> String {
@@ -153,31 +169,40 @@ fn inspect_core(path: &Path) -> Result<Account, Error> {
 }
 
 /// The account of the copy of cairn that has the most.
-fn account(memory: &dyn Memory, mut found: symbol::Found) -> Result<Account, Error> {
+fn account(memory: &dyn Memory, mut found: Found) -> Result<Account, Error> {
     found.confirm(memory);
     let count = found.copies.len();
-    let (header, library) = largest(memory, found)?;
-    let mut account = draw_up(memory, &header, library)?;
+    let (header, copy) = largest(memory, found)?;
+    let mut account = draw_up(memory, &header, copy.path)?;
+    account.target.build = build_id::of(memory, copy.base);
     if count > 1 {
         account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
     }
     Ok(account)
 }
 
-/// Of the copies that are confirmed the one that has the most: its header, and the file that it is in.
-fn largest(memory: &dyn Memory, found: symbol::Found) -> Result<(Header, String), Error> {
-    let mut best: Option<(Header, String)> = None;
+/// Of the copies that are confirmed the one that has the most, with its header.
+fn largest(memory: &dyn Memory, found: Found) -> Result<(Header, Copy), Error> {
+    let mut best: Option<(Header, &Copy)> = None;
     let mut failure = None;
     for copy in &found.copies {
         match Header::read(memory, copy.at) {
             Ok(header) if best.as_ref().is_none_or(|best| best.0.committed < header.committed) => {
-                best = Some((header, copy.path.clone()));
+                best = Some((header, copy));
             }
             Ok(_) => {}
+            Err(error @ (Error::Version(..) | Error::Older(_))) => {
+                let build = build_id::of(memory, copy.base);
+                let (why, path) = (Box::new(error), copy.path.clone());
+                failure = Some(Error::Needs { why, path, build });
+            }
             Err(error) => failure = Some(error),
         }
     }
-    best.ok_or_else(|| failure.unwrap_or_else(|| found.nothing()))
+    match best {
+        Some((header, copy)) => Ok((header, copy.clone())),
+        None => Err(failure.unwrap_or_else(|| found.nothing())),
+    }
 }
 
 fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Account, Error> {
@@ -200,6 +225,7 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
             pid: None,
             program: None,
             library,
+            build: None,
             hardened: header.is_hardened(),
             threads: None,
         },

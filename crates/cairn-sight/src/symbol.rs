@@ -22,6 +22,8 @@ const FILES_MAX: usize = 1 << 12;
 pub(crate) struct Copy {
     /// Where its header is.
     pub(crate) at: u64,
+    /// Where the file's first byte is.
+    pub(crate) base: u64,
     /// The file that it is part of.
     pub(crate) path: String,
 }
@@ -44,7 +46,7 @@ pub(crate) fn find(files: &mut Files, areas: &[Area], place: impl Fn(&str) -> Pa
         match files.look(&place(&path)) {
             None => found.missing.push(path),
             Some(Seen { header: Some(offset), .. }) => {
-                found.copies.push(Copy { at: base.wrapping_add(offset), path });
+                found.copies.push(Copy { at: base.wrapping_add(offset), base, path });
             }
             Some(Seen { has_symbols: false, .. }) => found.stripped.push(path),
             Some(_) => {}

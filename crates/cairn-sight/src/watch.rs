@@ -158,13 +158,13 @@ impl Watch {
         }
         let process = Process::with(pid, areas?)?;
         found.confirm(&process);
-        let (header, library) = largest(&process, found)?;
+        let (header, copy) = largest(&process, found)?;
         let (heap, parts) = glance::parts(&process, &header)?;
         Ok(Some(Glance {
             pid,
             started: stat.started,
             program: stat.program.clone(),
-            library,
+            library: copy.path,
             hardened: header.is_hardened(),
             threads: stat.threads,
             rss: stat.rss,
