@@ -156,18 +156,19 @@ fn heaps(text: &mut String, account: &Account) -> Result<()> {
     writeln!(text, "\n  Heaps, by what is resident:")?;
     writeln!(
         text,
-        "  {:>10} {:>7} {:>10} {:>10} {:>10}",
+        "  {:>10} {:>7} {:>10} {:>10} {:>10}  thread",
         "heap", "spans", "in use", "cached", "resident"
     )?;
     for row in account.heaps.iter().take(ROWS) {
         writeln!(
             text,
-            "  {:>10} {:>7} {:>10} {:>10} {:>10}",
+            "  {:>10} {:>7} {:>10} {:>10} {:>10}  {}",
             name(row),
             row.spans,
             human(row.in_use),
             human(row.cached),
-            human(row.resident)
+            human(row.resident),
+            thread(row)
         )?;
     }
     more(text, account.heaps.len())
@@ -179,6 +180,12 @@ fn name(row: &HeapRow) -> String {
         (Some(heap), true) => format!("closed {heap}"),
         (Some(heap), false) => heap.to_string(),
     }
+}
+
+/// Whose it is, as far as that is known.
+fn thread(row: &HeapRow) -> String {
+    let name = row.thread_name.as_deref().unwrap_or_default();
+    row.thread.map_or(String::new(), |thread| format!("{thread} {name}"))
 }
 
 fn biggest(text: &mut String, account: &Account) -> Result<()> {

@@ -133,10 +133,16 @@ pub struct ClassRow {
 }
 
 /// A heap.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeapRow {
     /// Its number; none: the spans that nobody owns.
     pub heap: Option<u64>,
+    /// The thread that has it, if that is known.
+    #[serde(default)]
+    pub thread: Option<u32>,
+    /// That thread's name.
+    #[serde(default)]
+    pub thread_name: Option<String>,
     /// Whether it is one of the program's.
     pub closed: bool,
     /// Its spans.

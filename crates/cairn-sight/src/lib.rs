@@ -22,6 +22,7 @@ mod memory;
 mod process;
 mod sums;
 mod symbol;
+mod threads;
 mod walk;
 mod watch;
 
@@ -37,6 +38,7 @@ use core_file::Core;
 use header::Header;
 use memory::{Memory, Pages};
 use process::Process;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use symbol::{Copy, Found};
 
@@ -148,7 +150,13 @@ fn inspect_process(pid: u32) -> Result<Account, Error> {
     let process = Process::open(pid)?;
     let mut files = symbol::Files::default();
     let found = symbol::find(&mut files, process.areas(), |path| process.file(path));
-    let mut account = account(&process, found)?;
+    let (mut account, header) = account(&process, found)?;
+    let names = process.thread_names();
+    let heaps = threads::heaps(&process, &header, &names.keys().copied().collect());
+    name_threads(&mut account, &heaps);
+    for row in &mut account.heaps {
+        row.thread_name = row.thread.and_then(|thread| names.get(&thread).cloned());
+    }
     let threads = process.threads();
     account.target.pid = Some(pid);
     account.target.program = Some(process.name());
@@ -162,14 +170,22 @@ fn inspect_core(path: &Path) -> Result<Account, Error> {
     let core = Core::open(path)?;
     let found =
         symbol::find(&mut symbol::Files::default(), core.areas(), |path| PathBuf::from(path));
-    let mut account = account(&core, found)?;
+    let (mut account, header) = account(&core, found)?;
+    name_threads(&mut account, &threads::heaps(&core, &header, &core.threads));
     account.advice = advice::advice(&account, &[]);
     account.notes.push("a core file: resident is what is in the file".to_owned());
     Ok(account)
 }
 
+/// Says whose heaps are.
+fn name_threads(account: &mut Account, heaps: &BTreeMap<u64, u32>) {
+    for row in &mut account.heaps {
+        row.thread = row.heap.and_then(|heap| heaps.get(&heap).copied());
+    }
+}
+
 /// The account of the copy of cairn that has the most.
-fn account(memory: &dyn Memory, mut found: Found) -> Result<Account, Error> {
+fn account(memory: &dyn Memory, mut found: Found) -> Result<(Account, Header), Error> {
     found.confirm(memory);
     let count = found.copies.len();
     let (header, copy) = largest(memory, found)?;
@@ -178,7 +194,7 @@ fn account(memory: &dyn Memory, mut found: Found) -> Result<Account, Error> {
     if count > 1 {
         account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
     }
-    Ok(account)
+    Ok((account, header))
 }
 
 /// Of the copies that are confirmed the one that has the most, with its header.

@@ -9,6 +9,7 @@ mod scan;
 
 use crate::Error;
 use crate::memory::{Area, Kind, Memory, u64_at};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -110,6 +111,16 @@ impl Process {
         })
     }
 
+    /// The names of its threads.
+    pub(crate) fn thread_names(&self) -> BTreeMap<u32, String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let named = tasks.flatten().filter_map(|task| {
+            let number = task.file_name().to_str()?.parse().ok()?;
+            Some((number, printable(&fs::read(task.path().join("comm")).ok()?)))
+        });
+        named.collect()
+    }
+
     /// What the kernel calls resident.
     pub(crate) fn resident(&self) -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).ok()?;
@@ -118,8 +129,7 @@ impl Process {
 
     /// The program's name.
     pub(crate) fn name(&self) -> String {
-        let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
+        printable(&fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default())
     }
 
     /// A file of the process's, as it sees it.
@@ -240,6 +250,11 @@ fn remedy() -> String {
             "/proc/sys/kernel/yama/ptrace_scope is {scope}; set it to 0 to read your own processes, or be {others}"
         ),
     }
+}
+
+/// The name in a file, without what a terminal would do.
+fn printable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
 }
 
 /// A file of a process's, as it sees it: in a container, for instance.

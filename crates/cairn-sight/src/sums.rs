@@ -274,7 +274,16 @@ impl Found<'_> {
     fn heap_row(&self, owner: u32) -> HeapRow {
         let heap = self.heap_of(owner).filter(|_| owner != ABANDONED);
         let heap = heap.map(|at| (at - self.header.heaps) / self.header.heap_bytes);
-        HeapRow { heap, closed: false, spans: 0, in_use: 0, cached: 0, resident: 0 }
+        HeapRow {
+            heap,
+            thread: None,
+            thread_name: None,
+            closed: false,
+            spans: 0,
+            in_use: 0,
+            cached: 0,
+            resident: 0,
+        }
     }
 
     /// The heap of an owner: its address has these low 32 bits.
