@@ -35,8 +35,8 @@ pub(crate) struct Seen {
     pub(crate) has_symbols: bool,
 }
 
-/// None if it is no file of the kind, or cannot be read.
-pub(crate) fn look(file: &File) -> Option<Seen> {
+/// None if it is no file of the kind, or cannot be read, or has more of names and symbols than are left to read.
+pub(crate) fn look(file: &File, left: &mut u64) -> Option<Seen> {
     let contents = ReadCache::new(file.try_clone().ok()?);
     let header = Header::parse(&contents).ok()?;
     let endian = header.endian().ok()?;
@@ -57,10 +57,11 @@ pub(crate) fn look(file: &File) -> Option<Seen> {
     let mut seen = Seen { header: None, has_symbols: false };
     for table in tables {
         seen.has_symbols = true;
-        let names = sections.get(table.sh_link(endian) as usize);
-        let found =
-            names.and_then(|names| symbol(file, range(table, endian), range(names, endian)));
-        if let Some(address) = found {
+        let Some(names) = sections.get(table.sh_link(endian) as usize) else { continue };
+        let (table, names) = (range(table, endian), range(names, endian));
+        let bytes = (table.end - table.start).saturating_add(names.end - names.start);
+        *left = left.checked_sub(bytes)?;
+        if let Some(address) = symbol(file, table, names) {
             seen.header = Some(address.wrapping_sub(first));
             break;
         }
@@ -113,7 +114,11 @@ fn pieces(file: &File, range: Range<u64>, again: usize, mut each: impl FnMut(u64
 #[cfg(test)]
 mod tests {
     use super::{NAME, PIECE, pieces};
+    use crate::memory::u64_at;
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
+
+    const LEFT: u64 = 1 << 30;
 
     /// A name that lies across two pieces is found once.
     #[test]
@@ -135,10 +140,46 @@ mod tests {
         pieces(&file, bytes.len() as u64..u64::MAX, 0, |_, _| panic!("a piece"));
     }
 
+    /// Whatever a file says of itself, there is an answer.
+    #[test]
+    fn damaged_files_do_no_harm() {
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&program, 0).unwrap();
+        let sections = u64_at(&program, 40);
+        let places: Vec<u64> = (16..64).chain(64..1000).chain(sections..sections + 2500).collect();
+        let mut state = 1_u64;
+        for _ in 0..500 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = places[(state >> 33) as usize % places.len()];
+            let mut old = [0; 8];
+            let count = file.read_at(&mut old, at).unwrap();
+            let new = [0, u64::MAX, 1 << (state >> 58), state][(state >> 20) as usize % 4];
+            file.write_all_at(&new.to_ne_bytes()[..count], at).unwrap();
+            super::look(&file, &mut { LEFT });
+            file.write_all_at(&old[..count], at).unwrap();
+        }
+        let whole = super::look(&file, &mut { LEFT });
+        assert!(whole.is_some_and(|seen| seen.has_symbols), "{whole:?}");
+    }
+
+    /// A file of a terabyte, of which nothing is on the disk.
+    #[test]
+    fn a_long_file_takes_no_memory() {
+        let program = std::fs::read("/proc/self/exe").unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&program[..64], 0).unwrap();
+        file.set_len(1 << 40).unwrap();
+        for (offset, bytes) in [(32_u64, 1_u64 << 39), (40, 1 << 39), (56, u64::MAX)] {
+            file.write_all_at(&bytes.to_ne_bytes(), offset).unwrap();
+            assert_eq!(super::look(&file, &mut { LEFT }), None);
+        }
+    }
+
     #[test]
     fn this_program_has_symbols_and_no_header() {
         let program = std::fs::File::open("/proc/self/exe").unwrap();
-        let seen = super::look(&program).unwrap();
+        let seen = super::look(&program, &mut { LEFT }).unwrap();
         assert!(seen.has_symbols && seen.header.is_none(), "{seen:?}");
     }
 }

@@ -11,11 +11,13 @@ use crate::header::MAGIC;
 use crate::memory::{Area, Kind, Memory};
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Files that are looked at in a target, and that are remembered.
 const FILES_MAX: usize = 1 << 12;
+/// Bytes of names and symbols that are read for a target: those of large programs are a tenth of that.
+const SYMBOLS_MAX: u64 = 1 << 32;
 
 /// A copy of cairn in a target.
 #[derive(Clone, Debug)]
@@ -41,9 +43,9 @@ pub(crate) struct Found {
 
 /// Looks for cairn in all files that a target runs code of; `place` says where they are here.
 pub(crate) fn find(files: &mut Files, areas: &[Area], place: impl Fn(&str) -> PathBuf) -> Found {
-    let mut found = Found::default();
+    let (mut found, mut left) = (Found::default(), SYMBOLS_MAX);
     for (base, path) in with_code(areas).into_iter().take(FILES_MAX) {
-        match files.look(&place(&path)) {
+        match files.look(&place(&path), &mut left) {
             None => found.missing.push(path),
             Some(Seen { header: Some(offset), .. }) => {
                 found.copies.push(Copy { at: base.wrapping_add(offset), base, path });
@@ -75,22 +77,22 @@ impl Found {
 
 /// What files say, by what the system knows them by: a file is read once.
 #[derive(Debug, Default)]
-pub(crate) struct Files(HashMap<[u64; 5], Option<Seen>>);
+pub(crate) struct Files(HashMap<[u64; 5], Seen>);
 
 impl Files {
-    fn look(&mut self, path: &Path) -> Option<Seen> {
-        let known = path.metadata().ok().filter(Metadata::is_file)?;
-        let key = [
-            known.dev(),
-            known.ino(),
-            known.len(),
-            known.mtime() as u64,
-            known.mtime_nsec() as u64,
-        ];
-        if self.0.len() >= FILES_MAX && !self.0.contains_key(&key) {
+    fn look(&mut self, path: &Path, left: &mut u64) -> Option<Seen> {
+        let known = path.metadata().ok()?;
+        let times = [known.mtime(), known.mtime_nsec()].map(i64::cast_unsigned);
+        let key = [known.dev(), known.ino(), known.len(), times[0], times[1]];
+        if let Some(seen) = self.0.get(&key) {
+            return Some(*seen);
+        }
+        let seen = elf::look(&open(path)?, left)?;
+        if self.0.len() >= FILES_MAX {
             self.0.clear();
         }
-        *self.0.entry(key).or_insert_with(|| elf::look(&File::open(path).ok()?))
+        self.0.insert(key, seen);
+        Some(seen)
     }
 }
 
@@ -113,5 +115,8 @@ fn with_code(areas: &[Area]) -> Vec<(u64, String)> {
 
 /// Opens a file that the target names. To open another kind of file may wait, or do something.
 pub(crate) fn open(path: &Path) -> Option<File> {
-    path.metadata().is_ok_and(|known| known.is_file()).then(|| File::open(path).ok())?
+    path.metadata().ok().filter(Metadata::is_file)?;
+    // It may be another one by now: a pipe does not wait for its other end.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().is_ok_and(|known| known.is_file()).then_some(file)
 }
