@@ -157,7 +157,7 @@ fn head(now: &Seen, open: Option<Key>) -> String {
     let all = &now.round.processes;
     match open.and_then(|key| now.find(key)) {
         Some(glance) => format!(
-            "cairn top   {}, process {}{}   {} resident through cairn, {} in all, {} threads",
+            "cairn top   {}, process {}{}   resident through cairn {}, in all {}; threads {}",
             glance.program,
             glance.pid,
             if glance.hardened { ", hardened" } else { "" },
@@ -166,7 +166,7 @@ fn head(now: &Seen, open: Option<Key>) -> String {
             glance.threads
         ),
         None => format!(
-            "cairn top   {} processes on cairn   {} resident, {} live",
+            "cairn top   processes on cairn: {}   resident {}, live {}",
             all.len(),
             human(all.iter().map(|glance| glance.heap.resident).sum()),
             human(all.iter().map(|glance| glance.heap.live).sum())
