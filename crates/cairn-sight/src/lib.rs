@@ -10,6 +10,7 @@
 
 mod account;
 mod advice;
+mod asked;
 mod blocks;
 mod build_id;
 mod core_file;
@@ -225,16 +226,36 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
     let pages = Pages::of(memory, header.window())?;
     let census = walk::census(memory, header)?;
     let blocks = blocks::find(memory, header, &census.spans, &pages)?;
+    let asked = asked::find(asked::Target {
+        memory,
+        header,
+        spans: &census.spans,
+        blocks: &blocks,
+        pages: &pages,
+        library: &library,
+    });
     let found = sums::Found {
         memory,
         header,
         census: &census,
         blocks: &blocks,
+        asked: asked.as_ref(),
         pages: &pages,
         library: &library,
     };
     let sums = found.sums();
-    let notes = notes(header, &census, &blocks);
+    let mut notes = notes(header, &census, &blocks);
+    match &asked {
+        None => notes
+            .push("what was asked for is not known: blocks count with all their room".to_owned()),
+        Some(asked) if asked.one_in > 1 => {
+            notes.push(format!(
+                "what was asked for is estimated from one block in {}",
+                asked.one_in
+            ));
+        }
+        Some(_) => {}
+    }
     Ok(Account {
         schema: SCHEMA,
         target: Target {
@@ -259,8 +280,7 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
 
 /// What could not be known.
 fn notes(header: &Header, census: &walk::Census, blocks: &blocks::Blocks) -> Vec<String> {
-    let mut notes =
-        vec!["requested sizes are not read: blocks count with all their room".to_owned()];
+    let mut notes = Vec::new();
     if header.is_hardened() {
         notes.push("the hardened build does not say which heap has what is cached".to_owned());
     }
