@@ -244,18 +244,7 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
         library: &library,
     };
     let sums = found.sums();
-    let mut notes = notes(header, &census, &blocks);
-    match &asked {
-        None => notes
-            .push("what was asked for is not known: blocks count with all their room".to_owned()),
-        Some(asked) if asked.one_in > 1 => {
-            notes.push(format!(
-                "what was asked for is estimated from one block in {}",
-                asked.one_in
-            ));
-        }
-        Some(_) => {}
-    }
+    let notes = notes(header, &census, &blocks, asked.as_ref());
     Ok(Account {
         schema: SCHEMA,
         target: Target {
@@ -279,8 +268,21 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
 }
 
 /// What could not be known.
-fn notes(header: &Header, census: &walk::Census, blocks: &blocks::Blocks) -> Vec<String> {
+fn notes(
+    header: &Header,
+    census: &walk::Census,
+    blocks: &blocks::Blocks,
+    asked: Option<&asked::Asked>,
+) -> Vec<String> {
     let mut notes = Vec::new();
+    match asked.map(|asked| asked.one_in) {
+        None => notes
+            .push("what was asked for is not known: blocks count with all their room".to_owned()),
+        Some(1) => {}
+        Some(many) => {
+            notes.push(format!("what was asked for is estimated from one block in {many}"));
+        }
+    }
     if header.is_hardened() {
         notes.push("the hardened build does not say which heap has what is cached".to_owned());
     }
