@@ -5,6 +5,7 @@
 //! never hand out a file that anyone but its user and the administrator could have written.
 
 use anyhow::{Context, Result, bail, ensure};
+use object::Object;
 use rustix::fs::StatVfsMountFlags;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -18,6 +19,15 @@ pub(crate) struct Library {
     pub(crate) contents: &'static [u8],
     /// Of its file; it names the contents by 16 hex digits.
     name: &'static str,
+}
+
+impl Library {
+    /// The number that the linker has given it, in hexadecimal.
+    pub(crate) fn build(&self) -> Option<String> {
+        let file = object::File::parse(self.contents).ok()?;
+        let id = file.build_id().ok()??;
+        Some(id.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
 }
 
 /// The default build.

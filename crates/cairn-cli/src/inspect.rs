@@ -3,8 +3,10 @@
 //! Owns how an account is printed; `cairn_sight` draws it up. The one idea: the same words as in the statistics of
 //! the library, and the JSON text has every figure. It must never print a figure without its unit.
 
+use crate::embedded;
+use crate::units::{human, printable};
 use anyhow::{Context, Result};
-use cairn_sight::{Account, HeapRow, Source};
+use cairn_sight::{Account, HeapRow, Source, Target};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -57,6 +59,7 @@ fn text(account: &Account) -> Result<String> {
     };
     let build = if target.hardened { ", the hardened build" } else { "" };
     writeln!(text, "cairn: the memory of {whose}{build}")?;
+    writeln!(text, "  {}", library(target))?;
     steps(&mut text, account)?;
     floor(&mut text, account)?;
     classes(&mut text, account)?;
@@ -71,11 +74,31 @@ fn text(account: &Account) -> Result<String> {
     Ok(text)
 }
 
+/// Which cairn it is.
+fn library(target: &Target) -> String {
+    let file = printable(&target.library);
+    let own = [embedded::DEFAULT.build(), embedded::HARDENED.build()];
+    match &target.build {
+        None => format!("by {file}, of no known build"),
+        build if own.contains(build) => format!("by {file}, the library in this command"),
+        Some(build) => format!("by {file}, build {build}: not the library in this command"),
+    }
+}
+
 fn steps(text: &mut String, account: &Account) -> Result<()> {
     for step in &account.steps {
         let sign = if step.bytes < 0 { "-" } else { "" };
         let bytes = format!("{sign}{}", human(step.bytes.unsigned_abs()));
         writeln!(text, "  {bytes:>12}  {}", step.name)?;
+        if let (Some(asked), "blocks that the program holds") = (account.held.asked, &*step.name) {
+            let small = human(account.held.small);
+            writeln!(
+                text,
+                "  {:>12}    {} of {small} in size classes were asked for",
+                "",
+                human(asked)
+            )?;
+        }
     }
     let resident = &account.resident;
     let kernel = match resident.kernel {
@@ -142,18 +165,19 @@ fn heaps(text: &mut String, account: &Account) -> Result<()> {
     writeln!(text, "\n  Heaps, by what is resident:")?;
     writeln!(
         text,
-        "  {:>10} {:>7} {:>10} {:>10} {:>10}",
+        "  {:>10} {:>7} {:>10} {:>10} {:>10}  thread",
         "heap", "spans", "in use", "cached", "resident"
     )?;
     for row in account.heaps.iter().take(ROWS) {
         writeln!(
             text,
-            "  {:>10} {:>7} {:>10} {:>10} {:>10}",
+            "  {:>10} {:>7} {:>10} {:>10} {:>10}  {}",
             name(row),
             row.spans,
             human(row.in_use),
             human(row.cached),
-            human(row.resident)
+            human(row.resident),
+            thread(row)
         )?;
     }
     more(text, account.heaps.len())
@@ -165,6 +189,12 @@ fn name(row: &HeapRow) -> String {
         (Some(heap), true) => format!("closed {heap}"),
         (Some(heap), false) => heap.to_string(),
     }
+}
+
+/// Whose it is, as far as that is known.
+fn thread(row: &HeapRow) -> String {
+    let name = row.thread_name.as_deref().unwrap_or_default();
+    row.thread.map_or(String::new(), |thread| format!("{thread} {name}"))
 }
 
 fn biggest(text: &mut String, account: &Account) -> Result<()> {
@@ -185,20 +215,4 @@ fn more(text: &mut String, rows: usize) -> Result<()> {
         writeln!(text, "  {:>8} more", rows - ROWS)?;
     }
     Ok(())
-}
-
-/// A number of bytes with three digits or more, in the unit that suits it.
-pub(crate) fn human(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (bytes as f64 / 1024.0, units[0]);
-    for next in &units[1..] {
-        if value >= 1024.0 {
-            (value, unit) = (value / 1024.0, next);
-        }
-    }
-    match value {
-        _ if bytes < 1024 => format!("{bytes} B"),
-        ..100.0 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.0} {unit}"),
-    }
 }

@@ -9,14 +9,18 @@
 //! | [`run`] | `cairn run`: environment and exec |
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`inspect`] | `cairn inspect`: where the memory of a process or core file is |
+//! | [`diff`] | `cairn diff`: what has grown from one account to another |
+//! | [`top`] | `cairn top`: the same of all processes, again and again |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`profile`] | `cairn profile`: what a heap profile says, with names |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`rivals`] | what `--stats` says of allocators that a program brings along |
+//! | [`units`] | how numbers of bytes are written |
 //! | [`embedded`] | the library: bytes in here, file in a cache directory |
 #![no_main]
 
 mod advice;
+mod diff;
 mod embedded;
 mod guards;
 mod inspect;
@@ -24,6 +28,8 @@ mod profile;
 mod program;
 mod rivals;
 mod run;
+mod top;
+mod units;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -50,6 +56,10 @@ enum Command {
     Inspect(inspect::Args),
 
     Profile(profile::Args),
+
+    Diff(diff::Args),
+
+    Top(top::Args),
 
     Guards(guards::Args),
 
@@ -85,6 +95,8 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
         Command::Path { hardened } => print_path(embedded::build(hardened)),
         Command::Inspect(args) => inspect::run(&args),
         Command::Profile(args) => profile::run(&args),
+        Command::Diff(args) => diff::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Guards(args) => guards::run(&args),
         Command::Completions { shell } => print_completions(shell),
     };

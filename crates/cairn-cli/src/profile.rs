@@ -124,5 +124,5 @@ fn place(frame: &Frame) -> String {
 
 /// Bytes with a unit.
 fn human(bytes: f64) -> String {
-    crate::inspect::human(bytes as u64)
+    crate::units::human(bytes as u64)
 }

@@ -6,6 +6,7 @@
 //! execute but not read is left to the system.
 
 use crate::embedded;
+use crate::units::printable;
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, FileKind, ReadCache};
@@ -103,10 +104,8 @@ impl Unfit {
     }
 }
 
-/// A path on one line and without effect on a terminal.
 fn shown(path: &Path) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    path.to_string_lossy().chars().map(escape).collect()
+    printable(&path.to_string_lossy())
 }
 
 /// Finds the program and follows it, through scripts, to the ELF file that will be loaded.

@@ -1,16 +1,15 @@
-//! `cairn inspect` of heaps that are damaged, or made to deceive: the metadata of a core file is changed at random.
-//! Whatever it says, there is an account or an error, soon, and in bounded memory.
+//! Heaps that are damaged, or made to deceive: the metadata of a core file, and of a process that runs, is changed at
+//! random. Whatever it says, there is an account or an error, soon, and in bounded memory.
 
 mod common;
 
-use cairn_sight::{Source, inspect};
-use common::{Home, core_file, skipped};
+use cairn_sight::{Source, Watch, inspect};
+use common::inspected::{Running, compiled, start};
+use common::{Home, core_file};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -76,27 +75,10 @@ int main(void)
 }
 ";
 
-/// A core file of that program.
-fn core(home: &Home, build: &[&str]) -> Option<std::path::PathBuf> {
-    let source = home.file("program.c", 0o644, HEAP);
-    let program = home.path().join("program");
-    let mut cc = Command::new("cc");
-    let compiled =
-        cc.args(["-fno-builtin", "-w", "-pthread", "-o"]).arg(&program).arg(source).status();
-    if !compiled.is_ok_and(|status| status.success()) {
-        skipped("no C compiler");
-        return None;
-    }
-    let mut command = home.cairn();
-    command.arg("run").args(build).arg(program).stdout(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let core = home.path().join("core");
-    core_file::write(child.id(), &core);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    Some(core)
+/// That program, at rest.
+fn heap(home: &Home, build: &[&str]) -> Option<Running> {
+    let program = compiled(home, HEAP, &[])?;
+    Some(start(home.cairn().arg("run").args(build).arg(program)))
 }
 
 /// Numbers that look random, the same each time.
@@ -110,7 +92,7 @@ impl Random {
     }
 }
 
-/// Where the file has something: (place, bytes), the header first.
+/// Where a core file has something: (place, bytes), the header first.
 fn places(core: &Path) -> Vec<(u64, u64)> {
     let bytes = std::fs::read(core).unwrap();
     let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -140,20 +122,46 @@ fn places(core: &Path) -> Vec<(u64, u64)> {
     places
 }
 
-/// Changes some bytes at random places, looks, and puts the bytes back.
-fn disturb(core: &Path, seed: u64) {
-    let file = File::options().read(true).write(true).open(core).unwrap();
-    let length = file.metadata().unwrap().len();
-    let places = places(core);
-    let mut random = Random(seed);
+/// The same of a process.
+fn places_of_process(pid: u32, memory: &File) -> Vec<(u64, u64)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, at).map(|()| u64::from_ne_bytes(bytes)).ok()
+    };
+    let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let areas = maps.lines().filter(|line| line.contains("/libcairn-"));
+    let areas = areas.filter_map(|line| line.split(' ').next()?.split_once('-'));
+    let words = areas.flat_map(|(from, to)| (number(from)..number(to)).step_by(8));
+    let is_header = |at: &u64| {
+        word(*at).is_some_and(|first| first.to_ne_bytes() == *b"CAIRNHDR")
+            && word(at + 16).is_some_and(|map| word(map).is_some())
+    };
+    let header = words.into_iter().find(is_header).unwrap();
+    let map = word(header + 16).unwrap();
+    let mut places = vec![(header, 144), (map, 72)];
+    for (at, bytes) in [(header + 24, 56 * 32), (header + 96, 24), (header + 112, 32)] {
+        places.push((word(at).unwrap(), bytes));
+    }
+    // Descriptors, sections and heaps, as far as they begin there.
+    places.extend([map, map + 40, map + 48].map(|at| (word(at).unwrap(), 64 << 10)));
+    places
+}
+
+/// Changes some bytes at random places, looks, and puts the bytes back: some of what is damaged is refused.
+fn disturb(file: &File, places: &[(u64, u64)], seed: u64, mut is_read: impl FnMut() -> bool) {
+    let (mut random, mut refused) = (Random(seed), 0);
     for _ in 0..TIMES {
         let mut before = Vec::new();
         for _ in 0..=random.below(4) {
             let (from, bytes) = places[random.below(places.len() as u64) as usize];
             let width = 1 << random.below(4);
-            let at = (from + random.below(bytes) / width * width).min(length - 8);
+            let at = from + random.below(bytes) / width * width;
             let mut old = [0; 8];
-            file.read_exact_at(&mut old, at).unwrap();
+            // A file may end there, and a process have nothing.
+            if file.read_exact_at(&mut old, at).is_err() {
+                continue;
+            }
             let word = u64::from_ne_bytes(old);
             let new = match random.below(8) {
                 0 => 0,
@@ -168,33 +176,53 @@ fn disturb(core: &Path, seed: u64) {
             file.write_all_at(&new.to_ne_bytes()[..width as usize], at).unwrap();
             before.push((at, old));
         }
-        look(core);
+        refused += usize::from(!is_read());
         for (at, old) in before.into_iter().rev() {
             file.write_all_at(&old, at).unwrap();
         }
     }
+    assert!((1..TIMES).contains(&refused), "{refused} of {TIMES}");
 }
 
+/// Looks, with a limit on time and memory.
 #[track_caller]
-fn look(core: &Path) -> bool {
+fn look<T: std::fmt::Debug>(once: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let kept = NOW.load(Ordering::Relaxed);
     PEAK.store(kept, Ordering::Relaxed);
-    let outcome = inspect(&Source::Core(core.to_owned()));
+    let outcome = once();
     let (took, peak) = (begin.elapsed(), PEAK.load(Ordering::Relaxed) - kept);
     assert!(took < LONGEST, "{took:?}: {outcome:?}");
     assert!(peak < MOST, "{peak} bytes: {outcome:?}");
-    outcome.is_ok()
+    outcome
 }
 
-/// Both builds in turn: what is counted is the process's.
+/// Core files and processes of both builds in turn: what is counted is the process's.
 #[test]
 fn damaged_metadata_does_no_harm() {
     for (seed, build) in [&[][..], &["--hardened"]].into_iter().enumerate() {
         let home = Home::new();
-        let Some(core) = core(&home, build) else { return };
-        assert!(look(&core), "what is whole is read");
-        disturb(&core, seed as u64);
-        assert!(look(&core), "all is as it was");
+        let Some(process) = heap(&home, build) else { return };
+        let pid = process.0.id();
+        let path = home.path().join("core");
+        core_file::write(pid, &path);
+        let core = || inspect(&Source::Core(path.clone())).is_ok();
+        assert!(look(core), "what is whole is read");
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        disturb(&file, &places(&path), seed as u64, || look(core));
+        assert!(look(core), "all is as it was");
+
+        let mut watch = Watch::default();
+        let mut alive = || {
+            let seen = look(|| watch.some(&[pid]));
+            let account = look(|| inspect(&Source::Process(pid)));
+            assert_eq!(seen.processes.len() + seen.unread.len(), 1, "{seen:?}");
+            !seen.processes.is_empty() && account.is_ok()
+        };
+        assert!(alive(), "what is whole is read");
+        let path = format!("/proc/{pid}/mem");
+        let memory = File::options().read(true).write(true).open(path).unwrap();
+        disturb(&memory, &places_of_process(pid, &memory), seed as u64, &mut alive);
+        assert!(alive(), "all is as it was");
     }
 }

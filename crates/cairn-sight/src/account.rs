@@ -5,10 +5,11 @@
 //! Checked: tests/inspect.rs of the command, against the kernel's account.
 //! Story: docs/guide/inspect.md
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// All that is found of a target. The fields of the JSON text are these; more may be added.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Account {
     /// The version of these fields' meaning.
     pub schema: u32,
@@ -35,7 +36,7 @@ pub struct Account {
 }
 
 /// A process or a core file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Target {
     /// The process; none if it is a core file.
     pub pid: Option<u32>,
@@ -43,6 +44,9 @@ pub struct Target {
     pub program: Option<String>,
     /// The file that cairn is in.
     pub library: String,
+    /// The number that the linker has given that file, in hexadecimal.
+    #[serde(default)]
+    pub build: Option<String>,
     /// Whether it is the hardened build.
     pub hardened: bool,
     /// Threads, and those that were asleep.
@@ -50,10 +54,13 @@ pub struct Target {
 }
 
 /// Blocks that the program has.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Held {
     /// Bytes that they have room for.
     pub bytes: u64,
+    /// Of `small`, the bytes that the program has asked for, where that is known.
+    #[serde(default)]
+    pub asked: Option<u64>,
     /// Their number.
     pub blocks: u64,
     /// Of `bytes`, those in blocks of size classes.
@@ -67,16 +74,16 @@ pub struct Held {
 }
 
 /// A step of the account.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// What it is.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// How many bytes it adds, or takes away.
     pub bytes: i64,
 }
 
 /// What is resident.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Resident {
     /// What came through cairn.
     pub through_cairn: u64,
@@ -91,7 +98,7 @@ pub struct Resident {
 }
 
 /// What is needed of what came through cairn, by whole pages.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Floor {
     /// Resident pages with a byte of a block in use.
     pub bytes: u64,
@@ -106,7 +113,7 @@ pub struct Floor {
 }
 
 /// A size class.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ClassRow {
     /// Bytes in a block.
     pub size: u64,
@@ -114,6 +121,9 @@ pub struct ClassRow {
     pub spans: u64,
     /// Blocks that the program has.
     pub in_use: u64,
+    /// Bytes of them that it has asked for, where that is known.
+    #[serde(default)]
+    pub asked: Option<u64>,
     /// Blocks in threads' caches.
     pub cached: u64,
     /// Blocks freed into their spans.
@@ -129,10 +139,16 @@ pub struct ClassRow {
 }
 
 /// A heap.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeapRow {
     /// Its number; none: the spans that nobody owns.
     pub heap: Option<u64>,
+    /// The thread that has it, if that is known.
+    #[serde(default)]
+    pub thread: Option<u32>,
+    /// That thread's name.
+    #[serde(default)]
+    pub thread_name: Option<String>,
     /// Whether it is one of the program's.
     pub closed: bool,
     /// Its spans.
@@ -146,7 +162,7 @@ pub struct HeapRow {
 }
 
 /// A block of its own.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct BlockRow {
     /// Where it starts.
     pub address: u64,
@@ -159,10 +175,10 @@ pub struct BlockRow {
 }
 
 /// Something that would make a difference.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Advice {
     /// Which kind it is.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// What there is, and what to do.
     pub text: String,
     /// The bytes that it is about.

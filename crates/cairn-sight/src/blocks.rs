@@ -74,9 +74,7 @@ pub(crate) fn find(
     spans: &[Span],
     pages: &Pages,
 ) -> Result<Blocks, Error> {
-    let mut free = Vec::new();
-    free.resize_with(spans.len(), Free::default);
-    let mut blocks = Blocks { free, heaps: Vec::new(), one_in: 1 };
+    let mut blocks = Blocks::new(spans);
     if header.is_hardened() {
         blocks.read_bits(memory, header, spans)?;
         return Ok(blocks);
@@ -99,6 +97,21 @@ pub(crate) fn find(
         }
     }
     blocks.follow_caches(memory, header, spans)?;
+    Ok(blocks)
+}
+
+/// Finds out how many blocks of each span are in caches, and no more: spans' lists are not read.
+pub(crate) fn find_cached(
+    memory: &dyn Memory,
+    header: &Header,
+    spans: &[Span],
+) -> Result<Blocks, Error> {
+    let mut blocks = Blocks::new(spans);
+    if header.is_hardened() {
+        blocks.read_bits(memory, header, spans)?;
+    } else {
+        blocks.follow_caches(memory, header, spans)?;
+    }
     Ok(blocks)
 }
 
@@ -137,6 +150,12 @@ struct Walk {
 }
 
 impl Blocks {
+    fn new(spans: &[Span]) -> Blocks {
+        let mut free = Vec::new();
+        free.resize_with(spans.len(), Free::default);
+        Blocks { free, heaps: Vec::new(), one_in: 1 }
+    }
+
     /// Decides which spans are looked at.
     fn draw(&mut self, header: &Header, spans: &[Span]) {
         let mut of_class = vec![0; header.classes.len()];

@@ -7,15 +7,15 @@
 //! Story: docs/design/outside-view.md
 
 use crate::Error;
-use crate::memory::{Area, Kind, Memory, overlapping};
+use crate::memory::{Area, Kind, Memory, overlapping, u32_at};
 use crate::symbol;
-use object::elf::{FileHeader64, NT_AUXV, NT_FILE, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::elf::{FileHeader64, NT_AUXV, NT_FILE, NT_PRSTATUS, PT_LOAD, PT_NOTE, ProgramHeader64};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endian, Endianness};
 use rustix::fs::SeekFrom;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -26,6 +26,8 @@ const AREAS_MAX: usize = 1 << 18;
 /// Bytes of notes at most: each thread has some.
 const NOTES_MAX: u64 = 1 << 28;
 const AT_PAGESZ: u64 = 6;
+/// Where a note of a thread has its number.
+const THREAD_NUMBER: usize = 32;
 
 /// Part of the target's memory, and where it is in the file.
 struct Segment {
@@ -39,6 +41,8 @@ pub(crate) struct Core {
     segments: Vec<Segment>,
     areas: Vec<Area>,
     page: u64,
+    /// The numbers of its threads.
+    pub(crate) threads: BTreeSet<u32>,
     /// Mapped files, as far as they have been read.
     mapped: RefCell<BTreeMap<String, Option<File>>>,
 }
@@ -47,6 +51,7 @@ pub(crate) struct Core {
 #[derive(Default)]
 struct Notes {
     page: Option<u64>,
+    threads: BTreeSet<u32>,
     files: Vec<(Range<u64>, u64, String)>,
 }
 
@@ -69,12 +74,13 @@ impl Core {
             return Err(Error::NoCore(name.clone()));
         }
         let headers = header.program_headers(endian, &contents).map_err(damaged)?;
-        let (segments, areas, mapped) = Default::default();
-        let mut core = Core { file, segments, areas, page: 4096, mapped };
+        let (segments, areas, threads, mapped) = Default::default();
+        let mut core = Core { file, segments, areas, page: 4096, threads, mapped };
         core.add_segments(endian, headers, length)?;
         let notes = notes(endian, headers, &contents);
         core.page = notes.page.filter(|page| (4096..=1 << 16).contains(page)).unwrap_or(4096);
         core.name_files(&notes.files);
+        core.threads = notes.threads;
         core.count_resident();
         Ok(core)
     }
@@ -103,6 +109,7 @@ impl Core {
                 path: None,
                 offset: 0,
                 runs: header.p_flags(endian).contains(object::elf::PF_X),
+                writes: header.p_flags(endian).contains(object::elf::PF_W),
                 resident: 0,
                 swapped: 0,
                 huge: 0,
@@ -246,6 +253,9 @@ fn notes<'data, R: ReadRef<'data>>(
         while let Ok(Some(note)) = notes.next() {
             match note.n_type(endian) {
                 NT_FILE => found.files = files(note.desc()),
+                NT_PRSTATUS => {
+                    found.threads.insert(u32_at(note.desc(), THREAD_NUMBER));
+                }
                 NT_AUXV => found.page = auxiliary(note.desc(), AT_PAGESZ),
                 _ => {}
             }

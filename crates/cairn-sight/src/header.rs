@@ -285,6 +285,13 @@ impl Header {
         Some((self.aside_offset? + nth * self.aside_bytes) as usize)
     }
 
+    /// The number of the heap that starts there.
+    pub(crate) fn heap_at(&self, at: u64) -> Option<u64> {
+        let offset = at.checked_sub(self.heaps)?;
+        let nth = offset / self.heap_bytes;
+        (offset.is_multiple_of(self.heap_bytes) && nth < self.heap_limit).then_some(nth)
+    }
+
     /// Bytes of a slice's part of the hardened build's table: a bit for each 16 bytes.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.slice() / 128

@@ -10,8 +10,13 @@
 
 mod account;
 mod advice;
+mod asked;
 mod blocks;
+mod build_id;
 mod core_file;
+mod difference;
+mod elf;
+mod glance;
 mod header;
 mod limits;
 mod memory;
@@ -19,25 +24,33 @@ mod process;
 pub mod profile;
 mod sums;
 mod symbol;
+mod threads;
 mod walk;
+mod watch;
 
 pub use account::{
     Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step, Target,
 };
 
+pub use difference::{Change, ClassChange, Difference, difference};
+pub use glance::{Glance, Part, Use};
+pub use watch::{Round, Unread, Watch};
+
 use core_file::Core;
 use header::Header;
 use memory::{Memory, Pages};
 use process::Process;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use symbol::{Copy, Found};
 
 /// Files that an error names.
 const NAMES: usize = 5;
 /// The version of the fields' meaning in [`Account`].
-const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 1;
 
 /// Why a target cannot be read. Each text names the remedy, where there is one.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody has that number.
     #[error("there is no process {0}")]
@@ -80,12 +93,26 @@ pub enum Error {
         "its cairn is older: its header has {0} bytes and does not say enough; use the command of that cairn"
     )]
     Older(u32),
+    /// One of these, and which cairn that is.
+    #[error("{why}, which is in {}{}", path.escape_debug(), numbered(build.as_ref()))]
+    Needs {
+        /// What is in the way.
+        why: Box<Error>,
+        /// Its file.
+        path: String,
+        /// The number that the linker has given that.
+        build: Option<String>,
+    },
     /// Nothing has been allocated.
     #[error("its cairn is not in use: nothing has been allocated yet")]
     Unused,
     /// What is read makes no sense.
     #[error("its heap is damaged, or no heap of cairn's: {0}")]
     Damaged(&'static str),
+}
+
+fn numbered(build: Option<&String>) -> String {
+    build.map_or(String::new(), |build| format!(" (build {build})"))
 }
 
 fn reasons(missing: &[String], stripped: &[String]) -> String {
@@ -123,8 +150,15 @@ pub fn inspect(source: &Source) -> Result<Account, Error> {
 
 fn inspect_process(pid: u32) -> Result<Account, Error> {
     let process = Process::open(pid)?;
-    let found = symbol::find(&process, |path| process.file(path));
-    let mut account = account(&process, found)?;
+    let mut files = symbol::Files::default();
+    let found = symbol::find(&mut files, process.areas(), |path| process.file(path));
+    let (mut account, header) = account(&process, found)?;
+    let names = process.thread_names();
+    let heaps = threads::heaps(&process, &header, &names.keys().copied().collect());
+    name_threads(&mut account, &heaps);
+    for row in &mut account.heaps {
+        row.thread_name = row.thread.and_then(|thread| names.get(&thread).cloned());
+    }
     let threads = process.threads();
     account.target.pid = Some(pid);
     account.target.program = Some(process.name());
@@ -136,57 +170,89 @@ fn inspect_process(pid: u32) -> Result<Account, Error> {
 
 fn inspect_core(path: &Path) -> Result<Account, Error> {
     let core = Core::open(path)?;
-    let found = symbol::find(&core, |path| PathBuf::from(path));
-    let mut account = account(&core, found)?;
+    let found =
+        symbol::find(&mut symbol::Files::default(), core.areas(), |path| PathBuf::from(path));
+    let (mut account, header) = account(&core, found)?;
+    name_threads(&mut account, &threads::heaps(&core, &header, &core.threads));
     account.advice = advice::advice(&account, &[]);
     account.notes.push("a core file: resident is what is in the file".to_owned());
     Ok(account)
 }
 
+/// Says whose heaps are.
+fn name_threads(account: &mut Account, heaps: &BTreeMap<u64, u32>) {
+    for row in &mut account.heaps {
+        row.thread = row.heap.and_then(|heap| heaps.get(&heap).copied());
+    }
+}
+
 /// The account of the copy of cairn that has the most.
-fn account(memory: &dyn Memory, found: symbol::Found) -> Result<Account, Error> {
+fn account(memory: &dyn Memory, mut found: Found) -> Result<(Account, Header), Error> {
+    found.confirm(memory);
     let count = found.copies.len();
-    let mut best: Option<(Header, String)> = None;
+    let (header, copy) = largest(memory, found)?;
+    let mut account = draw_up(memory, &header, copy.path)?;
+    account.target.build = build_id::of(memory, copy.base);
+    if count > 1 {
+        account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
+    }
+    Ok((account, header))
+}
+
+/// Of the copies that are confirmed the one that has the most, with its header.
+fn largest(memory: &dyn Memory, found: Found) -> Result<(Header, Copy), Error> {
+    let mut best: Option<(Header, &Copy)> = None;
     let mut failure = None;
     for copy in &found.copies {
         match Header::read(memory, copy.at) {
             Ok(header) if best.as_ref().is_none_or(|best| best.0.committed < header.committed) => {
-                best = Some((header, copy.path.clone()));
+                best = Some((header, copy));
             }
             Ok(_) => {}
+            Err(error @ (Error::Version(..) | Error::Older(_))) => {
+                let build = build_id::of(memory, copy.base);
+                let (why, path) = (Box::new(error), copy.path.clone());
+                failure = Some(Error::Needs { why, path, build });
+            }
             Err(error) => failure = Some(error),
         }
     }
-    let Some((header, library)) = best else {
-        return Err(failure.unwrap_or_else(|| found.nothing()));
-    };
-    let mut account = draw_up(memory, &header, library)?;
-    if count > 1 {
-        account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
+    match best {
+        Some((header, copy)) => Ok((header, copy.clone())),
+        None => Err(failure.unwrap_or_else(|| found.nothing())),
     }
-    Ok(account)
 }
 
 fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Account, Error> {
     let pages = Pages::of(memory, header.window())?;
     let census = walk::census(memory, header)?;
     let blocks = blocks::find(memory, header, &census.spans, &pages)?;
+    let asked = asked::find(asked::Target {
+        memory,
+        header,
+        spans: &census.spans,
+        blocks: &blocks,
+        pages: &pages,
+        library: &library,
+    });
     let found = sums::Found {
         memory,
         header,
         census: &census,
         blocks: &blocks,
+        asked: asked.as_ref(),
         pages: &pages,
         library: &library,
     };
     let sums = found.sums();
-    let notes = notes(header, &census, &blocks);
+    let notes = notes(header, &census, &blocks, asked.as_ref());
     Ok(Account {
         schema: SCHEMA,
         target: Target {
             pid: None,
             program: None,
             library,
+            build: None,
             hardened: header.is_hardened(),
             threads: None,
         },
@@ -203,9 +269,21 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
 }
 
 /// What could not be known.
-fn notes(header: &Header, census: &walk::Census, blocks: &blocks::Blocks) -> Vec<String> {
-    let mut notes =
-        vec!["requested sizes are not read: blocks count with all their room".to_owned()];
+fn notes(
+    header: &Header,
+    census: &walk::Census,
+    blocks: &blocks::Blocks,
+    asked: Option<&asked::Asked>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    match asked.map(|asked| asked.one_in) {
+        None => notes
+            .push("what was asked for is not known: blocks count with all their room".to_owned()),
+        Some(1) => {}
+        Some(many) => {
+            notes.push(format!("what was asked for is estimated from one block in {many}"));
+        }
+    }
     if header.is_hardened() {
         notes.push("the hardened build does not say which heap has what is cached".to_owned());
     }

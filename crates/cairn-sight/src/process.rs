@@ -9,6 +9,7 @@ mod scan;
 
 use crate::Error;
 use crate::memory::{Area, Kind, Memory, u64_at};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -44,13 +45,16 @@ pub(crate) struct Threads {
 
 impl Process {
     pub(crate) fn open(pid: u32) -> Result<Process, Error> {
-        let place = |name| format!("/proc/{pid}/{name}");
-        let text = fs::read(place("smaps")).map_err(|error| refused(pid, &error))?;
-        let areas = areas(&String::from_utf8_lossy(&text));
+        Process::with(pid, read_areas(pid, "smaps")?)
+    }
+
+    /// Opens a process whose areas are known.
+    pub(crate) fn with(pid: u32, areas: Vec<Area>) -> Result<Process, Error> {
         if areas.is_empty() {
             return Err(Error::NoMemory(pid));
         }
-        let pages = File::open(place("pagemap")).map_err(|error| refused(pid, &error))?;
+        let pages = File::open(format!("/proc/{pid}/pagemap"));
+        let pages = pages.map_err(|error| refused(pid, &error))?;
         let page = rustix::param::page_size() as u64;
         let mut process = Process { pid, areas, page, pages, memory: None };
         process.choose_way()?;
@@ -65,6 +69,8 @@ impl Process {
         let (at, mut byte) = (area.range.start, [0]);
         match self.read_pieces(&[(at, 1)], &mut byte) {
             Ok(_) => return Ok(()),
+            // The way is open; this byte is not to be read.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => return Ok(()),
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
                 return Err(Error::NoMemory(self.pid));
             }
@@ -105,6 +111,16 @@ impl Process {
         })
     }
 
+    /// The names of its threads.
+    pub(crate) fn thread_names(&self) -> BTreeMap<u32, String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let named = tasks.flatten().filter_map(|task| {
+            let number = task.file_name().to_str()?.parse().ok()?;
+            Some((number, printable(&fs::read(task.path().join("comm")).ok()?)))
+        });
+        named.collect()
+    }
+
     /// What the kernel calls resident.
     pub(crate) fn resident(&self) -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid)).ok()?;
@@ -113,14 +129,12 @@ impl Process {
 
     /// The program's name.
     pub(crate) fn name(&self) -> String {
-        let name = fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
+        printable(&fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default())
     }
 
-    /// A file of the process's, as it sees it: in a container, for instance.
+    /// A file of the process's, as it sees it.
     pub(crate) fn file(&self, path: &str) -> PathBuf {
-        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
-        root.join(path.trim_start_matches('/'))
+        file(self.pid, path)
     }
 }
 
@@ -238,6 +252,28 @@ fn remedy() -> String {
     }
 }
 
+/// The name in a file, without what a terminal would do.
+fn printable(name: &[u8]) -> String {
+    String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
+}
+
+/// A file of a process's, as it sees it: in a container, for instance.
+pub(crate) fn file(pid: u32, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root")).join(path.trim_start_matches('/'))
+}
+
+/// The areas of a process, without what is resident of them: then all may be.
+pub(crate) fn quick_areas(pid: u32) -> Result<Vec<Area>, Error> {
+    let mut areas = read_areas(pid, "maps")?;
+    areas.iter_mut().for_each(|area| area.resident = area.range.end - area.range.start);
+    Ok(areas)
+}
+
+fn read_areas(pid: u32, name: &str) -> Result<Vec<Area>, Error> {
+    let text = fs::read(format!("/proc/{pid}/{name}")).map_err(|error| refused(pid, &error))?;
+    Ok(areas(&String::from_utf8_lossy(&text)))
+}
+
 fn kib(line: &str, name: &str) -> Option<u64> {
     let number = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
     number.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -270,7 +306,8 @@ fn head(line: &str) -> Option<Area> {
     let (from, to) = words.next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
     let range: Range<u64> = number(from)?..number(to)?;
-    let runs = words.next()?.contains('x');
+    let rights = words.next()?;
+    let (runs, writes) = (rights.contains('x'), rights.contains('w'));
     let offset = number(words.next()?)?;
     let path = words.nth(2).map(str::trim_start).filter(|path| !path.is_empty());
     let kind = match path {
@@ -286,6 +323,7 @@ fn head(line: &str) -> Option<Area> {
         path,
         offset,
         runs,
+        writes,
         resident: 0,
         swapped: 0,
         huge: 0,
@@ -325,6 +363,7 @@ mod tests {
         assert_eq!(areas[0].path.as_deref(), Some("/a b/c"));
         assert_eq!((areas[0].range.clone(), areas[0].offset), (0x1000..0x3000, 0x1000));
         assert!(areas[0].runs && !areas[1].runs);
+        assert!(areas[1].writes && !areas[0].writes);
         assert_eq!((areas[0].resident, areas[1].resident, areas[1].swapped), (8192, 4096, 4096));
     }
 }

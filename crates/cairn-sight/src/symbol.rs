@@ -6,28 +6,34 @@
 //! Story: docs/design/outside-view.md
 
 use crate::Error;
+use crate::elf::{self, Seen};
 use crate::header::MAGIC;
 use crate::memory::{Area, Kind, Memory};
-use object::elf::FileHeader64;
-use object::read::elf::ElfFile;
-use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
-use std::fs::File;
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Files that are looked at.
+/// Files that are looked at in a target, and that are remembered.
 const FILES_MAX: usize = 1 << 12;
+/// Bytes of names and symbols that are read for a target: those of large programs are a tenth of that.
+const SYMBOLS_MAX: u64 = 1 << 32;
 
 /// A copy of cairn in a target.
 #[derive(Clone, Debug)]
 pub(crate) struct Copy {
     /// Where its header is.
     pub(crate) at: u64,
+    /// Where the file's first byte is.
+    pub(crate) base: u64,
     /// The file that it is part of.
     pub(crate) path: String,
 }
 
 /// What a search of a target's files has brought.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
+    /// Copies, by what the files say until they are confirmed.
     pub(crate) copies: Vec<Copy>,
     /// Files that could not be read, or are not those that the target runs.
     pub(crate) missing: Vec<String>,
@@ -36,19 +42,13 @@ pub(crate) struct Found {
 }
 
 /// Looks for cairn in all files that a target runs code of; `place` says where they are here.
-pub(crate) fn find(memory: &dyn Memory, place: impl Fn(&str) -> PathBuf) -> Found {
-    let mut found = Found { copies: Vec::new(), missing: Vec::new(), stripped: Vec::new() };
-    for (base, path) in files(memory.areas()).into_iter().take(FILES_MAX) {
-        match look(&place(&path)) {
+pub(crate) fn find(files: &mut Files, areas: &[Area], place: impl Fn(&str) -> PathBuf) -> Found {
+    let (mut found, mut left) = (Found::default(), SYMBOLS_MAX);
+    for (base, path) in with_code(areas).into_iter().take(FILES_MAX) {
+        match files.look(&place(&path), &mut left) {
             None => found.missing.push(path),
             Some(Seen { header: Some(offset), .. }) => {
-                let at = base.wrapping_add(offset);
-                let mut magic = [0; MAGIC.len()];
-                if memory.read(at, &mut magic) && magic == MAGIC {
-                    found.copies.push(Copy { at, path });
-                } else {
-                    found.missing.push(path);
-                }
+                found.copies.push(Copy { at: base.wrapping_add(offset), base, path });
             }
             Some(Seen { has_symbols: false, .. }) => found.stripped.push(path),
             Some(_) => {}
@@ -58,14 +58,46 @@ pub(crate) fn find(memory: &dyn Memory, place: impl Fn(&str) -> PathBuf) -> Foun
 }
 
 impl Found {
+    /// Leaves the copies whose header is where the files say.
+    pub(crate) fn confirm(&mut self, memory: &dyn Memory) {
+        let is_there = |copy: &Copy| {
+            let mut magic = [0; MAGIC.len()];
+            memory.read(copy.at, &mut magic) && magic == MAGIC
+        };
+        let (there, others) = std::mem::take(&mut self.copies).into_iter().partition(is_there);
+        self.copies = there;
+        self.missing.extend(others.into_iter().map(|copy: Copy| copy.path));
+    }
+
     /// Why there is no copy.
     pub(crate) fn nothing(self) -> Error {
         Error::NoCairn { missing: self.missing, stripped: self.stripped }
     }
 }
 
+/// What files say, by what the system knows them by: a file is read once.
+#[derive(Debug, Default)]
+pub(crate) struct Files(HashMap<[u64; 5], Seen>);
+
+impl Files {
+    fn look(&mut self, path: &Path, left: &mut u64) -> Option<Seen> {
+        let known = path.metadata().ok()?;
+        let times = [known.mtime(), known.mtime_nsec()].map(i64::cast_unsigned);
+        let key = [known.dev(), known.ino(), known.len(), times[0], times[1]];
+        if let Some(seen) = self.0.get(&key) {
+            return Some(*seen);
+        }
+        let seen = elf::look(&open(path)?, left)?;
+        if self.0.len() >= FILES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(key, seen);
+        Some(seen)
+    }
+}
+
 /// The files with code, and where the first byte of each is mapped.
-fn files(areas: &[Area]) -> Vec<(u64, String)> {
+fn with_code(areas: &[Area]) -> Vec<(u64, String)> {
     let mut files: Vec<(u64, &str, bool)> = Vec::new();
     for area in areas.iter().filter(|area| area.kind == Kind::File) {
         let Some(path) = area.path.as_deref() else { continue };
@@ -83,26 +115,8 @@ fn files(areas: &[Area]) -> Vec<(u64, String)> {
 
 /// Opens a file that the target names. To open another kind of file may wait, or do something.
 pub(crate) fn open(path: &Path) -> Option<File> {
-    path.metadata().is_ok_and(|known| known.is_file()).then(|| File::open(path).ok())?
-}
-
-/// What a file says.
-struct Seen {
-    /// How far behind the file's first byte the header is.
-    header: Option<u64>,
-    has_symbols: bool,
-}
-
-/// None if it is no file of the kind, or cannot be read.
-fn look(path: &Path) -> Option<Seen> {
-    let contents = ReadCache::new(open(path)?);
-    let file = ElfFile::<FileHeader64<Endianness>, _>::parse(&contents).ok()?;
-    let first = file.segments().find(|segment| segment.file_range().0 == 0)?;
-    let is_header = |name: object::Result<&str>| name == Ok("cairn_header");
-    let mut symbols = file.dynamic_symbols().chain(file.symbols());
-    let header = symbols.find(|symbol| symbol.is_definition() && is_header(symbol.name()));
-    Some(Seen {
-        header: header.map(|symbol| symbol.address().wrapping_sub(first.address())),
-        has_symbols: file.dynamic_symbols().chain(file.symbols()).next().is_some(),
-    })
+    path.metadata().ok().filter(Metadata::is_file)?;
+    // It may be another one by now: a pipe does not wait for its other end.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().is_ok_and(|known| known.is_file()).then_some(file)
 }

@@ -9,6 +9,10 @@ const PAGE: u64 = 4096;
 const PRESENT: u64 = 1 << 63;
 const OF_A_FILE: u64 = 1 << 61;
 const NT_FILE: u32 = 0x4649_4c45;
+const NT_PRSTATUS: u32 = 1;
+/// Bytes of a note of a thread, and where it has the thread's number.
+const STATUS_BYTES: usize = 336;
+const STATUS_NUMBER: usize = 32;
 const HEADER_BYTES: u64 = 64;
 const SEGMENT_BYTES: u64 = 56;
 
@@ -24,7 +28,8 @@ struct Area {
 /// Writes the memory of a process, which runs on but had better be at rest.
 pub(crate) fn write(pid: u32, to: &Path) {
     let areas = areas(pid);
-    let notes = note(NT_FILE, &files(&areas));
+    let mut notes = note(NT_FILE, &files(&areas));
+    threads(pid).for_each(|thread| notes.extend(note(NT_PRSTATUS, &status(thread))));
     let count = areas.len() as u64 + 1;
     let notes_at = HEADER_BYTES + count * SEGMENT_BYTES;
     let mut head = elf_header(count as u16);
@@ -48,6 +53,18 @@ pub(crate) fn write(pid: u32, to: &Path) {
     head.extend(notes);
     core.write_all_at(&head, 0).unwrap();
     core.set_len(at).unwrap();
+}
+
+fn threads(pid: u32) -> impl Iterator<Item = u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
+}
+
+/// The number alone: no registers.
+fn status(thread: u32) -> Vec<u8> {
+    let mut bytes = vec![0; STATUS_BYTES];
+    bytes[STATUS_NUMBER..STATUS_NUMBER + 4].copy_from_slice(&thread.to_le_bytes());
+    bytes
 }
 
 /// What is mapped, and which pages of it are resident.

@@ -7,6 +7,7 @@
 
 pub(crate) mod core_file;
 pub(crate) mod inspected;
+pub(crate) mod terminal;
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};

@@ -13,8 +13,9 @@ use std::os::fd::AsRawFd;
 const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_ZERO_PAGE: u64 = 1 << 5;
-/// Runs that one call tells of.
+/// Runs that one call tells of, and pages: for so long the process's calls to map or unmap something wait.
 const RUNS: usize = 1 << 12;
+const PAGES: u64 = 1 << 14;
 
 /// `struct pm_scan_arg`.
 #[repr(C)]
@@ -61,6 +62,7 @@ pub(super) fn each_run(
             end: range.end,
             runs: runs.as_mut_ptr().expose_provenance() as u64,
             runs_len: RUNS as u64,
+            max_pages: PAGES,
             inverted: IS_ZERO_PAGE,
             all_of: IS_PRESENT | IS_ZERO_PAGE,
             told: IS_PRESENT,
@@ -86,9 +88,10 @@ mod tests {
     #[test]
     fn pages_of_zeros_are_not_resident() {
         let page = rustix::param::page_size();
-        let mut bytes = vec![0_u8; 100 * page];
+        // So large that it is a mapping, whose pages nobody has had.
+        let mut bytes = vec![0_u8; 40 << 20];
         let first = bytes.as_ptr().addr().next_multiple_of(page) - bytes.as_ptr().addr();
-        let read: u32 = bytes.iter().step_by(page).map(|&byte| u32::from(byte)).sum();
+        let read: u32 = bytes[..100 * page].iter().step_by(page).map(|&byte| u32::from(byte)).sum();
         for nth in 0..10 {
             bytes[first + nth * 3 * page] = 1;
         }

@@ -1,0 +1,175 @@
+//! What `cairn top` shows: a row for each process, and for one process a row for each size class.
+//!
+//! Owns the columns. The one idea: a rate is the difference to what was seen before, if it was seen. It must never
+//! take one process for another that has its number now.
+
+use super::table::{Cell, Column, Key, Row, Side, Table};
+use cairn_sight::{Glance, Part, Round, Unread, Use};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Columns that stay where they are: what the rows are.
+pub(super) const FIXED: usize = 2;
+/// The column by which rows are ordered at first.
+pub(super) const RESIDENT: usize = 2;
+
+/// Processes that are named for a reason.
+const NAMES: usize = 5;
+
+/// What all processes are at a time.
+pub(super) struct Seen {
+    pub(super) at: Instant,
+    pub(super) round: Round,
+}
+
+const fn figure(title: &'static str, about: &'static str) -> Column {
+    Column { title, about, width: 9, side: Side::Right }
+}
+
+const fn name(title: &'static str, about: &'static str, width: usize) -> Column {
+    Column { title, about, width, side: Side::Left }
+}
+
+const fn narrow(title: &'static str, about: &'static str) -> Column {
+    Column { title, about, width: 7, side: Side::Right }
+}
+
+const PROCESSES: [Column; 14] = [
+    narrow("PID", "the number of the process"),
+    name("PROGRAM", "the program's name", 15),
+    figure("RESIDENT", "memory that came through cairn and is there"),
+    figure("LIVE", "blocks that the program holds"),
+    figure("WASTE", "resident, and in no block that the program holds"),
+    narrow("WASTE%", "of what is resident, what is waste"),
+    figure("CACHED", "free blocks in threads' caches"),
+    figure("FREE", "free blocks in spans"),
+    figure("HOLES", "pages among blocks that have no memory behind them"),
+    figure("RETURNED", "free slices given back to the system, or not used yet"),
+    figure("LIVE/S", "how fast live blocks grow in a second"),
+    figure("RES/S", "how fast resident memory grows in a second"),
+    figure("RSS", "what the kernel calls resident, of the whole process"),
+    narrow("THREADS", "threads of the process"),
+];
+
+const PARTS: [Column; 13] = [
+    name("BLOCKS OF", "a size class, or what else there is", 12),
+    figure("BLOCKS", "how many blocks the program holds"),
+    figure("RESIDENT", "memory of it that is there"),
+    figure("LIVE", "blocks that the program holds"),
+    figure("WASTE", "resident, and in no block that the program holds"),
+    narrow("WASTE%", "of what is resident, what is waste"),
+    figure("CACHED", "free blocks in threads' caches"),
+    figure("FREE", "free blocks in spans"),
+    figure("HOLES", "pages among blocks that have no memory behind them"),
+    figure("RETURNED", "free slices given back to the system, or not used yet"),
+    figure("LIVE/S", "how fast live blocks grow in a second"),
+    figure("RES/S", "how fast resident memory grows in a second"),
+    figure("SPANS", "spans of the class; runs and mappings of other blocks"),
+];
+
+/// All processes.
+pub(super) fn processes(now: &Seen, before: Option<&Seen>) -> Table {
+    let row = |glance: &Glance| {
+        let mut cells = vec![
+            Cell::Named(glance.pid.into(), glance.pid.to_string()),
+            Cell::Text(glance.program.clone()),
+        ];
+        cells.extend(usage(&glance.heap));
+        cells.extend(growth(glance, now, before).map(Cell::Rate));
+        cells.extend([Cell::Bytes(glance.rss), Cell::Count(glance.threads)]);
+        Row { key: key(glance), cells }
+    };
+    Table { columns: &PROCESSES, rows: now.round.processes.iter().map(row).collect() }
+}
+
+/// What a process consists of; none if it is not there.
+pub(super) fn parts(now: &Seen, before: Option<&Seen>, key: Key) -> Option<Table> {
+    let glance = now.find(key)?;
+    let earlier = before.and_then(|seen| seen.find(key));
+    let row = |part: &Part| {
+        let is_same = |other: &&Part| (other.size, other.name) == (part.size, part.name);
+        let earlier = earlier.map(|glance| {
+            let part = glance.parts.iter().find(is_same);
+            part.map_or(Use::default(), |part| part.bytes)
+        });
+        let (order, name) = match part.size {
+            Some(size) => (size, format!("{size} bytes")),
+            None => (u64::MAX, part.name.unwrap_or_default().to_owned()),
+        };
+        let mut cells = vec![Cell::Named(order, name.clone()), Cell::Count(part.blocks)];
+        cells.extend(usage(&part.bytes));
+        cells.extend(grown(&part.bytes, earlier, now, before).map(Cell::Rate));
+        cells.push(Cell::Count(part.spans));
+        // Names differ in these bytes.
+        let tag = name.bytes().take(7).fold(0, |tag, byte| tag << 8 | u64::from(byte));
+        Row { key: (order, tag), cells }
+    };
+    Some(Table { columns: &PARTS, rows: glance.parts.iter().map(row).collect() })
+}
+
+/// The figures from RESIDENT to RETURNED.
+fn usage(bytes: &Use) -> [Cell; 8] {
+    [
+        Cell::Bytes(bytes.resident),
+        Cell::Bytes(bytes.live),
+        Cell::Bytes(bytes.waste),
+        Cell::Part(bytes.waste, bytes.resident),
+        Cell::Bytes(bytes.cached),
+        Cell::Bytes(bytes.free),
+        Cell::Bytes(bytes.holes),
+        Cell::Bytes(bytes.returned),
+    ]
+}
+
+/// How much live and resident bytes have grown in a second.
+fn grown(bytes: &Use, earlier: Option<Use>, now: &Seen, before: Option<&Seen>) -> [Option<f64>; 2] {
+    let between = before.map(|seen| (now.at - seen.at).as_secs_f64());
+    let rate = |figure: fn(&Use) -> u64| {
+        let grown = figure(bytes) as f64 - figure(&earlier?) as f64;
+        between.filter(|&seconds| seconds > 0.0).map(|seconds| grown / seconds)
+    };
+    [rate(|bytes| bytes.live), rate(|bytes| bytes.resident)]
+}
+
+/// The same of a process.
+pub(super) fn growth(glance: &Glance, now: &Seen, before: Option<&Seen>) -> [Option<f64>; 2] {
+    let earlier = before.and_then(|seen| seen.find(key(glance)));
+    grown(&glance.heap, earlier.map(|glance| glance.heap), now, before)
+}
+
+/// Which process it is.
+pub(super) fn key(glance: &Glance) -> Key {
+    (glance.pid.into(), glance.started)
+}
+
+impl Seen {
+    /// A process, if it is there.
+    pub(super) fn find(&self, wanted: Key) -> Option<&Glance> {
+        self.round.processes.iter().find(|glance| key(glance) == wanted)
+    }
+
+    /// What is to be said of those that are not in the table.
+    pub(super) fn notes(&self) -> Vec<String> {
+        // Many may have the same reason.
+        let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for Unread { pid, program, why } in &self.round.unread {
+            let names = reasons.entry(why).or_default();
+            names.extend(program.as_ref().map(|program| format!("{pid} {program}")));
+        }
+        let unread = reasons.into_iter().map(|(why, names)| match names.len() {
+            0 => why.to_owned(),
+            1..=NAMES => format!("{}: {why}", names.join(", ")),
+            many => format!("{} and {} more: {why}", names[..NAMES].join(", "), many - NAMES),
+        });
+        let hidden = (self.round.hidden > 0).then(|| {
+            let remedy = self.round.remedy.as_deref().unwrap_or_default();
+            match self.round.hidden {
+                1 => format!("1 process may not be read: {remedy}"),
+                many => format!("{many} processes may not be read: {remedy}"),
+            }
+        });
+        let nothing = self.round.processes.is_empty() && self.round.unread.is_empty();
+        let nothing = nothing.then(|| "no process that may be read is on cairn".to_owned());
+        unread.chain(nothing).chain(hidden).collect()
+    }
+}
