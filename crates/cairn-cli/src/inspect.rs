@@ -90,6 +90,15 @@ fn steps(text: &mut String, account: &Account) -> Result<()> {
         let sign = if step.bytes < 0 { "-" } else { "" };
         let bytes = format!("{sign}{}", human(step.bytes.unsigned_abs()));
         writeln!(text, "  {bytes:>12}  {}", step.name)?;
+        if let (Some(asked), "blocks that the program holds") = (account.held.asked, &*step.name) {
+            let small = human(account.held.small);
+            writeln!(
+                text,
+                "  {:>12}    {} of {small} in size classes were asked for",
+                "",
+                human(asked)
+            )?;
+        }
     }
     let resident = &account.resident;
     let kernel = match resident.kernel {

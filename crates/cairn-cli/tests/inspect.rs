@@ -92,6 +92,7 @@ fn a_heap_is_known_from_outside() {
     assert_near(number(&resident["sum"]), number(&resident["kernel"]), 2);
     assert_eq!(account["target"]["threads"][0], 9);
     assert_eq!(account["target"]["hardened"], false);
+    assert!(account["held"]["asked"].is_null());
     // Those that sleep have blocks ready, or in spans of their own.
     let row = class(&account, 1024);
     assert!(
@@ -135,6 +136,11 @@ fn the_hardened_build_is_accounted() {
     assert_known(&account, 112);
     assert_eq!(account["target"]["hardened"], true);
     assert!(account["notes"].to_string().contains("hardened"), "{account}");
+    // It knows what was asked for: 100 bytes a block.
+    let row = class(&account, 112);
+    assert_near(number(&row["asked"]), number(&row["in_use"]) * 100, 1);
+    let held = &account["held"];
+    assert!((5000 * 100..number(&held["small"])).contains(&number(&held["asked"])), "{held}");
     assert_near(number(&account["resident"]["sum"]), number(&account["resident"]["kernel"]), 2);
 }
 

@@ -58,6 +58,9 @@ pub struct Target {
 pub struct Held {
     /// Bytes that they have room for.
     pub bytes: u64,
+    /// Of `small`, the bytes that the program has asked for, where that is known.
+    #[serde(default)]
+    pub asked: Option<u64>,
     /// Their number.
     pub blocks: u64,
     /// Of `bytes`, those in blocks of size classes.
@@ -118,6 +121,9 @@ pub struct ClassRow {
     pub spans: u64,
     /// Blocks that the program has.
     pub in_use: u64,
+    /// Bytes of them that it has asked for, where that is known.
+    #[serde(default)]
+    pub asked: Option<u64>,
     /// Blocks in threads' caches.
     pub cached: u64,
     /// Blocks freed into their spans.

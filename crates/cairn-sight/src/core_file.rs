@@ -109,6 +109,7 @@ impl Core {
                 path: None,
                 offset: 0,
                 runs: header.p_flags(endian).contains(object::elf::PF_X),
+                writes: header.p_flags(endian).contains(object::elf::PF_W),
                 resident: 0,
                 swapped: 0,
                 huge: 0,

@@ -10,6 +10,7 @@
 
 mod account;
 mod advice;
+mod asked;
 mod blocks;
 mod build_id;
 mod core_file;
@@ -225,16 +226,25 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
     let pages = Pages::of(memory, header.window())?;
     let census = walk::census(memory, header)?;
     let blocks = blocks::find(memory, header, &census.spans, &pages)?;
+    let asked = asked::find(asked::Target {
+        memory,
+        header,
+        spans: &census.spans,
+        blocks: &blocks,
+        pages: &pages,
+        library: &library,
+    });
     let found = sums::Found {
         memory,
         header,
         census: &census,
         blocks: &blocks,
+        asked: asked.as_ref(),
         pages: &pages,
         library: &library,
     };
     let sums = found.sums();
-    let notes = notes(header, &census, &blocks);
+    let notes = notes(header, &census, &blocks, asked.as_ref());
     Ok(Account {
         schema: SCHEMA,
         target: Target {
@@ -258,9 +268,21 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
 }
 
 /// What could not be known.
-fn notes(header: &Header, census: &walk::Census, blocks: &blocks::Blocks) -> Vec<String> {
-    let mut notes =
-        vec!["requested sizes are not read: blocks count with all their room".to_owned()];
+fn notes(
+    header: &Header,
+    census: &walk::Census,
+    blocks: &blocks::Blocks,
+    asked: Option<&asked::Asked>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    match asked.map(|asked| asked.one_in) {
+        None => notes
+            .push("what was asked for is not known: blocks count with all their room".to_owned()),
+        Some(1) => {}
+        Some(many) => {
+            notes.push(format!("what was asked for is estimated from one block in {many}"));
+        }
+    }
     if header.is_hardened() {
         notes.push("the hardened build does not say which heap has what is cached".to_owned());
     }

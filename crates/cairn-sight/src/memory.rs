@@ -33,6 +33,7 @@ pub(crate) struct Area {
     /// Where in its file it begins.
     pub(crate) offset: u64,
     pub(crate) runs: bool,
+    pub(crate) writes: bool,
     pub(crate) resident: u64,
     pub(crate) swapped: u64,
     pub(crate) huge: u64,
@@ -191,6 +192,7 @@ mod tests {
             path: None,
             offset: 0,
             runs: false,
+            writes: true,
             resident: 34 * 4096,
             swapped: 0,
             huge: 0,

@@ -306,7 +306,8 @@ fn head(line: &str) -> Option<Area> {
     let (from, to) = words.next()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
     let range: Range<u64> = number(from)?..number(to)?;
-    let runs = words.next()?.contains('x');
+    let rights = words.next()?;
+    let (runs, writes) = (rights.contains('x'), rights.contains('w'));
     let offset = number(words.next()?)?;
     let path = words.nth(2).map(str::trim_start).filter(|path| !path.is_empty());
     let kind = match path {
@@ -322,6 +323,7 @@ fn head(line: &str) -> Option<Area> {
         path,
         offset,
         runs,
+        writes,
         resident: 0,
         swapped: 0,
         huge: 0,
@@ -361,6 +363,7 @@ mod tests {
         assert_eq!(areas[0].path.as_deref(), Some("/a b/c"));
         assert_eq!((areas[0].range.clone(), areas[0].offset), (0x1000..0x3000, 0x1000));
         assert!(areas[0].runs && !areas[1].runs);
+        assert!(areas[1].writes && !areas[0].writes);
         assert_eq!((areas[0].resident, areas[1].resident, areas[1].swapped), (8192, 4096, 4096));
     }
 }

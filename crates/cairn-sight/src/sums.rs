@@ -7,6 +7,7 @@
 //! Story: docs/guide/inspect.md
 
 use crate::account::{BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step};
+use crate::asked::Asked;
 use crate::blocks::{Blocks, Free, Look};
 use crate::header::{Class, Header};
 use crate::memory::{Area, Kind, Memory, Pages, overlapping};
@@ -26,6 +27,8 @@ pub(crate) struct Found<'a> {
     pub(crate) header: &'a Header,
     pub(crate) census: &'a Census,
     pub(crate) blocks: &'a Blocks,
+    /// What the program has asked for, by class.
+    pub(crate) asked: Option<&'a Asked>,
     /// Resident pages of the slices.
     pub(crate) pages: &'a Pages,
     /// The file that cairn is in.
@@ -190,6 +193,13 @@ impl Found<'_> {
         for (row, sample) in rows.iter_mut().zip(samples) {
             row.floor += sample.floor();
         }
+        for (row, &(read, bytes)) in
+            rows.iter_mut().zip(self.asked.iter().flat_map(|asked| &asked.classes))
+        {
+            // Of those that have been read it is known; the others are like them.
+            let all = u128::from(bytes) * u128::from(row.in_use);
+            row.asked = all.checked_div(read.into()).map(|all| all as u64);
+        }
         rows
     }
 
@@ -217,6 +227,9 @@ impl Found<'_> {
         let own = self.census.large.len() + self.census.mappings.len();
         Held {
             bytes: small + large + nurseries + mappings,
+            asked: self.asked.map(|_| {
+                classes.iter().map(|row| row.asked.unwrap_or(row.in_use * row.size)).sum()
+            }),
             blocks: classes.iter().map(|row| row.in_use).sum::<u64>() + own as u64,
             small,
             large,
