@@ -273,5 +273,10 @@ fn what_cannot_be_seen_is_said() {
     assert_succeeded(&all);
     assert!(text(&all.stdout).contains("processes may not be read: "), "{all:?}");
     let one = as_nobody(&["--once", &pid(&running).to_string()]);
-    assert_refused(&one, 125, &["not permitted", "CAP_SYS_PTRACE"]);
+    assert_refused(&one, 125, &["program: not permitted: ", "CAP_SYS_PTRACE"]);
+    // Many have the same reason.
+    let others = [(); 6].map(|()| holding(&home, &program, &[], "1"));
+    let many: Vec<_> = others.iter().map(|other| pid(other).to_string()).collect();
+    let many: Vec<_> = ["--once"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert_refused(&as_nobody(&many), 125, &[" and 1 more: not permitted: "]);
 }

@@ -192,7 +192,12 @@ impl Known {
 }
 
 fn unread(pid: u32, stat: Option<Stat>, error: &Error) -> Unread {
-    Unread { pid, program: stat.map(|stat| stat.program), why: error.to_string() }
+    // The same words for all of them.
+    let why = match error {
+        Error::NotPermitted(_, remedy) => format!("not permitted: {remedy}"),
+        other => other.to_string(),
+    };
+    Unread { pid, program: stat.map(|stat| stat.program), why }
 }
 
 fn stat(pid: u32) -> Option<Stat> {

@@ -4,13 +4,17 @@
 //! take one process for another that has its number now.
 
 use super::table::{Cell, Column, Key, Row, Side, Table};
-use cairn_sight::{Glance, Part, Round, Use};
+use cairn_sight::{Glance, Part, Round, Unread, Use};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Columns that stay where they are: what the rows are.
 pub(super) const FIXED: usize = 2;
 /// The column by which rows are ordered at first.
 pub(super) const RESIDENT: usize = 2;
+
+/// Processes that are named for a reason.
+const NAMES: usize = 5;
 
 /// What all processes are at a time.
 pub(super) struct Seen {
@@ -146,9 +150,16 @@ impl Seen {
 
     /// What is to be said of those that are not in the table.
     pub(super) fn notes(&self) -> Vec<String> {
-        let unread = self.round.unread.iter().map(|unread| match &unread.program {
-            Some(program) => format!("{} {program}: {}", unread.pid, unread.why),
-            None => unread.why.clone(),
+        // Many may have the same reason.
+        let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for Unread { pid, program, why } in &self.round.unread {
+            let names = reasons.entry(why).or_default();
+            names.extend(program.as_ref().map(|program| format!("{pid} {program}")));
+        }
+        let unread = reasons.into_iter().map(|(why, names)| match names.len() {
+            0 => why.to_owned(),
+            1..=NAMES => format!("{}: {why}", names.join(", ")),
+            many => format!("{} and {} more: {why}", names[..NAMES].join(", "), many - NAMES),
         });
         let hidden = (self.round.hidden > 0).then(|| {
             let remedy = self.round.remedy.as_deref().unwrap_or_default();
