@@ -266,6 +266,22 @@ fn a_static_program_is_read() {
     }
 }
 
+/// As after an upgrade: the library that runs has no name any more.
+#[test]
+fn a_library_without_a_name_is_read() {
+    if !is_root() {
+        return skipped("only root can read what is mapped of a file without a name");
+    }
+    let home = Home::new();
+    let library = home.library();
+    let Some(process) = known(&home, &[]) else { return };
+    std::fs::remove_file(&library).unwrap();
+    let account = account(&home, &process.0.id().to_string());
+    assert_known(&account, 112);
+    let name = account["target"]["library"].as_str().unwrap();
+    assert!(name.ends_with(" (deleted)"), "{name}");
+}
+
 #[test]
 fn it_takes_the_rights_of_a_debugger() {
     if !is_root() {

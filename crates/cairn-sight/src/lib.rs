@@ -151,7 +151,8 @@ pub fn inspect(source: &Source) -> Result<Account, Error> {
 fn inspect_process(pid: u32) -> Result<Account, Error> {
     let process = Process::open(pid)?;
     let mut files = symbol::Files::default();
-    let found = symbol::find(&mut files, process.areas(), |path| process.file(path));
+    let found =
+        symbol::find(&mut files, process.areas(), |path, area| process::file(pid, path, area));
     let (mut account, header) = account(&process, found)?;
     let names = process.thread_names();
     let heaps = threads::heaps(&process, &header, &names.keys().copied().collect());
@@ -171,7 +172,7 @@ fn inspect_process(pid: u32) -> Result<Account, Error> {
 fn inspect_core(path: &Path) -> Result<Account, Error> {
     let core = Core::open(path)?;
     let found =
-        symbol::find(&mut symbol::Files::default(), core.areas(), |path| PathBuf::from(path));
+        symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| PathBuf::from(path));
     let (mut account, header) = account(&core, found)?;
     name_threads(&mut account, &threads::heaps(&core, &header, &core.threads));
     account.advice = advice::advice(&account, &[]);

@@ -131,11 +131,6 @@ impl Process {
     pub(crate) fn name(&self) -> String {
         printable(&fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default())
     }
-
-    /// A file of the process's, as it sees it.
-    pub(crate) fn file(&self, path: &str) -> PathBuf {
-        file(self.pid, path)
-    }
 }
 
 impl Memory for Process {
@@ -257,9 +252,14 @@ fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name.trim_ascii_end()).escape_debug().to_string()
 }
 
-/// A file of a process's, as it sees it: in a container, for instance.
-pub(crate) fn file(pid: u32, path: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/root")).join(path.trim_start_matches('/'))
+/// A file of a process's, as it sees it: in a container, for instance. One that has no name any more, as after an upgrade, is
+/// where the kernel shows what is mapped there, to root.
+pub(crate) fn file(pid: u32, path: &str, area: &Range<u64>) -> PathBuf {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    match path.ends_with(" (deleted)") {
+        true => process.join("map_files").join(format!("{:x}-{:x}", area.start, area.end)),
+        false => process.join("root").join(path.trim_start_matches('/')),
+    }
 }
 
 /// The areas of a process, without what is resident of them: then all may be.

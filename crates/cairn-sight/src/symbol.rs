@@ -11,6 +11,7 @@ use crate::header::MAGIC;
 use crate::memory::{Area, Kind, Memory};
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
+use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -41,11 +42,17 @@ pub(crate) struct Found {
     pub(crate) stripped: Vec<String>,
 }
 
-/// Looks for cairn in all files that a target runs code of; `place` says where they are here.
-pub(crate) fn find(files: &mut Files, areas: &[Area], place: impl Fn(&str) -> PathBuf) -> Found {
+/// Looks for cairn in all files that a target runs code of; `place` says where they are here, by their names and where
+/// their first area is.
+pub(crate) fn find(
+    files: &mut Files,
+    areas: &[Area],
+    place: impl Fn(&str, &Range<u64>) -> PathBuf,
+) -> Found {
     let (mut found, mut left) = (Found::default(), SYMBOLS_MAX);
-    for (base, path) in with_code(areas).into_iter().take(FILES_MAX) {
-        match files.look(&place(&path), &mut left) {
+    for (range, path) in with_code(areas).into_iter().take(FILES_MAX) {
+        let base = range.start;
+        match files.look(&place(&path, &range), &mut left) {
             None => found.missing.push(path),
             Some(Seen { header: Some(offset), .. }) => {
                 found.copies.push(Copy { at: base.wrapping_add(offset), base, path });
@@ -96,21 +103,21 @@ impl Files {
     }
 }
 
-/// The files with code, and where the first byte of each is mapped.
-fn with_code(areas: &[Area]) -> Vec<(u64, String)> {
-    let mut files: Vec<(u64, &str, bool)> = Vec::new();
+/// The files with code, and where the first area of each is.
+fn with_code(areas: &[Area]) -> Vec<(Range<u64>, String)> {
+    let mut files: Vec<(Range<u64>, &str, bool)> = Vec::new();
     for area in areas.iter().filter(|area| area.kind == Kind::File) {
         let Some(path) = area.path.as_deref() else { continue };
         let is_new = files.last().is_none_or(|last| last.1 != path);
         if area.offset == 0 && is_new {
-            files.push((area.range.start, path, false));
+            files.push((area.range.clone(), path, false));
         }
         if let Some(last) = files.last_mut().filter(|last| last.1 == path) {
             last.2 |= area.runs;
         }
     }
     let with_code = files.into_iter().filter(|file| file.2);
-    with_code.map(|(base, path, _)| (base, path.to_owned())).collect()
+    with_code.map(|(range, path, _)| (range, path.to_owned())).collect()
 }
 
 /// Opens a file that the target names. To open another kind of file may wait, or do something.

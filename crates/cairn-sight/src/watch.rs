@@ -146,7 +146,9 @@ impl Watch {
         }
         let areas = process::quick_areas(pid);
         let found = match &areas {
-            Ok(areas) => Ok(symbol::find(&mut self.files, areas, |path| process::file(pid, path))),
+            Ok(areas) => Ok(symbol::find(&mut self.files, areas, |path, area| {
+                process::file(pid, path, area)
+            })),
             Err(error) => Err(error.clone()),
         };
         let looked = Instant::now();
