@@ -284,6 +284,34 @@ fn resize_mappings() {
     });
 }
 
+/// Three threads take runs and mappings within a hard limit that they meet.
+#[test]
+fn a_hard_limit_holds() {
+    explore("a_hard_limit_holds", || {
+        const LIMIT: usize = 5 << 20;
+        set_purge_delay_ms(3);
+        // No call fails, and yet allocations may.
+        threads::FAILING.store(usize::MAX, Ordering::Relaxed);
+        assert!(set_memory_limits(usize::MAX, LIMIT));
+        crew(3, move |bag, random| {
+            for _ in 0..10 {
+                let bytes = if random.below(2) == 0 { run(random) } else { mapping(random) };
+                if let Some(mut held) = Held::allocate(bytes) {
+                    held.resize(bytes / 2 + random.below(bytes));
+                    bag.put(held);
+                }
+                let counted = MemoryUse::take().counted;
+                assert!(counted <= LIMIT, "{counted} bytes count");
+                if random.below(2) == 0 {
+                    bag.free_one(random);
+                }
+            }
+        });
+        assert!(set_memory_limits(0, 0));
+        threads::FAILING.store(0, Ordering::Relaxed);
+    });
+}
+
 /// Four threads need a few blocks each of many classes: the shared heap serve them.
 #[test]
 fn few_blocks_of_many_classes() {

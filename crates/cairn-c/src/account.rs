@@ -124,15 +124,10 @@ fn write_head(
 fn write_limits(out: &mut Output) -> fmt::Result {
     let memory = MemoryUse::take();
     let soft = if memory.soft_limit == usize::MAX { 0 } else { memory.soft_limit };
-    for (kind, limit) in [("it may have", memory.hard_limit), ("it shall have", soft)] {
-        if limit > 0 {
-            writeln!(
-                out,
-                "  {kind:17}  {:>10}  {} of it count",
-                Size(limit),
-                Size(memory.counted)
-            )?;
-        }
+    if memory.hard_limit > 0 || soft > 0 {
+        let counted = Size(memory.counted);
+        let [hard, soft] = [memory.hard_limit, soft].map(Size);
+        writeln!(out, "  limits             {hard:>10}  hard, {soft} soft; {counted} count")?;
     }
     let Some(GroupMemory { used, limit, files, hits, kills, pressure }) = memory.group else {
         return Ok(());

@@ -54,7 +54,7 @@ fn they_are_shown() {
     ];
     in_environment("nothing.c", "", &settings, |outcome, what| {
         outcome.assert_success(what);
-        for said in ["CAIRN_MEMORY_LIMIT=2147483648", "it may have", "it shall have", "2.0 GiB"] {
+        for said in ["CAIRN_MEMORY_LIMIT=2147483648", "2.0 GiB  hard, 1.5 GiB soft"] {
             assert!(outcome.stderr.contains(said), "{what}: {}", outcome.stderr);
         }
     });

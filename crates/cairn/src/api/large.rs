@@ -17,7 +17,7 @@ use crate::samples::{Draw, guards};
 use crate::slices::limit;
 use crate::store::{Caches, FREED_TWICE, Store};
 use crate::{closed, os, thread};
-use core::ptr::{NonNull, null_mut};
+use core::ptr::null_mut;
 
 #[cold]
 #[inline(never)]
@@ -119,10 +119,16 @@ pub(super) fn cached_block(size: usize, align: usize) -> *mut u8 {
 
 #[inline(never)]
 pub(super) fn new_block(size: usize, align: usize) -> large::Allocated {
+    new_block_at(size, align, 0)
+}
+
+/// Allocates a large block; whatever can help is tried before there is none.
+#[inline(never)]
+fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
     if limit::is_pending() {
         thread::tell_of_shortage();
     }
-    let attempt = || Some(new_block_at(size, align, 0)).filter(|got| !got.block.is_null());
+    let attempt = || Some(attempt(size, align, at)).filter(|got| !got.block.is_null());
     attempt()
         .or_else(|| thread::retry_in_shortage(size, attempt))
         .or_else(|| if thread::defer(Reason::Need) { attempt() } else { None })
@@ -149,9 +155,7 @@ pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 
         0 => allocate_aligned(size, align),
         at if size.checked_add(at).is_none_or(|end| end > SIZE_MAX) => null_mut(),
         at => {
-            let attempt = || NonNull::new(new_block_at(size, align, at).block);
-            let got = attempt().or_else(|| thread::retry_in_shortage(size, attempt));
-            let block = got.map_or(null_mut(), NonNull::as_ptr);
+            let block = new_block_at(size, align, at).block;
             profiled::note_large(block, size);
             block
         }
@@ -159,7 +163,7 @@ pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 
 }
 
 #[inline(never)]
-fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
+fn attempt(size: usize, align: usize, at: usize) -> large::Allocated {
     os::notice_fork();
     let heap = thread::heap();
     // SAFETY: the calling thread's heap, or a stand-in, which is in no use.

@@ -75,8 +75,7 @@ struct Known {
     group: Option<Group>,
 }
 
-static GROUP: Lock<Known> = Lock::new(UNKNOWN);
-const UNKNOWN: Known = Known { asked: false, group: None };
+static GROUP: Lock<Known> = Lock::new(Known { asked: false, group: None });
 /// Somebody looks at it.
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
@@ -87,6 +86,7 @@ pub(crate) const NO_GROUP: usize = usize::MAX;
 pub(crate) const ALL: usize = 64;
 
 /// Sets both limits, in bytes. False, and nothing is done, if the soft one is the larger.
+#[inline(never)]
 pub(crate) fn set(soft: usize, hard: usize) -> bool {
     if hard > 0 && soft > hard && soft != NO_GROUP {
         return false;
@@ -375,7 +375,9 @@ pub(crate) fn take_pending() -> bool {
 
 /// In a forked child, before it has a second thread: nobody looks, or purges. The child may be in another group soon.
 pub(crate) fn settle_in_child() {
-    GROUP.give_up_in_child(UNKNOWN);
+    if GROUP.settle_in_child() {
+        GROUP.lock().asked = false;
+    }
     LOOKING.store(false, Ordering::Relaxed);
     NEXT_NS.store(0, Ordering::Relaxed);
 }

@@ -5,7 +5,7 @@
 //! Checked: tests/memory_limits.rs
 //! Story: docs/design/purging.md
 
-use super::purge::{GOING, purge_all, purge_batch};
+use super::purge::{GOING, GOING_CLEAN, purge_all, purge_batch};
 use super::{ARENA, Arena, DIRTY, Run, Taken, WHOLE, keeps, region_slices};
 use crate::base::bits::pieces;
 use crate::base::{AtomicU32, Ordering, SLICE_SIZE};
@@ -28,36 +28,40 @@ impl Arena {
     /// not ask.
     #[inline(never)]
     pub(super) fn counted(&self) -> usize {
-        let apart = region_slices::committed_aside() * SLICE_SIZE + limit::gone();
+        let clean = region_slices::committed_aside() + GOING_CLEAN.load(Ordering::Relaxed);
+        let apart = clean * SLICE_SIZE + limit::gone();
         self.touchable().saturating_sub(apart) + limit::mapped()
     }
 
     /// Whether a run that is taken goes beyond the hard limit.
     #[inline]
     pub(super) fn lacks_room(&self, index: usize, slices: usize) -> bool {
-        limit::hard() > 0 && self.goes_beyond(self.clean_among(index, slices) * SLICE_SIZE)
+        limit::hard() > 0 && self.run_goes_beyond(index, slices)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_goes_beyond(&self, index: usize, slices: usize) -> bool {
+        let clean =
+            |(chunk, mask): (usize, u64)| (mask & !self.bits(chunk).dirty).count_ones() as usize;
+        self.goes_beyond(pieces(index, slices).map(clean).sum::<usize>() * SLICE_SIZE)
     }
 
     /// Whether so many bytes more do, where there is one.
     #[cold]
+    #[inline(never)]
     pub(super) fn goes_beyond(&self, bytes: usize) -> bool {
         self.counted().saturating_add(bytes) > limit::hard()
     }
 
-    #[inline(never)]
-    fn clean_among(&self, index: usize, slices: usize) -> usize {
-        let clean =
-            |(chunk, mask): (usize, u64)| (mask & !self.bits(chunk).dirty).count_ones() as usize;
-        pieces(index, slices).map(clean).sum()
-    }
-
     /// Whether slices may become resident that nobody has asked for.
+    #[inline(never)]
     pub(super) fn has_room_to_spare(&self, index: usize, slices: usize) -> bool {
         !self.lacks_room(index, slices) && self.share() == ALL
     }
 
     /// How much of its bound free memory may keep: see `limit::share`.
-    #[inline]
+    #[inline(never)]
     pub(super) fn share(&self) -> usize {
         if self.is_watched() { limit::share(self.counted()) } else { ALL }
     }
@@ -216,5 +220,6 @@ pub(crate) fn follow_limits() -> bool {
 /// In a forked child, before it has a second thread.
 pub(super) fn settle_in_child() {
     GOING.store(0, Ordering::Relaxed);
+    GOING_CLEAN.store(0, Ordering::Relaxed);
     limit::settle_in_child();
 }

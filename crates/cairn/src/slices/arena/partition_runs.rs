@@ -27,6 +27,7 @@ const NONE: [[Stack<Note>; LENGTHS]; PARTITIONS] =
 
 /// Slices of a run that have gone are to be used again; false if that goes beyond the hard limit: others can be had, once
 /// what is dirty has gone.
+#[inline(never)]
 fn take_gone(slices: usize) -> bool {
     let arena = ARENA.lock();
     let fits = limit::hard() == 0 || !arena.goes_beyond(slices * SLICE_SIZE);

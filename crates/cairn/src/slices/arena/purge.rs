@@ -27,8 +27,10 @@ static DEBT: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 /// Bytes that have gone from spans in use, and are not needed again, for all that is known. Relaxed: a measure.
 static HOLES: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 
-/// Runs that are being purged: they count as used until they have gone. Relaxed: changed under the arena's lock.
+/// Runs that are being purged, and how many slices of them were clean: the others count until they have gone. Relaxed: changed
+/// under the arena's lock.
 pub(super) static GOING: AtomicUsize = AtomicUsize::new(0);
+pub(super) static GOING_CLEAN: AtomicUsize = AtomicUsize::new(0);
 
 /// So many bytes have gone from spans in use.
 pub(crate) fn count_holes(bytes: usize) {
@@ -119,11 +121,13 @@ pub(super) fn purge_batch(
         let were_dirty = arena.dirty_among(index, len);
         let (dirty, _) = arena.remove(index, len);
         GOING.fetch_add(1, Ordering::Relaxed);
+        GOING_CLEAN.fetch_add(len - dirty, Ordering::Relaxed);
         drop(arena);
         // SAFETY: slices that have been free, and that nobody else can take now.
         let clean = unsafe { os::purge(address_map::slice_address(index), len * SLICE_SIZE) };
         arena = ARENA.lock();
         GOING.fetch_sub(1, Ordering::Relaxed);
+        GOING_CLEAN.fetch_sub(len - dirty, Ordering::Relaxed);
         if clean {
             arena.put(index, len, Memory::Clean);
             arena.purged += dirty as u64;
