@@ -77,7 +77,7 @@ impl Heap {
         if Caches::IS_MIXED {
             self.keep_fewer_full(class);
         }
-        if self.ordinary & class.bit() == 0 {
+        if self.ordinary & class.bit() == 0 && !self.is_only_sampled(class) {
             self.refilled |= class.bit();
             self.judge_quiet();
             self.collect_before_growing(class);

@@ -149,6 +149,14 @@ impl Heap {
         self.is_quiet() || self.sampling.is_careful() || self.is_closed()
     }
 
+    /// Whether a refill would be an ordinary one, were it not for samples drawn by chance.
+    #[cold]
+    pub(super) fn is_only_sampled(&self, class: SizeClass) -> bool {
+        self.sampling.is_by_chance()
+            && self.refilled & class.bit() != 0
+            && !(self.sampling.defers() || self.is_quiet() || self.is_closed())
+    }
+
     /// Says which refills are ordinary ones.
     pub(crate) fn set_ordinary(&mut self) {
         self.ordinary = if self.is_careful() { 0 } else { self.refilled };

@@ -7,8 +7,11 @@
 //! Checked: tests/sample.rs counts each allocation.
 //! Story: docs/design/upkeep.md
 
-use crate::base::{AtomicPtr, AtomicU8, AtomicUsize, CACHE_UNITS, Ordering, SizeClass, random};
+use crate::base::{
+    AtomicPtr, AtomicU8, AtomicUsize, CACHE_UNITS, CLASS_COUNT, Ordering, SizeClass, random,
+};
 use crate::os;
+use crate::samples::tuning::{TRUST_MAX, TRUST_SHARE};
 use crate::store::{Caches, Limit, Store};
 use core::ptr::null_mut;
 
@@ -103,13 +106,15 @@ pub(crate) struct Sampling {
     interval: usize,
     /// Bytes until the next sample.
     left: usize,
-    /// Classes whose next block is the sample, a bit each. By chance: of which the cache's limit says how far it is.
+    /// Classes whose next block is the sample, a bit each. By chance: of which `next` says how far it is.
     due: u64,
     draw: Draw,
     /// By chance: the block that the last refill has given is a sample.
     drawn: bool,
     /// Where the row of its random numbers stands.
     random: u64,
+    /// What it knows of each class, in a mapping of its own that stays; or null.
+    next: *mut [Next; CLASS_COUNT],
     /// The program wants to be called for what it frees later.
     defers: bool,
     /// The program has to be told that memory runs short.
@@ -221,8 +226,11 @@ impl Sampling {
     /// Whether somebody has asked for something else than the heap does. It does that from now on.
     pub(crate) fn follow(&mut self) -> bool {
         // Acquire: pairs with `set`.
-        let interval = INTERVAL.load(Ordering::Acquire);
+        let mut interval = INTERVAL.load(Ordering::Acquire);
         let draw = Draw::wanted();
+        if interval > 0 && draw == Draw::Chance && !self.has_next() {
+            interval = 0;
+        }
         let is_new = interval != self.interval || draw != self.draw;
         if is_new {
             let place = core::ptr::from_ref(self).addr();
@@ -267,46 +275,106 @@ impl Sampling {
     }
 }
 
-// By chance. What has not been a sample says nothing of what comes next, so a refill draws anew how many blocks come before
-// the class's next sample. Mostly those are more than can be allocated until the next refill: as many as the cache is
-// filled with, and one for each free that it takes in. Each of these costs it a unit for good (see `Limit`), so that they
-// are less than its limit. Otherwise the cache gets as many and is allowed as many frees, and the class is due: what is
-// left of the limit at its next refill says how many of them there have not been.
+// By chance. How many blocks of a class come before its next sample is drawn when it has had one. A refill gives no more,
+// and each free that a cache takes in, whose block may be allocated without a refill, costs its limit a unit for good
+// (see `Limit`): what is left of the limit says how many there have been, and a limit of as many units above a block's
+// takes in no more than they. But such a cache has room for few blocks at once, where most never use the limit up. Where
+// they have not, the limit is a multiple of it (`trust`). If then more have been allocated than were to come before the
+// sample, the next is the sample.
+//
+// What has not been a sample says nothing of what comes next: where nobody knows how many there have been, it is drawn anew.
+
+/// What a heap knows of a class whose samples are drawn by chance, since its last refill.
+#[derive(Clone, Copy)]
+struct Next {
+    /// So many blocks come before the sample behind those that the refill has given.
+    blocks: u32,
+    /// What the cache was allowed to take in then.
+    limit: Limit,
+    /// The limit may be 2 to that power times as large.
+    trust: u8,
+    /// So many samples have been left out.
+    owed: u16,
+}
+
+impl Next {
+    /// How many blocks come before the sample, where so much is left of the limit; and how many have come behind it.
+    fn after_refill(&mut self, left: i32) -> (u32, u32) {
+        let frees = self.limit.0.saturating_sub(left).max(0) as u32;
+        if frees > self.blocks / 2 {
+            self.trust = 0;
+        } else if frees < self.blocks / TRUST_SHARE {
+            self.trust = (self.trust + 1).min(TRUST_MAX);
+        }
+        (self.blocks.saturating_sub(frees), frees.saturating_sub(self.blocks))
+    }
+
+    /// What the cache may take in of `limit`, where so many blocks come before the sample behind the refill's.
+    fn allow(&mut self, blocks: u32, limit: Limit) -> Limit {
+        let most = (u64::from(blocks) << self.trust).min(i32::MAX as u64 / 2) as i32;
+        self.blocks = blocks;
+        self.limit = match limit.0 > CACHE_UNITS && most > 0 {
+            true => limit.min(Limit(CACHE_UNITS + most)),
+            false => limit.min(Limit::NOTHING_MORE),
+        };
+        self.limit
+    }
+}
+
 impl Sampling {
     #[cold]
     #[inline(never)]
     fn cut_by_chance(&mut self, class: SizeClass, count: u32, limit: Limit, left: i32) -> Cut {
-        let is_due = self.due & class.bit() != 0;
-        self.due &= !class.bit();
+        let before = self.before_next(class, left);
+        // SAFETY: samples are drawn by chance only if it is there.
+        let next = unsafe { &mut (*self.next)[class.index()] };
         // Hardened, what a cache takes in comes back without a refill.
         let limit = if Caches::IS_MIXED { limit.min(Limit::NOTHING) } else { limit };
-        let most = count + above_one(limit.0);
-        // The limit of a cache that has been emptied is that, and no due class's. Nothing is known of it then.
-        let is_due = is_due && left != Limit::NOTHING.0;
-        let before = match is_due {
-            true => above_one(left),
-            false => self.blocks_before_next(class, most),
-        };
-        if !is_due && before >= most {
-            return Cut { most: count, limit, is_told: false };
-        }
-        if before == 0 {
-            self.drawn = true;
-            return Cut { most: 1, limit: limit.min(Limit::NOTHING), is_told: false };
-        }
         self.due |= class.bit();
-        let limit = match before.checked_sub(count) {
-            None | Some(0) => limit.min(Limit::NOTHING_MORE),
-            Some(frees) => Limit(CACHE_UNITS + frees as i32),
-        };
-        Cut { most: count.min(before), limit, is_told: false }
+        if before > 0 {
+            let most = count.min(before);
+            return Cut { most, limit: next.allow(before - most, limit), is_told: false };
+        }
+        self.drawn = true;
+        if next.owed == 0 {
+            self.due &= !class.bit();
+        }
+        next.owed = next.owed.saturating_sub(1);
+        Cut { most: 1, limit: next.allow(0, limit), is_told: false }
     }
 
-    /// How many blocks of a class come before the next sample, or at least `most`.
-    fn blocks_before_next(&mut self, class: SizeClass, most: u32) -> u32 {
-        let size = class.block_size();
-        let bytes = self.bytes_before_next(most as usize * size);
-        (bytes / size).min(most as usize) as u32
+    /// How many blocks of a class come before the next sample, where so much is left of its cache's limit.
+    fn before_next(&mut self, class: SizeClass, left: i32) -> u32 {
+        // The limit of a cache that has been emptied is that, and no other's.
+        if self.due & class.bit() == 0 || left == Limit::NOTHING.0 {
+            return self.draw_next(class);
+        }
+        // SAFETY: as above.
+        let next = unsafe { &mut (*self.next)[class.index()] };
+        let (before, mut behind) = next.after_refill(left);
+        while behind > 0 {
+            let drawn = self.draw_next(class);
+            if drawn >= behind {
+                break;
+            }
+            behind -= drawn + 1;
+            next.owed = next.owed.saturating_add(1);
+        }
+        before
+    }
+
+    fn draw_next(&mut self, class: SizeClass) -> u32 {
+        let bytes = random::exponential(random::next(&mut self.random), self.interval);
+        (bytes / class.block_size()).min(u32::MAX as usize) as u32
+    }
+
+    /// Whether there is a place for what it knows of each class, made if need be.
+    #[cold]
+    fn has_next(&mut self) -> bool {
+        if self.next.is_null() {
+            self.next = os::map(size_of::<[Next; CLASS_COUNT]>()).cast();
+        }
+        !self.next.is_null()
     }
 
     /// How many bytes come before the next sample, or at least `most`.
@@ -328,11 +396,6 @@ impl Sampling {
     pub(crate) fn takes_drawn(&mut self) -> bool {
         core::mem::take(&mut self.drawn)
     }
-}
-
-/// How many units there are above those of one block.
-fn above_one(units: i32) -> u32 {
-    units.saturating_sub(CACHE_UNITS).max(0) as u32
 }
 
 /// Tells of a sampled allocation.

@@ -40,6 +40,14 @@ pub(crate) const REPORT_WAITS: usize = 2000;
 /// Of a path, the last so many bytes are shown. Half, twice: not tried.
 pub(crate) const SHOWN_PATH_BYTES: usize = 160;
 
+/// The profile trusts a cache that has taken in less than one free for so many blocks before the next sample. Half, twice:
+/// the same times.
+pub(crate) const TRUST_SHARE: u32 = 8;
+/// Such a cache may take in up to 2 to that power times as many frees as there are blocks before the sample. At 512 KiB a
+/// malloc and a free among 20,000 blocks of up to 1,016 bytes take 8.3 ns, and 6.3 without the profile. With half of it
+/// 13 ns; with twice of it a tenth less.
+pub(crate) const TRUST_MAX: u8 = 6;
+
 /// Calls of a stack that the profile keeps. With half of it deep stacks end before `main`; with twice of it a site takes up to
 /// 256 bytes more.
 pub(crate) const PROFILE_FRAMES: usize = 32;

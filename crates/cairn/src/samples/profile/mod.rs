@@ -33,6 +33,8 @@ static RATE: AtomicUsize = AtomicUsize::new(0);
 #[cold]
 #[inline(never)]
 pub(crate) fn set(rate: usize) -> bool {
+    // Beyond that no number of blocks is kept that come before a sample.
+    let rate = rate.min(1 << 30);
     if rate > 0 && table().is_none() && !make_table() {
         return false;
     }
