@@ -128,9 +128,18 @@ fn new_block_at(size: usize, align: usize, at: usize) -> large::Allocated {
     if limit::is_pending() {
         thread::tell_of_shortage();
     }
+    match attempt(size, align, at) {
+        got if got.block.is_null() => new_block_again(size, align, at),
+        got => got,
+    }
+}
+
+/// The same when that has failed.
+#[cold]
+#[inline(never)]
+fn new_block_again(size: usize, align: usize, at: usize) -> large::Allocated {
     let attempt = || Some(attempt(size, align, at)).filter(|got| !got.block.is_null());
-    attempt()
-        .or_else(|| thread::retry_in_shortage(size, attempt))
+    thread::retry_in_shortage(size, attempt)
         .or_else(|| if thread::defer(Reason::Need) { attempt() } else { None })
         .unwrap_or(large::Allocated::NONE)
 }
@@ -162,7 +171,7 @@ pub fn allocate_aligned_at(size: usize, align: usize, offset: usize) -> *mut u8 
     }
 }
 
-#[inline(never)]
+#[inline]
 fn attempt(size: usize, align: usize, at: usize) -> large::Allocated {
     os::notice_fork();
     let heap = thread::heap();

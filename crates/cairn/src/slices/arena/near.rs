@@ -11,7 +11,7 @@ use crate::base::bits::pieces;
 use crate::base::{AtomicU32, Ordering, SLICE_SIZE};
 use crate::os::{self, Guard};
 use crate::slices::limit::{self, ALL, LOOK_FROM, Turn, Why};
-use crate::slices::tuning::PURGE_BATCH;
+use crate::slices::tuning::{HOLLOW_MIN, PURGE_BATCH};
 
 /// Milliseconds that a request at the hard limit waits at most for what others are purging: more than a batch takes.
 const GOING_LOOKS: usize = 20;
@@ -78,6 +78,10 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
     if keeps() {
         return;
     }
+    // No bound is lower.
+    if arena.dirty <= HOLLOW_MIN && !arena.is_watched() {
+        return;
+    }
     let bound = arena.burst_bound();
     if arena.dirty > bound {
         arena.burst_ms = os::now_ms();
@@ -108,6 +112,7 @@ pub(super) fn give_back(arena: Guard<'static, Arena>) -> Option<Guard<'static, A
 }
 
 /// Takes free slices within the hard limit: see `Arena::take_at`. Near a limit others go.
+#[inline(always)]
 pub(super) fn take_at(
     mut arena: Guard<'static, Arena>,
     index: usize,
