@@ -168,11 +168,14 @@ fn a_terminal_shows_what_is_chosen() {
     drop(std::mem::replace(&mut all[0], holding(&home, &program, &[], "1")));
     terminal.wait("gone", |screen| line_of(screen, large).is_none());
     terminal.wait_for(&format!("there is no process {large}"));
-    // However narrow it is, the column that is chosen is there.
+    // However narrow it is, the column that is chosen is there. A key at the very moment of the signal would wait for the
+    // next one, in crossterm.
     terminal.press("\x1b[C\x1b[C\x1b[C\x1b[C");
+    terminal.wait("a wide one", |screen| is_marked(screen, 1, "WASTE"));
     terminal.resize(10, 42);
     terminal.wait("a narrow terminal", |screen| is_marked(screen, 1, "WASTE"));
     terminal.resize(3, 10);
+    terminal.wait("a tiny one", |screen| screen.contents().ends_with("Up Down se"));
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
 }
