@@ -64,7 +64,9 @@ const _: () = assert!(core::mem::offset_of!(Header, guards) == 104);
 // SAFETY: constant; the pointers are addresses for a reader outside.
 unsafe impl Sync for Header {}
 
-/// The header, under the name that tools look up.
+/// The header, under the name that tools look up. In a Rust program nothing names it: the attribute keeps it from the
+/// linker.
+#[used]
 #[unsafe(export_name = "cairn_header")]
 pub static HEADER: Header = Header {
     magic: *b"CAIRNHDR",
