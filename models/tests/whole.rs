@@ -285,6 +285,7 @@ fn resize_mappings() {
 }
 
 /// Three threads take runs and mappings within a hard limit that they meet.
+#[cfg(not(miri))]
 #[test]
 fn a_hard_limit_holds() {
     explore("a_hard_limit_holds", || {

@@ -168,6 +168,7 @@ fn near(limit: usize) -> usize {
 }
 
 /// What the group has when so much counts here, and `beside` else.
+#[inline(never)]
 fn of_group(counted: usize, beside: &AtomicUsize) -> usize {
     counted.saturating_add_signed(beside.load(Ordering::Relaxed).cast_signed())
 }
@@ -198,14 +199,19 @@ fn part(limit: usize, used: usize) -> usize {
 }
 
 /// The same of all limits, when so much counts.
-#[inline(never)]
 pub(crate) fn share(counted: usize) -> usize {
-    part(own(), counted).min(part(group_most(), of_group(counted, &BESIDE)))
+    least_part(counted, &BESIDE)
+}
+
+/// The same, with so much beside it in the group.
+#[inline(never)]
+fn least_part(counted: usize, beside: &AtomicUsize) -> usize {
+    part(own(), counted).min(part(group_most(), of_group(counted, beside)))
 }
 
 /// Whether the program is to be told, when so much counts: what is untouched does not make a group short of memory.
 pub(crate) fn is_short(counted: usize) -> bool {
-    part(own(), counted).min(part(group_most(), of_group(counted, &SEEN))) < ALL
+    least_part(counted, &SEEN) < ALL
 }
 
 /// Whether one of them is so full that what comes must go elsewhere at once.
@@ -229,14 +235,18 @@ pub(crate) enum Why {
     Growth,
 }
 
-/// Looks at the group, unless somebody does; what it has, page cache included.
+/// Looks at the group, unless more has come and somebody does already; what it has, page cache included.
 #[inline(never)]
 pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
-    if get()[0] == NO_GROUP || LOOKING.swap(true, Ordering::Relaxed) {
+    // Who needs memory does not wait for another's look; who comes once in a delay does.
+    let is_waiting = why == Why::Time;
+    if get()[0] == NO_GROUP || !is_waiting && LOOKING.swap(true, Ordering::Relaxed) {
         return None;
     }
     let found = follow_group(counted, why);
-    LOOKING.store(false, Ordering::Relaxed);
+    if !is_waiting {
+        LOOKING.store(false, Ordering::Relaxed);
+    }
     judge_watch();
     found
 }
