@@ -132,9 +132,9 @@ fn its_thread_storage_is_small_and_initial_exec() {
 
 #[test]
 fn it_is_small() {
-    // 30 KiB of it are the names for 16 tokens, 12 KiB the heap profile.
+    // 30 KiB of it are the names for 16 tokens, 16 KiB the heap profile.
     const STRIPPED_SIZE_BYTES_MAX: u64 =
-        if cfg!(feature = "hardened") { 360 << 10 } else { 332 << 10 };
+        if cfg!(feature = "hardened") { 360 << 10 } else { 336 << 10 };
 
     if skip_for_stand_in() {
         return;
