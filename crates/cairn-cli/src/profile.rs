@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Rows that the table shows.
 const ROWS: usize = 20;
+/// Letters of a function's name that it shows: those of templates have hundreds.
+const LETTERS: usize = 80;
 /// Functions of each that it shows.
 const FRAMES: usize = 4;
 
@@ -115,9 +117,12 @@ fn add_row(text: &mut String, amounts: Amounts, whole: Amounts, frames: &[Frame]
 /// A function, and where in the source it is.
 fn place(frame: &Frame) -> String {
     let source = frame.source.rsplit('/').next().unwrap_or("");
-    let function = frame.function.escape_debug();
+    let mut function = frame.function.escape_debug().to_string();
+    if function.chars().count() > LETTERS {
+        function = function.chars().take(LETTERS).chain("...".chars()).collect();
+    }
     match source {
-        "" => function.to_string(),
+        "" => function,
         source => format!("{function} ({}:{})", source.escape_debug(), frame.line),
     }
 }

@@ -134,7 +134,7 @@ impl Heap {
         if freed && self.is_quiet() {
             (most, limit) = (1, Limit::NOTHING);
         }
-        if self.sampling.is_by_chance() && !self.is_closed() {
+        if self.sampling.is_by_chance() {
             return self.fill_cut(class, list, most, limit);
         }
         if list.count > most {

@@ -94,7 +94,7 @@ impl Heap {
             // What comes now is the same in each run of a program.
             (self.quiet, self.slow_ticks, self.upkeep_mask) = (0, 0, UPKEEP_TICKS - 1);
         }
-        if !self.is_shared() && (self.sampling.follow() || defers) {
+        if !self.is_shared() && (self.sampling.follow(!self.is_closed()) || defers) {
             SizeClass::all().for_each(|class| self.empty_cache(class));
             self.set_ordinary();
         }

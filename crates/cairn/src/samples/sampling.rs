@@ -223,12 +223,13 @@ impl Sampling {
         is_sample
     }
 
-    /// Whether somebody has asked for something else than the heap does. It does that from now on.
-    pub(crate) fn follow(&mut self) -> bool {
+    /// Whether somebody has asked for something else than the heap does. It does that from now on, unless it is not to draw by
+    /// chance.
+    pub(crate) fn follow(&mut self, is_for_chance: bool) -> bool {
         // Acquire: pairs with `set`.
         let mut interval = INTERVAL.load(Ordering::Acquire);
         let draw = Draw::wanted();
-        if interval > 0 && draw == Draw::Chance && !self.has_next() {
+        if interval > 0 && draw == Draw::Chance && !(is_for_chance && self.has_next()) {
             interval = 0;
         }
         let is_new = interval != self.interval || draw != self.draw;

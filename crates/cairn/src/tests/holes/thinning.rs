@@ -188,6 +188,7 @@ fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
 /// Others may have been adding while who swept was not at work, and nobody frees any more: the next part is as long as it must
 /// be.
 #[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn much_more_than_may_wait_goes_in_one_part() {
     // The longest span's.
     const AT_ONCE: usize = 32;

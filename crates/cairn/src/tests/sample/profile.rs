@@ -273,7 +273,9 @@ fn a_child_goes_on_with_what_it_has() {
 fn blocks_of_destroyed_heaps_are_not_live() {
     alone(|| {
         begin(1);
-        for _ in 0..10 {
+        let mut mapped = Vec::new();
+        for _ in 0..200 {
+            mapped.push(mapped_pages());
             let heap = Heap::new().expect("there is memory");
             let block = heap.allocate(100_000, 16);
             // SAFETY: a live block.
@@ -286,8 +288,15 @@ fn blocks_of_destroyed_heaps_are_not_live() {
             free(block);
             assert_eq!(sum()[2], 0);
         }
+        // They leave nothing behind.
+        assert!(mapped[199] <= mapped[50] + 20, "{} and {} pages", mapped[50], mapped[199]);
         check();
     });
+}
+
+fn mapped_pages() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("a line");
+    text.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number")
 }
 
 #[test]
