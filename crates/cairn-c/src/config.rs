@@ -123,7 +123,9 @@ extern "C" fn start() {
     if wishes.no_inherit {
         leave_children_alone();
     }
-    if !cairn::set_memory_limits(wishes.memory_soft_limit, wishes.memory_limit) {
+    let limits = (wishes.memory_soft_limit, wishes.memory_limit);
+    // What few programs call lies apart, and is resident from the first call on.
+    if limits != (0, 0) && !cairn::set_memory_limits(limits.0, limits.1) {
         warn(format_args!("{shown}MEMORY_SOFT_LIMIT: it is more than {shown}MEMORY_LIMIT"));
         cairn::set_memory_limits(0, wishes.memory_limit);
     }
