@@ -81,7 +81,6 @@ pub(crate) fn begin(rate: usize, first: u32) {
 /// Writes the file, once.
 // Inlined: most programs do not need the pages of the rest.
 #[inline(always)]
-#[inline(always)]
 pub(crate) fn at_exit() {
     let first = FIRST.load(Ordering::Relaxed);
     if first != 0 {
