@@ -33,9 +33,13 @@ impl Terminal {
         let before = modes(&tcgetattr(&side).unwrap());
         command.stdin(open().unwrap()).stdout(open().unwrap()).stderr(open().unwrap());
         command.env("TERM", "xterm-256color");
-        // SAFETY: the child makes two calls to the system, and allocates nothing.
+        // SAFETY: the child makes a few calls to the system, and allocates nothing.
         unsafe {
             command.pre_exec(|| {
+                // Who runs the tests in the background may have had them ignored.
+                for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+                    libc::signal(signal, libc::SIG_DFL);
+                }
                 rustix::process::setsid()?;
                 Ok(rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?)
             });
