@@ -101,9 +101,13 @@ pub(super) fn allocate(size: usize, [align, at]: [usize; 2], used: Use) -> Alloc
     }
     let start = address.wrapping_add(colour);
     let mut mapping = Mapping { address, bytes, start, owner: null(), asked: 0, waits: false };
+    let mut mappings = MAPPINGS.lock();
+    // Under the lock, as in `ask`: who had these addresses before has left the table before the system had them.
     // SAFETY: nobody else's yet, with room for so many.
     unsafe { Size::set_mapping(&mut mapping, size) };
-    if !MAPPINGS.lock().insert(mapping) {
+    let is_known = mappings.insert(mapping);
+    drop(mappings);
+    if !is_known {
         unmap(mapping);
         return Allocated::NONE;
     }
