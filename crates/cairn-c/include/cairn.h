@@ -233,6 +233,19 @@ void cairn_stats_print(void);
 void cairn_stats_json(void (*write)(void *arg, const char *text, size_t n), void *arg);
 
 /*
+ * Calls `write` with `arg` and pieces of text, which together are single figures in the text format of Prometheus:
+ * cairn_allocated_bytes, cairn_resident_bytes and so on. Otherwise as cairn_stats_json.
+ */
+void cairn_stats_prometheus(void (*write)(void *arg, const char *text, size_t n), void *arg);
+
+/*
+ * Writes a single figure to `value`, as it is now, by the names of docs/guide/statistics.md: "allocated", "active",
+ * "resident", "retained" and so on. Returns 1, or 0 if there is none of that name. Cheap enough for each second, by a walk
+ * over the metadata; nothing is allocated.
+ */
+int cairn_stats_get(const char *name, size_t *value);
+
+/*
  * cairn_count(1) begins to count the bytes that the calling thread allocates and frees, cairn_count(0) ends it. Returns
  * 1, or 0 if there is no memory for it. The other two return what the thread has counted; 0 in a new one. What it frees
  * counts for it, whoever has allocated that.

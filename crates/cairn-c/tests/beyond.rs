@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Loading, Program, passes, passes_in, skip_for_stand_in};
+use std::collections::BTreeMap;
 
 /// They need the header and the library at link time.
 fn passes_linked(case: &str) {
@@ -91,6 +92,73 @@ fn statistics_are_json() {
         number("/clean");
         number("/given_back");
         assert_eq!(stats["version"], env!("CARGO_PKG_VERSION"));
+    }
+}
+
+/// Prometheus's text, line by line: the name and the kind that each figure has, and its value.
+fn metrics(text: &[&str]) -> BTreeMap<String, (String, u64)> {
+    assert!(!text.is_empty() && text.len().is_multiple_of(3), "{text:?}");
+    let metric = |lines: &[&str]| {
+        let [help, kind, value] = lines else { panic!("{lines:?}") };
+        let (name, value) = value.split_once(' ').expect("a name and a value");
+        let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
+        assert!(name.starts_with("cairn_") && name.chars().all(is_part), "{name}");
+        assert!(help.starts_with(&format!("# HELP {name} ")), "{help}");
+        let kind = kind.strip_prefix(&format!("# TYPE {name} ")).expect("its kind");
+        (name.to_owned(), (kind.to_owned(), value.parse().expect("a number")))
+    };
+    let found: BTreeMap<_, _> = text.chunks(3).map(metric).collect();
+    assert_eq!(found.len(), text.len() / 3, "each has one name");
+    found
+}
+
+/// The figures by name are those of the JSON, and those for Prometheus.
+#[test]
+fn figures_have_names() {
+    if skip_for_stand_in() {
+        return;
+    }
+    for loading in [Loading::Linked, Loading::Static] {
+        let Some(program) = Program::build("beyond.c", loading) else { continue };
+        let outcome = program.run(&["figures"]);
+        outcome.assert_quiet_success("figures");
+        let lines: Vec<_> = outcome.stdout.lines().collect();
+        let stats: serde_json::Value = serde_json::from_str(lines[0]).expect("JSON");
+        let end = lines.iter().position(|line| line.starts_with("get ")).expect("figures");
+        let metrics = metrics(&lines[1..end]);
+        let number = |path: &str| stats.pointer(path).and_then(|value| value.as_u64()).expect(path);
+        let value = |name: &str| {
+            let (end, kind) = match name {
+                "given_back" => ("_bytes_total", "counter"),
+                "blocks" | "heaps" => ("", "gauge"),
+                _ => ("_bytes", "gauge"),
+            };
+            let (found, value) = &metrics[&format!("cairn_{name}{end}")];
+            assert_eq!(found, kind, "{name}");
+            *value
+        };
+        for line in &lines[end..] {
+            let words: Vec<_> = line.split(' ').collect();
+            assert_eq!(words[2], value(words[1]).to_string(), "{line}");
+        }
+        let active = ["/spans/bytes", "/large/bytes", "/nurseries/bytes", "/mappings/bytes"];
+        assert_eq!(value("active"), active.map(number).iter().sum::<u64>());
+        for (name, path) in [
+            ("allocated", "/allocated"),
+            ("dirty", "/dirty/bytes"),
+            ("retained", "/clean"),
+            ("mapped", "/total/bytes"),
+            ("metadata", "/metadata/bytes"),
+            ("resident", "/total/resident"),
+            ("given_back", "/given_back"),
+            ("heaps", "/heaps/in_use"),
+            ("counted", "/memory/counted"),
+            ("hard_limit", "/memory/hard_limit"),
+        ] {
+            assert_eq!(value(name), number(path), "{name}");
+        }
+        assert!(!metrics.contains_key("cairn_soft_limit_bytes"), "there is none");
+        assert!(value("allocated") <= value("active") && value("active") <= value("mapped"));
     }
 }
 

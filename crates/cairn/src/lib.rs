@@ -142,6 +142,8 @@ pub use program::heaps::{
     heap_of, owner_thread, purge, thread_number, visit,
 };
 pub use program::settings::{BadSetting, Settings};
+pub use report::figures::{figure, write_prometheus};
+pub use report::json::write_json;
 pub use report::memory::{GroupMemory, MemoryUse};
 pub use report::profile::write_profile;
 pub use report::stats::{Amount, ClassRow, Stats};

@@ -103,16 +103,6 @@ static inline void cairn_take_stats(struct cairn_text *text) {
     cairn_stats_json(cairn_text_add, text);
 }
 
-/*
- * A number of the statistics: the one behind `key`, or behind the next `field` after it, if that is not NULL. Both are
- * as they stand in the text: "\"total\":{" and "\"bytes\":".
- */
-static inline size_t cairn_figure(const struct cairn_text *text, const char *key, const char *field) {
-    const char *at = strstr(text->bytes, key);
-    if (at && field) at = strstr(at, key = field);
-    return at ? (size_t)strtoull(at + strlen(key), NULL, 10) : 0;
-}
-
 /* Who gets text that ends with a zero, and with what. */
 struct cairn_reader {
     void (*read)(const char *text, void *argument);

@@ -347,6 +347,27 @@ static void json(void)
     CHECK(kept[3] && kept[4], "kept");
 }
 
+/* The same moment three times: JSON, the text for Prometheus, and single figures, each behind a line of its own. */
+static void figures(void)
+{
+    static const char *const names[] = {"allocated", "active", "cached", "dirty", "retained", "mapped", "metadata",
+                                        "resident", "given_back", "blocks", "heaps"};
+    static size_t values[COUNT_OF(names)];
+    cairn_heap *heap = cairn_heap_new();
+    void *kept[] = {malloc(1000), malloc(300 * KIB), malloc(40 * MIB), malloc(8), cairn_heap_malloc(heap, 100)};
+    size_t length = 0, value = 7;
+    CHECK(cairn_set_memory_limits(0, 8 * GIB), "a limit");
+    for (size_t i = 0; i < COUNT_OF(names); i++) CHECK(cairn_stats_get(names[i], &values[i]) == 1, "%s", names[i]);
+    CHECK(cairn_stats_get("", &value) == 0 && cairn_stats_get("allocate", &value) == 0, "nothing");
+    CHECK(cairn_stats_get("allocated ", &value) == 0 && cairn_stats_get("\xff", &value) == 0 && value == 7, "nothing");
+    cairn_stats_json(add, &length);
+    document[length++] = '\n';
+    cairn_stats_prometheus(add, &length);
+    CHECK(write(1, document, length) == (ssize_t)length, "standard output");
+    for (size_t i = 0; i < COUNT_OF(names); i++) dprintf(1, "get %s %zu\n", names[i], values[i]);
+    CHECK(kept[3] && kept[4], "kept");
+}
+
 static const struct test_case cases[] = {
     {"sizes", sizes},
     {"expand", expand},
@@ -357,5 +378,6 @@ static const struct test_case cases[] = {
     {"idle_pool", idle_pool},
     {"counts", counts},
     {"json", json},
+    {"figures", figures},
 };
 MAIN(cases)

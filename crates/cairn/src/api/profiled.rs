@@ -7,6 +7,7 @@
 //! Story: docs/guide/profile.md
 
 use crate::base::{MEDIUM_MAX, SizeClass};
+use crate::samples::probes;
 use crate::samples::profile::{self, Sample};
 use crate::{large, thread};
 use core::ptr::null_mut;
@@ -36,6 +37,7 @@ fn begin(block: *mut u8, size: usize, near: *mut u8, weighed: usize, rate: usize
     let done = profile::insert(block, size, near, weighed, rate);
     if done {
         large::mark_sample(block);
+        probes::allocated(block, size, weighed, rate);
     }
     done
 }
@@ -63,7 +65,15 @@ fn draw_large(block: *mut u8, size: usize) {
 /// What is being freed, any value at all, is a sample no longer. Whether it was a small one.
 #[inline(always)]
 pub(super) fn end(p: *mut u8) -> bool {
-    profile::has_live() && take(p).is_some_and(|sample| sample.asked <= MEDIUM_MAX)
+    profile::has_live() && end_sample(p)
+}
+
+#[cold]
+#[inline(never)]
+fn end_sample(p: *mut u8) -> bool {
+    let sample = take(p);
+    sample.inspect(|_| probes::freed(p));
+    sample.is_some_and(|sample| sample.asked <= MEDIUM_MAX)
 }
 
 /// The sample that a large block is, which may be about to change its size.
@@ -73,7 +83,6 @@ pub(super) fn pause(p: *mut u8) -> Option<Sample> {
 }
 
 #[cold]
-#[inline(never)]
 fn take(p: *mut u8) -> Option<Sample> {
     large::unmark_sample(p).then(|| profile::take(p))?
 }
@@ -82,7 +91,8 @@ fn take(p: *mut u8) -> Option<Sample> {
 /// goes on being the sample that it was.
 pub(super) fn resume(new: Option<*mut u8>, p: *mut u8, size: usize, paused: Option<Sample>) {
     match (new, paused) {
-        (Some(new), _) if !new.is_null() => {
+        (Some(new), paused) if !new.is_null() => {
+            paused.inspect(|_| probes::freed(p));
             let is_heaps = large::nursery_around(new).is_some() || !large::owner_of(new).is_null();
             if !is_heaps {
                 note_large(new, size);

@@ -5,8 +5,11 @@
 //! Checked: the reconciliation test.
 //! Story: docs/guide/statistics.md
 
+pub(crate) mod figures;
+pub(crate) mod json;
 pub(crate) mod memory;
 pub(crate) mod outside;
 pub(crate) mod profile;
 pub(crate) mod stats;
+mod text;
 mod tuning;

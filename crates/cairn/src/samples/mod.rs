@@ -7,6 +7,7 @@
 
 pub(crate) mod guards;
 mod machine;
+pub(crate) mod probes;
 pub(crate) mod profile;
 pub(crate) mod sampling;
 mod stack;

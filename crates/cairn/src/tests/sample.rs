@@ -1,5 +1,6 @@
 //! Sampled allocations: exactly those in which the count runs out, whatever is freed meanwhile.
 
+mod probes;
 mod profile;
 mod unwind;
 

@@ -126,21 +126,13 @@ static inline int cairn_je_read(void *place, size_t *size, const void *value, si
 }
 
 static inline size_t cairn_je_figure(size_t node, size_t number) {
-    struct cairn_text stats;
+    size_t figure = 0;
     if (node == CAIRN_JE_QUANTUM) return 16;
     if (node == CAIRN_JE_PAGE) return (size_t)sysconf(_SC_PAGESIZE);
     if (node == CAIRN_JE_BIN_SIZE) return cairn_class_size((unsigned int)number);
-    cairn_take_stats(&stats);
-    switch (node) {
-    case CAIRN_JE_ALLOCATED: return cairn_figure(&stats, "\"allocated\":", NULL);
-    case CAIRN_JE_METADATA: return cairn_figure(&stats, "\"metadata\":{", "\"bytes\":");
-    case CAIRN_JE_RESIDENT: return cairn_figure(&stats, "\"total\":{", "\"resident\":");
-    case CAIRN_JE_MAPPED: return cairn_figure(&stats, "\"total\":{", "\"bytes\":");
-    case CAIRN_JE_RETAINED: return cairn_figure(&stats, "\"clean\":", NULL);
-    default:
-        return cairn_figure(&stats, "\"spans\":{", "\"bytes\":") + cairn_figure(&stats, "\"large\":{", "\"bytes\":") +
-               cairn_figure(&stats, "\"mappings\":{", "\"bytes\":");
-    }
+    /* Behind "stats." the name is cairn's, too. */
+    cairn_stats_get(cairn_je_name(node) + sizeof "stats." - 1, &figure);
+    return figure;
 }
 
 /* A thread counts from its first question on, and each of its calls takes longer then: cairn_count. */

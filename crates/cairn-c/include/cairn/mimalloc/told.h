@@ -90,7 +90,6 @@ static inline double cairn_mi_number(const char *path, int fields) {
 static inline void mi_process_info(size_t *elapsed_msecs, size_t *user_msecs, size_t *system_msecs, size_t *current_rss,
                                    size_t *peak_rss, size_t *current_commit, size_t *peak_commit, size_t *page_faults) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), ticks = (size_t)sysconf(_SC_CLK_TCK);
-    struct cairn_text stats;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     if (elapsed_msecs) {
@@ -103,9 +102,8 @@ static inline void mi_process_info(size_t *elapsed_msecs, size_t *user_msecs, si
     if (current_rss) *current_rss = (size_t)cairn_mi_number("/proc/self/statm", 1) * page;
     if (peak_rss) *peak_rss = (size_t)usage.ru_maxrss * 1024;
     if (current_commit || peak_commit) {
-        size_t committed;
-        cairn_take_stats(&stats);
-        committed = cairn_figure(&stats, "\"total\":{", "\"bytes\":");
+        size_t committed = 0;
+        cairn_stats_get("mapped", &committed);
         if (current_commit) *current_commit = committed;
         if (peak_commit) *peak_commit = committed;
     }

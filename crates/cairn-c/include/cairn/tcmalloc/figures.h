@@ -10,34 +10,33 @@
 extern "C" {
 #endif
 
-/* A property's name, and where its figure is in the statistics; a second place is added. */
+/* A property's name, and cairn's; a second figure is added. */
 struct cairn_tc_property {
     const char *name;
-    const char *key, *field;
-    const char *also, *also_field;
+    const char *figure, *also;
 };
 
 /* NULL beyond the last. */
 static inline const struct cairn_tc_property *cairn_tc_nth(size_t index) {
     static const struct cairn_tc_property all[] = {
-        {"generic.bytes_in_use_by_app", "\"allocated\":", NULL, NULL, NULL},
-        {"generic.current_allocated_bytes", "\"allocated\":", NULL, NULL, NULL},
-        {"generic.heap_size", "\"total\":{", "\"bytes\":", NULL, NULL},
-        {"generic.physical_memory_used", "\"total\":{", "\"resident\":", NULL, NULL},
-        {"generic.total_physical_bytes", "\"total\":{", "\"resident\":", NULL, NULL},
-        {"generic.virtual_memory_used", "\"total\":{", "\"bytes\":", "\"clean\":", NULL},
-        {"tcmalloc.metadata_bytes", "\"metadata\":{", "\"bytes\":", NULL, NULL},
-        {"tcmalloc.pageheap_free_bytes", "\"dirty\":{", "\"bytes\":", NULL, NULL},
-        {"tcmalloc.pageheap_unmapped_bytes", "\"clean\":", NULL, NULL, NULL},
+        {"generic.bytes_in_use_by_app", "allocated", NULL},
+        {"generic.current_allocated_bytes", "allocated", NULL},
+        {"generic.heap_size", "mapped", NULL},
+        {"generic.physical_memory_used", "resident", NULL},
+        {"generic.total_physical_bytes", "resident", NULL},
+        {"generic.virtual_memory_used", "mapped", "retained"},
+        {"tcmalloc.metadata_bytes", "metadata", NULL},
+        {"tcmalloc.pageheap_free_bytes", "dirty", NULL},
+        {"tcmalloc.pageheap_unmapped_bytes", "retained", NULL},
     };
     return index < sizeof all / sizeof *all ? &all[index] : NULL;
 }
 
 static inline size_t cairn_tc_figure(const struct cairn_tc_property *property) {
-    struct cairn_text stats;
-    cairn_take_stats(&stats);
-    return cairn_figure(&stats, property->key, property->field) +
-           (property->also ? cairn_figure(&stats, property->also, property->also_field) : 0);
+    size_t figure = 0, also = 0;
+    cairn_stats_get(property->figure, &figure);
+    if (property->also) cairn_stats_get(property->also, &also);
+    return figure + also;
 }
 
 /* False for a name that is not in the table. */

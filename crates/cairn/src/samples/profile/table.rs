@@ -11,6 +11,7 @@ use super::CHANGING;
 use crate::base::random::mixed;
 use crate::base::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::os;
+use crate::samples::probes::stands_for;
 use crate::samples::tuning::{PROFILE_CALLS, PROFILE_SAMPLES, PROFILE_SITES};
 use core::mem::offset_of;
 
@@ -135,16 +136,6 @@ impl Place {
         self.allocated.get().without(freed)
     }
 
-    /// About how many blocks a sample stands for, in 256ths: 1 / (1 - exp(-x)), where x is the part of the rate that the block
-    /// is. The peak is found by it, and no more. At most 3 % off.
-    fn scale(&self) -> usize {
-        let x = self.weighed.load(Ordering::Relaxed) as f64
-            / self.rate.load(Ordering::Relaxed).max(1) as f64;
-        // From 4 on it is 1.02 at most; below, the first terms of a series.
-        let blocks = if x < 4.0 { 1.0 / x + 0.5 + x / 12.0 - x * x * x / 720.0 } else { 1.0 };
-        (blocks * 256.0) as usize
-    }
-
     /// So many more of its samples have lived so long.
     fn count_lifetime(&self, lifetime: usize, more: i32) {
         if let Some(lived) = self.lived.get(lifetime) {
@@ -153,9 +144,10 @@ impl Place {
         }
     }
 
-    /// Bytes that a sample stands for, about.
+    /// Bytes that a sample stands for.
     fn stands_for(&self, asked: usize) -> usize {
-        asked.saturating_mul(self.scale()) / 256
+        let weighed = self.weighed.load(Ordering::Relaxed);
+        stands_for(asked, weighed, self.rate.load(Ordering::Relaxed)) as usize
     }
 }
 
@@ -218,7 +210,7 @@ pub(super) struct Table {
     sites: AtomicU32,
     /// Calls of all sites.
     calls: AtomicUsize,
-    /// Bytes that are live, about, and the most that ever were; how often there have been more than ever. Relaxed, all three:
+    /// Bytes that are live, and the most that ever were; how often there have been more than ever. Relaxed, all three:
     /// under the lock.
     live: AtomicUsize,
     most: AtomicUsize,
