@@ -67,7 +67,8 @@ pub fn headline(result: &LabResult, core: &str) -> String {
     let text = markdown(&["allocator", "time", "memory"], |at| at > 0, shown);
     let one = |table| {
         let (own, next, rows) = beside_the_best(result, &lines, table);
-        let (title, next) = (table::title(table).to_lowercase(), next.unwrap_or_else(|| "-".to_owned()));
+        let (title, next) =
+            (table::title(table).to_lowercase(), next.unwrap_or_else(|| "-".to_owned()));
         format!("over {rows} rows of {title} {SUBJECT} {own}, the best other {next}")
     };
     let means = [Table::Time, Table::Memory].map(one).join("; ");
