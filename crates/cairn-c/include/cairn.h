@@ -632,6 +632,8 @@ struct cairn_header {
     unsigned int aside_offset;       /* behind a section's start, aside_bytes for each slice, a bit for each block
                                         of a span; 0 in the hardened build */
     unsigned int aside_bytes;
+    unsigned int reserved;
+    const void *profile;             /* the heap profile: docs/design/outside-view.md */
 };
 
 /* A size class. */

@@ -146,7 +146,7 @@ fn a_program_gets_it_by_calls() {
         let Some(program) = Program::build("profile.c", loading) else { continue };
         let outcome = program.run(&["calls"]);
         outcome.assert_quiet_success(&format!("{loading:?}"));
-        let (said, text) = outcome.stdout.split_once("cairn heap profile 1\n").expect("a profile");
+        let (said, text) = outcome.stdout.split_once("cairn heap profile 2\n").expect("a profile");
         compare(said, text, &format!("{loading:?}"));
     }
 }

@@ -20,6 +20,7 @@
 #![no_main]
 
 mod advice;
+mod control;
 mod diff;
 mod embedded;
 mod guards;
@@ -28,6 +29,7 @@ mod profile;
 mod program;
 mod rivals;
 mod run;
+mod sampled;
 mod top;
 mod units;
 

@@ -3,10 +3,15 @@
 //! Owns how it is printed, and into which files it goes; `cairn_sight` reads it. The one idea: a table for people, and the
 //! forms that other viewers read. It must never write over the profile that it reads.
 
+use crate::advice::values;
+use crate::sampled::{self, Request};
 use anyhow::{Context, Result, ensure};
+use cairn_sight::Source;
 use cairn_sight::profile::{Amounts, Frame, HeapProfile, Names, Row, View, collapsed, pprof, rows};
+use std::ffi::OsString;
 use std::fmt::Write;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Rows that the table shows.
@@ -16,23 +21,42 @@ const LETTERS: usize = 80;
 /// Functions of each that it shows.
 const FRAMES: usize = 4;
 
-/// Say which code has allocated what a process holds, from its heap profile
+/// Say which code has allocated what a process holds
 ///
-/// The profile comes from `cairn run --profile FILE PROGRAM`, from the variable CAIRN_PROFILE, or from a call of the program's.
-/// Figures are estimates: a sample stands for all blocks that are like it. Names come from the files that the process has run,
-/// where they were then: look at the profile where it was made.
+/// It samples a running process for a while, without a signal and without preparation; the process follows at its next upkeep,
+/// which an idle one does not have. Ctrl-C ends the while early. Or it reads a profile that was written: by `cairn run
+/// --profile FILE PROGRAM`, by the variable CAIRN_PROFILE, or by a call of the program's; or a core file. Figures are estimates: a
+/// sample stands for all blocks that are like it. Names come from the files that the process has run, where they were then: look
+/// at the profile where it was made. Another user's process takes root or CAP_SYS_PTRACE.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
+  cairn profile 1234                          30 seconds of the process 1234: what is live of them
+  cairn profile 1234 --seconds 5 --view allocated
   cairn run --profile heap -- python3 app.py
-  cairn profile heap                          a table of what was live at exit
-  cairn profile --allocated heap              of all that was allocated
+  cairn profile heap                          what was live at exit
+  cairn profile heap --view peak              what was live when most was
+  cairn profile heap --view pinned            whose survivors keep pages from going back
+  cairn profile heap --view lifetimes         how long blocks live
   cairn profile heap --pprof heap.pb.gz       then: go tool pprof -http : heap.pb.gz
   cairn profile heap --collapsed heap.txt     then: inferno-flamegraph <heap.txt >heap.svg")]
 pub(crate) struct Args {
-    /// The profile
-    file: PathBuf,
+    /// The number of a process, a profile, or a core file; a path of digits alone needs ./ in front
+    #[arg(value_name = "PID|FILE")]
+    target: OsString,
 
-    /// Write it as pprof reads it, with alloc_objects, alloc_space, inuse_objects and inuse_space
+    /// How long a process is sampled [default: 30, or only what there is where it is sampled already]
+    #[arg(long)]
+    seconds: Option<u64>,
+
+    /// Bytes of a process from one sample to the next on average, such as 512KiB
+    #[arg(long, default_value = "512KiB", value_parser = rate, value_name = "BYTES")]
+    rate: u64,
+
+    /// What is looked at
+    #[arg(long, value_enum, default_value_t = Shown::Live)]
+    view: Shown,
+
+    /// Write it as pprof reads it, with alloc_objects, alloc_space, inuse_objects, inuse_space, peak_space, pinned_space
     #[arg(long, value_name = "OUT")]
     pprof: Option<PathBuf>,
 
@@ -40,34 +64,94 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OUT")]
     collapsed: Option<PathBuf>,
 
-    /// Say what has been allocated since the start, not what is live
-    #[arg(long)]
-    allocated: bool,
+    /// Write the profile itself, for later
+    #[arg(long, value_name = "OUT")]
+    save: Option<PathBuf>,
+}
+
+/// What of a profile is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Shown {
+    /// What was live at the end
+    Live,
+    /// All that was allocated
+    Allocated,
+    /// What was live when most was
+    Peak,
+    /// What was live, by the bytes of the pages that it keeps from going back
+    Pinned,
+    /// All that was allocated, by how long it has lived
+    Lifetimes,
+}
+
+impl Shown {
+    fn view(self) -> View {
+        match self {
+            Shown::Live => View::Live,
+            Shown::Allocated | Shown::Lifetimes => View::Allocated,
+            Shown::Peak => View::Peak,
+            Shown::Pinned => View::Pinned,
+        }
+    }
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let rate = values::bytes(text.as_bytes()).filter(|&rate| rate > 0);
+    rate.map(|rate| rate as u64).ok_or("it is a number such as 512KiB".to_owned())
 }
 
 /// Prints the profile, or writes it in the forms that are asked for.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let shown = || args.file.display().to_string();
-    let profile = HeapProfile::read(&args.file).with_context(shown)?;
-    let view = if args.allocated { View::Allocated } else { View::Live };
+    let (profile, how) = read(args)?;
+    let view = args.view.view();
     let mut names = Names::new();
+    let path = Path::new(&args.target);
+    if let Some(out) = &args.save {
+        write_to(out, path, profile.to_string().as_bytes()).context("--save")?;
+    }
     if let Some(out) = &args.pprof {
         let packed = pprof(&profile, &mut names).context("--pprof")?;
-        write_to(out, &args.file, &packed).context("--pprof")?;
+        write_to(out, path, &packed).context("--pprof")?;
     }
     if let Some(out) = &args.collapsed {
         let text = collapsed(&profile, &mut names, view);
-        write_to(out, &args.file, text.as_bytes()).context("--collapsed")?;
+        write_to(out, path, text.as_bytes()).context("--collapsed")?;
     }
-    if args.pprof.is_none() && args.collapsed.is_none() {
+    if args.pprof.is_none() && args.collapsed.is_none() && args.save.is_none() {
         let rows = rows(&profile, &mut names, view);
-        crate::print(text(&profile, &rows, view)?.as_bytes())?;
+        let text = match args.view {
+            Shown::Lifetimes => lifetimes(&profile, &how, &rows)?,
+            _ => text(&profile, &how, &rows, view)?,
+        };
+        crate::print(text.as_bytes())?;
     }
     for path in names.doubtful() {
         let path = path.escape_debug();
         eprintln!("cairn: {path} is not the file that the process has run: names may be wrong");
     }
     Ok(())
+}
+
+/// The profile, and where it comes from.
+fn read(args: &Args) -> Result<(HeapProfile, String)> {
+    if let Some(pid) = args.target.to_str().and_then(|text| text.parse().ok()) {
+        let request = Request { pid, seconds: args.seconds, rate: args.rate };
+        let (profile, how) = sampled::profile(&request)?;
+        return Ok((profile, format!(" of process {pid}, {how}")));
+    }
+    let path = Path::new(&args.target);
+    let shown = || path.display().to_string();
+    if is_elf(path) {
+        let core = cairn_sight::profile::sampled(&Source::Core(path.to_owned()));
+        return Ok((core.with_context(shown)?, " of a core file".to_owned()));
+    }
+    Ok((HeapProfile::read(path).with_context(shown)?, String::new()))
+}
+
+fn is_elf(path: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == *b"\x7fELF"
 }
 
 fn write_to(out: &Path, profile: &Path, bytes: &[u8]) -> Result<()> {
@@ -78,38 +162,78 @@ fn write_to(out: &Path, profile: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// The profile for people.
-fn text(profile: &HeapProfile, rows: &[Row], view: View) -> Result<String> {
+fn text(profile: &HeapProfile, how: &str, rows: &[Row], view: View) -> Result<String> {
+    let mut text = head(profile, how)?;
+    let whole = profile.sum(view);
+    writeln!(text, "\n  {:>12}      %      blocks  by", view.name())?;
+    for row in rows.iter().take(ROWS) {
+        let share = 100.0 * row.amounts.bytes / whole.bytes.max(1.0);
+        let (bytes, objects) = (human(row.amounts.bytes), row.amounts.objects);
+        let before = format!("  {bytes:>12}  {share:>5.1}  {objects:>10.0}  ");
+        add_stack(&mut text, &before, &row.frames)?;
+    }
+    add_rest(&mut text, rows)?;
+    Ok(text)
+}
+
+/// What it says of all stacks.
+fn head(profile: &HeapProfile, how: &str) -> Result<String> {
     let mut text = String::new();
-    let (live, allocated) = (profile.sum(View::Live), profile.sum(View::Allocated));
-    writeln!(text, "cairn: a heap profile of {} sites", profile.sites.len())?;
-    writeln!(text, "  {:>12}  live, in {:.0} blocks", human(live.bytes), live.objects)?;
-    let (bytes, objects) = (human(allocated.bytes), allocated.objects);
-    writeln!(text, "  {bytes:>12}  allocated since the start, in {objects:.0} blocks")?;
+    writeln!(text, "cairn: a heap profile{how}, {} sites", profile.sites.len())?;
+    for (view, what) in [
+        (View::Live, "live"),
+        (View::Allocated, "allocated meanwhile"),
+        (View::Peak, "live at the peak"),
+        (View::Pinned, "of pages that what is live keeps from going back"),
+    ] {
+        let Amounts { bytes, objects } = profile.sum(view);
+        // Older profiles do not have all of them.
+        if bytes > 0.0 || view == View::Live {
+            writeln!(text, "  {:>12}  {what}, in {objects:.0} blocks", human(bytes))?;
+        }
+    }
     if profile.dropped > 0 {
         writeln!(text, "  There was no room for {} samples: use a larger rate.", profile.dropped)?;
-    }
-    let (what, whole) = match view {
-        View::Live => ("live", live),
-        View::Allocated => ("allocated", allocated),
-    };
-    writeln!(text, "\n  {what:>12}      %      blocks  by")?;
-    for row in rows.iter().take(ROWS) {
-        let amounts = if view == View::Live { row.live } else { row.allocated };
-        add_row(&mut text, amounts, whole, &row.frames)?;
-    }
-    if rows.len() > ROWS {
-        writeln!(text, "  {:>12}  and {} more stacks", "", rows.len() - ROWS)?;
     }
     Ok(text)
 }
 
-fn add_row(text: &mut String, amounts: Amounts, whole: Amounts, frames: &[Frame]) -> Result<()> {
-    let share = 100.0 * amounts.bytes / whole.bytes.max(1.0);
-    let (bytes, objects) = (human(amounts.bytes), amounts.objects);
+/// How long what each stack has allocated has lived, in percent of its blocks.
+fn lifetimes(profile: &HeapProfile, how: &str, rows: &[Row]) -> Result<String> {
+    let mut text = head(profile, how)?;
+    writeln!(text, "\n  {:>12}  % of blocks freed within", "allocated")?;
+    write!(text, "  {:>12}", "")?;
+    for limit in ["1ms", "10ms", "0.1s", "1s", "10s", "100s", "1000s", "later"] {
+        write!(text, " {limit:>5}")?;
+    }
+    writeln!(text, "  live  by")?;
+    for row in rows.iter().take(ROWS) {
+        let mut before = format!("  {:>12}", human(row.amounts.bytes));
+        let all = row.amounts.objects.max(1.0);
+        for count in row.lived {
+            write!(before, " {:>5.0}", 100.0 * count / all)?;
+        }
+        let live = (1.0 - row.lived.iter().sum::<f64>() / all).max(0.0);
+        write!(before, " {:>5.0}  ", 100.0 * live)?;
+        add_stack(&mut text, &before, &row.frames)?;
+    }
+    add_rest(&mut text, rows)?;
+    Ok(text)
+}
+
+fn add_rest(text: &mut String, rows: &[Row]) -> Result<()> {
+    if rows.len() > ROWS {
+        writeln!(text, "  {:>12}  and {} more stacks", "", rows.len() - ROWS)?;
+    }
+    Ok(())
+}
+
+/// Adds the innermost functions of a stack, the first behind what stands in front.
+fn add_stack(text: &mut String, before: &str, frames: &[Frame]) -> Result<()> {
     let first = frames.first().map_or("an unknown stack".to_owned(), place);
-    writeln!(text, "  {bytes:>12}  {share:>5.1}  {objects:>10.0}  {first}")?;
+    writeln!(text, "{before}{first}")?;
     for frame in frames.iter().take(FRAMES).skip(1) {
-        writeln!(text, "  {:>12}  {:>5}  {:>10}    < {}", "", "", "", place(frame))?;
+        writeln!(text, "{:>1$}  < {2}", "", before.len(), place(frame))?;
     }
     Ok(())
 }

@@ -3,9 +3,10 @@
 
 mod common;
 
+use cairn_sight::profile::sampled;
 use cairn_sight::{Source, Watch, inspect};
 use common::inspected::{Running, compiled, start};
-use common::{Home, core_file};
+use common::{Home, core_file, display};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -78,7 +79,9 @@ int main(void)
 /// That program, at rest.
 fn heap(home: &Home, build: &[&str]) -> Option<Running> {
     let program = compiled(home, HEAP, &[])?;
-    Some(start(home.cairn().arg("run").args(build).arg(program)))
+    let profile = home.path().join("profile");
+    let profile = ["--profile", display(&profile), "--profile-rate", "16KiB"];
+    Some(start(home.cairn().arg("run").args(build).args(profile).arg(program)))
 }
 
 /// Numbers that look random, the same each time.
@@ -110,7 +113,7 @@ fn places(core: &Path) -> Vec<(u64, u64)> {
     let words = bytes.chunks_exact(8).enumerate().filter(|(_, word)| word == b"CAIRNHDR");
     let header = words.map(|(nth, _)| 8 * nth).find(|at| place(word(at + 16)).is_some()).unwrap();
     let map = place(word(header + 16)).unwrap() as usize;
-    let mut places = vec![(header as u64, 144), (map as u64, 72)];
+    let mut places = vec![(header as u64, 152), (map as u64, 72)];
     for (at, bytes) in [(header + 24, 56 * 32), (header + 96, 24), (header + 112, 32)] {
         places.extend(place(word(at)).map(|at| (at, bytes)));
     }
@@ -119,7 +122,21 @@ fn places(core: &Path) -> Vec<(u64, u64)> {
         places.extend(place(word(at)).map(|at| (at, 64 << 10)));
     }
     places.push((0, 64 + 56 * u64::from(count)));
+    // The profile's control and table.
+    let control = place(word(header + 144)).unwrap();
+    let table = word(control as usize + 24);
+    places.push((control, 80));
+    places.extend(
+        table_parts(table, |nth| word(control as usize + 32 + 4 * nth) as u32)
+            .filter_map(|(at, bytes)| Some((place(at)?, bytes))),
+    );
     places
+}
+
+/// Parts of the table of a profile, by the numbers of its control.
+fn table_parts(table: u64, number: impl Fn(usize) -> u32) -> impl Iterator<Item = (u64, u64)> {
+    let part = |nth: usize, bytes| (table + u64::from(number(nth)), bytes);
+    [(table, 64), part(2, 4096), part(6, 512), part(8, 4096)].into_iter()
 }
 
 /// The same of a process.
@@ -139,7 +156,11 @@ fn places_of_process(pid: u32, memory: &File) -> Vec<(u64, u64)> {
     };
     let header = words.into_iter().find(is_header).unwrap();
     let map = word(header + 16).unwrap();
-    let mut places = vec![(header, 144), (map, 72)];
+    let mut places = vec![(header, 152), (map, 72)];
+    let control = word(header + 144).unwrap();
+    let table = word(control + 24).unwrap();
+    places.push((control, 80));
+    places.extend(table_parts(table, |nth| word(control + 32 + 4 * nth as u64).unwrap() as u32));
     for (at, bytes) in [(header + 24, 56 * 32), (header + 96, 24), (header + 112, 32)] {
         places.push((word(at).unwrap(), bytes));
     }
@@ -206,7 +227,10 @@ fn damaged_metadata_does_no_harm() {
         let pid = process.0.id();
         let path = home.path().join("core");
         core_file::write(pid, &path);
-        let core = || inspect(&Source::Core(path.clone())).is_ok();
+        let core = || {
+            let profile = sampled(&Source::Core(path.clone()));
+            inspect(&Source::Core(path.clone())).is_ok() && profile.is_ok()
+        };
         assert!(look(core), "what is whole is read");
         let file = File::options().read(true).write(true).open(&path).unwrap();
         disturb(&file, &places(&path), seed as u64, || look(core));
@@ -216,8 +240,9 @@ fn damaged_metadata_does_no_harm() {
         let mut alive = || {
             let seen = look(|| watch.some(&[pid]));
             let account = look(|| inspect(&Source::Process(pid)));
+            let profile = look(|| sampled(&Source::Process(pid)));
             assert_eq!(seen.processes.len() + seen.unread.len(), 1, "{seen:?}");
-            !seen.processes.is_empty() && account.is_ok()
+            !seen.processes.is_empty() && account.is_ok() && profile.is_ok()
         };
         assert!(alive(), "what is whole is read");
         let path = format!("/proc/{pid}/mem");

@@ -65,8 +65,35 @@ fn a_table_names_functions() {
     };
     assert_near(row(&table, "keeps"), 20_000.0, 0.3);
     assert!(table.contains("< main (allocates.c:") && !table.contains("drops"), "{table}");
-    let allocated = text(&profile(&home, &["--allocated", display(&file)]).stdout);
+    let allocated = text(&profile(&home, &["--view", "allocated", display(&file)]).stdout);
     assert_near(row(&allocated, "drops"), 20_000.0, 0.18);
+}
+
+/// What was drawn before there were lines behind a site is read still.
+#[test]
+fn an_older_profile_is_read() {
+    let home = Home::new();
+    let old =
+        b"cairn heap profile 1\nrate 1\ndropped 0\nsite 112 1 10 1000 4 400 1000\nmappings\nend\n";
+    let output = profile(&home, &[display(&home.file("heap", 0o644, old))]);
+    assert_succeeded(&output);
+    assert!(text(&output.stdout).contains("600 B  100.0           6"), "{}", text(&output.stdout));
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn lifetimes_are_told() {
+    let home = Home::new();
+    let Some(file) = profiled(&home) else { return };
+    let table = text(&profile(&home, &["--view", "lifetimes", display(&file)]).stdout);
+    let row = |function: &str| {
+        let row = table.lines().find(|line| line.contains(&format!("  {function} (allocates.c:")));
+        let words = row.unwrap_or_else(|| panic!("{table}")).split_whitespace().skip(2);
+        words.take(9).map(|word| word.parse::<u32>().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(row("keeps"), [0, 0, 0, 0, 0, 0, 0, 0, 100]);
+    // The system may have been elsewhere meanwhile, now and then.
+    assert!(row("drops")[0] >= 98 && row("drops")[8] == 0, "{table}");
 }
 
 #[test]
@@ -132,7 +159,7 @@ fn numbers(mut packed: &[u8]) -> Vec<u64> {
     numbers
 }
 
-/// The stacks of a profile of pprof's: functions, the innermost first, and four figures.
+/// The stacks of a profile of pprof's: functions, the innermost first, and six figures.
 fn stacks_of(profile: &[u8]) -> Vec<(Vec<String>, Vec<u64>)> {
     let strings = messages(profile, 6);
     let string = |at: u64| text(strings[at as usize]);
@@ -169,12 +196,18 @@ fn what_pprof_reads_says_the_same() {
     let types = messages(&bytes, 1);
     let types: Vec<_> =
         types.iter().map(|of| string(number(of, 1)) + " " + &string(number(of, 2))).collect();
-    let expected =
-        ["alloc_objects count", "alloc_space bytes", "inuse_objects count", "inuse_space bytes"];
+    let expected = [
+        "alloc_objects count",
+        "alloc_space bytes",
+        "inuse_objects count",
+        "inuse_space bytes",
+        "peak_space bytes",
+        "pinned_space bytes",
+    ];
     assert_eq!(types, expected);
     assert_eq!(string(number(&bytes, 14)), "inuse_space");
     assert_eq!(number(&bytes, 12), 64 << 10);
-    let mut sums = [[0.0; 4]; 2];
+    let mut sums = [[0.0; 6]; 2];
     for (functions, values) in stacks_of(&bytes) {
         let at =
             ["keeps", "drops"].iter().position(|name| functions.first().is_some_and(|f| f == name));
@@ -187,7 +220,10 @@ fn what_pprof_reads_says_the_same() {
     assert_near(keeps[0], 20_000.0, 0.3);
     assert_near(drops[1], 60e6, 0.18);
     assert_eq!((keeps[0], keeps[1]), (keeps[2], keeps[3]));
-    assert_eq!((drops[2], drops[3]), (0.0, 0.0));
+    assert_eq!((drops[2], drops[3], drops[5]), (0.0, 0.0, 0.0));
+    // All of it is live at the end, and on its pages alone.
+    assert_eq!(keeps[4], keeps[3]);
+    assert_near(keeps[5], 20_000.0 * 1024.0, 0.35);
 }
 
 /// A real viewer opens it, if there is one.
@@ -213,7 +249,7 @@ fn go_opens_it() {
 #[test]
 fn the_profile_is_not_written_over() {
     let home = Home::new();
-    let file = home.file("heap", 0o644, b"cairn heap profile 1\nmappings\nend\n");
+    let file = home.file("heap", 0o644, b"cairn heap profile 2\nmappings\nend\n");
     let output = profile(&home, &["heap", "--pprof", display(&file)]);
     assert_refused(&output, 125, &["the profile itself"]);
     // A rate is of no use without a file.
@@ -237,14 +273,18 @@ fn what_is_no_profile_is_refused() {
     for (contents, why) in [
         (&b""[..], "its first line"),
         (b"\xff\xfe\x00", "its first line"),
-        (b"cairn heap profile 2\n", "its first line"),
-        (b"cairn heap profile 1\nrate 1\n", "its end is missing"),
-        (b"cairn heap profile 1\nrate -1\nend\n", "line 2"),
-        (b"cairn heap profile 1\nsite 0 1 1 1 1 1\nend\n", "line 2"),
-        (b"cairn heap profile 1\nsite 16 0 1 1 1 1\nend\n", "line 2"),
-        (b"cairn heap profile 1\nsite 16 1 1 1 1 x\nend\n", "line 2"),
-        (b"cairn heap profile 1\nsite 16 1 1 1 1 1 zz\nend\n", "line 2"),
-        (b"cairn heap profile 1\nmappings\n1-2\nend\n", "line 3"),
+        (b"cairn heap profile 3\n", "its first line"),
+        (b"cairn heap profile 2\nrate 1\n", "its end is missing"),
+        (b"cairn heap profile 2\nrate -1\nend\n", "line 2"),
+        (b"cairn heap profile 2\nsite 0 1 1 1 1 1\nend\n", "line 2"),
+        (b"cairn heap profile 2\nsite 16 0 1 1 1 1\nend\n", "line 2"),
+        (b"cairn heap profile 2\nsite 16 1 1 1 1 x\nend\n", "line 2"),
+        (b"cairn heap profile 2\nsite 16 1 1 1 1 1 zz\nend\n", "line 2"),
+        (b"cairn heap profile 2\npeak 1 1\nend\n", "line 2"),
+        (b"cairn heap profile 2\nsite 16 1 1 1 0 0\npeak 1\nend\n", "line 3"),
+        (b"cairn heap profile 2\nsite 16 1 1 1 0 0\nlived 1 2\nend\n", "line 3"),
+        (b"cairn heap profile 2\nsite 16 1 1 1 0 0\npinned x\nend\n", "line 3"),
+        (b"cairn heap profile 2\nmappings\n1-2\nend\n", "line 3"),
     ] {
         let file = home.file("heap", 0o644, contents);
         assert_refused(&outcome(&home, &file), 125, &[why]);
@@ -262,7 +302,7 @@ fn lies_do_no_harm() {
     let max = u64::MAX;
     for path in [display(&fifo), display(&broken), "/dev/zero", "/", "/absent", "[vdso]", ""] {
         let text = format!(
-            "cairn heap profile 1\nrate {max}\ndropped {max}\nsite {max} 1 {max} {max} 0 0 {max:x} 0 1\n\
+            "cairn heap profile 2\nrate {max}\ndropped {max}\nsite {max} 1 {max} {max} 0 0 {max:x} 0 1\n\
              site 1 {max} {max} {max} {max} 0 1000 1001 ffff\nsite 16 16 0 0 {max} {max} 1fff\nmappings\n\
              1000-2000 r-xp ffffffffffffffff 00:00 0 {path}\n0-{max:x} r-xp 00000000 00:00 {max} {path}\n\
              2000-1000 r-xp 00000000 00:00 0 {path}\nend\n"

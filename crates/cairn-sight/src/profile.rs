@@ -8,10 +8,13 @@
 //! Story: docs/guide/profile.md
 
 mod names;
+mod outside;
 mod pprof;
 mod stacks;
+mod text;
 
 pub use names::{Frame, Names};
+pub use outside::sampled;
 pub use pprof::pprof;
 pub use stacks::{Row, View, collapsed, rows};
 
@@ -20,7 +23,9 @@ use std::io::Read;
 use std::path::Path;
 
 /// The first line.
-const HEAD: &str = "cairn heap profile 1";
+const HEAD: &str = "cairn heap profile 2";
+/// What it was before there were lines behind a site.
+const OLD_HEAD: &str = "cairn heap profile 1";
 /// More is no profile: 65,536 sites have 40 MiB at most, and as many mappings 20.
 const BYTES_MAX: u64 = 256 << 20;
 /// A stack has no more calls.
@@ -52,17 +57,28 @@ pub struct Amounts {
     pub bytes: f64,
 }
 
+/// How many lifetimes are told apart: below 1 ms, 10 ms, and so on to 1000 s, and others.
+pub const LIFETIMES: usize = 8;
+
 /// What was allocated by one stack in blocks of one size.
 #[derive(Clone, Debug)]
 pub struct Site {
     /// Bytes of each block, as it was drawn.
     pub weighed: u64,
+    /// Bytes from one sample to the next on average, when they were drawn.
+    pub rate: u64,
     /// So many blocks of that size does a sample stand for.
     pub scale: f64,
     /// Samples.
     pub allocated: Amounts,
     /// Those of them that are live.
     pub live: Amounts,
+    /// Those that were live when most bytes were.
+    pub peak: Amounts,
+    /// How many have been freed, by their lifetimes.
+    pub lived: [f64; LIFETIMES],
+    /// Bytes of pages that the live ones keep from going back.
+    pub pinned: f64,
     /// Return addresses, the innermost first.
     pub calls: Vec<u64>,
 }
@@ -72,16 +88,36 @@ impl Amounts {
         Amounts { objects: self.objects * scale, bytes: self.bytes * scale }
     }
 
+    fn less(self, other: Amounts) -> Amounts {
+        Amounts {
+            objects: (self.objects - other.objects).max(0.0),
+            bytes: (self.bytes - other.bytes).max(0.0),
+        }
+    }
+
     fn plus(self, other: Amounts) -> Amounts {
         Amounts { objects: self.objects + other.objects, bytes: self.bytes + other.bytes }
     }
 }
 
 impl Site {
+    /// Leaves out what had been allocated and freed when the site was like that.
+    pub fn begin_at(&mut self, old: &Site) {
+        self.allocated = self.allocated.less(old.allocated).plus(old.live);
+        for (count, old) in self.lived.iter_mut().zip(old.lived) {
+            *count = (*count - old).max(0.0);
+        }
+    }
+
     /// What its samples stand for.
     #[must_use]
     pub fn estimate(&self, view: View) -> Amounts {
-        let samples = if view == View::Live { self.live } else { self.allocated };
+        let samples = match view {
+            View::Live => self.live,
+            View::Allocated => self.allocated,
+            View::Peak => self.peak,
+            View::Pinned => Amounts { bytes: self.pinned, ..self.live },
+        };
         samples.times(self.scale)
     }
 }
@@ -95,7 +131,7 @@ pub struct Mapping {
     pub end: u64,
     /// Where in the file it begins.
     pub offset: u64,
-    /// The file's number on its device.
+    /// The file's number on its device; 0: not known.
     pub inode: u64,
     /// Its path.
     pub path: String,
@@ -132,7 +168,7 @@ impl HeapProfile {
     pub fn parse(text: &str) -> Result<HeapProfile, ProfileError> {
         let mut profile = HeapProfile::default();
         let mut lines = text.lines().enumerate();
-        if lines.next().is_none_or(|(_, line)| line != HEAD) {
+        if lines.next().is_none_or(|(_, line)| line != HEAD && line != OLD_HEAD) {
             return Err(ProfileError::Head);
         }
         let mut maps = false;
@@ -143,6 +179,7 @@ impl HeapProfile {
                 Some(("rate", rate)) => rate.parse().map(|rate| profile.rate = rate).ok(),
                 Some(("dropped", count)) => count.parse().map(|n| profile.dropped = n).ok(),
                 Some(("site", rest)) => site(rest).map(|site| profile.sites.push(site)),
+                Some((word, rest)) => profile.add_to_site(word, rest),
                 _ if line == "mappings" => {
                     maps = true;
                     Some(())
@@ -152,6 +189,27 @@ impl HeapProfile {
             known.ok_or(ProfileError::Line(number + 1))?;
         }
         Err(ProfileError::End)
+    }
+
+    /// A line behind a site's; a word that is not known is a later cairn's.
+    fn add_to_site(&mut self, word: &str, rest: &str) -> Option<()> {
+        let site = self.sites.last_mut()?;
+        let numbers: Option<Vec<_>> =
+            rest.split(' ').take(LIFETIMES).map(|word| word.parse::<u64>().ok()).collect();
+        match (word, numbers?.as_slice()) {
+            ("peak", &[objects, bytes]) => {
+                site.peak = Amounts { objects: objects as f64, bytes: bytes as f64 };
+            }
+            ("pinned", &[bytes]) => site.pinned = bytes as f64,
+            ("lived", counts) if counts.len() == LIFETIMES => {
+                for (to, &count) in site.lived.iter_mut().zip(counts) {
+                    *to = count as f64;
+                }
+            }
+            ("peak" | "pinned" | "lived", _) => return None,
+            _ => {}
+        }
+        Some(())
     }
 
     fn sorted(mut self) -> HeapProfile {
@@ -197,19 +255,26 @@ fn site(line: &str) -> Option<Site> {
     let mut number = || words.next()?.parse::<u64>().ok();
     let (weighed, rate) = (number()?, number()?);
     let [allocated, bytes, freed, freed_bytes] = [number()?, number()?, number()?, number()?];
-    if weighed == 0 || rate == 0 {
-        return None;
-    }
     let calls: Option<Vec<_>> =
         words.take(CALLS_MAX).map(|word| u64::from_str_radix(word, 16).ok()).collect();
     let amounts =
         |objects: u64, bytes: u64| Amounts { objects: objects as f64, bytes: bytes as f64 };
     Some(Site {
         weighed,
-        // Its probability: 1 - exp(-weighed / rate).
-        scale: -1.0 / (-(weighed as f64) / rate as f64).exp_m1(),
+        rate,
+        scale: scale(weighed, rate)?,
         allocated: amounts(allocated, bytes),
         live: amounts(allocated.saturating_sub(freed), bytes.saturating_sub(freed_bytes)),
+        peak: Amounts::default(),
+        lived: [0.0; LIFETIMES],
+        pinned: 0.0,
         calls: calls?,
     })
+}
+
+/// How many blocks a sample of so many bytes stands for at a rate.
+fn scale(weighed: u64, rate: u64) -> Option<f64> {
+    // Its probability: 1 - exp(-weighed / rate).
+    let known = weighed > 0 && rate > 0;
+    known.then(|| -1.0 / (-(weighed as f64) / rate as f64).exp_m1())
 }

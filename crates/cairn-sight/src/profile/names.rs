@@ -107,7 +107,7 @@ impl Code {
             loader: Loader::new(&mapping.path).ok(),
             segments: elf.segments().map(segment).collect(),
             build_id: elf.build_id().ok().flatten().map(hex).unwrap_or_default(),
-            is_other: known.ino() != mapping.inode,
+            is_other: mapping.inode != 0 && known.ino() != mapping.inode,
         })
     }
 

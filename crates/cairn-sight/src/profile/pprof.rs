@@ -9,13 +9,16 @@ use flate2::{Compression, write::GzEncoder};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// The sample types, and their units. The last is what a viewer shows first.
-const TYPES: [(&str, &str); 4] = [
+/// The sample types, and their units.
+const TYPES: [(&str, &str); 6] = [
     ("alloc_objects", "count"),
     ("alloc_space", "bytes"),
     ("inuse_objects", "count"),
-    ("inuse_space", "bytes"),
+    (FIRST_SHOWN, "bytes"),
+    ("peak_space", "bytes"),
+    ("pinned_space", "bytes"),
 ];
+const FIRST_SHOWN: &str = "inuse_space";
 
 /// A message being written.
 #[derive(Default)]
@@ -100,7 +103,7 @@ pub fn pprof(profile: &HeapProfile, names: &mut Names) -> io::Result<Vec<u8>> {
         period.number(2, bytes);
     });
     out.number(12, profile.rate);
-    let first_shown = strings.place(TYPES[3].0);
+    let first_shown = strings.place(FIRST_SHOWN);
     out.number(14, first_shown);
     // Last: all of them are known.
     strings.all.iter().for_each(|text| out.bytes(6, text.as_bytes()));
@@ -124,7 +127,9 @@ fn write_sample(
     };
     let numbers: Vec<_> = calls.iter().map(number).collect();
     let (allocated, live) = (site.estimate(View::Allocated), site.estimate(View::Live));
-    let values = [allocated.objects, allocated.bytes, live.objects, live.bytes];
+    let (peak, pinned) = (site.estimate(View::Peak), site.estimate(View::Pinned));
+    let values =
+        [allocated.objects, allocated.bytes, live.objects, live.bytes, peak.bytes, pinned.bytes];
     let bytes = strings.place("bytes");
     out.message(2, |sample| {
         sample.numbers(1, numbers);

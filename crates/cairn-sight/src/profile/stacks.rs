@@ -3,7 +3,7 @@
 //! Owns: which functions of a stack are the allocator's own, and left out.
 //! Idea: sites of one stack are one row.
 
-use super::{Amounts, Frame, HeapProfile, Names, Site};
+use super::{Amounts, Frame, HeapProfile, LIFETIMES, Names, Site};
 use std::collections::BTreeMap;
 
 /// What is looked at.
@@ -13,6 +13,26 @@ pub enum View {
     Live,
     /// All that has been allocated since the start.
     Allocated,
+    /// What was live when most bytes were.
+    Peak,
+    /// What is live, with the bytes of the pages that it keeps from going back to the system.
+    Pinned,
+}
+
+impl View {
+    /// All of them.
+    pub const ALL: [View; 4] = [View::Live, View::Allocated, View::Peak, View::Pinned];
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            View::Live => "live",
+            View::Allocated => "allocated",
+            View::Peak => "peak",
+            View::Pinned => "pinned",
+        }
+    }
 }
 
 /// A stack, and what it has allocated.
@@ -20,10 +40,10 @@ pub enum View {
 pub struct Row {
     /// The innermost function first.
     pub frames: Vec<Frame>,
-    /// What is live of it.
-    pub live: Amounts,
-    /// All of it.
-    pub allocated: Amounts,
+    /// What is looked at.
+    pub amounts: Amounts,
+    /// How many of its blocks have been freed, by their lifetimes.
+    pub lived: [f64; LIFETIMES],
 }
 
 /// What a program calls to allocate, as symbols of a program that has cairn inside name it.
@@ -70,20 +90,23 @@ impl Site {
 /// A row for each stack, those with the most bytes first.
 #[must_use]
 pub fn rows(profile: &HeapProfile, names: &mut Names, view: View) -> Vec<Row> {
-    let mut sums: BTreeMap<&[u64], (Amounts, Amounts, &Site)> = BTreeMap::new();
+    let mut sums: BTreeMap<&[u64], (Amounts, [f64; LIFETIMES], &Site)> = BTreeMap::new();
     for site in &profile.sites {
-        let none = (Amounts::default(), Amounts::default(), site);
+        let none = (Amounts::default(), [0.0; LIFETIMES], site);
         let sum = sums.entry(&site.calls).or_insert(none);
-        sum.0 = sum.0.plus(site.estimate(View::Live));
-        sum.1 = sum.1.plus(site.estimate(View::Allocated));
+        sum.0 = sum.0.plus(site.estimate(view));
+        for (sum, samples) in sum.1.iter_mut().zip(site.lived) {
+            *sum += samples * site.scale;
+        }
     }
-    let bytes = |row: &Row| if view == View::Live { row.live.bytes } else { row.allocated.bytes };
-    let mut rows: Vec<_> = sums
-        .into_values()
-        .map(|(live, allocated, site)| Row { frames: site.frames(profile, names), live, allocated })
-        .filter(|row| bytes(row) > 0.0)
-        .collect();
-    rows.sort_by(|one, other| bytes(other).total_cmp(&bytes(one)));
+    let row = |(amounts, lived, site): (_, _, &Site)| Row {
+        frames: site.frames(profile, names),
+        amounts,
+        lived,
+    };
+    let seen = sums.into_values().filter(|(amounts, ..)| amounts.bytes > 0.0);
+    let mut rows: Vec<_> = seen.map(row).collect();
+    rows.sort_by(|one, other| other.amounts.bytes.total_cmp(&one.amounts.bytes));
     rows
 }
 
@@ -94,8 +117,7 @@ pub fn collapsed(profile: &HeapProfile, names: &mut Names, view: View) -> String
     for row in rows(profile, names, view) {
         let words: Vec<_> = row.frames.iter().rev().map(|frame| word(&frame.function)).collect();
         let stack = if words.is_empty() { "[unknown]".to_owned() } else { words.join(";") };
-        let bytes = if view == View::Live { row.live.bytes } else { row.allocated.bytes };
-        *lines.entry(stack).or_default() += bytes;
+        *lines.entry(stack).or_default() += row.amounts.bytes;
     }
     lines.into_iter().map(|(stack, bytes)| format!("{stack} {bytes:.0}\n")).collect()
 }

@@ -88,7 +88,7 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
     // SAFETY: as above.
     let sampling = unsafe { &(*heap).sampling };
     let apart = match sampling.is_by_chance() {
-        true => profiled::allocate(size, class, align, sampling.interval()),
+        true => profiled::allocate(size, class, align, block.cast(), sampling.interval()),
         false => guards::allocate(size, align),
     };
     if apart.is_null() {

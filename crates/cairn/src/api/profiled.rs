@@ -11,14 +11,20 @@ use crate::samples::profile::{self, Sample};
 use crate::{large, thread};
 use core::ptr::null_mut;
 
-/// Allocates a sample in place of a block of `class`; null if there is no room for it.
+/// Allocates a sample in place of `near`, a block of `class`; null if there is no room for it.
 #[cold]
 #[inline(never)]
-pub(super) fn allocate(size: usize, class: SizeClass, align: usize, rate: usize) -> *mut u8 {
+pub(super) fn allocate(
+    size: usize,
+    class: SizeClass,
+    align: usize,
+    near: *mut u8,
+    rate: usize,
+) -> *mut u8 {
     // Without colour: a block of the largest class shall have no slice more.
     let align = align.max(2 * large::COLOUR_STEP);
     let block = large::allocate_at(size, align, 0).block;
-    if block.is_null() || begin(block, size, class.block_size(), rate) {
+    if block.is_null() || begin(block, size, near, class.block_size(), rate) {
         return block;
     }
     // Nobody has seen it.
@@ -26,8 +32,8 @@ pub(super) fn allocate(size: usize, class: SizeClass, align: usize, rate: usize)
     null_mut()
 }
 
-fn begin(block: *mut u8, size: usize, weighed: usize, rate: usize) -> bool {
-    let done = profile::insert(block, size, weighed, rate);
+fn begin(block: *mut u8, size: usize, near: *mut u8, weighed: usize, rate: usize) -> bool {
+    let done = profile::insert(block, size, near, weighed, rate);
     if done {
         large::mark_sample(block);
     }
@@ -50,7 +56,7 @@ fn draw_large(block: *mut u8, size: usize) {
     let sampling = unsafe { &mut (*thread::heap()).sampling };
     let weighed = profile::weighed(size);
     if !block.is_null() && sampling.draws_block(weighed) {
-        begin(block, size, weighed, sampling.interval());
+        begin(block, size, null_mut(), weighed, sampling.interval());
     }
 }
 

@@ -6,7 +6,8 @@
 //! Story: docs/design/upkeep.md
 
 use crate::base::{AtomicPtr, Ordering};
-use crate::{os, samples::guards, slices::arena, spans::waiting};
+use crate::samples::{guards, profile};
+use crate::{os, slices::arena, spans::waiting};
 use core::ptr::null_mut;
 
 /// Asks all heaps to give back what they can at their next slow tick.
@@ -44,4 +45,5 @@ pub(crate) fn tick() {
         follow_limits();
     }
     guards::follow();
+    profile::follow();
 }

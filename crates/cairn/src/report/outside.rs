@@ -8,7 +8,7 @@
 use crate::base::{CLASS_COUNT, CLASSES, ClassLayout, SLICE_SHIFT, in_hardened};
 use crate::large::{MAPPINGS_PLACE, Mapping, Mappings};
 use crate::map::{HEAP_SIZE, LISTS, Lists, Slot, address_map};
-use crate::samples::guards;
+use crate::samples::{guards, profile};
 use crate::spans::Span;
 use core::mem::offset_of;
 
@@ -56,10 +56,17 @@ pub struct Header {
     /// From a section's start to the bits of what is set aside, `aside_bytes` for each slice. 0 in the hardened build.
     aside_offset: u32,
     aside_bytes: u32,
+    _reserved: u32,
+    /// Three words: bytes from one sample of the heap profile to the next that a tool asks for, 0 for none; those that the
+    /// process has done, as for guards; samples for which there was no room. Then where the table of the profile is, or null,
+    /// and 12 numbers that say how to read it: docs/design/outside-view.md.
+    profile: *const profile::Control,
 }
 
 // The command `cairn guards` finds it there.
 const _: () = assert!(core::mem::offset_of!(Header, guards) == 104);
+// And `cairn profile` there.
+const _: () = assert!(core::mem::offset_of!(Header, profile) == 144);
 
 // SAFETY: constant; the pointers are addresses for a reader outside.
 unsafe impl Sync for Header {}
@@ -97,6 +104,8 @@ pub static HEADER: Header = Header {
     span_hidden_offset: offset_of!(Span, hidden) as u32,
     aside_offset: in_hardened(ASIDE_OFFSET, 0) as u32,
     aside_bytes: size_of::<address_map::Aside>() as u32,
+    _reserved: 0,
+    profile: &raw const profile::CONTROL,
 };
 
 /// They stand behind the slots.

@@ -1,12 +1,15 @@
 //! Owns: how the heap profile is written.
 //! Idea: lines of numbers, and what the system says of the process's mappings: names are found elsewhere.
-//! Never: allocates, or holds a lock while it calls.
+//! Never: allocates, or holds a lock.
 //! Threads: any.
 //! Checked: tests/sample/profile.rs; the command reads it back.
 //! Story: docs/guide/profile.md
 
-use crate::os;
-use crate::samples::profile::{self, Site};
+use crate::base::Ordering;
+use crate::map::{OWNER_LARGE, OWNER_NONE, address_map};
+use crate::report::tuning::PINNED_SITES;
+use crate::samples::profile::{self, Live, Site};
+use crate::{os, thread::search};
 use core::fmt::{self, Write};
 
 /// Gives the heap profile to `out`, piece by piece, as text: where what is live was allocated, and what has been allocated since
@@ -17,7 +20,7 @@ use core::fmt::{self, Write};
 /// let blocks: Vec<_> = (0..1000).map(|_| cairn::allocate(100)).collect();
 /// let mut text = Vec::new();
 /// cairn::write_profile(|piece| text.extend_from_slice(piece));
-/// assert!(text.starts_with(b"cairn heap profile 1\n"));
+/// assert!(text.starts_with(b"cairn heap profile 2\n"));
 /// # cairn::profile_every(0);
 /// # blocks.into_iter().for_each(|block| unsafe { cairn::deallocate(block) });
 /// ```
@@ -27,31 +30,39 @@ pub fn write_profile(mut out: impl FnMut(&[u8])) {
 
 // The lines:
 //
-//     cairn heap profile 1
+//     cairn heap profile 2
 //     rate BYTES                      as it is now; 0: off
 //     dropped SAMPLES
 //     site WEIGHED RATE ALLOCATED BYTES FREED BYTES CALL...
+//     peak SAMPLES BYTES              those of the site that were live when most bytes were
+//     lived SAMPLES...                those that were freed before 1 ms, 10 ms, ..., 1000 s, and later
+//     pinned BYTES                    of the pages that its live samples keep
 //     mappings
 //     ... /proc/self/maps
 //     end
 //
-// Numbers are decimal, calls hexadecimal, the innermost first. A site's amounts are those of samples.
+// Numbers are decimal, calls hexadecimal, the innermost first. A site's amounts are those of samples. Lines behind a site
+// belong to it; those of zeros are left out.
 #[inline(never)]
 fn write(out: &mut dyn FnMut(&[u8])) {
     let mut text = Text(out);
     // It does not fail.
-    let _ = writeln!(text, "cairn heap profile 1\nrate {}", profile::rate());
+    let _ = writeln!(text, "cairn heap profile 2\nrate {}", profile::rate());
     let _ = writeln!(text, "dropped {}", profile::dropped());
-    for site in profile::sites() {
-        let _ = write_site(&mut text, &site);
+    let mut pinned = [0; PINNED_SITES];
+    for (number, site) in profile::sites().enumerate() {
+        if number % PINNED_SITES == 0 {
+            find_pinned(number, &mut pinned);
+        }
+        let _ = write_site(&mut text, &site, pinned[number % PINNED_SITES]);
     }
     let _ = writeln!(text, "mappings");
     os::mappings(|piece| (text.0)(piece));
     let _ = writeln!(text, "end");
 }
 
-fn write_site(text: &mut Text<'_>, site: &Site<'_>) -> fmt::Result {
-    let Site { weighed, rate, allocated, freed, .. } = site;
+fn write_site(text: &mut Text<'_>, site: &Site<'_>, pinned: usize) -> fmt::Result {
+    let Site { weighed, rate, allocated, freed, at_peak, .. } = site;
     write!(text, "site {weighed} {rate}")?;
     for amounts in [allocated, freed] {
         write!(text, " {} {}", amounts.count, amounts.bytes)?;
@@ -59,7 +70,51 @@ fn write_site(text: &mut Text<'_>, site: &Site<'_>) -> fmt::Result {
     for call in site.calls() {
         write!(text, " {call:x}")?;
     }
-    writeln!(text)
+    writeln!(text)?;
+    if at_peak.count > 0 {
+        writeln!(text, "peak {} {}", at_peak.count, at_peak.bytes)?;
+    }
+    if freed.count > 0 {
+        write!(text, "lived")?;
+        site.lived().iter().try_for_each(|count| write!(text, " {count}"))?;
+        writeln!(text)?;
+    }
+    if pinned > 0 { writeln!(text, "pinned {pinned}") } else { Ok(()) }
+}
+
+/// Bytes of pages that the live samples of some sites, from number `first` on, keep from going back.
+#[inline(never)]
+fn find_pinned(first: usize, pinned: &mut [usize]) {
+    pinned.fill(0);
+    for sample in profile::live() {
+        let site = (sample.site as usize).wrapping_sub(first);
+        if let Some(pinned) = pinned.get_mut(site) {
+            *pinned += pages_kept(&sample);
+        }
+    }
+}
+
+/// Of a block in place of which a sample is: its share of its page, with as many neighbours there as its span would lead one to
+/// expect. Where the span is gone, the page is all its own. A large block keeps its pages.
+fn pages_kept(sample: &Live) -> usize {
+    let page = os::page_size();
+    let whole = os::round_up(sample.asked.max(1), page);
+    let Some(index) = (sample.near as usize).checked_sub(1) else { return whole };
+    let d = address_map::descriptor_at(index);
+    let owner = d.owner.load(Ordering::Acquire);
+    let class = d.class();
+    let size = class.block_size();
+    if owner == OWNER_NONE || owner == OWNER_LARGE || size != sample.weighed {
+        return whole;
+    }
+    if size >= page {
+        return os::round_up(size, page);
+    }
+    // SAFETY: what has an owner has had a span, whose metadata is never unmapped; its fields may be changing.
+    let (used, _) = unsafe { search::peek_span(d.slot.load(Ordering::Relaxed).cast()) };
+    let blocks = usize::from(class.layout().blocks);
+    let beside = (page / size - 1) * used.min(blocks);
+    page * blocks / (blocks + beside)
 }
 
 struct Text<'a>(&'a mut dyn FnMut(&[u8]));

@@ -51,10 +51,10 @@ pub(crate) const TRUST_MAX: u8 = 3;
 /// Calls of a stack that the profile keeps. With half of it deep stacks end before `main`; with twice of it a site takes up to
 /// 256 bytes more.
 pub(crate) const PROFILE_FRAMES: usize = 32;
-/// Live samples: at 512 KiB from one to the next, of 128 GiB. Half, twice: of 64 and 256, in 3 MiB less and 6 MiB more of
+/// Live samples: at 512 KiB from one to the next, of 128 GiB. Half, twice: of 64 and 256, in 5 MiB less and 10 MiB more of
 /// address space.
 pub(crate) const PROFILE_SAMPLES: usize = 1 << 18;
-/// Stacks, each with each size of blocks. Half, twice: 2 MiB less and 4 MiB more of address space.
+/// Stacks, each with each size of blocks. Half, twice: 4 MiB less and 8 MiB more of address space.
 pub(crate) const PROFILE_SITES: usize = 1 << 16;
 /// Calls of all of these: 16 of each. Half, twice: 4 MiB less and 8 MiB more of address space.
 pub(crate) const PROFILE_CALLS: usize = 1 << 20;

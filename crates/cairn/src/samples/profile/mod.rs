@@ -7,9 +7,10 @@
 
 mod table;
 
-pub(crate) use table::{Sample, Site, settle_in_child};
+pub(crate) use table::{Live, Sample, Site, settle_in_child};
 
 use crate::base::{AtomicPtr, AtomicUsize, Ordering};
+use crate::map::address_map;
 use crate::os::{self, Lock};
 use crate::samples::machine::{self, Registers};
 use crate::samples::sampling::{self, Draw};
@@ -18,16 +19,32 @@ use crate::samples::tuning::PROFILE_FRAMES;
 use core::ptr::null_mut;
 use table::Table;
 
-/// What is known; null: nothing yet. Never unmapped.
-static TABLE: AtomicPtr<Table> = AtomicPtr::new(null_mut());
+/// What is asked for, what is done, and where the rest is: bytes from one sample to the next on average, 0 for none. A tool
+/// outside writes the first word and reads the rest.
+// Relaxed, all but the table: a number is all each of them is.
+#[repr(C)]
+pub(crate) struct Control {
+    wanted: AtomicUsize,
+    done: AtomicUsize,
+    /// Samples for which there was no room.
+    dropped: AtomicUsize,
+    /// What is known; null: nothing yet. Never unmapped.
+    table: AtomicPtr<Table>,
+    layout: table::Layout,
+}
+
+/// What the header leads to.
+pub(crate) static CONTROL: Control = Control {
+    wanted: AtomicUsize::new(0),
+    done: AtomicUsize::new(0),
+    dropped: AtomicUsize::new(0),
+    table: AtomicPtr::new(null_mut()),
+    layout: table::LAYOUT,
+};
 /// Whoever changes the table holds it.
 static CHANGING: Lock<()> = Lock::new(());
 /// Live samples. Relaxed: whoever frees one has seen it counted.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
-/// Samples for which there was no room. Relaxed: a number is all it is.
-static DROPPED: AtomicUsize = AtomicUsize::new(0);
-/// Bytes from one sample to the next on average; 0: none are taken. Relaxed: the same.
-static RATE: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes a sample of every so many bytes on average; 0: none. False if there is no memory for it.
 #[cold]
@@ -36,6 +53,7 @@ pub(crate) fn set(rate: usize) -> bool {
     // Beyond that no number of blocks is kept that come before a sample.
     let rate = rate.min(1 << 30);
     if rate > 0 && table().is_none() && !make_table() {
+        CONTROL.wanted.store(CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
         return false;
     }
     if rate > 0 {
@@ -43,9 +61,18 @@ pub(crate) fn set(rate: usize) -> bool {
     } else {
         sampling::end(nobody);
     }
-    RATE.store(rate, Ordering::Relaxed);
+    CONTROL.wanted.store(rate, Ordering::Relaxed);
+    CONTROL.done.store(rate, Ordering::Relaxed);
     os::notify_all();
     true
+}
+
+/// Does what somebody outside has asked for.
+pub(crate) fn follow() {
+    let wanted = CONTROL.wanted.load(Ordering::Relaxed);
+    if wanted != CONTROL.done.load(Ordering::Relaxed) {
+        set(wanted);
+    }
 }
 
 /// Who is told of samples: by this the sampler knows the profile.
@@ -54,7 +81,7 @@ fn nobody(_: *mut u8, _: usize) {}
 fn table() -> Option<&'static Table> {
     // Acquire: pairs with `make_table`.
     // SAFETY: null, or a table, which is never unmapped.
-    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+    unsafe { CONTROL.table.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -66,7 +93,7 @@ fn make_table() -> bool {
         return false;
     }
     let order = Ordering::AcqRel;
-    if TABLE.compare_exchange(null_mut(), made, order, Ordering::Acquire).is_err() {
+    if CONTROL.table.compare_exchange(null_mut(), made, order, Ordering::Acquire).is_err() {
         // SAFETY: mapped just now, and nobody else's.
         unsafe { os::release(made.cast(), size_of::<Table>()) };
     }
@@ -82,12 +109,24 @@ pub(crate) fn weighed(bytes: usize) -> usize {
 }
 
 /// Takes note of a live sampled block of which the program has asked for `asked` bytes, and which has been drawn as one of
-/// `weighed`, at that rate; false if there is no room.
+/// `weighed`, at that rate, in place of one at `near`, or null; false if there is no room.
 #[cold]
 #[inline(never)]
-pub(crate) fn insert(block: *mut u8, asked: usize, weighed: usize, rate: usize) -> bool {
+pub(crate) fn insert(
+    block: *mut u8,
+    asked: usize,
+    near: *mut u8,
+    weighed: usize,
+    rate: usize,
+) -> bool {
     // Asked first, in a frame that holds nothing else: what an earlier call has left in it is taken for calls.
-    insert_for(machine::registers(), Sample { block: block.addr(), asked, site: 0 }, weighed, rate)
+    let here = machine::registers();
+    insert_for(here, Sample::new(block, asked, slice_number(near)), weighed, rate)
+}
+
+/// The number of a slice plus 1; 0: it is none of the reservation's.
+fn slice_number(p: *mut u8) -> u32 {
+    if address_map::contains(p) { address_map::slice_of(p) as u32 + 1 } else { 0 }
 }
 
 #[inline(never)]
@@ -102,12 +141,12 @@ fn insert_for(here: Registers, mut sample: Sample, weighed: usize, rate: usize) 
         table.insert(sample)
     });
     if done {
-        table.count_allocated(sample);
+        table.count_allocated(&sample);
         LIVE.fetch_add(1, Ordering::Relaxed);
     }
     drop(held);
     if !done {
-        DROPPED.fetch_add(1, Ordering::Relaxed);
+        CONTROL.dropped.fetch_add(1, Ordering::Relaxed);
     }
     done
 }
@@ -125,8 +164,8 @@ pub(crate) fn take(block: *mut u8) -> Option<Sample> {
     let table = table()?;
     os::notice_fork();
     let _held = CHANGING.lock();
-    let sample = table.remove(block.addr())?;
-    table.count_freed(sample);
+    let mut sample = table.remove(block.addr())?;
+    table.count_freed(&mut sample);
     LIVE.fetch_sub(1, Ordering::Relaxed);
     Some(sample)
 }
@@ -140,7 +179,7 @@ pub(crate) fn put_back(sample: Sample) {
     let _held = CHANGING.lock();
     // Its place is free still, unless another thread has taken it.
     if table.insert(sample) {
-        table.count_kept(sample);
+        table.count_kept(&sample);
         LIVE.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -150,19 +189,24 @@ pub(crate) fn sites() -> impl Iterator<Item = Site<'static>> {
     table().into_iter().flat_map(Table::sites)
 }
 
+/// Live samples, as they are found while others allocate and free.
+pub(crate) fn live() -> impl Iterator<Item = Live> {
+    table().into_iter().flat_map(Table::live)
+}
+
 /// Bytes from one sample to the next on average; 0: none are taken.
 pub(crate) fn rate() -> usize {
-    RATE.load(Ordering::Relaxed)
+    CONTROL.done.load(Ordering::Relaxed)
 }
 
 /// Samples for which there was no room.
 pub(crate) fn dropped() -> usize {
-    DROPPED.load(Ordering::Relaxed)
+    CONTROL.dropped.load(Ordering::Relaxed)
 }
 
 /// What the table takes: (address, bytes).
 pub(crate) fn metadata() -> (*mut u8, usize) {
-    let at = TABLE.load(Ordering::Relaxed);
+    let at = CONTROL.table.load(Ordering::Relaxed);
     let bytes = if at.is_null() { 0 } else { size_of::<Table>() };
     (at.cast(), os::round_up(bytes, os::page_size()))
 }

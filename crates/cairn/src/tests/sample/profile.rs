@@ -299,6 +299,105 @@ fn mapped_pages() -> usize {
     text.split(' ').next().and_then(|pages| pages.parse().ok()).expect("a number")
 }
 
+/// What was live when most was stays known, whatever comes and goes after it.
+#[test]
+fn the_peak_is_known() {
+    let at_peak = |size: usize| {
+        let sites = profile::sites().filter(|site| site.weighed == class_bytes(size));
+        sites.map(|site| site.at_peak.count).sum::<usize>()
+    };
+    alone(|| {
+        begin(1);
+        let few: Vec<_> = (0..10).map(|_| allocate(100)).collect();
+        assert_eq!(at_peak(100), 10);
+        few[..6].iter().for_each(|&block| free(block));
+        assert_eq!(at_peak(100), 10);
+        let many: Vec<_> = (0..20).map(|_| allocate(1000)).collect();
+        assert_eq!((at_peak(100), at_peak(1000)), (4, 20));
+        many.into_iter().for_each(free);
+        let others: Vec<_> = (0..20).map(|_| allocate(500)).collect();
+        few[6..].iter().for_each(|&block| free(block));
+        assert_eq!((at_peak(100), at_peak(1000), at_peak(500)), (4, 20, 0));
+        let large = allocate(100_000);
+        assert_eq!((at_peak(100), at_peak(1000), at_peak(500)), (0, 0, 20));
+        free(large);
+        others.into_iter().for_each(free);
+        assert_eq!(at_peak(500), 20);
+    });
+}
+
+/// By what samples stand for: the peak is that of all blocks, not of samples.
+#[test]
+fn the_peak_counts_all_blocks() {
+    alone(|| {
+        begin(64 << 10);
+        let blocks: Vec<_> = (0..200_000).map(|_| allocate(filling(96))).collect();
+        blocks.into_iter().for_each(free);
+        // 11 MiB, less than 18, in blocks that are samples each, or nearly.
+        let large: Vec<_> = (0..30).map(|_| allocate(400_000)).collect();
+        large.into_iter().for_each(free);
+        let sites = profile::sites().filter(|site| site.weighed == 96);
+        let (all, peak) = sites.fold((0, 0), |(all, peak), site| {
+            (all + site.allocated.count, peak + site.at_peak.count)
+        });
+        assert!(all > 200 && all == peak, "{peak} of {all}");
+    });
+}
+
+#[test]
+fn lifetimes_are_known() {
+    alone(|| {
+        begin(1);
+        free(allocate(100));
+        let late = allocate(100);
+        std::thread::sleep(core::time::Duration::from_millis(15));
+        free(late);
+        let mut lived = [0; 8];
+        for site in profile::sites().filter(|site| site.weighed == class_bytes(100)) {
+            lived.iter_mut().zip(site.lived()).for_each(|(sum, count)| *sum += count);
+        }
+        assert_eq!((lived.iter().sum::<u32>(), lived[1]), (2, 0), "{lived:?}");
+        assert_eq!(lived[0], 1, "{lived:?}");
+    });
+}
+
+/// What survivors keep is a page each, where their neighbours have gone; before, their own bytes.
+#[test]
+fn what_survivors_keep_is_known() {
+    let kept = || {
+        let (mut text, mut pinned) = (Vec::new(), 0.0);
+        write_profile(|piece| text.extend_from_slice(piece));
+        let mut is_ours = false;
+        for line in std::str::from_utf8(&text).expect("it is text").lines() {
+            let mut words = line.split(' ');
+            match (words.next(), words.next()) {
+                (Some("site"), weighed) => is_ours = weighed == Some("96"),
+                (Some("pinned"), Some(bytes)) if is_ours => {
+                    pinned += bytes.parse::<f64>().expect("a number");
+                }
+                _ => {}
+            }
+        }
+        let sites = profile::sites().filter(|site| site.weighed == 96);
+        pinned / sites.map(|site| site.allocated.count - site.freed.count).sum::<usize>() as f64
+    };
+    alone(|| {
+        begin(4 << 10);
+        let blocks: Vec<_> = (0..100_000).map(|_| allocate(filling(96))).collect();
+        let dense = kept();
+        assert!((90.0..200.0).contains(&dense), "{dense}");
+        for (nth, block) in blocks.iter().enumerate() {
+            if nth % 50 != 0 {
+                free(*block);
+            }
+        }
+        let page = os::page_size() as f64;
+        let sparse = kept();
+        assert!((page * 0.4..=page).contains(&sparse), "{sparse}");
+        blocks.into_iter().step_by(50).for_each(free);
+    });
+}
+
 #[test]
 fn it_is_written_as_text() {
     alone(|| {
@@ -309,12 +408,14 @@ fn it_is_written_as_text() {
         free(block);
         let text = String::from_utf8(text).expect("it is text");
         let mut lines = text.lines();
-        assert_eq!(lines.next(), Some("cairn heap profile 1"));
+        assert_eq!(lines.next(), Some("cairn heap profile 2"));
         assert_eq!(lines.next(), Some("rate 1"));
         assert_eq!(lines.next(), Some("dropped 0"));
         let site = lines.next().expect("a site");
         let start = std::format!("site {} 1 1 100 0 0 ", class_bytes(100));
         assert!(site.starts_with(&start), "{site}");
+        assert_eq!(lines.next(), Some("peak 1 100"));
+        assert_eq!(lines.next(), Some(&*std::format!("pinned {}", os::page_size())));
         assert_eq!(lines.next(), Some("mappings"));
         assert!(lines.clone().any(|line| line.contains(" r-xp ")));
         assert_eq!(lines.last(), Some("end"));

@@ -1,0 +1,154 @@
+//! The heap profile of a process that runs: switched on for a while, and read from outside.
+//!
+//! Owns when it is on. The one idea: what was on before is left as it was. It must never leave a process sampling that did not
+//! before, whatever ends the command but a kill.
+
+use crate::control::{Copy, Outcome, Process, Wish};
+use anyhow::{Result, bail, ensure};
+use cairn_sight::Source;
+use cairn_sight::profile::{HeapProfile, Site, sampled};
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long nobody looks whether the process is still there.
+const STEP: Duration = Duration::from_millis(200);
+
+/// What is asked for.
+pub(crate) struct Request {
+    pub(crate) pid: u32,
+    /// How long; None: 30 seconds, or not at all where samples are taken already.
+    pub(crate) seconds: Option<u64>,
+    /// Bytes from one sample to the next on average.
+    pub(crate) rate: u64,
+}
+
+/// The profile of the process, and what the command has done for it.
+pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
+    let pid = request.pid;
+    let process = Process { pid };
+    let source = Source::Process(pid);
+    let mut on = On { process: &process, copies: Vec::new() };
+    let mut is_on = false;
+    for copy in Copy::all(&process)? {
+        is_on |= copy.done(&process, Wish::Profile)? != 0;
+        on.copies.push(copy);
+    }
+    if is_on {
+        on.copies.clear();
+        let Some(seconds) = request.seconds else {
+            return Ok((sampled(&source)?, "sampled since its start, or by a call".to_owned()));
+        };
+        let before = sampled(&source)?;
+        let waited = wait(&process, seconds)?;
+        return Ok((since(&before, sampled(&source)?), told(waited)));
+    }
+    let before = sampled(&source).unwrap_or_default();
+    on.switch(request.rate)?;
+    let waited = wait(&process, request.seconds.unwrap_or(30))?;
+    Ok((since(&before, sampled(&source)?), told(waited)))
+}
+
+fn told(waited: Duration) -> String {
+    format!("sampled for {:.0} s", waited.as_secs_f64())
+}
+
+/// Copies of cairn that have been switched on; they are switched off with it.
+struct On<'a> {
+    process: &'a Process,
+    copies: Vec<Copy>,
+}
+
+impl On<'_> {
+    fn switch(&self, rate: u64) -> Result<()> {
+        for copy in &self.copies {
+            match copy.ask(self.process, Wish::Profile, rate)? {
+                Outcome::Refused => bail!("the process has no memory for samples"),
+                Outcome::Done => {}
+                Outcome::Asked => {
+                    eprintln!("cairn: the process has been asked: it follows when it allocates");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for On<'_> {
+    fn drop(&mut self) {
+        for copy in &self.copies {
+            // It may have ended; nobody else has to be told.
+            let _ = copy.tell(self.process, Wish::Profile, 0);
+        }
+    }
+}
+
+/// Waits so long, or until a signal would end the command: how long it was.
+fn wait(process: &Process, seconds: u64) -> Result<Duration> {
+    let (begin, whole) = (Instant::now(), Duration::from_secs(seconds));
+    let place = format!("/proc/{}", process.pid);
+    let signals = Blocked::new();
+    while let Some(left) = whole.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
+        if signals.has_come(left.min(STEP)) {
+            break;
+        }
+        ensure!(Path::new(&place).exists(), "process {} has ended", process.pid);
+    }
+    Ok(begin.elapsed())
+}
+
+/// The signals that end a command from its terminal, kept until somebody asks.
+struct Blocked {
+    all: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl Blocked {
+    fn new() -> Blocked {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: sets are made here, and of signals that there are.
+        unsafe {
+            libc::sigemptyset(all.as_mut_ptr());
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(all.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            Blocked { all: all.assume_init(), before: before.assume_init() }
+        }
+    }
+
+    /// Whether one of them comes meanwhile.
+    fn has_come(&self, within: Duration) -> bool {
+        let time = libc::timespec {
+            tv_sec: within.as_secs() as libc::time_t,
+            tv_nsec: within.subsec_nanos().into(),
+        };
+        // SAFETY: a set, nowhere to tell more, and a time.
+        unsafe {
+            libc::sigtimedwait(&raw const self.all, std::ptr::null_mut(), &raw const time) > 0
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set that there was.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+        };
+    }
+}
+
+/// A profile without what had been allocated before. What is live counts whenever it was allocated.
+fn since(before: &HeapProfile, mut profile: HeapProfile) -> HeapProfile {
+    let key = |site: &Site| (site.weighed, site.rate, site.calls.clone());
+    let old: HashMap<_, _> = before.sites.iter().map(|site| (key(site), site)).collect();
+    for site in &mut profile.sites {
+        if let Some(old) = old.get(&key(site)) {
+            site.begin_at(old);
+        }
+    }
+    profile
+}

@@ -1,0 +1,149 @@
+//! `cairn profile` of a process that runs, and of a core file: nothing is prepared, and what was on before stays so.
+
+mod common;
+
+use common::core_file;
+use common::inspected::{Running, compiled, start};
+use common::{Home, assert_refused, assert_succeeded, display, text};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SOURCE: &[u8] = b"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+void *kept[1000];
+__attribute__((noinline)) void *early(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
+__attribute__((noinline)) void *keeps(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
+__attribute__((noinline)) void *drops(void) { void *p = malloc(3000); __asm__(\"\" ::: \"memory\"); return p; }
+int main(void)
+{
+    for (int i = 0; i < 1000; i++) early();
+    puts(\"ready\");
+    fflush(stdout);
+    for (int i = 0;; i = (i + 1) % 1000) {
+        free(kept[i]);
+        kept[i] = keeps();
+        for (int n = 0; n < 10; n++) free(drops());
+        if (i % 100 == 0) usleep(1000);
+    }
+}
+";
+
+/// That program, on cairn, with an option of `cairn run` or none.
+fn running(home: &Home, options: &[&str]) -> Option<Running> {
+    let program = compiled(home, SOURCE, &["-g", "-fno-omit-frame-pointer"])?;
+    let mut command = home.cairn();
+    command.arg("run").args(options).args(["--", display(&program)]);
+    Some(start(&mut command))
+}
+
+fn profile(home: &Home, target: &str, options: &[&str]) -> Output {
+    let mut command = home.cairn();
+    command.current_dir(home.path()).args(["profile", target]).args(options).output().unwrap()
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_process_is_sampled_for_a_while() {
+    let home = Home::new();
+    let Some(process) = running(&home, &[]) else { return };
+    let pid = process.0.id().to_string();
+    let while_on = ["--seconds", "2", "--rate", "64KiB"];
+    for _ in 0..2 {
+        let output = profile(&home, &pid, &while_on);
+        assert_succeeded(&output);
+        let table = text(&output.stdout);
+        assert!(table.contains("keeps (program.c:"), "{table}");
+        assert!(table.contains("sampled for 2 s"), "{table}");
+        // What was there before is not in it.
+        assert!(!table.contains("early"), "{table}");
+    }
+    // It is off again.
+    let before = text(&profile(&home, &pid, &["--seconds", "0", "--save", "one"]).stdout);
+    assert_eq!(before, "");
+    let all = [&while_on[..], &["--view", "allocated"]].concat();
+    let table = text(&profile(&home, &pid, &all).stdout);
+    assert!(table.contains("drops (program.c:"), "{table}");
+    // What is saved says the same as what is read.
+    let saved = [&while_on[..], &["--save", "saved"]].concat();
+    assert_succeeded(&profile(&home, &pid, &saved));
+    drop(process);
+    let table = text(&profile(&home, "saved", &[]).stdout);
+    assert!(table.contains("keeps (program.c:"), "{table}");
+    assert!(text(&profile(&home, "saved", &["--view", "pinned"]).stdout).contains("keeps"));
+}
+
+/// Who has switched it on keeps it on, and nobody has to wait.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn what_is_on_stays_on() {
+    let home = Home::new();
+    let file = home.path().join("heap");
+    let options = ["--profile", display(&file), "--profile-rate", "64KiB"];
+    let Some(process) = running(&home, &options) else { return };
+    let pid = process.0.id().to_string();
+    for _ in 0..2 {
+        let begin = Instant::now();
+        let output = profile(&home, &pid, &[]);
+        assert_succeeded(&output);
+        assert!(begin.elapsed() < Duration::from_secs(25), "it has waited");
+        let table = text(&output.stdout);
+        assert!(table.contains("early (program.c:") && table.contains("keeps"), "{table}");
+    }
+}
+
+/// A signal ends the while, not the answer, and leaves nothing on.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn an_interrupted_one_answers() {
+    let home = Home::new();
+    let Some(process) = running(&home, &[]) else { return };
+    let pid = process.0.id().to_string();
+    let mut command = home.cairn();
+    command.args(["profile", &pid, "--seconds", "1000", "--rate", "64KiB"]).stdout(Stdio::piped());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    let number = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &number]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_succeeded(&output);
+    assert!(text(&output.stdout).contains("keeps (program.c:"), "{}", text(&output.stdout));
+    // Sampled already it would answer at once, of the start.
+    let table = text(&profile(&home, &pid, &["--seconds", "1"]).stdout);
+    assert!(table.contains("sampled for 1 s"), "{table}");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_core_file_has_the_profile() {
+    let home = Home::new();
+    let file = home.path().join("heap");
+    let options = ["--profile", display(&file), "--profile-rate", "16KiB"];
+    let Some(process) = running(&home, &options) else { return };
+    let core = home.path().join("core");
+    core_file::write(process.0.id(), &core);
+    drop(process);
+    let output = profile(&home, "core", &[]);
+    assert_succeeded(&output);
+    assert!(text(&output.stdout).contains("early (program.c:"), "{}", text(&output.stdout));
+    let length = core.metadata().unwrap().len();
+    for part in [length / 2, length / 100, 4096, 100] {
+        std::fs::File::options().write(true).open(&core).unwrap().set_len(part).unwrap();
+        let output = profile(&home, "core", &[]);
+        assert!(output.status.success() || output.status.code() == Some(125), "{part}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let home = Home::new();
+    let other = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(100));
+    let pid = other.0.id().to_string();
+    assert_refused(&profile(&home, &pid, &[]), 125, &["no cairn in it"]);
+    drop(other);
+    assert_refused(&profile(&home, &pid, &[]), 125, &["no process", &pid]);
+    assert_refused(&profile(&home, "./absent", &[]), 125, &["./absent: "]);
+    assert!(!profile(&home, "1", &["--rate", "0"]).status.success());
+}

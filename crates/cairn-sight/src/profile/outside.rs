@@ -1,0 +1,234 @@
+//! The heap profile of a process that runs, or of a core file, read from its table.
+//!
+//! Owns: the table's form, as the header tells it, and which pages a live sample keeps from going back.
+//! Idea: the process has counted; this copies the counts. A sample lies apart, so what it keeps is what the block would that it
+//!   stands in for: its share of a page of that block's span.
+//! Never: believes a number: sizes and places are bounded before anything is read by them.
+//! Threads: one.
+//! Checked: tests/profile_outside.rs and tests/hostile.rs of the command.
+//! Story: docs/guide/profile.md, docs/design/outside-view.md
+
+use super::{Amounts, HeapProfile, LIFETIMES, Site, scale};
+use crate::header::Header;
+use crate::memory::{Memory, u32_at, u64_at};
+use crate::{Error, Source, core_file::Core, largest, process::Process, symbol};
+use std::collections::HashMap;
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// The form of the table that is understood, and where in the header the profile's control stands.
+const FORM: u32 = 1;
+const CONTROL: Range<u64> = 144..152;
+/// Bytes of a control: four words and twelve numbers.
+const CONTROL_BYTES: usize = 80;
+/// What a table has at most of sites, calls and samples: four times of what it has.
+const MOST: [u64; 3] = [1 << 18, 1 << 22, 1 << 20];
+/// Bytes of a site and of a sample, at least and at most.
+const SITE_BYTES: Range<u64> = 120..257;
+const SAMPLE_BYTES: Range<u64> = 36..129;
+
+/// Reads the profile of a target; one that has never been switched on has no sites.
+///
+/// # Errors
+/// The target cannot be read, has no cairn, or one without a profile.
+pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
+    match source {
+        Source::Process(pid) => {
+            let process = Process::open(*pid)?;
+            let place = |path: &str, area: &Range<u64>| crate::process::file(*pid, path, area);
+            let found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
+            let mut profile = read(&process, found)?;
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            // A line that makes no sense names no code.
+            maps.lines().for_each(|line| _ = profile.add_mapping(line));
+            Ok(profile.sorted())
+        }
+        Source::Core(path) => {
+            let core = Core::open(path)?;
+            let place = |path: &str, _: &Range<u64>| PathBuf::from(path);
+            let found = symbol::find(&mut symbol::Files::default(), core.areas(), place);
+            let mut profile = read(&core, found)?;
+            for area in core.areas().iter().filter(|area| area.runs) {
+                let path = area.path.clone().unwrap_or_default();
+                let Range { start, end } = area.range;
+                let offset = area.offset;
+                profile.mappings.push(super::Mapping { start, end, offset, inode: 0, path });
+            }
+            Ok(profile.sorted())
+        }
+    }
+}
+
+fn read(memory: &dyn Memory, mut found: symbol::Found) -> Result<HeapProfile, Error> {
+    found.confirm(memory);
+    let (header, copy) = largest(memory, found)?;
+    let mut length = [0; 4];
+    let has_control = memory.read(copy.at.wrapping_add(12), &mut length)
+        && u64::from(u32::from_ne_bytes(length)) >= CONTROL.end;
+    if !has_control {
+        return Err(Error::Older(u32::from_ne_bytes(length)));
+    }
+    let mut bytes = [0; CONTROL_BYTES];
+    let control = memory.number(copy.at.wrapping_add(CONTROL.start)).unwrap_or(0);
+    if !memory.read(control, &mut bytes) {
+        return Err(Error::Damaged("its header does not lead to the heap profile"));
+    }
+    let mut profile = HeapProfile {
+        rate: u64_at(&bytes, 8),
+        dropped: u64_at(&bytes, 16),
+        ..HeapProfile::default()
+    };
+    if u64_at(&bytes, 24) != 0 {
+        let table = Table::new(memory, &bytes)?;
+        profile.sites = table.sites()?;
+        table.add_pinned(&header, &mut profile.sites)?;
+        // Whoever reads the profile multiplies by the scale; a site that makes no sense has none.
+        profile.sites.retain(|site| site.scale.is_finite());
+    }
+    Ok(profile)
+}
+
+/// A table of the target's.
+struct Table<'a> {
+    memory: &'a dyn Memory,
+    at: u64,
+    /// As in the core's `LAYOUT`.
+    layout: [u64; 12],
+}
+
+const DAMAGED: Error = Error::Damaged("its heap profile makes no sense");
+
+impl<'a> Table<'a> {
+    fn new(memory: &'a dyn Memory, control: &[u8]) -> Result<Table<'a>, Error> {
+        let number = |nth: usize| u64::from(u32_at(control, 32 + 4 * nth));
+        let layout: [u64; 12] = std::array::from_fn(number);
+        let [form, _, _, site_bytes, sites, _, _, calls, _, sample_bytes, samples, _] = layout;
+        if form != u64::from(FORM) {
+            return Err(Error::Damaged("its heap profile has another form"));
+        }
+        let sound = SITE_BYTES.contains(&site_bytes)
+            && SAMPLE_BYTES.contains(&sample_bytes)
+            && [sites, calls, samples].iter().zip(MOST).all(|(&count, most)| count <= most);
+        if sound { Ok(Table { memory, at: u64_at(control, 24), layout }) } else { Err(DAMAGED) }
+    }
+
+    /// `count` records of so many bytes each.
+    fn records(&self, offset: u64, count: u64, each: u64) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; (count * each) as usize];
+        let read = self.memory.read(self.at.wrapping_add(offset), &mut bytes);
+        if read { Ok(bytes) } else { Err(DAMAGED) }
+    }
+
+    /// The number at a place of the table, if there are not more of what it counts.
+    fn count(&self, offset: u64, most: u64, bytes: usize) -> Result<u64, Error> {
+        let mut word = [0; 8];
+        let there = self.memory.read(self.at.wrapping_add(offset), &mut word[..bytes]);
+        let count = u64::from_le_bytes(word);
+        if there && count <= most { Ok(count) } else { Err(DAMAGED) }
+    }
+
+    fn sites(&self) -> Result<Vec<Site>, Error> {
+        let [_, count, at, each, most, calls, all_calls, most_calls, .., peak] = self.layout;
+        let peak = self.count(peak, u64::MAX, 8)?;
+        let count = self.count(count, most, 4)?;
+        let calls = self.records(all_calls, self.count(calls, most_calls, 8)?, 8)?;
+        let sites = self.records(at, count, each)?;
+        // Sites have no calls in common.
+        let mut left = calls.len() / 8;
+        let site = |site| {
+            let site = site_of(site, &calls, peak);
+            left = left.checked_sub(site.calls.len())?;
+            Some(site)
+        };
+        let all: Option<Vec<_>> = sites.chunks_exact(each as usize).map(site).collect();
+        all.ok_or(DAMAGED)
+    }
+
+    /// Adds what live samples keep.
+    fn add_pinned(&self, header: &Header, sites: &mut [Site]) -> Result<(), Error> {
+        let [.., at, each, most, _] = self.layout;
+        let samples = self.records(at, self.count(0, most, 4)?, each)?;
+        let mut spans = Spans { memory: self.memory, header, known: HashMap::new() };
+        for sample in samples.chunks_exact(each as usize) {
+            let site = sites.get_mut(u32_at(sample, 24) as usize);
+            if let Some(site) = site.filter(|_| u64_at(sample, 0) != 0) {
+                site.pinned += spans.kept(u64_at(sample, 8), site.weighed, u32_at(sample, 28));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A site, of the table's bytes.
+fn site_of(bytes: &[u8], calls: &[u8], last_peak: u64) -> Site {
+    let word = |nth: usize| u64_at(bytes, 8 * nth);
+    let amounts = |nth: usize| Amounts { objects: word(nth) as f64, bytes: word(nth + 1) as f64 };
+    let (weighed, rate) = (word(2), word(3));
+    // In this order in the process, too: what has been freed has been allocated.
+    let (allocated, freed) = (amounts(4), amounts(6));
+    let live = allocated.less(freed);
+    let from = (word(1) as usize).saturating_mul(8).min(calls.len());
+    let depth = (u32_at(bytes, 4) as usize).min(super::CALLS_MAX);
+    let calls = calls[from..].chunks_exact(8).take(depth);
+    Site {
+        weighed,
+        rate,
+        scale: scale(weighed, rate).unwrap_or(f64::INFINITY),
+        allocated,
+        live,
+        peak: if word(10) == last_peak { amounts(8) } else { live },
+        lived: std::array::from_fn::<_, LIFETIMES, _>(|nth| u32_at(bytes, 88 + 4 * nth).into()),
+        pinned: 0.0,
+        calls: calls.map(|call| u64_at(call, 0)).collect(),
+    }
+}
+
+/// Spans in which sampled blocks would be: of each, its blocks' size, how many there are, and how many are in use.
+struct Spans<'a> {
+    memory: &'a dyn Memory,
+    header: &'a Header,
+    known: HashMap<u32, Option<[u64; 3]>>,
+}
+
+impl Spans<'_> {
+    /// Bytes of the pages that a sample keeps which stands in for a block in the slice of number `near` less 1: as the core
+    /// counts them (`report/profile.rs`).
+    fn kept(&mut self, asked: u64, weighed: u64, near: u32) -> f64 {
+        let page = self.memory.page();
+        let whole = (asked.max(1).div_ceil(page).saturating_mul(page)) as f64;
+        if near == 0 {
+            return whole;
+        }
+        let (memory, header) = (self.memory, self.header);
+        let span = self.known.entry(near).or_insert_with(|| span(memory, header, near - 1));
+        match *span {
+            Some([size, ..]) if size != weighed => whole,
+            Some([size, ..]) if size >= page => (size.div_ceil(page) * page) as f64,
+            Some([size, blocks, used]) => {
+                let beside = (page / size - 1) * used.min(blocks);
+                (page * blocks / (blocks + beside)) as f64
+            }
+            None => whole,
+        }
+    }
+}
+
+/// The span of a slice.
+fn span(memory: &dyn Memory, header: &Header, index: u32) -> Option<[u64; 3]> {
+    let index = u64::from(index);
+    if index >= header.committed {
+        return None;
+    }
+    let mut descriptor = [0; 16];
+    let mut slot = vec![0; header.slot_bytes() as usize];
+    // Owner 0: nothing; 2: a large block.
+    let is_span = memory.read(header.descriptor(index).0, &mut descriptor)
+        && !matches!(u32_at(&descriptor, 0), 0 | 2)
+        && memory.read(u64_at(&descriptor, 8), &mut slot);
+    let class = header.classes.get(u32_at(&descriptor, 4) as usize).filter(|_| is_span)?;
+    let until = u32_at(&slot, header.until_event as usize);
+    let after = crate::memory::u16_at(&slot, header.used_after_event as usize) as i16;
+    let used = until.saturating_add_signed(after.into());
+    Some([class.size, class.blocks, used.into()])
+}

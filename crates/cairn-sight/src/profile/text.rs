@@ -1,0 +1,36 @@
+//! A heap profile as text: what the library writes, written again.
+//!
+//! Owns: that form, as `HeapProfile::parse` reads it.
+//! Idea: what was read from a running process can be looked at later, by any command that takes a file.
+//! Never: loses what the form can say.
+
+use super::{Amounts, HEAD, HeapProfile, Site};
+use std::fmt::{self, Display, Formatter};
+
+/// The text of a profile. Mappings have what is needed for names.
+impl Display for HeapProfile {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{HEAD}\nrate {}\ndropped {}", self.rate, self.dropped)?;
+        self.sites.iter().try_for_each(|site| write_site(out, site))?;
+        writeln!(out, "mappings")?;
+        for mapping in &self.mappings {
+            let super::Mapping { start, end, offset, inode, path } = mapping;
+            let path = path.replace('\n', " ");
+            writeln!(out, "{start:x}-{end:x} r-xp {offset:08x} 00:00 {inode} {path}")?;
+        }
+        writeln!(out, "end")
+    }
+}
+
+fn write_site(out: &mut Formatter<'_>, site: &Site) -> fmt::Result {
+    let freed = site.allocated.less(site.live);
+    write!(out, "site {} {}", site.weighed, site.rate)?;
+    for Amounts { objects, bytes } in [site.allocated, freed] {
+        write!(out, " {objects:.0} {bytes:.0}")?;
+    }
+    site.calls.iter().try_for_each(|call| write!(out, " {call:x}"))?;
+    let Amounts { objects, bytes } = site.peak;
+    write!(out, "\npeak {objects:.0} {bytes:.0}\nlived")?;
+    site.lived.iter().try_for_each(|count| write!(out, " {count:.0}"))?;
+    writeln!(out, "\npinned {:.0}", site.pinned)
+}
