@@ -23,10 +23,15 @@ int main(void) {
 
 /// A profile of that program.
 fn profiled(home: &Home) -> Option<PathBuf> {
+    profiled_with(home, &["-O1", "-fno-omit-frame-pointer"])
+}
+
+/// The same with other options of the compiler.
+fn profiled_with(home: &Home, options: &[&str]) -> Option<PathBuf> {
     let source = home.file("allocates.c", 0o644, SOURCE.as_bytes());
     let program = home.path().join("allocates");
     let mut compiler = Command::new("cc");
-    compiler.args(["-g", "-O1", "-fno-builtin", "-fno-omit-frame-pointer", "-o"]);
+    compiler.args(["-g", "-fno-builtin"]).args(options).arg("-o");
     let compiled = compiler.arg(&program).arg(source).output();
     if !compiled.is_ok_and(|output| output.status.success()) {
         return None;
@@ -67,6 +72,20 @@ fn a_table_names_functions() {
     assert!(table.contains("< main (allocates.c:") && !table.contains("drops"), "{table}");
     let allocated = text(&profile(&home, &["--view", "allocated", display(&file)]).stdout);
     assert_near(row(&allocated, "drops"), 20_000.0, 0.18);
+}
+
+/// The tables for exceptions lead to `main`, where the C library says which files have them: glibc from 2.35 on.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn stacks_need_no_frame_pointers() {
+    let home = Home::new();
+    // SAFETY: a name.
+    if unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) }.is_null() {
+        return common::skipped("an older C library");
+    }
+    let Some(file) = profiled_with(&home, &["-O2", "-fomit-frame-pointer"]) else { return };
+    let table = text(&profile(&home, &[display(&file)]).stdout);
+    assert!(table.contains("  keeps (allocates.c:") && table.contains("< main ("), "{table}");
 }
 
 /// What was drawn before there were lines behind a site is read still.
@@ -221,8 +240,8 @@ fn what_pprof_reads_says_the_same() {
     assert_near(drops[1], 60e6, 0.18);
     assert_eq!((keeps[0], keeps[1]), (keeps[2], keeps[3]));
     assert_eq!((drops[2], drops[3], drops[5]), (0.0, 0.0, 0.0));
-    // All of it is live at the end, and on its pages alone.
-    assert_eq!(keeps[4], keeps[3]);
+    // All of it is live at the end, and on its pages alone; at the peak one of `drops` may have been a sample.
+    assert_near(keeps[4], keeps[3], 0.05);
     assert_near(keeps[5], 20_000.0 * 1024.0, 0.35);
 }
 

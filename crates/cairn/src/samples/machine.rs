@@ -1,5 +1,5 @@
 //! Owns: what of stacks and faults differs from machine to machine.
-//! Idea: two registers, what a call looks like in front of its return address, and where a signal's handler finds
+//! Idea: three registers, what a call looks like in front of its return address, and where a signal's handler finds
 //!   the registers of the thread.
 //! Never: reads memory.
 //! Threads: any; holds nothing.
@@ -11,6 +11,8 @@ use core::ffi::c_void;
 /// Where a stack stands.
 #[derive(Clone, Copy)]
 pub(super) struct Registers {
+    /// What is next to be executed; 0: not known.
+    pub(super) instruction: usize,
     /// Of the function that asks; 0: the machine is not known.
     pub(super) stack: usize,
     /// What may be the frame pointer of a caller.
@@ -19,8 +21,6 @@ pub(super) struct Registers {
 
 /// Where a thread was when it touched what it must not.
 pub(super) struct Place {
-    /// The instruction; 0: the machine is not known.
-    pub(super) instruction: usize,
     pub(super) registers: Registers,
     /// Whether it was going to write.
     pub(super) writes: Option<bool>,
@@ -31,20 +31,22 @@ pub(super) struct Place {
 pub(super) fn registers() -> Registers {
     if cfg!(miri) {
         // It knows no assembly.
-        return Registers { stack: 0, frame: 0 };
+        return Registers { instruction: 0, stack: 0, frame: 0 };
     }
-    let (stack, frame): (usize, usize);
+    let (instruction, stack, frame): (usize, usize, usize);
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads two registers.
+    // SAFETY: reads three registers.
     unsafe {
         core::arch::asm!(
-            "mov {0}, rsp", "mov {1}, rbp",
-            out(reg) stack, out(reg) frame, options(nomem, nostack, preserves_flags),
+            "mov {0}, rsp", "mov {1}, rbp", "lea {2}, [rip]",
+            out(reg) stack, out(reg) frame, out(reg) instruction,
+            options(nomem, nostack, preserves_flags),
         );
     }
     #[cfg(target_arch = "aarch64")]
     // SAFETY: reads two registers.
     unsafe {
+        instruction = 0;
         core::arch::asm!(
             "mov {0}, sp", "mov {1}, x29",
             out(reg) stack, out(reg) frame, options(nomem, nostack, preserves_flags),
@@ -52,10 +54,14 @@ pub(super) fn registers() -> Registers {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     {
-        (stack, frame) = (0, 0);
+        (instruction, stack, frame) = (0, 0, 0);
     }
-    Registers { stack, frame }
+    Registers { instruction, stack, frame }
 }
+
+/// Whether the tables for exceptions are read: registers have other numbers elsewhere, and other ways to save a return
+/// address.
+pub(super) const HAS_TABLES: bool = cfg!(target_arch = "x86_64");
 
 /// Where a call leads, or a jump.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "it is not known there"))]
@@ -129,14 +135,17 @@ pub(super) fn place(context: *const c_void) -> Place {
     let word = |at: usize| unsafe { context.cast::<usize>().add(at).read() };
     if cfg!(target_arch = "x86_64") {
         // From word 5 on: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, flags, segments, error.
-        let registers = Registers { stack: word(5 + 15), frame: word(5 + 10) };
+        let (instruction, stack, frame) = (word(5 + 16), word(5 + 15), word(5 + 10));
+        let registers = Registers { instruction, stack, frame };
         let writes = Some(word(5 + 19) & 2 != 0);
-        return Place { instruction: word(5 + 16), registers, writes };
+        return Place { registers, writes };
     }
     if cfg!(target_arch = "aarch64") {
         // From word 22 on: the fault's address, x0 to x30, sp, pc.
-        let registers = Registers { stack: word(22 + 32), frame: word(22 + 30) };
-        return Place { instruction: word(22 + 33), registers, writes: None };
+        let (instruction, stack, frame) = (word(22 + 33), word(22 + 32), word(22 + 30));
+        let registers = Registers { instruction, stack, frame };
+        return Place { registers, writes: None };
     }
-    Place { instruction: 0, registers: Registers { stack: 0, frame: 0 }, writes: None }
+    let registers = Registers { instruction: 0, stack: 0, frame: 0 };
+    Place { registers, writes: None }
 }

@@ -1,22 +1,26 @@
-//! Owns: which calls have led to a place: stacks by frame pointers.
-//! Idea: cairn keeps no frame pointers, so its own frames are searched for the first return address outside of
-//!   it; from there on the program's frames lead to each other.
-//! Never: touches what it reads: all reads go through the system, which answers where a touch would fault.
+//! Owns: which calls have led to a place: stacks by the tables for exceptions, or by frame pointers.
+//! Idea: rules lead from frame to frame, out of cairn and on. Where there are none, cairn's own frames are searched for the
+//!   first return address outside of it; from there on frames lead to each other.
+//! Never: touches what it reads: reads of a stack go through the system, which answers where a touch would fault.
 //! Threads: any, in a signal's handler too; holds nothing.
 //! Checked: tests/guards.rs of the C layer compares stacks with functions.
 //! Story: docs/guide/guards.md
 
 use crate::base::{AtomicUsize, Ordering};
 use crate::samples::machine::{self, Registers, Target};
-use crate::samples::tuning::{FRAME_MAX, FRAMES, OWN_CALLERS_MAX, OWN_WORDS, STACK_WORDS};
+use crate::samples::tuning::{
+    FRAME_MAX, FRAMES, OWN_CALLERS_MAX, OWN_CALLS, OWN_WORDS, STACK_WORDS,
+};
+use crate::samples::unwind;
 use crate::{map::address_map, os};
 
 /// Where cairn's own code is, if it is a library of its own; else both are 0. Relaxed: who does not see it lists
 /// cairn's own callers, too.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Finds out where cairn's own code is.
+/// Finds out where cairn's own code is, and whether there are rules.
 pub(super) fn find_own_code() {
+    os::find_unwind_tables();
     let here = find_own_code as *const () as usize;
     let range = os::mapped_around(here, |mapped| mapped.range);
     // A program that has cairn inside begins in the same code.
@@ -38,7 +42,7 @@ fn is_own(word: usize) -> bool {
 }
 
 /// Return addresses, the innermost first; 0: no more.
-pub(super) type Calls = [usize; FRAMES];
+pub(crate) type Calls = [usize; FRAMES];
 
 /// A part of a stack, and what is read behind it.
 struct Stack {
@@ -119,6 +123,45 @@ impl Stack {
             return false;
         };
         self.can_be_code(back) && is_return(back)
+    }
+
+    /// Goes from frame to frame by rules; on where there are none by frame pointers. How many calls outside of cairn that has
+    /// brought.
+    #[inline(never)]
+    fn unwind(&mut self, here: Registers, calls: &mut [usize]) -> usize {
+        let Registers { mut instruction, stack: mut at, mut frame } = here;
+        let mut count = 0;
+        for _ in 0..calls.len() + OWN_CALLS {
+            let Some(rule) = unwind::rule(instruction) else {
+                if count > 0 {
+                    self.follow(calls, count, at - size_of::<usize>(), frame);
+                }
+                break;
+            };
+            let base = if rule.by_frame { frame } else { at };
+            let up = base.wrapping_add(8 * rule.up);
+            if !self.is_frame(at, up) {
+                break;
+            }
+            if rule.saved > 0 {
+                let Some((saved, _)) = self.pair(up - 8 * rule.saved) else { break };
+                frame = saved;
+            }
+            let Some((_, back)) = self.pair(up - 2 * size_of::<usize>()) else { break };
+            if !self.can_be_code(back) {
+                break;
+            }
+            if !is_own(back) {
+                calls[count] = back;
+                count += 1;
+                if count == calls.len() {
+                    break;
+                }
+            }
+            // The call is in front of where it goes back to, perhaps the last of its function.
+            (instruction, at) = (back - 1, up);
+        }
+        count
     }
 
     /// Adds where the frame at `frame`, if it is one, and those around it go back to. Whether that is code is
@@ -206,6 +249,14 @@ pub(super) fn callers(here: Registers) -> Calls {
     calls
 }
 
+/// Who has called a test, and this.
+#[cfg(test)]
+#[inline(never)]
+pub(crate) fn own_callers() -> Calls {
+    os::find_unwind_tables();
+    callers(machine::registers())
+}
+
 /// The same into `calls`, which are zeros.
 #[inline(never)]
 pub(super) fn find_callers(here: Registers, calls: &mut [usize]) {
@@ -213,6 +264,10 @@ pub(super) fn find_callers(here: Registers, calls: &mut [usize]) {
         return;
     }
     let mut stack = Stack::of_caller(here.stack);
+    if stack.unwind(here, calls) > 0 {
+        return;
+    }
+    stack = Stack::of_caller(here.stack);
     if OWN[1].load(Ordering::Relaxed) == 0 {
         return callers_of_all(&mut stack, here, calls);
     }
@@ -260,13 +315,17 @@ fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut [usize]) {
 /// Where a thread has been interrupted, and who has called it there.
 #[cold]
 #[inline(never)]
-pub(super) fn interrupted(instruction: usize, registers: Registers) -> Calls {
+pub(super) fn interrupted(registers: Registers) -> Calls {
     let mut calls = [0; FRAMES];
     if registers.stack == 0 {
         return calls;
     }
-    calls[0] = instruction;
+    calls[0] = registers.instruction;
     let mut stack = Stack::read(registers.stack);
+    if stack.unwind(registers, &mut calls[1..]) > 0 {
+        return calls;
+    }
+    stack = Stack::read(registers.stack);
     let mut count = 1;
     // A function that has no frame, as memcpy, has its return address on top.
     let top = stack.words[0];

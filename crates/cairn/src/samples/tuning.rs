@@ -58,3 +58,10 @@ pub(crate) const PROFILE_SAMPLES: usize = 1 << 18;
 pub(crate) const PROFILE_SITES: usize = 1 << 16;
 /// Calls of all of these: 16 of each. Half, twice: 4 MiB less and 8 MiB more of address space.
 pub(crate) const PROFILE_CALLS: usize = 1 << 20;
+
+/// Rules of unwinding that are kept: 32 KiB, of which only what is used becomes resident. Half, twice: g++ with a sample in
+/// every 16 KiB takes as long.
+pub(crate) const RULES: usize = 1 << 12;
+/// Calls inside cairn that are walked through on the way to the program's. With half of it all stacks of g++ come out of
+/// cairn, too; twice costs as much.
+pub(crate) const OWN_CALLS: usize = 24;

@@ -1,6 +1,7 @@
 //! Sampled allocations: exactly those in which the count runs out, whatever is freed meanwhile.
 
 mod profile;
+mod unwind;
 
 use super::alone::alone;
 use super::filling;

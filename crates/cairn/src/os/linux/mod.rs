@@ -12,6 +12,7 @@ mod faults;
 mod machine;
 mod no_unload;
 mod threads;
+mod unwind;
 
 pub(crate) use auxiliary_vector::{entry_point, page_size, seed, variable};
 pub(crate) use cgroup::{Group, GroupUse};
@@ -20,6 +21,7 @@ pub(crate) use faults::*;
 pub use machine::system_call;
 pub(crate) use no_unload::stay;
 pub use threads::*;
+pub(crate) use unwind::{UnwindTable, find_unwind_tables, unwind_table};
 
 use super::{Moves, fault};
 use crate::base::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

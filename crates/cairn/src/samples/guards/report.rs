@@ -108,7 +108,7 @@ fn fault(address: usize, context: *const c_void) {
         line.text("cairn: ").text(what).text(access).address(address).text(", ");
         add_place(&mut line, place, bay);
         os::write_stderr(line.as_bytes());
-        let calls = stack::interrupted(at.instruction, at.registers);
+        let calls = stack::interrupted(at.registers);
         say_stack("accessed", os::thread_id(), &calls);
         say_history(bay);
     });

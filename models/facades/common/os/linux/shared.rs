@@ -143,6 +143,18 @@ pub(crate) fn read_own(_: usize, _: &mut [u8]) -> usize {
     0
 }
 
+/// The tables of a file.
+pub(crate) struct UnwindTable {
+    pub(crate) range: (usize, usize),
+    pub(crate) start: usize,
+}
+
+pub(crate) fn find_unwind_tables() {}
+
+pub(crate) fn unwind_table(_: usize) -> Option<UnwindTable> {
+    None
+}
+
 pub(crate) fn thread_id() -> usize {
     thread_token()
 }
