@@ -65,28 +65,43 @@ pub fn headline(result: &LabResult, core: &str) -> String {
     };
     let shown = result.allocators.iter().enumerate().filter(named).map(row);
     let text = markdown(&["allocator", "time", "memory"], |at| at > 0, shown);
-    let rows = |table| lines.iter().filter(|line| line.table == table).count();
-    let (time, memory) = (rows(Table::Time), rows(Table::Memory));
+    let one = |table| {
+        let (own, next, rows) = beside_the_best(result, &lines, table);
+        let (title, next) =
+            (table::title(table).to_lowercase(), next.unwrap_or_else(|| "-".to_owned()));
+        format!("over {rows} rows of {title} {SUBJECT} {own}, the best other {next}")
+    };
+    let means = [Table::Time, Table::Memory].map(one).join("; ");
     let core = of_core(result, core);
-    format!("{text}\nOver {time} rows of time and {memory} rows of memory{core}.\n")
+    format!("{text}\nIn short, of those that ran in all rows: {means}{core}.\n")
+}
+
+/// The subject's mean in a table, the best of all others' with its name, and over how many rows.
+fn beside_the_best(
+    result: &LabResult,
+    lines: &[Line<'_>],
+    table: Table,
+) -> (String, Option<String>, usize) {
+    let columns = || result.allocators.iter().enumerate();
+    let rows = lines.iter().filter(|line| line.table == table).count();
+    let own = columns().find(|(_, it)| it.name == SUBJECT);
+    let own = own.map_or("-".to_owned(), |(column, _)| told(lines, table, column));
+    // Only who ran in all rows: a mean over the others would be one of other rows.
+    let of_all = |(column, it): (usize, &Allocator)| {
+        let mean = mean_of(lines, table, column)?;
+        (it.is_other() && mean.rows == rows && mean.bounds == 0)
+            .then(|| (mean.ratio, it.name.clone()))
+    };
+    let best = columns().filter_map(of_all).min_by(|a, b| a.0.total_cmp(&b.0));
+    (own, best.map(|(mean, name)| format!("{name} {}", ratio(mean))), rows)
 }
 
 /// One sentence on the means of a suite: the subject's, and that of the best of all others.
 pub fn suite(result: &LabResult, core: &str) -> String {
     let lines = evaluate::lines(result);
-    let columns = || result.allocators.iter().enumerate();
     let one = |table: Table| {
-        let rows = lines.iter().filter(|line| line.table == table).count();
-        let own = columns().find(|(_, it)| it.name == SUBJECT);
-        let own = own.map_or("-".to_owned(), |(column, _)| told(&lines, table, column));
-        // Only who ran in all rows: a mean over the others would be one of other rows.
-        let of_all = |(column, it): (usize, &Allocator)| {
-            let mean = mean_of(&lines, table, column)?;
-            (it.is_other() && mean.rows == rows && mean.bounds == 0)
-                .then(|| (mean.ratio, it.name.clone()))
-        };
-        let best = columns().filter_map(of_all).min_by(|a, b| a.0.total_cmp(&b.0));
-        let best = best.map_or(String::new(), |(mean, name)| format!(" ({name} {})", ratio(mean)));
+        let (own, best, rows) = beside_the_best(result, &lines, table);
+        let best = best.map_or(String::new(), |best| format!(" ({best})"));
         format!("{} {own}{best} over {rows} rows", table::title(table).to_lowercase())
     };
     let means = [Table::Time, Table::Memory].map(one).join(", ");
