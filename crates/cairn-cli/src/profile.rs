@@ -7,7 +7,9 @@ use crate::advice::values;
 use crate::sampled::{self, Request};
 use anyhow::{Context, Result, ensure};
 use cairn_sight::Source;
-use cairn_sight::profile::{Amounts, Frame, HeapProfile, Names, Row, View, collapsed, pprof, rows};
+use cairn_sight::profile::{
+    Amounts, Frame, HeapProfile, Names, Row, Subject, View, collapsed, page, pprof, rows,
+};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -38,7 +40,9 @@ const FRAMES: usize = 4;
   cairn profile heap --view pinned            whose survivors keep pages from going back
   cairn profile heap --view lifetimes         how long blocks live
   cairn profile heap --pprof heap.pb.gz       then: go tool pprof -http : heap.pb.gz
-  cairn profile heap --collapsed heap.txt     then: inferno-flamegraph <heap.txt >heap.svg")]
+  cairn profile heap --collapsed heap.txt     then: inferno-flamegraph <heap.txt >heap.svg
+  cairn profile heap --html heap.html         a flame graph, for a browser
+  cairn profile heap --html heap.html --compare before     what grew")]
 pub(crate) struct Args {
     /// The number of a process, a profile, or a core file; a path of digits alone needs ./ in front
     #[arg(value_name = "PID|FILE")]
@@ -63,6 +67,14 @@ pub(crate) struct Args {
     /// Write a line for each stack, with bytes, as flame graphs are drawn from
     #[arg(long, value_name = "OUT")]
     collapsed: Option<PathBuf>,
+
+    /// Write a page with a flame graph for a browser: one file, which needs no network
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+
+    /// Show in that page what has changed from an older profile
+    #[arg(long, value_name = "OLD", requires = "html")]
+    compare: Option<PathBuf>,
 
     /// Write the profile itself, for later
     #[arg(long, value_name = "OUT")]
@@ -117,7 +129,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let text = collapsed(&profile, &mut names, view);
         write_to(out, path, text.as_bytes()).context("--collapsed")?;
     }
-    if args.pprof.is_none() && args.collapsed.is_none() && args.save.is_none() {
+    if let Some(out) = &args.html {
+        let subject = Subject { name: name(path, &how), profile: &profile, names: &mut names };
+        draw(args, out, subject).context("--html")?;
+    }
+    let is_printed =
+        [&args.pprof, &args.collapsed, &args.html, &args.save].iter().all(|out| out.is_none());
+    if is_printed {
         let rows = rows(&profile, &mut names, view);
         let text = match args.view {
             Shown::Lifetimes => lifetimes(&profile, &how, &rows)?,
@@ -139,7 +157,11 @@ fn read(args: &Args) -> Result<(HeapProfile, String)> {
         let (profile, how) = sampled::profile(&request)?;
         return Ok((profile, format!(" of process {pid}, {how}")));
     }
-    let path = Path::new(&args.target);
+    read_file(Path::new(&args.target))
+}
+
+/// The profile in a file.
+fn read_file(path: &Path) -> Result<(HeapProfile, String)> {
     let shown = || path.display().to_string();
     if is_elf(path) {
         let core = cairn_sight::profile::sampled(&Source::Core(path.to_owned()));
@@ -154,10 +176,38 @@ fn is_elf(path: &Path) -> bool {
     read.is_ok() && start == *b"\x7fELF"
 }
 
+/// What a page calls it.
+fn name(path: &Path, how: &str) -> String {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_process = how.starts_with(" of process");
+    if is_process { how.trim_start().to_owned() } else { format!("{file}{how}") }
+}
+
+/// Writes the page with the flame graph.
+fn draw(args: &Args, out: &Path, subject: Subject<'_>) -> Result<()> {
+    let view = args.view.view();
+    let page = match &args.compare {
+        None => page(subject, None, view)?,
+        Some(old) => {
+            let ((profile, how), mut names) = (read_file(old)?, Names::new());
+            let before = Subject { name: name(old, &how), profile: &profile, names: &mut names };
+            refuse_same(out, old)?;
+            page(subject, Some(before), view)?
+        }
+    };
+    write_to(out, Path::new(&args.target), page.as_bytes())
+}
+
+/// What is read must not be written over.
+pub(crate) fn refuse_same(out: &Path, read: &Path) -> Result<()> {
+    let is_same =
+        fs::canonicalize(out).is_ok_and(|out| fs::canonicalize(read).is_ok_and(|read| read == out));
+    ensure!(!is_same, "{} is what is read itself", out.display());
+    Ok(())
+}
+
 fn write_to(out: &Path, profile: &Path, bytes: &[u8]) -> Result<()> {
-    let is_same = fs::canonicalize(out)
-        .is_ok_and(|out| fs::canonicalize(profile).is_ok_and(|profile| profile == out));
-    ensure!(!is_same, "{} is the profile itself", out.display());
+    refuse_same(out, profile)?;
     fs::write(out, bytes).with_context(|| out.display().to_string())
 }
 

@@ -270,7 +270,7 @@ fn the_profile_is_not_written_over() {
     let home = Home::new();
     let file = home.file("heap", 0o644, b"cairn heap profile 2\nmappings\nend\n");
     let output = profile(&home, &["heap", "--pprof", display(&file)]);
-    assert_refused(&output, 125, &["the profile itself"]);
+    assert_refused(&output, 125, &["what is read itself"]);
     // A rate is of no use without a file.
     assert_eq!(home.run(&["--profile-rate", "64KiB", "true"]).status.code(), Some(125));
 }

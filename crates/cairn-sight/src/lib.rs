@@ -20,6 +20,7 @@ mod glance;
 mod header;
 mod limits;
 mod memory;
+mod page;
 mod process;
 pub mod profile;
 mod sums;

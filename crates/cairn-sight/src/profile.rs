@@ -9,12 +9,14 @@
 
 mod names;
 mod outside;
+mod picture;
 mod pprof;
 mod stacks;
 mod text;
 
 pub use names::{Frame, Names};
 pub use outside::sampled;
+pub use picture::{Subject, page};
 pub use pprof::pprof;
 pub use stacks::{Row, View, collapsed, rows};
 

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod browser;
 pub(crate) mod core_file;
 pub(crate) mod inspected;
 pub(crate) mod terminal;

@@ -81,7 +81,7 @@ impl Site {
     }
 
     /// Their functions, the innermost first.
-    fn frames(&self, profile: &HeapProfile, names: &mut Names) -> Vec<Frame> {
+    pub(super) fn frames(&self, profile: &HeapProfile, names: &mut Names) -> Vec<Frame> {
         let calls = self.outside(profile, names);
         calls.iter().flat_map(|&call| names.frames(profile, call).to_vec()).collect()
     }

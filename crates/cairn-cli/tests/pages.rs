@@ -1,0 +1,243 @@
+//! `cairn profile --html`: one file that holds everything, whatever names say; and in a browser it can
+//! be looked at, clicked through, and read in any window.
+
+mod common;
+
+use common::browser::{Browser, Look};
+use common::{Home, assert_refused, assert_succeeded, display, text};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+const WIDE: Look = Look { width: 1400, height: 900, is_dark: false };
+const NARROW: Look = Look { width: 400, height: 800, is_dark: true };
+
+/// A page, its data apart.
+struct Page {
+    path: PathBuf,
+    rest: String,
+    data: Value,
+}
+
+/// Reads a page, which must need nothing else, and have one place for data.
+#[track_caller]
+fn page(path: PathBuf) -> Page {
+    let whole = fs::read_to_string(&path).unwrap();
+    let (before, data) = whole.split_once("id=\"data\">").unwrap();
+    let (data, behind) = data.split_once("</script>").unwrap();
+    let rest = format!("{before}{behind}");
+    for word in ["http:", "https:", "src=", "href=", "url(", "@import", "fetch(", "innerHTML"] {
+        assert!(!rest.contains(word), "{word}");
+    }
+    assert!(rest.contains("default-src 'none'") && !data.contains('<'));
+    Page { path, rest, data: serde_json::from_str(data).unwrap() }
+}
+
+#[track_caller]
+fn profile_page(home: &Home, arguments: &[&str]) -> Page {
+    let mut command = home.cairn();
+    let output = command.current_dir(home.path()).arg("profile").args(arguments).output().unwrap();
+    assert_succeeded(&output);
+    assert_eq!(text(&output.stdout), "");
+    page(home.path().join("out.html"))
+}
+
+/// What programs keep: the second one more of some, and less of other things.
+const KEEPS: &str = "
+#include <stdlib.h>
+#define FAR __attribute__((noinline))
+static void *kept[40000];
+FAR void *keep_small(void) { void *p = malloc(100); __asm__(\"\" ::: \"memory\"); return p; }
+FAR void *keep_large(void) { void *p = malloc(3000); __asm__(\"\" ::: \"memory\"); return p; }
+FAR void serve(int i) { kept[i] = i % SHARE ? keep_small() : keep_large(); __asm__(\"\" ::: \"memory\"); }
+int main(void) { for (int i = 0; i < 40000; i++) serve(i); return 0; }
+";
+
+/// The profiles of both, where stacks can be followed.
+fn profiles(home: &Home) -> Option<[PathBuf; 2]> {
+    if !cfg!(target_arch = "x86_64") {
+        common::skipped("stacks end early here");
+        return None;
+    }
+    let source = home.file("keeps.c", 0o644, KEEPS.as_bytes());
+    let profile = |name: &str, share: &str| {
+        // Each has a file of its own, in which names are found later.
+        let (program, profile) = (home.path().join(share), home.path().join(name));
+        let mut cc = Command::new("cc");
+        cc.args(["-g", "-O1", "-fno-builtin", "-fno-omit-frame-pointer", share, "-o"]);
+        let compiled = cc.arg(&program).arg(&source).status();
+        if !compiled.is_ok_and(|status| status.success()) {
+            common::skipped("no C compiler that can");
+            return None;
+        }
+        let options = ["--profile", display(&profile), "--profile-rate", "16KiB", "--"];
+        assert_succeeded(&home.run(&[&options[..], &[display(&program)]].concat()));
+        Some(profile)
+    };
+    Some([profile("old", "-DSHARE=10")?, profile("new", "-DSHARE=5")?])
+}
+
+#[test]
+fn a_profile_is_all_in_its_page() {
+    let home = Home::new();
+    let Some([old, new]) = profiles(&home) else { return };
+    let page = profile_page(&home, &[display(&new), "--html", "out.html"]);
+    let names = page.data["texts"].as_array().unwrap();
+    for name in ["keep_small", "keep_large", "serve", "main"] {
+        assert!(names.contains(&json!(name)), "{name}");
+    }
+    assert_eq!(page.data["views"][page.data["first"].as_u64().unwrap() as usize], "live");
+    assert_eq!(
+        page.data["stacks"].as_array().unwrap().len(),
+        page.data["now"][0].as_array().unwrap().len()
+    );
+    assert!(page.data["old"].is_null());
+    let both =
+        [display(&new), "--html", "out.html", "--compare", display(&old), "--view", "allocated"];
+    let page = profile_page(&home, &both);
+    assert_eq!(page.data["views"][page.data["first"].as_u64().unwrap() as usize], "allocated");
+    let stacks = page.data["stacks"].as_array().unwrap().len();
+    assert_eq!(page.data["old"][0].as_array().unwrap().len(), stacks);
+    // What is read is not written over, nor looked for where nobody has asked.
+    for arguments in
+        [["new", "--html", "new", "--compare", "old"], ["new", "--html", "old", "--compare", "old"]]
+    {
+        let mut command = home.cairn();
+        let output =
+            command.current_dir(home.path()).arg("profile").args(arguments).output().unwrap();
+        assert_refused(&output, 125, &["is what is read itself"]);
+    }
+    let alone = home.cairn().args(["profile", "new", "--compare", "old"]).output().unwrap();
+    assert_eq!(alone.status.code(), Some(125));
+}
+
+/// Names and numbers that somebody has made up.
+#[test]
+fn no_name_gets_out_of_the_data() {
+    let home = Home::new();
+    let hostile = "</script><script>document.title='no'</script><img src=x onerror=alert(1)>\u{2028}\"'&amp;<!--";
+    let max = u64::MAX;
+    let lines = format!(
+        "cairn heap profile 1\nrate {max}\ndropped {max}\nsite 16 1 5 80 0 0 1001 2001\n\
+         site {max} 1 {max} {max} 0 0 1001\nsite 1 {max} {max} {max} 0 0 7\nsite 16 1 0 0 {max} {max}\nmappings\n\
+         1000-2000 r-xp 00000000 00:00 0 /tmp/{hostile}\n2000-3000 r-xp 00000000 00:00 0 {hostile}\nend\n"
+    );
+    let file = home.file(&hostile.replace('/', "|"), 0o644, lines.as_bytes());
+    let page =
+        profile_page(&home, &[display(&file), "--html", "out.html", "--compare", display(&file)]);
+    assert_eq!(page.rest.matches("<script").count(), 2);
+    assert!(page.data["texts"].to_string().contains("onerror"), "{}", page.data);
+    let Some(mut browser) = Browser::start() else { return };
+    browser.open(&page.path, WIDE);
+    assert_eq!(browser.value("document.images.length + document.scripts.length"), 2);
+    assert!(browser.value("document.title").as_str().unwrap().starts_with("cairn: "));
+    browser.assert_sound();
+    browser.assert_fits();
+}
+
+#[test]
+fn a_profile_of_nothing_is_a_page() {
+    let home = Home::new();
+    let file = home.file("heap", 0o644, b"cairn heap profile 1\nmappings\nend\n");
+    let page = profile_page(&home, &[display(&file), "--html", "out.html"]);
+    assert_eq!(page.data["views"], json!(["live"]));
+    let Some(mut browser) = Browser::start() else { return };
+    browser.open(&page.path, NARROW);
+    browser.assert_sound();
+}
+
+#[test]
+fn the_flame_graph_is_clicked_through() {
+    let home = Home::new();
+    let (Some([_, new]), Some(mut browser)) = (profiles(&home), Browser::start()) else { return };
+    let page = profile_page(&home, &[display(&new), "--html", "out.html"]);
+    browser.open(&page.path, WIDE);
+    browser.picture("profile-light");
+    browser.assert_fits();
+    // It is drawn: there is more than one colour.
+    let colours = "new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size";
+    assert!(browser.value(colours).as_u64().unwrap() > 5);
+    let row = |browser: &mut Browser, name: &str| {
+        let script = format!("state.boxes.find(([at]) => at.name === '{name}').slice(1)
+            .concat(state.boxes.find(([at]) => at.name === '{name}')[0].depth, canvas.clientHeight)");
+        let found = browser.value(&script);
+        let [left, width, depth, height] = [0, 1, 2, 3].map(|nth| found[nth].as_f64().unwrap());
+        [left + width / 2.0, (depth + 0.5) * 18.0 / height]
+    };
+    let at = row(&mut browser, "keep_large");
+    browser.point("#flames", at);
+    browser.wait("!document.querySelector('#tip').hidden");
+    let tip = text(
+        browser.value("document.querySelector('#tip').textContent").as_str().unwrap().as_bytes(),
+    );
+    assert!(
+        tip.starts_with("keep_large") && tip.contains("keeps.c") && tip.contains("% of serve"),
+        "{tip}"
+    );
+    browser.click("#flames", at);
+    browser.wait("state.zoom.name === 'keep_large' && !document.querySelector('#out').disabled");
+    browser.click("#out", [0.5, 0.5]);
+    browser.wait("state.zoom.name === 'serve'");
+    browser.click("#whole", [0.5, 0.5]);
+    browser.wait("state.zoom === state.root");
+    // By keys: down to the first function, in, and out again.
+    browser.value("canvas.focus()");
+    for key in ["ArrowDown", "ArrowDown", "ArrowUp", "Enter"] {
+        browser.press(key);
+    }
+    browser.wait("state.zoom.depth === 1");
+    browser.press("Escape");
+    browser.wait("state.zoom === state.root");
+    browser.value("document.querySelector('#search').focus()");
+    browser.write("KEEP_S");
+    browser.wait(
+        "/^[0-9.]+ [KM]iB, [0-9.]+ %, match$/.test(document.querySelector('#share').textContent)",
+    );
+    browser.picture("profile-search");
+    browser.click("#inverted", [0.5, 0.5]);
+    browser.wait("[...state.root.kids.keys()].some((name) => name.startsWith('keep_'))");
+    browser.click("#views input[value='1']", [0.5, 0.5]);
+    browser.wait("data.views[state.view] === 'allocated'");
+    browser.value("document.querySelector('#unit').value = 1, document.querySelector('#unit').onchange({target: document.querySelector('#unit')})");
+    browser.wait("document.querySelector('#detail').textContent.includes('blocks')");
+    browser.click("#sites button", [0.1, 0.5]);
+    browser.wait("state.zoom !== state.root");
+    browser.assert_sound();
+}
+
+#[test]
+fn what_has_changed_is_told() {
+    let home = Home::new();
+    let (Some([old, new]), Some(mut browser)) = (profiles(&home), Browser::start()) else { return };
+    let both = [display(&new), "--html", "out.html", "--compare", display(&old)];
+    let page = profile_page(&home, &both);
+    browser.open(&page.path, NARROW);
+    browser.picture("profile-change-narrow-dark");
+    browser.assert_fits();
+    let change = browser.value("(() => { const of = (name) => sites(0).find((site) => innermost(site.stack, 1)[0][0] === name); \
+                                return ['keep_small', 'keep_large'].map((name) => Math.sign(of(name).now[0] - of(name).old[0])); })()");
+    assert_eq!(change, json!([-1, 1]));
+    browser.assert_sound();
+}
+
+/// 10,000 frames are drawn at once.
+#[test]
+fn many_frames_are_drawn() {
+    let home = Home::new();
+    let mut lines = "cairn heap profile 1\nrate 1\n".to_owned();
+    for nth in 0..100 {
+        let calls: Vec<_> = (0..100).map(|depth| format!("{:x}", 100 * depth + nth + 1)).collect();
+        lines += &format!("site 4096 1 1 4096 0 0 {}\n", calls.join(" "));
+    }
+    let file = home.file("heap", 0o644, (lines + "mappings\nend\n").as_bytes());
+    let page = profile_page(&home, &[display(&file), "--html", "out.html"]);
+    let Some(mut browser) = Browser::start() else { return };
+    browser.open(&page.path, WIDE);
+    assert_eq!(browser.value("state.boxes.length"), 1 + 100 * 100);
+    let took = browser.value(
+        "(() => { const begin = performance.now(); draw(); return performance.now() - begin; })()",
+    );
+    println!("10,000 frames drawn in {took} ms");
+    assert!(took.as_f64().unwrap() < 2000.0, "{took} ms");
+}
