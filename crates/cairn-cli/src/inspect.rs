@@ -4,12 +4,14 @@
 //! the library, and the JSON text has every figure. It must never print a figure without its unit.
 
 use crate::embedded;
+use crate::profile::refuse_same;
 use crate::units::{human, printable};
 use anyhow::{Context, Result};
-use cairn_sight::{Account, HeapRow, Source, Target};
+use cairn_sight::{Account, HeapRow, Source, Target, account_page};
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Rows that a table shows; the JSON text has all.
 const ROWS: usize = 12;
@@ -26,6 +28,7 @@ const ROWS: usize = 12;
   cairn inspect $(pidof redis-server)
   cairn inspect ./core             a core file
   cairn inspect --json 1234 | jq .floor
+  cairn inspect 1234 --html heap.html      a page with a map of the heap, for a browser
 The fields of --json are in docs/guide/inspect.md.")]
 pub(crate) struct Args {
     /// The number of the process, or the path of a core file; a path of digits alone needs ./ in front
@@ -35,18 +38,34 @@ pub(crate) struct Args {
     /// Print the account as one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Write a page with a map of the heap for a browser: one file, which needs no network
+    #[arg(long, value_name = "OUT", conflicts_with = "json")]
+    html: Option<PathBuf>,
 }
 
 /// Prints the account of a target.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let pid = args.target.to_str().and_then(|text| text.parse().ok());
     let source = pid.map_or_else(|| Source::Core(PathBuf::from(&args.target)), Source::Process);
+    if let Some(out) = &args.html {
+        return draw(&source, out).context("--html");
+    }
     let account = cairn_sight::inspect(&source)?;
     let text = match args.json {
         true => serde_json::to_string_pretty(&account).context("JSON")? + "\n",
         false => text(&account)?,
     };
     crate::print(text.as_bytes())
+}
+
+/// Writes the page.
+fn draw(source: &Source, out: &Path) -> Result<()> {
+    let (account, map) = cairn_sight::inspect_with_map(source)?;
+    if let Source::Core(core) = source {
+        refuse_same(out, core)?;
+    }
+    fs::write(out, account_page(&account, &map)?).with_context(|| out.display().to_string())
 }
 
 /// The account for people.

@@ -1,14 +1,20 @@
-//! `cairn profile --html`: one file that holds everything, whatever names say; and in a browser it can
+//! `cairn profile --html` and `cairn inspect --html`: one file that holds everything, whatever names say; and in a browser it can
 //! be looked at, clicked through, and read in any window.
 
 mod common;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use common::browser::{Browser, Look};
-use common::{Home, assert_refused, assert_succeeded, display, text};
+use common::inspected::{Running, compiled, start};
+use common::{Home, assert_refused, assert_succeeded, core_file, display, text};
+use flate2::{Compression, write::ZlibEncoder};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
 
 const WIDE: Look = Look { width: 1400, height: 900, is_dark: false };
 const NARROW: Look = Look { width: 400, height: 800, is_dark: true };
@@ -32,6 +38,18 @@ fn page(path: PathBuf) -> Page {
     }
     assert!(rest.contains("default-src 'none'") && !data.contains('<'));
     Page { path, rest, data: serde_json::from_str(data).unwrap() }
+}
+
+impl Page {
+    /// The same page with other data.
+    fn with(self, data: Value) -> Page {
+        let whole = fs::read_to_string(&self.path).unwrap();
+        let (before, rest) = whole.split_once("id=\"data\">").unwrap();
+        let (_, behind) = rest.split_once("</script>").unwrap();
+        let text = data.to_string().replace('<', "\\u003c");
+        fs::write(&self.path, format!("{before}id=\"data\">{text}</script>{behind}")).unwrap();
+        Page { data, ..self }
+    }
 }
 
 #[track_caller]
@@ -71,11 +89,55 @@ fn profiles(home: &Home) -> Option<[PathBuf; 2]> {
             common::skipped("no C compiler that can");
             return None;
         }
-        let options = ["--profile", display(&profile), "--profile-rate", "16KiB", "--"];
+        let options = ["--profile", display(&profile), "--profile-rate", "4KiB", "--"];
         assert_succeeded(&home.run(&[&options[..], &[display(&program)]].concat()));
         Some(profile)
     };
-    Some([profile("old", "-DSHARE=10")?, profile("new", "-DSHARE=5")?])
+    Some([profile("old", "-DSHARE=10")?, profile("new", "-DSHARE=2")?])
+}
+
+/// A program with survivors among free blocks, and blocks of its own.
+const HEAP: &[u8] = b"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static char *blocks[100000];
+static void *work(void *arg)
+{
+    for (int i = 0; i < 300; i++) memset(malloc(1000), 1, 1000);
+    pthread_barrier_wait(arg);
+    pause();
+    return 0;
+}
+int main(void)
+{
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, 0, 3);
+    for (int i = 0; i < 100000; i++) memset(blocks[i] = malloc(100), 1, 100);
+    for (int i = 0; i < 100000; i++) if (i % 40) free(blocks[i]);
+    memset(malloc(10 << 20), 1, 6 << 20);
+    memset(malloc(64 << 20), 1, 32 << 20);
+    pthread_t thread;
+    for (int i = 0; i < 2; i++) pthread_create(&thread, 0, work, &barrier);
+    pthread_barrier_wait(&barrier);
+    puts(\"ready\");
+    fflush(stdout);
+    pause();
+}
+";
+
+fn heap(home: &Home) -> Option<Running> {
+    Some(start(home.cairn().arg("run").arg(compiled(home, HEAP, &[])?)))
+}
+
+#[track_caller]
+fn heap_page(home: &Home, target: &str) -> Page {
+    let mut command = home.cairn();
+    let output = command.current_dir(home.path()).args(["inspect", target, "--html", "out.html"]);
+    assert_succeeded(&output.output().unwrap());
+    page(home.path().join("out.html"))
 }
 
 #[test]
@@ -240,4 +302,112 @@ fn many_frames_are_drawn() {
     );
     println!("10,000 frames drawn in {took} ms");
     assert!(took.as_f64().unwrap() < 2000.0, "{took} ms");
+}
+
+#[test]
+fn an_account_is_all_in_its_page() {
+    let home = Home::new();
+    let Some(process) = heap(&home) else { return };
+    let alive = heap_page(&home, &process.0.id().to_string());
+    let map = &alive.data["map"];
+    assert!(map["count"].as_u64().unwrap() > 100 && map["mappings"].as_array().unwrap().len() <= 1);
+    let core = home.path().join("core");
+    core_file::write(process.0.id(), &core);
+    drop(process);
+    let dead = heap_page(&home, display(&core));
+    for name in ["classes", "holders", "mappings", "base"] {
+        assert_eq!(map[name], dead.data["map"][name], "{name}");
+    }
+    let over =
+        home.cairn().args(["inspect", display(&core), "--html", display(&core)]).output().unwrap();
+    assert_refused(&over, 125, &["is what is read itself"]);
+}
+
+#[test]
+fn the_heap_map_is_clicked_through() {
+    let home = Home::new();
+    let (Some(process), Some(mut browser)) = (heap(&home), Browser::start()) else { return };
+    let page = heap_page(&home, &process.0.id().to_string());
+    drop(process);
+    browser.open(&page.path, WIDE);
+    browser.wait("shown.grid !== null");
+    browser.picture("heap-light");
+    browser.assert_fits();
+    // What tiles say is what the account says.
+    let sums = browser.value(
+        "account.classes.map((row) => { const kind = CLASSES + map.classes.findIndex(([size]) => size === row.size); let [spans, used] = [0, 0];
+         tiles.kind.forEach((of, nth) => { if (of === kind) { spans++; used += tiles.used[nth]; } }); return [spans, used]; })",
+    );
+    for (sum, row) in
+        sums.as_array().unwrap().iter().zip(page.data["account"]["classes"].as_array().unwrap())
+    {
+        assert_eq!(*sum, json!([row["spans"], row["in_use"]]));
+    }
+    browser.point("#map", [0.01, 0.01]);
+    browser.wait("document.querySelector('#tip').textContent.includes('blocks in use')");
+    browser.click("#map", [0.01, 0.01]);
+    browser.wait("document.querySelector('#detail').textContent.includes('Span of blocks of')");
+    browser.click("#in", [0.5, 0.5]);
+    browser.wait("shown.before.length === 1 && !document.querySelector('#out').disabled");
+    browser.value("canvas.focus()");
+    for key in ["ArrowRight", "ArrowDown", "Enter"] {
+        browser.press(key);
+    }
+    browser.wait("document.querySelector('#detail').textContent !== ''");
+    browser.press("Escape");
+    browser.wait("shown.before.length === 0");
+    browser.click("#classes button", [0.5, 0.5]);
+    browser.wait("shown.kind !== null && document.querySelector('#only-class').value !== ''");
+    browser.picture("heap-class");
+    browser.open(&page.path, NARROW);
+    browser.picture("heap-narrow-dark");
+    browser.assert_fits();
+    browser.assert_sound();
+}
+
+/// 50 GiB in spans of a slice each: what a map says of them.
+fn fifty_gib() -> Value {
+    let count = (50_u64 << 30) / (16 << 10);
+    let mut bytes = Vec::new();
+    let random = |nth: u64| nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    for column in [|_| 1, |random: u64| (random % 5) as u32] {
+        (0..count).for_each(|nth| bytes.extend(column(random(nth)).to_le_bytes()));
+    }
+    for column in
+        [|random: u64| 4 + (random % 40) as u16, |_| 1, |random| (random % 140) as u16, |_| 0]
+    {
+        (0..count).for_each(|nth| bytes.extend(column(random(nth)).to_le_bytes()));
+    }
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(&bytes).unwrap();
+    let classes: Vec<_> = (1..=40).map(|nth| json!([nth * 112, 140])).collect();
+    json!({
+        "slice": 16 << 10, "page": 4096, "base": "7f0000000000", "classes": classes, "holders": [0], "mappings": [],
+        "count": count, "left_out": 0, "tiles": STANDARD.encode(encoder.finish().unwrap()),
+    })
+}
+
+#[test]
+fn a_heap_of_fifty_gib_is_drawn() {
+    let home = Home::new();
+    let (Some(process), Some(mut browser)) = (heap(&home), Browser::start()) else { return };
+    let page = heap_page(&home, &process.0.id().to_string());
+    drop(process);
+    let mut data = page.data.clone();
+    data["map"] = fifty_gib();
+    let page = page.with(data);
+    let begin = Instant::now();
+    browser.open(&page.path, WIDE);
+    browser.wait("shown.grid !== null");
+    let megabytes = fs::metadata(&page.path).unwrap().len() >> 20;
+    println!("a page of {megabytes} MiB is there after {:?}", begin.elapsed());
+    let took = browser.value(
+        "(() => { const begin = performance.now(); draw(); return performance.now() - begin; })()",
+    );
+    println!("drawn again in {took} ms");
+    assert!(took.as_f64().unwrap() < 2000.0, "{took} ms");
+    browser.picture("heap-50-gib");
+    browser.click("#map", [0.5, 0.5]);
+    browser.wait("shown.before.length === 1");
+    browser.assert_sound();
 }

@@ -1,6 +1,6 @@
 //! Reads the heap of a process on cairn from outside: alive, or from its core file.
 //!
-//! Owns: the way from a process number or a file to an [`Account`], and from a heap profile to its names.
+//! Owns: the way from a process number or a file to an [`Account`], and from a heap profile to its names; pages of both.
 //! Idea: metadata is plain data at computed addresses (`cairn_header`); what is read is checked, and what is not resident
 //!   is not read.
 //! Never: writes, or stops anybody; depends on the allocator.
@@ -19,6 +19,7 @@ mod elf;
 mod glance;
 mod header;
 mod limits;
+mod map;
 mod memory;
 mod page;
 mod process;
@@ -35,6 +36,8 @@ pub use account::{
 
 pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
+pub use map::HeapMap;
+pub use page::account_page;
 pub use watch::{Round, Unread, Watch};
 
 use core_file::Core;
@@ -143,18 +146,32 @@ pub enum Source {
 
 /// Draws up the account of a target.
 pub fn inspect(source: &Source) -> Result<Account, Error> {
+    inspect_and(source, &mut |_| {})
+}
+
+/// The same, and a map of its heap.
+pub fn inspect_with_map(source: &Source) -> Result<(Account, HeapMap), Error> {
+    let mut map = HeapMap::default();
+    let account = inspect_and(source, &mut |found| map = HeapMap::of(found))?;
+    Ok((account, map))
+}
+
+/// Who looks at what an account is made of.
+type Look<'a> = &'a mut dyn FnMut(&sums::Found<'_>);
+
+fn inspect_and(source: &Source, look: Look<'_>) -> Result<Account, Error> {
     match source {
-        Source::Process(pid) => inspect_process(*pid),
-        Source::Core(path) => inspect_core(path),
+        Source::Process(pid) => inspect_process(*pid, look),
+        Source::Core(path) => inspect_core(path, look),
     }
 }
 
-fn inspect_process(pid: u32) -> Result<Account, Error> {
+fn inspect_process(pid: u32, look: Look<'_>) -> Result<Account, Error> {
     let process = Process::open(pid)?;
     let mut files = symbol::Files::default();
     let found =
         symbol::find(&mut files, process.areas(), |path, area| process::file(pid, path, area));
-    let (mut account, header) = account(&process, found)?;
+    let (mut account, header) = account(&process, found, look)?;
     let names = process.thread_names();
     let heaps = threads::heaps(&process, &header, &names.keys().copied().collect());
     name_threads(&mut account, &heaps);
@@ -170,11 +187,11 @@ fn inspect_process(pid: u32) -> Result<Account, Error> {
     Ok(account)
 }
 
-fn inspect_core(path: &Path) -> Result<Account, Error> {
+fn inspect_core(path: &Path, look: Look<'_>) -> Result<Account, Error> {
     let core = Core::open(path)?;
     let found =
         symbol::find(&mut symbol::Files::default(), core.areas(), |path, _| PathBuf::from(path));
-    let (mut account, header) = account(&core, found)?;
+    let (mut account, header) = account(&core, found, look)?;
     name_threads(&mut account, &threads::heaps(&core, &header, &core.threads));
     account.advice = advice::advice(&account, &[]);
     account.notes.push("a core file: resident is what is in the file".to_owned());
@@ -189,11 +206,15 @@ fn name_threads(account: &mut Account, heaps: &BTreeMap<u64, u32>) {
 }
 
 /// The account of the copy of cairn that has the most.
-fn account(memory: &dyn Memory, mut found: Found) -> Result<(Account, Header), Error> {
+fn account(
+    memory: &dyn Memory,
+    mut found: Found,
+    look: Look<'_>,
+) -> Result<(Account, Header), Error> {
     found.confirm(memory);
     let count = found.copies.len();
     let (header, copy) = largest(memory, found)?;
-    let mut account = draw_up(memory, &header, copy.path)?;
+    let mut account = draw_up(memory, &header, copy.path, look)?;
     account.target.build = build_id::of(memory, copy.base);
     if count > 1 {
         account.notes.push(format!("{count} copies of cairn are in it; this is the largest heap"));
@@ -225,7 +246,12 @@ fn largest(memory: &dyn Memory, found: Found) -> Result<(Header, Copy), Error> {
     }
 }
 
-fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Account, Error> {
+fn draw_up(
+    memory: &dyn Memory,
+    header: &Header,
+    library: String,
+    look: Look<'_>,
+) -> Result<Account, Error> {
     let pages = Pages::of(memory, header.window())?;
     let census = walk::census(memory, header)?;
     let blocks = blocks::find(memory, header, &census.spans, &pages)?;
@@ -247,6 +273,7 @@ fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Acco
         library: &library,
     };
     let sums = found.sums();
+    look(&found);
     let notes = notes(header, &census, &blocks, asked.as_ref());
     Ok(Account {
         schema: SCHEMA,

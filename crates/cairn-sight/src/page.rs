@@ -1,12 +1,14 @@
 //! Pages to look at: one HTML file each, which needs nothing else.
 //!
-//! Owns: how data gets into a page.
+//! Owns: how data gets into a page, and the page of an account.
 //! Idea: the page is fixed text; all that is known of a target stands in it as JSON, and scripts write it as text.
 //! Never: puts a target's words into HTML; names another file or host.
 //! Threads: none.
 //! Checked: tests/pages.rs of the command, in a browser if there is one.
-//! Story: docs/guide/profile.md
+//! Story: docs/guide/inspect.md
 
+use crate::account::Account;
+use crate::map::HeapMap;
 use serde::Serialize;
 use serde_json::error::Result;
 
@@ -38,4 +40,25 @@ impl Page {
              <script>\n{SHARED}{scripts}</script>\n</body>\n</html>\n"
         ))
     }
+}
+
+/// The page of an account, with its heap map.
+///
+/// # Errors
+/// None is known: the data is plain.
+pub fn account_page(account: &Account, map: &HeapMap) -> Result<String> {
+    #[derive(Serialize)]
+    struct Data<'a> {
+        account: &'a Account,
+        map: &'a HeapMap,
+    }
+    let page = Page {
+        body: include_str!("../assets/account.html"),
+        scripts: &[
+            include_str!("../assets/tiles.js"),
+            include_str!("../assets/map.js"),
+            include_str!("../assets/account.js"),
+        ],
+    };
+    page.with(&Data { account, map })
 }

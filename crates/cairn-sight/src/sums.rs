@@ -135,7 +135,7 @@ impl Found<'_> {
         self.header.classes[span.class]
     }
 
-    fn run(&self, span: &Span) -> Range<u64> {
+    pub(crate) fn run(&self, span: &Span) -> Range<u64> {
         let index = span.index;
         self.header.address(index)..self.header.address(index + self.class(span).slices)
     }
@@ -285,10 +285,8 @@ impl Found<'_> {
 
     /// A heap with nothing, by its owner.
     fn heap_row(&self, owner: u32) -> HeapRow {
-        let heap = self.heap_of(owner).filter(|_| owner != ABANDONED);
-        let heap = heap.map(|at| (at - self.header.heaps) / self.header.heap_bytes);
         HeapRow {
-            heap,
+            heap: self.number_of(owner),
             thread: None,
             thread_name: None,
             closed: false,
@@ -297,6 +295,12 @@ impl Found<'_> {
             cached: 0,
             resident: 0,
         }
+    }
+
+    /// The number of an owner's heap; None: nobody's.
+    pub(crate) fn number_of(&self, owner: u32) -> Option<u64> {
+        let heap = self.heap_of(owner).filter(|_| owner != ABANDONED);
+        heap.map(|at| (at - self.header.heaps) / self.header.heap_bytes)
     }
 
     /// The heap of an owner: its address has these low 32 bits.
