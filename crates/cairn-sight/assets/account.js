@@ -16,7 +16,10 @@ function startPage() {
   classes();
   heaps();
   biggest();
-  startMap();
+  startMap().catch((error) => {
+    failed(error);
+    $("map-about").textContent = `The map cannot be drawn in this browser: ${error.message}.`;
+  });
 }
 
 // Of all that is resident, what is needed and what is not.
@@ -86,7 +89,7 @@ function classes() {
   const waste = (row) => Math.max(0, row.resident - row.in_use * row.size);
   const rows = [...account.classes].sort((one, other) => waste(other) - waste(one));
   const most = Math.max(1, ...rows.map((row) => row.resident));
-  const made = rows.map((row) => {
+  const made = (row) => {
     const kind = CLASSES + map.classes.findIndex(([size]) => size === row.size);
     const used = Math.min(row.resident, row.in_use * row.size);
     const bar = (from, number, of) =>
@@ -95,9 +98,10 @@ function classes() {
     const sizes = [row.in_use * row.size, row.resident, waste(row)].map((number) => cell(bytes(number)));
     const track = element("div", { class: "track" }, bar(0, used, "needed"), ...(waste(row) ? [bar(used, waste(row), "waste")] : []));
     const show = element("button", { class: "link", onclick: () => toMap(kind, null) }, count(row.size));
-    return element("tr", {}, element("td", {}, show), ...numbers, ...sizes, cell(percent(waste(row), row.resident)), element("td", {}, track));
-  });
-  fill($("classes"), made, 15, $("all-classes"));
+    const part = cell(percent(waste(row), row.resident));
+    return element("tr", {}, element("td", {}, show), ...numbers, ...sizes, part, element("td", {}, track));
+  };
+  fill($("classes"), rows, made, 15, $("all-classes"));
 }
 
 function toMap(kind, holder) {
@@ -107,24 +111,24 @@ function toMap(kind, holder) {
 
 function heaps() {
   head("heaps-head", ["spans", "in use", "cached", "resident", ""]);
-  const made = account.heaps.map((row) => {
+  const made = (row) => {
     const holder = map.holders.indexOf(row.heap) + 1;
     const name = holderName(row.heap);
     const show = holder ? element("button", { class: "link", onclick: () => toMap(null, holder) }, name) : name;
     const sizes = [row.in_use, row.cached, row.resident].map((number) => cell(bytes(number)));
     return element("tr", {}, cell(count(row.spans)), ...sizes, element("td", { class: "name" }, show));
-  });
-  fill($("heaps"), made, 15, $("all-heaps"));
+  };
+  fill($("heaps"), account.heaps, made, 15, $("all-heaps"));
 }
 
 function biggest() {
   head("biggest-head", ["bytes", "resident", "address", ""]);
-  const made = account.biggest.map((row) => {
+  const made = (row) => {
     const at = `0x${BigInt(row.address).toString(16)}`;
     const kind = row.mapping ? "a mapping of its own" : "slices";
     return element("tr", {}, cell(bytes(row.bytes)), cell(bytes(row.resident)), cell(at), element("td", { class: "name" }, kind));
-  });
-  fill($("biggest"), made, 10, $("all-biggest"));
+  };
+  fill($("biggest"), account.biggest, made, 10, $("all-biggest"));
 }
 
 startPage();

@@ -203,7 +203,7 @@ function tabulate() {
     return element("tr", {}, ...cells.map((text) => element("td", {}, text)), by);
   };
   $("sites-title").textContent = `${isChange ? "What has changed most" : "Top sites"}, ${data.views[view]}`;
-  fill($("sites"), all.map(row), 25, $("all-sites"));
+  fill($("sites"), all, row, 25, $("all-sites"));
 }
 
 // The innermost functions of a stack, each on a line, the first as a button that shows it in the graph.

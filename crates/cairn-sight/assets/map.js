@@ -12,7 +12,7 @@ function grid(width) {
   const height = Math.max(240, Math.min(620, innerHeight * 0.7));
   const cell = Math.max(CELL_MIN, Math.min(CELL_MAX, Math.floor(Math.sqrt((width * height) / Math.max(slices, 1)))));
   const columns = Math.max(1, Math.floor(width / cell));
-  const group = Math.ceil(slices / (columns * Math.floor(height / cell)));
+  const group = Math.max(1, Math.ceil(slices / (columns * Math.floor(height / cell))));
   return { cell, columns, group, count: Math.ceil(slices / group), rows: Math.ceil(slices / group / columns) };
 }
 

@@ -2,7 +2,9 @@
 // What cairn's pages have in common: data, texts of numbers, elements, what is told of a thing that is pointed at.
 // A target's words get into the page as text alone (textContent), never as HTML.
 
-addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
+const failed = (message) => { document.documentElement.dataset.error = message; };
+addEventListener("error", (event) => failed(event.message));
+addEventListener("unhandledrejection", (event) => failed(event.reason));
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
@@ -84,13 +86,13 @@ function onLook(place, draw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 }
 
-// A table's body with the first rows, and a button for all of them.
-function fill(place, rows, some, button) {
-  place.replaceChildren(...rows.slice(0, some));
-  button.hidden = rows.length <= some;
-  button.textContent = `Show all ${count(rows.length)}`;
+// A table's body with rows of the first things, and a button for all of them.
+function fill(place, things, row, some, button) {
+  place.replaceChildren(...things.slice(0, some).map(row));
+  button.hidden = things.length <= some;
+  button.textContent = `Show all ${count(things.length)}`;
   button.onclick = () => {
-    place.replaceChildren(...rows);
+    place.replaceChildren(...things.map(row));
     button.hidden = true;
   };
 }
