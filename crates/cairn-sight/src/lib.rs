@@ -18,6 +18,7 @@ mod difference;
 mod elf;
 mod glance;
 mod header;
+mod leaks;
 mod limits;
 mod memory;
 mod process;
@@ -34,6 +35,7 @@ pub use account::{
 
 pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
+pub use leaks::{Leaks, LostBlock, LostRow, LostStack, Sum, leaks};
 pub use watch::{Round, Unread, Watch};
 
 use core_file::Core;
@@ -227,7 +229,7 @@ fn largest(memory: &dyn Memory, found: Found) -> Result<(Header, Copy), Error> {
 fn draw_up(memory: &dyn Memory, header: &Header, library: String) -> Result<Account, Error> {
     let pages = Pages::of(memory, header.window())?;
     let census = walk::census(memory, header)?;
-    let blocks = blocks::find(memory, header, &census.spans, &pages)?;
+    let blocks = blocks::find(memory, header, &census.spans, &pages, blocks::LOOK_MAX)?;
     let asked = asked::find(asked::Target {
         memory,
         header,

@@ -14,8 +14,10 @@ mod stacks;
 mod text;
 
 pub use names::{Frame, Names};
+pub(crate) use outside::Table;
 pub use outside::sampled;
 pub use pprof::pprof;
+pub(crate) use stacks::is_own;
 pub use stacks::{Row, View, collapsed, rows};
 
 use std::fs::File;
