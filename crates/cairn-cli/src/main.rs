@@ -11,6 +11,7 @@
 //! | [`advice`] | what it says of variables that do not do what somebody may think |
 //! | [`inspect`] | `cairn inspect`: where the memory of a process or core file is |
 //! | [`diff`] | `cairn diff`: what has grown from one account to another |
+//! | [`leaks`] | `cairn leaks`: which blocks no pointer leads to |
 //! | [`top`] | `cairn top`: the same of all processes, again and again |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`profile`] | `cairn profile`: what a heap profile says, with names |
@@ -29,6 +30,7 @@ mod diff;
 mod embedded;
 mod guards;
 mod inspect;
+mod leaks;
 mod profile;
 mod program;
 mod record;
@@ -67,6 +69,8 @@ enum Command {
     Profile(profile::Args),
 
     Diff(diff::Args),
+
+    Leaks(leaks::Args),
 
     Top(top::Args),
 
@@ -116,6 +120,10 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         Command::Inspect(args) => inspect::run(&args),
         Command::Profile(args) => profile::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Leaks(args) => match leaks::run(&args) {
+            Ok(found) => return found.into(),
+            Err(error) => Err(error),
+        },
         Command::Top(args) => top::run(&args),
         Command::Guards(args) => guards::run(&args),
         Command::Replay(args) => replay::run(&args),

@@ -10,9 +10,9 @@ use crate::header::{Class, Header};
 use crate::memory::{Memory, Pages, read_sparse, u32_at, u64_at};
 use crate::walk::Span;
 
-/// Bytes of spans with lists that are read at most: if there are more, every second, third, ... of a class is. A class
-/// that has little is read whole.
-const LOOK_MAX: u64 = 1 << 30;
+/// Bytes of spans with lists that an account reads at most: if there are more, every second, third, ... of a class is. A
+/// class that has little is read whole.
+pub(crate) const LOOK_MAX: u64 = 1 << 30;
 const LITTLE: u64 = 1 << 24;
 /// Bytes of heaps that are read together.
 const HEAPS_AT_ONCE: u64 = 1 << 24;
@@ -67,19 +67,21 @@ pub(crate) struct Blocks {
     pub(crate) one_in: u64,
 }
 
-/// Finds out which blocks are free. `pages` is what is resident of the slices.
+/// Finds out which blocks are free. `pages` is what is resident of the slices; of spans with lists at most `look_max` bytes
+/// are read.
 pub(crate) fn find(
     memory: &dyn Memory,
     header: &Header,
     spans: &[Span],
     pages: &Pages,
+    look_max: u64,
 ) -> Result<Blocks, Error> {
     let mut blocks = Blocks::new(spans);
     if header.is_hardened() {
         blocks.read_bits(memory, header, spans)?;
         return Ok(blocks);
     }
-    blocks.draw(header, spans);
+    blocks.draw(header, spans, look_max);
     for (span, free) in spans.iter().zip(&mut blocks.free) {
         for (word, bits) in span.aside.iter().enumerate() {
             (0..64).filter(|bit| bits >> bit & 1 != 0).for_each(|bit| {
@@ -157,12 +159,12 @@ impl Blocks {
     }
 
     /// Decides which spans are looked at.
-    fn draw(&mut self, header: &Header, spans: &[Span]) {
+    fn draw(&mut self, header: &Header, spans: &[Span], look_max: u64) {
         let mut of_class = vec![0; header.classes.len()];
         for span in spans.iter().filter(|span| has_lists(span)) {
             of_class[span.class] += size(header, span);
         }
-        let one_in = of_class.iter().sum::<u64>().div_ceil(LOOK_MAX).max(1);
+        let one_in = of_class.iter().sum::<u64>().div_ceil(look_max).max(1);
         let mut turns = vec![0_u64; of_class.len()];
         for (span, free) in spans.iter().zip(&mut self.free).filter(|(span, _)| has_lists(span)) {
             if one_in > 1 && of_class[span.class] > LITTLE {

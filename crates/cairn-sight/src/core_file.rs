@@ -7,9 +7,13 @@
 //! Story: docs/design/outside-view.md
 
 use crate::Error;
-use crate::memory::{Area, Kind, Memory, overlapping, u32_at};
+use crate::memory::{Area, Kind, Memory, overlapping, u32_at, u64_at};
+use crate::process::Registers;
 use crate::symbol;
-use object::elf::{FileHeader64, NT_AUXV, NT_FILE, NT_PRSTATUS, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::elf::{
+    FileHeader64, NT_AUXV, NT_FILE, NT_PRFPREG, NT_PRSTATUS, NT_X86_XSTATE, PT_LOAD, PT_NOTE,
+    ProgramHeader64,
+};
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 use object::{Endian, Endianness};
@@ -26,8 +30,12 @@ const AREAS_MAX: usize = 1 << 18;
 /// Bytes of notes at most: each thread has some.
 const NOTES_MAX: u64 = 1 << 28;
 const AT_PAGESZ: u64 = 6;
+const AT_EXECFN: u64 = 31;
 /// Where a note of a thread has its number.
 const THREAD_NUMBER: usize = 32;
+/// Where it has registers, and which of them is the end of the stack.
+const REGISTERS: usize = 112;
+const STACK: usize = if cfg!(target_arch = "aarch64") { 31 } else { 19 };
 
 /// Part of the target's memory, and where it is in the file.
 struct Segment {
@@ -43,6 +51,8 @@ pub(crate) struct Core {
     page: u64,
     /// The numbers of its threads.
     pub(crate) threads: BTreeSet<u32>,
+    /// And what was in their registers.
+    pub(crate) registers: Registers,
     /// Mapped files, as far as they have been read.
     mapped: RefCell<BTreeMap<String, Option<File>>>,
 }
@@ -52,6 +62,9 @@ pub(crate) struct Core {
 struct Notes {
     page: Option<u64>,
     threads: BTreeSet<u32>,
+    registers: Registers,
+    /// An address on the stack of the first thread.
+    stack: Option<u64>,
     files: Vec<(Range<u64>, u64, String)>,
 }
 
@@ -74,13 +87,14 @@ impl Core {
             return Err(Error::NoCore(name.clone()));
         }
         let headers = header.program_headers(endian, &contents).map_err(damaged)?;
-        let (segments, areas, threads, mapped) = Default::default();
-        let mut core = Core { file, segments, areas, page: 4096, threads, mapped };
+        let (segments, areas, threads, registers, mapped) = Default::default();
+        let mut core = Core { file, segments, areas, page: 4096, threads, registers, mapped };
         core.add_segments(endian, headers, length)?;
         let notes = notes(endian, headers, &contents);
         core.page = notes.page.filter(|page| (4096..=1 << 16).contains(page)).unwrap_or(4096);
         core.name_files(&notes.files);
-        core.threads = notes.threads;
+        core.name_stack(notes.stack);
+        (core.threads, core.registers) = (notes.threads, notes.registers);
         core.count_resident();
         Ok(core)
     }
@@ -108,8 +122,10 @@ impl Core {
                 kind: Kind::Anonymous,
                 path: None,
                 offset: 0,
+                reads: header.p_flags(endian).contains(object::elf::PF_R),
                 runs: header.p_flags(endian).contains(object::elf::PF_X),
                 writes: header.p_flags(endian).contains(object::elf::PF_W),
+                shared: false,
                 resident: 0,
                 swapped: 0,
                 huge: 0,
@@ -132,6 +148,17 @@ impl Core {
             {
                 (area.kind, area.path, area.offset) = (Kind::File, Some(path.clone()), *offset);
             }
+        }
+    }
+
+    fn name_stack(&mut self, at: Option<u64>) {
+        let first = |at| self.areas.partition_point(|area| area.range.end <= at);
+        if let Some((nth, at)) = at.map(|at| (first(at), at))
+            && let Some(area) = self.areas.get_mut(nth)
+            && area.range.contains(&at)
+            && area.kind == Kind::Anonymous
+        {
+            area.kind = Kind::Stack;
         }
     }
 
@@ -202,6 +229,11 @@ impl Memory for Core {
         places.iter().map(|&at| self.number(at).unwrap_or(0)).collect()
     }
 
+    fn backed(&self, area: &Area) -> Range<u64> {
+        let segment = self.segment(area.range.start);
+        segment.map_or(0..0, |segment| segment.range.clone())
+    }
+
     fn areas(&self) -> &[Area] {
         &self.areas
     }
@@ -255,13 +287,24 @@ fn notes<'data, R: ReadRef<'data>>(
                 NT_FILE => found.files = files(note.desc()),
                 NT_PRSTATUS => {
                     found.threads.insert(u32_at(note.desc(), THREAD_NUMBER));
+                    let registers = note.desc().get(REGISTERS..).unwrap_or_default();
+                    found.registers.words.extend(words(registers));
+                    found.registers.stacks.push(u64_at(registers, 8 * STACK));
                 }
-                NT_AUXV => found.page = auxiliary(note.desc(), AT_PAGESZ),
+                NT_PRFPREG | NT_X86_XSTATE => found.registers.words.extend(words(note.desc())),
+                NT_AUXV => {
+                    found.page = auxiliary(note.desc(), AT_PAGESZ);
+                    found.stack = auxiliary(note.desc(), AT_EXECFN);
+                }
                 _ => {}
             }
         }
     }
     found
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| u64_at(word, 0))
 }
 
 /// A value of the auxiliary vector.

@@ -188,7 +188,10 @@ fn words(difference: &Difference, after: &Account) -> Vec<String> {
     let held = difference.grown("blocks that the program holds");
     if is_worth(held) {
         let blocks = grown_blocks(difference, held);
-        words.push(format!("The program holds {} more{blocks}.", mib(held)));
+        words.push(format!(
+            "The program holds {} more{blocks}. cairn leaks says what of it no pointer leads to.",
+            mib(held)
+        ));
     }
     let floor = difference.grown("floor");
     let scattered = floor.saturating_sub(held.max(0));

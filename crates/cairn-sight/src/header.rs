@@ -13,6 +13,8 @@ pub(crate) const MAGIC: [u8; 8] = *b"CAIRNHDR";
 /// The version that is understood, and how long a header of it is that says all that is asked.
 const VERSION: u32 = 7;
 const BYTES: usize = 144;
+/// Where a longer one says where the heap profile is.
+const PROFILE: usize = 144;
 /// Bytes of `struct cairn_map`.
 const MAP_BYTES: usize = 72;
 /// How often what changes meanwhile is read again.
@@ -62,6 +64,8 @@ pub(crate) struct Header {
     pub(crate) heaps: u64,
     pub(crate) heap_limit: u64,
     pub(crate) committed: u64,
+    /// What leads to the heap profile; 0: nothing does.
+    pub(crate) profile: u64,
 }
 
 impl Header {
@@ -88,6 +92,9 @@ impl Header {
         let mut header = Header::of(&bytes, &map, u64::from_ne_bytes(key));
         if header.base == 0 || header.committed == 0 {
             return Err(Error::Unused);
+        }
+        if length as usize >= PROFILE + 8 {
+            header.profile = memory.number(at.wrapping_add(PROFILE as u64)).unwrap_or(0);
         }
         header.read_classes(memory, &bytes)?;
         header.check()?;
@@ -127,6 +134,7 @@ impl Header {
             heaps: u64_at(map, 48),
             heap_limit: u64_at(map, 56),
             committed: u64_at(map, 64),
+            profile: 0,
         }
     }
 

@@ -18,6 +18,7 @@ mod difference;
 mod elf;
 mod glance;
 mod header;
+mod leaks;
 mod limits;
 mod map;
 mod memory;
@@ -36,6 +37,7 @@ pub use account::{
 
 pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
+pub use leaks::{Leaks, LostBlock, LostRow, LostStack, Sum, leaks};
 pub use map::HeapMap;
 pub use page::account_page;
 pub use watch::{Round, Unread, Watch};
@@ -254,7 +256,7 @@ fn draw_up(
 ) -> Result<Account, Error> {
     let pages = Pages::of(memory, header.window())?;
     let census = walk::census(memory, header)?;
-    let blocks = blocks::find(memory, header, &census.spans, &pages)?;
+    let blocks = blocks::find(memory, header, &census.spans, &pages, blocks::LOOK_MAX)?;
     let asked = asked::find(asked::Target {
         memory,
         header,

@@ -32,8 +32,11 @@ pub(crate) struct Area {
     pub(crate) path: Option<String>,
     /// Where in its file it begins.
     pub(crate) offset: u64,
+    pub(crate) reads: bool,
     pub(crate) runs: bool,
     pub(crate) writes: bool,
+    /// With other processes, or with the file.
+    pub(crate) shared: bool,
     pub(crate) resident: u64,
     pub(crate) swapped: u64,
     pub(crate) huge: u64,
@@ -46,6 +49,23 @@ pub(crate) trait Memory {
 
     /// Reads a word at each place; 0 where none can be read.
     fn words(&self, places: &[u64]) -> Vec<u64>;
+
+    /// Fills `into` with pieces, one behind the other; zeros where one cannot be read.
+    fn pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) {
+        let mut rest = into;
+        for &(at, bytes) in pieces {
+            let (piece, behind) = rest.split_at_mut(bytes);
+            if !self.read(at, piece) {
+                piece.fill(0);
+            }
+            rest = behind;
+        }
+    }
+
+    /// The part of an area in which anything can be resident.
+    fn backed(&self, area: &Area) -> Range<u64> {
+        area.range.clone()
+    }
 
     /// All areas, by address.
     fn areas(&self) -> &[Area];
@@ -191,8 +211,10 @@ mod tests {
             kind: Kind::Anonymous,
             path: None,
             offset: 0,
+            reads: true,
             runs: false,
             writes: true,
+            shared: false,
             resident: 34 * 4096,
             swapped: 0,
             huge: 0,

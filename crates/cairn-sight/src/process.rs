@@ -43,6 +43,15 @@ pub(crate) struct Threads {
     pub(crate) asleep: u64,
 }
 
+/// What is known of threads' registers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registers {
+    /// What may be pointers.
+    pub(crate) words: Vec<u64>,
+    /// Where stacks end: what is below is not in use.
+    pub(crate) stacks: Vec<u64>,
+}
+
 impl Process {
     pub(crate) fn open(pid: u32) -> Result<Process, Error> {
         Process::with(pid, read_areas(pid, "smaps")?)
@@ -111,6 +120,24 @@ impl Process {
         })
     }
 
+    /// What the kernel shows of registers: of threads that wait in a system call its arguments, and where their stacks end.
+    pub(crate) fn registers(&self) -> Registers {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
+        let calls =
+            tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("syscall")).ok());
+        let mut registers = Registers::default();
+        for call in calls {
+            let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+            let words: Vec<_> = call.split_ascii_whitespace().filter_map(number).collect();
+            // The last two: the stack's end, and where the program is.
+            if let [arguments @ .., stack, _] = words.as_slice() {
+                registers.words.extend(arguments);
+                registers.stacks.push(*stack);
+            }
+        }
+        registers
+    }
+
     /// The names of its threads.
     pub(crate) fn thread_names(&self) -> BTreeMap<u32, String> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
@@ -164,6 +191,32 @@ impl Memory for Process {
             rest = &places[words.len()..];
         }
         words
+    }
+
+    fn pieces(&self, pieces: &[(u64, usize)], into: &mut [u8]) {
+        let (mut rest, mut into) = (pieces, into);
+        while !rest.is_empty() {
+            let now = &rest[..rest.len().min(AT_ONCE)];
+            let bytes = now.iter().map(|piece| piece.1).sum();
+            let read = match &self.memory {
+                Some(_) => 0,
+                None => self.read_pieces(now, &mut into[..bytes]).unwrap_or(0),
+            };
+            let (mut done, mut count) = (0, 0);
+            while count < now.len() && done + now[count].1 <= read {
+                done += now[count].1;
+                count += 1;
+            }
+            // The kernel stops at the first piece that is not there.
+            if let Some(&(at, bytes)) = now.get(count) {
+                let piece = &mut into[done..done + bytes];
+                if !self.read(at, piece) {
+                    piece.fill(0);
+                }
+                (done, count) = (done + bytes, count + 1);
+            }
+            (rest, into) = (&rest[count..], &mut into[done..]);
+        }
     }
 
     fn areas(&self) -> &[Area] {
@@ -307,7 +360,7 @@ fn head(line: &str) -> Option<Area> {
     let number = |text| u64::from_str_radix(text, 16).ok();
     let range: Range<u64> = number(from)?..number(to)?;
     let rights = words.next()?;
-    let (runs, writes) = (rights.contains('x'), rights.contains('w'));
+    let has = |right| rights.contains(right);
     let offset = number(words.next()?)?;
     let path = words.nth(2).map(str::trim_start).filter(|path| !path.is_empty());
     let kind = match path {
@@ -322,8 +375,10 @@ fn head(line: &str) -> Option<Area> {
         kind,
         path,
         offset,
-        runs,
-        writes,
+        reads: has('r'),
+        runs: has('x'),
+        writes: has('w'),
+        shared: has('s'),
         resident: 0,
         swapped: 0,
         huge: 0,

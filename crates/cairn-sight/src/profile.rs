@@ -15,9 +15,11 @@ mod stacks;
 mod text;
 
 pub use names::{Frame, Names};
+pub(crate) use outside::Table;
 pub use outside::sampled;
 pub use picture::{Subject, page};
 pub use pprof::pprof;
+pub(crate) use stacks::is_own;
 pub use stacks::{Row, View, collapsed, rows};
 
 use std::fs::File;

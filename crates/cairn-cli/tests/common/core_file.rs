@@ -10,9 +10,13 @@ const PRESENT: u64 = 1 << 63;
 const OF_A_FILE: u64 = 1 << 61;
 const NT_FILE: u32 = 0x4649_4c45;
 const NT_PRSTATUS: u32 = 1;
+const NT_AUXV: u32 = 6;
 /// Bytes of a note of a thread, and where it has the thread's number.
-const STATUS_BYTES: usize = 336;
+const STATUS_BYTES: usize = 400;
 const STATUS_NUMBER: usize = 32;
+/// Where it has registers, and which of them is the end of the stack.
+const STATUS_REGISTERS: usize = 112;
+const STACK: usize = if cfg!(target_arch = "aarch64") { 31 } else { 19 };
 const HEADER_BYTES: u64 = 64;
 const SEGMENT_BYTES: u64 = 56;
 
@@ -29,7 +33,8 @@ struct Area {
 pub(crate) fn write(pid: u32, to: &Path) {
     let areas = areas(pid);
     let mut notes = note(NT_FILE, &files(&areas));
-    threads(pid).for_each(|thread| notes.extend(note(NT_PRSTATUS, &status(thread))));
+    threads(pid).for_each(|thread| notes.extend(note(NT_PRSTATUS, &status(pid, thread))));
+    notes.extend(note(NT_AUXV, &std::fs::read(format!("/proc/{pid}/auxv")).unwrap()));
     let count = areas.len() as u64 + 1;
     let notes_at = HEADER_BYTES + count * SEGMENT_BYTES;
     let mut head = elf_header(count as u16);
@@ -60,10 +65,21 @@ fn threads(pid: u32) -> impl Iterator<Item = u32> {
     tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap())
 }
 
-/// The number alone: no registers.
-fn status(thread: u32) -> Vec<u8> {
+/// The number, and of registers what is known of a thread that waits: arguments of its call, and the end of its stack.
+fn status(pid: u32, thread: u32) -> Vec<u8> {
     let mut bytes = vec![0; STATUS_BYTES];
     bytes[STATUS_NUMBER..STATUS_NUMBER + 4].copy_from_slice(&thread.to_le_bytes());
+    let call = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall"));
+    let call = call.unwrap_or_default();
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let words: Vec<_> = call.split_ascii_whitespace().filter_map(number).collect();
+    if let [arguments @ .., stack, _] = words.as_slice() {
+        let places = (0..).zip(arguments).chain([(STACK, stack)]);
+        for (nth, word) in places {
+            let at = STATUS_REGISTERS + 8 * nth;
+            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
     bytes
 }
 

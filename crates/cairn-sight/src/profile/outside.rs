@@ -90,7 +90,7 @@ fn read(memory: &dyn Memory, mut found: symbol::Found) -> Result<HeapProfile, Er
 }
 
 /// A table of the target's.
-struct Table<'a> {
+pub(crate) struct Table<'a> {
     memory: &'a dyn Memory,
     at: u64,
     /// As in the core's `LAYOUT`.
@@ -128,7 +128,31 @@ impl<'a> Table<'a> {
         if there && count <= most { Ok(count) } else { Err(DAMAGED) }
     }
 
-    fn sites(&self) -> Result<Vec<Site>, Error> {
+    /// The table that a control leads to; none: the profile has never been switched on, or makes no sense.
+    pub(crate) fn find(memory: &'a dyn Memory, control: u64) -> Option<Table<'a>> {
+        let mut bytes = [0; CONTROL_BYTES];
+        let is_there = control != 0 && memory.read(control, &mut bytes) && u64_at(&bytes, 24) != 0;
+        is_there.then(|| Table::new(memory, &bytes).ok()).flatten()
+    }
+
+    /// What it takes of the target's addresses.
+    pub(crate) fn range(&self) -> Range<u64> {
+        let [_, _, places, place, most_places, _, calls, most_calls, samples, sample, most, _] =
+            self.layout;
+        let ends = [places + place * most_places, calls + 8 * most_calls, samples + sample * most];
+        self.at..self.at.saturating_add(ends.into_iter().max().unwrap_or(0))
+    }
+
+    /// The blocks that are samples, each with the number of its site.
+    pub(crate) fn blocks(&self) -> Result<Vec<(u64, usize)>, Error> {
+        let [.., at, each, most, _] = self.layout;
+        let samples = self.records(at, self.count(0, most, 4)?, each)?;
+        let samples = samples.chunks_exact(each as usize);
+        let blocks = samples.map(|sample| (u64_at(sample, 0), u32_at(sample, 24) as usize));
+        Ok(blocks.filter(|block| block.0 != 0).collect())
+    }
+
+    pub(crate) fn sites(&self) -> Result<Vec<Site>, Error> {
         let [_, count, at, each, most, calls, all_calls, most_calls, .., peak] = self.layout;
         let peak = self.count(peak, u64::MAX, 8)?;
         let count = self.count(count, most, 4)?;

@@ -63,7 +63,8 @@ const CALLS: [&str; 13] = [
     "alloc::alloc::alloc",
 ];
 
-fn is_own(frame: &Frame) -> bool {
+/// Whether a function is the allocator's, or one by which programs call it.
+pub(crate) fn is_own(frame: &Frame) -> bool {
     let name = frame.function.trim_start_matches('<').trim_start_matches("__rustc::");
     name.starts_with("cairn::") || name.starts_with("cairn_archive::") || CALLS.contains(&name)
 }
