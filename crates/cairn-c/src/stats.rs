@@ -1,5 +1,5 @@
 //! The account that somebody asked for by `CAIRN_STATS`: whose it is to be, where it goes, and
-//! that it is written once. What it says is in account.rs; docs/guide/statistics.md tells users.
+//! that it is written once. What it says is in account.rs, or the core; docs/guide/statistics.md tells users.
 
 use crate::account;
 use crate::destination::{Destination, Rank};
@@ -64,8 +64,10 @@ pub(crate) fn write_once() -> bool {
     if WRITER.swap(own, Ordering::Relaxed) == own {
         return false;
     }
-    let mut out = if file().is_empty() { Output::to_first_stderr() } else { open() };
-    account::write_now(&mut out);
+    match if file().is_empty() { None } else { open() } {
+        Some(out) => write(out),
+        None => account::write_now(&mut Output::to_first_stderr()),
+    }
     true
 }
 
@@ -74,12 +76,25 @@ pub(crate) fn begin_anew() {
     WRITER.store(0, Ordering::Relaxed);
 }
 
-/// The file, or standard error if there is no such.
-fn open() -> Output {
+/// The file; None, with a word about it, if it cannot be made.
+fn open() -> Option<Output> {
     let is_top = process() == TOP.load(Ordering::Relaxed);
-    FILE.open(if is_top { Rank::First } else { Rank::Below }).unwrap_or_else(|| {
+    let out = FILE.open(if is_top { Rank::First } else { Rank::Below });
+    if out.is_none() {
         let prefix = Text(prefix());
         warn(format_args!("{prefix}STATS_FILE: cannot write to {}", Text(file())));
-        Output::to_first_stderr()
-    })
+    }
+    out
+}
+
+/// Writes it in the form that the file's name says; the account in words if it says none.
+fn write(mut out: Output) {
+    if file().ends_with(b".json") {
+        cairn::write_json(|piece| out.add(piece));
+        out.add(b"\n");
+    } else if file().ends_with(b".prom") {
+        cairn::write_prometheus(|piece| out.add(piece));
+    } else {
+        account::write_now(&mut out);
+    }
 }

@@ -153,6 +153,38 @@ fn it_goes_into_the_file_that_is_named() {
     fs::remove_dir_all(folder).expect("it is there");
 }
 
+/// JSON and Prometheus's text in files whose names end so, of children, too; and in words where the file cannot be made.
+#[test]
+fn the_name_of_the_file_says_the_form() {
+    let folder = empty_folder("forms");
+    for (pattern, begin) in
+        [("%p.json", "{\"version\":"), ("a.prom", "# HELP cairn_allocated_bytes ")]
+    {
+        let path = folder.join(pattern);
+        let file = ("CAIRN_STATS_FILE", path.to_str().expect("plain"));
+        for (what, command) in commands("children", &[("CAIRN_STATS", "all"), file]) {
+            let (outcome, _) = run_with_id(command);
+            outcome.assert_success(&what);
+            assert!(outcome.stderr.is_empty(), "{what}:\n{}", outcome.stderr);
+            let names = file_names(&folder);
+            assert_eq!(names.len(), 3, "{what}: {names:?}");
+            for name in names {
+                let text = fs::read_to_string(folder.join(&name)).expect("text");
+                assert!(text.starts_with(begin) && text.ends_with('\n'), "{what}: {text}");
+                if pattern.ends_with("json") {
+                    serde_json::from_str::<serde_json::Value>(&text).expect("JSON");
+                }
+                fs::remove_file(folder.join(name)).expect("it is there");
+            }
+        }
+    }
+    let file = ("CAIRN_STATS_FILE", "/absent/account.json");
+    for (what, outcome) in outcomes("hold", &[STATS, file]) {
+        assert_eq!(accounts(&outcome.stderr), 1, "{what}");
+    }
+    fs::remove_dir(folder).expect("it is empty");
+}
+
 #[test]
 fn no_two_processes_write_the_same_file() {
     for pattern in ["%p", "a%pb%p", "account"] {

@@ -54,6 +54,9 @@ const NO_INHERIT: &str = "CAIRN_NO_INHERIT";
 /// when it cannot run with cairn, and 125 when cairn itself failed or was called wrongly.
 #[derive(clap::Args)]
 #[command(override_usage = "cairn run [OPTIONS] [--] PROGRAM [ARGS]...")]
+#[command(after_help = "Examples:
+  cairn run --stats ls
+  cairn run --report heap-%p.json ./server")]
 pub(crate) struct Args {
     /// Say how much memory the program holds and cairn adds, when the program exits
     ///
@@ -66,7 +69,9 @@ pub(crate) struct Args {
     stats: Option<String>,
 
     /// Write what --stats says to a file; %p in its name is the process id
-    #[arg(long, value_name = "PATH")]
+    ///
+    /// As JSON if the name ends in .json, as Prometheus reads it if it ends in .prom, and else in words.
+    #[arg(long, value_name = "PATH", visible_alias = "report")]
     stats_file: Option<PathBuf>,
 
     /// Say it when SIGTERM or SIGINT ends the program, too

@@ -18,7 +18,7 @@ started with itself, as in `python -X dev -m cairn run app.py`, count for the pr
 OWN_FAILURE = 125
 
 # Options of `cairn run` whose value is the next word.
-WITH_VALUE = ["--stats-file", "--memory", "--profile", "--profile-rate"]
+WITH_VALUE = ["--stats-file", "--report", "--memory", "--profile", "--profile-rate"]
 
 
 def split(words):
