@@ -3,8 +3,10 @@
 mod common;
 
 use common::{include_dir, lacks, lacks_package, library, run, scratch_dir, skip_for_stand_in};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn folder() -> PathBuf {
@@ -91,6 +93,62 @@ fn vectors_lie_in_a_file() {
     assert_eq!(nearest, count + count / 2 - 3, "{text}");
     assert!(file == at_first && file * 1024 > count * 512, "{text}");
     assert!(own < 1024, "{text}");
+}
+
+/// A page of the service: its status, and what follows the head.
+fn page(service: &str, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(service).expect("it listens");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut text = String::new();
+    // Whoever is told before all of the request has been read may see the connection reset.
+    let _ = stream.read_to_string(&mut text);
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    let status = head.lines().next().and_then(|line| line.strip_prefix("HTTP/1.0 "));
+    (status.expect("a status").to_owned(), body.to_owned())
+}
+
+/// What jemalloc's users know is there, what is not is told, and no client keeps others waiting for ever.
+#[test]
+fn a_service_tells_of_its_memory() {
+    if skip_for_stand_in() {
+        return;
+    }
+    let program = built(&folder().join("service.c"));
+    let mut command = Command::new(&program);
+    let mut child = command.arg("0").stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut first = String::new();
+    let mut said = BufReader::new(child.stdout.take().expect("its output"));
+    said.read_line(&mut first).expect("its address");
+    let service = first.trim().strip_prefix("http://").expect("its address").to_owned();
+    let asked = std::panic::catch_unwind(|| {
+        let get = |path: &str| page(&service, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let good = |path: &str| {
+            let (status, body) = get(path);
+            assert_eq!(status, "200 OK", "{path}");
+            body
+        };
+        for path in ["/debug/pprof/heap", "/pprof/heap?seconds=1"] {
+            let profile = good(path);
+            assert!(profile.starts_with("cairn heap profile ") && profile.ends_with("end\n"));
+            assert!(profile.contains("\nsite "), "{profile}");
+        }
+        assert!(good("/metrics").contains("\ncairn_resident_bytes "));
+        serde_json::from_str::<serde_json::Value>(&good("/stats")).expect("JSON");
+        let allocated = good("/stats/allocated").trim().parse::<usize>().expect("a number");
+        assert!(allocated >= 64 << 20, "{allocated}");
+        for path in ["/", "/stats/", "/stats/alocated", "/debug/pprof/profile"] {
+            assert_eq!(get(path).0, "404 Not Found", "{path}");
+        }
+        // One that says nothing.
+        let _silent = TcpStream::connect(&service).expect("it listens");
+        for request in ["POST /stats HTTP/1.1\r\n\r\n", "\r\n\r\n", &"GET ".repeat(2000)] {
+            assert_eq!(page(&service, request).0, "400 Bad Request", "{request}");
+        }
+    });
+    child.kill().expect("it runs still");
+    child.wait().expect("it ends");
+    std::fs::remove_file(program).expect("it was just built");
+    asked.unwrap_or_else(|why| std::panic::resume_unwind(why));
 }
 
 /// What builds and links a program with Lua; None, and a word about it, if something for it is not installed.
