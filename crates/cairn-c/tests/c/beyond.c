@@ -359,6 +359,7 @@ static void figures(void)
     CHECK(cairn_set_memory_limits(0, 8 * GIB), "a limit");
     for (size_t i = 0; i < COUNT_OF(names); i++) CHECK(cairn_stats_get(names[i], &values[i]) == 1, "%s", names[i]);
     CHECK(cairn_stats_get("", &value) == 0 && cairn_stats_get("allocate", &value) == 0, "nothing");
+    CHECK(cairn_stats_get("allocated Blocks", &value) == 0, "nothing");
     CHECK(cairn_stats_get("allocated ", &value) == 0 && cairn_stats_get("\xff", &value) == 0 && value == 7, "nothing");
     cairn_stats_json(add, &length);
     document[length++] = '\n';

@@ -80,8 +80,9 @@ static FIGURES: [(What, Unit, &str); 11] = [
     (What::Heaps, Unit::Things, "heaps Heaps that threads use"),
 ];
 
-fn name_of(text: &'static str) -> (&'static str, &'static str) {
-    text.split_once(' ').unwrap_or((text, ""))
+/// The name, and what follows from the space on.
+fn parts(text: &str) -> (&str, &str) {
+    text.split_at(text.bytes().position(|byte| byte == b' ').unwrap_or(text.len()))
 }
 
 /// A single figure of the statistics as it is now, by its name, such as `allocated` or `resident`: docs/guide/statistics.md
@@ -96,7 +97,7 @@ fn name_of(text: &'static str) -> (&'static str, &'static str) {
 /// ```
 #[must_use]
 pub fn figure(name: &str) -> Option<usize> {
-    let (what, ..) = FIGURES.iter().find(|(.., text)| name_of(text).0 == name)?;
+    let (what, ..) = FIGURES.iter().find(|(.., text)| parts(text).0 == name)?;
     Some(what.of(&if what.looks() { Stats::take() } else { Stats::count() }))
 }
 
@@ -132,12 +133,15 @@ fn write(out: &mut Text<'_>) -> fmt::Result {
 
 #[inline(never)]
 fn write_figure(out: &mut Text<'_>, unit: Unit, text: &'static str, value: usize) -> fmt::Result {
-    let (name, help) = name_of(text);
+    let (name, help) = parts(text);
     let (end, kind) = match unit {
         Unit::Bytes => ("_bytes", "gauge"),
         Unit::BytesEver => ("_bytes_total", "counter"),
         Unit::Things => ("", "gauge"),
     };
-    writeln!(out, "# HELP cairn_{name}{end} {help}.\n# TYPE cairn_{name}{end} {kind}")?;
-    writeln!(out, "cairn_{name}{end} {value}")
+    let words = ["# HELP cairn_", name, end, help, ".\n# TYPE cairn_", name, end, " ", kind];
+    for word in words {
+        out.write_str(word)?;
+    }
+    writeln!(out, "\ncairn_{name}{end} {value}")
 }
