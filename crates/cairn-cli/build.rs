@@ -1,4 +1,4 @@
-//! Builds `libcairn.so` and `libcairn-hardened.so` for the command to carry, and the small library beside them.
+//! Builds `libcairn.so` and `libcairn-hardened.so` for the command to carry, and two small libraries beside them.
 //!
 //! Their sources are in `library`, by links in a clone and as files in the package that cargo makes
 //! of the command: both build the same way, without a network once the command's own crates are
@@ -47,23 +47,27 @@ fn main() {
     println!("cargo::rustc-env=EMBEDDED_LIBRARY_HASH8={}", &hash[..8]);
     let hardened = build_library(&package, "libcairn-hardened", &["--features", "hardened"]);
     embed("EMBEDDED_HARDENED", &hardened);
-    embed("EMBEDDED_PLUGINS", &build_plugins());
+    embed("EMBEDDED_PLUGINS", &build_beside("plugins", &["-nostartfiles"]));
+    // Exceptions pass through its operators.
+    embed("EMBEDDED_RECORDER", &build_beside("recorder", &["-fno-builtin", "-fexceptions"]));
 }
 
-/// Compiles what is preloaded for plugins.
-fn build_plugins() -> PathBuf {
-    let source = Path::new(&variable("CARGO_MANIFEST_DIR")).join("library/plugins.c");
+/// Compiles a library that is preloaded beside libcairn.so.
+fn build_beside(name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(&variable("CARGO_MANIFEST_DIR")).join(format!("library/{name}.c"));
     println!("cargo::rerun-if-changed={}", source.display());
-    let library = Path::new(&variable("OUT_DIR")).join("libcairn-plugins.so");
+    let soname = format!("libcairn-{name}.so");
+    let library = Path::new(&variable("OUT_DIR")).join(&soname);
     let linker = env::var_os("RUSTC_LINKER").or_else(|| env::var_os("CC"));
     let mut compiler = Command::new(linker.unwrap_or_else(|| "cc".into()));
-    compiler.args(["-O2", "-g0", "-shared", "-fPIC", "-fvisibility=hidden", "-nostartfiles", "-s"]);
-    compiler.args(["-fno-stack-protector", "-foptimize-sibling-calls", "-o"]).arg(&library);
-    compiler.arg(source).arg("-Wl,-soname,libcairn-plugins.so,-z,now,-z,relro,-z,noexecstack");
+    compiler.args(["-O2", "-g0", "-shared", "-fPIC", "-fvisibility=hidden", "-s"]);
+    compiler.args(["-fno-stack-protector", "-foptimize-sibling-calls"]).args(flags);
+    compiler.arg("-o").arg(&library).arg(source);
+    compiler.arg(format!("-Wl,-soname,{soname},-z,now,-z,relro,-z,noexecstack"));
     // Where it is not in the C library itself.
     compiler.arg("-ldl");
     let compiled = compiler.status().is_ok_and(|status| status.success());
-    assert!(compiled, "{compiler:?} does not make libcairn-plugins.so: see its messages above");
+    assert!(compiled, "{compiler:?} does not make {soname}: see its messages above");
     library
 }
 

@@ -48,6 +48,12 @@ pub(crate) static PLUGINS: Library = Library {
     name: concat!("libcairn-plugins-", env!("EMBEDDED_PLUGINS_HASH"), ".so"),
 };
 
+/// What is preloaded in front of the default build to record calls.
+pub(crate) static RECORDER: Library = Library {
+    contents: include_bytes!(env!("EMBEDDED_RECORDER")),
+    name: concat!("libcairn-recorder-", env!("EMBEDDED_RECORDER_HASH"), ".so"),
+};
+
 /// What `cairn --version` prints behind the name.
 pub(crate) const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (libcairn ", env!("EMBEDDED_LIBRARY_HASH8"), ")");

@@ -2,7 +2,8 @@
 //!
 //! Owns the command line; each subcommand is a module. The one idea: the command carries
 //! the library inside itself, so there is nothing to install. It must never stand between a
-//! program and its user: whatever is started takes over this very process.
+//! program and its user: whatever is started takes over this very process, but for [`record`], whose program it
+//! accompanies.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -13,6 +14,9 @@
 //! | [`top`] | `cairn top`: the same of all processes, again and again |
 //! | [`guards`] | `cairn guards`: switches guards in a process that runs |
 //! | [`profile`] | `cairn profile`: what a heap profile says, with names |
+//! | [`record`] | `cairn record`: every call of a program, in a file |
+//! | [`replay`] | `cairn replay`: the same calls under several allocators |
+//! | [`trace`] | what that file is |
 //! | [`program`] | which file will run, and whether a library can be preloaded into it |
 //! | [`rivals`] | what `--stats` says of allocators that a program brings along |
 //! | [`units`] | how numbers of bytes are written |
@@ -27,16 +31,19 @@ mod guards;
 mod inspect;
 mod profile;
 mod program;
+mod record;
+mod replay;
 mod rivals;
 mod run;
 mod sampled;
 mod top;
+mod trace;
 mod units;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
@@ -65,6 +72,10 @@ enum Command {
 
     Guards(guards::Args),
 
+    Record(record::Args),
+
+    Replay(replay::Args),
+
     /// Print the path of libcairn.so, for LD_PRELOAD=$(cairn path)
     Path {
         /// Of the hardened build
@@ -87,7 +98,14 @@ enum Command {
 /// `std::env::args` does not depend on the runtime: with glibc it is filled before `main`.
 // SAFETY: no other crate of this program defines `main`, and the signature is the one C expects.
 #[unsafe(no_mangle)]
-extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    if argc == 3 {
+        // SAFETY: as many words are there, and each is a C string.
+        let [word, path] = [1, 2].map(|at| unsafe { CStr::from_ptr(*argv.add(at)) });
+        if word == replay::worker::WORD {
+            return replay::worker::run(path);
+        }
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(words) => return tell(&words),
@@ -100,6 +118,11 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
         Command::Diff(args) => diff::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Guards(args) => guards::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::Record(args) => match record::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Completions { shell } => print_completions(shell),
     };
     let Err(error) = outcome else { return 0 };

@@ -192,7 +192,7 @@ fn memory(text: &str) -> Result<String, &'static str> {
 }
 
 /// As the system wants them: `NAME=value`.
-fn entries(variables: Vec<(OsString, OsString)>) -> Vec<OsString> {
+pub(crate) fn entries(variables: Vec<(OsString, OsString)>) -> Vec<OsString> {
     let entry = |(mut entry, value): (OsString, OsString)| {
         entry.push("=");
         entry.push(value);
@@ -203,7 +203,7 @@ fn entries(variables: Vec<(OsString, OsString)>) -> Vec<OsString> {
 
 /// Puts the library in front of what is preloaded already, so that its malloc wins. Any other cairn
 /// goes: below another `cairn run`, with the same build or not, the newer choice counts.
-fn preload_list(preloaded: &[PathBuf], inherited: Option<OsString>) -> OsString {
+pub(crate) fn preload_list(preloaded: &[PathBuf], inherited: Option<OsString>) -> OsString {
     let paths: Vec<_> = preloaded.iter().map(|path| path.as_os_str()).collect();
     let mut list = paths.join(OsStr::new(":"));
     let inherited = inherited.unwrap_or_default();
@@ -219,7 +219,7 @@ fn preload_list(preloaded: &[PathBuf], inherited: Option<OsString>) -> OsString 
 
 /// Calls execve itself: `std::process::Command` would reset SIGPIPE and the signal mask, which
 /// the program shall inherit as they are.
-fn exec(launch: &program::Launch, environment: &[OsString]) -> Result<io::Error> {
+pub(crate) fn exec(launch: &program::Launch, environment: &[OsString]) -> Result<io::Error> {
     let path = c_strings(&[launch.path.clone().into_os_string()])?.remove(0);
     let (arguments, environment) = (c_strings(&launch.arguments)?, c_strings(environment)?);
     let (arguments, environment) = (c_pointers(&arguments), c_pointers(&environment));

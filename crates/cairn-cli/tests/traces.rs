@@ -1,0 +1,306 @@
+//! `cairn record` and `cairn replay`: a trace has what the program did, to the call; replays do it again under any
+//! allocator; files that no recorder has made are refused in one line.
+
+mod common;
+
+use common::{Home, assert_refused, assert_succeeded, display, lacks, text};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A program that makes as many calls as it is told.
+const CALLS: &str = "
+    #include <malloc.h>
+    #include <pthread.h>
+    #include <stdlib.h>
+    #include <string.h>
+
+    static long count;
+    static void *passed[1000];
+
+    static void *makes(void *arg)
+    {
+        for (int i = 0; i < 1000; i++) passed[i] = malloc(100 + i);
+        return arg;
+    }
+
+    static void *works(void *arg)
+    {
+        void *kept[16] = {0};
+        unsigned random = 1;
+        for (long i = 0; i < count; i++) {
+            void **one = &kept[i % 16];
+            free(*one);
+            random = random * 1103515245 + 12345;
+            *one = malloc(1 + random / 65536 % 5000);
+            if (i % 4 == 0) *one = realloc(*one, 10000);
+            if (i % 8 == 0) free(calloc(3, 100));
+            if (i % 8 == 4) free(memalign(256, 1000));
+        }
+        for (int i = 0; i < 16; i++) free(kept[i]);
+        return arg;
+    }
+
+    int main(int argc, char **argv)
+    {
+        count = atol(argv[1]);
+        int threads = atoi(argv[2]);
+        pthread_t ids[64];
+        pthread_create(&ids[0], NULL, makes, NULL);
+        pthread_join(ids[0], NULL);
+        for (int i = 0; i < threads; i++) pthread_create(&ids[i], NULL, works, NULL);
+        for (int i = 0; i < threads; i++) pthread_join(ids[i], NULL);
+        if (count) for (int i = 0; i < 1000; i++) free(passed[i]);
+        free(NULL);
+        return argc > 3 ? abort(), 1 : 7;
+    }
+";
+
+/// Compiles a program; none if there is no compiler.
+fn compiled(home: &Home, compiler: &str, name: &str, source: &str) -> Option<PathBuf> {
+    if lacks(compiler, compiler) {
+        return None;
+    }
+    let (file, program) = (home.path().join(format!("{name}.cc")), home.path().join(name));
+    fs::write(&file, source).unwrap();
+    let language = if compiler == "g++" { "c++" } else { "c" };
+    let mut command = Command::new(compiler);
+    command.args(["-O0", "-fno-builtin", "-pthread", "-x", language, "-o"]).arg(&program);
+    assert_succeeded(&command.arg(&file).output().unwrap());
+    Some(program)
+}
+
+fn record(home: &Home, trace: &str, command: &[&str]) -> Output {
+    let mut cairn = home.cairn();
+    cairn.current_dir(home.path()).args(["record", "-o", trace, "--"]).args(command);
+    cairn.output().unwrap()
+}
+
+fn replay(home: &Home, arguments: &[&str]) -> Output {
+    home.cairn().current_dir(home.path()).arg("replay").args(arguments).output().unwrap()
+}
+
+/// What `cairn replay --json` says.
+fn report(home: &Home, arguments: &[&str]) -> Value {
+    let output = replay(home, &[&["--json", "--runs", "1"], arguments].concat());
+    assert_succeeded(&output);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn number(report: &Value, name: &str) -> u64 {
+    report["trace"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {report}"))
+}
+
+#[test]
+fn counts_are_the_programs() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, "gcc", "calls", CALLS) else { return };
+    let counts = |count: &str| {
+        let output = record(&home, "trace", &[display(&program), count, "3"]);
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+        let report = report(&home, &["trace"]);
+        assert_eq!(report["trace"]["program"], "calls");
+        assert_eq!(number(&report, "threads"), if count == "0" { 2 } else { 5 });
+        for allocator in report["allocators"].as_array().unwrap() {
+            assert_eq!(allocator["failed"], 0);
+            assert!(allocator["peak_resident"].as_u64() > report["trace"]["peak_live"].as_u64());
+        }
+        let names = ["mallocs", "callocs", "aligned", "reallocs", "frees", "peak_live"];
+        names.map(|name| number(&report, name) as i64)
+    };
+    // What the loader and the C library do is in both.
+    let (without, with) = (counts("0"), counts("80000"));
+    let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
+    assert_eq!(more[..5], [240_000, 30_000, 30_000, 60_000, 240_000 + 60_000 + 1000]);
+    assert!(more[5] > 3 * 4 * 10_000 && more[5] < 3 * 17 * 10_000, "{}", more[5]);
+}
+
+#[test]
+fn a_program_that_crashes_is_recorded_to_its_end() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, "gcc", "calls", CALLS) else { return };
+    let output = record(&home, "trace", &[display(&program), "4000", "1", "crash"]);
+    assert_eq!(output.status.code(), Some(128 + 6));
+    assert!(number(&report(&home, &["trace"]), "mallocs") >= 5000);
+}
+
+#[test]
+fn operators_of_cpp_are_recorded_once() {
+    let home = Home::new();
+    let source = "
+        #include <new>
+        #include <cstdlib>
+        struct alignas(64) Wide { char bytes[192]; };
+        int main(int, char **argv)
+        {
+            for (int i = 0; i < atoi(argv[1]); i++) {
+                delete new int(i);
+                delete[] new char[100];
+                delete new Wide;
+                delete[] new (std::nothrow) long[7];
+            }
+            try { delete[] new char[size_t(1) << 60]; } catch (std::bad_alloc &) { return 3; }
+        }
+    ";
+    let Some(program) = compiled(&home, "g++", "operators", source) else { return };
+    let counts = |count: &str| {
+        let output = record(&home, "trace", &[display(&program), count]);
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+        let report = report(&home, &["trace"]);
+        ["mallocs", "aligned", "frees"].map(|name| number(&report, name))
+    };
+    let (one, many) = (counts("1"), counts("1001"));
+    assert_eq!([0, 1, 2].map(|at| many[at] - one[at]), [3000, 1000, 4000]);
+}
+
+#[test]
+fn what_a_program_becomes_is_recorded_and_its_children_are_not() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, "gcc", "calls", CALLS) else { return };
+    let script = format!("{0} 50 1; exec {0} 80 1", display(&program));
+    assert_eq!(record(&home, "trace", &["sh", "-c", &script]).status.code(), Some(7));
+    let report = report(&home, &["trace"]);
+    assert_eq!(report["trace"]["program"], "calls");
+    let frees = number(&report, "frees");
+    assert!((1100..1200).contains(&frees), "{frees}");
+}
+
+#[test]
+fn a_real_program_is_replayed() {
+    let home = Home::new();
+    if lacks("python3", "python3") {
+        return;
+    }
+    let code = "d = {str(i): [i] for i in range(20000)}; print(len(d))";
+    let output = record(&home, "trace", &["env", "PYTHONMALLOC=malloc", "python3", "-c", code]);
+    assert_succeeded(&output);
+    assert_eq!(text(&output.stdout), "20000\n");
+    let library = home.library();
+    let named = format!("again={}", display(&library));
+    let output = replay(&home, &["-a", &named, "--runs", "2", "trace"]);
+    assert_succeeded(&output);
+    let table = text(&output.stdout);
+    let names: Vec<_> =
+        table.lines().skip(2).filter_map(|row| row.split_whitespace().next()).collect();
+    assert_eq!(names, ["cairn", "system", "again"], "{table}");
+
+    let output = replay(&home, &["--settings", "trace"]);
+    assert_succeeded(&output);
+    assert!(text(&output.stdout).contains("CAIRN_PURGE_DELAY=never"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn a_full_file_is_turned_over() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, "gcc", "calls", CALLS) else { return };
+    let mut cairn = home.cairn();
+    cairn.current_dir(home.path()).args(["record", "--limit", "1MiB"]);
+    let output = cairn.args([display(&program), "300000", "2"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert!(text(&output.stderr).contains("cairn.trace.1"), "{}", text(&output.stderr));
+    for name in ["cairn.trace", "cairn.trace.1"] {
+        assert!(fs::metadata(home.path().join(name)).unwrap().len() < 600 << 10);
+        let report = report(&home, &[name]);
+        assert!(number(&report, "alive_before") >= 1000, "{report}");
+        // What the threads have passed on is live until the end.
+        assert!(number(&report, "peak_live") > 100 * 1000);
+    }
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let home = Home::new();
+    let mut cairn = home.cairn();
+    cairn.current_dir(home.path()).args(["record", "sh", "-c", "echo up; exec sleep 100"]);
+    let mut child = cairn.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = [0; 3];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(128 + 15), None));
+}
+
+#[test]
+fn what_cannot_be_recorded_leaves_no_file() {
+    let home = Home::new();
+    assert_refused(&record(&home, "trace", &["no-such-program"]), 127, &["not found in PATH"]);
+    let denied = record(&home, "no/such/trace", &["true"]);
+    assert_refused(&denied, 125, &["no/such/trace", "No such file"]);
+    assert!(!home.path().join("trace").exists());
+    let small = home.cairn().args(["record", "--limit", "1K", "true"]).output().unwrap();
+    assert!(!small.status.success() && text(&small.stderr).contains("1MiB or more"));
+}
+
+#[test]
+fn a_library_without_malloc_is_no_allocator() {
+    let home = Home::new();
+    assert_succeeded(&record(&home, "trace", &["ls", "/"]));
+    let output = replay(&home, &["-a", "m=/lib/x86_64-linux-gnu/libm.so.6", "trace"]);
+    if Path::new("/lib/x86_64-linux-gnu/libm.so.6").exists() {
+        assert_refused(&output, 125, &["m: ", "does not offer malloc"]);
+    }
+    let output = replay(&home, &["-a", "x=/no/such.so", "trace"]);
+    assert_refused(&output, 125, &["/no/such.so", "No such file"]);
+}
+
+#[test]
+fn a_trace_beyond_the_limit_is_refused() {
+    let home = Home::new();
+    assert_succeeded(&record(&home, "trace", &["ls", "/"]));
+    let output = replay(&home, &["--memory", "4K", "trace"]);
+    assert_refused(&output, 125, &["trace: ", "more than the 4.0 KiB that --memory allows"]);
+}
+
+/// Every cut, and every byte, of a small one.
+#[test]
+fn damaged_traces_are_refused() {
+    let home = Home::new();
+    assert_succeeded(&record(&home, "trace", &["true"]));
+    let whole = fs::read(home.path().join("trace")).unwrap();
+    let check = |bytes: &[u8], what: &str| {
+        fs::write(home.path().join("damaged"), bytes).unwrap();
+        let output = replay(&home, &["--runs", "1", "damaged"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{what}: {said}");
+        assert_eq!(said.lines().count(), 1, "{what}: {said}");
+    };
+    for length in (0..whole.len()).step_by(3) {
+        check(&whole[..length], &format!("{length} bytes"));
+    }
+    for at in (0..whole.len()).step_by(3) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x11;
+        check(&bytes, &format!("another byte {at}"));
+    }
+    check(&[&whole[..], b"x"].concat(), "one byte more");
+    check(b"", "nothing");
+    check(b"#!/bin/sh\n", "a script");
+}
+
+/// What the checksum does not find: frames that somebody has made.
+#[test]
+fn hostile_traces_are_refused() {
+    let home = Home::new();
+    let check = |steps: &[u8], part: &str| {
+        let frame = zstd::encode_all(&[&[0, 0], steps].concat()[..], 1).unwrap();
+        fs::write(home.path().join("hostile"), [b"cairn trace 1\n", &frame[..]].concat()).unwrap();
+        let output = replay(&home, &["--runs", "1", "hostile"]);
+        assert_refused(&output, 125, &["hostile: ", part]);
+    };
+    let (end, first) = ([7, 0], [5, 0]);
+    check(&end, "no calls");
+    check(&[0, 16], "a step of no thread");
+    check(&[5, 1], "a thread's number");
+    check(&[5, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255], "a number without an end");
+    check(&[&first[..], &[4, 0]].concat(), "a block that is not there");
+    check(&[&first[..], &[0, 16, 4, 0, 4, 0]].concat(), "a block that is not there");
+    check(&[&first[..], &[0, 16, 3, 1, 16]].concat(), "a block that is not there");
+    check(&[&first[..], &[0, 255, 255, 255, 255, 255, 255, 255, 127]].concat(), "a block of");
+    check(&[&first[..], &[0, 255, 255, 255, 255, 255, 31]].concat(), "--memory allows");
+    check(&[&first[..], &[0, 16, 7, 2]].concat(), "its end tells of 2 calls");
+    check(&[&first[..], &[0, 16, 7, 1, 0]].concat(), "something follows");
+    check(&[&first[..], &[0, 16]].concat(), "it ends early");
+    check(&[6, 6], "a step of no thread");
+}
