@@ -9,7 +9,9 @@
 //! | [`shared`] | the memory, as library/recorder.c fills it |
 //! | [`order`] | all threads' notes in one order |
 //! | [`blocks`] | from addresses to the slots of a trace |
+//! | [`addresses`] | which slot is at which address |
 
+mod addresses;
 mod blocks;
 mod order;
 mod shared;
@@ -35,6 +37,9 @@ const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// How long to wait where there is nothing to do: the least, and the most.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(5)];
+
+/// As many notes are worth another look at once. At fewer, this process would take the program's cache lines from it.
+const WORTH: usize = 20_000;
 
 /// The least that a file may take.
 const LIMIT_MIN: u64 = 1 << 20;
@@ -205,7 +210,7 @@ impl Recording {
             if let Some((_, status)) = ended {
                 return Ok(status);
             }
-            if count > 0 {
+            if count >= WORTH {
                 pause = PAUSES[0];
                 continue;
             }
@@ -213,7 +218,7 @@ impl Recording {
                 bail!("it has {} threads at once, which is too many", shared.chunks());
             }
             thread::sleep(pause);
-            pause = (pause * 2).min(PAUSES[1]);
+            pause = if count > 0 { PAUSES[0] } else { (pause * 2).min(PAUSES[1]) };
         }
     }
 
