@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,7 +40,7 @@ extern void __libc_free(void *block);
 
 enum { CHUNK_BYTES = 16 << 10, STATES_AT = 4096, CHUNK_HEAD_WORDS = 8, PROGRAM_BYTES = 2048 };
 enum { FREE, TAKEN, FILLING, FULL };
-enum kind { MALLOC, CALLOC, ALIGNED, GIVEN_UP, MOVED, FREED, BEGUN };
+enum kind { MALLOC, CALLOC, ALIGNED, GIVEN_UP, MOVED, FREED, BEGUN, ENDED };
 
 #define MAGIC 0x6361697265636f72u
 
@@ -74,7 +75,12 @@ static __thread __attribute__((tls_model("initial-exec"))) struct {
     uint64_t chunks;
     uint32_t thread;
     uint32_t tid;
+    int rounds;
 } self;
+
+/* Its destructor tells that a thread ends. */
+static pthread_key_t key;
+static int has_key;
 
 static uint32_t *states(void) { return (uint32_t *)((char *)shared + STATES_AT); }
 
@@ -152,6 +158,12 @@ static SLOW struct chunk *taken(void)
 
 static inline void note(enum kind kind, unsigned align, const void *block, size_t size);
 
+static void give_chunk_up(void)
+{
+    size_t at = ((size_t)self.chunk - (size_t)chunk_at(0)) / CHUNK_BYTES;
+    __atomic_store_n(&states()[at], FULL, __ATOMIC_RELEASE);
+}
+
 static SLOW int begin_chunk(void)
 {
     if (state == OFF) return 0;
@@ -162,11 +174,12 @@ static SLOW int begin_chunk(void)
         return 0;
     }
     if (self.chunk) {
-        size_t at = ((size_t)self.chunk - (size_t)chunk_at(0)) / CHUNK_BYTES;
-        __atomic_store_n(&states()[at], FULL, __ATOMIC_RELEASE);
+        give_chunk_up();
     } else {
         self.thread = __atomic_fetch_add(&shared->threads, 1, __ATOMIC_RELAXED);
         self.tid = (uint32_t)syscall(SYS_gettid);
+        self.chunks = 0;
+        if (has_key) pthread_setspecific(key, &self);
     }
     self.chunk = taken();
     errno = error;
@@ -180,9 +193,24 @@ static SLOW int begin_chunk(void)
     return 1;
 }
 
+/* Others' destructors come in between: the last round counts. What a thread frees after that is another one's. */
+static void thread_ends(void *value)
+{
+    if (state != ON || !self.chunk) return;
+    if (++self.rounds < PTHREAD_DESTRUCTOR_ITERATIONS) {
+        pthread_setspecific(key, value);
+        return;
+    }
+    note(ENDED, 0, NULL, 0);
+    give_chunk_up();
+    self.next = self.end = NULL;
+    self.chunk = NULL;
+}
+
 __attribute__((constructor)) static void constructed(void)
 {
     pthread_atfork(NULL, NULL, stop);
+    has_key = !pthread_key_create(&key, thread_ends);
     /* A program that allocates nothing is recorded, too. */
     if (state == NOT_YET) begin_chunk();
 }
@@ -190,7 +218,7 @@ __attribute__((constructor)) static void constructed(void)
 /* A record: the ticket with the kind and the alignment's logarithm, the block, and the size if there is one. */
 static inline void note(enum kind kind, unsigned align, const void *block, size_t size)
 {
-    size_t words = kind == FREED || kind == GIVEN_UP || kind == BEGUN ? 2 : 3;
+    size_t words = kind == MALLOC || kind == CALLOC || kind == ALIGNED || kind == MOVED ? 3 : 2;
     if (__builtin_expect((size_t)(self.end - self.next) < words, 0) && !begin_chunk()) return;
     uint64_t *at = self.next;
     at[1] = (uintptr_t)block;

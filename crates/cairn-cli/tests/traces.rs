@@ -117,6 +117,38 @@ fn counts_are_the_programs() {
     assert!(more[5] > 3 * 4 * 10_000 && more[5] < 3 * 17 * 10_000, "{}", more[5]);
 }
 
+/// Blocks go from thread to thread, and threads come and go.
+#[test]
+fn as_many_threads_replay_as_there_were_at_once() {
+    let home = Home::new();
+    let source = "
+        #include <pthread.h>
+        #include <stdlib.h>
+        static void *works(void *block)
+        {
+            for (int i = 0; i < 200; i++) block = realloc(block, 1 + i * 37 % 3000);
+            return block;
+        }
+        int main(void)
+        {
+            void *blocks[4] = {0};
+            for (int i = 0; i < 500; i++) {
+                pthread_t ids[4];
+                for (int at = 0; at < 4; at++) pthread_create(&ids[at], NULL, works, blocks[at]);
+                for (int at = 0; at < 4; at++) pthread_join(ids[at], &blocks[(at + i) % 4]);
+            }
+            for (int at = 0; at < 4; at++) free(blocks[at]);
+        }
+    ";
+    let Some(program) = compiled(&home, "gcc", "team", source) else { return };
+    assert_succeeded(&record(&home, "trace", &[display(&program)]));
+    let report = report(&home, &["trace"]);
+    assert_eq!(number(&report, "threads"), 2001);
+    let at_once = number(&report, "threads_at_once");
+    assert!((2..=16).contains(&at_once), "{at_once}");
+    assert_eq!(number(&report, "reallocs"), 500 * 4 * 200 - 4);
+}
+
 #[test]
 fn a_program_that_crashes_is_recorded_to_its_end() {
     let home = Home::new();

@@ -56,6 +56,7 @@ impl Blocks {
                     Ok(())
                 }
             },
+            Note::Ended => writer.ended(thread),
             // A file that is made anew.
             Note::Begun => Ok(()),
         }

@@ -64,6 +64,8 @@ pub(super) enum Note {
     },
     /// The process is another program from here on, or its first one.
     Begun,
+    /// The thread ends.
+    Ended,
 }
 
 /// Kinds of blocks, as the process numbers them.
@@ -74,6 +76,7 @@ const GIVEN_UP: u8 = 3;
 const MOVED: u8 = 4;
 const FREED: u8 = 5;
 const BEGUN: u8 = 6;
+const ENDED: u8 = 7;
 
 /// What a chunk's head says.
 pub(super) struct Head {
@@ -176,6 +179,7 @@ impl Shared {
             MOVED => (Note::Moved { block, size }, 3),
             FREED => (Note::Freed { block }, 2),
             BEGUN => (Note::Begun, 2),
+            ENDED => (Note::Ended, 2),
             _ => return Found::Damage,
         };
         if at + words > filled {

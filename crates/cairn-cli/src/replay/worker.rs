@@ -18,7 +18,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The first word of this process's command line.
 pub(crate) const WORD: &CStr = c"replay-calls";
@@ -31,6 +31,8 @@ const BEHIND: u32 = u32::MAX;
 const TELL: usize = 64;
 /// A byte is touched in each.
 const PAGE: u64 = 4096;
+/// The first one, of a thread that waits for others.
+const PAUSE: Duration = Duration::from_micros(16);
 const STACK_BYTES: usize = 128 << 10;
 
 /// Has the process replay a window; anything else, or nothing, ends it.
@@ -49,6 +51,8 @@ static FAILED: AtomicU64 = AtomicU64::new(0);
 
 /// Replays what the process at the other end of standard input and output puts into this file.
 pub(crate) fn run(path: &CStr) -> c_int {
+    // SAFETY: it has no preconditions. Nobody else would end this process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let Ok(memory) = Memory::open(Path::new(OsStr::from_bytes(path.to_bytes()))) else { return 1 };
     let memory = MEMORY.get_or_init(|| memory);
     tell_library(memory);
@@ -314,7 +318,8 @@ fn pause(waited: &mut u32) {
     match *waited {
         0..64 => std::hint::spin_loop(),
         64..256 => sched_yield(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(20)),
+        // Up to a millisecond: there may be many who wait, and few processors.
+        _ => std::thread::sleep(PAUSE * (1 << ((*waited - 256) / 8).min(6))),
     }
 }
 
