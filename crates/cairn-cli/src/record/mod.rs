@@ -113,10 +113,14 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
     };
     let code =
         status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0));
-    if let Err(error) = outcome {
-        eprintln!("cairn: the recording has ended before the program: {error:#}");
+    match outcome {
+        Ok(_) => recording.end(code)?,
+        Err(error) => {
+            eprintln!("cairn: the recording has ended before the program: {error:#}");
+            // What there is may be whole; if not, the reason has been told.
+            let _ = recording.end(code);
+        }
     }
-    recording.end(code)?;
     Ok(code)
 }
 
