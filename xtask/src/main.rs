@@ -17,6 +17,7 @@ mod soak;
 mod steps;
 mod targets;
 mod tidy;
+mod traces;
 
 use clap::{Parser, Subcommand};
 use library::Build;
@@ -61,6 +62,8 @@ enum Command {
     Nightly(nightly::Args),
     /// Run programs of operations against an oracle: guided by coverage, or at random.
     Fuzz(fuzz::Args),
+    /// Record three real programs, and replay them under cairn and the system's allocator.
+    Traces(traces::Args),
     /// Make the wheel for Python.
     Wheel(wheel::Args),
     /// Build the release libcairn.so and libcairn.a and print their paths.
@@ -107,6 +110,7 @@ fn run_command(command: Command) -> anyhow::Result<()> {
         Command::Install(args) => install::install(&args)?,
         Command::Uninstall(place) => install::uninstall(&place)?,
         Command::Dist(args) => dist::run(&args)?,
+        Command::Traces(args) => traces::run(&args)?,
         Command::Wheel(args) => wheel::run(&args)?,
         Command::Library(build) => {
             let shared = build.library()?;
