@@ -9,12 +9,14 @@
 //! | [`shared`] | the memory, as library/recorder.c fills it |
 //! | [`order`] | all threads' notes in one order |
 //! | [`blocks`] | from addresses to the slots of a trace |
+//! | [`signals`] | those that this process gets are the program's |
 //! | [`addresses`] | which slot is at which address |
 
 mod addresses;
 mod blocks;
 mod order;
 mod shared;
+mod signals;
 
 use crate::trace::Writer;
 use crate::units::human;
@@ -25,9 +27,9 @@ use clap::ValueHint;
 use order::{Order, Said};
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 use shared::{Note, Shared};
+use signals::Held;
 use std::ffi::{OsStr, OsString, c_int};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -86,9 +88,11 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
     let mut recording = Recording::begin(&args.output, args.limit)?;
     let environment = environment(&shared)?;
 
+    let signals_held = Held::all();
     // SAFETY: this process has one thread, so that the child may do what it likes.
     let process = match unsafe { libc::fork() } {
         0 => {
+            signals_held.release();
             let outcome = run::exec(&launch, &run::entries(environment));
             let error = outcome.map(|error| program::Unfit::refused_by_system(launch.path, error));
             let code = error.as_ref().map_or(crate::EXIT_OWN_FAILURE, program::Unfit::exit_code);
@@ -99,11 +103,13 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
             // SAFETY: it has no preconditions. What this process would do at its end is the parent's.
             unsafe { libc::_exit(code.into()) }
         }
-        process => Pid::from_raw(process).with_context(|| {
+        // No process: its number is none.
+        process => Pid::from_raw(process.max(0)).with_context(|| {
             format!("cannot start a process: {}", std::io::Error::last_os_error())
         })?,
     };
-    pass_on_signals(process);
+    signals::pass_on_to(process);
+    signals_held.release();
     let outcome = recording.follow(process, &shared);
     // Whatever has happened here, the program goes on.
     shared.close();
@@ -134,28 +140,6 @@ fn environment(shared: &Shared) -> Result<Vec<(OsString, OsString)>> {
     let kept: Vec<_> = env::vars_os().filter(|(name, _)| !is_changed(name)).collect();
     let changes = changes.map(|(name, value)| (OsString::from(name), value));
     Ok(kept.into_iter().chain(changes).collect())
-}
-
-/// The process that signals are for.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-
-/// Signals that somebody sends here are the program's. Those of the terminal it has already.
-fn pass_on_signals(process: Pid) {
-    extern "C" fn pass_on(signal: c_int) {
-        // SAFETY: it has no preconditions, and may be called in a handler.
-        unsafe { libc::kill(PROCESS.load(Ordering::Relaxed), signal) };
-    }
-    PROCESS.store(process.as_raw_nonzero().get(), Ordering::Relaxed);
-    let handler: extern "C" fn(c_int) = pass_on;
-    for (signals, action) in [
-        ([libc::SIGINT, libc::SIGQUIT], libc::SIG_IGN),
-        ([libc::SIGTERM, libc::SIGHUP], handler as libc::sighandler_t),
-    ] {
-        for signal in signals {
-            // SAFETY: the handler calls what a handler may call.
-            unsafe { libc::signal(signal, action) };
-        }
-    }
 }
 
 /// A trace that is being made.
