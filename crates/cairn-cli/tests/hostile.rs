@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the core file is changed and looked at.
-const TIMES: usize = 400;
+fn times() -> usize {
+    if std::env::var_os("CAIRN_TEST_ALL").is_some() { 400 } else { 80 }
+}
 /// And lost blocks looked for, once in so many times.
 const LEAKS_EACH: usize = 4;
 /// The longest that a look may take, without optimization and with others at work, and the memory that it may have.
@@ -175,7 +177,7 @@ fn places_of_process(pid: u32, memory: &File) -> Vec<(u64, u64)> {
 /// Changes some bytes at random places, looks, and puts the bytes back: some of what is damaged is refused.
 fn disturb(file: &File, places: &[(u64, u64)], seed: u64, mut is_read: impl FnMut() -> bool) {
     let (mut random, mut refused) = (Random(seed), 0);
-    for _ in 0..TIMES {
+    for _ in 0..times() {
         let mut before = Vec::new();
         for _ in 0..=random.below(4) {
             let (from, bytes) = places[random.below(places.len() as u64) as usize];
@@ -205,7 +207,7 @@ fn disturb(file: &File, places: &[(u64, u64)], seed: u64, mut is_read: impl FnMu
             file.write_all_at(&old, at).unwrap();
         }
     }
-    assert!((1..TIMES).contains(&refused), "{refused} of {TIMES}");
+    assert!((1..times()).contains(&refused), "{refused} of {}", times());
 }
 
 /// The length of the page of a target: its account, and a map of its heap.

@@ -49,13 +49,13 @@ fn a_process_is_sampled_for_a_while() {
     let home = Home::new();
     let Some(process) = running(&home, &[]) else { return };
     let pid = process.0.id().to_string();
-    let while_on = ["--seconds", "2", "--rate", "64KiB"];
+    let while_on = ["--seconds", "1", "--rate", "64KiB"];
     for _ in 0..2 {
         let output = profile(&home, &pid, &while_on);
         assert_succeeded(&output);
         let table = text(&output.stdout);
         assert!(table.contains("keeps (program.c:"), "{table}");
-        assert!(table.contains("sampled for 2 s"), "{table}");
+        assert!(table.contains("sampled for 1 s"), "{table}");
         // What was there before is not in it.
         assert!(!table.contains("early"), "{table}");
     }
@@ -103,7 +103,7 @@ fn an_interrupted_one_answers() {
     let mut command = home.cairn();
     command.args(["profile", &pid, "--seconds", "1000", "--rate", "64KiB"]).stdout(Stdio::piped());
     let child = command.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(Duration::from_secs(1));
     let number = child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &number]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
