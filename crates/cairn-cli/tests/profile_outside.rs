@@ -104,8 +104,8 @@ fn an_interrupted_one_answers() {
     command.args(["profile", &pid, "--seconds", "1000", "--rate", "64KiB"]).stdout(Stdio::piped());
     let child = command.spawn().unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    let number = child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &number]).status().unwrap().success());
+    let number = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_succeeded(&output);
     assert!(text(&output.stdout).contains("keeps (program.c:"), "{}", text(&output.stdout));

@@ -249,7 +249,8 @@ fn signals_are_passed_on() {
     let mut child = cairn.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut said = [0; 3];
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
-    Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    let number = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
     let status = child.wait().unwrap();
     assert_eq!((status.code(), status.signal()), (Some(128 + 15), None));
 }

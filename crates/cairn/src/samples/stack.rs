@@ -148,7 +148,8 @@ impl Stack {
                 frame = saved;
             }
             let Some((_, back)) = self.pair(up - 2 * size_of::<usize>()) else { break };
-            if !self.can_be_code(back) {
+            // Libraries may lie right behind a stack: how far away it is says nothing here.
+            if !(1 << 16..1 << 48).contains(&back) {
                 break;
             }
             if !is_own(back) {
