@@ -29,6 +29,8 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
     let pid = request.pid;
     let process = Process { pid };
     let source = Source::Process(pid);
+    // Before anything is switched on: a signal that ends the command would leave it so.
+    let signals = Blocked::new();
     let mut on = On { process: &process, copies: Vec::new() };
     let mut is_on = false;
     for copy in Copy::all(&process)? {
@@ -41,12 +43,12 @@ pub(crate) fn profile(request: &Request) -> Result<(HeapProfile, String)> {
             return Ok((sampled(&source)?, "sampled since its start, or by a call".to_owned()));
         };
         let before = sampled(&source)?;
-        let waited = wait(&process, seconds)?;
+        let waited = wait(&process, &signals, seconds)?;
         return Ok((since(&before, sampled(&source)?), told(waited)));
     }
     let before = sampled(&source).unwrap_or_default();
     on.switch(request.rate)?;
-    let waited = wait(&process, request.seconds.unwrap_or(30))?;
+    let waited = wait(&process, &signals, request.seconds.unwrap_or(30))?;
     Ok((since(&before, sampled(&source)?), told(waited)))
 }
 
@@ -85,10 +87,9 @@ impl Drop for On<'_> {
 }
 
 /// Waits so long, or until a signal would end the command: how long it was.
-fn wait(process: &Process, seconds: u64) -> Result<Duration> {
+fn wait(process: &Process, signals: &Blocked, seconds: u64) -> Result<Duration> {
     let (begin, whole) = (Instant::now(), Duration::from_secs(seconds));
     let place = format!("/proc/{}", process.pid);
-    let signals = Blocked::new();
     while let Some(left) = whole.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
         if signals.has_come(left.min(STEP)) {
             break;

@@ -103,7 +103,7 @@ fn an_interrupted_one_answers() {
     let mut command = home.cairn();
     command.args(["profile", &pid, "--seconds", "1000", "--rate", "64KiB"]).stdout(Stdio::piped());
     let child = command.spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_secs(2));
     let number = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
