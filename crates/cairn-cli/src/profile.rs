@@ -108,8 +108,8 @@ impl Shown {
 }
 
 fn rate(text: &str) -> Result<u64, String> {
-    let rate = values::bytes(text.as_bytes()).filter(|&rate| rate > 0);
-    rate.map(|rate| rate as u64).ok_or("it is a number such as 512KiB".to_owned())
+    let rate = values::bytes(text.as_bytes()).filter(|rate| (1..=1 << 30).contains(rate));
+    rate.map(|rate| rate as u64).ok_or("it is a number such as 512KiB, up to 1GiB".to_owned())
 }
 
 /// Prints the profile, or writes it in the forms that are asked for.

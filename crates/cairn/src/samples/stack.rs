@@ -20,7 +20,9 @@ static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Finds out where cairn's own code is, and whether there are rules.
 pub(super) fn find_own_code() {
-    os::find_unwind_tables();
+    if machine::HAS_TABLES {
+        os::find_unwind_tables();
+    }
     let here = find_own_code as *const () as usize;
     let range = os::mapped_around(here, |mapped| mapped.range);
     // A program that has cairn inside begins in the same code.
@@ -197,7 +199,7 @@ fn verdict(word: usize) -> usize {
         return known & 3;
     }
     let mut code = [0; 8];
-    let is_return = os::read_own(word - 8, &mut code) == 8 && machine::is_call(code);
+    let is_return = os::read_own(word.wrapping_sub(8), &mut code) == 8 && machine::is_call(code);
     let leads_here = is_return && is_call_of_own(code, word);
     let verdict = usize::from(is_return) * IS_RETURN + usize::from(leads_here) * LEADS_HERE;
     place.store(word << 2 | verdict, Ordering::Relaxed);

@@ -41,6 +41,8 @@ pub(crate) static CONTROL: Control = Control {
     table: AtomicPtr::new(null_mut()),
     layout: table::LAYOUT,
 };
+/// Bytes from one sample to the next at most.
+const RATE_MAX: usize = 1 << 30;
 /// Whoever changes the table holds it.
 static CHANGING: Lock<()> = Lock::new(());
 /// Live samples. Relaxed: whoever frees one has seen it counted.
@@ -50,10 +52,17 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 #[cold]
 #[inline(never)]
 pub(crate) fn set(rate: usize) -> bool {
+    let done = apply(rate);
+    CONTROL.wanted.store(CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
+    done
+}
+
+/// The same without a word to who has asked for it.
+#[inline(never)]
+fn apply(rate: usize) -> bool {
     // Beyond that no number of blocks is kept that come before a sample.
-    let rate = rate.min(1 << 30);
+    let rate = rate.min(RATE_MAX);
     if rate > 0 && table().is_none() && !make_table() {
-        CONTROL.wanted.store(CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
         return false;
     }
     if rate > 0 {
@@ -61,18 +70,21 @@ pub(crate) fn set(rate: usize) -> bool {
     } else {
         sampling::end(nobody);
     }
-    CONTROL.wanted.store(rate, Ordering::Relaxed);
     CONTROL.done.store(rate, Ordering::Relaxed);
     os::notify_all();
     true
 }
 
-/// Does what somebody outside has asked for.
+/// Does what somebody outside has asked for. If that cannot be, the wish is taken back, but not what has been asked for
+/// meanwhile.
 pub(crate) fn follow() {
     let wanted = CONTROL.wanted.load(Ordering::Relaxed);
-    if wanted != CONTROL.done.load(Ordering::Relaxed) {
-        set(wanted);
+    if wanted == CONTROL.done.load(Ordering::Relaxed) {
+        return;
     }
+    apply(wanted);
+    let (done, order) = (CONTROL.done.load(Ordering::Relaxed), Ordering::Relaxed);
+    let _ = CONTROL.wanted.compare_exchange(wanted, done, order, order);
 }
 
 /// Who is told of samples: by this the sampler knows the profile.

@@ -36,7 +36,8 @@ impl Reader {
         }
         let place: *const [u8; N] = core::ptr::with_exposed_provenance(self.at);
         self.at += N;
-        // SAFETY: inside a file that is loaded; any bytes are an array.
+        // SAFETY: inside a file that is loaded, and no linker's table leads into a gap between its parts; any bytes are
+        // an array.
         Some(unsafe { place.read_unaligned() })
     }
 
@@ -264,7 +265,7 @@ impl State {
         let up = usize::try_from(bytes).ok()?;
         let saved = match self.saved {
             Saved::InRegister => 0,
-            Saved::At(bytes) => usize::try_from(-bytes).ok()?,
+            Saved::At(bytes) => usize::try_from(bytes.checked_neg()?).ok().filter(|&at| at > 0)?,
             Saved::Unknown => return None,
         };
         let is_known = matches!(register, FRAME | STACK) && self.has_back;
