@@ -18,7 +18,7 @@ const FULL_PART: usize = 20;
 /// When less than this part is left, what comes makes as much go, whatever time that takes: an allocation that touches its
 /// memory takes longer.
 const URGENT_PART: usize = 32;
-/// So many times as long as a purge near a limit has taken nothing is purged for it: 1 % of a core.
+/// So many times the processor time of a purge near a limit nothing is purged for it: 1 % of a core.
 const REST_NEAR: u64 = 99;
 /// The same where no free memory is to stay: 10 %.
 const REST_FULL: u64 = 9;
@@ -30,6 +30,9 @@ const GROUP_LEAST: usize = 64 << 20;
 /// Bytes that count before anybody looks for a group: small processes make no calls for it.
 pub(crate) const LOOK_FROM: usize = 32 << 20;
 
+/// What was seen beside is forgotten by such a part of the difference in each purge delay. While others have the core, filling
+/// a block of 9 MiB takes several: with a 16th of it one process in 40 was ended.
+const FORGET_PART: isize = 64;
 /// Near its limit a group is looked at whenever this part of it has come: three times until it is urgent.
 const LOOK_PART: usize = 4 * NEAR_PART;
 
@@ -48,11 +51,8 @@ static GONE: AtomicUsize = AtomicUsize::new(0);
 static GROUP_MOST: AtomicUsize = AtomicUsize::new(0);
 /// What it had at the last look beside what counts here. It wraps: untouched memory counts, and the group does not have it.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
-/// The most of the last two times that a purge delay was over, and of what has been seen in between: what is untouched for
-/// a moment may be touched without anybody's looking.
+/// The most that it has been, slowly forgotten: what is untouched for a moment may be touched without anybody's looking.
 static BESIDE: AtomicUsize = AtomicUsize::new(0);
-/// What it was the last time.
-static BEFORE: AtomicUsize = AtomicUsize::new(0);
 /// When so much counts, somebody looks at the group.
 static LOOK_AT: AtomicUsize = AtomicUsize::new(LOOK_FROM);
 /// While less than this counts, neither a look is due nor a limit near.
@@ -293,12 +293,16 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
 /// The group has so much beside what counts here.
 fn see(beside: usize, why: Why) {
     SEEN.store(beside, Ordering::Relaxed);
-    let most = |a: usize, b: usize| a.cast_signed().max(b.cast_signed()).cast_unsigned();
-    let other = match why {
-        Why::Time => BEFORE.swap(beside, Ordering::Relaxed),
-        Why::Growth => BESIDE.load(Ordering::Relaxed),
-    };
-    BESIDE.store(most(beside, other), Ordering::Relaxed);
+    let most = BESIDE.load(Ordering::Relaxed).cast_signed();
+    let most = remembered(most, beside.cast_signed(), why);
+    BESIDE.store(most.cast_unsigned(), Ordering::Relaxed);
+}
+
+/// What is taken to be beside after another look, with `most` before it.
+pub(crate) fn remembered(most: isize, seen: isize, why: Why) -> isize {
+    let less = most.saturating_sub(seen);
+    let forgotten = if why == Why::Time { less / FORGET_PART } else { 0 };
+    most.saturating_sub(forgotten).max(seen)
 }
 
 /// Whether anybody knows of a group with a limit, or has not looked yet.
@@ -308,19 +312,20 @@ pub(crate) fn may_have_group() -> bool {
 
 /// One purge near a limit, whose time counts.
 pub(crate) struct Turn {
-    began_ns: u64,
+    /// Of the thread's processor time: while others have the core, no purge takes any.
+    began_cpu_ns: u64,
     rest: u64,
 }
 
 impl Turn {
     /// Begins one; None if the last one has taken so long that it is too early, or if one is under way.
     pub(crate) fn begin(share: usize) -> Option<Turn> {
-        let (began_ns, next) = (os::now_ns(), NEXT_NS.load(Ordering::Relaxed));
+        let next = NEXT_NS.load(Ordering::Relaxed);
         let rest = REST_FULL + (REST_NEAR - REST_FULL) * share as u64 / ALL as u64;
         let order = Ordering::Relaxed;
         let is_due =
-            began_ns >= next && NEXT_NS.compare_exchange(next, u64::MAX, order, order).is_ok();
-        is_due.then(|| Turn { began_ns, rest: rest << judge_last() })
+            os::now_ns() >= next && NEXT_NS.compare_exchange(next, u64::MAX, order, order).is_ok();
+        is_due.then(|| Turn { began_cpu_ns: os::cpu_ns(), rest: rest << judge_last() })
     }
 
     /// So many bytes have gone.
@@ -346,9 +351,9 @@ fn judge_last() -> usize {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let now_ns = os::now_ns();
-        let took = now_ns.saturating_sub(self.began_ns);
-        NEXT_NS.store(now_ns.saturating_add(took.saturating_mul(self.rest)), Ordering::Relaxed);
+        let took = os::cpu_ns().saturating_sub(self.began_cpu_ns);
+        let next = os::now_ns().saturating_add(took.saturating_mul(self.rest));
+        NEXT_NS.store(next, Ordering::Relaxed);
     }
 }
 

@@ -28,6 +28,12 @@ pub(crate) fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// Nanoseconds that the calling thread has been at work: a system call.
+#[inline(never)]
+pub(crate) fn cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut t = timespec { tv_sec: 0, tv_nsec: 0 };
     let read = READ.load(Ordering::Relaxed);

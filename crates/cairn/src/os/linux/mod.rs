@@ -16,7 +16,7 @@ mod unwind;
 
 pub(crate) use auxiliary_vector::{entry_point, page_size, seed, variable};
 pub(crate) use cgroup::{Group, GroupUse};
-pub(crate) use clock::{now_ms, now_ns};
+pub(crate) use clock::{cpu_ns, now_ms, now_ns};
 pub(crate) use faults::*;
 pub use machine::system_call;
 pub(crate) use no_unload::stay;

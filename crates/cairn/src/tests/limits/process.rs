@@ -4,6 +4,7 @@ use super::super::alone::alone;
 use super::super::large::{MIB, free, usable};
 use crate::base::HARDENED;
 use crate::os::{self, fault};
+use crate::slices::limit::{Why, remembered};
 use crate::slices::{arena, limit};
 use crate::{
     Heap, allocate, allocate_zeroed, check, on_low_memory, purge, reallocate, set_memory_limits,
@@ -256,4 +257,17 @@ fn the_program_is_told() {
         on_low_memory(None, [0; 2]);
         blocks.into_iter().for_each(free);
     });
+}
+
+/// A block of 9 MiB comes, and is filled while others have the core: what it makes untouched for some purge delays is in no
+/// group, and will be.
+#[test]
+fn what_is_untouched_for_a_moment_is_not_believed() {
+    const MIB: isize = 1 << 20;
+    let after =
+        |delays: usize| (0..delays).fold(MIB, |most, _| remembered(most, -9 * MIB, Why::Time));
+    assert!(after(5) > 0);
+    assert!(after(1000) < -8 * MIB, "what stays untouched is");
+    assert_eq!(remembered(after(1000), MIB, Why::Growth), MIB);
+    assert_eq!(remembered(MIB, -9 * MIB, Why::Growth), MIB);
 }

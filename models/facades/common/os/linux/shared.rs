@@ -216,6 +216,11 @@ pub(crate) fn now_ns() -> u64 {
     now_ms() * 1_000_000
 }
 
+/// One clock is enough.
+pub(crate) fn cpu_ns() -> u64 {
+    now_ns()
+}
+
 /// Miri has no forks.
 pub(crate) fn process_id() -> u32 {
     if cfg!(miri) { 1 } else { std::process::id() }
