@@ -8,6 +8,7 @@ use cairn_workloads::case::{Line, Results, Settings};
 use object::{Object, ObjectSymbol};
 use programs::process::{Failure, Limits, Process};
 use serde::Deserialize;
+use programs::traces::Traces;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -157,6 +158,14 @@ impl Workshop {
     }
 
     /// Builds one of cairn's libraries as users have it. Cargo gives both builds' archives the same name.
+    /// The command that records and replays calls, and where its traces are.
+    pub fn traces(&self) -> Result<Traces> {
+        Progress::of_runs(0).step("building cairn-malloc-cli");
+        let arguments = ["-p", "cairn-malloc-cli"];
+        build(&self.bench.with_file_name("Cargo.toml"), &self.target, &arguments, [])?;
+        Ok(Traces::new(self.target.join("release/cairn"), self.target.join("traces")))
+    }
+
     fn build_library(&self, name: &str, features: &[&str]) -> Result<()> {
         let target =
             if features.is_empty() { self.target.clone() } else { self.target.join("hardened") };

@@ -6,6 +6,7 @@ use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
 use cairn_bench::plan::{self, Entry};
 use cairn_bench::result::{FORMAT, Form, LabResult, SUBJECT};
+use cairn_bench::progress::Progress;
 use cairn_bench::rounds::Plan;
 use cairn_bench::{attacks, compare, core_hash, documents, report, table};
 use cairn_workloads::case::Case;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use programs::given::Suite;
 use programs::process::Limits;
 use std::path::{Path, PathBuf};
+use programs::traces::Traces;
 use std::time::Duration;
 
 /// cairn beside every other allocator: time, memory, tail latency.
@@ -213,12 +215,13 @@ fn run(arguments: &RunArgs) -> Result<()> {
     ensure!(!cfg!(debug_assertions), "a debug build's figures mean nothing: run with --release");
     let quick = !arguments.full;
     let suite = arguments.suite.as_deref().map(Suite::read).transpose()?;
-    let entries = entries(arguments, suite.as_ref());
+    let mut entries = entries(arguments, suite.as_ref());
     ensure!(!entries.is_empty(), "no case matches; see `list`");
     let forms: Vec<Form> = entries.iter().map(|entry| entry.form).collect();
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
+    let traces = traces(&workshop, &mut entries, scratch.path())?;
     let candidates = candidates(arguments, &workshop, &forms)?;
     let machine = Machine::read();
     let scratch = tempfile::tempdir()?;
@@ -228,6 +231,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
         quick,
         threads: arguments.threads,
+        traces: traces.as_ref(),
         limits: limits(arguments, &machine),
         workload: &workload,
         scratch: scratch.path(),
@@ -275,6 +279,32 @@ fn entries<'a>(arguments: &RunArgs, suite: Option<&'a Suite>) -> Vec<Entry<'a>> 
         let scale = if arguments.full { 1.0 } else { entry.case().quick_scale };
         scale > 0.0 && is_named(&entry.label(), &arguments.only)
     };
+/// Makes the traces that are to be replayed and not there yet; leaves out those that cannot be made. None if there are
+/// none.
+fn traces(
+    workshop: &Workshop,
+    entries: &mut Vec<Entry<'_>>,
+    scratch: &Path,
+) -> Result<Option<Traces>> {
+    if entries.iter().all(|entry| entry.trace().is_none()) {
+        return Ok(None);
+    }
+    let traces = workshop.traces()?;
+    let mut progress = Progress::of_runs(0);
+    entries.retain(|entry| {
+        let Some(timed) = entry.trace() else { return true };
+        progress.step(&format!("recording {}", entry.label()));
+        let made = timed.trace(&traces, scratch);
+        if let Err(error) = &made {
+            let label = entry.label();
+            eprintln!("{label} is left out: {error:#}; `cargo xtask traces` makes its trace");
+        }
+        made.is_ok()
+    });
+    ensure!(!entries.is_empty(), "there is nothing to run");
+    Ok(Some(traces))
+}
+
     all.into_iter().filter(wanted).collect()
 }
 
