@@ -4,17 +4,18 @@ use anyhow::{Context, Result, ensure};
 use cairn_bench::allocators::{self, Candidate, Workshop};
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
+use cairn_bench::named::Named;
 use cairn_bench::plan::{self, Entry};
-use cairn_bench::result::{FORMAT, Form, LabResult, SUBJECT};
 use cairn_bench::progress::Progress;
+use cairn_bench::result::{FORMAT, Form, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
 use cairn_bench::{attacks, compare, core_hash, documents, report, table};
 use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
 use programs::given::Suite;
 use programs::process::Limits;
-use std::path::{Path, PathBuf};
 use programs::traces::Traces;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// cairn beside every other allocator: time, memory, tail latency.
@@ -61,6 +62,9 @@ enum Command {
         /// Of this allocator.
         #[arg(long, value_name = "NAME", default_value = SUBJECT)]
         allocator: String,
+        /// In the later result, which may be the same one, of this allocator.
+        #[arg(long, value_name = "NAME")]
+        with: Option<String>,
     },
     /// List the cases.
     List,
@@ -101,9 +105,10 @@ struct RunArgs {
     /// Only these allocators (comma-separated).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allocators: Vec<String>,
-    /// Another allocator, or another library for one of the known names.
-    #[arg(long, value_name = "NAME=LIBRARY", value_parser = named)]
-    peer: Vec<(String, PathBuf)>,
+    /// Another allocator, or another library for one of the known names; `old=lib.so,CAIRN_PURGE_DELAY=0` sets a
+    /// variable for its programs alone.
+    #[arg(long, value_name = "NAME=LIBRARY[,VARIABLE=VALUE]...")]
+    peer: Vec<Named>,
     /// Rounds that count; one more is run first and dropped.
     #[arg(long)]
     rounds: Option<usize>,
@@ -116,15 +121,6 @@ struct RunArgs {
     /// Resident MiB at which a single run is stopped [default: 60% of what is available]
     #[arg(long, value_name = "MIB")]
     memory: Option<f64>,
-}
-
-fn named(argument: &str) -> Result<(String, PathBuf), String> {
-    match argument.split_once('=') {
-        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-            Ok((name.to_owned(), path.into()))
-        }
-        _ => Err("expected NAME=LIBRARY".to_owned()),
-    }
 }
 
 fn main() -> Result<()> {
@@ -150,9 +146,10 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Command::Compare { old, new, allocator } => {
+        Command::Compare { old, new, allocator, with } => {
             let (old, new) = (LabResult::read(&old)?, LabResult::read(&new)?);
-            println!("{}", compare::compare(&old, &new, &allocator)?.print());
+            let names = [&*allocator, with.as_deref().unwrap_or(&allocator)];
+            println!("{}", compare::compare(&old, &new, names)?.print());
             Ok(())
         }
         Command::List => {
@@ -221,20 +218,20 @@ fn run(arguments: &RunArgs) -> Result<()> {
 
     let workshop = Workshop::new()?;
     let workload = workshop.build_own()?;
-    let traces = traces(&workshop, &mut entries, scratch.path())?;
     let candidates = candidates(arguments, &workshop, &forms)?;
     let machine = Machine::read();
     let scratch = tempfile::tempdir()?;
+    let traces = traces(&workshop, &mut entries, scratch.path())?;
     let plan = Plan {
         entries,
         candidates: &candidates,
         rounds: arguments.rounds.unwrap_or(if quick { 2 } else { 5 }),
         quick,
         threads: arguments.threads,
-        traces: traces.as_ref(),
         limits: limits(arguments, &machine),
         workload: &workload,
         scratch: scratch.path(),
+        traces: traces.as_ref(),
     };
     if available_mib() < plan.limits.memory_mib {
         eprintln!("only {:.0} MiB are free: large cases may be stopped early", available_mib());
@@ -279,6 +276,9 @@ fn entries<'a>(arguments: &RunArgs, suite: Option<&'a Suite>) -> Vec<Entry<'a>> 
         let scale = if arguments.full { 1.0 } else { entry.case().quick_scale };
         scale > 0.0 && is_named(&entry.label(), &arguments.only)
     };
+    all.into_iter().filter(wanted).collect()
+}
+
 /// Makes the traces that are to be replayed and not there yet; leaves out those that cannot be made. None if there are
 /// none.
 fn traces(
@@ -303,9 +303,6 @@ fn traces(
     });
     ensure!(!entries.is_empty(), "there is nothing to run");
     Ok(Some(traces))
-}
-
-    all.into_iter().filter(wanted).collect()
 }
 
 /// The allocators that are asked for.

@@ -72,16 +72,17 @@ impl<'a> Plan<'a> {
     /// files and with their settings, traces, sizes and limits.
     pub fn identity(&self) -> serde_json::Value {
         let hashed = |column: &Column<'_>| {
-            let Candidate { library, engine, .. } = column.candidate;
-            (column.name.to_owned(), journal::hash(library.iter().chain(engine)))
+            let Candidate { library, engine, environment, .. } = column.candidate;
+            let files = journal::hash(library.iter().chain(engine));
+            (column.name.to_owned(), files, environment.clone())
         };
-        serde_json::json!({
         let trace = |entry: &Entry<'_>| Some(self.traces?.path(&entry.trace()?.case.name));
         let traces: Vec<_> = self.entries.iter().filter_map(trace).collect();
+        serde_json::json!({
             "cases": self.entries.iter().map(Entry::identity).collect::<Vec<_>>(),
             "columns": self.columns().iter().map(hashed).collect::<Vec<_>>(),
-            "settings": format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
             "traces": journal::hash(traces.iter()),
+            "settings": format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
         })
     }
 

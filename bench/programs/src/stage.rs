@@ -215,16 +215,15 @@ impl Stage {
         Ok(path)
     }
 
-    /// What `find` found out of this library by this name when it was first asked. For what does
-    /// not change from run to run.
+    /// What `find` found out of this library with these settings by this name when it was first asked. For what does not
+    /// change from run to run.
     pub(crate) fn cached(
         &self,
         name: &str,
         find: impl FnOnce() -> Result<String>,
     ) -> Result<String> {
-        let library =
-            self.library.as_ref().map_or(String::new(), |path| path.display().to_string());
-        let name = format!("{name}-{}", fingerprint(library.as_bytes()));
+        let asked = format!("{:?} {:?}", self.library, self.environment);
+        let name = format!("{name}-{}", fingerprint(asked.as_bytes()));
         Ok(fs::read_to_string(self.made(&name, |path| Ok(fs::write(path, find()?)?))?)?)
     }
 
