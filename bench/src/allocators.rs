@@ -1,12 +1,14 @@
 //! Which allocators there are: built from their crates, found in Debian's packages, or given
 //! by path. One that cannot be had stays in the tables, with the reason.
 
+use crate::named::Named;
 use crate::progress::Progress;
 use crate::result::{Allocator, Form, HARDENED, SUBJECT};
 use anyhow::{Context, Result, ensure};
 use cairn_workloads::case::{Line, Results, Settings};
 use object::{Object, ObjectSymbol};
 use programs::process::{Failure, Limits, Process};
+use programs::traces::Traces;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -156,6 +158,14 @@ impl Workshop {
         Ok(self.target.join("release/cairn-workload"))
     }
 
+    /// The command that records and replays calls, and where its traces are.
+    pub fn traces(&self) -> Result<Traces> {
+        Progress::of_runs(0).step("building cairn-malloc-cli");
+        let arguments = ["-p", "cairn-malloc-cli"];
+        build(&self.bench.with_file_name("Cargo.toml"), &self.target, &arguments, [])?;
+        Ok(Traces::new(self.target.join("release/cairn"), self.target.join("traces")))
+    }
+
     /// Builds one of cairn's libraries as users have it. Cargo gives both builds' archives the same name.
     fn build_library(&self, name: &str, features: &[&str]) -> Result<()> {
         let target =
@@ -175,12 +185,12 @@ impl Workshop {
     /// listed, and nothing is built for a form that no case has.
     pub fn all(
         &self,
-        named: &[(String, PathBuf)],
+        named: &[Named],
         forms: &[Form],
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Vec<Candidate>> {
         let Peers { peer: peers, packaged: from_debian } = Peers::read()?;
-        let wanted = |name: &str| wanted(name) && named.iter().all(|(given, _)| given != name);
+        let wanted = |name: &str| wanted(name) && named.iter().all(|given| given.name != name);
         let mut all = Vec::new();
         let mut progress = Progress::of_runs(0);
         let mut add = |candidate: Candidate, needs: &BTreeMap<String, String>| {
@@ -198,12 +208,15 @@ impl Workshop {
             add(self.peer(peer), &peer.build_environment);
         }
         all.extend(from_debian.iter().filter(|peer| wanted(&peer.name)).map(packaged));
-        for (at, (name, path)) in named.iter().enumerate() {
-            ensure!(named[..at].iter().all(|(other, _)| other != name), "{name} has two libraries");
-            let mut given = given(name, path);
+        for (at, one) in named.iter().enumerate() {
+            let Named { name, environment, .. } = one;
+            let is_other = |other: &Named| other.name != *name;
+            ensure!(named[..at].iter().all(is_other), "{name} has two libraries");
+            let mut given = given(one);
             // A known allocator needs the same in any version.
             let known = peers.iter().find(|peer| peer.name == *name);
             given.environment = known.map(|peer| peer.environment.clone()).unwrap_or_default();
+            given.environment.extend(environment.clone());
             all.push(given);
         }
         Ok(all)
@@ -322,13 +335,14 @@ fn packaged(Packaged { name, package, library, about }: &Packaged) -> Candidate 
 
 /// One that was given by its library, which may be another build of cairn. It says nothing of its version: the file's
 /// name and the first digits of its SHA-256 stand for that.
-fn given(name: &str, path: &Path) -> Candidate {
+fn given(Named { name, library: path, environment }: &Named) -> Candidate {
     let (mut version, mut is_cairn) = (file_name(path), false);
     if let Ok(file) = std::fs::read(path) {
         version += &format!(" {}", &hex::encode(Sha256::digest(&file))[..DIGITS]);
         is_cairn = exports(&file, "cairn_header");
     }
-    let source = path.display().to_string();
+    let mut source = path.display().to_string();
+    source.extend(environment.iter().map(|(variable, value)| format!(",{variable}={value}")));
     let given = Candidate::new(name, &version, &source, "Given on the command line.");
     let mut given = given.with_library(path, "check the path");
     given.public.no_engine = Some("given as a library".into());
@@ -405,13 +419,18 @@ mod tests {
     fn a_library_is_known_by_its_name_and_contents() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libother.so");
-        let missing = given("other", &path).public;
+        let of = |name: &str| {
+            let environment = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
+            given(&Named { name: name.to_owned(), library: path.clone(), environment }).public
+        };
+        let missing = of("other");
         assert_eq!((&*missing.version, missing.no_preload.is_some()), ("libother.so", true));
         std::fs::write(&path, "abc").unwrap();
-        let found = given("any name, with 1.2", &path).public;
+        let found = of("any name, with 1.2");
         // What sha256sum says of "abc".
         assert_eq!((&*found.version, found.no_preload), ("libother.so ba7816bf", None));
         assert!(!found.is_cairn);
+        assert_eq!(found.source, format!("{},A=1", path.display()));
     }
 
     #[test]

@@ -77,12 +77,13 @@ impl Change {
     }
 }
 
-/// Compares how one allocator did in two results.
-pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comparison> {
-    let column = |result: &LabResult| result.allocators.iter().position(|a| a.name == allocator);
-    let columns = column(old).zip(column(new));
-    let columns: [usize; 2] =
-        columns.with_context(|| format!("{allocator} is not in both results"))?.into();
+/// Compares how one allocator did in the earlier result, and it or another one in the later.
+pub fn compare(old: &LabResult, new: &LabResult, names: [&str; 2]) -> Result<Comparison> {
+    let column = |result: &LabResult, name: &str| {
+        let place = result.allocators.iter().position(|a| a.name == name);
+        place.with_context(|| format!("{name} is not in the result of {}", result.date))
+    };
+    let columns = [column(old, names[0])?, column(new, names[1])?];
     let lines = [old, new].map(evaluate::lines_as_measured);
     let mut rows: BTreeMap<(Table, &str), [Option<&Line<'_>>; 2]> = BTreeMap::new();
     for (side, lines) in lines.iter().enumerate() {
@@ -90,7 +91,7 @@ pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comp
             rows.entry((line.table, &line.label)).or_default()[side] = Some(line);
         }
     }
-    let peers = peers(old, new, allocator);
+    let peers = peers(old, new, names);
     let of = |sides: [Option<&Line<'_>>; 2]| change(sides, columns, &peers);
     let mut changes: Vec<Change> = rows.into_values().map(of).collect();
     changes.sort_by(|a, b| {
@@ -99,13 +100,20 @@ pub fn compare(old: &LabResult, new: &LabResult, allocator: &str) -> Result<Comp
     });
     let mean = |side: usize, table| Some(mean_of(&lines[side], table, columns[side])?.ratio);
     let means = Table::ALL.map(|table| (table, [mean(0, table), mean(1, table)]));
-    let means = means.into_iter().filter(|(_, means)| means.iter().any(Option::is_some)).collect();
-    Ok(Comparison { allocator: allocator.into(), warnings: warnings(old, new), changes, means })
+    // Builds of cairn alone have rows, but no frontier.
+    let has_rows = |(table, _): &(Table, _)| changes.iter().any(|change| change.table == *table);
+    let means = means.into_iter().filter(has_rows).collect();
+    let allocator = match names {
+        [before, after] if before == after => after.to_owned(),
+        [before, after] => format!("{before}, then {after}"),
+    };
+    Ok(Comparison { allocator, warnings: warnings(old, new), changes, means })
 }
 
 /// The columns of all others that did not change.
-fn peers(old: &LabResult, new: &LabResult, allocator: &str) -> Vec<[usize; 2]> {
-    let others = old.allocators.iter().enumerate().filter(|(_, peer)| peer.name != allocator);
+fn peers(old: &LabResult, new: &LabResult, names: [&str; 2]) -> Vec<[usize; 2]> {
+    let is_other = |(_, peer): &(usize, &Allocator)| !names.contains(&&*peer.name);
+    let others = old.allocators.iter().enumerate().filter(is_other);
     let column = |(before, peer): (usize, &Allocator)| {
         let same = |a: &Allocator| a.name == peer.name && a.version == peer.version;
         Some([before, new.allocators.iter().position(same)?])
@@ -242,7 +250,7 @@ mod tests {
             ])
         };
         let comparison =
-            compare(&side(own[0], peers[0]), &side(own[1], peers[1]), SUBJECT).unwrap();
+            compare(&side(own[0], peers[0]), &side(own[1], peers[1]), [SUBJECT; 2]).unwrap();
         let time = comparison.changes.iter().find(|change| change.table == Table::Time).unwrap();
         (time.verdict, time.control)
     }
@@ -265,25 +273,36 @@ mod tests {
         let mut empty = result(&[("a", &[1.0], &[]), (SUBJECT, &[1.0], &[])]);
         empty.cases.clear();
         let first = |old: &LabResult, new: &LabResult| {
-            compare(old, new, SUBJECT).unwrap().changes.first().map(|change| change.verdict)
+            compare(old, new, [SUBJECT; 2]).unwrap().changes.first().map(|change| change.verdict)
         };
         assert_eq!(first(&well, &fails), Some(Verdict::Fails));
         assert_eq!(first(&fails, &well), Some(Verdict::Runs));
         assert_eq!(first(&empty, &well), Some(Verdict::New));
         assert_eq!(first(&well, &empty), Some(Verdict::Gone));
         assert_eq!(first(&empty, &empty), None);
-        assert!(compare(&well, &well, "nobody").is_err());
+        assert!(compare(&well, &well, [SUBJECT, "nobody"]).is_err());
     }
 
     #[test]
     fn the_text_tells_means_and_rows() {
         let old = result(&[("a", &[200.0], &[]), (SUBJECT, &[100.0], &[])]);
         let new = result(&[("a", &[200.0], &[]), (SUBJECT, &[150.0], &[])]);
-        let text = compare(&old, &new, SUBJECT).unwrap().print();
+        let text = compare(&old, &new, [SUBJECT; 2]).unwrap().print();
         assert!(
             text.contains("- Time: mean over the frontier 0.50 -> 0.75; over the 1 rows"),
             "{text}"
         );
         assert!(text.contains("| case | worse   | 100 ms | 150 ms |  1.500 |"), "{text}");
+    }
+
+    #[test]
+    fn two_builds_of_one_result_are_compared() {
+        let mut result = result(&[("b", &[104.0], &[]), (SUBJECT, &[100.0], &[])]);
+        result.allocators[0].is_cairn = true;
+        let comparison = compare(&result, &result, [SUBJECT, "b"]).unwrap();
+        let time = comparison.changes.iter().find(|change| change.table == Table::Time).unwrap();
+        assert_eq!((time.change, time.verdict), (Some(1.04), Verdict::Worse));
+        let text = comparison.print();
+        assert!(text.contains("net 1.040") && text.contains("Values of cairn, then b;"), "{text}");
     }
 }

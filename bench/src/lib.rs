@@ -5,6 +5,7 @@
 //!   cairn_workloads   workloads, preloaded or linked (a crate of its own)
 //!   programs          real programs and a user's, preloaded (a crate of its own, and the processes' limits)
 //! allocators   which allocators there are; built, found or missing
+//!   named        one that is given, with its settings
 //! attacks      what becomes of attacks on the heap under each of them
 //! rounds       who runs when: interleaved, in drawn order, first round dropped
 //!   journal      every run on disk as it ends: stop and resume
@@ -28,6 +29,7 @@ pub mod documents;
 pub mod evaluate;
 pub mod journal;
 pub mod machine;
+pub mod named;
 pub mod plan;
 pub mod progress;
 pub mod report;

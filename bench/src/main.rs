@@ -4,7 +4,9 @@ use anyhow::{Context, Result, ensure};
 use cairn_bench::allocators::{self, Candidate, Workshop};
 use cairn_bench::journal::Journal;
 use cairn_bench::machine::{Machine, available_mib};
+use cairn_bench::named::Named;
 use cairn_bench::plan::{self, Entry};
+use cairn_bench::progress::Progress;
 use cairn_bench::result::{FORMAT, Form, LabResult, SUBJECT};
 use cairn_bench::rounds::Plan;
 use cairn_bench::{attacks, compare, core_hash, documents, report, table};
@@ -12,6 +14,7 @@ use cairn_workloads::case::Case;
 use clap::{Args, Parser, Subcommand};
 use programs::given::Suite;
 use programs::process::Limits;
+use programs::traces::Traces;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -59,6 +62,9 @@ enum Command {
         /// Of this allocator.
         #[arg(long, value_name = "NAME", default_value = SUBJECT)]
         allocator: String,
+        /// In the later result, which may be the same one, of this allocator.
+        #[arg(long, value_name = "NAME")]
+        with: Option<String>,
     },
     /// List the cases.
     List,
@@ -99,9 +105,10 @@ struct RunArgs {
     /// Only these allocators (comma-separated).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     allocators: Vec<String>,
-    /// Another allocator, or another library for one of the known names.
-    #[arg(long, value_name = "NAME=LIBRARY", value_parser = named)]
-    peer: Vec<(String, PathBuf)>,
+    /// Another allocator, or another library for one of the known names; `old=lib.so,CAIRN_PURGE_DELAY=0` sets a
+    /// variable for its programs alone.
+    #[arg(long, value_name = "NAME=LIBRARY[,VARIABLE=VALUE]...")]
+    peer: Vec<Named>,
     /// Rounds that count; one more is run first and dropped.
     #[arg(long)]
     rounds: Option<usize>,
@@ -114,15 +121,6 @@ struct RunArgs {
     /// Resident MiB at which a single run is stopped [default: 60% of what is available]
     #[arg(long, value_name = "MIB")]
     memory: Option<f64>,
-}
-
-fn named(argument: &str) -> Result<(String, PathBuf), String> {
-    match argument.split_once('=') {
-        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-            Ok((name.to_owned(), path.into()))
-        }
-        _ => Err("expected NAME=LIBRARY".to_owned()),
-    }
 }
 
 fn main() -> Result<()> {
@@ -148,9 +146,10 @@ fn main() -> Result<()> {
             }
             Ok(())
         }
-        Command::Compare { old, new, allocator } => {
+        Command::Compare { old, new, allocator, with } => {
             let (old, new) = (LabResult::read(&old)?, LabResult::read(&new)?);
-            println!("{}", compare::compare(&old, &new, &allocator)?.print());
+            let names = [&*allocator, with.as_deref().unwrap_or(&allocator)];
+            println!("{}", compare::compare(&old, &new, names)?.print());
             Ok(())
         }
         Command::List => {
@@ -213,7 +212,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
     ensure!(!cfg!(debug_assertions), "a debug build's figures mean nothing: run with --release");
     let quick = !arguments.full;
     let suite = arguments.suite.as_deref().map(Suite::read).transpose()?;
-    let entries = entries(arguments, suite.as_ref());
+    let mut entries = entries(arguments, suite.as_ref());
     ensure!(!entries.is_empty(), "no case matches; see `list`");
     let forms: Vec<Form> = entries.iter().map(|entry| entry.form).collect();
 
@@ -222,6 +221,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
     let candidates = candidates(arguments, &workshop, &forms)?;
     let machine = Machine::read();
     let scratch = tempfile::tempdir()?;
+    let traces = traces(&workshop, &mut entries, scratch.path())?;
     let plan = Plan {
         entries,
         candidates: &candidates,
@@ -231,6 +231,7 @@ fn run(arguments: &RunArgs) -> Result<()> {
         limits: limits(arguments, &machine),
         workload: &workload,
         scratch: scratch.path(),
+        traces: traces.as_ref(),
     };
     if available_mib() < plan.limits.memory_mib {
         eprintln!("only {:.0} MiB are free: large cases may be stopped early", available_mib());
@@ -276,6 +277,32 @@ fn entries<'a>(arguments: &RunArgs, suite: Option<&'a Suite>) -> Vec<Entry<'a>> 
         scale > 0.0 && is_named(&entry.label(), &arguments.only)
     };
     all.into_iter().filter(wanted).collect()
+}
+
+/// Makes the traces that are to be replayed and not there yet; leaves out those that cannot be made. None if there are
+/// none.
+fn traces(
+    workshop: &Workshop,
+    entries: &mut Vec<Entry<'_>>,
+    scratch: &Path,
+) -> Result<Option<Traces>> {
+    if entries.iter().all(|entry| entry.trace().is_none()) {
+        return Ok(None);
+    }
+    let traces = workshop.traces()?;
+    let mut progress = Progress::of_runs(0);
+    entries.retain(|entry| {
+        let Some(timed) = entry.trace() else { return true };
+        progress.step(&format!("recording {}", entry.label()));
+        let made = timed.trace(&traces, scratch);
+        if let Err(error) = &made {
+            let label = entry.label();
+            eprintln!("{label} is left out: {error:#}; `cargo xtask traces` makes its trace");
+        }
+        made.is_ok()
+    });
+    ensure!(!entries.is_empty(), "there is nothing to run");
+    Ok(Some(traces))
 }
 
 /// The allocators that are asked for.

@@ -50,6 +50,14 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// The program whose recorded calls it makes, if it does.
+    pub fn trace(&self) -> Option<&'static Timed> {
+        match self.run {
+            Run::Program(program) => Some(program).filter(|program| program.is_replay()),
+            Run::Workload(_) | Run::Given(_) => None,
+        }
+    }
+
     /// What has to be the same for a run to be gone on with. The lab's own code is known by its name.
     pub fn identity(&self) -> String {
         match self.run {

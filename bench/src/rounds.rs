@@ -18,6 +18,7 @@ use cairn_workloads::case::{Curve, Results, Settings};
 use programs::Stage;
 use programs::process::{Failure, Limits};
 use programs::stats::rounded;
+use programs::traces::Traces;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub struct Plan<'a> {
     pub workload: &'a Path,
     /// A directory for the programs to write to.
     pub scratch: &'a Path,
+    /// Where recorded calls are, if a case replays any.
+    pub traces: Option<&'a Traces>,
 }
 
 /// A run is given up at this many times the best run of its case so far...
@@ -66,15 +69,19 @@ impl<'a> Plan<'a> {
     }
 
     /// What a journal must be of to be gone on with: the cases, the columns with a hash of their
-    /// files, sizes and limits.
+    /// files and with their settings, traces, sizes and limits.
     pub fn identity(&self) -> serde_json::Value {
         let hashed = |column: &Column<'_>| {
-            let Candidate { library, engine, .. } = column.candidate;
-            (column.name.to_owned(), journal::hash(library.iter().chain(engine)))
+            let Candidate { library, engine, environment, .. } = column.candidate;
+            let files = journal::hash(library.iter().chain(engine));
+            (column.name.to_owned(), files, environment.clone())
         };
+        let trace = |entry: &Entry<'_>| Some(self.traces?.path(&entry.trace()?.case.name));
+        let traces: Vec<_> = self.entries.iter().filter_map(trace).collect();
         serde_json::json!({
             "cases": self.entries.iter().map(Entry::identity).collect::<Vec<_>>(),
             "columns": self.columns().iter().map(hashed).collect::<Vec<_>>(),
+            "traces": journal::hash(traces.iter()),
             "settings": format!("{} {:?} {:?}", self.quick, self.threads, self.limits),
         })
     }
@@ -153,7 +160,8 @@ impl<'a> Plan<'a> {
     /// Where a program runs under the allocator of this column.
     fn stage(&self, column: &Column<'_>, scale: f64, limits: &Limits) -> Stage {
         let Candidate { library, environment, .. } = column.candidate;
-        Stage::of_lab(library.as_deref(), environment, scale, limits, self.scratch)
+        let stage = Stage::of_lab(library.as_deref(), environment, scale, limits, self.scratch);
+        stage.with_traces(self.traces)
     }
 }
 

@@ -7,9 +7,11 @@
 use crate::definitions::{Input, Sizes, parsed, prepare, set, variables, words};
 use crate::measure;
 use crate::packages::{Needs, lacking};
-use crate::process::{Ended, Failure, Process};
+use crate::process::{Ended, Failure, Limits, Process};
+use crate::replay;
 use crate::stage::{Stage, fingerprint, private_copy};
 use crate::stats::geometric_mean;
+use crate::traces::Traces;
 use crate::variables::Variables;
 use anyhow::{Context, Result, bail, ensure};
 use cairn_workloads::case::{Case, Group, Results};
@@ -18,8 +20,9 @@ use cairn_workloads::process::parse_kib;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 static TABLE: LazyLock<Defined> = LazyLock::new(|| parsed("lab.toml", include_str!("../lab.toml")));
 
@@ -71,7 +74,7 @@ struct Definition {
     /// Variables of a full run, scaled.
     scaled: BTreeMap<String, usize>,
     inputs: Vec<Input>,
-    /// The command that is timed.
+    /// The command that is timed, or whose calls are recorded and replayed.
     run: String,
     env: Variables,
     directory: Option<String>,
@@ -113,6 +116,11 @@ pub fn all() -> &'static [Timed] {
     &ALL
 }
 
+/// The cases that replay a trace.
+pub fn replays() -> impl Iterator<Item = &'static Timed> {
+    all().iter().filter(|timed| timed.is_replay())
+}
+
 fn case(row: &Definition) -> Case {
     let (name, about, origin) = (row.name.clone(), row.about.clone(), row.origin.clone());
     assert!(!name.is_empty() && !about.is_empty(), "lab.toml: a row without a name or about");
@@ -131,6 +139,48 @@ impl Timed {
     }
 
     fn results(&self, stage: &Stage) -> Result<Results> {
+        if self.is_replay() {
+            return replay::run(stage, &self.row.name);
+        }
+        let variables = self.prepared(stage)?;
+        match (self.row.measures(), &self.row.serves) {
+            (_, Some(serves)) => self.served(stage, serves, &variables),
+            ("instructions", _) => instructions(stage, &self.row.name),
+            ("ms", _) => self.whole(stage, &variables),
+            _ => self.starts(stage, &variables),
+        }
+    }
+
+    /// Whether it makes the calls of a trace.
+    pub fn is_replay(&self) -> bool {
+        self.row.measures() == "replay"
+    }
+
+    /// The trace of its calls. If it is not there, the program runs, on what it finds or puts into `scratch`.
+    pub fn trace(&self, traces: &Traces, scratch: &Path) -> Result<PathBuf> {
+        /// To record one takes seconds; this long means that it hangs.
+        const LIMIT: Duration = Duration::from_secs(300);
+        let trace = traces.path(&self.row.name);
+        if trace.exists() {
+            return Ok(trace);
+        }
+        fs::create_dir_all(traces.folder())?;
+        let limits = Limits::of_time(LIMIT);
+        let stage = Stage::of_lab(None, &Variables::new(), 1.0, &limits, scratch);
+        let variables = self.prepared(&stage)?;
+        let line = words(&self.row.run, &variables)?;
+        // What is left half done must not be taken for the whole.
+        let part = trace.with_extension("part");
+        let recorder = stage.unloaded(&traces.cairn.to_string_lossy())?;
+        let recorder =
+            recorder.with(|cairn| cairn.args(["record", "-o"]).arg(&part).arg("--").args(line));
+        self.set(recorder, &stage, &variables).success()?;
+        fs::rename(&part, &trace)?;
+        Ok(trace)
+    }
+
+    /// Makes the inputs that are not there; what command lines can name.
+    fn prepared(&self, stage: &Stage) -> Result<Variables> {
         if let Some(absent) = lacking([&self.program.needs]) {
             bail!(absent);
         }
@@ -139,12 +189,7 @@ impl Timed {
         variables.extend(scaled.map(|(name, n)| (name, n.to_string())));
         let inputs = self.program.inputs.iter().chain(&self.row.inputs);
         prepare(stage, inputs, &self.program.env, &variables)?;
-        match (self.row.measures(), &self.row.serves) {
-            (_, Some(serves)) => self.served(stage, serves, &variables),
-            ("instructions", _) => instructions(stage, &self.row.name),
-            ("ms", _) => self.whole(stage, &variables),
-            _ => self.starts(stage, &variables),
-        }
+        Ok(variables)
     }
 
     /// Gives a process what the table says beside its command line.
@@ -304,5 +349,16 @@ mod tests {
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
         assert!(packages().is_sorted());
+    }
+
+    #[test]
+    fn each_trace_has_a_file_of_its_own() {
+        let traces = Traces::new("cairn".into(), "folder".into());
+        let mut paths: Vec<_> = replays().map(|it| traces.path(&it.case.name)).collect();
+        assert!(paths.contains(&"folder/compiler.trace".into()));
+        let count = paths.len();
+        paths.sort();
+        paths.dedup();
+        assert_eq!((count, paths.len()), (3, 3));
     }
 }

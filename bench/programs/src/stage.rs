@@ -5,6 +5,7 @@
 
 use crate::packages::{SYSTEM_PATH, find, find_anywhere};
 use crate::process::{Failure, Limits, Process};
+use crate::traces::Traces;
 use crate::watch::Watch;
 use anyhow::{Result, bail, ensure};
 use runner::{descendants, kill_all};
@@ -54,6 +55,8 @@ pub struct Stage {
     environment: BTreeMap<String, OsString>,
     pub(crate) limits: Limits,
     watch: Option<Watch>,
+    /// In the lab, if there are any.
+    traces: Option<Traces>,
 }
 
 impl Stage {
@@ -76,7 +79,18 @@ impl Stage {
             environment: fixed.map(|(n, v)| (n.into(), v.into())).into_iter().chain(own).collect(),
             limits: limits.clone(),
             watch: None,
+            traces: None,
         }
+    }
+
+    /// The same place with these traces.
+    pub fn with_traces(self, traces: Option<&Traces>) -> Stage {
+        Stage { traces: traces.cloned(), ..self }
+    }
+
+    pub(crate) fn traces(&self) -> Result<&Traces> {
+        let Some(traces) = &self.traces else { bail!(Failure::wrong("there are no traces")) };
+        Ok(traces)
     }
 
     /// For one side of a proof, in `home`. The running processes are looked at after each `pause`.
@@ -121,6 +135,7 @@ impl Stage {
             environment,
             limits: Limits::of_time(timeout),
             watch: (side != Side::Bare).then(|| Watch::new(library, wanted, pause)),
+            traces: None,
         })
     }
 
@@ -200,16 +215,15 @@ impl Stage {
         Ok(path)
     }
 
-    /// What `find` found out of this library by this name when it was first asked. For what does
-    /// not change from run to run.
+    /// What `find` found out of this library with these settings by this name when it was first asked. For what does not
+    /// change from run to run.
     pub(crate) fn cached(
         &self,
         name: &str,
         find: impl FnOnce() -> Result<String>,
     ) -> Result<String> {
-        let library =
-            self.library.as_ref().map_or(String::new(), |path| path.display().to_string());
-        let name = format!("{name}-{}", fingerprint(library.as_bytes()));
+        let asked = format!("{:?} {:?}", self.library, self.environment);
+        let name = format!("{name}-{}", fingerprint(asked.as_bytes()));
         Ok(fs::read_to_string(self.made(&name, |path| Ok(fs::write(path, find()?)?))?)?)
     }
 

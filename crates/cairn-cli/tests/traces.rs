@@ -279,6 +279,23 @@ fn a_library_without_malloc_is_no_allocator() {
 }
 
 #[test]
+fn a_replay_may_be_of_one_allocator_alone() {
+    let home = Home::new();
+    assert_succeeded(&record(&home, "trace", &["ls", "/"]));
+    let named = format!("mine={}", display(&home.library()));
+    let names = |arguments: &[&str]| {
+        let report = report(&home, &[&["-a", named.as_str()], arguments, &["trace"]].concat());
+        let rows = report["allocators"].as_array().unwrap().iter();
+        rows.map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["cairn", "system", "mine"]);
+    assert_eq!(names(&["--only", "mine"]), ["mine"]);
+    assert_eq!(names(&["--only", "mine", "--only", "cairn"]), ["cairn", "mine"]);
+    let output = replay(&home, &["--only", "yours", "trace"]);
+    assert_refused(&output, 125, &["--only yours", "what -a names"]);
+}
+
+#[test]
 fn a_trace_beyond_the_limit_is_refused() {
     let home = Home::new();
     assert_succeeded(&record(&home, "trace", &["ls", "/"]));

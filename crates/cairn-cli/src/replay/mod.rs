@@ -43,6 +43,7 @@ const SETTINGS: [(&str, &[(&str, &str)]); 4] = [
   cairn replay cairn.trace                  cairn beside the system's allocator
   cairn replay -a jemalloc=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 cairn.trace
   cairn replay --settings cairn.trace       would a setting help?
+  CAIRN_PURGE_DELAY=0 cairn replay --only cairn cairn.trace
   cairn replay --json cairn.trace | jq '.allocators[0]'
 The columns and the fields of --json are in docs/guide/traces.md.")]
 pub(crate) struct Args {
@@ -53,8 +54,12 @@ pub(crate) struct Args {
     #[arg(short, long = "allocator", value_name = "NAME=LIB", value_parser = allocator)]
     allocators: Vec<(String, PathBuf)>,
 
+    /// Replay under this one, and no others: cairn, system, or what -a names
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+
     /// Try settings of cairn, not other allocators
-    #[arg(long, conflicts_with = "allocators")]
+    #[arg(long, conflicts_with_all = ["allocators", "only"])]
     settings: bool,
 
     /// Replay it so many times, and print the median
@@ -141,6 +146,11 @@ fn candidates(args: &Args) -> Result<Vec<Candidate>> {
         let library = fs::canonicalize(library).with_context(|| library.display().to_string())?;
         candidates.push(Candidate { name: name.clone(), library: Some(library), variables: &[] });
     }
+    for only in &args.only {
+        let is_there = candidates.iter().any(|candidate| candidate.name == *only);
+        ensure!(is_there, "--only {only}: there are cairn, system, and what -a names");
+    }
+    candidates.retain(|candidate| args.only.is_empty() || args.only.contains(&candidate.name));
     Ok(candidates)
 }
 
