@@ -9,6 +9,7 @@
 
 use crate::glance::{self, Glance};
 use crate::process::{self, Process};
+use crate::profile;
 use crate::symbol::{self, Files, Found};
 use crate::{Error, largest};
 use serde::Serialize;
@@ -163,6 +164,7 @@ impl Watch {
         let (header, copy) = largest(&process, found)?;
         let (heap, parts) = glance::parts(&process, &header)?;
         Ok(Some(Glance {
+            at: Instant::now(),
             pid,
             started: stat.started,
             program: stat.program.clone(),
@@ -170,6 +172,7 @@ impl Watch {
             hardened: header.is_hardened(),
             threads: stat.threads,
             rss: stat.rss,
+            allocated: profile::allocated(&process, header.profile),
             heap,
             parts,
         }))
