@@ -5,6 +5,7 @@
 //! Checked: tests/inspect.rs of the command, against the kernel's account.
 //! Story: docs/guide/inspect.md
 
+use crate::curve::Moment;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -31,6 +32,9 @@ pub struct Account {
     pub biggest: Vec<BlockRow>,
     /// What would make a difference.
     pub advice: Vec<Advice>,
+    /// What it was while it was looked at, if it was for a while.
+    #[serde(default)]
+    pub curve: Vec<Moment>,
     /// What could not be known.
     pub notes: Vec<String>,
 }
