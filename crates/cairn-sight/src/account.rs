@@ -5,7 +5,6 @@
 //! Checked: tests/inspect.rs of the command, against the kernel's account.
 //! Story: docs/guide/inspect.md
 
-use crate::curve::Moment;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -187,4 +186,17 @@ pub struct Advice {
     pub text: String,
     /// The bytes that it is about.
     pub bytes: u64,
+}
+
+/// A process at a moment, in bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Moment {
+    /// From the first look on.
+    pub seconds: f64,
+    /// In blocks that the program holds.
+    pub live: u64,
+    /// In free blocks in threads' caches.
+    pub cached: u64,
+    /// What came through cairn and is resident.
+    pub resident: u64,
 }

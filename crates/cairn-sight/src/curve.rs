@@ -7,9 +7,8 @@
 //! Story: docs/guide/inspect.md
 
 use crate::Error;
-use crate::account::Advice;
+use crate::account::{Advice, Moment};
 use crate::watch::Watch;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,19 +29,6 @@ const LEAST: u64 = 1 << 20;
 const EVEN: u64 = 4;
 /// Suspects that are named.
 const NAMED: usize = 3;
-
-/// A process at a moment, in bytes.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Moment {
-    /// From the first look on.
-    pub seconds: f64,
-    /// In blocks that the program holds.
-    pub live: u64,
-    /// In free blocks in threads' caches.
-    pub cached: u64,
-    /// What came through cairn and is resident.
-    pub resident: u64,
-}
 
 /// Part of a heap, as in `Part`.
 type Name = (Option<u64>, Option<&'static str>);

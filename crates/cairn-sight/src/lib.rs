@@ -33,10 +33,9 @@ mod walk;
 mod watch;
 
 pub use account::{
-    Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step, Target,
+    Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Moment, Resident, Step, Target,
 };
 
-pub use curve::Moment;
 pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
 pub use leaks::{Leaks, LostBlock, LostRow, LostStack, Sum, leaks};
