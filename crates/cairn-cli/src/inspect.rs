@@ -6,15 +6,18 @@
 use crate::embedded;
 use crate::profile::refuse_same;
 use crate::units::{human, printable};
-use anyhow::{Context, Result};
-use cairn_sight::{Account, HeapRow, Source, Target, account_page};
+use anyhow::{Context, Result, bail};
+use cairn_sight::{Account, HeapMap, HeapRow, Moment, Source, Target, account_page};
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Rows that a table shows; the JSON text has all.
 const ROWS: usize = 12;
+/// Seconds that a process may be looked at.
+const SECONDS_MAX: u64 = 86_400;
 
 /// Say where the memory of a running process or of a core file is
 ///
@@ -29,6 +32,7 @@ const ROWS: usize = 12;
   cairn inspect ./core             a core file
   cairn inspect --json 1234 | jq .floor
   cairn inspect 1234 --html heap.html      a page with a map of the heap, for a browser
+  cairn inspect 1234 --seconds 60          what it does for a minute, and what only grows
 The fields of --json are in docs/guide/inspect.md.")]
 pub(crate) struct Args {
     /// The number of the process, or the path of a core file; a path of digits alone needs ./ in front
@@ -42,6 +46,10 @@ pub(crate) struct Args {
     /// Write a page with a map of the heap for a browser: one file, which needs no network
     #[arg(long, value_name = "OUT", conflicts_with = "json")]
     html: Option<PathBuf>,
+
+    /// Look at the process for so long first: a curve, and what grows all the while, from 10 seconds on
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    seconds: Option<u64>,
 }
 
 /// Prints the account of a target.
@@ -49,9 +57,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let pid = args.target.to_str().and_then(|text| text.parse().ok());
     let source = pid.map_or_else(|| Source::Core(PathBuf::from(&args.target)), Source::Process);
     if let Some(out) = &args.html {
-        return draw(&source, out).context("--html");
+        return draw(args, &source, out).context("--html");
     }
-    let account = cairn_sight::inspect(&source)?;
+    let account = match args.seconds {
+        Some(seconds) => over(&source, seconds)?.0,
+        None => cairn_sight::inspect(&source)?,
+    };
     let text = match args.json {
         true => serde_json::to_string_pretty(&account).context("JSON")? + "\n",
         false => text(&account)?,
@@ -59,9 +70,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     crate::print(text.as_bytes())
 }
 
+/// The account of a process that is looked at for a while.
+fn over(source: &Source, seconds: u64) -> Result<(Account, HeapMap)> {
+    let Source::Process(pid) = source else { bail!("--seconds: a core file does not change") };
+    Ok(cairn_sight::inspect_over(*pid, Duration::from_secs(seconds))?)
+}
+
 /// Writes the page.
-fn draw(source: &Source, out: &Path) -> Result<()> {
-    let (account, map) = cairn_sight::inspect_with_map(source)?;
+fn draw(args: &Args, source: &Source, out: &Path) -> Result<()> {
+    let (account, map) = match args.seconds {
+        Some(seconds) => over(source, seconds)?,
+        None => cairn_sight::inspect_with_map(source)?,
+    };
     if let Source::Core(core) = source {
         refuse_same(out, core)?;
     }
@@ -80,6 +100,7 @@ fn text(account: &Account) -> Result<String> {
     writeln!(text, "cairn: the memory of {whose}{build}")?;
     writeln!(text, "  {}", library(target))?;
     steps(&mut text, account)?;
+    curve(&mut text, &account.curve)?;
     floor(&mut text, account)?;
     classes(&mut text, account)?;
     heaps(&mut text, account)?;
@@ -129,6 +150,28 @@ fn steps(text: &mut String, account: &Account) -> Result<()> {
     writeln!(text, "  {sum:>12}  resident in all, {through} of it through cairn{kernel}")?;
     if resident.swapped > 0 {
         writeln!(text, "  {:>12}  of cairn's is swapped out", human(resident.swapped))?;
+    }
+    Ok(())
+}
+
+/// A figure of a moment, in bytes.
+type Figure = fn(&Moment) -> u64;
+
+/// What was there while it was looked at.
+fn curve(text: &mut String, moments: &[Moment]) -> Result<()> {
+    let [first, .., last] = moments else { return Ok(()) };
+    writeln!(text, "\n  In {:.0} s, {} looks:", last.seconds, moments.len())?;
+    writeln!(text, "  {:>12} {:>12} {:>12} {:>12}", "first", "least", "most", "last")?;
+    let rows: [(&str, Figure); 3] = [
+        ("blocks that the program holds", |moment| moment.live),
+        ("free blocks in threads' caches", |moment| moment.cached),
+        ("resident through cairn", |moment| moment.resident),
+    ];
+    for (name, figure) in rows {
+        let all = || moments.iter().map(figure);
+        let (least, most) = (all().min().unwrap_or(0), all().max().unwrap_or(0));
+        let [first, least, most, last] = [figure(first), least, most, figure(last)].map(human);
+        writeln!(text, "  {first:>12} {least:>12} {most:>12} {last:>12}  {name}")?;
     }
     Ok(())
 }

@@ -365,6 +365,44 @@ fn the_heap_map_is_clicked_through() {
     browser.assert_sound();
 }
 
+/// A minute in which the program holds more and more, with a burst in the midst of it.
+fn minute() -> Value {
+    let moment = |nth: u64| {
+        let (live, burst) = (nth << 18, if (90..120).contains(&nth) { 40 << 20 } else { 0 });
+        json!({"seconds": nth as f64 / 5.0, "live": live + burst, "cached": (nth % 7) << 18, "resident": live + (60 << 20)})
+    };
+    (0..=300).map(moment).collect()
+}
+
+#[test]
+fn a_curve_is_drawn_and_pointed_at() {
+    let home = Home::new();
+    let (Some(process), Some(mut browser)) = (heap(&home), Browser::start()) else { return };
+    let page = heap_page(&home, &process.0.id().to_string());
+    drop(process);
+    assert_eq!(page.data["account"]["curve"], json!([]));
+    browser.open(&page.path, WIDE);
+    assert_eq!(browser.value("document.querySelector('#curve-section').hidden"), true);
+    let mut data = page.data.clone();
+    data["account"]["curve"] = minute();
+    let page = page.with(data);
+    for (look, name) in [
+        (WIDE, "curve-light"),
+        (Look { is_dark: true, ..WIDE }, "curve-dark"),
+        (NARROW, "curve-narrow-dark"),
+        (Look { is_dark: false, ..NARROW }, "curve-narrow-light"),
+    ] {
+        browser.open(&page.path, look);
+        browser.wait("shown.grid !== null && document.querySelector('#curve').height === 220");
+        browser.picture(name);
+        browser.assert_fits();
+    }
+    browser.point("#curve", [0.5, 0.5]);
+    browser.wait("document.querySelector('#tip').textContent.startsWith('after ')");
+    assert_eq!(browser.value("document.querySelectorAll('#curves li').length"), 3);
+    browser.assert_sound();
+}
+
 /// 50 GiB in spans of a slice each: what a map says of them.
 fn fifty_gib() -> Value {
     let count = (50_u64 << 30) / (16 << 10);

@@ -71,6 +71,7 @@ fn every_process_on_cairn_is_seen() {
         let class = parts.iter().find(|part| part["size"] == 1024).unwrap();
         assert_near(number(&class["blocks"]), live / 1024, 2);
         assert!(known["live_per_second"].is_null(), "one look has no rate");
+        assert!(known["allocated"].is_null(), "it has no heap profile");
     }
     let hardened =
         processes.each_ref().map(|(running, _)| &process(&seen, pid(running))["hardened"]);
@@ -120,6 +121,41 @@ fn a_pipe_gets_tables() {
     let one = top(&["--once", &pid(&running).to_string()]);
     assert!(one.starts_with("BLOCKS OF") && one.contains("\n1024 bytes"), "{one}");
 }
+
+/// What is allocated and freed at once grows nothing. A heap profile counts it.
+#[test]
+fn what_is_allocated_in_a_second_is_seen() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, TURNS_OVER, &[]) else { return };
+    let profile = home.path().join("profile");
+    let options = ["--profile", display(&profile), "--profile-rate", "64KiB"];
+    let running = start(home.cairn().arg("run").args(options).arg(program));
+    let mut command = home.cairn();
+    command.args(["top", "--json", "--interval", "0.5", &pid(&running).to_string()]);
+    let mut top = Running(command.stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(top.0.stdout.take().unwrap()).lines();
+    let seen = lines.take(20).map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    // It does what it can of 20 MiB a second.
+    let rates = seen.filter_map(|seen| seen["processes"][0]["allocated_per_second"].as_f64());
+    let rates: Vec<_> = rates.take(4).collect();
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    assert!((2e6..3e7).contains(&mean), "{rates:?}");
+}
+
+const TURNS_OVER: &[u8] = b"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(void)
+{
+    puts(\"ready\");
+    fflush(stdout);
+    for (;;) {
+        for (int i = 0; i < 200; i++) free(malloc(1000));
+        usleep(10000);
+    }
+}
+";
 
 /// What can be done on a terminal.
 #[test]

@@ -12,6 +12,7 @@ function startPage() {
   $("advice").replaceChildren(...account.advice.map((advice) => element("p", {}, advice.text)));
   $("notes").textContent = account.notes.length ? `Note: ${account.notes.join("; ")}.` : "";
   stacked();
+  startCurve();
   steps();
   classes();
   heaps();

@@ -31,6 +31,9 @@ pub struct Account {
     pub biggest: Vec<BlockRow>,
     /// What would make a difference.
     pub advice: Vec<Advice>,
+    /// What it was while it was looked at, if it was for a while.
+    #[serde(default)]
+    pub curve: Vec<Moment>,
     /// What could not be known.
     pub notes: Vec<String>,
 }
@@ -183,4 +186,17 @@ pub struct Advice {
     pub text: String,
     /// The bytes that it is about.
     pub bytes: u64,
+}
+
+/// A process at a moment, in bytes.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Moment {
+    /// From the first look on.
+    pub seconds: f64,
+    /// In blocks that the program holds.
+    pub live: u64,
+    /// In free blocks in threads' caches.
+    pub cached: u64,
+    /// What came through cairn and is resident.
+    pub resident: u64,
 }

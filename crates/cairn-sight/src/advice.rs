@@ -160,6 +160,7 @@ mod tests {
             heaps: Vec::new(),
             biggest: Vec::new(),
             advice: Vec::new(),
+            curve: Vec::new(),
             notes: Vec::new(),
         }
     }

@@ -266,6 +266,7 @@ mod tests {
             heaps: Vec::new(),
             biggest: Vec::new(),
             advice: Vec::new(),
+            curve: Vec::new(),
             notes: Vec::new(),
         }
     }

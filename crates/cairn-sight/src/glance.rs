@@ -13,10 +13,14 @@ use crate::memory::{Memory, Pages};
 use crate::walk::{self, Census, Large, Span};
 use serde::Serialize;
 use std::ops::Range;
+use std::time::Instant;
 
 /// A process at a moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Glance {
+    /// The moment.
+    #[serde(skip)]
+    pub at: Instant,
     /// The process.
     pub pid: u32,
     /// When it was started, in the kernel's ticks: with `pid`, which process it is.
@@ -31,6 +35,8 @@ pub struct Glance {
     pub threads: u64,
     /// What the kernel calls resident, in all.
     pub rss: u64,
+    /// Bytes that it has allocated ever, by the samples of the heap profile; none: it takes none.
+    pub allocated: Option<u64>,
     /// The whole heap.
     pub heap: Use,
     /// By size class; then other blocks, free slices, and metadata.

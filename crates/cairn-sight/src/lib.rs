@@ -14,6 +14,7 @@ mod asked;
 mod blocks;
 mod build_id;
 mod core_file;
+mod curve;
 mod difference;
 mod elf;
 mod glance;
@@ -32,7 +33,7 @@ mod walk;
 mod watch;
 
 pub use account::{
-    Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Resident, Step, Target,
+    Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Moment, Resident, Step, Target,
 };
 
 pub use difference::{Change, ClassChange, Difference, difference};
@@ -43,11 +44,13 @@ pub use page::account_page;
 pub use watch::{Round, Unread, Watch};
 
 use core_file::Core;
+use curve::Curve;
 use header::Header;
 use memory::{Memory, Pages};
 use process::Process;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use symbol::{Copy, Found};
 
 /// Files that an error names.
@@ -155,6 +158,19 @@ pub fn inspect(source: &Source) -> Result<Account, Error> {
 pub fn inspect_with_map(source: &Source) -> Result<(Account, HeapMap), Error> {
     let mut map = HeapMap::default();
     let account = inspect_and(source, &mut |found| map = HeapMap::of(found))?;
+    Ok((account, map))
+}
+
+/// The same of a process that is looked at for so long first.
+pub fn inspect_over(pid: u32, time: Duration) -> Result<(Account, HeapMap), Error> {
+    let curve = Curve::of(pid, time)?;
+    let (mut account, map) = inspect_with_map(&Source::Process(pid))?;
+    let suspects = curve.suspects();
+    if !suspects.is_empty() {
+        account.advice.retain(|advice| advice.kind != "nothing");
+        account.advice.splice(..0, suspects);
+    }
+    account.curve = curve.moments;
     Ok((account, map))
 }
 
@@ -295,6 +311,7 @@ fn draw_up(
         heaps: sums.heaps,
         biggest: sums.biggest,
         advice: Vec::new(),
+        curve: Vec::new(),
         notes,
     })
 }

@@ -57,6 +57,7 @@ pub fn account_page(account: &Account, map: &HeapMap) -> Result<String> {
         scripts: &[
             include_str!("../assets/tiles.js"),
             include_str!("../assets/map.js"),
+            include_str!("../assets/curve.js"),
             include_str!("../assets/account.js"),
         ],
     };

@@ -7,6 +7,7 @@
 //! Checked: tests/profile.rs and tests/hostile_profile.rs of the command.
 //! Story: docs/guide/profile.md
 
+mod lines;
 mod names;
 mod outside;
 mod picture;
@@ -14,9 +15,10 @@ mod pprof;
 mod stacks;
 mod text;
 
+pub(crate) use lines::Lines;
 pub use names::{Frame, Names};
-pub(crate) use outside::Table;
 pub use outside::sampled;
+pub(crate) use outside::{Sample, Table, allocated};
 pub use picture::{Subject, page};
 pub use pprof::pprof;
 pub(crate) use stacks::is_own;

@@ -9,6 +9,7 @@
 
 use crate::glance::{self, Glance};
 use crate::process::{self, Process};
+use crate::profile;
 use crate::symbol::{self, Files, Found};
 use crate::{Error, largest};
 use serde::Serialize;
@@ -100,17 +101,24 @@ impl Watch {
         let mut round = Round::default();
         for &pid in pids {
             let stat = stat(pid);
-            let glance = match &stat {
-                Some(stat) => self.look(pid, stat),
-                None => Err(Error::NoProcess(pid)),
-            };
-            let nothing = || self.known.get(&pid).map_or(Error::NoMemory(pid), Known::nothing);
-            match glance.and_then(|glance| glance.ok_or_else(nothing)) {
+            match self.one(pid, stat.as_ref()) {
                 Ok(glance) => round.processes.push(glance),
                 Err(error) => round.unread.push(unread(pid, stat, &error)),
             }
         }
         round
+    }
+
+    /// Looks at this one, of which the kernel tells that.
+    fn one(&mut self, pid: u32, stat: Option<&Stat>) -> Result<Glance, Error> {
+        let glance = self.look(pid, stat.ok_or(Error::NoProcess(pid))?)?;
+        let nothing = || self.known.get(&pid).map_or(Error::NoMemory(pid), Known::nothing);
+        glance.ok_or_else(nothing)
+    }
+
+    /// Looks at a process alone.
+    pub(crate) fn alone(&mut self, pid: u32) -> Result<Glance, Error> {
+        self.one(pid, stat(pid).as_ref())
     }
 
     fn is_on_cairn(&self, pid: u32) -> bool {
@@ -163,6 +171,7 @@ impl Watch {
         let (header, copy) = largest(&process, found)?;
         let (heap, parts) = glance::parts(&process, &header)?;
         Ok(Some(Glance {
+            at: Instant::now(),
             pid,
             started: stat.started,
             program: stat.program.clone(),
@@ -170,6 +179,7 @@ impl Watch {
             hardened: header.is_hardened(),
             threads: stat.threads,
             rss: stat.rss,
+            allocated: profile::allocated(&process, header.profile),
             heap,
             parts,
         }))

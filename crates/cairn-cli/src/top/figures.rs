@@ -6,7 +6,6 @@
 use super::table::{Cell, Column, Key, Row, Side, Table};
 use cairn_sight::{Glance, Part, Round, Unread, Use};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 /// Columns that stay where they are: what the rows are.
 pub(super) const FIXED: usize = 2;
@@ -18,7 +17,6 @@ const NAMES: usize = 5;
 
 /// What all processes are at a time.
 pub(super) struct Seen {
-    pub(super) at: Instant,
     pub(super) round: Round,
 }
 
@@ -34,7 +32,7 @@ const fn narrow(title: &'static str, about: &'static str) -> Column {
     Column { title, about, width: 7, side: Side::Right }
 }
 
-const PROCESSES: [Column; 14] = [
+const PROCESSES: [Column; 15] = [
     narrow("PID", "the number of the process"),
     name("PROGRAM", "the program's name", 15),
     figure("RESIDENT", "memory that came through cairn and is there"),
@@ -47,6 +45,7 @@ const PROCESSES: [Column; 14] = [
     figure("RETURNED", "free slices given back to the system, or not used yet"),
     figure("LIVE/S", "how fast live blocks grow in a second"),
     figure("RES/S", "how fast resident memory grows in a second"),
+    figure("ALLOC/S", "how much is allocated in a second, by the heap profile if it is on"),
     figure("RSS", "what the kernel calls resident, of the whole process"),
     narrow("THREADS", "threads of the process"),
 ];
@@ -75,7 +74,8 @@ pub(super) fn processes(now: &Seen, before: Option<&Seen>) -> Table {
             Cell::Text(glance.program.clone()),
         ];
         cells.extend(usage(&glance.heap));
-        cells.extend(growth(glance, now, before).map(Cell::Rate));
+        let Rates { live, resident, allocated } = rates(glance, before);
+        cells.extend([live, resident, allocated].map(Cell::Rate));
         cells.extend([Cell::Bytes(glance.rss), Cell::Count(glance.threads)]);
         Row { key: key(glance), cells }
     };
@@ -86,19 +86,20 @@ pub(super) fn processes(now: &Seen, before: Option<&Seen>) -> Table {
 pub(super) fn parts(now: &Seen, before: Option<&Seen>, key: Key) -> Option<Table> {
     let glance = now.find(key)?;
     let earlier = before.and_then(|seen| seen.find(key));
+    let seconds = earlier.and_then(|earlier| seconds(glance, earlier));
     let row = |part: &Part| {
         let is_same = |other: &&Part| (other.size, other.name) == (part.size, part.name);
-        let earlier = earlier.map(|glance| {
-            let part = glance.parts.iter().find(is_same);
-            part.map_or(Use::default(), |part| part.bytes)
-        });
+        let earlier = earlier.and_then(|glance| glance.parts.iter().find(is_same));
+        let earlier = earlier.map_or(Use::default(), |part| part.bytes);
         let (order, name) = match part.size {
             Some(size) => (size, format!("{size} bytes")),
             None => (u64::MAX, part.name.unwrap_or_default().to_owned()),
         };
         let mut cells = vec![Cell::Named(order, name.clone()), Cell::Count(part.blocks)];
         cells.extend(usage(&part.bytes));
-        cells.extend(grown(&part.bytes, earlier, now, before).map(Cell::Rate));
+        let figures: [fn(&Use) -> u64; 2] = [|bytes| bytes.live, |bytes| bytes.resident];
+        let rate = |figure: fn(&Use) -> u64| rate(figure(&part.bytes), figure(&earlier), seconds?);
+        cells.extend(figures.map(rate).map(Cell::Rate));
         cells.push(Cell::Count(part.spans));
         // Names differ in these bytes.
         let tag = name.bytes().take(7).fold(0, |tag, byte| tag << 8 | u64::from(byte));
@@ -121,20 +122,35 @@ fn usage(bytes: &Use) -> [Cell; 8] {
     ]
 }
 
-/// How much live and resident bytes have grown in a second.
-fn grown(bytes: &Use, earlier: Option<Use>, now: &Seen, before: Option<&Seen>) -> [Option<f64>; 2] {
-    let between = before.map(|seen| (now.at - seen.at).as_secs_f64());
-    let rate = |figure: fn(&Use) -> u64| {
-        let grown = figure(bytes) as f64 - figure(&earlier?) as f64;
-        between.filter(|&seconds| seconds > 0.0).map(|seconds| grown / seconds)
-    };
-    [rate(|bytes| bytes.live), rate(|bytes| bytes.resident)]
+/// Bytes in a second, from one look at a process to the next; none where there has been no other look.
+#[derive(Default)]
+pub(super) struct Rates {
+    pub(super) live: Option<f64>,
+    pub(super) resident: Option<f64>,
+    pub(super) allocated: Option<f64>,
 }
 
-/// The same of a process.
-pub(super) fn growth(glance: &Glance, now: &Seen, before: Option<&Seen>) -> [Option<f64>; 2] {
-    let earlier = before.and_then(|seen| seen.find(key(glance)));
-    grown(&glance.heap, earlier.map(|glance| glance.heap), now, before)
+/// What has grown in a process.
+pub(super) fn rates(glance: &Glance, before: Option<&Seen>) -> Rates {
+    let Some(earlier) = before.and_then(|seen| seen.find(key(glance))) else {
+        return Rates::default();
+    };
+    let Some(seconds) = seconds(glance, earlier) else { return Rates::default() };
+    let both = glance.allocated.zip(earlier.allocated);
+    Rates {
+        live: rate(glance.heap.live, earlier.heap.live, seconds),
+        resident: rate(glance.heap.resident, earlier.heap.resident, seconds),
+        allocated: both.and_then(|(now, earlier)| rate(now, earlier, seconds)),
+    }
+}
+
+/// The time from one look to another, if any has gone by.
+fn seconds(now: &Glance, earlier: &Glance) -> Option<f64> {
+    Some(now.at.saturating_duration_since(earlier.at).as_secs_f64()).filter(|&time| time > 0.0)
+}
+
+fn rate(now: u64, earlier: u64, seconds: f64) -> Option<f64> {
+    Some((now as f64 - earlier as f64) / seconds)
 }
 
 /// Which process it is.

@@ -12,7 +12,7 @@ mod terminal;
 
 use anyhow::{Context, Result, bail};
 use cairn_sight::{Glance, Round, Unread, Watch};
-use figures::{RESIDENT, Seen};
+use figures::{RESIDENT, Rates, Seen};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -85,7 +85,7 @@ fn looks(args: &Args) -> Receiver<Seen> {
         loop {
             let at = Instant::now();
             let round = if pids.is_empty() { watch.all() } else { watch.some(&pids) };
-            if sender.send(Seen { at, round }).is_err() {
+            if sender.send(Seen { round }).is_err() {
                 return;
             }
             thread::sleep(interval.saturating_sub(at.elapsed()));
@@ -145,13 +145,19 @@ struct Process<'a> {
     /// Bytes; none at the first look.
     live_per_second: Option<f64>,
     resident_per_second: Option<f64>,
+    allocated_per_second: Option<f64>,
 }
 
 fn json(now: &Seen, before: Option<&Seen>) -> Result<String> {
     let Round { processes, unread, hidden, remedy } = &now.round;
     let process = |glance| {
-        let [live_per_second, resident_per_second] = figures::growth(glance, now, before);
-        Process { glance, live_per_second, resident_per_second }
+        let Rates { live, resident, allocated } = figures::rates(glance, before);
+        Process {
+            glance,
+            live_per_second: live,
+            resident_per_second: resident,
+            allocated_per_second: allocated,
+        }
     };
     let processes = processes.iter().map(process).collect();
     let (hidden, remedy) = (*hidden, remedy.as_deref());

@@ -89,6 +89,26 @@ fn read(memory: &dyn Memory, mut found: symbol::Found) -> Result<HeapProfile, Er
     Ok(profile)
 }
 
+/// Bytes that a target has allocated ever, by the samples; none: no samples are taken.
+pub(crate) fn allocated(memory: &dyn Memory, control: u64) -> Option<u64> {
+    let mut bytes = [0; CONTROL_BYTES];
+    let is_on = control != 0 && memory.read(control, &mut bytes) && u64_at(&bytes, 8) != 0;
+    let table = Table::find(memory, control).filter(|_| is_on)?;
+    Some(table.allocated().ok()? as u64)
+}
+
+/// A live sample.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    pub(crate) block: u64,
+    /// What the program has asked for.
+    pub(crate) asked: u64,
+    /// The number of its site.
+    pub(crate) site: usize,
+    /// The number plus 1 of the slice of the block that it stands in for, or 0.
+    pub(crate) near: u32,
+}
+
 /// A table of the target's.
 pub(crate) struct Table<'a> {
     memory: &'a dyn Memory,
@@ -143,21 +163,43 @@ impl<'a> Table<'a> {
         self.at..self.at.saturating_add(ends.into_iter().max().unwrap_or(0))
     }
 
-    /// The blocks that are samples, each with the number of its site.
-    pub(crate) fn blocks(&self) -> Result<Vec<(u64, usize)>, Error> {
+    /// The samples that are live.
+    pub(crate) fn samples(&self) -> Result<Vec<Sample>, Error> {
         let [.., at, each, most, _] = self.layout;
         let samples = self.records(at, self.count(0, most, 4)?, each)?;
-        let samples = samples.chunks_exact(each as usize);
-        let blocks = samples.map(|sample| (u64_at(sample, 0), u32_at(sample, 24) as usize));
-        Ok(blocks.filter(|block| block.0 != 0).collect())
+        let sample = |bytes: &[u8]| Sample {
+            block: u64_at(bytes, 0),
+            asked: u64_at(bytes, 8),
+            site: u32_at(bytes, 24) as usize,
+            near: u32_at(bytes, 28),
+        };
+        let samples = samples.chunks_exact(each as usize).map(sample);
+        Ok(samples.filter(|sample| sample.block != 0).collect())
+    }
+
+    /// Bytes that have been allocated ever, by the samples.
+    fn allocated(&self) -> Result<f64, Error> {
+        let places = self.places()?;
+        let bytes = places.chunks_exact(self.layout[3] as usize).map(|site| {
+            let (weighed, rate) = (u64_at(site, 16), u64_at(site, 24));
+            scale(weighed, rate).filter(|scale| scale.is_finite()).unwrap_or(0.0)
+                * u64_at(site, 40) as f64
+        });
+        Ok(bytes.sum())
+    }
+
+    /// The bytes of all sites.
+    fn places(&self) -> Result<Vec<u8>, Error> {
+        let [_, count, at, each, most, ..] = self.layout;
+        self.records(at, self.count(count, most, 4)?, each)
     }
 
     pub(crate) fn sites(&self) -> Result<Vec<Site>, Error> {
-        let [_, count, at, each, most, calls, all_calls, most_calls, .., peak] = self.layout;
+        let [_, _, _, each, _, calls, all_calls, most_calls, .., peak] = self.layout;
         let peak = self.count(peak, u64::MAX, 8)?;
-        let count = self.count(count, most, 4)?;
+        // In this order: the calls of a site that is seen are there.
+        let sites = self.places()?;
         let calls = self.records(all_calls, self.count(calls, most_calls, 8)?, 8)?;
-        let sites = self.records(at, count, each)?;
         // Sites have no calls in common.
         let mut left = calls.len() / 8;
         let site = |site| {
@@ -171,13 +213,10 @@ impl<'a> Table<'a> {
 
     /// Adds what live samples keep.
     fn add_pinned(&self, header: &Header, sites: &mut [Site]) -> Result<(), Error> {
-        let [.., at, each, most, _] = self.layout;
-        let samples = self.records(at, self.count(0, most, 4)?, each)?;
         let mut spans = Spans { memory: self.memory, header, known: HashMap::new() };
-        for sample in samples.chunks_exact(each as usize) {
-            let site = sites.get_mut(u32_at(sample, 24) as usize);
-            if let Some(site) = site.filter(|_| u64_at(sample, 0) != 0) {
-                site.pinned += spans.kept(u64_at(sample, 8), site.weighed, u32_at(sample, 28));
+        for sample in self.samples()? {
+            if let Some(site) = sites.get_mut(sample.site) {
+                site.pinned += spans.kept(sample.asked, site.weighed, sample.near);
             }
         }
         Ok(())

@@ -1,0 +1,171 @@
+//! Owns: how a process changes while it is looked at: a curve, and what of it grows all the while.
+//! Idea: what leaks never falls back: the low mark of each part of the time is above that of the part before. A cache that
+//!   is full, what comes and goes, and what stands still have marks that are not.
+//! Never: suspects what was watched for a short time, or what has grown little.
+//! Threads: one.
+//! Checked: tests here; tests/suspects.rs of the command.
+//! Story: docs/guide/inspect.md
+
+use crate::Error;
+use crate::account::{Advice, Moment};
+use crate::watch::Watch;
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Looks at most, and the least time from one to the next.
+const LOOKS: u32 = 400;
+const APART_MIN: Duration = Duration::from_millis(50);
+/// A look that takes long is followed by so many times that time without one.
+const REST: u32 = 4;
+/// Parts of the time, each with a low mark.
+const PARTS: usize = 8;
+/// Seconds, and looks in a part, below which nothing is suspected.
+const SECONDS_MIN: f64 = 10.0;
+const LOOKS_MIN: usize = 3;
+/// Bytes that are worth a sentence.
+const LEAST: u64 = 1 << 20;
+/// Each step has this part of what an even one has, at least.
+const EVEN: u64 = 4;
+/// Suspects that are named.
+const NAMED: usize = 3;
+
+/// Part of a heap, as in `Part`.
+type Name = (Option<u64>, Option<&'static str>);
+
+/// What was seen.
+#[derive(Default)]
+pub(crate) struct Curve {
+    pub(crate) moments: Vec<Moment>,
+    /// Live bytes of each part at each moment.
+    parts: BTreeMap<Name, Vec<u64>>,
+}
+
+impl Curve {
+    /// Looks at a process for so long.
+    pub(crate) fn of(pid: u32, time: Duration) -> Result<Curve, Error> {
+        let (begin, mut watch, mut curve) = (Instant::now(), Watch::default(), Curve::default());
+        let apart = (time / LOOKS).max(APART_MIN);
+        loop {
+            let look = Instant::now();
+            curve.add(&watch.alone(pid)?, begin);
+            let left = time.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(curve);
+            }
+            let took = look.elapsed();
+            thread::sleep(apart.saturating_sub(took).max(took * REST).min(left));
+        }
+    }
+
+    fn add(&mut self, glance: &crate::Glance, begin: Instant) {
+        for part in &glance.parts {
+            let values = self.parts.entry((part.size, part.name)).or_default();
+            values.resize(self.moments.len(), 0);
+            values.push(part.bytes.live);
+        }
+        let heap = glance.heap;
+        self.moments.push(Moment {
+            seconds: glance.at.saturating_duration_since(begin).as_secs_f64(),
+            live: heap.live,
+            cached: heap.cached,
+            resident: heap.resident,
+        });
+    }
+
+    fn seconds(&self) -> f64 {
+        self.moments.last().map_or(0.0, |moment| moment.seconds)
+    }
+
+    /// What has grown all the while, the most first: the whole, if no part has.
+    pub(crate) fn suspects(&self) -> Vec<Advice> {
+        let grown = |values: &[u64]| self.grown(values).filter(|&bytes| bytes >= LEAST);
+        let parts = self.parts.iter().filter_map(|(name, values)| Some((grown(values)?, *name)));
+        let mut parts: Vec<_> = parts.collect();
+        parts.sort_unstable_by(|one, other| other.cmp(one));
+        parts.truncate(NAMED);
+        if parts.is_empty() {
+            let all: Vec<_> = self.moments.iter().map(|moment| moment.live).collect();
+            parts.extend(grown(&all).map(|bytes| (bytes, (None, None))));
+        }
+        parts.into_iter().map(|(bytes, name)| self.suspect(name, bytes)).collect()
+    }
+
+    fn suspect(&self, name: Name, bytes: u64) -> Advice {
+        let what = match name {
+            (Some(size), _) => format!("blocks of {size} bytes"),
+            (None, Some(name)) => name.to_owned(),
+            (None, None) => "blocks of all sizes together".to_owned(),
+        };
+        let text = format!(
+            "Leak suspected: {what} grew by {:.1} MiB in {:.0} s, in each eighth of that time, and never fell back. A \
+             cache that is being filled looks the same: watch longer. cairn profile says who allocates, cairn leaks \
+             what no pointer leads to.",
+            bytes as f64 / LEAST as f64,
+            self.seconds()
+        );
+        Advice { kind: "leak suspected".into(), text, bytes }
+    }
+
+    /// By how much low marks have risen, if they have all the while.
+    fn grown(&self, values: &[u64]) -> Option<u64> {
+        let all = self.seconds();
+        let mut marks = [(0, u64::MAX); PARTS];
+        for (moment, &value) in self.moments.iter().zip(values) {
+            let (looks, least) = &mut marks[part_of(moment.seconds, all)];
+            (*looks, *least) = (*looks + 1, value.min(*least));
+        }
+        let is_watched = all >= SECONDS_MIN && marks.iter().all(|mark| mark.0 >= LOOKS_MIN);
+        let grown = marks[PARTS - 1].1.checked_sub(marks[0].1).filter(|_| is_watched)?;
+        let least = (grown / (PARTS as u64 - 1) / EVEN).max(1);
+        let rises = |pair: &[(usize, u64)]| pair[1].1.saturating_sub(pair[0].1) >= least;
+        marks.windows(2).all(rises).then_some(grown)
+    }
+}
+
+/// The part of all the time in which a moment is.
+fn part_of(seconds: f64, all: f64) -> usize {
+    ((seconds / all * PARTS as f64) as usize).min(PARTS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Curve, Moment};
+
+    const MIB: u64 = 1 << 20;
+
+    /// What is suspected of a part that has so many bytes at a second, of so many.
+    fn suspected(seconds: u64, bytes: impl Fn(f64) -> f64) -> Vec<u64> {
+        let mut curve = Curve::default();
+        for nth in 0..=seconds * 20 {
+            let seconds = nth as f64 / 20.0;
+            let live = bytes(seconds) as u64;
+            curve.moments.push(Moment { seconds, live, cached: 0, resident: live });
+            curve.parts.entry((Some(112), None)).or_default().push(live);
+        }
+        curve.suspects().iter().map(|advice| advice.bytes / MIB).collect()
+    }
+
+    const M: f64 = MIB as f64;
+
+    #[test]
+    fn what_only_grows_is_suspected() {
+        assert_eq!(suspected(10, |at| at * 2.0 * M), [17]);
+        // What comes and goes beside it does not hide it.
+        assert_eq!(suspected(80, |at| at * M + (at * 4.0).sin().abs() * M), [70]);
+    }
+
+    #[test]
+    fn what_is_steady_is_not() {
+        let none: [u64; 0] = [];
+        assert_eq!(suspected(10, |_| 100.0 * M), none, "idle");
+        assert_eq!(suspected(10, |at| at.min(4.0) * 10.0 * M), none, "a cache that is full");
+        assert_eq!(suspected(60, |at| (1.0 - (-at / 5.0).exp()) * 90.0 * M), none, "nearly full");
+        for period in [3.0, 1.25, 1.3, 7.0, 20.0] {
+            let said = suspected(30, |at| at % period * 9.0 * M);
+            assert_eq!(said, none, "{period}");
+        }
+        assert_eq!(suspected(8, |at| at * 9.0 * M), none, "a short time");
+        assert_eq!(suspected(10, |at| at * 0.05 * M), none, "little");
+    }
+}
