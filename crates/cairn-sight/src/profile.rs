@@ -10,6 +10,7 @@
 mod lines;
 mod names;
 mod outside;
+mod perf_map;
 mod picture;
 mod pprof;
 mod stacks;
@@ -19,6 +20,7 @@ pub(crate) use lines::Lines;
 pub use names::{Frame, Names};
 pub use outside::sampled;
 pub(crate) use outside::{Sample, Table, allocated};
+pub use perf_map::PerfMap;
 pub use picture::{Subject, page};
 pub use pprof::pprof;
 pub(crate) use stacks::is_own;
@@ -154,6 +156,16 @@ pub struct HeapProfile {
     pub sites: Vec<Site>,
     /// Code, in the order of addresses.
     pub mappings: Vec<Mapping>,
+    /// Names of code that is in no file.
+    pub perf_map: PerfMap,
+}
+
+/// What the lines of a profile are about.
+#[derive(PartialEq)]
+enum Part {
+    Sites,
+    Mappings,
+    Names,
 }
 
 impl HeapProfile {
@@ -177,20 +189,29 @@ impl HeapProfile {
         if lines.next().is_none_or(|(_, line)| line != HEAD && line != OLD_HEAD) {
             return Err(ProfileError::Head);
         }
-        let mut maps = false;
+        let mut part = Part::Sites;
         for (number, line) in lines {
             let known = match line.split_once(' ') {
                 _ if line == "end" => return Ok(profile.sorted()),
-                _ if maps => profile.add_mapping(line),
+                // The process has only passed them on: they may be anything.
+                _ if part == Part::Names => {
+                    profile.perf_map.add(line);
+                    Some(())
+                }
+                _ if line == "names" => {
+                    part = Part::Names;
+                    Some(())
+                }
+                _ if part == Part::Mappings => profile.add_mapping(line),
+                _ if line == "mappings" => {
+                    part = Part::Mappings;
+                    Some(())
+                }
                 Some(("rate", rate)) => rate.parse().map(|rate| profile.rate = rate).ok(),
                 Some(("dropped", count)) => count.parse().map(|n| profile.dropped = n).ok(),
                 Some(("site", rest)) => site(rest).map(|site| profile.sites.push(site)),
                 Some((word, rest)) => profile.add_to_site(word, rest),
-                _ if line == "mappings" => {
-                    maps = true;
-                    Some(())
-                }
-                _ => None,
+                None => None,
             };
             known.ok_or(ProfileError::Line(number + 1))?;
         }

@@ -59,10 +59,21 @@ impl Names {
     fn find(&mut self, profile: &HeapProfile, back: u64) -> Vec<Frame> {
         // The call is in front of where it goes back to.
         let call = back.wrapping_sub(1);
-        let Some((_, mapping)) = profile.mapping(call) else { return vec![unknown("", back)] };
-        let place = (call - mapping.start).wrapping_add(mapping.offset);
-        let found = self.code(mapping).and_then(|code| code.frames(place)).unwrap_or_default();
-        if found.is_empty() { vec![unknown(&mapping.path, place.wrapping_add(1))] } else { found }
+        let mapping = profile.mapping(call).map(|(_, mapping)| mapping);
+        let mapping = mapping.filter(|mapping| !mapping.path.is_empty());
+        let place = |of: &Mapping| (call - of.start).wrapping_add(of.offset);
+        if let Some(mapping) = mapping
+            && let Some(found) = self.code(mapping).and_then(|code| code.frames(place(mapping)))
+            && !found.is_empty()
+        {
+            return found;
+        }
+        // Code that was made while the process ran.
+        if let Some((_, _, name)) = profile.perf_map.function(call) {
+            return vec![Frame { function: name.to_owned(), source: String::new(), line: 0 }];
+        }
+        let place = mapping.map_or(back, |mapping| place(mapping).wrapping_add(1));
+        vec![unknown(mapping.map_or("", |mapping| &mapping.path), place)]
     }
 
     fn code(&mut self, mapping: &Mapping) -> Option<&Code> {

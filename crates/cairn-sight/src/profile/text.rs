@@ -5,6 +5,7 @@
 //! Never: loses what the form can say.
 
 use super::{Amounts, HEAD, HeapProfile, Site};
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
 
 /// The text of a profile. Mappings have what is needed for names.
@@ -17,6 +18,12 @@ impl Display for HeapProfile {
             let super::Mapping { start, end, offset, inode, path } = mapping;
             let path = path.replace('\n', " ");
             writeln!(out, "{start:x}-{end:x} r-xp {offset:08x} 00:00 {inode} {path}")?;
+        }
+        writeln!(out, "names")?;
+        let calls = self.sites.iter().flat_map(|site| &site.calls);
+        let used = calls.filter_map(|call| self.perf_map.function(call.wrapping_sub(1)));
+        for (start, end, name) in used.collect::<BTreeSet<_>>() {
+            writeln!(out, "{start:x} {:x} {name}", end - start)?;
         }
         writeln!(out, "end")
     }

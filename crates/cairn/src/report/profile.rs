@@ -39,6 +39,8 @@ pub fn write_profile(mut out: impl FnMut(&[u8])) {
 //     pinned BYTES                    of the pages that its live samples keep
 //     mappings
 //     ... /proc/self/maps
+//     names
+//     ... /tmp/perf-PID.map, of code that the process has made while it ran
 //     end
 //
 // Numbers are decimal, calls hexadecimal, the innermost first. A site's amounts are those of samples. Lines behind a site
@@ -58,7 +60,10 @@ fn write(out: &mut dyn FnMut(&[u8])) {
     }
     let _ = writeln!(text, "mappings");
     os::mappings(|piece| (text.0)(piece));
-    let _ = writeln!(text, "end");
+    let _ = writeln!(text, "names");
+    os::perf_map(|piece| (text.0)(piece));
+    // The last line may be half written.
+    let _ = writeln!(text, "\nend");
 }
 
 fn write_site(text: &mut Text<'_>, site: &Site<'_>, pinned: usize) -> fmt::Result {

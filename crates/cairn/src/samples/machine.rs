@@ -129,6 +129,17 @@ pub(super) fn is_call(code: [u8; 8]) -> bool {
     cfg!(target_arch = "aarch64") && (last >> 26 == 0x25 || last & 0xffff_fc1f == 0xd63f_0000)
 }
 
+/// How many words above the stack pointer the caller's is, if this code gives them back and returns.
+pub(super) fn words_to_caller(code: [u8; 5]) -> Option<usize> {
+    match code {
+        // add rsp, n; ret.
+        [0x48, 0x83, 0xc4, bytes @ 0..0x80, 0xc3] if cfg!(target_arch = "x86_64") => {
+            bytes.is_multiple_of(8).then_some(usize::from(bytes) / 8 + 1)
+        }
+        _ => None,
+    }
+}
+
 /// What a signal's handler is told of the thread: a `ucontext_t`, read as words.
 pub(super) fn place(context: *const c_void) -> Place {
     // SAFETY: the system's, with all registers in it.

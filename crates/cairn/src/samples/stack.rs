@@ -127,18 +127,19 @@ impl Stack {
         self.can_be_code(back) && is_return(back)
     }
 
-    /// Goes from frame to frame by rules; on where there are none by frame pointers. How many calls outside of cairn that has
-    /// brought.
+    /// Goes from frame to frame by rules, and where there are none by what the code says. How many calls outside of cairn that
+    /// has brought.
     #[inline(never)]
     fn unwind(&mut self, here: Registers, calls: &mut [usize]) -> usize {
         let Registers { mut instruction, stack: mut at, mut frame } = here;
         let mut count = 0;
         for _ in 0..calls.len() + OWN_CALLS {
-            let Some(rule) = unwind::rule(instruction) else {
-                if count > 0 {
-                    self.follow(calls, count, at - size_of::<usize>(), frame);
-                }
-                break;
+            let known = unwind::rule(instruction);
+            // Code with rules may follow.
+            let rule = match known {
+                Some(rule) => rule,
+                None if count > 0 => rule_of_code(instruction + 1),
+                None => break,
             };
             let base = if rule.by_frame { frame } else { at };
             let up = base.wrapping_add(8 * rule.up);
@@ -150,8 +151,12 @@ impl Stack {
                 frame = saved;
             }
             let Some((_, back)) = self.pair(up - 2 * size_of::<usize>()) else { break };
-            // Libraries may lie right behind a stack: how far away it is says nothing here.
-            if !(1 << 16..1 << 48).contains(&back) {
+            // Libraries may lie right behind a stack: how far away it is says nothing where a rule has led.
+            let is_code = match known {
+                Some(_) => (1 << 16..1 << 48).contains(&back),
+                None => self.can_be_code(back),
+            };
+            if !is_code {
                 break;
             }
             if !is_own(back) {
@@ -180,6 +185,18 @@ impl Stack {
             count += 1;
             (at, frame) = (frame, next);
         }
+    }
+}
+
+/// How to go on from code without a rule, behind a call: code that is made at run time, for one. It says itself how far above the
+/// return address is, as trampolines do, or else has a frame pointer.
+#[inline(never)]
+fn rule_of_code(back: usize) -> unwind::Rule {
+    let mut code = [0; 5];
+    let is_there = os::read_own(back, &mut code) == code.len();
+    match machine::words_to_caller(code).filter(|_| is_there) {
+        Some(up) => unwind::Rule { by_frame: false, up, saved: 0 },
+        None => unwind::Rule { by_frame: true, up: 2, saved: 2 },
     }
 }
 

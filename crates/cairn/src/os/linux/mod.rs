@@ -11,6 +11,7 @@ mod clock;
 mod faults;
 mod machine;
 mod no_unload;
+mod perf_map;
 mod threads;
 mod unwind;
 
@@ -20,13 +21,14 @@ pub(crate) use clock::{cpu_ns, now_ms, now_ns};
 pub(crate) use faults::*;
 pub use machine::system_call;
 pub(crate) use no_unload::stay;
+pub(crate) use perf_map::perf_map;
 pub use threads::*;
 pub(crate) use unwind::{UnwindTable, find_unwind_tables, unwind_table};
 
 use super::{Moves, fault};
 use crate::base::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::os::tuning::{FILLED_PROBES, HUGE_PAGE_PAUSE_MAX_NS, HUGE_PAGE_SLOW_NS, PROTECTED_MAX};
-use core::ffi::{CStr, c_long};
+use core::ffi::{CStr, c_int, c_long};
 use core::ptr::null_mut;
 
 /// Bytes in a huge page, where there are any: of x86-64, and of others with pages of 4 KiB.
@@ -353,8 +355,12 @@ struct File(usize);
 
 impl File {
     fn open(path: &CStr) -> Option<File> {
+        File::open_with(path, 0)
+    }
+
+    fn open_with(path: &CStr, flags: c_int) -> Option<File> {
         let path = path.as_ptr().expose_provenance();
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC | flags) as usize;
         let arguments = [libc::AT_FDCWD as usize, path, flags, 0, 0, 0];
         // SAFETY: a C string; the descriptor is this function's own.
         let file = unsafe { system_call(libc::SYS_openat, arguments) };
