@@ -61,7 +61,8 @@ fn a_leak_is_suspected_and_nothing_else() {
             assert!(leak["bytes"].as_u64().unwrap() > 8 << 20, "{leak}");
         }
         let curve = account["curve"].as_array().unwrap();
-        assert!(curve.len() > 30, "{}", curve.len());
+        // One in each eighth of the time, however slow a look is.
+        assert!(curve.len() >= 8, "{}", curve.len());
         assert!(curve.last().unwrap()["seconds"].as_f64().unwrap() >= 12.0);
     }
 }

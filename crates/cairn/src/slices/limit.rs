@@ -18,7 +18,7 @@ const FULL_PART: usize = 20;
 /// When less than this part is left, what comes makes as much go, whatever time that takes: an allocation that touches its
 /// memory takes longer.
 const URGENT_PART: usize = 32;
-/// So many times the processor time of a purge near a limit nothing is purged for it: 1 % of a core.
+/// After a purge near a limit none is made for so many times the processor time that it took: 1 % of a core.
 const REST_NEAR: u64 = 99;
 /// The same where no free memory is to stay: 10 %.
 const REST_FULL: u64 = 9;
@@ -30,9 +30,10 @@ const GROUP_LEAST: usize = 64 << 20;
 /// Bytes that count before anybody looks for a group: small processes make no calls for it.
 pub(crate) const LOOK_FROM: usize = 32 << 20;
 
-/// What was seen beside is forgotten by such a part of the difference in each purge delay. While others have the core, filling
-/// a block of 9 MiB takes several: with a 16th of it one process in 40 was ended.
+/// Each purge delay forgets such a part of what the group has had beside, and does not have now. To fill a block of 9 MiB takes
+/// several delays while others have the core: where a 16th is forgotten, one process in 40 is ended.
 const FORGET_PART: isize = 64;
+
 /// Near its limit a group is looked at whenever this part of it has come: three times until it is urgent.
 const LOOK_PART: usize = 4 * NEAR_PART;
 
