@@ -34,7 +34,7 @@ pub(crate) const LOOK_FROM: usize = 32 << 20;
 /// several delays while others have the core: where a 16th is forgotten, one process in 40 is ended.
 const FORGET_PART: isize = 64;
 
-/// Near its limit a group is looked at whenever this part of it has come: three times until it is urgent.
+/// A group is looked at whenever this part of it has come at least: three times from near its limit until it is urgent.
 const LOOK_PART: usize = 4 * NEAR_PART;
 
 // Relaxed throughout: who sees a change late follows late. What must be exact, `MAPPED` against the hard limit, changes under
@@ -50,12 +50,14 @@ static MAPPED: Apart<AtomicUsize> = Apart(AtomicUsize::new(0));
 static GONE: AtomicUsize = AtomicUsize::new(0);
 /// What the group may have; 0: no group is known that has a limit.
 static GROUP_MOST: AtomicUsize = AtomicUsize::new(0);
-/// What it had at the last look beside what counts here. It wraps: untouched memory counts, and the group does not have it.
+/// What it had at the last look beside what counts here, without what had come just then. It wraps: other untouched memory
+/// counts, and the group does not have it.
 static SEEN: AtomicUsize = AtomicUsize::new(0);
 /// The most that it has been, slowly forgotten: what is untouched for a moment may be touched without anybody's looking.
 static BESIDE: AtomicUsize = AtomicUsize::new(0);
-/// When so much counts, somebody looks at the group.
+/// When so much counts, somebody looks at the group, or when so much has come since the last look: what counts may have fallen.
 static LOOK_AT: AtomicUsize = AtomicUsize::new(LOOK_FROM);
+static COME: AtomicUsize = AtomicUsize::new(0);
 /// While less than this counts, neither a look is due nor a limit near.
 static WATCH_FROM: Apart<AtomicUsize> = Apart(AtomicUsize::new(LOOK_FROM));
 /// When the next purge near a limit may begin; `u64::MAX`: one is under way.
@@ -215,16 +217,20 @@ pub(crate) fn is_short(counted: usize) -> bool {
     least_part(counted, &SEEN) < ALL
 }
 
-/// Whether one of them is so full that what comes must go elsewhere at once.
+/// Bytes by which one of them is so full that what comes must go elsewhere at once; 0: none is.
 #[inline(never)]
-pub(crate) fn is_urgent(counted: usize) -> bool {
-    let is_full = |limit: usize, used: usize| limit > 0 && used >= limit - limit / URGENT_PART;
-    is_full(own(), counted) || is_full(group_most(), of_group(counted, &BESIDE))
+pub(crate) fn excess(counted: usize) -> usize {
+    let beyond = |limit: usize, used: usize| match limit {
+        0 => 0,
+        _ => (used + 1).saturating_sub(limit - limit / URGENT_PART),
+    };
+    beyond(own(), counted).max(beyond(group_most(), of_group(counted, &BESIDE)))
 }
 
 /// Whether the group has to be looked at, now that so much counts.
 pub(crate) fn must_look(counted: usize) -> bool {
-    counted >= LOOK_AT.load(Ordering::Relaxed)
+    let (most, come) = (group_most(), COME.load(Ordering::Relaxed));
+    counted >= LOOK_AT.load(Ordering::Relaxed) || most > 0 && come >= most / LOOK_PART
 }
 
 /// Why somebody looks at the group.
@@ -232,8 +238,8 @@ pub(crate) fn must_look(counted: usize) -> bool {
 pub(crate) enum Why {
     /// A purge delay is over.
     Time,
-    /// More counts than before.
-    Growth,
+    /// So many bytes more count than before, and nobody has touched them.
+    Growth(usize),
 }
 
 /// Looks at the group, unless more has come and somebody does already; what it has, page cache included.
@@ -277,6 +283,11 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
         GROUP_MOST.store(0, Ordering::Relaxed);
         return None;
     };
+    COME.store(0, Ordering::Relaxed);
+    let touched = match why {
+        Why::Growth(bytes) => counted.saturating_sub(bytes),
+        Why::Time => counted,
+    };
     let most = usize::try_from(found.limit).unwrap_or(usize::MAX).max(GROUP_LEAST);
     let mut used = usize::try_from(found.used).unwrap_or(usize::MAX);
     if used >= near(most) {
@@ -285,9 +296,9 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
         used = used.saturating_sub(usize::try_from(files).unwrap_or(usize::MAX));
     }
     GROUP_MOST.store(most, Ordering::Relaxed);
-    see(used.wrapping_sub(counted), why);
+    see(used.wrapping_sub(touched), why);
     let step = (near(most).saturating_sub(used) / 2).max(most / LOOK_PART);
-    LOOK_AT.store(counted.saturating_add(step), Ordering::Relaxed);
+    LOOK_AT.store(touched.saturating_add(step), Ordering::Relaxed);
     Some(found)
 }
 
@@ -338,6 +349,7 @@ impl Turn {
 /// So many bytes are taken that were not there.
 pub(crate) fn note_taken(bytes: usize) {
     TAKEN.fetch_add(bytes, Ordering::Relaxed);
+    COME.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// Whether the last purge was for nothing; how often the next rest is doubled.

@@ -171,7 +171,7 @@ fn follow_growth(mut arena: Guard<'static, Arena>, bytes: usize) {
     limit::note_taken(bytes);
     if limit::must_look(counted) {
         drop(arena);
-        limit::look(counted, Why::Growth);
+        limit::look(counted, Why::Growth(bytes));
         arena = ARENA.lock();
     }
     let (bound, slices) = (arena.burst_bound(), bytes.div_ceil(SLICE_SIZE));
@@ -179,7 +179,7 @@ fn follow_growth(mut arena: Guard<'static, Arena>, bytes: usize) {
 }
 
 /// Near a limit less than `bound` may be dirty: gives back a batch of what is beyond, if it is time for that. Where the limit is
-/// all but reached, twice as much as has come at once, in slices.
+/// all but reached, at once: twice as much as has come, in slices, or as much as leads away from there, if that can be had.
 #[cold]
 #[inline(never)]
 pub(super) fn relieve(arena: Guard<'static, Arena>, bound: usize, come: usize) {
@@ -190,8 +190,11 @@ pub(super) fn relieve(arena: Guard<'static, Arena>, bound: usize, come: usize) {
     }
     let spare = arena.dirty.saturating_sub(bound * share / ALL);
     if spare > 0 && !keeps() {
-        if come > 0 && limit::is_urgent(counted) {
-            purge_batch(arena, &[WHOLE, DIRTY], 2 * come);
+        let excess = limit::excess(counted).div_ceil(SLICE_SIZE);
+        // Where less can be had than leads away, what is freed is wanted again: it would go and come for ever.
+        let away = if excess <= spare { excess } else { 0 };
+        if excess > 0 && away + come > 0 {
+            purge_batch(arena, &[WHOLE, DIRTY], away.max(2 * come));
         } else if let Some(turn) = Turn::begin(share) {
             let given = purge_batch(arena, &[WHOLE, DIRTY], spare.min(PURGE_BATCH));
             turn.end(given * SLICE_SIZE);

@@ -2,7 +2,7 @@
 
 use super::super::alone::alone;
 use super::super::large::{MIB, free, usable};
-use crate::base::HARDENED;
+use crate::base::{HARDENED, SLICE_SIZE};
 use crate::os::{self, fault};
 use crate::slices::limit::{Why, remembered};
 use crate::slices::{arena, limit};
@@ -268,6 +268,29 @@ fn what_is_untouched_for_a_moment_is_not_believed() {
         |delays: usize| (0..delays).fold(MIB, |most, _| remembered(most, -9 * MIB, Why::Time));
     assert!(after(5) > 0);
     assert!(after(1000) < -8 * MIB, "what stays untouched is");
-    assert_eq!(remembered(after(1000), MIB, Why::Growth), MIB);
-    assert_eq!(remembered(MIB, -9 * MIB, Why::Growth), MIB);
+    assert_eq!(remembered(after(1000), MIB, Why::Growth(0)), MIB);
+    assert_eq!(remembered(MIB, -9 * MIB, Why::Growth(0)), MIB);
+}
+
+/// Whether a purge has been made just before, and whether anything comes, does not matter.
+#[test]
+fn what_is_free_leads_away_from_a_limit_that_is_all_but_reached() {
+    alone(|| {
+        let blocks: Vec<_> = (0..400).map(|_| allocate(150_000)).collect();
+        for &block in &blocks[..50] {
+            free(block);
+        }
+        for &block in &blocks[50..55] {
+            let (counted, dirty) = (arena::counted(), arena::counts().dirty * SLICE_SIZE);
+            // So much is over the line.
+            let (limit, over) = (counted + counted / 33, counted / 500);
+            assert!(dirty > 4 * over, "{dirty} of {counted}");
+            assert!(set_memory_limits(limit, 0));
+            free(block);
+            assert!(arena::counted() < limit - limit / 32, "{counted}: {}", arena::counted());
+        }
+        assert!(set_memory_limits(limit::NO_GROUP, 0));
+        blocks[55..].iter().for_each(|&block| free(block));
+        check();
+    });
 }
