@@ -51,31 +51,64 @@ struct Stack {
     from: usize,
     words: [usize; STACK_WORDS],
     count: usize,
+    /// Rules have led from the caller's own frame to what is read next.
+    is_sure: bool,
 }
 
 impl Stack {
     /// The stack of the caller, from its stack pointer on. What is left of that page is read at once, which saves a
     /// call of the system's; if that is too little, as any other.
     fn of_caller(from: usize) -> Stack {
-        let page = os::page_size();
-        let count = (page - from % page) / size_of::<usize>();
-        if count < OWN_WORDS {
-            return Stack::read(from);
-        }
-        let mut stack = Stack { from, words: [0; STACK_WORDS], count: count.min(STACK_WORDS) };
-        let place: *const usize = core::ptr::with_exposed_provenance(from);
-        for (at, word) in stack.words.iter_mut().enumerate().take(count) {
+        let mut stack = Stack::at(from);
+        if words_to_page_end(from) < OWN_WORDS {
+            stack.read_any();
+        } else {
             // SAFETY: on the page under the stack pointer, above it.
-            *word = unsafe { place.add(at).read_volatile() };
+            unsafe { stack.read_page() };
         }
         stack
     }
 
-    #[inline(never)]
+    /// Nothing is read yet.
+    fn at(from: usize) -> Stack {
+        Stack { from, words: [0; STACK_WORDS], count: 0, is_sure: false }
+    }
+
     fn read(from: usize) -> Stack {
-        let mut stack = Stack { from, words: [0; STACK_WORDS], count: 0 };
-        stack.count = read_words(from, &mut stack.words);
+        let mut stack = Stack::at(from);
+        stack.read_any();
         stack
+    }
+
+    /// Reads on from an address. What rules have led to is the caller's own stack: if it is there, it stays meanwhile, and a page
+    /// of it is read as any other memory.
+    #[inline(never)]
+    fn read_on(&mut self, from: usize) {
+        self.from = from;
+        if self.is_sure && words_to_page_end(from) >= 2 && os::is_readable(from) {
+            // SAFETY: on a page that is there, and on the caller's stack.
+            unsafe { self.read_page() };
+        } else {
+            self.read_any();
+        }
+    }
+
+    #[inline(never)]
+    fn read_any(&mut self) {
+        self.count = read_words(self.from, &mut self.words);
+    }
+
+    /// What is left of a page.
+    ///
+    /// # Safety
+    /// It is there, and nobody takes it away meanwhile.
+    unsafe fn read_page(&mut self) {
+        self.count = words_to_page_end(self.from).min(STACK_WORDS);
+        let place: *const usize = core::ptr::with_exposed_provenance(self.from);
+        for (at, word) in self.words.iter_mut().enumerate().take(self.count) {
+            // SAFETY: the caller's.
+            *word = unsafe { place.add(at).read_volatile() };
+        }
     }
 
     fn known(&self) -> impl Iterator<Item = (usize, usize)> {
@@ -87,7 +120,7 @@ impl Stack {
     fn pair(&mut self, at: usize) -> Option<(usize, usize)> {
         let mut place = at.wrapping_sub(self.from) / 8;
         if place + 1 >= self.count {
-            *self = Stack::read(at);
+            self.read_on(at);
             place = 0;
         }
         (self.count >= 2).then_some((*self.words.get(place)?, *self.words.get(place + 1)?))
@@ -133,10 +166,13 @@ impl Stack {
     fn unwind(&mut self, here: Registers, calls: &mut [usize]) -> usize {
         let Registers { mut instruction, stack: mut at, mut frame } = here;
         let mut count = 0;
+        self.is_sure = true;
         for _ in 0..calls.len() + OWN_CALLS {
             let known = unwind::rule(instruction);
             // Code with rules may follow.
+            self.is_sure &= known.is_some();
             let rule = match known {
+                Some(unwind::Rule::OUTERMOST) => break,
                 Some(rule) => rule,
                 None if count > 0 => rule_of_code(instruction + 1),
                 None => break,
@@ -186,6 +222,12 @@ impl Stack {
             (at, frame) = (frame, next);
         }
     }
+}
+
+/// How many words are left on the page.
+fn words_to_page_end(from: usize) -> usize {
+    let page = os::page_size();
+    (page - from % page) / size_of::<usize>()
 }
 
 /// How to go on from code without a rule, behind a call: code that is made at run time, for one. It says itself how far above the

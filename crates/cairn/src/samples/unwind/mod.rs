@@ -24,7 +24,7 @@ pub(crate) fn has_rule(found: &os::UnwindTable, address: usize) -> bool {
 pub(super) struct Rule {
     /// The caller's stack pointer is so far above the frame pointer, not above the stack pointer.
     pub(super) by_frame: bool,
-    /// How far. The return address is right below it.
+    /// How far. The return address is right below it. 0: nobody has called it.
     pub(super) up: usize,
     /// The caller's frame pointer has been stored so far below that; 0: it is still in its register.
     pub(super) saved: usize,
@@ -35,6 +35,9 @@ const SAVED_BITS: u32 = 13;
 const RULE_BITS: u32 = 1 + UP_BITS + SAVED_BITS;
 
 impl Rule {
+    /// Of code where a thread begins.
+    pub(super) const OUTERMOST: Rule = Rule { by_frame: true, up: 0, saved: 0 };
+
     /// 0: there is no rule.
     fn pack(rule: Option<Rule>) -> usize {
         let fits = |rule: &Rule| rule.up >> UP_BITS == 0 && rule.saved >> SAVED_BITS == 0;
@@ -46,7 +49,7 @@ impl Rule {
     fn unpack(bits: usize) -> Option<Rule> {
         let saved = bits >> 1 & ((1 << SAVED_BITS) - 1);
         let up = bits >> 1 >> SAVED_BITS & ((1 << UP_BITS) - 1);
-        (up > 0).then_some(Rule { by_frame: bits & 1 != 0, up, saved })
+        (bits > 0).then_some(Rule { by_frame: bits & 1 != 0, up, saved })
     }
 }
 

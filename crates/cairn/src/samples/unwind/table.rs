@@ -241,6 +241,8 @@ struct State {
     saved: Saved,
     /// The return address is right below the caller's stack pointer.
     has_back: bool,
+    /// There is none.
+    is_outermost: bool,
     remembered: [(Up, Saved); REMEMBERED],
     depth: usize,
     /// Where the frame pointer is that all entries begin with.
@@ -255,12 +257,16 @@ impl State {
         up: None,
         saved: Saved::InRegister,
         has_back: false,
+        is_outermost: false,
         remembered: [(None, Saved::InRegister); REMEMBERED],
         depth: 0,
         first: Saved::InRegister,
     };
 
     fn rule(&self) -> Option<Rule> {
+        if self.is_outermost {
+            return Some(Rule::OUTERMOST);
+        }
         let (register, bytes) = self.up?;
         let up = usize::try_from(bytes).ok()?;
         let saved = match self.saved {
@@ -352,7 +358,11 @@ impl State {
             }
             0x06 => self.restore(at.unsigned()?),
             // Undefined; the same as ever.
-            0x07 => self.lose(at.unsigned()?),
+            0x07 => {
+                let register = at.unsigned()?;
+                self.is_outermost |= register == BACK;
+                self.lose(register);
+            }
             0x08 => {
                 if at.unsigned()? == FRAME {
                     self.saved = Saved::InRegister;

@@ -143,6 +143,10 @@ pub(crate) fn read_own(_: usize, _: &mut [u8]) -> usize {
     0
 }
 
+pub(crate) fn is_readable(_: usize) -> bool {
+    false
+}
+
 /// The tables of a file.
 pub(crate) struct UnwindTable {
     pub(crate) range: (usize, usize),
