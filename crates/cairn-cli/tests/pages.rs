@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use common::browser::{Browser, Look};
 use common::inspected::{Running, compiled, start};
+use common::page::{NARROW, Page, WIDE, heap_page, page};
 use common::{Home, assert_refused, assert_succeeded, core_file, display, text};
 use flate2::{Compression, write::ZlibEncoder};
 use serde_json::{Value, json};
@@ -15,42 +16,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
-
-const WIDE: Look = Look { width: 1400, height: 900, is_dark: false };
-const NARROW: Look = Look { width: 400, height: 800, is_dark: true };
-
-/// A page, its data apart.
-struct Page {
-    path: PathBuf,
-    rest: String,
-    data: Value,
-}
-
-/// Reads a page, which must need nothing else, and have one place for data.
-#[track_caller]
-fn page(path: PathBuf) -> Page {
-    let whole = fs::read_to_string(&path).unwrap();
-    let (before, data) = whole.split_once("id=\"data\">").unwrap();
-    let (data, behind) = data.split_once("</script>").unwrap();
-    let rest = format!("{before}{behind}");
-    for word in ["http:", "https:", "src=", "href=", "url(", "@import", "fetch(", "innerHTML"] {
-        assert!(!rest.contains(word), "{word}");
-    }
-    assert!(rest.contains("default-src 'none'") && !data.contains('<'));
-    Page { path, rest, data: serde_json::from_str(data).unwrap() }
-}
-
-impl Page {
-    /// The same page with other data.
-    fn with(self, data: Value) -> Page {
-        let whole = fs::read_to_string(&self.path).unwrap();
-        let (before, rest) = whole.split_once("id=\"data\">").unwrap();
-        let (_, behind) = rest.split_once("</script>").unwrap();
-        let text = data.to_string().replace('<', "\\u003c");
-        fs::write(&self.path, format!("{before}id=\"data\">{text}</script>{behind}")).unwrap();
-        Page { data, ..self }
-    }
-}
 
 #[track_caller]
 fn profile_page(home: &Home, arguments: &[&str]) -> Page {
@@ -130,14 +95,6 @@ int main(void)
 
 fn heap(home: &Home) -> Option<Running> {
     Some(start(home.cairn().arg("run").arg(compiled(home, HEAP, &[])?)))
-}
-
-#[track_caller]
-fn heap_page(home: &Home, target: &str) -> Page {
-    let mut command = home.cairn();
-    let output = command.current_dir(home.path()).args(["inspect", target, "--html", "out.html"]);
-    assert_succeeded(&output.output().unwrap());
-    page(home.path().join("out.html"))
 }
 
 #[test]

@@ -189,6 +189,8 @@ function choices(place, all, named) {
 
 async function startMap() {
   await unpack();
+  await unpackSamples();
+  $("samples-about").textContent = aboutSamples();
   shown.to = allSlices();
   const kinds = account.classes.map((row) => [CLASSES + map.classes.findIndex(([size]) => size === row.size), `blocks of ${count(row.size)} bytes`]);
   choices($("only-class"), "everything", kinds);

@@ -8,12 +8,17 @@ const pagesOfSlice = map.slice / map.page;
 // the one before), blocks in use, cached ones; and where each starts. `mapped`: the tiles that mappings begin with.
 let tiles = null;
 
-async function unpack() {
-  const text = atob(map.tiles);
+// The bytes of columns.
+async function unpacked(base64) {
+  const text = atob(base64);
   const packed = new Uint8Array(text.length);
   for (let nth = 0; nth < text.length; nth++) packed[nth] = text.charCodeAt(nth);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const buffer = await new Response(stream).arrayBuffer();
+  return new Response(stream).arrayBuffer();
+}
+
+async function unpack() {
+  const buffer = await unpacked(map.tiles);
   const n = map.count;
   const [long, short] = [(nth) => new Uint32Array(buffer, 4 * n * nth, n), (nth) => new Uint16Array(buffer, n * (8 + 2 * nth), n)];
   tiles = { slices: long(0), resident: long(1), kind: short(0), holder: short(1), used: short(2), cached: short(3) };
@@ -80,9 +85,10 @@ function linesOf(nth) {
   const memory = `${bytes(there)} resident${without > 0 ? `, ${bytes(without)} without memory` : ""}`;
   const at = `at ${addressOf(tiles.starts[first])}`;
   if (kind === FREE) return [there ? "Free, not yet given back" : "Free, without memory", `${size(slices)} ${at}`, memory];
+  const known = linesOfSamples(tiles.starts[first], tiles.starts[end]);
   if (kind < CLASSES) {
     const name = { [LARGE]: "Large block", [NURSERY]: "Nursery", [MAPPING]: "Block with a mapping of its own" }[kind];
-    return [name, `${size(slices)} ${at}`, memory];
+    return [name, `${size(slices)} ${at}`, memory, ...known];
   }
   const [block, blocks] = map.classes[kind - CLASSES];
   const used = tiles.used[nth];
@@ -93,6 +99,7 @@ function linesOf(nth) {
     memory,
     `of ${holderName(map.holders[tiles.holder[nth] - 1] ?? null)}`,
     `${size(slices)} ${at}`,
+    ...known,
   ];
 }
 
@@ -118,5 +125,6 @@ function linesOfRange(from, to) {
   if (sums.large) told.push(`large blocks: ${bytes(sums.large * map.slice)}`);
   if (sums.free) told.push(`free slices: ${bytes(sums.free * map.slice)}`);
   told.push(`${bytes(sums.there)} resident`);
+  if (sums.spans || sums.large) told.push(...linesOfSamples(from, to));
   return told;
 }

@@ -13,6 +13,7 @@ mod advice;
 mod asked;
 mod blocks;
 mod build_id;
+mod clock;
 mod core_file;
 mod curve;
 mod difference;

@@ -8,12 +8,15 @@
 //! Checked: tests here; tests/pages.rs of the command.
 //! Story: docs/guide/inspect.md
 
+mod samples;
+
 use crate::memory::Pages;
 use crate::sums::Found;
 use crate::walk::Large;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::{Compression, write::ZlibEncoder};
+use samples::Samples;
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::io::Write;
@@ -56,6 +59,8 @@ pub struct HeapMap {
     /// The columns, one behind the other, compressed (zlib), as base64.
     #[serde(serialize_with = "packed")]
     tiles: Vec<Tile>,
+    /// What the heap profile knows of blocks; none: there is no profile.
+    samples: Option<Samples>,
 }
 
 /// A stretch of slices, or a mapping.
@@ -82,8 +87,12 @@ fn packed<S: Serializer>(tiles: &[Tile], to: S) -> Result<S::Ok, S::Error> {
     for column in short {
         tiles.iter().for_each(|tile| bytes.extend(column(tile).to_le_bytes()));
     }
+    compressed(&bytes, to)
+}
+
+fn compressed<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::fast());
-    let packed = encoder.write_all(&bytes).and_then(|()| encoder.finish());
+    let packed = encoder.write_all(bytes).and_then(|()| encoder.finish());
     to.serialize_str(&STANDARD.encode(packed.map_err(serde::ser::Error::custom)?))
 }
 
@@ -117,9 +126,27 @@ impl HeapMap {
             next = run.end;
         }
         map.add_pieces(FREE, next..header.window().end, found.pages);
-        found.census.mappings.iter().for_each(|block| map.add_mapping(found, block));
+        let mapped = map.add_mappings(found);
         map.count = map.tiles.len();
+        map.samples = Samples::of(found, &mapped);
         map
+    }
+
+    /// Adds all mappings: the number of the first slice of each that has tiles, by address.
+    fn add_mappings(&mut self, found: &Found<'_>) -> Vec<(Range<u64>, u64)> {
+        let sum = |tiles: &[Tile]| tiles.iter().map(|tile| u64::from(tile.slices)).sum::<u64>();
+        let (mut mapped, mut next) = (Vec::new(), sum(&self.tiles));
+        for block in &found.census.mappings {
+            let before = self.tiles.len();
+            self.add_mapping(found, block);
+            if self.tiles.len() > before {
+                self.mappings.push(format!("{:x}", block.start));
+                mapped.push((block.run.clone(), next));
+                next += sum(&self.tiles[before..]);
+            }
+        }
+        mapped.sort_by_key(|(run, _)| run.start);
+        mapped
     }
 
     /// The tiles of spans, large blocks and nurseries, with what they take, by address.
@@ -179,7 +206,7 @@ impl HeapMap {
     }
 
     fn add_mapping(&mut self, found: &Found<'_>, block: &Large) {
-        let (before, run) = (self.tiles.len(), block.run.clone());
+        let run = block.run.clone();
         let slices = (run.end - run.start).div_ceil(self.slice);
         match Pages::of(found.memory, run.clone()) {
             Ok(pages) if slices <= PIECES_MAX => self.add_pieces(MAPPING, run, &pages),
@@ -188,9 +215,6 @@ impl HeapMap {
                 let (slices, resident) = (long(slices), long(resident));
                 self.push(Tile { slices, resident, kind: MAPPING, ..Tile::default() });
             }
-        }
-        if self.tiles.len() > before {
-            self.mappings.push(format!("{:x}", block.start));
         }
     }
 

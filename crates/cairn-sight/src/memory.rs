@@ -73,6 +73,11 @@ pub(crate) trait Memory {
     /// Bytes of a page.
     fn page(&self) -> u64;
 
+    /// The process, if it is one that runs.
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
     /// Marks which of so many pages of an area, from `from` on, are resident.
     fn look(&self, from: u64, count: u64, area: &Area, mark: &mut dyn FnMut(u64));
 

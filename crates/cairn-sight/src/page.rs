@@ -55,6 +55,7 @@ pub fn account_page(account: &Account, map: &HeapMap) -> Result<String> {
     let page = Page {
         body: include_str!("../assets/account.html"),
         scripts: &[
+            include_str!("../assets/samples.js"),
             include_str!("../assets/tiles.js"),
             include_str!("../assets/map.js"),
             include_str!("../assets/curve.js"),

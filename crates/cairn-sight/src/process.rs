@@ -227,6 +227,10 @@ impl Memory for Process {
         self.page
     }
 
+    fn pid(&self) -> Option<u32> {
+        Some(self.pid)
+    }
+
     fn look(&self, from: u64, count: u64, area: &Area, mark: &mut dyn FnMut(u64)) {
         if area.resident == 0 {
             return;

@@ -8,6 +8,7 @@
 pub(crate) mod browser;
 pub(crate) mod core_file;
 pub(crate) mod inspected;
+pub(crate) mod page;
 pub(crate) mod terminal;
 
 use std::ffi::OsStr;

@@ -3,15 +3,22 @@
 //! Owns: how a call of a target is written: the function, and where in the source it is.
 //! Idea: names are looked up in the files of the target's own code.
 //! Never: shows the allocator's own functions.
+//! Threads: one.
+//! Checked: tests here; tests/leaks.rs and tests/page_samples.rs of the command.
+//! Story: docs/guide/profile.md
 
-use super::{Frame, HeapProfile, Mapping, Names, is_own};
+use super::{Frame, HeapProfile, Mapping, Names, PerfMap, is_own};
 use crate::memory::{Area, Memory};
 use std::ops::Range;
+
+/// Functions of a stack, and letters of a function's name, in one line.
+const FUNCTIONS: usize = 3;
+const LETTERS: usize = 80;
 
 /// What calls of a target are written with.
 pub(crate) struct Lines {
     names: Names,
-    /// The mappings alone: names are looked up in them.
+    /// The code alone: names are looked up in it.
     profile: HeapProfile,
 }
 
@@ -19,15 +26,45 @@ impl Lines {
     pub(crate) fn new(memory: &dyn Memory) -> Lines {
         let code = memory.areas().iter().filter(|area| area.runs);
         let mappings = code.map(mapping).collect();
-        let profile = HeapProfile { mappings, ..HeapProfile::default() };
+        let perf_map = memory.pid().map(PerfMap::of).unwrap_or_default();
+        let profile = HeapProfile { mappings, perf_map, ..HeapProfile::default() };
         Lines { names: Names::new(), profile }
     }
 
     /// The functions of a stack, the innermost first, without the allocator's own.
     pub(crate) fn of(&mut self, calls: &[u64]) -> Vec<String> {
-        let frames = calls.iter().flat_map(|&call| self.names.frames(&self.profile, call).to_vec());
-        frames.skip_while(is_own).map(|frame| line(&frame)).collect()
+        self.frames(calls).iter().map(line).collect()
     }
+
+    /// The innermost functions of a stack in one line. Those of languages' libraries are left out if others are there: who has
+    /// called them says more. So is what has called `main`.
+    pub(crate) fn one(&mut self, calls: &[u64]) -> String {
+        let mut frames = self.frames(calls);
+        if let Some(main) = frames.iter().position(|frame| frame.function == "main") {
+            frames.truncate(main + 1);
+        }
+        let own = frames.iter().filter(|frame| !is_of_language(&frame.function));
+        let mut some: Vec<_> = own.take(FUNCTIONS).map(short).collect();
+        if some.is_empty() {
+            some.extend(frames.iter().take(FUNCTIONS).map(short));
+        }
+        if some.is_empty() { "an unknown stack".to_owned() } else { some.join(" < ") }
+    }
+
+    fn frames(&mut self, calls: &[u64]) -> Vec<Frame> {
+        let frames = calls.iter().flat_map(|&call| self.names.frames(&self.profile, call).to_vec());
+        frames.skip_while(is_own).collect()
+    }
+}
+
+/// Whether a function is of a library that a language brings along, as in the pages (`stacks.js`).
+fn is_of_language(function: &str) -> bool {
+    const LIBRARIES: [&str; 5] = ["std::", "__gnu_cxx::", "core::", "alloc::", "hashbrown::"];
+    let name = function.trim_start_matches('<');
+    // A template of C++ has its type in front.
+    let behind = name.split_once(' ').map_or(name, |(_, behind)| behind);
+    let is_in = |name: &str| LIBRARIES.iter().any(|library| name.starts_with(library));
+    name.starts_with("operator new") || is_in(name) || is_in(behind)
 }
 
 fn mapping(area: &Area) -> Mapping {
@@ -38,8 +75,48 @@ fn mapping(area: &Area) -> Mapping {
 
 /// A function, and where in the source it is.
 fn line(frame: &Frame) -> String {
+    placed(&frame.function, frame)
+}
+
+/// The same without the end of a long name: those of templates have hundreds of letters.
+fn short(frame: &Frame) -> String {
+    match frame.function.char_indices().nth(LETTERS) {
+        Some((end, _)) => placed(&format!("{}...", &frame.function[..end]), frame),
+        None => line(frame),
+    }
+}
+
+fn placed(function: &str, frame: &Frame) -> String {
     match frame.source.rsplit('/').next().unwrap_or_default() {
-        "" => frame.function.clone(),
-        source => format!("{} ({source}:{})", frame.function, frame.line),
+        "" => function.to_owned(),
+        source => format!("{function} ({source}:{})", frame.line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Frame, is_of_language, short};
+
+    #[test]
+    fn libraries_of_languages_are_known() {
+        for name in [
+            "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            "std::vector<int>::push_back(int)",
+            "char* std::string::_S_construct<char*>(char*)",
+            "operator new[](unsigned long)",
+        ] {
+            assert!(is_of_language(name), "{name}");
+        }
+        for name in ["main", "standard::run", "<app::Cache as core::ops::Drop>::drop", ""] {
+            assert!(!is_of_language(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn long_names_are_cut_between_letters() {
+        let frame = |function| Frame { function, source: "/a/b.c".to_owned(), line: 7 };
+        assert_eq!(short(&frame("f".to_owned())), "f (b.c:7)");
+        let cut = short(&frame("\u{e4}".repeat(81)));
+        assert_eq!(cut, format!("{}... (b.c:7)", "\u{e4}".repeat(80)));
     }
 }

@@ -104,6 +104,8 @@ pub(crate) struct Sample {
     pub(crate) block: u64,
     /// What the program has asked for.
     pub(crate) asked: u64,
+    /// When it was allocated, in nanoseconds on the process's clock.
+    pub(crate) born: u64,
     /// The number of its site.
     pub(crate) site: usize,
     /// The number plus 1 of the slice of the block that it stands in for, or 0.
@@ -171,6 +173,7 @@ impl<'a> Table<'a> {
         let sample = |bytes: &[u8]| Sample {
             block: u64_at(bytes, 0),
             asked: u64_at(bytes, 8),
+            born: u64_at(bytes, 16),
             site: u32_at(bytes, 24) as usize,
             near: u32_at(bytes, 28),
         };
