@@ -23,7 +23,7 @@ const SECONDS_MAX: u64 = 86_400;
 ///
 /// It reads from outside, and stops nobody. The account goes from the blocks that the program holds to what the kernel
 /// calls resident; then come the floor (resident pages with a byte of a block in use), size classes, heaps, the biggest
-/// blocks, and advice. Another user's process takes root or CAP_SYS_PTRACE. A core file needs the files that the
+/// blocks, and advice, with the code behind a leak where a heap profile is on. Another user's process takes root or CAP_SYS_PTRACE. A core file needs the files that the
 /// program ran, cairn's among them, where they were.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -107,6 +107,9 @@ fn text(account: &Account) -> Result<String> {
     biggest(&mut text, account)?;
     for advice in &account.advice {
         writeln!(text, "\n  {}", advice.text)?;
+        for site in &advice.sites {
+            writeln!(text, "  {:>12}  by {}", human(site.bytes), printable(&site.line))?;
+        }
     }
     if !account.notes.is_empty() {
         writeln!(text, "\n  Note: {}.", account.notes.join("; "))?;

@@ -9,7 +9,7 @@ function startPage() {
   const build = target.build ? `build ${target.build}` : "of no known build";
   const threads = target.threads ? `; ${plural(target.threads[0], "thread")}, ${count(target.threads[1])} asleep` : "";
   $("about").textContent = `by ${target.library}, ${build}${target.hardened ? ", hardened" : ""}${threads}`;
-  $("advice").replaceChildren(...account.advice.map((advice) => element("p", {}, advice.text)));
+  $("advice").replaceChildren(...account.advice.flatMap(advised));
   $("notes").textContent = account.notes.length ? `Note: ${account.notes.join("; ")}.` : "";
   stacked();
   startCurve();
@@ -21,6 +21,12 @@ function startPage() {
     failed(error);
     $("map-about").textContent = `The map cannot be drawn in this browser: ${error.message}.`;
   });
+}
+
+// An advice, and the code that is behind it.
+function advised(advice) {
+  const sites = (advice.sites ?? []).map((site) => element("li", {}, `${bytes(site.bytes)} by ${site.line}`));
+  return [element("p", {}, advice.text), ...(sites.length ? [element("ul", { class: "rows" }, ...sites)] : [])];
 }
 
 // Of all that is resident, what is needed and what is not.

@@ -178,7 +178,7 @@ pub struct BlockRow {
 }
 
 /// Something that would make a difference.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Advice {
     /// Which kind it is.
     pub kind: Cow<'static, str>,
@@ -186,6 +186,20 @@ pub struct Advice {
     pub text: String,
     /// The bytes that it is about.
     pub bytes: u64,
+    /// Code that is behind it, as far as samples of the heap profile tell.
+    #[serde(default)]
+    pub sites: Vec<AdviceSite>,
+}
+
+/// Code that allocates.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct AdviceSite {
+    /// The bytes of the advice that it has allocated: an estimate, by samples.
+    pub bytes: u64,
+    /// Its innermost functions in one line, without those of languages' libraries.
+    pub line: String,
+    /// The innermost function first.
+    pub stack: Vec<String>,
 }
 
 /// A process at a moment, in bytes.

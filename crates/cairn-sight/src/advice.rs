@@ -15,9 +15,10 @@ const PART: u64 = 20;
 /// Classes that are named at most.
 const CLASSES: usize = 3;
 
-/// What is to be said of an account.
+/// What is to be said of an account, behind what has been said.
 pub(crate) fn advice(account: &Account, limits: &[Limit]) -> Vec<Advice> {
-    let mut all: Vec<_> = limits.iter().filter_map(near).collect();
+    let mut all = account.advice.clone();
+    all.extend(limits.iter().filter_map(near));
     all.extend(survivors(account));
     all.extend(cached(account));
     all.extend(free(account));
@@ -33,6 +34,7 @@ pub(crate) fn advice(account: &Account, limits: &[Limit]) -> Vec<Advice> {
                 mib(floor)
             ),
             bytes: floor,
+            ..Advice::default()
         });
     }
     all
@@ -48,6 +50,7 @@ fn near(limit: &Limit) -> Option<Advice> {
         kind: "limit near".into(),
         text: format!("A limit is near: {} of {} of its {name} are used.", mib(*used), mib(*most)),
         bytes: *used,
+        ..Advice::default()
     })
 }
 
@@ -69,6 +72,7 @@ fn survivors(account: &Account) -> impl Iterator<Item = Advice> {
             mib(row.floor)
         ),
         bytes: more(&row),
+        ..Advice::default()
     })
 }
 
@@ -84,6 +88,7 @@ fn cached(account: &Account) -> Option<Advice> {
             mib(bytes)
         ),
         bytes,
+        ..Advice::default()
     })
 }
 
@@ -101,6 +106,7 @@ fn free(account: &Account) -> Option<Advice> {
             mib(dirty)
         ),
         bytes,
+        ..Advice::default()
     })
 }
 
@@ -116,6 +122,7 @@ fn huge(account: &Account) -> Option<Advice> {
             mib(spare)
         ),
         bytes,
+        ..Advice::default()
     })
 }
 
@@ -130,6 +137,7 @@ fn elsewhere(account: &Account) -> Option<Advice> {
             mib(account.resident.sum)
         ),
         bytes,
+        ..Advice::default()
     })
 }
 

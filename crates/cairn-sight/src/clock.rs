@@ -1,12 +1,14 @@
-//! Owns: what time it is for a process, on the clock by which it dates what it keeps.
+//! Owns: what time it is for a process: on the clock by which it dates what it keeps, and since its start.
 //! Idea: its clock is this one, but in a container that has a time of its own: the kernel tells by how much they differ.
 //! Never: asks the process.
 //! Threads: any.
 //! Checked: tests here; tests/page_samples.rs of the command.
 //! Story: docs/guide/inspect.md
 
+use crate::watch;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
+use std::time::Duration;
 
 const NS: u64 = 1_000_000_000;
 
@@ -16,6 +18,14 @@ pub(crate) fn now_ns(pid: u32) -> u64 {
     let offset = |who: &str| read(who).and_then(|text| offset_ns(&text)).unwrap_or(0);
     let ahead = offset(&pid.to_string()).saturating_sub(offset("self"));
     since_ns(ClockId::Monotonic).saturating_add_signed(ahead)
+}
+
+/// How long a process has run, if it is there.
+pub(crate) fn life(pid: u32) -> Option<Duration> {
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    let started = u128::from(watch::started(pid)?) * u128::from(NS) / u128::from(ticks);
+    let now = since_ns(ClockId::Boottime);
+    Some(Duration::from_nanos(now.saturating_sub(u64::try_from(started).ok()?)))
 }
 
 fn since_ns(clock: ClockId) -> u64 {
@@ -34,7 +44,8 @@ fn offset_ns(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{now_ns, offset_ns};
+    use super::{life, now_ns, offset_ns};
+    use std::time::Duration;
 
     #[test]
     fn offsets_are_read() {
@@ -46,8 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_on() {
-        let before = now_ns(std::process::id());
-        assert!((before..before + 60_000_000_000).contains(&now_ns(std::process::id())));
+    fn this_process_has_run_for_a_while() {
+        let own = std::process::id();
+        assert!(life(own).is_some_and(|life| life < Duration::from_secs(86_400)));
+        assert_eq!(life(0), None);
+        let before = now_ns(own);
+        assert!((before..before + 60_000_000_000).contains(&now_ns(own)));
     }
 }

@@ -7,7 +7,9 @@
 //! Story: docs/guide/inspect.md
 
 use crate::Error;
-use crate::account::{Advice, Moment};
+use crate::account::{Advice, AdviceSite, Moment};
+use crate::glance::{LARGE, MAPPINGS};
+use crate::suspects::{Grown, What};
 use crate::watch::Watch;
 use std::collections::BTreeMap;
 use std::thread;
@@ -77,21 +79,31 @@ impl Curve {
         self.moments.last().map_or(0.0, |moment| moment.seconds)
     }
 
-    /// What has grown all the while, the most first: the whole, if no part has.
-    pub(crate) fn suspects(&self) -> Vec<Advice> {
+    /// What has grown all the while, the most first: the whole, if no part has. With the code that has grown meanwhile.
+    pub(crate) fn suspects(&self, code: &mut Grown) -> Vec<Advice> {
         let grown = |values: &[u64]| self.grown(values).filter(|&bytes| bytes >= LEAST);
-        let parts = self.parts.iter().filter_map(|(name, values)| Some((grown(values)?, *name)));
-        let mut parts: Vec<_> = parts.collect();
+        let part = |(&name, values): (&Name, &Vec<u64>)| {
+            // Slices in which samples of small blocks lie are no growth of large ones.
+            let apart = if name.1 == Some(LARGE) { code.apart } else { 0 };
+            let bytes = grown(values)?.saturating_sub(apart);
+            (bytes >= LEAST).then_some((bytes, name))
+        };
+        let mut parts: Vec<_> = self.parts.iter().filter_map(part).collect();
         parts.sort_unstable_by(|one, other| other.cmp(one));
         parts.truncate(NAMED);
         if parts.is_empty() {
             let all: Vec<_> = self.moments.iter().map(|moment| moment.live).collect();
             parts.extend(grown(&all).map(|bytes| (bytes, (None, None))));
         }
-        parts.into_iter().map(|(bytes, name)| self.suspect(name, bytes)).collect()
+        let suspect = |(bytes, name)| self.suspect(name, bytes, code.sites(what(name)));
+        parts.into_iter().map(suspect).collect()
     }
 
-    fn suspect(&self, name: Name, bytes: u64) -> Advice {
+    fn suspect(&self, name: Name, bytes: u64, sites: Vec<AdviceSite>) -> Advice {
+        let code = match sites.is_empty() {
+            true => "cairn profile says who allocates, cairn leaks what no pointer leads to.",
+            false => "cairn leaks says what no pointer leads to. By samples this code holds more:",
+        };
         let what = match name {
             (Some(size), _) => format!("blocks of {size} bytes"),
             (None, Some(name)) => name.to_owned(),
@@ -99,12 +111,11 @@ impl Curve {
         };
         let text = format!(
             "Leak suspected: {what} grew by {:.1} MiB in {:.0} s, in each eighth of that time, and never fell back. A \
-             cache that is being filled looks the same: watch longer. cairn profile says who allocates, cairn leaks \
-             what no pointer leads to.",
+             cache that is being filled looks the same: watch longer. {code}",
             bytes as f64 / LEAST as f64,
             self.seconds()
         );
-        Advice { kind: "leak suspected".into(), text, bytes }
+        Advice { kind: "leak suspected".into(), text, bytes, sites }
     }
 
     /// By how much low marks have risen, if they have all the while.
@@ -123,6 +134,16 @@ impl Curve {
     }
 }
 
+/// Which samples are of a part.
+fn what(name: Name) -> What {
+    match name {
+        (Some(size), _) => What::Class(size),
+        (None, Some(LARGE | MAPPINGS)) => What::Large,
+        (None, Some(_)) => What::Other,
+        (None, None) => What::All,
+    }
+}
+
 /// The part of all the time in which a moment is.
 fn part_of(seconds: f64, all: f64) -> usize {
     ((seconds / all * PARTS as f64) as usize).min(PARTS - 1)
@@ -130,7 +151,7 @@ fn part_of(seconds: f64, all: f64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Curve, Moment};
+    use super::{Curve, Grown, Moment};
 
     const MIB: u64 = 1 << 20;
 
@@ -143,7 +164,7 @@ mod tests {
             curve.moments.push(Moment { seconds, live, cached: 0, resident: live });
             curve.parts.entry((Some(112), None)).or_default().push(live);
         }
-        curve.suspects().iter().map(|advice| advice.bytes / MIB).collect()
+        curve.suspects(&mut Grown::default()).iter().map(|advice| advice.bytes / MIB).collect()
     }
 
     const M: f64 = MIB as f64;

@@ -15,6 +15,10 @@ use serde::Serialize;
 use std::ops::Range;
 use std::time::Instant;
 
+// Names of parts.
+pub(crate) const LARGE: &str = "large blocks";
+pub(crate) const MAPPINGS: &str = "mappings";
+
 /// A process at a moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Glance {
@@ -117,7 +121,7 @@ impl Look<'_> {
         let spans: u64 = self.census.spans.iter().map(|span| self.size(span)).sum();
         let large: u64 =
             self.census.large.iter().map(|block| block.run.end - block.run.start).sum();
-        parts.push(self.own("large blocks", &self.census.large, self.pages));
+        parts.push(self.own(LARGE, &self.census.large, self.pages));
         parts.push(self.nurseries());
         parts.push(self.mappings()?);
         let used = spans + large + self.census.nurseries.len() as u64 * self.header.slice();
@@ -195,7 +199,7 @@ impl Look<'_> {
     }
 
     fn mappings(&self) -> Result<Part, Error> {
-        let mut part = other("mappings", Use::default());
+        let mut part = other(MAPPINGS, Use::default());
         for block in &self.census.mappings {
             let resident = Pages::of(self.memory, block.run.clone())?.bytes(block.run.clone());
             add(&mut part, block, resident);

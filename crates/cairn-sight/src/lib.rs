@@ -28,13 +28,15 @@ mod page;
 mod process;
 pub mod profile;
 mod sums;
+mod suspects;
 mod symbol;
 mod threads;
 mod walk;
 mod watch;
 
 pub use account::{
-    Account, Advice, BlockRow, ClassRow, Floor, HeapRow, Held, Moment, Resident, Step, Target,
+    Account, Advice, AdviceSite, BlockRow, ClassRow, Floor, HeapRow, Held, Moment, Resident, Step,
+    Target,
 };
 
 pub use difference::{Change, ClassChange, Difference, difference};
@@ -52,6 +54,7 @@ use process::Process;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use suspects::{Before, Grown};
 use symbol::{Copy, Found};
 
 /// Files that an error names.
@@ -164,11 +167,17 @@ pub fn inspect_with_map(source: &Source) -> Result<(Account, HeapMap), Error> {
 
 /// The same of a process that is looked at for so long first.
 pub fn inspect_over(pid: u32, time: Duration) -> Result<(Account, HeapMap), Error> {
+    let before = Before::of(pid);
     let curve = Curve::of(pid, time)?;
-    let (mut account, map) = inspect_with_map(&Source::Process(pid))?;
-    let suspects = curve.suspects();
+    let (mut map, mut grown) = (HeapMap::default(), None);
+    let mut account = inspect_and(&Source::Process(pid), &mut |found| {
+        map = HeapMap::of(found);
+        grown = before.as_ref().and_then(|before| Grown::of(found, before));
+    })?;
+    let suspects = curve.suspects(&mut grown.unwrap_or_default());
     if !suspects.is_empty() {
-        account.advice.retain(|advice| advice.kind != "nothing");
+        // What one look supposes is known better.
+        account.advice.retain(|advice| !["nothing", "leak possible"].contains(&&*advice.kind));
         account.advice.splice(..0, suspects);
     }
     account.curve = curve.moments;
@@ -311,7 +320,7 @@ fn draw_up(
         classes: sums.classes,
         heaps: sums.heaps,
         biggest: sums.biggest,
-        advice: Vec::new(),
+        advice: suspects::by_age(memory, header).into_iter().collect(),
         curve: Vec::new(),
         notes,
     })

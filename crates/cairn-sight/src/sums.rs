@@ -144,6 +144,13 @@ impl Found<'_> {
         amount.add(run.end - run.start, self.pages.bytes(run.clone()));
     }
 
+    /// Bytes of the large block that starts there, if one does.
+    pub(crate) fn room_of(&self, block: u64) -> Option<u64> {
+        let all = &self.census.large;
+        let nth = all.binary_search_by_key(&block, |large| large.start).ok()?;
+        Some(all[nth].room())
+    }
+
     fn mappings(&self) -> Amount {
         let mut all = Amount::default();
         for block in &self.census.mappings {

@@ -212,6 +212,11 @@ fn unread(pid: u32, stat: Option<Stat>, error: &Error) -> Unread {
     Unread { pid, program: stat.map(|stat| stat.program), why }
 }
 
+/// When a process was started, in the kernel's ticks.
+pub(crate) fn started(pid: u32) -> Option<u64> {
+    Some(stat(pid)?.started)
+}
+
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse(&String::from_utf8_lossy(&text), rustix::param::page_size() as u64)
