@@ -7,7 +7,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 function draw(place) {
   echarts.getInstanceByDom(place)?.dispose();
   const chart = echarts.init(place, dark.matches ? "dark" : null, { renderer: "svg" });
-  const backgroundColor = dark.matches ? "#14171c" : "#ffffff";
+  const backgroundColor = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim();
   chart.setOption({ animation: false, backgroundColor, ...options[place.dataset.chart] });
   document.documentElement.dataset.drawn = places.indexOf(place) + 1;
 }

@@ -5,7 +5,8 @@
 //! browser    a headless Chromium, for the charts as pictures
 //! ```
 //!
-//! The page itself is `assets/report.html`, with `report.css` and `report.js` beside it.
+//! The page itself is `assets/report.html`, with `report.css` and `report.js` beside it. What it has in common with the
+//! command's pages is `cairn_sight::BASE_STYLE`.
 
 pub mod browser;
 mod charts;
@@ -14,6 +15,7 @@ use crate::evaluate::{self, Entry, Line, Standing, mean, mean_of};
 use crate::result::{Allocator, LabResult, SUBJECT};
 use crate::table::{bounded, ratio, show, title};
 use anyhow::{Context, Result};
+use cairn_sight::BASE_STYLE;
 use cairn_workloads::case::{Group, Table};
 use flate2::read::GzDecoder;
 use minijinja::syntax::SyntaxConfig;
@@ -59,7 +61,7 @@ pub fn page(result: &LabResult) -> Result<String> {
         // The result, and the options of all charts, as JSON.
         result => embedded(result)?,
         options => embedded(&options)?,
-        style => include_str!("../../assets/report.css"),
+        style => [BASE_STYLE, include_str!("../../assets/report.css")].concat(),
         echarts => std::io::read_to_string(GzDecoder::new(ECHARTS))?,
         script => include_str!("../../assets/report.js"),
     };

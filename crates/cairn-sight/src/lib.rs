@@ -43,7 +43,7 @@ pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
 pub use leaks::{Leaks, LostBlock, LostRow, LostStack, Sum, leaks};
 pub use map::HeapMap;
-pub use page::account_page;
+pub use page::{BASE_STYLE, account_page};
 pub use watch::{Round, Unread, Watch};
 
 use core_file::Core;

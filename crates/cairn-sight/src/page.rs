@@ -12,6 +12,8 @@ use crate::map::HeapMap;
 use serde::Serialize;
 use serde_json::error::Result;
 
+/// How all pages of the project look: colours, body, controls, tables.
+pub const BASE_STYLE: &str = include_str!("../assets/base.css");
 const STYLE: &str = include_str!("../assets/page.css");
 const SHARED: &str = include_str!("../assets/page.js");
 /// The second line of defence: a browser loads nothing for it, from nowhere.
@@ -34,7 +36,7 @@ impl Page {
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
              <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n<title>cairn</title>\n\
-             <style>\n{STYLE}</style>\n</head>\n<body>\n{body}\
+             <style>\n{BASE_STYLE}{STYLE}</style>\n</head>\n<body>\n{body}\
              <noscript>This page is drawn by its scripts, which are switched off.</noscript>\n\
              <script type=\"application/json\" id=\"data\">{data}</script>\n\
              <script>\n{SHARED}{scripts}</script>\n</body>\n</html>\n"
