@@ -51,6 +51,11 @@ fn process(seen: &Value, pid: u32) -> &Value {
     all.iter().find(|process| process["pid"] == pid).unwrap_or_else(|| panic!("no {pid}: {seen}"))
 }
 
+/// The part of a process that is a size class.
+fn part(process: &Value, size: u64) -> &Value {
+    process["parts"].as_array().unwrap().iter().find(|part| part["size"] == size).unwrap()
+}
+
 #[test]
 fn every_process_on_cairn_is_seen() {
     let home = Home::new();
@@ -68,7 +73,7 @@ fn every_process_on_cairn_is_seen() {
             let sum: u64 = parts.iter().map(|part| number(&part[figure])).sum();
             assert_eq!(sum, number(&known["heap"][figure]), "{figure}");
         }
-        let class = parts.iter().find(|part| part["size"] == 1024).unwrap();
+        let class = part(known, 1024);
         assert_near(number(&class["blocks"]), live / 1024, 2);
         assert!(known["live_per_second"].is_null(), "one look has no rate");
         assert!(known["allocated"].is_null(), "it has no heap profile");
@@ -108,7 +113,14 @@ fn a_pipe_gets_tables() {
         seen["processes"][0]["live_per_second"].as_f64().is_some_and(|rate| rate > 100_000.0)
     });
     let live = |seen: &Value| number(&seen["processes"][0]["heap"]["live"]);
-    assert!(grows.is_some_and(|seen| live(&seen) > live(&first)));
+    let grows = grows.unwrap();
+    assert!(live(&grows) > live(&first));
+    // So it does in the size class.
+    let class = part(&grows["processes"][0], 1024);
+    assert!(class["live_per_second"].as_f64().unwrap() > 100_000.0, "{class}");
+    assert!(class["resident_per_second"].as_f64().unwrap() > 100_000.0, "{class}");
+    assert!(class["allocated_per_second"].is_null(), "it has no heap profile");
+    assert!(part(&first["processes"][0], 1024)["live_per_second"].is_null());
     drop(top);
     let top = |arguments: &[&str]| {
         let output = home.cairn().arg("top").args(arguments).output().unwrap();
@@ -135,11 +147,16 @@ fn what_is_allocated_in_a_second_is_seen() {
     let mut top = Running(command.stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(top.0.stdout.take().unwrap()).lines();
     let seen = lines.take(20).map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
-    // It does what it can of 20 MiB a second.
-    let rates = seen.filter_map(|seen| seen["processes"][0]["allocated_per_second"].as_f64());
+    let rate = |of: &Value| of["allocated_per_second"].as_f64();
+    // It does what it can of 20 MiB a second, all of it of one size.
+    let rates = seen.filter_map(|seen| {
+        let process = &seen["processes"][0];
+        Some((rate(process)?, rate(part(process, 1024))?))
+    });
     let rates: Vec<_> = rates.take(4).collect();
-    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    let mean = rates.iter().map(|rates| rates.0).sum::<f64>() / rates.len() as f64;
     assert!((2e6..3e7).contains(&mean), "{rates:?}");
+    assert!(rates.iter().all(|(all, class)| *class <= *all && *class > 0.95 * all), "{rates:?}");
 }
 
 const TURNS_OVER: &[u8] = b"

@@ -19,7 +19,7 @@ mod text;
 pub(crate) use lines::Lines;
 pub use names::{Frame, Names};
 pub use outside::sampled;
-pub(crate) use outside::{Sample, Table, allocated};
+pub(crate) use outside::{Allocated, Sample, Table, allocated};
 pub use perf_map::PerfMap;
 pub use picture::{Subject, page};
 pub use pprof::pprof;

@@ -169,7 +169,9 @@ impl Watch {
         let process = Process::with(pid, areas?)?;
         found.confirm(&process);
         let (header, copy) = largest(&process, found)?;
-        let (heap, parts) = glance::parts(&process, &header)?;
+        let (heap, mut parts) = glance::parts(&process, &header)?;
+        let allocated = profile::allocated(&process, header.profile);
+        allocated.iter().for_each(|all| glance::tell_allocated(&mut parts, &header, all));
         Ok(Some(Glance {
             at: Instant::now(),
             pid,
@@ -179,7 +181,7 @@ impl Watch {
             hardened: header.is_hardened(),
             threads: stat.threads,
             rss: stat.rss,
-            allocated: profile::allocated(&process, header.profile),
+            allocated: allocated.map(|all| all.of(0..=u64::MAX)),
             heap,
             parts,
         }))

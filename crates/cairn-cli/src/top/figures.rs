@@ -5,6 +5,7 @@
 
 use super::table::{Cell, Column, Key, Row, Side, Table};
 use cairn_sight::{Glance, Part, Round, Unread, Use};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Columns that stay where they are: what the rows are.
@@ -50,7 +51,7 @@ const PROCESSES: [Column; 15] = [
     narrow("THREADS", "threads of the process"),
 ];
 
-const PARTS: [Column; 13] = [
+const PARTS: [Column; 14] = [
     name("BLOCKS OF", "a size class, or what else there is", 12),
     figure("BLOCKS", "how many blocks the program holds"),
     figure("RESIDENT", "memory of it that is there"),
@@ -63,6 +64,10 @@ const PARTS: [Column; 13] = [
     figure("RETURNED", "free slices given back to the system, or not used yet"),
     figure("LIVE/S", "how fast live blocks grow in a second"),
     figure("RES/S", "how fast resident memory grows in a second"),
+    figure(
+        "ALLOC/S",
+        "how much is allocated in a second, by the heap profile; mappings are among large blocks",
+    ),
     figure("SPANS", "spans of the class; runs and mappings of other blocks"),
 ];
 
@@ -74,8 +79,7 @@ pub(super) fn processes(now: &Seen, before: Option<&Seen>) -> Table {
             Cell::Text(glance.program.clone()),
         ];
         cells.extend(usage(&glance.heap));
-        let Rates { live, resident, allocated } = rates(glance, before);
-        cells.extend([live, resident, allocated].map(Cell::Rate));
+        cells.extend(Since::new(glance, before).rates(glance).cells());
         cells.extend([Cell::Bytes(glance.rss), Cell::Count(glance.threads)]);
         Row { key: key(glance), cells }
     };
@@ -85,21 +89,15 @@ pub(super) fn processes(now: &Seen, before: Option<&Seen>) -> Table {
 /// What a process consists of; none if it is not there.
 pub(super) fn parts(now: &Seen, before: Option<&Seen>, key: Key) -> Option<Table> {
     let glance = now.find(key)?;
-    let earlier = before.and_then(|seen| seen.find(key));
-    let seconds = earlier.and_then(|earlier| seconds(glance, earlier));
+    let since = Since::new(glance, before);
     let row = |part: &Part| {
-        let is_same = |other: &&Part| (other.size, other.name) == (part.size, part.name);
-        let earlier = earlier.and_then(|glance| glance.parts.iter().find(is_same));
-        let earlier = earlier.map_or(Use::default(), |part| part.bytes);
         let (order, name) = match part.size {
             Some(size) => (size, format!("{size} bytes")),
             None => (u64::MAX, part.name.unwrap_or_default().to_owned()),
         };
         let mut cells = vec![Cell::Named(order, name.clone()), Cell::Count(part.blocks)];
         cells.extend(usage(&part.bytes));
-        let figures: [fn(&Use) -> u64; 2] = [|bytes| bytes.live, |bytes| bytes.resident];
-        let rate = |figure: fn(&Use) -> u64| rate(figure(&part.bytes), figure(&earlier), seconds?);
-        cells.extend(figures.map(rate).map(Cell::Rate));
+        cells.extend(since.rates_of(part).cells());
         cells.push(Cell::Count(part.spans));
         // Names differ in these bytes.
         let tag = name.bytes().take(7).fold(0, |tag, byte| tag << 8 | u64::from(byte));
@@ -123,34 +121,59 @@ fn usage(bytes: &Use) -> [Cell; 8] {
 }
 
 /// Bytes in a second, from one look at a process to the next; none where there has been no other look.
-#[derive(Default)]
+#[derive(Default, Serialize)]
 pub(super) struct Rates {
-    pub(super) live: Option<f64>,
-    pub(super) resident: Option<f64>,
-    pub(super) allocated: Option<f64>,
+    #[serde(rename = "live_per_second")]
+    live: Option<f64>,
+    #[serde(rename = "resident_per_second")]
+    resident: Option<f64>,
+    #[serde(rename = "allocated_per_second")]
+    allocated: Option<f64>,
 }
 
-/// What has grown in a process.
-pub(super) fn rates(glance: &Glance, before: Option<&Seen>) -> Rates {
-    let Some(earlier) = before.and_then(|seen| seen.find(key(glance))) else {
-        return Rates::default();
-    };
-    let Some(seconds) = seconds(glance, earlier) else { return Rates::default() };
-    let both = glance.allocated.zip(earlier.allocated);
-    Rates {
-        live: rate(glance.heap.live, earlier.heap.live, seconds),
-        resident: rate(glance.heap.resident, earlier.heap.resident, seconds),
-        allocated: both.and_then(|(now, earlier)| rate(now, earlier, seconds)),
+impl Rates {
+    fn cells(self) -> [Cell; 3] {
+        [self.live, self.resident, self.allocated].map(Cell::Rate)
     }
 }
 
-/// The time from one look to another, if any has gone by.
-fn seconds(now: &Glance, earlier: &Glance) -> Option<f64> {
-    Some(now.at.saturating_duration_since(earlier.at).as_secs_f64()).filter(|&time| time > 0.0)
+/// An earlier look at a process, and how long ago it was.
+pub(super) struct Since<'a>(Option<(&'a Glance, f64)>);
+
+impl<'a> Since<'a> {
+    pub(super) fn new(now: &Glance, before: Option<&'a Seen>) -> Since<'a> {
+        let earlier = before.and_then(|seen| seen.find(key(now)));
+        let seconds = |earlier: &Glance| now.at.saturating_duration_since(earlier.at).as_secs_f64();
+        let both = earlier.map(|earlier| (earlier, seconds(earlier)));
+        Since(both.filter(|(_, seconds)| *seconds > 0.0))
+    }
+
+    /// What has grown in the process.
+    pub(super) fn rates(&self, now: &Glance) -> Rates {
+        let Some((earlier, seconds)) = self.0 else { return Rates::default() };
+        rates((&now.heap, now.allocated), (&earlier.heap, earlier.allocated), seconds)
+    }
+
+    /// What has grown in a part of it, which may be new.
+    pub(super) fn rates_of(&self, part: &Part) -> Rates {
+        let Some((earlier, seconds)) = self.0 else { return Rates::default() };
+        let is_same = |other: &&Part| (other.size, other.name) == (part.size, part.name);
+        let found = earlier.parts.iter().find(is_same);
+        let old = found.map_or((Use::default(), None), |part| (part.bytes, part.allocated));
+        rates((&part.bytes, part.allocated), (&old.0, old.1), seconds)
+    }
 }
 
-fn rate(now: u64, earlier: u64, seconds: f64) -> Option<f64> {
-    Some((now as f64 - earlier as f64) / seconds)
+/// A use of memory, and what has been allocated ever.
+type Figures<'a> = (&'a Use, Option<u64>);
+
+fn rates(now: Figures<'_>, earlier: Figures<'_>, seconds: f64) -> Rates {
+    let rate = |now: u64, earlier: u64| (now as f64 - earlier as f64) / seconds;
+    Rates {
+        live: Some(rate(now.0.live, earlier.0.live)),
+        resident: Some(rate(now.0.resident, earlier.0.resident)),
+        allocated: now.1.zip(earlier.1).map(|(now, earlier)| rate(now, earlier)),
+    }
 }
 
 /// Which process it is.

@@ -11,8 +11,8 @@ mod table;
 mod terminal;
 
 use anyhow::{Context, Result, bail};
-use cairn_sight::{Glance, Round, Unread, Watch};
-use figures::{RESIDENT, Rates, Seen};
+use cairn_sight::{Glance, Part, Round, Unread, Watch};
+use figures::{RESIDENT, Rates, Seen, Since};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -142,22 +142,26 @@ struct Line<'a> {
 struct Process<'a> {
     #[serde(flatten)]
     glance: &'a Glance,
-    /// Bytes; none at the first look.
-    live_per_second: Option<f64>,
-    resident_per_second: Option<f64>,
-    allocated_per_second: Option<f64>,
+    #[serde(flatten)]
+    rates: Rates,
+    parts: Vec<PartOf<'a>>,
+}
+
+#[derive(Serialize)]
+struct PartOf<'a> {
+    #[serde(flatten)]
+    part: &'a Part,
+    #[serde(flatten)]
+    rates: Rates,
 }
 
 fn json(now: &Seen, before: Option<&Seen>) -> Result<String> {
     let Round { processes, unread, hidden, remedy } = &now.round;
     let process = |glance| {
-        let Rates { live, resident, allocated } = figures::rates(glance, before);
-        Process {
-            glance,
-            live_per_second: live,
-            resident_per_second: resident,
-            allocated_per_second: allocated,
-        }
+        let since = Since::new(glance, before);
+        let part = |part| PartOf { part, rates: since.rates_of(part) };
+        let parts = glance.parts.iter().map(part).collect();
+        Process { glance, rates: since.rates(glance), parts }
     };
     let processes = processes.iter().map(process).collect();
     let (hidden, remedy) = (*hidden, remedy.as_deref());

@@ -12,9 +12,9 @@ use super::{Amounts, HeapProfile, LIFETIMES, PerfMap, Site, scale};
 use crate::header::Header;
 use crate::memory::{Memory, u32_at, u64_at};
 use crate::{Error, Source, core_file::Core, largest, process::Process, symbol};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
 /// The form of the table that is understood, and where in the header the profile's control stands.
@@ -90,12 +90,22 @@ fn read(memory: &dyn Memory, mut found: symbol::Found) -> Result<HeapProfile, Er
     Ok(profile)
 }
 
-/// Bytes that a target has allocated ever, by the samples; none: no samples are taken.
-pub(crate) fn allocated(memory: &dyn Memory, control: u64) -> Option<u64> {
+/// Bytes that a target has allocated ever, by the sizes as which blocks were drawn.
+pub(crate) struct Allocated(BTreeMap<u64, f64>);
+
+impl Allocated {
+    /// Of blocks of such sizes.
+    pub(crate) fn of(&self, sizes: RangeInclusive<u64>) -> u64 {
+        self.0.range(sizes).map(|(_, bytes)| bytes).sum::<f64>() as u64
+    }
+}
+
+/// What a target has allocated ever, by the samples; none: no samples are taken.
+pub(crate) fn allocated(memory: &dyn Memory, control: u64) -> Option<Allocated> {
     let mut bytes = [0; CONTROL_BYTES];
     let is_on = control != 0 && memory.read(control, &mut bytes) && u64_at(&bytes, 8) != 0;
     let table = Table::find(memory, control).filter(|_| is_on)?;
-    Some(table.allocated().ok()? as u64)
+    table.allocated().ok()
 }
 
 /// A live sample.
@@ -181,15 +191,14 @@ impl<'a> Table<'a> {
         Ok(samples.filter(|sample| sample.block != 0).collect())
     }
 
-    /// Bytes that have been allocated ever, by the samples.
-    fn allocated(&self) -> Result<f64, Error> {
-        let places = self.places()?;
-        let bytes = places.chunks_exact(self.layout[3] as usize).map(|site| {
+    fn allocated(&self) -> Result<Allocated, Error> {
+        let mut sums = BTreeMap::new();
+        for site in self.places()?.chunks_exact(self.layout[3] as usize) {
             let (weighed, rate) = (u64_at(site, 16), u64_at(site, 24));
-            scale(weighed, rate).filter(|scale| scale.is_finite()).unwrap_or(0.0)
-                * u64_at(site, 40) as f64
-        });
-        Ok(bytes.sum())
+            let scale = scale(weighed, rate).filter(|scale| scale.is_finite()).unwrap_or(0.0);
+            *sums.entry(weighed).or_insert(0.0) += scale * u64_at(site, 40) as f64;
+        }
+        Ok(Allocated(sums))
     }
 
     /// The bytes of all sites.
