@@ -111,6 +111,28 @@ fn a_heap_is_known_from_outside() {
     }
 }
 
+/// Memory that the program supplies is not in the account, and that is said of no other program.
+#[test]
+fn a_region_of_the_programs_is_noted() {
+    let home = Home::new();
+    let source = b"#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+        void *cairn_region_new(void *, size_t, const void *) __attribute__((weak));\n\
+        void *cairn_heap_new_in(void *) __attribute__((weak));\n\
+        void *cairn_heap_malloc(void *, size_t) __attribute__((weak));\n\
+        static char memory[4 << 20] __attribute__((aligned(1 << 16)));\n\
+        int main(int argc, char **argv) {\n\
+            void *heap = argc > 1 ? cairn_heap_new_in(cairn_region_new(memory, sizeof memory, 0)) : 0;\n\
+            for (int i = 0; i < 1000; i++) heap ? cairn_heap_malloc(heap, 100) : malloc(100);\n\
+            puts(\"ready\"); fflush(stdout); pause(); }\n";
+    let Some(program) = compiled(&home, source, &[]) else { return };
+    for (arguments, expected) in [(&[][..], false), (&["region"], true)] {
+        let process = start(home.cairn().arg("run").arg(&program).args(arguments));
+        let notes = account(&home, &process.0.id().to_string())["notes"].to_string();
+        assert_eq!(notes.contains("regions of the program's"), expected, "{notes}");
+        assert!(!notes.contains("changed while they were read"), "{notes}");
+    }
+}
+
 #[test]
 fn the_guide_names_each_field() {
     let home = Home::new();

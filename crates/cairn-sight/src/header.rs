@@ -59,7 +59,7 @@ pub(crate) struct Header {
     descriptors: u64,
     mask: u64,
     pub(crate) base: u64,
-    slices: u64,
+    pub(crate) slices: u64,
     sections: u64,
     pub(crate) heaps: u64,
     pub(crate) heap_limit: u64,

@@ -75,29 +75,47 @@ pub(crate) fn census(memory: &dyn Memory, header: &Header) -> Result<Census, Err
     let mut census = Census::default();
     let pages = Pages::of(memory, header.metadata())?;
     let mut section = Section { nth: u64::MAX, bytes: Vec::new() };
-    let mut bytes = Vec::new();
-    let (mut index, mut next) = (0, 0);
-    while index < header.committed {
+    let mut next = 0;
+    each_descriptor(memory, header, &pages, 0..header.committed, &mut |index, descriptor| {
+        if index >= next {
+            section.load(memory, header, index, &pages);
+            next = index + census.add(memory, header, index, descriptor, &section);
+        }
+    });
+    // What is not committed has none, but for the places that regions of the program's have taken.
+    let behind = header.committed..header.slices;
+    each_descriptor(memory, header, &pages, behind, &mut |index, descriptor| {
+        census.supplied += u64::from(u64_at(descriptor, 8) == header.slot(index).1);
+    });
+    census.mappings = mappings(memory, header);
+    Ok(census)
+}
+
+/// Calls for each descriptor of some slices that has an owner.
+fn each_descriptor(
+    memory: &dyn Memory,
+    header: &Header,
+    pages: &Pages,
+    slices: Range<u64>,
+    call: &mut dyn FnMut(u64, &[u8]),
+) {
+    let (mut bytes, mut index) = (Vec::new(), slices.start);
+    while index < slices.end {
         let (at, row) = header.descriptor(index);
-        let count = row.min(AT_ONCE).min(header.committed - index);
+        let count = row.min(AT_ONCE).min(slices.end - index);
         let length = (count * header.descriptor_bytes) as usize;
-        bytes.resize(length, 0);
         if pages.bytes(at..at + length as u64) > 0 {
-            fill_sparse(memory, at, &mut bytes, &pages);
-            for (nth, descriptor) in
-                bytes.chunks_exact(header.descriptor_bytes as usize).enumerate()
-            {
-                let nth = index + nth as u64;
-                if nth >= next && u32_at(descriptor, 0) != NONE {
-                    section.load(memory, header, nth, &pages);
-                    next = nth + census.add(memory, header, nth, descriptor, &section);
+            bytes.resize(length, 0);
+            fill_sparse(memory, at, &mut bytes, pages);
+            let all = bytes.chunks_exact(header.descriptor_bytes as usize);
+            for (nth, descriptor) in (index..).zip(all) {
+                if u32_at(descriptor, 0) != NONE {
+                    call(nth, descriptor);
                 }
             }
         }
         index += count;
     }
-    census.mappings = mappings(memory, header);
-    Ok(census)
 }
 
 /// The metadata of a section, but for its descriptors.
@@ -142,7 +160,7 @@ impl Census {
         let first = header.address(index);
         let lead = counts.start.wrapping_sub(first + class_of.slack);
         if lead >= class_of.size {
-            self.supplied += 1;
+            self.add_other(header, counts.start);
             return 1;
         }
         let steady = steady(memory, header, index, counts, class_of);
@@ -168,13 +186,21 @@ impl Census {
         class_of.slices
     }
 
+    /// Counts what starts elsewhere: in memory that the program supplies, or it has changed since its descriptor was read.
+    fn add_other(&mut self, header: &Header, start: u64) {
+        match start == 0 || header.reservation().contains(&start) {
+            true => self.unsteady += 1,
+            false => self.supplied += 1,
+        }
+    }
+
     fn add_large(&mut self, header: &Header, index: u64, slot: &[u8]) -> u64 {
         let (start, slices) = (u64_at(slot, 0), u64_at(slot, 8));
         let first = header.address(index);
         if start == 0 {
             self.nurseries.push(first..first + header.slice());
         } else if start.wrapping_sub(first) >= header.slice() {
-            self.supplied += 1;
+            self.add_other(header, start);
         } else {
             let slices = slices.clamp(1, header.committed - index);
             self.large.push(Large { run: first..header.address(index + slices), start });
