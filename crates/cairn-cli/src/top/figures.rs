@@ -64,10 +64,7 @@ const PARTS: [Column; 14] = [
     figure("RETURNED", "free slices given back to the system, or not used yet"),
     figure("LIVE/S", "how fast live blocks grow in a second"),
     figure("RES/S", "how fast resident memory grows in a second"),
-    figure(
-        "ALLOC/S",
-        "how much is allocated in a second, by the heap profile; mappings are among large blocks",
-    ),
+    figure("ALLOC/S", "how much is allocated in a second, by the heap profile if it is on"),
     figure("SPANS", "spans of the class; runs and mappings of other blocks"),
 ];
 
