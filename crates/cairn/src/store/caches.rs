@@ -31,6 +31,12 @@ impl Limit {
     pub(crate) fn of(class: SizeClass) -> Limit {
         Limit(class.layout().cache_limit as i32)
     }
+
+    /// Whether it says that the cache's blocks are zeroed.
+    #[inline(always)]
+    pub(crate) fn is_zeroed(self) -> bool {
+        self.0 < Limit::ZEROED.0 / 2
+    }
 }
 
 /// What the caches of both builds have.
@@ -253,7 +259,7 @@ impl Store for Lists {
 
     #[inline(always)]
     fn is_zeroed(&self, class: SizeClass) -> bool {
-        self.left(class) < Limit::ZEROED.0 / 2
+        self.limits().left[class.index()].is_zeroed()
     }
 
     fn is_empty(&self, class: SizeClass) -> bool {

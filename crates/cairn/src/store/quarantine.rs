@@ -226,7 +226,7 @@ impl Store for Rows {
 
     #[inline(always)]
     fn is_zeroed(&self, class: SizeClass) -> bool {
-        self.left(class) < 0 || class.block_size() <= CHECKED_BYTES
+        self.limits.left[class.index()].is_zeroed() || class.block_size() <= CHECKED_BYTES
     }
 
     fn is_empty(&self, class: SizeClass) -> bool {

@@ -168,6 +168,25 @@ fn what_is_live_is_known() {
     });
 }
 
+/// Whichever blocks are samples, and whatever has been in a block before.
+#[test]
+fn zeroed_blocks_are_zero() {
+    alone(|| {
+        begin(64 << 10);
+        for round in 0..20_000 {
+            let size = 1 + round * 7919 % MEDIUM_MAX;
+            let block = allocate_zeroed(size);
+            // SAFETY: a live block of that size.
+            unsafe {
+                assert!(all_zero(block, size), "{size} bytes in round {round}");
+                block.write_bytes(0xaa, size);
+            }
+            free(block);
+        }
+        check();
+    });
+}
+
 #[test]
 fn resized_blocks_are_allocated_anew() {
     alone(|| {
