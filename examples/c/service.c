@@ -69,7 +69,7 @@ static void give_figure(struct client *client, const char *name)
 /* The lines of a profile, one by one, on their way to pprof. */
 struct lines {
     struct client *client;
-    enum { SITES, MAPPINGS, NAMES } part;
+    enum { SITES, MAPPINGS, OTHERS } part;
     size_t length;
     char line[LINE_MAX_BYTES];
 };
@@ -100,8 +100,8 @@ static void give_line(struct lines *lines)
     if (strcmp(lines->line, "mappings") == 0) {
         lines->part = MAPPINGS;
         give(lines->client, "MAPPED_LIBRARIES:\n", strlen("MAPPED_LIBRARIES:\n"));
-    } else if (strcmp(lines->line, "names") == 0) {
-        lines->part = NAMES;
+    } else if (lines->part == MAPPINGS && !strchr(lines->line, '-')) {
+        lines->part = OTHERS;
     } else if (lines->part == SITES) {
         give_site(lines->client, lines->line);
     } else if (lines->part == MAPPINGS) {

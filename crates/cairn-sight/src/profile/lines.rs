@@ -4,7 +4,7 @@
 //! Idea: names are looked up in the files of the target's own code.
 //! Never: shows the allocator's own functions.
 
-use super::{Frame, HeapProfile, Mapping, Names, is_own};
+use super::{Builds, Frame, HeapProfile, Mapping, Names, is_own};
 use crate::memory::{Area, Memory};
 use std::ops::Range;
 
@@ -19,7 +19,8 @@ impl Lines {
     pub(crate) fn new(memory: &dyn Memory) -> Lines {
         let code = memory.areas().iter().filter(|area| area.runs);
         let mappings = code.map(mapping).collect();
-        let profile = HeapProfile { mappings, ..HeapProfile::default() };
+        let builds = Builds::of(memory);
+        let profile = HeapProfile { mappings, builds, ..HeapProfile::default() };
         Lines { names: Names::new(), profile }
     }
 
