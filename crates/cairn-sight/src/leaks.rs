@@ -237,7 +237,7 @@ fn search<T>(
 /// The report of a search.
 fn tell(search: &mut Search<'_>, heap: &Heap<'_>) -> Leaks {
     let memory = search.reader.memory;
-    let mut stacks = Stacks::new(memory, heap.samples);
+    let mut stacks = Stacks::new(memory, heap.samples, heap.target.pid);
     let told = stacks.of_lost(&|at| search.is_lost(at));
     let Lost { rows, direct, indirect, mut biggest } = search.count_lost();
     stacks.name(&mut biggest);

@@ -21,10 +21,10 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    pub(super) fn new(memory: &dyn Memory, table: Option<&Table<'_>>) -> Stacks {
+    pub(super) fn new(memory: &dyn Memory, table: Option<&Table<'_>>, pid: Option<u32>) -> Stacks {
         let both = table.and_then(|table| Some((table.sites().ok()?, table.samples().ok()?)));
         let (sites, samples) = both.unwrap_or_default();
-        Stacks { sites, samples, lines: Lines::new(memory) }
+        Stacks { sites, samples, lines: Lines::new(memory, pid) }
     }
 
     /// What each stack has allocated of blocks that are lost, those with the most bytes first.

@@ -1,26 +1,28 @@
 //! Stacks as lines of text.
 //!
 //! Owns: how a call of a target is written: the function, and where in the source it is.
-//! Idea: names are looked up in the files of the target's own code.
+//! Idea: names are looked up in the files of the target's own code, and in what it says of code that it has made.
 //! Never: shows the allocator's own functions.
 
-use super::{Builds, Frame, HeapProfile, Mapping, Names, is_own};
+use super::{Builds, Frame, HeapProfile, Mapping, Names, PerfMap, is_own};
 use crate::memory::{Area, Memory};
 use std::ops::Range;
 
 /// What calls of a target are written with.
 pub(crate) struct Lines {
     names: Names,
-    /// The mappings alone: names are looked up in them.
+    /// Its mappings and the like alone: names are looked up in them.
     profile: HeapProfile,
 }
 
 impl Lines {
-    pub(crate) fn new(memory: &dyn Memory) -> Lines {
+    /// Of a process with its number.
+    pub(crate) fn new(memory: &dyn Memory, pid: Option<u32>) -> Lines {
         let code = memory.areas().iter().filter(|area| area.runs);
         let mappings = code.map(mapping).collect();
         let builds = Builds::of(memory);
-        let profile = HeapProfile { mappings, builds, ..HeapProfile::default() };
+        let perf_map = pid.map_or_else(PerfMap::default, PerfMap::of);
+        let profile = HeapProfile { mappings, builds, perf_map, ..HeapProfile::default() };
         Lines { names: Names::new(), profile }
     }
 
