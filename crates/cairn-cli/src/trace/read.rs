@@ -18,6 +18,8 @@ const WINDOW_LOG2_MAX: u32 = 23;
 const BLOCK_BYTES_MIN: u64 = 32;
 /// Threads at once.
 const THREADS_MAX: u32 = 4096;
+/// Bytes that may live at once, at most: with one more block they can still be counted.
+const MOST_MAX: u64 = 1 << 62;
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +79,7 @@ impl Reader {
             calls: 0,
             live: 0,
             weight: 0,
-            most,
+            most: most.min(MOST_MAX),
             is_over: false,
         };
         let length = reader.number()?;
