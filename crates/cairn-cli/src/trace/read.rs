@@ -39,7 +39,7 @@ pub(crate) enum What {
 
 /// A file that is being read.
 pub(crate) struct Reader {
-    input: BufReader<zstd::Decoder<'static, BufReader<File>>>,
+    input: BufReader<Box<dyn Read>>,
     /// What the program was called.
     pub(crate) program: String,
     /// How many blocks it had before the first call.
@@ -61,14 +61,24 @@ pub(crate) struct Reader {
 impl Reader {
     /// Opens a trace, of which at most so many bytes may be live at once.
     pub(crate) fn open(path: &Path, most: u64) -> Result<Self> {
-        let mut file = BufReader::new(File::open(path)?);
+        Self::of(File::open(path)?, most)
+    }
+
+    /// The same of a file's bytes.
+    pub(crate) fn of(file: impl Read + 'static, most: u64) -> Result<Self> {
+        let mut file = BufReader::new(file);
         let mut magic = [0; MAGIC.len()];
         let is_trace = file.read_exact(&mut magic).is_ok() && magic == *MAGIC;
         ensure!(is_trace, "no trace that `cairn record` of this version has made");
         let mut input = zstd::Decoder::with_buffer(file)?;
         input.window_log_max(WINDOW_LOG2_MAX)?;
+        Self::of_contents(Box::new(input), most)
+    }
+
+    /// The same of what is in the frame.
+    pub(crate) fn of_contents(contents: Box<dyn Read>, most: u64) -> Result<Self> {
         let mut reader = Self {
-            input: BufReader::with_capacity(64 << 10, input),
+            input: BufReader::with_capacity(64 << 10, contents),
             program: String::new(),
             alive: 0,
             sizes: Vec::new(),
