@@ -29,7 +29,8 @@ const FRAMES: usize = 4;
 /// which an idle one does not have. Ctrl-C ends the while early. Or it reads a profile that was written: by `cairn run
 /// --profile FILE PROGRAM`, by the variable CAIRN_PROFILE, or by a call of the program's; or a core file. Figures are estimates: a
 /// sample stands for all blocks that are like it. Names come from the files that the process has run, where they were then: look
-/// at the profile where it was made. A file that is another build by now gives none. Another user's process takes root or CAP_SYS_PTRACE.
+/// at the profile where it was made. A file that is another build by now gives none. Another user's process takes root or
+/// CAP_SYS_PTRACE.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   cairn profile 1234                          30 seconds of the process 1234: what is live of them
@@ -156,7 +157,7 @@ fn warn(names: &Names) {
     for path in names.replaced() {
         let path = path.escape_debug();
         eprintln!(
-            "cairn: {path} is another build than the process has run: its calls have no names"
+            "cairn: {path} is another build than the process has run, or not there: its calls have no names"
         );
     }
 }

@@ -101,16 +101,16 @@ impl Names {
         }
     }
 
-    /// Files that may not be those that the process has run, or are not there, as far as names have been looked up in them.
+    /// Files that may not be those that the process has run, as far as names have been looked up in them.
     #[must_use]
     pub fn doubtful(&self) -> Vec<&str> {
-        self.paths(|code| code.is_none_or(|code| code.is == Known::Doubtful))
+        self.paths(|code| code.is_some_and(|code| code.is == Known::Doubtful))
     }
 
-    /// Files that are other builds than the process has run: none of their names are taken.
+    /// Files that are other builds than the process has run, or are not there: no names come from them.
     #[must_use]
     pub fn replaced(&self) -> Vec<&str> {
-        self.paths(|code| code.is_some_and(|code| code.is == Known::Other))
+        self.paths(|code| code.is_none_or(|code| code.is == Known::Other))
     }
 
     fn paths(&self, is: impl Fn(Option<&Code>) -> bool) -> Vec<&str> {
