@@ -1,15 +1,18 @@
 /*
- * A service that tells of its memory over HTTP, under the paths that jemalloc's users know: /debug/pprof/heap is the heap
- * profile, /metrics the figures for Prometheus, /stats all of them as JSON, /stats/allocated a single one.
+ * A service that tells of its memory over HTTP: /debug/pprof/heap is the heap profile for pprof, and /pprof/heap for jeprof,
+ * as jemalloc's users know them; /profile is the same for `cairn profile`, /metrics the figures for Prometheus, /stats all
+ * of them as JSON, /stats/allocated a single one.
  *
- *     cc -O2 -pthread service.c -lcairn -o service && ./service 8080
- *     curl -o heap http://127.0.0.1:8080/debug/pprof/heap && cairn profile heap
+ *     cc -O2 -pthread service.c -lcairn -lm -o service && ./service 8080
+ *     go tool pprof -top http://127.0.0.1:8080/debug/pprof/heap
+ *     curl -o heap http://127.0.0.1:8080/profile && cairn profile heap
  *
  * Without a port it takes any, asks itself once for each page, and ends.
  */
 #define _DEFAULT_SOURCE
 #include <arpa/inet.h>
 #include <cairn.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -19,9 +22,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-enum { PATIENCE_S = 2, REQUEST_MAX = 4096, BLOCKS = 1 << 16 };
+enum { PATIENCE_S = 2, REQUEST_MAX = 4096, LINE_MAX_BYTES = 8192, BLOCKS = 1 << 16 };
 
-static const char *const pages[] = {"/debug/pprof/heap", "/metrics", "/stats", "/stats/allocated"};
+static const char *const pages[] = {"/debug/pprof/heap", "/profile", "/metrics", "/stats", "/stats/allocated"};
 
 struct client {
     int socket;
@@ -63,10 +66,86 @@ static void give_figure(struct client *client, const char *name)
     give(client, line, (size_t)snprintf(line, sizeof line, "%zu\n", value));
 }
 
+/* The lines of a profile, one by one, on their way to pprof. */
+struct lines {
+    struct client *client;
+    enum { SITES, MAPPINGS, OTHERS } part;
+    size_t length;
+    char line[LINE_MAX_BYTES];
+};
+
+/*
+ * A site in the text form that pprof has from tcmalloc. A sample of a block of `weighed` bytes stands for 1 / p blocks. It is
+ * scaled here, and pprof is told so: it would scale by the bytes that were asked for.
+ */
+static void give_site(struct client *client, char *site)
+{
+    double weighed, rate, made, made_bytes, freed, freed_bytes;
+    char out[2048], *rest;
+    int end = 0;
+    if (sscanf(site, "site %lf %lf %lf %lf %lf %lf%n", &weighed, &rate, &made, &made_bytes, &freed, &freed_bytes, &end) != 6)
+        return;
+    double scale = -1 / expm1(-weighed / rate);
+    double live = fmax(made - freed, 0), live_bytes = live > 0 ? fmax(made_bytes - freed_bytes, 0) : 0;
+    size_t length = (size_t)snprintf(out, sizeof out, "%.0f: %.0f [%.0f: %.0f] @", live * scale, live_bytes * scale,
+                                     made * scale, made_bytes * scale);
+    for (char *call = strtok_r(site + end, " ", &rest); call && length < sizeof out - 32; call = strtok_r(NULL, " ", &rest))
+        length += (size_t)snprintf(out + length, sizeof out - length, " 0x%.16s", call);
+    out[length++] = '\n';
+    give(client, out, length);
+}
+
+static void give_line(struct lines *lines)
+{
+    if (strcmp(lines->line, "mappings") == 0) {
+        lines->part = MAPPINGS;
+        give(lines->client, "MAPPED_LIBRARIES:\n", strlen("MAPPED_LIBRARIES:\n"));
+    } else if (lines->part == MAPPINGS && !strchr(lines->line, '-')) {
+        lines->part = OTHERS;
+    } else if (lines->part == SITES) {
+        give_site(lines->client, lines->line);
+    } else if (lines->part == MAPPINGS) {
+        lines->line[lines->length] = '\n';
+        give(lines->client, lines->line, lines->length + 1);
+    }
+}
+
+/* What cairn calls with each piece of the profile; what is too long of a line is left out. */
+static void convert(void *arg, const char *text, size_t n)
+{
+    struct lines *lines = arg;
+    for (; n > 0; text++, n--) {
+        if (*text == '\n') {
+            lines->line[lines->length] = 0;
+            give_line(lines);
+            lines->length = 0;
+        } else if (lines->length < LINE_MAX_BYTES - 1) {
+            lines->line[lines->length++] = *text;
+        }
+    }
+}
+
+static void give_pprof(struct client *client)
+{
+    static const char head[] = "heap profile: 0: 0 [1: 1] @ heapprofile\n";
+    struct lines lines = {.client = client, .part = SITES};
+    give(client, head, sizeof head - 1);
+    cairn_profile_text(convert, &lines);
+}
+
+static int is_pprof(const char *path, const char *page)
+{
+    size_t prefix = strncmp(path, "/debug", 6) == 0 ? 6 : 0;
+    return strncmp(path + prefix, "/pprof/", 7) == 0 && strcmp(path + prefix + 7, page) == 0;
+}
+
 static void answer(struct client *client, const char *path)
 {
     static const char figure[] = "/stats/";
-    if (strcmp(path, "/debug/pprof/heap") == 0 || strcmp(path, "/pprof/heap") == 0) {
+    if (is_pprof(path, "heap")) {
+        begin(client, "200 OK");
+        give_pprof(client);
+    } else if (strcmp(path, "/profile") == 0) {
         begin(client, "200 OK");
         cairn_profile_text(give, client);
     } else if (strcmp(path, "/metrics") == 0) {
@@ -82,6 +161,14 @@ static void answer(struct client *client, const char *path)
     }
 }
 
+/* pprof asks for names that it has not found itself. */
+static void give_no_names(struct client *client)
+{
+    static const char none[] = "num_symbols: 0\n";
+    begin(client, "200 OK");
+    give(client, none, sizeof none - 1);
+}
+
 /* Reads a request up to its empty line: `GET PATH HTTP/1.1`, and what need not be looked at. */
 static void serve(struct client *client)
 {
@@ -95,8 +182,19 @@ static void serve(struct client *client)
     } while (!strstr(request, "\r\n\r\n") && length < REQUEST_MAX);
     if (sscanf(request, "GET %255[^ ?\r\n]", path) == 1 && strstr(request, "\r\n\r\n"))
         answer(client, path);
+    else if (sscanf(request, "POST %255[^ ?\r\n]", path) == 1 && is_pprof(path, "symbol"))
+        give_no_names(client);
     else
         begin(client, "400 Bad Request");
+}
+
+/* Whoever is still sending when the connection closes would lose the answer. */
+static void end(struct client *client)
+{
+    char rest[REQUEST_MAX];
+    shutdown(client->socket, SHUT_WR);
+    for (int i = 0; i < 16 && recv(client->socket, rest, sizeof rest, 0) > 0; i++) continue;
+    close(client->socket);
 }
 
 static void *loop(void *listening)
@@ -108,7 +206,7 @@ static void *loop(void *listening)
         setsockopt(client.socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         setsockopt(client.socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
         serve(&client);
-        close(client.socket);
+        end(&client);
     }
     return NULL;
 }

@@ -1,11 +1,20 @@
-//! What the fuzz targets share: the machine of the core's own test, and a count of what it did.
+//! What the fuzz targets share: the machine of the core's own test, and a count of what it did; what the steps of a
+//! trace must be.
 
 #[path = "../../crates/cairn/tests/operations/machine/mod.rs"]
 mod machine;
+mod steps;
+#[path = "../../crates/cairn-cli/src/trace/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the command also writes traces")]
+mod trace;
+#[path = "../../crates/cairn-cli/src/units.rs"]
+#[allow(dead_code, reason = "the reader needs one of them")]
+mod units;
 
 use machine::Kind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+pub use steps::check_trace;
 
 static LOCKSTEP: AtomicU64 = AtomicU64::new(0);
 static PARALLEL: AtomicU64 = AtomicU64::new(0);

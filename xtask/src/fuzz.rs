@@ -1,5 +1,6 @@
 //! Runs programs of operations against the oracle: guided by coverage, or random ones by the
-//! thousand million. Both run the machine in crates/cairn/tests/operations.
+//! thousand million. Both run the machine in crates/cairn/tests/operations. Guided by coverage, the
+//! reader of traces has its turn, too.
 
 use crate::library::{self, Build, shell};
 use crate::steps::{Ended, Steps, not_run_with};
@@ -14,7 +15,7 @@ use xshell::{Shell, cmd};
 /// Options.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seconds of each of the four coverage-guided runs (nightly Rust, cargo-fuzz).
+    /// Seconds of each of the coverage-guided runs, six of the default build (nightly Rust, cargo-fuzz).
     #[arg(long, default_value_t = 150)]
     seconds: u64,
     /// Instead, run so many random operations, half of them with debug assertions.
@@ -27,7 +28,9 @@ pub(crate) struct Args {
     build: Build,
 }
 
-const TARGETS: [&str; 2] = ["single", "threads"];
+/// The first two run operations, in either build of the core; what is behind them does not know the core.
+const TARGETS: [&str; 3] = ["single", "threads", "trace"];
+const OF_THE_CORE: usize = 2;
 /// With debug assertions and without: the name, and cargo-fuzz's option.
 const BUILDS: [(&str, &str); 2] = [("debug", "--debug-assertions"), ("fast", "--release")];
 /// The committed programs, compressed: on each line a target's name, and the bytes in hexadecimal.
@@ -77,7 +80,8 @@ fn campaign(build: Build, operations: u64, shell: &Shell, steps: &mut Steps) {
 
 /// libFuzzer, on each target in each build.
 fn guided(build: Build, seconds: u64, shell: &Shell, steps: &mut Steps) -> Result<()> {
-    for target in TARGETS {
+    let count = if build.features().is_empty() { TARGETS.len() } else { OF_THE_CORE };
+    for target in &TARGETS[..count] {
         // New programs go to the first folder only.
         let (found, committed) = (found_corpus(build, target)?, unpacked(build, target)?);
         for (name, option) in BUILDS {

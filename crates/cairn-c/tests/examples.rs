@@ -119,12 +119,8 @@ fn page(service: &str, request: &str) -> (String, String) {
     (status.expect("a status").to_owned(), body.to_owned())
 }
 
-/// What jemalloc's users know is there, what is not is told, and no client keeps others waiting for ever.
-#[test]
-fn a_service_tells_of_its_memory() {
-    if skip_for_stand_in() || lacks_network() {
-        return;
-    }
+/// Has something asked of a service that runs.
+fn with_service(ask: impl FnOnce(&str) + std::panic::UnwindSafe) {
     let program = built(&folder().join("service.c"));
     let mut command = Command::new(&program);
     let mut child = command.arg("0").stdout(Stdio::piped()).spawn().expect("it starts");
@@ -132,35 +128,91 @@ fn a_service_tells_of_its_memory() {
     let mut said = BufReader::new(child.stdout.take().expect("its output"));
     said.read_line(&mut first).expect("its address");
     let service = first.trim().strip_prefix("http://").expect("its address").to_owned();
-    let asked = std::panic::catch_unwind(|| {
-        let get = |path: &str| page(&service, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let good = |path: &str| {
-            let (status, body) = get(path);
-            assert_eq!(status, "200 OK", "{path}");
-            body
-        };
-        for path in ["/debug/pprof/heap", "/pprof/heap?seconds=1"] {
-            let profile = good(path);
-            assert!(profile.starts_with("cairn heap profile ") && profile.ends_with("end\n"));
-            assert!(profile.contains("\nsite "), "{profile}");
-        }
-        assert!(good("/metrics").contains("\ncairn_resident_bytes "));
-        serde_json::from_str::<serde_json::Value>(&good("/stats")).expect("JSON");
-        let allocated = good("/stats/allocated").trim().parse::<usize>().expect("a number");
-        assert!(allocated >= 64 << 20, "{allocated}");
-        for path in ["/", "/stats/", "/stats/alocated", "/debug/pprof/profile"] {
-            assert_eq!(get(path).0, "404 Not Found", "{path}");
-        }
-        // One that says nothing.
-        let _silent = TcpStream::connect(&service).expect("it listens");
-        for request in ["POST /stats HTTP/1.1\r\n\r\n", "\r\n\r\n", &"GET ".repeat(2000)] {
-            assert_eq!(page(&service, request).0, "400 Bad Request", "{request}");
-        }
-    });
+    let asked = std::panic::catch_unwind(|| ask(&service));
     child.kill().expect("it runs still");
     child.wait().expect("it ends");
     std::fs::remove_file(program).expect("it was just built");
     asked.unwrap_or_else(|why| std::panic::resume_unwind(why));
+}
+
+fn get(service: &str, path: &str) -> (String, String) {
+    page(service, &format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+}
+
+/// A page that is there.
+fn good(service: &str, path: &str) -> String {
+    let (status, body) = get(service, path);
+    assert_eq!(status, "200 OK", "{path}");
+    body
+}
+
+/// What jemalloc's users know is there, what is not is told, and no client keeps others waiting for ever.
+#[test]
+fn a_service_tells_of_its_memory() {
+    if skip_for_stand_in() || lacks_network() {
+        return;
+    }
+    with_service(|service| {
+        let profile = good(service, "/profile");
+        assert!(profile.starts_with("cairn heap profile ") && profile.ends_with("end\n"));
+        assert!(profile.contains("\nsite "), "{profile}");
+        for path in ["/debug/pprof/heap", "/pprof/heap?seconds=1"] {
+            let profile = good(service, path);
+            assert!(profile.starts_with("heap profile: "), "{profile}");
+            let (sites, maps) = profile.split_once("\nMAPPED_LIBRARIES:\n").expect("mappings");
+            assert!(sites.lines().nth(1).is_some_and(|site| site.contains("] @ 0x")), "{sites}");
+            assert!(maps.lines().all(|line| line.contains('-')) && maps.contains("/libcairn"));
+        }
+        let symbols = "POST /pprof/symbol HTTP/1.1\r\nContent-Length: 3\r\n\r\n0x1";
+        assert_eq!(page(service, symbols), ("200 OK".to_owned(), "num_symbols: 0\n".to_owned()));
+        assert!(good(service, "/metrics").contains("\ncairn_resident_bytes "));
+        serde_json::from_str::<serde_json::Value>(&good(service, "/stats")).expect("JSON");
+        let allocated = good(service, "/stats/allocated").trim().parse::<usize>();
+        assert!(allocated.is_ok_and(|bytes| bytes >= 64 << 20));
+        for path in ["/", "/stats/", "/stats/alocated", "/debug/pprof/profile", "/debug/heap"] {
+            assert_eq!(get(service, path).0, "404 Not Found", "{path}");
+        }
+        // One that says nothing.
+        let _silent = TcpStream::connect(service).expect("it listens");
+        for request in ["POST /stats HTTP/1.1\r\n\r\n", "\r\n\r\n", &"GET ".repeat(2000)] {
+            assert_eq!(page(service, request).0, "400 Bad Request", "{request}");
+        }
+    });
+}
+
+/// Bytes that are live, as the library's own text has them.
+fn live_bytes(profile: &str) -> f64 {
+    let sites = profile.lines().filter_map(|line| line.strip_prefix("site "));
+    let bytes = sites.map(|site| {
+        let numbers = site.split(' ').take(6).map(|word| word.parse::<f64>().expect("a number"));
+        let numbers: Vec<f64> = numbers.collect();
+        let [weighed, rate, _, made, _, freed] = numbers[..] else { panic!("{site}") };
+        (made - freed) / -(-weighed / rate).exp_m1()
+    });
+    bytes.sum()
+}
+
+/// A real viewer fetches the profile, and has the same figures.
+#[test]
+fn go_fetches_the_profile_of_a_service() {
+    if skip_for_stand_in() || lacks_network() || lacks("go", "golang") {
+        return;
+    }
+    with_service(|service| {
+        let mut go = Command::new("go");
+        go.args(["tool", "pprof", "-top", "-symbolize=none", "-unit=B"]);
+        go.arg(format!("http://{service}/debug/pprof/heap"));
+        let saved = scratch_dir().join(format!("pprof-{}", std::process::id()));
+        let output = go.env("PPROF_TMPDIR", &saved).output().expect("it starts");
+        let _ = std::fs::remove_dir_all(saved);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let top = String::from_utf8_lossy(&output.stdout);
+        assert!(top.contains("Type: inuse_space"), "{top}");
+        let whole = top.split(" of ").nth(1).and_then(|text| text.split_once("B total"));
+        let whole = whole.and_then(|(bytes, _)| bytes.parse::<f64>().ok()).expect("a sum");
+        let expected = live_bytes(&good(service, "/profile"));
+        assert!(whole > 0.0 && (whole - expected).abs() < 100.0, "{whole}, not {expected}: {top}");
+    });
 }
 
 /// What builds and links a program with Lua; None, and a word about it, if something for it is not installed.

@@ -29,7 +29,8 @@ const FRAMES: usize = 4;
 /// which an idle one does not have. Ctrl-C ends the while early. Or it reads a profile that was written: by `cairn run
 /// --profile FILE PROGRAM`, by the variable CAIRN_PROFILE, or by a call of the program's; or a core file. Figures are estimates: a
 /// sample stands for all blocks that are like it. Names come from the files that the process has run, where they were then: look
-/// at the profile where it was made. Another user's process takes root or CAP_SYS_PTRACE.
+/// at the profile where it was made. A file that is another build by now gives none. Another user's process takes root or
+/// CAP_SYS_PTRACE.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   cairn profile 1234                          30 seconds of the process 1234: what is live of them
@@ -143,11 +144,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         };
         crate::print(text.as_bytes())?;
     }
+    warn(&names);
+    Ok(())
+}
+
+/// Says which files were not found as the process has run them.
+fn warn(names: &Names) {
     for path in names.doubtful() {
         let path = path.escape_debug();
         eprintln!("cairn: {path} is not the file that the process has run: names may be wrong");
     }
-    Ok(())
+    for path in names.replaced() {
+        let path = path.escape_debug();
+        eprintln!(
+            "cairn: {path} is another build than the process has run, or not there: its calls have no names"
+        );
+    }
 }
 
 /// The profile, and where it comes from.
@@ -192,7 +204,9 @@ fn draw(args: &Args, out: &Path, subject: Subject<'_>) -> Result<()> {
             let ((profile, how), mut names) = (read_file(old)?, Names::new());
             let before = Subject { name: name(old, &how), profile: &profile, names: &mut names };
             refuse_same(out, old)?;
-            page(subject, Some(before), view)?
+            let page = page(subject, Some(before), view)?;
+            warn(&names);
+            page
         }
     };
     write_to(out, Path::new(&args.target), page.as_bytes())

@@ -42,8 +42,10 @@ int main(int count, char **arguments)
     fprintf(map, \"%lx %zx JS:*framed\\nend of nothing\\nhalf\", (long)(code + 64), sizeof framed);
     fclose(map);
     for (int i = 0; i < 20000; i++) kept[i] = outer(i);
+    if (count > 2) memset(kept, 0, sizeof kept);
     puts(name);
     fflush(stdout);
+    if (count > 2) for (;;) pause();
     if (count > 1) for (int i = 0;; i = (i + 1) % 20000) {
         free(kept[i]);
         kept[i] = outer(i);
@@ -101,6 +103,27 @@ fn trampolines_have_names() {
     fs::remove_file(format!("/tmp/perf-{pid}.map")).unwrap();
     let found = stacks(&home, "saved");
     assert!(found.contains(STACK), "{found}");
+}
+
+/// What is lost has them, too.
+#[test]
+fn lost_blocks_have_names() {
+    let home = Home::new();
+    let Some(program) = compiled(&home, SOURCE, &["-O2", "-fomit-frame-pointer"]) else { return };
+    if has_no_tables() {
+        return;
+    }
+    let mut command = home.cairn();
+    command.current_dir(home.path()).args(["run", "--profile", "heap", "--profile-rate", "64KiB"]);
+    let process = start(command.arg("--").arg(&program).args(["on", "lost"]));
+    let pid = process.0.id().to_string();
+    let output = home.cairn().args(["leaks", &pid]).output().unwrap();
+    drop(process);
+    let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
+    let told = text(&output.stdout);
+    let names = ["by innermost\n", "< JS:*framed\n", "< inner\n", "< py::bare:/a b.py\n"];
+    let places = names.map(|name| told.find(name));
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{told}");
 }
 
 /// Python tells them from 3.12 on, whether it is built with frame pointers or not.

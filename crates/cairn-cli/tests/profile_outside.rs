@@ -127,6 +127,11 @@ fn a_core_file_has_the_profile() {
     let output = profile(&home, "core", &[]);
     assert_succeeded(&output);
     assert!(text(&output.stdout).contains("early (program.c:"), "{}", text(&output.stdout));
+    // It says which build has run, which is not there any more.
+    std::fs::copy("/bin/true", home.path().join("program")).unwrap();
+    let output = profile(&home, "core", &[]);
+    assert!(text(&output.stdout).contains("  program+0x"), "{output:?}");
+    assert!(text(&output.stderr).contains("/program is another build"), "{}", text(&output.stderr));
     let length = core.metadata().unwrap().len();
     for part in [length / 2, length / 100, 4096, 100] {
         std::fs::File::options().write(true).open(&core).unwrap().set_len(part).unwrap();

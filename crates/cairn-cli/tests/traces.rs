@@ -354,3 +354,16 @@ fn hostile_traces_are_refused() {
     check(&[&first[..], &[0, 16]].concat(), "it ends early");
     check(&[6, 6], "a step of no thread");
 }
+
+/// A short file whose blocks are as large as blocks can be, where any number of bytes is allowed.
+#[test]
+fn more_bytes_than_can_be_counted_are_refused() {
+    let home = Home::new();
+    let largest = [0, 128, 128, 128, 128, 128, 128, 32];
+    let frame = zstd::encode_all(&[&[0, 0, 5, 0], &largest.repeat(1 << 17)[..]].concat()[..], 1);
+    let file = [b"cairn trace 1\n", &frame.unwrap()[..]].concat();
+    fs::write(home.path().join("hostile"), file).unwrap();
+    let most = u64::MAX.to_string();
+    let output = replay(&home, &["--runs", "1", "--memory", &most, "hostile"]);
+    assert_refused(&output, 125, &["hostile: after 32768 calls: its blocks take "]);
+}

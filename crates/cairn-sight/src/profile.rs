@@ -7,6 +7,7 @@
 //! Checked: tests/profile.rs and tests/hostile_profile.rs of the command.
 //! Story: docs/guide/profile.md
 
+mod builds;
 mod lines;
 mod names;
 mod outside;
@@ -16,6 +17,7 @@ mod pprof;
 mod stacks;
 mod text;
 
+pub use builds::Builds;
 pub(crate) use lines::Lines;
 pub use names::{Frame, Names};
 pub use outside::sampled;
@@ -156,6 +158,8 @@ pub struct HeapProfile {
     pub sites: Vec<Site>,
     /// Code, in the order of addresses.
     pub mappings: Vec<Mapping>,
+    /// Which builds of these files they were.
+    pub builds: Builds,
     /// Names of code that is in no file.
     pub perf_map: PerfMap,
 }
@@ -165,6 +169,7 @@ pub struct HeapProfile {
 enum Part {
     Sites,
     Mappings,
+    Builds,
     Names,
 }
 
@@ -200,6 +205,11 @@ impl HeapProfile {
                 }
                 _ if line == "names" => {
                     part = Part::Names;
+                    Some(())
+                }
+                Some((build, path)) if part == Part::Builds => profile.builds.add(build, path),
+                _ if line == "builds" => {
+                    part = Part::Builds;
                     Some(())
                 }
                 _ if part == Part::Mappings => profile.add_mapping(line),

@@ -18,6 +18,8 @@ const WINDOW_LOG2_MAX: u32 = 23;
 const BLOCK_BYTES_MIN: u64 = 32;
 /// Threads at once.
 const THREADS_MAX: u32 = 4096;
+/// Bytes that may live at once, at most: with one more block they can still be counted.
+const MOST_MAX: u64 = 1 << 62;
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +39,7 @@ pub(crate) enum What {
 
 /// A file that is being read.
 pub(crate) struct Reader {
-    input: BufReader<zstd::Decoder<'static, BufReader<File>>>,
+    input: BufReader<Box<dyn Read>>,
     /// What the program was called.
     pub(crate) program: String,
     /// How many blocks it had before the first call.
@@ -59,14 +61,24 @@ pub(crate) struct Reader {
 impl Reader {
     /// Opens a trace, of which at most so many bytes may be live at once.
     pub(crate) fn open(path: &Path, most: u64) -> Result<Self> {
-        let mut file = BufReader::new(File::open(path)?);
+        Self::of(File::open(path)?, most)
+    }
+
+    /// The same of a file's bytes.
+    pub(crate) fn of(file: impl Read + 'static, most: u64) -> Result<Self> {
+        let mut file = BufReader::new(file);
         let mut magic = [0; MAGIC.len()];
         let is_trace = file.read_exact(&mut magic).is_ok() && magic == *MAGIC;
         ensure!(is_trace, "no trace that `cairn record` of this version has made");
         let mut input = zstd::Decoder::with_buffer(file)?;
         input.window_log_max(WINDOW_LOG2_MAX)?;
+        Self::of_contents(Box::new(input), most)
+    }
+
+    /// The same of what is in the frame.
+    pub(crate) fn of_contents(contents: Box<dyn Read>, most: u64) -> Result<Self> {
         let mut reader = Self {
-            input: BufReader::with_capacity(64 << 10, input),
+            input: BufReader::with_capacity(64 << 10, contents),
             program: String::new(),
             alive: 0,
             sizes: Vec::new(),
@@ -77,7 +89,7 @@ impl Reader {
             calls: 0,
             live: 0,
             weight: 0,
-            most,
+            most: most.min(MOST_MAX),
             is_over: false,
         };
         let length = reader.number()?;

@@ -1,5 +1,5 @@
-//! Writes a core file as the kernel does: segments of what is mapped, but for unchanged pages of files, the list of these,
-//! holes where nothing is resident. Whether the system writes core files, and where, is its own affair.
+//! Writes a core file as the kernel does: segments of what is mapped, but for unchanged pages of files other than their
+//! first, the list of these, holes where nothing is resident. Whether the system writes core files, and where, is its own affair.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -43,7 +43,7 @@ pub(crate) fn write(pid: u32, to: &Path) {
     let core = File::create(to).unwrap();
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     for area in &areas {
-        let there = if area.pages.is_empty() { 0 } else { area.to - area.from };
+        let there = area.pages.last().map_or(0, |last| last + PAGE - area.from);
         let mut bytes = segment(1, area.flags, [at, area.from, 0, there]);
         bytes[40..48].copy_from_slice(&(area.to - area.from).to_le_bytes());
         head.extend(bytes);
@@ -97,7 +97,10 @@ fn areas(pid: u32) -> Vec<Area> {
         let path = words.nth(2).filter(|path| path.starts_with('/')).map(str::to_owned);
         let (from, to) = (number(from), number(to));
         let flags = flag('r', 4) | flag('w', 2) | flag('x', 1);
-        let pages = if flags == 0 { Vec::new() } else { present(&pages, from, to) };
+        let mut pages = if flags == 0 { Vec::new() } else { present(&pages, from, to) };
+        if flags == 4 && offset == 0 && path.is_some() && pages.is_empty() {
+            pages.push(from);
+        }
         Some(Area { from, to, flags, offset, path, pages })
     };
     maps.lines().filter(|line| !line.contains("[vsyscall]")).filter_map(area).collect()

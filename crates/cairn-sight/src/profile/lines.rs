@@ -1,13 +1,13 @@
 //! Stacks as lines of text.
 //!
 //! Owns: how a call of a target is written: the function, and where in the source it is.
-//! Idea: names are looked up in the files of the target's own code.
+//! Idea: names are looked up in the files of the target's own code, and in what it says of code that it has made.
 //! Never: shows the allocator's own functions.
 //! Threads: one.
 //! Checked: tests here; tests/leaks.rs and tests/page_samples.rs of the command.
 //! Story: docs/guide/profile.md
 
-use super::{Frame, HeapProfile, Mapping, Names, PerfMap, is_own};
+use super::{Builds, Frame, HeapProfile, Mapping, Names, PerfMap, is_own};
 use crate::memory::{Area, Memory};
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const LETTERS: usize = 80;
 /// What calls of a target are written with.
 pub(crate) struct Lines {
     names: Names,
-    /// The code alone: names are looked up in it.
+    /// Its mappings and the like alone: names are looked up in them.
     profile: HeapProfile,
 }
 
@@ -26,8 +26,9 @@ impl Lines {
     pub(crate) fn new(memory: &dyn Memory) -> Lines {
         let code = memory.areas().iter().filter(|area| area.runs);
         let mappings = code.map(mapping).collect();
+        let builds = Builds::of(memory);
         let perf_map = memory.pid().map(PerfMap::of).unwrap_or_default();
-        let profile = HeapProfile { mappings, perf_map, ..HeapProfile::default() };
+        let profile = HeapProfile { mappings, builds, perf_map, ..HeapProfile::default() };
         Lines { names: Names::new(), profile }
     }
 

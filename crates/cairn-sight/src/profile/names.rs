@@ -2,7 +2,7 @@
 //!
 //! Owns: the files in which names are looked up, each opened once.
 //! Idea: an address is a place in a file, and that is an address of the file's own.
-//! Never: opens what is no ordinary file: a path may lead to anything.
+//! Never: opens what is no ordinary file: a path may lead to anything; takes a name from another build than the process has run.
 
 use super::{HeapProfile, Mapping};
 use addr2line::Loader;
@@ -30,7 +30,18 @@ struct Code {
     /// Of each segment: its place in the file, its length there, and its address.
     segments: Vec<[u64; 3]>,
     build_id: String,
-    is_other: bool,
+    is: Known,
+}
+
+/// Whether a file is the one that the process has run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It is.
+    Same,
+    /// It may be another: the profile does not say which build it was, and the file's number on its device is another.
+    Doubtful,
+    /// It is another build.
+    Other,
 }
 
 /// What names are looked up in.
@@ -63,7 +74,8 @@ impl Names {
         let mapping = mapping.filter(|mapping| !mapping.path.is_empty());
         let place = |of: &Mapping| (call - of.start).wrapping_add(of.offset);
         if let Some(mapping) = mapping
-            && let Some(found) = self.code(mapping).and_then(|code| code.frames(place(mapping)))
+            && let Some(code) = self.code(profile, mapping)
+            && let Some(found) = code.frames(place(mapping))
             && !found.is_empty()
         {
             return found;
@@ -76,20 +88,33 @@ impl Names {
         vec![unknown(mapping.map_or("", |mapping| &mapping.path), place)]
     }
 
-    fn code(&mut self, mapping: &Mapping) -> Option<&Code> {
-        let open = || Code::open(mapping);
+    fn code(&mut self, profile: &HeapProfile, mapping: &Mapping) -> Option<&Code> {
+        let open = || Code::open(mapping, profile.builds.get(&mapping.path));
         self.files.entry(mapping.path.clone()).or_insert_with(open).as_ref()
     }
 
     /// The number by which builds of a file are told apart, or nothing.
-    pub fn build_id(&mut self, mapping: &Mapping) -> &str {
-        self.code(mapping).map_or("", |code| &code.build_id)
+    pub fn build_id<'a>(&'a mut self, profile: &'a HeapProfile, mapping: &Mapping) -> &'a str {
+        match profile.builds.get(&mapping.path) {
+            Some(build) => build,
+            None => self.code(profile, mapping).map_or("", |code| &code.build_id),
+        }
     }
 
-    /// Files that are not those that the process has run, or are not there, as far as names have been looked up in them.
+    /// Files that may not be those that the process has run, as far as names have been looked up in them.
     #[must_use]
     pub fn doubtful(&self) -> Vec<&str> {
-        let is = |code: &Option<Code>| code.as_ref().is_none_or(|code| code.is_other);
+        self.paths(|code| code.is_some_and(|code| code.is == Known::Doubtful))
+    }
+
+    /// Files that are other builds than the process has run, or are not there: no names come from them.
+    #[must_use]
+    pub fn replaced(&self) -> Vec<&str> {
+        self.paths(|code| code.is_none_or(|code| code.is == Known::Other))
+    }
+
+    fn paths(&self, is: impl Fn(Option<&Code>) -> bool) -> Vec<&str> {
+        let is = |code: &Option<Code>| is(code.as_ref());
         let files = self.files.iter().filter(|(path, code)| path.starts_with('/') && is(code));
         let mut paths: Vec<_> = files.map(|(path, _)| path.as_str()).collect();
         paths.sort_unstable();
@@ -105,20 +130,33 @@ fn unknown(path: &str, place: u64) -> Frame {
 }
 
 impl Code {
-    fn open(mapping: &Mapping) -> Option<Code> {
-        let known = fs::metadata(&mapping.path).ok().filter(fs::Metadata::is_file)?;
-        let cache = ReadCache::new(File::open(&mapping.path).ok()?);
+    /// Opens a file; `build` is the number of what the process has run, where it is known.
+    fn open(mapping: &Mapping, build: Option<&str>) -> Option<Code> {
+        // The system says so of a file that has no name any more: the same build may lie there again.
+        let path = match build {
+            Some(_) => mapping.path.strip_suffix(" (deleted)").unwrap_or(&mapping.path),
+            None => &mapping.path,
+        };
+        let known = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+        let cache = ReadCache::new(File::open(path).ok()?);
         let elf = ElfFile::<FileHeader64<Endianness>, _>::parse(&cache).ok()?;
         let segment = |segment: object::read::elf::ElfSegment64<'_, '_, _, _>| {
             let (offset, bytes) = segment.file_range();
             [offset, bytes, segment.address()]
         };
         let hex = |id: &[u8]| id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let build_id: String = elf.build_id().ok().flatten().map(hex).unwrap_or_default();
+        let is = match build {
+            Some(build) if build == build_id => Known::Same,
+            Some(_) => Known::Other,
+            None if mapping.inode != 0 && known.ino() != mapping.inode => Known::Doubtful,
+            None => Known::Same,
+        };
         Some(Code {
-            loader: Loader::new(&mapping.path).ok(),
+            loader: if is == Known::Other { None } else { Loader::new(path).ok() },
             segments: elf.segments().map(segment).collect(),
-            build_id: elf.build_id().ok().flatten().map(hex).unwrap_or_default(),
-            is_other: mapping.inode != 0 && known.ino() != mapping.inode,
+            build_id,
+            is,
         })
     }
 

@@ -8,7 +8,7 @@
 //! Checked: tests/profile_outside.rs and tests/hostile.rs of the command.
 //! Story: docs/guide/profile.md, docs/design/outside-view.md
 
-use super::{Amounts, HeapProfile, LIFETIMES, PerfMap, Site, scale};
+use super::{Amounts, Builds, HeapProfile, LIFETIMES, PerfMap, Site, scale};
 use crate::header::Header;
 use crate::memory::{Memory, u32_at, u64_at};
 use crate::{Error, Source, core_file::Core, largest, process::Process, symbol};
@@ -42,6 +42,7 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
             let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
             // A line that makes no sense names no code.
             maps.lines().for_each(|line| _ = profile.add_mapping(line));
+            profile.builds = Builds::of(&process);
             profile.perf_map = PerfMap::of(*pid);
             Ok(profile.sorted())
         }
@@ -56,6 +57,7 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
                 let offset = area.offset;
                 profile.mappings.push(super::Mapping { start, end, offset, inode: 0, path });
             }
+            profile.builds = Builds::of(&core);
             Ok(profile.sorted())
         }
     }

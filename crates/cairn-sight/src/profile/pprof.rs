@@ -151,7 +151,7 @@ fn write_mappings(
 ) {
     for (at, mapping) in profile.mappings.iter().enumerate() {
         let path = strings.place(&mapping.path);
-        let build_id = strings.place(names.build_id(mapping));
+        let build_id = strings.place(names.build_id(profile, mapping));
         out.message(3, |message| {
             message.number(1, at as u64 + 1);
             message.number(2, mapping.start);

@@ -4,8 +4,8 @@
 //! Idea: what was read from a running process can be looked at later, by any command that takes a file.
 //! Never: loses what the form can say.
 
-use super::{Amounts, HEAD, HeapProfile, Site};
-use std::collections::BTreeSet;
+use super::{Amounts, HEAD, HeapProfile, Mapping, Site};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 
 /// The text of a profile. Mappings have what is needed for names.
@@ -15,9 +15,15 @@ impl Display for HeapProfile {
         self.sites.iter().try_for_each(|site| write_site(out, site))?;
         writeln!(out, "mappings")?;
         for mapping in &self.mappings {
-            let super::Mapping { start, end, offset, inode, path } = mapping;
+            let Mapping { start, end, offset, inode, path } = mapping;
             let path = path.replace('\n', " ");
             writeln!(out, "{start:x}-{end:x} r-xp {offset:08x} 00:00 {inode} {path}")?;
+        }
+        writeln!(out, "builds")?;
+        let paths = self.mappings.iter().map(|mapping| mapping.path.as_str());
+        let known = paths.filter_map(|path| Some((path, self.builds.get(path)?)));
+        for (path, build) in known.collect::<BTreeMap<_, _>>() {
+            writeln!(out, "{build} {}", path.replace('\n', " "))?;
         }
         writeln!(out, "names")?;
         let calls = self.sites.iter().flat_map(|site| &site.calls);

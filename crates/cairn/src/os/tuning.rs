@@ -30,5 +30,8 @@ pub(crate) const PROTECTED_MAX: usize = 400;
 pub(crate) const CGROUP_PATH_BYTES: usize = 512;
 /// Room for a line of the list of mappings, in bytes; what is longer is cut. Half, twice: not tried.
 pub(crate) const MAPS_LINE_BYTES: usize = 320;
+/// Bytes at a file's start among which the number of its build is looked for. Of 2324 programs and libraries of Debian's it is
+/// there in all but six, as with twice of it; with half of it in 17.
+pub(crate) const FILE_START_BYTES: usize = 1024;
 /// Room for the entries of the auxiliary vector: it has some 22. Half, twice: not tried.
 pub(crate) const AUXILIARY_ENTRIES: usize = 64;

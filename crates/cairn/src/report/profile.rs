@@ -39,6 +39,8 @@ pub fn write_profile(mut out: impl FnMut(&[u8])) {
 //     pinned BYTES                    of the pages that its live samples keep
 //     mappings
 //     ... /proc/self/maps
+//     builds
+//     NUMBER PATH                     what its linker has given a file that is mapped, in hexadecimal
 //     names
 //     ... /tmp/perf-PID.map, of code that the process has made while it ran
 //     end
@@ -60,6 +62,8 @@ fn write(out: &mut dyn FnMut(&[u8])) {
     }
     let _ = writeln!(text, "mappings");
     os::mappings(|piece| (text.0)(piece));
+    let _ = writeln!(text, "builds");
+    os::builds(|number, path| write_build(&mut text, number, path));
     let _ = writeln!(text, "names");
     os::perf_map(|piece| (text.0)(piece));
     // The last line may be half written.
@@ -85,6 +89,15 @@ fn write_site(text: &mut Text<'_>, site: &Site<'_>, pinned: usize) -> fmt::Resul
         writeln!(text)?;
     }
     if pinned > 0 { writeln!(text, "pinned {pinned}") } else { Ok(()) }
+}
+
+fn write_build(text: &mut Text<'_>, number: &[u8], path: &[u8]) {
+    for byte in number {
+        let _ = write!(text, "{byte:02x}");
+    }
+    (text.0)(b" ");
+    (text.0)(path);
+    (text.0)(b"\n");
 }
 
 /// Bytes of pages that the live samples of some sites, from number `first` on, keep from going back.

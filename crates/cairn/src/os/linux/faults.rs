@@ -1,14 +1,12 @@
-//! Owns: what happens at a touch of memory that is not accessible; reads of memory that may not be there; which
-//!   file an address is of.
+//! Owns: what happens at a touch of memory that is not accessible; reads of memory that may not be there.
 //! Idea: the action that SIGSEGV had before is kept, and gets every signal after us.
 //! Never: allocates, takes a lock, or ends a program that would have gone on.
 //! Threads: any; a handler may call all of it but `see_faults`.
 //! Checked: tests/guards.rs of the C layer.
 //! Story: docs/guide/guards.md
 
-use super::{File, keeping_errno, process_id, system_call};
+use super::{keeping_errno, process_id, system_call};
 use crate::base::{AtomicPtr, Ordering, UnsafeCell};
-use crate::os::tuning::MAPS_LINE_BYTES;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 
@@ -128,92 +126,4 @@ pub(crate) fn is_readable(at: usize) -> bool {
 pub(crate) fn thread_id() -> usize {
     // SAFETY: has no preconditions.
     unsafe { system_call(libc::SYS_gettid, [0; 6]) }.cast_unsigned()
-}
-
-/// What the process has mapped at a place.
-pub(crate) struct Mapped<'a> {
-    /// The first address, and the one behind the last.
-    pub(crate) range: (usize, usize),
-    /// Where the first mapping of the same file begins.
-    pub(crate) base: usize,
-    /// The file's path; empty if there is none.
-    pub(crate) path: &'a [u8],
-}
-
-/// Looks up what is mapped around an address; None if nothing is, or the list cannot be read.
-pub(crate) fn mapped_around<T>(address: usize, then: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {
-    let mut line = [0; MAPS_LINE_BYTES];
-    let (range, base, len) = search(&File::open(c"/proc/self/maps")?, address, &mut line)?;
-    let path = line.get(..len).map_or(&[][..], path);
-    Some(then(Mapped { range, base, path }))
-}
-
-/// Gives what the system says of the process's mappings, piece by piece.
-pub(crate) fn mappings(mut each: impl FnMut(&[u8])) {
-    let Some(file) = File::open(c"/proc/self/maps") else { return };
-    let mut room = [0; 512];
-    while let Some(piece) = file.read(&mut room).and_then(|count| room.get(..count))
-        && !piece.is_empty()
-    {
-        each(piece);
-    }
-}
-
-/// Reads lines until one is of the address: its range, the base of its file, and its length in `line`.
-fn search(
-    file: &File,
-    address: usize,
-    line: &mut [u8; MAPS_LINE_BYTES],
-) -> Option<((usize, usize), usize, usize)> {
-    let (mut room, mut len, mut base) = ([0u8; 512], 0, 0);
-    loop {
-        let count = file.read(&mut room)?;
-        let read = room.get(..count)?;
-        if read.is_empty() {
-            return None;
-        }
-        for &byte in read {
-            if byte != b'\n' {
-                if let Some(place) = line.get_mut(len) {
-                    *place = byte;
-                    len += 1;
-                }
-                continue;
-            }
-            let text = line.get(..len)?;
-            let (range, offset) = numbers(text)?;
-            if offset == 0 {
-                base = range.0;
-            }
-            if (range.0..range.1).contains(&address) {
-                return Some((range, base, len));
-            }
-            len = 0;
-        }
-    }
-}
-
-/// Of a line like `5600-5700 r-xp 00001000 08:01 42   /usr/bin/cat`: the range, and the place in the file.
-#[inline(never)]
-fn numbers(line: &[u8]) -> Option<((usize, usize), usize)> {
-    let mut fields = line.split(|&b| b == b' ' || b == b'-');
-    let range = (hex(fields.next()?)?, hex(fields.next()?)?);
-    // The rights come before it; the last of them may be written as a dash.
-    let offset = fields.find(|field| field.len() >= OFFSET_DIGITS)?;
-    Some((range, hex(offset)?))
-}
-
-/// Digits of a place in a file, at least.
-const OFFSET_DIGITS: usize = 8;
-
-fn hex(digits: &[u8]) -> Option<usize> {
-    digits
-        .iter()
-        .try_fold(0, |number, &digit| Some(number << 4 | char::from(digit).to_digit(16)? as usize))
-}
-
-/// What stands behind the fields of a line, if that is a path.
-fn path(line: &[u8]) -> &[u8] {
-    let at = line.iter().position(|&b| b == b'/').unwrap_or(line.len());
-    line.get(at..).unwrap_or(&[])
 }

@@ -176,6 +176,8 @@ pub(crate) struct Mapped<'a> {
 
 pub(crate) fn mappings(_: impl FnMut(&[u8])) {}
 
+pub(crate) fn builds(_: impl FnMut(&[u8], &[u8])) {}
+
 pub(crate) fn perf_map(_: impl FnMut(&[u8])) {}
 
 pub(crate) fn mapped_around<T>(_: usize, _: impl FnOnce(Mapped<'_>) -> T) -> Option<T> {

@@ -1,0 +1,77 @@
+//! Which builds of files a process has mapped.
+//!
+//! Owns: the numbers that linkers have given them, by their paths as the system lists them.
+//! Idea: a path leads to whatever lies there now; the number says whether that is what has run.
+//! Never: has more of them, or longer ones, than a process could.
+//! Threads: one.
+//! Checked: tests here; tests/profile.rs of the command.
+//! Story: docs/guide/profile.md
+
+use crate::build_id;
+use crate::memory::Memory;
+use std::collections::HashMap;
+
+/// Files at most: a process has as many mappings.
+const FILES_MAX: usize = 1 << 16;
+/// Digits of a number at most.
+const DIGITS_MAX: usize = 128;
+
+/// Numbers of builds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Builds {
+    by_path: HashMap<String, String>,
+}
+
+impl Builds {
+    /// Those of the files that a target has mapped.
+    pub(crate) fn of(memory: &dyn Memory) -> Builds {
+        let mut builds = Builds::default();
+        let starts = memory.areas().iter().filter(|area| area.offset == 0);
+        for area in starts {
+            let path = area.path.as_deref().filter(|path| path.starts_with('/'));
+            if let Some(path) = path
+                && !builds.by_path.contains_key(path)
+                && let Some(build) = build_id::of(memory, area.range.start)
+            {
+                builds.add(&build, path);
+            }
+        }
+        builds
+    }
+
+    /// Adds a file, if its number is one, in hexadecimal, and there are not too many.
+    pub(super) fn add(&mut self, build: &str, path: &str) -> Option<()> {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_number =
+            !build.is_empty() && build.len() <= DIGITS_MAX && build.bytes().all(is_digit);
+        let has_room = self.by_path.len() < FILES_MAX;
+        if is_number && has_room {
+            self.by_path.entry(path.to_owned()).or_insert_with(|| build.to_owned());
+        }
+        (is_number && has_room).then_some(())
+    }
+
+    /// The number of a file, where it is known.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&str> {
+        self.by_path.get(path).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Builds;
+
+    #[test]
+    fn numbers_are_bounded() {
+        let mut builds = Builds::default();
+        assert_eq!(builds.add("0af9", "/a b"), Some(()));
+        assert_eq!(builds.add("77", "/a b"), Some(()));
+        assert_eq!((builds.get("/a b"), builds.get("/a")), (Some("0af9"), None));
+        for bad in ["", "xx", "0A", &"0".repeat(129)] {
+            assert_eq!(builds.add(bad, "/c"), None, "{bad}");
+        }
+        let added = (0..1 << 17).filter(|nth| builds.add("00", &format!("/{nth}")).is_some());
+        assert_eq!(added.count(), (1 << 16) - 1);
+    }
+}
