@@ -166,6 +166,22 @@ fn the_hardened_build_is_accounted() {
     assert_near(number(&account["resident"]["sum"]), number(&account["resident"]["kernel"]), 2);
 }
 
+/// 100 bytes a block, by some of the 5000.
+#[test]
+fn samples_tell_what_was_asked_for() {
+    let home = Home::new();
+    let file = home.path().join("profile");
+    let options = ["--profile", common::display(&file), "--profile-rate", "4KiB"];
+    let Some(process) = known(&home, &options) else { return };
+    let account = account(&home, &process.0.id().to_string());
+    let row = class(&account, 112);
+    assert_near(number(&row["asked"]), number(&row["in_use"]) * 100, 1);
+    let held = &account["held"];
+    // Samples lie apart.
+    assert!((4500 * 100..number(&held["small"])).contains(&number(&held["asked"])), "{held}");
+    assert!(account["notes"].to_string().contains("samples of the heap profile"), "{account}");
+}
+
 #[test]
 fn the_account_is_told_in_words() {
     let home = Home::new();

@@ -1,6 +1,6 @@
 //! Owns: the account: from the bytes that the program holds to what the kernel calls resident, and what of it is needed.
 //! Idea: each step has a name, and the steps add up: what is resident is found page by page, so nothing is left over.
-//! Never: guesses what was asked for: blocks count with the bytes they have room for.
+//! Never: guesses: blocks count with the bytes they have room for, and what was asked for is told beside.
 //! Threads: none; data.
 //! Checked: tests/inspect.rs of the command, against the kernel's account.
 //! Story: docs/guide/inspect.md

@@ -1,14 +1,16 @@
-//! Owns: how many bytes the program has asked for, where that is known: in the hardened build.
-//! Idea: the last word of each of its blocks says how much of it is left, combined with a number of the block's place and
-//!   two secrets, which stand side by side in the library's data. Two words are them if they explain the blocks.
+//! Owns: how many bytes the program has asked for, where that is known: in the hardened build, or by samples.
+//! Idea: hardened, the last word of each block says how much of it is left, combined with a number of the block's place and
+//!   two secrets, which stand side by side in the library's data. Two words are them if they explain the blocks. Else
+//!   live samples of the heap profile know it: each block of a class is as likely to be one.
 //! Never: tells the secrets; takes words for them that explain a block by chance, or reads a page that is not resident.
 //! Threads: one.
-//! Checked: tests here; tests/inspect.rs of the command.
+//! Checked: tests here; tests/inspect.rs and tests/page_samples.rs of the command.
 //! Story: docs/design/policy.md
 
 use crate::blocks::Blocks;
 use crate::header::Header;
 use crate::memory::{Kind, Memory, Pages, read_sparse, u64_at};
+use crate::profile::Table;
 use crate::walk::Span;
 
 /// Blocks that two words have to explain, most of them.
@@ -17,6 +19,8 @@ const TRIED: usize = 16;
 const SEARCH_MAX: u64 = 1 << 20;
 /// Blocks that are read at most: every second, third, ... if there are more.
 const READ_MAX: u64 = 1 << 18;
+/// With fewer samples nothing is said: the mean of so many is off by a few percent of a class's step.
+const SAMPLES_MIN: u64 = 64;
 /// Words that are read together.
 const AT_ONCE: usize = 1 << 16;
 /// What is left stands in the word twice, and its lowest byte has nothing of it.
@@ -37,10 +41,18 @@ pub(crate) struct Target<'a> {
 
 /// What has been found.
 pub(crate) struct Asked {
-    /// Of each class how many blocks have been read, and the bytes that they were asked for.
+    /// Of each class how many blocks are known, and the bytes that they were asked for.
     pub(crate) classes: Vec<(u64, u64)>,
-    /// Blocks have been read one in so many.
-    pub(crate) one_in: u64,
+    pub(crate) by: By,
+}
+
+/// Which blocks are known.
+#[derive(Clone, Copy)]
+pub(crate) enum By {
+    /// One in so many.
+    Reading(u64),
+    /// So many samples.
+    Samples(u64),
 }
 
 /// A block of the program's.
@@ -73,7 +85,7 @@ impl Secrets {
 /// Finds out; None if it cannot be known.
 pub(crate) fn find(target: Target) -> Option<Asked> {
     if !target.header.is_hardened() {
-        return None;
+        return by_samples(target.memory, target.header);
     }
     let count = target.blocks().count() as u64;
     let tried = target.every(count / TRIED as u64 + 1);
@@ -88,7 +100,26 @@ pub(crate) fn find(target: Target) -> Option<Asked> {
             }
         }
     }
-    Some(Asked { classes, one_in })
+    Some(Asked { classes, by: By::Reading(one_in) })
+}
+
+/// What live samples of the heap profile know, if there are enough of them.
+fn by_samples(memory: &dyn Memory, header: &Header) -> Option<Asked> {
+    let table = Table::find(memory, header.profile)?;
+    // In this order: the site of a sample that is seen is there.
+    let (samples, sites) = (table.samples().ok()?, table.sites().ok()?);
+    let mut classes = vec![(0, 0); header.classes.len()];
+    let mut known = 0;
+    for sample in &samples {
+        let Some(size) = sites.get(sample.site).map(|site| site.weighed) else { continue };
+        let class = header.classes.iter().position(|class| class.size == size);
+        if let Some((read, sum)) = class.map(|class| &mut classes[class])
+            && sample.asked <= size
+        {
+            (*read, *sum, known) = (*read + 1, *sum + sample.asked, known + 1);
+        }
+    }
+    (known >= SAMPLES_MIN).then_some(Asked { classes, by: By::Samples(known) })
 }
 
 impl<'a> Target<'a> {

@@ -46,6 +46,7 @@ pub use map::HeapMap;
 pub use page::{BASE_STYLE, account_page};
 pub use watch::{Round, Unread, Watch};
 
+use asked::{Asked, By};
 use core_file::Core;
 use curve::Curve;
 use header::Header;
@@ -331,16 +332,21 @@ fn notes(
     header: &Header,
     census: &walk::Census,
     blocks: &blocks::Blocks,
-    asked: Option<&asked::Asked>,
+    asked: Option<&Asked>,
 ) -> Vec<String> {
     let mut notes = Vec::new();
-    match asked.map(|asked| asked.one_in) {
-        None => notes
-            .push("what was asked for is not known: blocks count with all their room".to_owned()),
-        Some(1) => {}
-        Some(many) => {
+    match asked.map(|asked| asked.by) {
+        None => notes.push(
+            "what was asked for is not known, for no heap profile is on: blocks count with all their room"
+                .to_owned(),
+        ),
+        Some(By::Reading(1)) => {}
+        Some(By::Reading(many)) => {
             notes.push(format!("what was asked for is estimated from one block in {many}"));
         }
+        Some(By::Samples(count)) => notes.push(format!(
+            "what was asked for is estimated from {count} samples of the heap profile"
+        )),
     }
     if header.is_hardened() {
         notes.push("the hardened build does not say which heap has what is cached".to_owned());
