@@ -642,8 +642,9 @@ struct cairn_header {
     unsigned int mapping_bytes;      /* each begins with struct cairn_mapping */
     unsigned int span_free_offset;   /* pointer: the list of free blocks */
     unsigned int span_hidden_offset; /* unsigned short: free blocks in no list. Which ones: */
-    unsigned int aside_offset;       /* behind a section's start, aside_bytes for each slice, a bit for each block
-                                        of a span; 0 in the hardened build */
+    unsigned int aside_offset;       /* behind a section's start, aside_bytes for each slice: the first word of each, then
+                                        the second ones; a bit for each block of a span, whose slices' words come one
+                                        after the other; 0 in the hardened build */
     unsigned int aside_bytes;
     unsigned int reserved;
     const void *profile;             /* the heap profile: docs/design/outside-view.md */

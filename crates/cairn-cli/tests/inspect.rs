@@ -263,7 +263,7 @@ fn another_version_is_refused() {
     assert_refused(
         &output,
         125,
-        &["version 9", "reads version 7", "use the command of that cairn", "/program", "(build "],
+        &["version 9", "reads version 8", "use the command of that cairn", "/program", "(build "],
     );
 }
 
@@ -271,7 +271,7 @@ fn another_version_is_refused() {
 fn an_older_one_is_refused() {
     let home = Home::new();
     let source = b"#include <stdio.h>\n#include <unistd.h>\n\
-        const char cairn_header[256] = \"CAIRNHDR\\7\\0\\0\\0\\160\";\n\
+        const char cairn_header[256] = \"CAIRNHDR\\10\\0\\0\\0\\160\";\n\
         int main(void) { puts(\"ready\"); fflush(stdout); pause(); }\n";
     let Some(program) = compiled(&home, source, &[]) else { return };
     let process = start(&mut Command::new(&program));

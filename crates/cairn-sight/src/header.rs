@@ -11,7 +11,7 @@ use std::ops::Range;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRNHDR";
 /// The version that is understood, and how long a header of it is that says all that is asked.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const BYTES: usize = 144;
 /// Where a longer one says where the heap profile is.
 const PROFILE: usize = 144;
@@ -287,10 +287,13 @@ impl Header {
         (self.words_offset + place) as usize
     }
 
-    /// Where the bits of what is set aside in a slice are behind its section's start.
-    pub(crate) fn aside(&self, index: u64) -> Option<usize> {
-        let nth = index % self.section_slices;
-        Some((self.aside_offset? + nth * self.aside_bytes) as usize)
+    /// Where a word of the bits of what is set aside in a span of so many slices is behind its section's start; none, if there
+    /// is no such word.
+    pub(crate) fn aside(&self, index: u64, slices: u64, nth: u64) -> Option<usize> {
+        let row = nth / slices;
+        let word = row * self.section_slices + index % self.section_slices + nth % slices;
+        let place = self.aside_offset.filter(|_| row < self.aside_bytes / 8)? + 8 * word;
+        (place + 8 <= self.section_bytes).then_some(place as usize)
     }
 
     /// The number of the heap that starts there.

@@ -166,8 +166,8 @@ impl Census {
         let steady = steady(memory, header, index, counts, class_of);
         self.unsteady += u64::from(steady.is_none());
         let counts = steady.unwrap_or_else(|| counts.cut(class_of));
-        let aside = header.aside(index).filter(|_| counts.hidden > 0);
-        let words = counts.carved.div_ceil(64) as usize;
+        let words = if counts.hidden > 0 { counts.carved.div_ceil(64) } else { 0 };
+        let aside = (0..words).map_while(|nth| header.aside(index, class_of.slices, nth));
         self.spans.push(Span {
             index,
             class,
@@ -179,9 +179,7 @@ impl Census {
             hidden: counts.hidden,
             free: counts.free,
             pending_first: counts.pending_first(first),
-            aside: aside.map_or(Vec::new(), |at| {
-                (0..words).map(|nth| u64_at(&section.bytes, at + 8 * nth)).collect()
-            }),
+            aside: aside.map(|at| u64_at(&section.bytes, at)).collect(),
         });
         class_of.slices
     }

@@ -66,7 +66,7 @@ static inline void look(struct view *view, pid_t process, uintptr_t header)
     view->process = process;
     read_from(view, header, &view->header, sizeof view->header);
     CHECK(memcmp(view->header.magic, "CAIRNHDR", 8) == 0, "%.8s", view->header.magic);
-    CHECK(view->header.version == 7, "version %u", view->header.version);
+    CHECK(view->header.version == 8, "version %u", view->header.version);
     CHECK(view->header.header_bytes >= sizeof view->header, "%u", view->header.header_bytes);
     CHECK(view->header.class_count <= CLASSES_MAX, "%u classes", view->header.class_count);
     read_from(view, (uintptr_t)view->header.map, &view->map, sizeof view->map);

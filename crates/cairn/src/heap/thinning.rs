@@ -9,7 +9,7 @@
 use crate::heap::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE};
 use crate::os;
 use crate::slices::arena;
-use crate::spans::{Home, Keep, Pages, waiting};
+use crate::spans::{Home, Keep, Pages, abandoned, waiting};
 
 /// What a heap that shrinks has under way.
 pub(crate) struct Thinning {
@@ -83,9 +83,12 @@ impl Thinning {
         }
         self.waited += waiting::bytes_of(pages);
         self.waited_ms = os::now_ms();
-        if waiting::add(index, pages) && !waiting::sweep_part() {
-            // Locked memory, say.
-            self.pause(PAUSE_MAX_MS);
+        if waiting::add(index, pages) {
+            abandoned::thin_next();
+            if !waiting::sweep_part() {
+                // Locked memory, say.
+                self.pause(PAUSE_MAX_MS);
+            }
         }
     }
 

@@ -53,7 +53,8 @@ pub struct Header {
     /// Fields of a span's slot: the first block in its list, and how many are set aside.
     span_free_offset: u32,
     span_hidden_offset: u32,
-    /// From a section's start to the bits of what is set aside, `aside_bytes` for each slice. 0 in the hardened build.
+    /// From a section's start to the bits of what is set aside, `aside_bytes` for each slice: the first words of all slices,
+    /// then the second ones. Of a span those of its slices come one after the other. 0 in the hardened build.
     aside_offset: u32,
     aside_bytes: u32,
     _reserved: u32,
@@ -77,7 +78,7 @@ unsafe impl Sync for Header {}
 #[unsafe(export_name = "cairn_header")]
 pub static HEADER: Header = Header {
     magic: *b"CAIRNHDR",
-    version: 7,
+    version: 8,
     header_bytes: size_of::<Header>() as u32,
     map: &raw const address_map::MAP,
     classes: (&raw const CLASSES).cast(),
@@ -103,7 +104,7 @@ pub static HEADER: Header = Header {
     span_free_offset: offset_of!(Span, local_free) as u32,
     span_hidden_offset: offset_of!(Span, hidden) as u32,
     aside_offset: in_hardened(ASIDE_OFFSET, 0) as u32,
-    aside_bytes: size_of::<address_map::Aside>() as u32,
+    aside_bytes: (address_map::ASIDE_WORDS * size_of::<u64>()) as u32,
     _reserved: 0,
     profile: &raw const profile::CONTROL,
 };

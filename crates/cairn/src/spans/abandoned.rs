@@ -20,6 +20,9 @@ struct AbandonedSpans {
 // SAFETY: spans in the list are reached under the lock only.
 unsafe impl Sync for AbandonedSpans {}
 
+/// The class of which `thin_next` looks at a span. Relaxed: any will do.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
 static ABANDONED: [AbandonedSpans; CLASS_COUNT] =
     [const { AbandonedSpans { spans: Lock::new(SpanList::EMPTY), count: AtomicUsize::new(0) } };
         CLASS_COUNT];
@@ -114,12 +117,54 @@ pub(crate) fn make_holes() {
             let Some((span, pending)) = take(abandoned, &mut spans, oldest) else { break };
             drop(spans);
             // SAFETY: this thread holds it now, and it is in no list.
-            unsafe {
-                (*span).absorb(pending);
-                (*span).make_holes();
-                list_or_release(span);
-            }
+            unsafe { thin(span, pending) };
         }
+    }
+}
+
+/// Gives back the pages on which nothing lives in the oldest span of the next class that has any, if a quarter of what was in
+/// use when it was listed has been freed since. For threads that shrink: others' blocks are in their spans, too.
+#[inline(never)]
+pub(crate) fn thin_next() {
+    let next = NEXT.load(Ordering::Relaxed);
+    let mut classes =
+        SizeClass::all().filter(|class| class.index() >= next).chain(SizeClass::all());
+    let Some(class) = classes.find(|&class| count(class) > 0) else { return };
+    NEXT.store((class.index() + 1) % CLASS_COUNT, Ordering::Relaxed);
+    let abandoned = &ABANDONED[class.index()];
+    let mut spans = abandoned.spans.lock();
+    let oldest = spans.last();
+    if oldest.is_null() {
+        return;
+    }
+    // SAFETY: a member is valid, and while it is listed nobody changes what its last owner has left.
+    let (live, used) = unsafe { ((*oldest).word().listed_live(), (*oldest).used()) };
+    if live.is_some_and(|live| live > used - used / 4) {
+        // SAFETY: it is in this list, whose lock is held.
+        unsafe {
+            spans.remove(oldest);
+            spans.push_front(oldest);
+        }
+        return;
+    }
+    let taken = take(abandoned, &mut spans, oldest);
+    drop(spans);
+    if let Some((span, pending)) = taken {
+        // SAFETY: this thread holds it now, and it is in no list.
+        unsafe { thin(span, pending) };
+    }
+}
+
+/// Gives back the pages of a span on which nothing lives, and lists it again.
+///
+/// # Safety
+/// The caller holds the span, which is in no list; the blocks have been pending there.
+unsafe fn thin(span: *mut Span, pending: Chain) {
+    // SAFETY: the caller's.
+    unsafe {
+        (*span).absorb(pending);
+        (*span).make_holes();
+        list_or_release(span);
     }
 }
 

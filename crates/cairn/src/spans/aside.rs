@@ -35,8 +35,9 @@ pub(crate) enum Step {
 }
 
 impl Span {
-    fn bits(&self) -> *mut u64 {
-        address_map::aside(self.index())
+    /// A word of its bits.
+    fn word_of(&self, nth: usize) -> *mut u64 {
+        address_map::aside(self.index(), self.layout().slices.into(), nth / 64)
     }
 
     /// Whether its blocks may be set aside: where purged memory is gone, a free block would lose a part of itself, and a
@@ -59,7 +60,7 @@ impl Span {
     /// Whether a block is set aside.
     pub(crate) fn is_set_aside(&self, nth: usize) -> bool {
         // SAFETY: the bits of a block of this span.
-        self.hidden > 0 && unsafe { peek(self.bits(), nth) }
+        self.hidden > 0 && unsafe { peek(self.word_of(nth), nth) }
     }
 
     /// Whether the block at `p` is set aside, as far as anybody can tell: the span's owner may be at work.
@@ -81,7 +82,7 @@ impl Span {
         // Acquire: pairs with `set_aside`.
         fence(Ordering::Acquire);
         // SAFETY: as above.
-        unsafe { peek(address_map::aside(index), nth) }
+        unsafe { peek(address_map::aside(index, class.span_slices(), nth / 64), nth) }
     }
 
     /// Sets aside what is in `local_free`. The pages that have a part of these blocks.
@@ -138,7 +139,7 @@ impl Span {
         let words = usize::from(self.carved).div_ceil(64);
         for nth in 0..words {
             // SAFETY: the bits of this span, whose owner this is.
-            let word = unsafe { &mut *self.bits().add(nth) };
+            let word = unsafe { &mut *self.word_of(64 * nth) };
             while *word != 0 && (chain.count as usize) < limit {
                 let block = nth * 64 + word.trailing_zeros() as usize;
                 *word &= *word - 1;
@@ -212,7 +213,7 @@ impl SettingAside {
         let this = unsafe { &mut *span };
         if this.hidden == 0 {
             // SAFETY: the bits of this span, whose owner this is.
-            unsafe { this.bits().write_bytes(0, usize::from(this.carved).div_ceil(64)) };
+            (0..this.carved.into()).step_by(64).for_each(|nth| unsafe { *this.word_of(nth) = 0 });
             // Release: who sees that some are set aside sees no bit of what was here before: it would accuse a legal free.
             fence(Ordering::Release);
         }
@@ -230,7 +231,7 @@ impl SettingAside {
             self.next = Block::next(block);
             let span = &mut *self.span;
             let nth = span.number(block.cast());
-            let word = span.bits().add(nth / 64);
+            let word = span.word_of(nth);
             if *word >> (nth % 64) & 1 != 0 {
                 os::fatal("free", block.cast(), FREED_TWICE);
             }
@@ -244,8 +245,8 @@ impl SettingAside {
     }
 }
 
-/// Volatile: others than the owner look, too.
-unsafe fn peek(bits: *const u64, nth: usize) -> bool {
+/// The bit of a block in its word. Volatile: others than the owner look, too.
+unsafe fn peek(word: *const u64, nth: usize) -> bool {
     // SAFETY: the caller's.
-    unsafe { bits.add(nth / 64).read_volatile() >> (nth % 64) & 1 != 0 }
+    unsafe { word.read_volatile() >> (nth % 64) & 1 != 0 }
 }

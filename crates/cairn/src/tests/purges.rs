@@ -326,7 +326,7 @@ fn what_is_needed_now_and_then_stays() {
     });
 }
 
-/// Where an eighth of what is in use has gone from between survivors, a MiB may be dirty, or a 32nd of the rest, and single
+/// Where an eighth of what is in use has gone from between survivors, a MiB may be dirty, or a 64th of the rest, and single
 /// runs go.
 #[test]
 fn less_stays_dirty_where_holes_are() {

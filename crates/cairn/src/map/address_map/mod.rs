@@ -132,13 +132,13 @@ struct Section {
     chunks: [Chunk; SECTION_CHUNKS],
     leaf: Leaf,
     slots: [Slot; SECTION_SLICES],
-    aside: [Aside; in_hardened(SECTION_SLICES, 0)],
+    aside: [[u64; in_hardened(SECTION_SLICES, 0)]; ASIDE_WORDS],
     waiting: [AtomicU64; in_hardened(SECTION_SLICES / WAITING_SLICES, 0)],
 }
 
-/// In the default build, which blocks of a slice are set aside (see `spans::aside`): a bit each, of those of 32 bytes or
-/// more. Only spans that have such blocks touch theirs.
-pub(crate) type Aside = [u64; SLICE_SIZE / 32 / u64::BITS as usize];
+/// Words for each slice in which, in the default build, blocks of 32 bytes or more are set aside (see `spans::aside`). The first
+/// of all slices stand together: most spans need no others. With all words of a slice together, bursts left 0.3 % more.
+pub(crate) const ASIDE_WORDS: usize = SLICE_SIZE / 32 / u64::BITS as usize;
 
 /// Slices whose waiting pages stand in one word (see `spans::waiting`), in the default build.
 pub(crate) const WAITING_SLICES: usize = 16;
@@ -361,12 +361,13 @@ pub(crate) fn slot(index: usize) -> *mut Slot {
     unsafe { (&raw mut (*section).slots).cast::<Slot>().add(index % SECTION_SLICES) }
 }
 
-/// The bits of what is set aside in a committed slice, with those of the slices behind it. In the default build.
+/// The `nth` word of a span of so many committed slices, a power of two: the first words of all of them come first.
 #[inline]
-pub(crate) fn aside(index: usize) -> *mut u64 {
+pub(crate) fn aside(index: usize, slices: usize, nth: usize) -> *mut u64 {
     let section = section_of(index);
-    // SAFETY: only an address is computed, inside the section.
-    unsafe { (&raw mut (*section).aside).cast::<Aside>().add(index % SECTION_SLICES).cast() }
+    let place = (nth >> slices.ilog2()) * SECTION_SLICES + nth % slices;
+    // SAFETY: only an address is computed, inside the section: a span lies in one.
+    unsafe { (&raw mut (*section).aside).cast::<u64>().add(index % SECTION_SLICES + place) }
 }
 
 /// Which pages wait of a slice, and of its neighbours, whose numbers differ from its by less than `WAITING_SLICES`; in the default

@@ -4,6 +4,7 @@
 use crate::base::SLICE_SIZE;
 use crate::map::address_map;
 use crate::slices::arena;
+use crate::spans::abandoned;
 use crate::spans::waiting::{self, bytes_of};
 use crate::tests::alone::{Random, alone};
 use crate::tests::forks::child_does;
@@ -208,7 +209,7 @@ fn much_more_than_may_wait_goes_in_one_part() {
         let left = || spans().map(|index| bytes_of(waiting::seen(index, AT_ONCE))).sum::<usize>();
         assert_eq!(left(), 45 * MIB);
         let most = 2 * arena::may_wait();
-        assert!((6 * MIB..7 * MIB).contains(&most) && waiting::sweep_part());
+        assert!((3 * MIB..4 * MIB).contains(&most) && waiting::sweep_part());
         assert!(left() <= most, "{}", left());
         // What may wait goes in small parts.
         while left() > 2 * arena::may_wait() {
@@ -273,5 +274,39 @@ fn a_child_forked_meanwhile_goes_on() {
         }
         DONE.store(true, Ordering::Relaxed);
         other.leaves();
+    });
+}
+
+/// Their thread is gone, or has let go of them; what others free there is in no list of anybody's.
+#[test]
+fn spans_that_nobody_holds_are_thinned() {
+    alone(|| {
+        const SIZE: usize = 2000;
+        let fill = || {
+            let all: Vec<_> = (0..5000).map(|_| hold(SIZE, 7)).collect();
+            // With some room they are listed when the thread leaves.
+            all.iter().step_by(16).for_each(|&(block, ..)| free(block));
+            all.iter().map(|&(block, ..)| block.expose_provenance()).collect::<Vec<_>>()
+        };
+        let all = std::thread::spawn(fill).join().expect("it ends");
+        let held = |&at: &usize| (core::ptr::with_exposed_provenance_mut(at), SIZE, 7);
+        let (mut live, mut freed) = (Vec::<Held>::new(), 0);
+        for block in all.iter().enumerate().filter(|(nth, _)| nth % 16 != 0).map(|(_, at)| held(at))
+        {
+            if freed % 40 == 0 {
+                live.push(block);
+            } else {
+                free(block.0);
+            }
+            freed += 1;
+        }
+        let before = resident();
+        (0..1000).for_each(|_| abandoned::thin_next());
+        let after = resident();
+        assert!(after < before / 2 && after >= floor(&live), "{before} {after}, {}", floor(&live));
+        assert!(live.iter().all(is_whole));
+        check();
+        live.iter().for_each(|&(block, ..)| free(block));
+        check();
     });
 }
