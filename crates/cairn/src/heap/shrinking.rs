@@ -68,6 +68,8 @@ impl Heap {
     }
 
     /// What it holds for allocations to come holds pages, too; and there are the spans whose events have led here.
+    #[cold]
+    #[inline(never)]
     fn begin_thinning(&mut self) {
         self.flush();
         let (owner, mut left) = (self.owner(), THIN_AFTER);
