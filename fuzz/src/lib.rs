@@ -29,6 +29,11 @@ pub fn threads(program: &[u8]) {
     run(Kind::Threads, program);
 }
 
+/// The same, while those who watch allocations come and go.
+pub fn watched(program: &[u8]) {
+    run(Kind::Watched, program);
+}
+
 fn run(kind: Kind, program: &[u8]) {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {

@@ -15,7 +15,7 @@ use xshell::{Shell, cmd};
 /// Options.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seconds of each of the coverage-guided runs, six of the default build (nightly Rust, cargo-fuzz).
+    /// Seconds of each of the coverage-guided runs, eight of the default build (nightly Rust, cargo-fuzz).
     #[arg(long, default_value_t = 150)]
     seconds: u64,
     /// Instead, run so many random operations, half of them with debug assertions.
@@ -28,9 +28,9 @@ pub(crate) struct Args {
     build: Build,
 }
 
-/// The first two run operations, in either build of the core; what is behind them does not know the core.
-const TARGETS: [&str; 3] = ["single", "threads", "trace"];
-const OF_THE_CORE: usize = 2;
+/// The first three run operations, in either build of the core; what is behind them does not know the core.
+const TARGETS: [&str; 4] = ["single", "threads", "watched", "trace"];
+const OF_THE_CORE: usize = 3;
 /// With debug assertions and without: the name, and cargo-fuzz's option.
 const BUILDS: [(&str, &str); 2] = [("debug", "--debug-assertions"), ("fast", "--release")];
 /// The committed programs, compressed: on each line a target's name, and the bytes in hexadecimal.

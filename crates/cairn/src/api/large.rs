@@ -69,10 +69,10 @@ fn refill_watched(size: usize, class: SizeClass, align: usize) -> *mut Block {
         }
         ((*heap).caches.tells(class), (*heap).sampling.draws())
     };
+    let block = ready(thread::refill_or_force(class), size, class);
     if !draws {
-        return ready(thread::refill_or_force(class), size, class);
+        return block;
     }
-    let block = ready(thread::refill(class), size, class);
     // SAFETY: as above.
     let is_sample = unsafe {
         let sampling = &mut (*heap).sampling;

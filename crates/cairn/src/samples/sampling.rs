@@ -216,7 +216,8 @@ impl Sampling {
     /// `tells`): the blocks of the cache, and those that have come back to it and been allocated again. Whether
     /// the block that the refill has given is the sample.
     pub(crate) fn count(&mut self, class: SizeClass, before: i32, after: i32) -> bool {
-        let blocks = 1 + Caches::told(class, before, after);
+        // What the program has freed meanwhile may have served: that tells of nothing.
+        let blocks = 1 + Caches::told(class, before, after).max(0);
         let bytes = blocks as usize * class.block_size();
         let is_sample = bytes >= self.left;
         self.left = if is_sample { self.interval } else { self.left - bytes };

@@ -4,8 +4,12 @@ use super::alone::{Random, alone, only};
 use super::forks::child_does;
 use super::heaps::{Other, blocks, free};
 use crate::base::{CACHE_UNITS, HARDENED, SizeClass};
+use crate::slices::limit;
 use crate::store::canary;
-use crate::{Heap, allocate, allocate_zeroed, check, on_deferred_free, os, purge};
+use crate::{
+    Heap, allocate, allocate_zeroed, check, guard_every, on_deferred_free, os, profile_every,
+    purge, sample_every, set_memory_limits,
+};
 use std::cell::RefCell;
 use std::string::String;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -202,6 +206,41 @@ fn it_frees_before_an_allocation_fails() {
         assert!(heap.allocate(10_000, 16).is_null() && forced() > before);
         held.into_iter().for_each(free);
         heap.destroy();
+        check();
+    });
+}
+
+/// Whoever else is there to see allocations.
+#[test]
+fn it_frees_before_an_allocation_fails_that_is_watched() {
+    alone(|| {
+        let lazy = |force, heartbeat, words| {
+            if force {
+                reclaim(force, heartbeat, words);
+            }
+        };
+        let watchers: [(&str, fn()); 5] = [
+            ("nobody", || {}),
+            ("the profile", || assert!(profile_every(64 << 10))),
+            ("each guarded", || assert!(guard_every(4 << 10))),
+            ("guards", || assert!(guard_every(1 << 20))),
+            ("a sampler", || sample_every(4 << 10, |_, _| {})),
+        ];
+        free(allocate(1));
+        assert!(set_memory_limits(limit::NO_GROUP, 40 * MIB));
+        on_deferred_free(Some(lazy), [0; 2]);
+        for (name, begin) in watchers {
+            let before = forced();
+            begin();
+            for turn in 0..100 * MIB / 1000 {
+                let block = allocate(1000);
+                assert!(!block.is_null(), "{name}, after {turn}");
+                PUT_OFF.with_borrow_mut(|all| all.push(block));
+            }
+            assert!(forced() >= before + 2, "{name}: {}", forced() - before);
+            purge();
+        }
+        sample_every(0, |_, _| {});
         check();
     });
 }

@@ -2,11 +2,11 @@
 
 use super::alone::alone;
 use super::{all_zero, assert_nothing_is_left, filling};
-use crate::base::{BLOCK_MAX, MEDIUM_MAX};
+use crate::base::{BLOCK_MAX, CACHE_UNITS, MEDIUM_MAX, in_hardened, size_class};
 use crate::samples::guards;
 use crate::{
     Resized, Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate,
-    guard_every, may_have_size, os, purge, reallocate, sample_every, usable_size,
+    guard_every, may_have_size, os, purge, reallocate, sample_every, thread, usable_size,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -163,6 +163,21 @@ fn refills_draw_as_many_as_asked() {
         // From one slow tick to the next there are 50,000 pairs, 3 MiB.
         assert!((15..=62).contains(&count), "{count} in 61 MiB");
         check();
+    });
+}
+
+/// A refill has failed, and what the program has freed then serves: of a full cache one block.
+#[test]
+fn what_comes_without_a_refill_counts_once() {
+    alone(|| {
+        begin(1 << 30);
+        // What the cache tells then. Hardened, how many blocks are ready.
+        let (class, left) = (size_class::class_of(64), in_hardened(50 * CACHE_UNITS, 0));
+        // SAFETY: this thread's own heap.
+        let sampling = unsafe { &mut (*thread::heap()).sampling };
+        for _ in 0..1000 {
+            assert!(!sampling.count(class, 0, left));
+        }
     });
 }
 

@@ -25,7 +25,8 @@ use supervisor::{Goal, Supervisor};
 /// The fuzzers' programs, compressed: on each line a kind's name, and the bytes in hexadecimal.
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus.gz");
 /// The fuzz targets' names, which are also the folders' in which their programs lie.
-const KINDS: [(Kind, &str); 2] = [(Kind::Single, "single"), (Kind::Threads, "threads")];
+const KINDS: [(Kind, &str); 3] =
+    [(Kind::Single, "single"), (Kind::Threads, "threads"), (Kind::Watched, "watched")];
 /// How often a program is replayed: what it meets differs with what ran before, and with time.
 const REPLAYS: usize = 10;
 
@@ -76,7 +77,7 @@ fn replay(path: &Path) {
     abort_on_panic();
     let folder = path.parent().and_then(Path::file_name);
     let kind = KINDS.into_iter().find(|&(_, name)| folder.is_some_and(|folder| folder == name));
-    let (kind, _) = kind.expect("the folder of a program is called single or threads");
+    let (kind, _) = kind.expect("the folder of a program is called single, threads or watched");
     let program = std::fs::read(path).expect("the program can be read");
     let trace = std::env::var_os("CAIRN_FUZZ_TRACE").is_some();
     for _ in 0..REPLAYS {
@@ -121,17 +122,19 @@ fn folder_of(kind: Kind) -> &'static str {
     KINDS.into_iter().find(|&(listed, _)| listed == kind).map_or("", |(_, name)| name)
 }
 
-/// The committed programs.
+/// The committed programs of these kinds.
 fn corpus() -> Vec<(Kind, Vec<u8>)> {
     let Ok(file) = std::fs::File::open(CORPUS) else { return Vec::new() };
     let text = std::io::read_to_string(flate2::read::GzDecoder::new(file)).expect("gzip's text");
     let program = |line: &str| {
-        let (name, digits) = line.split_once(' ')?;
+        let (name, digits) = line.split_once(' ').expect("a kind and bytes");
+        // Other targets' programs are not run here.
         let (kind, _) = KINDS.into_iter().find(|&(_, listed)| listed == name)?;
         let byte = |at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
-        Some((kind, (0..digits.len()).step_by(2).map(byte).collect::<Option<_>>()?))
+        let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Option<_>>();
+        Some((kind, bytes.expect("hexadecimal digits")))
     };
-    text.lines().map(|line| program(line).expect("a kind and bytes")).collect()
+    text.lines().filter_map(program).collect()
 }
 
 /// Program `index` of `seed`: as many random bytes as another random number says.
@@ -146,7 +149,7 @@ fn random_program(seed: u64, index: u64) -> (Kind, Vec<u8>) {
     };
     random();
     let len = 16usize << (random() >> 32 & 7);
-    let (kind, _) = KINDS[(random() >> 63) as usize];
+    let (kind, _) = KINDS[(random() >> 33) as usize % KINDS.len()];
     let mut program = Vec::with_capacity(len);
     while program.len() < len {
         program.extend_from_slice(&random().to_le_bytes());

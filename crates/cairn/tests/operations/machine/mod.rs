@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! single    header, steps ...
-//! threads   header, sections ...
+//! threads   header, sections ...; watched ones, too
 //!   a run      steps of one thread, all others at rest     lock-step: the same each time
 //!   a burst    steps of two to four threads at once
 //!   an end     a thread ends; the next run that names it is a new one's
@@ -17,7 +17,7 @@
 //! Among the steps, wherever they are taken, a thread begins and ends, with destructors that take steps, too, and a child is
 //! forked, which does so on its own.
 //!
-//! The steps are in `step`, `exchange`, `heaps`, `told`, `deferred`, `hand_over`, `contest` and `fork`, the decoding in
+//! The steps are in `step`, `exchange`, `heaps`, `told`, `watch`, `deferred`, `hand_over`, `contest` and `fork`, the decoding in
 //! `bytes`, the oracle in `table`, what threads share in `world`.
 
 mod bytes;
@@ -32,6 +32,7 @@ mod region;
 mod step;
 mod table;
 mod told;
+mod watch;
 mod world;
 
 use bytes::Bytes;
@@ -46,6 +47,8 @@ pub(crate) enum Kind {
     Single,
     /// Sections: runs and bursts of several.
     Threads,
+    /// The same, while those who watch allocations come and go, and limits of memory.
+    Watched,
 }
 
 /// Operations done: calls that allocate, resize, free, purge, check or draw up the statistics.
@@ -73,6 +76,10 @@ pub(crate) fn run(kind: Kind, program: &[u8], trace: bool) -> Counts {
     match kind {
         Kind::Single => steps(&mut table, &mut bytes, Company::Alone),
         Kind::Threads => table = crew.sections(table, &mut bytes, &mut counts),
+        Kind::Watched => {
+            watch::begin(header);
+            table = crew.sections(table, &mut bytes, &mut counts);
+        }
     }
     // Blocks are freed into spans of threads that have gone, or of threads that rest.
     if header & 8 == 0 {
@@ -82,6 +89,7 @@ pub(crate) fn run(kind: Kind, program: &[u8], trace: bool) -> Counts {
     crew.end();
     deferred::end();
     heaps::end_all();
+    watch::end();
     settle(&mut table, header >> 6 == 0);
     counts.lockstep += table.operations;
     counts
