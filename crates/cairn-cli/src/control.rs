@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The header's first bytes and the version of it that is understood (`crates/cairn/src/report/outside.rs`).
 const MAGIC: &[u8] = b"CAIRNHDR";
-const VERSION: u32 = 7;
+const VERSION: u32 = cairn_sight::HEADER_VERSION;
 /// How often the process is asked whether it has followed, and how long is between.
 const LOOKS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(20);

@@ -10,8 +10,9 @@ use crate::memory::{ADDRESSES, Memory, u16_at, u32_at, u64_at};
 use std::ops::Range;
 
 pub(crate) const MAGIC: [u8; 8] = *b"CAIRNHDR";
-/// The version that is understood, and how long a header of it is that says all that is asked.
-const VERSION: u32 = 8;
+/// The version of the library's header that is understood.
+pub const VERSION: u32 = 8;
+/// How long a header of it is that says all that is asked.
 const BYTES: usize = 144;
 /// Where a longer one says where the heap profile is.
 const PROFILE: usize = 144;

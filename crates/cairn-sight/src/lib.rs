@@ -41,6 +41,7 @@ pub use account::{
 
 pub use difference::{Change, ClassChange, Difference, difference};
 pub use glance::{Glance, Part, Use};
+pub use header::VERSION as HEADER_VERSION;
 pub use leaks::{Leaks, LostBlock, LostRow, LostStack, Sum, leaks};
 pub use map::HeapMap;
 pub use page::{BASE_STYLE, account_page};
