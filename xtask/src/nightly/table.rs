@@ -112,7 +112,7 @@ const ROWS: &[Row] = &[
     ("redis", "CAIRN_TEST_ALL=1 cargo test -p cairn-c --test examples -- --ignored redis", 60, &[ROOT, SOURCES]),
     ("fresh", "cargo xtask fresh", 180, &[ROOT, DEBIAN]),
     ("dist", "cargo xtask dist --check", 60, &[]),
-    ("install", "CAIRN_TEST_ALL=1 cargo test -p xtask --test install -- --ignored", 60, &[ROOT, TESTS]),
+    ("install", "CAIRN_TEST_ALL=1 cargo test -p xtask --test install --test crates -- --ignored", 60, &[ROOT, TESTS]),
     ("deploy", "CAIRN_TEST_ALL=1 cargo test -p xtask --test deploy --test conan", 60, &[ROOT, PACKAGES]),
     ("tidy", "cargo xtask tidy", 10, &[]),
     ("fast-path", "cargo xtask fast-path", 30, &[]),
