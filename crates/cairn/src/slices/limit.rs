@@ -222,7 +222,7 @@ pub(crate) fn is_short(counted: usize) -> bool {
 pub(crate) fn excess(counted: usize) -> usize {
     let beyond = |limit: usize, used: usize| match limit {
         0 => 0,
-        _ => (used + 1).saturating_sub(limit - limit / URGENT_PART),
+        _ => used.saturating_add(1).saturating_sub(limit - limit / URGENT_PART),
     };
     beyond(own(), counted).max(beyond(group_most(), of_group(counted, &BESIDE)))
 }

@@ -364,10 +364,10 @@ pub(crate) fn slot(index: usize) -> *mut Slot {
 /// The `nth` word of a span of so many committed slices, a power of two: the first words of all of them come first.
 #[inline]
 pub(crate) fn aside(index: usize, slices: usize, nth: usize) -> *mut u64 {
-    let section = section_of(index);
-    let place = (nth >> slices.ilog2()) * SECTION_SLICES + nth % slices;
+    debug_assert!(slices.is_power_of_two() && index.is_multiple_of(slices));
+    let place = index % SECTION_SLICES + (nth >> slices.ilog2()) * SECTION_SLICES + nth % slices;
     // SAFETY: only an address is computed, inside the section: a span lies in one.
-    unsafe { (&raw mut (*section).aside).cast::<u64>().add(index % SECTION_SLICES + place) }
+    unsafe { (&raw mut (*section_of(index)).aside).cast::<u64>().add(place) }
 }
 
 /// Which pages wait of a slice, and of its neighbours, whose numbers differ from its by less than `WAITING_SLICES`; in the default

@@ -114,11 +114,11 @@ pub(crate) fn read_own(at: usize, bytes: &mut [u8]) -> usize {
 /// Whether a word can be read there: a call that changes nothing says so, sooner than a call that reads.
 #[inline(never)]
 pub(crate) fn is_readable(at: usize) -> bool {
-    /// None of the ways to change which signals are blocked, so that the kernel reads the set and refuses.
-    const NO_WAY: usize = usize::MAX;
-    let arguments = [NO_WAY, at, 0, size_of::<u64>(), 0, 0];
+    /// No descriptor, and flags that there are not: the kernel reads the set of signals, and refuses.
+    const NONE: usize = usize::MAX;
+    let arguments = [NONE, at, size_of::<u64>(), NONE, 0, 0];
     // SAFETY: the kernel looks whether it can read the set, and does nothing with it.
-    let answer = unsafe { system_call(libc::SYS_rt_sigprocmask, arguments) };
+    let answer = unsafe { system_call(libc::SYS_signalfd4, arguments) };
     answer == -(libc::EINVAL as isize)
 }
 
