@@ -307,6 +307,6 @@ fn span(memory: &dyn Memory, header: &Header, index: u32) -> Option<[u64; 3]> {
     let class = header.classes.get(u32_at(&descriptor, 4) as usize).filter(|_| is_span)?;
     let until = u32_at(&slot, header.until_event as usize);
     let after = crate::memory::u16_at(&slot, header.used_after_event as usize) as i16;
-    let used = until.saturating_add_signed(after.into());
+    let used = until.wrapping_add_signed(after.into());
     Some([class.size, class.blocks, used.into()])
 }

@@ -215,6 +215,25 @@ fn a_full_span_has_an_event_after_some_frees() {
 
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
+fn the_last_free_is_an_event_whichever_others_frees_have_passed() {
+    alone(|| {
+        let span = span_of(1024);
+        let all = carved(span, 16);
+        // One is free here already, and three are left until the event: others free six.
+        span.set_full(4);
+        assert!(!push(span, all[0]));
+        span.absorb(chain_of(&all[1..7]));
+        assert_counts(span, 9, 7, 0);
+        for &block in &all[7..15] {
+            assert!(!push(span, block));
+        }
+        assert!(push(span, all[15]));
+        assert_counts(span, 0, 16, 0);
+    });
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
 fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
     alone(|| {
         let span = span_of(1024);

@@ -81,7 +81,7 @@ pub(crate) unsafe fn peek_span(span: *const Span) -> (usize, usize) {
         let until = (&raw const (*span).until_event).read_volatile();
         let after = (&raw const (*span).used_after_event).read_volatile();
         let carved = (&raw const (*span).carved).read_volatile();
-        (until.saturating_add_signed(i32::from(after)) as usize, usize::from(carved))
+        (until.wrapping_add_signed(after.into()) as usize, usize::from(carved))
     }
 }
 

@@ -121,14 +121,15 @@ impl Keep for Linked {
     #[inline(never)]
     fn absorb(span: &mut Span, chain: Chain) {
         let list = if chain.count == 0 { END } else { chain.head };
-        if span.has_local_free() {
-            // SAFETY: this span's, and free.
-            return unsafe { span.push_list(list) };
-        }
-        span.local_free = list;
         let used = span.used();
         if cfg!(debug_assertions) && chain.count > used {
             os::broken(FREED_TWICE);
+        }
+        if span.has_local_free() {
+            // SAFETY: this span's, and free.
+            unsafe { span.push_list(list) };
+        } else {
+            span.local_free = list;
         }
         let used = used.wrapping_sub(chain.count);
         // An event that others' frees have passed comes not.
