@@ -133,6 +133,54 @@ fn a_claimed_span_is_passed_by() {
     });
 }
 
+/// A thread takes a listed span by its place, to thin it, while its last block is freed, and a span of another class begins
+/// there and is listed: it gets the one that it meant, or none, and both lists stay whole.
+#[test]
+fn taken_by_its_place_against_the_next_span_there() {
+    check(SPANS, |_| {
+        let next_class = class_of(1024 - CANARY_BYTES);
+        // As many are freed as make it thinner.
+        let list_thinned = |span: *mut Span, index, blocks: &[Sent<*mut Block>]| {
+            // SAFETY: held until then; freed once.
+            unsafe {
+                give_up(span);
+                blocks.iter().for_each(|b| heap::send_without_heap(index, b.get(), None));
+            }
+        };
+        let (span, index, blocks) = listable_span(CLASS, 3);
+        list_thinned(span, index, &blocks[1..]);
+        let last = blocks[0];
+        let other = spawn(move || {
+            // SAFETY: in use, and freed once.
+            unsafe { heap::send_without_heap(index, last.get(), None) };
+            arena::take_exactly(index, 1).is_some() && {
+                // SAFETY: the run is this thread's.
+                let next = unsafe { Span::create(index, false, next_class, TAG) };
+                // SAFETY: as above.
+                let its = unsafe { carve(next, 3) };
+                list_thinned(next, index, &its[1..]);
+                true
+            }
+        });
+        if let Some((taken, pending)) = abandoned::take_thinner(index, CLASS) {
+            // SAFETY: taken.
+            unsafe {
+                assert_eq!((taken, Span::class_at(taken)), (span, CLASS));
+                (*span).absorb(pending);
+                give_up(span);
+            }
+        }
+        let is_next = other.join().unwrap();
+        assert_eq!(
+            (abandoned::count(CLASS), abandoned::count(next_class)),
+            (0, usize::from(is_next))
+        );
+        if !is_next {
+            assert_released(index);
+        }
+    });
+}
+
 /// A full span that nobody holds: two threads free into it. One claims it and lists it; both
 /// blocks are free in it then.
 #[test]

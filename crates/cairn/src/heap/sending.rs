@@ -6,10 +6,8 @@
 //! Story: docs/design/remote-frees.md
 
 use super::{Batch, Heap};
-use crate::base::{Ordering, shares};
-use crate::heap::tuning::{
-    BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PARTIAL_LIMIT, PROBE_EACH,
-};
+use crate::base::Ordering;
+use crate::heap::tuning::{BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PROBE_EACH};
 use crate::map::{Block, Chain, END, Generation, Pushed, address_map};
 use crate::spans::{Span, abandoned};
 use crate::store::{Known, Live};
@@ -137,7 +135,7 @@ impl Heap {
             if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
                 return self.take_home(address_map::slot(index).cast(), chain);
             }
-            if let Some(span) = push_to(index, chain, meant) {
+            if let Some(span) = self.push_and_thin(index, chain, meant) {
                 self.take_over(span);
             }
         }
@@ -171,11 +169,10 @@ impl Heap {
             let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
             let was_mine = (*span).let_go_by == self.owner();
-            let crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
             if was_mine {
                 self.earn_full();
                 self.thinning.count();
-            } else if crowded && abandoned::list(span) {
+            } else if self.has_no_room(class) && abandoned::list(span) {
                 return;
             }
             (*span).own(self.owner());
@@ -191,7 +188,11 @@ impl Heap {
 /// # Safety
 /// As for `RemoteWord::push`; `index` is the span's first slice.
 #[inline(never)]
-unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Option<*mut Span> {
+pub(super) unsafe fn push_to(
+    index: usize,
+    chain: Chain,
+    meant: Option<Generation>,
+) -> Option<*mut Span> {
     let span: *mut Span = address_map::slot(index).cast();
     let base = address_map::slice_address(index);
     // SAFETY: the blocks are in use in that span, and the caller's to free.

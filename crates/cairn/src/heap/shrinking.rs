@@ -6,10 +6,11 @@
 //! Story: docs/design/purging.md
 
 use super::Heap;
-use crate::base::{Ordering, SizeClass};
-use crate::heap::tuning::{THIN_AFTER, THIN_QUEUE};
-use crate::map::address_map;
-use crate::spans::{SettingAside, Span, SpanList, Step};
+use super::sending::push_to;
+use crate::base::{Ordering, SizeClass, shares};
+use crate::heap::tuning::{PARTIAL_LIMIT, THIN_AFTER, THIN_QUEUE};
+use crate::map::{Chain, Generation, address_map};
+use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned};
 
 impl Heap {
     /// An event of a partial span in which blocks are still in use.
@@ -26,6 +27,75 @@ impl Heap {
         self.queue(unsafe { &mut *span });
         if self.thinning.begins() {
             self.begin_thinning();
+        }
+    }
+
+    /// As `push_to`. If nobody holds the span, and such spans are only emptied now, what is free there is set aside.
+    ///
+    /// # Safety
+    /// The same.
+    pub(super) unsafe fn push_and_thin(
+        &mut self,
+        index: usize,
+        chain: Chain,
+        meant: Option<Generation>,
+    ) -> Option<*mut Span> {
+        // Before: what is not the caller's any more may be gone.
+        let (class, count) = (address_map::descriptor_at(index).class(), chain.count as usize);
+        // SAFETY: the caller's.
+        let (claimed, word) =
+            unsafe { (push_to(index, chain, meant), address_map::remote_word(index)) };
+        if Home::SETS_ASIDE
+            && word.listed_live().is_some()
+            && meant.is_none()
+            && self.thinning.follows(count * class.block_size())
+        {
+            self.thin_listed(index, class);
+        }
+        claimed
+    }
+
+    /// Whether the heap has as many partial spans of a class as it takes in while others might need them. Where such spans are
+    /// only emptied, there is room: the oldest goes.
+    pub(super) fn has_no_room(&mut self, class: usize) -> bool {
+        let is_crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
+        let makes_room = is_crowded && Home::SETS_ASIDE && self.thinning.is_following();
+        if makes_room {
+            let span = self.partial[class].last();
+            // SAFETY: this heap owns the members.
+            unsafe {
+                self.remove_partial((*span).class(), span);
+                self.list_thin(span);
+            }
+        }
+        is_crowded && !makes_room
+    }
+
+    /// Sets aside what is free in the span at a slice, if that is a listed one of the class, and thinner than it was.
+    #[inline(never)]
+    fn thin_listed(&mut self, index: usize, class: SizeClass) {
+        if let Some((span, pending)) = abandoned::take_thinner(index, class) {
+            // SAFETY: this thread holds it now, and it is in no list.
+            unsafe {
+                (*span).absorb(pending);
+                self.list_thin(span);
+            }
+        }
+    }
+
+    /// Lists a span, or gives it back; if what others have filled is only emptied now, all that is free there is set aside.
+    ///
+    /// # Safety
+    /// The caller holds the span, which is in no list.
+    #[inline(never)]
+    pub(super) unsafe fn list_thin(&mut self, span: *mut Span) {
+        // SAFETY: the caller's.
+        unsafe {
+            if self.thinning.is_following() && (*span).can_set_aside() {
+                let pages = (*span).set_aside();
+                self.thinning.add((*span).index(), (*span).free_among(pages));
+            }
+            abandoned::list_or_release(span);
         }
     }
 

@@ -9,7 +9,7 @@ use super::Heap;
 use crate::base::{FULL_FIRST, FULL_MOST, FULL_STEP, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
 use crate::os;
-use crate::spans::{Home, Keep, Span, SpanList, abandoned};
+use crate::spans::{Home, Keep, Span, SpanList};
 use crate::store::{Caches, Store};
 use core::ptr::null_mut;
 
@@ -123,7 +123,7 @@ impl Heap {
             if (*span).used() == 0 {
                 self.release(span);
             } else if (*span).has_blocks() {
-                abandoned::list_or_release(span);
+                self.list_thin(span);
             } else if !self.abandon_full(span) {
                 self.list_partial(span);
             }

@@ -5,7 +5,7 @@
 //! Checked: loom models of the word's states; the stress tests.
 //! Story: docs/design/remote-frees.md
 
-use crate::base::{AtomicUsize, CLASS_COUNT, Ordering, SizeClass};
+use crate::base::{AtomicUsize, CLASS_COUNT, Ordering, SizeClass, fence};
 use crate::map::{Chain, OWNER_ABANDONED, address_map, heads_from};
 use crate::os::Lock;
 use crate::spans::span::Span;
@@ -15,6 +15,8 @@ struct AbandonedSpans {
     spans: Lock<SpanList>,
     /// The list's length; lets a refill pass by without the lock.
     count: AtomicUsize,
+    /// How many spans have been taken out for refills, ever. Relaxed: a measure; the lock's holder writes it.
+    reclaimed: AtomicUsize,
 }
 
 // SAFETY: spans in the list are reached under the lock only.
@@ -23,9 +25,13 @@ unsafe impl Sync for AbandonedSpans {}
 /// The class of which `thin_next` looks at a span. Relaxed: any will do.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-static ABANDONED: [AbandonedSpans; CLASS_COUNT] =
-    [const { AbandonedSpans { spans: Lock::new(SpanList::EMPTY), count: AtomicUsize::new(0) } };
-        CLASS_COUNT];
+static ABANDONED: [AbandonedSpans; CLASS_COUNT] = [const {
+    AbandonedSpans {
+        spans: Lock::new(SpanList::EMPTY),
+        count: AtomicUsize::new(0),
+        reclaimed: AtomicUsize::new(0),
+    }
+}; CLASS_COUNT];
 
 /// Lets go of a span that has blocks in use and room for more. False if everything in it has
 /// been freed meanwhile: then the caller still holds it.
@@ -71,6 +77,14 @@ pub(crate) fn count(class: SizeClass) -> usize {
     ABANDONED[class.index()].count.load(Ordering::Relaxed)
 }
 
+/// How many slices of spans have been taken out for refills, ever.
+pub(crate) fn reclaimed() -> usize {
+    let slices = |class: SizeClass| {
+        class.span_slices() * ABANDONED[class.index()].reclaimed.load(Ordering::Relaxed)
+    };
+    SizeClass::all().map(slices).sum()
+}
+
 /// Takes the latest span of `class`, with what was pending; the caller owns it then.
 pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
     let abandoned = &ABANDONED[class.index()];
@@ -81,12 +95,33 @@ pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
         let next = unsafe { SpanList::after(at) };
         let taken = take(abandoned, &mut spans, at);
         if taken.is_some() {
+            let before = abandoned.reclaimed.load(Ordering::Relaxed);
+            abandoned.reclaimed.store(before.wrapping_add(1), Ordering::Relaxed);
             return taken;
         }
         // A push has claimed it: there are as many of these as threads that wait for the lock.
         at = next;
     }
     None
+}
+
+/// Takes the span at a slice, with what was pending, if it is a listed one of `class`, and much thinner than when it was listed;
+/// the caller owns it then.
+pub(crate) fn take_thinner(index: usize, class: SizeClass) -> Option<(*mut Span, Chain)> {
+    let span: *mut Span = address_map::slot(index).cast();
+    // SAFETY: what has been described is committed, and has been a span.
+    let word = unsafe { address_map::remote_word(index) };
+    // SAFETY: as above.
+    let is_thinner = |live| unsafe { Span::is_thinner(span, class, live) };
+    // A guess, which the lock verifies.
+    word.listed_live().filter(|&live| is_thinner(live))?;
+    let abandoned = &ABANDONED[class.index()];
+    let mut spans = abandoned.spans.lock();
+    word.listed_live()?;
+    // Acquire: who sees that it is listed sees its class. One of this class stays in this list, whose lock is held.
+    fence(Ordering::Acquire);
+    // SAFETY: as above.
+    if unsafe { Span::class_at(span) } != class { None } else { take(abandoned, &mut spans, span) }
 }
 
 /// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for

@@ -6,7 +6,7 @@
 //! Checked: tests/holes.rs, tests/holes/thinning.rs, and `Span::check`.
 //! Story: docs/design/purging.md
 
-use crate::base::SizeClass;
+use crate::base::{SLICE_SIZE, SizeClass};
 use crate::map::{Block, Chain, END, address_map};
 use crate::os;
 use crate::spans::span::{Home, Keep, Span};
@@ -168,25 +168,41 @@ impl Span {
     /// Whether that is so.
     #[inline(never)]
     pub(crate) fn may_thin(&self, owner: u32) -> bool {
-        Home::SETS_ASIDE
-            && address_map::described() >= THIN_SLICES
-            && [0, owner].contains(&self.let_go_by)
+        Home::SETS_ASIDE && has_been_large() && [0, owner].contains(&self.let_go_by)
     }
 
     /// Has an event come before nothing is in use: when so few are that whole pages may be free, and then step by step.
     pub(crate) fn expect_thinner(&mut self, step: Step) {
-        let (used, blocks) = (self.used(), u32::from(self.layout().blocks));
-        let pages = (self.bytes() / os::page_size()) as u32;
-        let first = (THIN_BLOCKS * pages).min(blocks - blocks / 4);
-        let after = match step {
-            _ if !self.can_set_aside() => 0,
-            _ if used > first => first,
-            Step::Coarse => used / 2,
-            Step::Fine => {
-                used - used.div_ceil(if used > pages { THIN_FIRST_STEP } else { THIN_STEP })
-            }
-        };
+        let used = self.used();
+        let after = if self.can_set_aside() { thinner(self.class(), used, step) } else { 0 };
         self.set_used(used - after, after as i16);
+    }
+
+    /// Whether the span, which may be another thread's by now, is so much thinner with `live` blocks in use than it was when it was listed.
+    ///
+    /// # Safety
+    /// There has been a span.
+    pub(crate) unsafe fn is_thinner(this: *const Span, class: SizeClass, live: u32) -> bool {
+        // SAFETY: metadata is never unmapped. Volatile: it may be changing. Who lists a span has cleared its event.
+        let used = unsafe { (&raw const (*this).until_event).read_volatile() };
+        live <= thinner(class, used.min(class.layout().blocks.into()), Step::Fine)
+    }
+}
+
+/// Whether the process has used as much at once as makes it worth looking for pages around survivors.
+pub(crate) fn has_been_large() -> bool {
+    address_map::described() >= THIN_SLICES
+}
+
+/// Blocks in use in a span with so many when it is to be looked at again.
+fn thinner(class: SizeClass, used: u32, step: Step) -> u32 {
+    let blocks = u32::from(class.layout().blocks);
+    let pages = (class.span_slices() * SLICE_SIZE / os::page_size()) as u32;
+    let first = (THIN_BLOCKS * pages).min(blocks - blocks / 4);
+    match step {
+        _ if used > first => first,
+        Step::Coarse => used / 2,
+        Step::Fine => used - used.div_ceil(if used > pages { THIN_FIRST_STEP } else { THIN_STEP }),
     }
 }
 

@@ -15,7 +15,7 @@ mod span_list;
 mod tuning;
 pub(crate) mod waiting;
 
-pub(crate) use aside::{SettingAside, Step};
+pub(crate) use aside::{SettingAside, Step, has_been_large};
 pub(crate) use corruption::expect_end;
 pub use grace::HEAD_MAX;
 pub(crate) use grace::{Grace, is_block_of};

@@ -386,10 +386,7 @@ impl Span {
         let free = Home::count(self);
         assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
         assert!(self.carved <= self.layout().blocks);
-        assert!(
-            self.used_after_event <= 0 || self.until_event <= self.used(),
-            "its event is to come"
-        );
+        assert!(self.used_after_event <= 0 || self.until_event <= self.used(), "it is to come");
         assert_eq!(self.count_hidden(), usize::from(self.hidden));
         if Home::SETS_ASIDE && !address_map::is_supplied(self.index()) {
             let waiting = waiting::seen(self.index(), self.layout().slices.into());

@@ -41,6 +41,7 @@ impl Arena {
     /// Spans of `slices` have been taken: the front of the reservation gets denser.
     pub(super) fn note_span(&mut self, slices: usize) {
         self.dense = (self.dense + slices % RUNS[2]).min(8 * HUGE_SLICES);
+        self.taken = self.taken.wrapping_add(slices);
     }
 
     /// A large block that may stay empty has been taken.

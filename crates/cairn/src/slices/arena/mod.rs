@@ -17,7 +17,7 @@ mod tree;
 
 pub(crate) use near::{after_growth, counted, follow_limits, reserve_mapped, try_reserve_mapped};
 pub(crate) use partition_runs::{Leave, Partitions, kept_slices, settle_kept_in_child};
-pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, tick};
+pub(crate) use purge::{count_holes, fill_holes, in_debt, may_wait, purge_all, taken, tick};
 pub use purge_policy::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub(crate) use purge_policy::{keeps, maps_apart};
 pub(crate) use region_slices::{aside, put_back, set_aside, take_in_region};
@@ -76,6 +76,8 @@ pub(crate) struct Arena {
     burst_ms: u64,
     /// Slices taken for small spans, less four times those of large blocks that may stay empty.
     dense: usize,
+    /// Slices that have been taken for spans, ever.
+    taken: usize,
     purged: u64,
 }
 

@@ -51,6 +51,11 @@ pub(crate) fn may_wait() -> usize {
     bound * arena.share() / limit::ALL
 }
 
+/// Slices that have been taken for spans, ever.
+pub(crate) fn taken() -> usize {
+    ARENA.lock().taken
+}
+
 /// Upkeep from slow paths: once per purge delay, when it answers true, finds what has lain
 /// idle; gives back a batch of it at each call.
 pub(crate) fn tick(now_ms: u64) -> bool {

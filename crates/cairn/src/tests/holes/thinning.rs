@@ -167,6 +167,44 @@ fn threads_that_shrink_side_by_side() {
     });
 }
 
+/// A thread fills, and waits; another frees most of it. What is left is as little as if the first one had freed.
+fn others_thin(in_order: bool) {
+    let other = Other::new();
+    let fill = |count: usize| {
+        move || {
+            let mut random = Random(0x5a);
+            let each = (0..count).map(|at| hold(16 + random.below(4000), at as u8 | 1));
+            each.collect::<Vec<_>>()
+        }
+    };
+    let mut live = other.does(fill(40_000));
+    thin(&mut live, 16, in_order, &mut Random(0xa5));
+    let (now, floor) = (resident(), floor(&live));
+    assert!(now <= floor + floor / 8 + 10 * MIB || os::page_size() > 4096, "{now}, {floor}");
+    check();
+    // Who has filled them fills them again.
+    let again = other.does(fill(40_000));
+    assert!(live.iter().chain(&again).all(is_whole));
+    live.extend(again);
+    live.into_iter().for_each(|(block, ..)| free(block));
+    check();
+    other.leaves();
+    purge();
+    assert_eq!(Stats::take().spans.bytes, 0);
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn blocks_of_a_thread_that_waits_freed_by_another_in_order() {
+    alone(|| others_thin(true));
+}
+
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn blocks_of_a_thread_that_waits_freed_by_another_in_any_order() {
+    alone(|| others_thin(false));
+}
+
 /// What was given back is needed at once, again and again: then it stays for a while.
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "the default build's")]
