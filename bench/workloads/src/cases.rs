@@ -2,7 +2,7 @@
 //! workloads.toml. The process that runs a workload does not read that: it would add to its memory.
 
 use crate::case::{Case, Group, Interface, Results, Row, Settings, Workload};
-use crate::footprint::burst::{self, Burst, Then};
+use crate::footprint::burst::{self, Burst, FreedBy, Then};
 use crate::footprint::{self, drift, free_only, idle, phases};
 use crate::latency;
 use crate::malloc::SMALL;
@@ -85,17 +85,12 @@ const C: &[(&str, Run)] = &[
     ("free-all-idle", |s| phases::survive(s, 0, std::thread::sleep)),
     ("burst-threads", |s| burst::run(s, &BURST_OF_THREADS)),
     ("burst-busy", |s| burst::run(s, &Burst { then: Then::GoOn, ..BURST_OF_THREADS })),
+    ("burst-others", |s| burst::run(s, &Burst { freed_by: FreedBy::Another, ..BURST_OF_THREADS })),
     ("burst-middle", |s| {
-        burst::run(
-            s,
-            &Burst { threads: 1, fill: 366, sizes: 512..=2048, kept: 20, then: Then::Wait },
-        )
+        burst::run(s, &Burst { fill: 366, sizes: 512..=2048, kept: 20, ..BURST_OF_ONE })
     }),
     ("burst-small", |s| {
-        burst::run(
-            s,
-            &Burst { threads: 1, fill: 512, sizes: 16..=1024, kept: 10, then: Then::Wait },
-        )
+        burst::run(s, &Burst { fill: 512, sizes: 16..=1024, kept: 10, ..BURST_OF_ONE })
     }),
     ("sawtooth", phases::sawtooth),
     ("phase-change", phases::phase_change),
@@ -108,8 +103,15 @@ const C: &[(&str, Run)] = &[
     ("latency-16", |s| latency::run(s, s.threads.unwrap_or(16), latency::REQUESTS)),
 ];
 
-const BURST_OF_THREADS: Burst =
-    Burst { threads: 4, fill: 80, sizes: 16..=4096, kept: 16, then: Then::Wait };
+const BURST_OF_THREADS: Burst = Burst {
+    threads: 4,
+    fill: 80,
+    sizes: 16..=4096,
+    kept: 16,
+    freed_by: FreedBy::Filler,
+    then: Then::Wait,
+};
+const BURST_OF_ONE: Burst = Burst { threads: 1, ..BURST_OF_THREADS };
 
 /// What allocates by Rust's global allocator.
 const RUST: &[(&str, Run)] = &[

@@ -19,8 +19,17 @@ pub(crate) struct Burst {
     pub(crate) sizes: RangeInclusive<usize>,
     /// One block in so many survives.
     pub(crate) kept: usize,
+    pub(crate) freed_by: FreedBy,
     /// What the threads do then.
     pub(crate) then: Then,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FreedBy {
+    /// The thread that has filled.
+    Filler,
+    /// A thread that has allocated nothing, while that one waits.
+    Another,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,7 +43,7 @@ pub(crate) enum Then {
 const PAUSE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(settings: &Settings, burst: &Burst) -> Results {
-    let Burst { threads, fill, ref sizes, kept, then } = *burst;
+    let Burst { threads, fill, ref sizes, kept, freed_by, then } = *burst;
     let blocks = settings.scaled(fill * MIB) / (sizes.start() + sizes.end()).div_ceil(2);
     let parts: Vec<Mutex<Vec<Held>>> = (0..threads).map(|_| Mutex::new(touched(blocks))).collect();
     let pause = PAUSE.mul_f64(settings.scale.max(0.25));
@@ -51,7 +60,14 @@ pub(crate) fn run(settings: &Settings, burst: &Burst) -> Results {
                 meeting.wait();
                 held.extend((0..blocks).map(|_| Held::new(rng.usize(sizes.clone()))));
                 rng.shuffle(&mut held);
-                held.truncate(blocks / kept);
+                let free = |held: &mut Vec<Held>| held.truncate(blocks / kept);
+                match freed_by {
+                    FreedBy::Filler => free(&mut held),
+                    FreedBy::Another => {
+                        let all = &mut *held;
+                        std::thread::scope(|other| _ = other.spawn(move || free(all)));
+                    }
+                }
                 drop(held);
                 meeting.wait();
                 match then {
