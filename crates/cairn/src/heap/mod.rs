@@ -9,6 +9,7 @@
 use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
+mod following;
 pub(crate) mod handle;
 mod hardened;
 pub(crate) mod low_memory;
@@ -29,6 +30,7 @@ pub use low_memory::LowMemory;
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
+use following::Following;
 use thinning::Thinning;
 
 use crate::base::{
@@ -127,6 +129,7 @@ pub(crate) struct Heap {
     ordinary: u64,
     trims_seen: usize,
     thinning: Thinning,
+    following: Following,
     pub(crate) sampling: Sampling,
     /// The next one in a list of those in no use.
     next: *mut Heap,

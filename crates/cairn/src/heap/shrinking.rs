@@ -6,11 +6,12 @@
 //! Story: docs/design/purging.md
 
 use super::Heap;
+use super::following::note_thinned;
 use super::sending::push_to;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{PARTIAL_LIMIT, THIN_AFTER, THIN_QUEUE};
 use crate::map::{Chain, Generation, address_map};
-use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned};
+use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned, waiting};
 
 impl Heap {
     /// An event of a partial span in which blocks are still in use.
@@ -48,7 +49,7 @@ impl Heap {
         if Home::SETS_ASIDE
             && word.listed_live().is_some()
             && meant.is_none()
-            && self.thinning.follows(count * class.block_size())
+            && self.following.sends(count * class.block_size())
         {
             self.thin_listed(index, class);
         }
@@ -59,7 +60,7 @@ impl Heap {
     /// only emptied, there is room: the oldest goes.
     pub(super) fn has_no_room(&mut self, class: usize) -> bool {
         let is_crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
-        let makes_room = is_crowded && Home::SETS_ASIDE && self.thinning.is_following();
+        let makes_room = is_crowded && Home::SETS_ASIDE && self.following.is_on();
         if makes_room {
             let span = self.partial[class].last();
             // SAFETY: this heap owns the members.
@@ -91,9 +92,11 @@ impl Heap {
     pub(super) unsafe fn list_thin(&mut self, span: *mut Span) {
         // SAFETY: the caller's.
         unsafe {
-            if self.thinning.is_following() && (*span).can_set_aside() {
+            if self.following.is_on() && (*span).can_set_aside() {
                 let pages = (*span).set_aside();
-                self.thinning.add((*span).index(), (*span).free_among(pages));
+                let free = (*span).free_among(pages);
+                note_thinned(waiting::bytes_of(free));
+                self.thinning.add((*span).index(), free);
             }
             abandoned::list_or_release(span);
         }

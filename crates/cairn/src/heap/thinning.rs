@@ -6,13 +6,10 @@
 //! Checked: tests/holes/thinning.rs; tests/memory.rs of the C layer.
 //! Story: docs/design/purging.md
 
-use crate::base::{AtomicU64, Ordering, SLICE_SIZE};
-use crate::heap::tuning::{
-    SENT_EACH, SENT_SHARE, THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE,
-};
+use crate::heap::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE};
 use crate::os;
 use crate::slices::arena;
-use crate::spans::{Home, Keep, Pages, abandoned, has_been_large, waiting};
+use crate::spans::{Home, Keep, Pages, abandoned, waiting};
 
 /// What a heap that shrinks has under way.
 pub(crate) struct Thinning {
@@ -27,11 +24,6 @@ pub(crate) struct Thinning {
     needed: usize,
     /// Bytes of spans that have become empty after pages of them waited.
     emptied: usize,
-    /// Bytes that have gone to spans that nobody holds since that was last judged; slices that had been taken for spans by
-    /// then; whether such spans are only emptied.
-    sent: u32,
-    taken: u32,
-    follows: bool,
     /// Nothing goes before then, for what went was needed, twice in a row at least; how long that is.
     paused_until_ms: u64,
     pause_ms: u64,
@@ -39,11 +31,8 @@ pub(crate) struct Thinning {
 
 /// No pause is longer: five times twice as long.
 const PAUSE_MAX_MS: u64 = THIN_PAUSE_MS << 5;
-/// Heaps thin what others have filled no sooner than then, in milliseconds, and how long that pause is. Relaxed: measures.
-static PAUSE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
 /// How long the pause is that begins now, after one that ended then.
-fn next_pause_ms(now_ms: u64, last_until_ms: u64, last_ms: u64) -> u64 {
+pub(super) fn next_pause_ms(now_ms: u64, last_until_ms: u64, last_ms: u64) -> u64 {
     // Once may be another phase of the program, which shrinks in its turn.
     let again = now_ms < last_until_ms + 2 * last_ms.max(THIN_PAUSE_MS);
     if again { (2 * last_ms).clamp(THIN_PAUSE_MS, PAUSE_MAX_MS) } else { 0 }
@@ -62,40 +51,6 @@ impl Thinning {
     /// A span is thinner than before: a step on the way.
     pub(super) fn count(&mut self) {
         self.events = self.events.saturating_add(1);
-    }
-
-    /// So many bytes have gone to spans that nobody holds, but others have filled. Whether these are only emptied now: where
-    /// the process takes spans as fast as that, to fill them, it goes on as ever.
-    pub(super) fn follows(&mut self, bytes: usize) -> bool {
-        self.sent += bytes as u32;
-        if self.sent >= SENT_EACH {
-            let taken = arena::taken().wrapping_add(abandoned::reclaimed()) as u32;
-            let more = taken.wrapping_sub(core::mem::replace(&mut self.taken, taken)) as usize;
-            let sent = core::mem::take(&mut self.sent) as usize;
-            let is_emptied = more * SLICE_SIZE < sent / SENT_SHARE && has_been_large();
-            self.follows = self.may_follow(more * SLICE_SIZE) && is_emptied;
-        }
-        self.follows
-    }
-
-    /// So many bytes of spans have been taken, some instead of what has gone: whether more may go. All heaps pause together.
-    fn may_follow(&mut self, taken: usize) -> bool {
-        let now_ms = os::now_ms();
-        let [until_ms, pause_ms] = PAUSE.each_ref().map(|n| n.load(Ordering::Relaxed));
-        let is_late = now_ms > self.waited_ms + THIN_PAUSE_MS;
-        if is_late || taken * THIN_REGRET_SHARE <= self.waited {
-            return now_ms >= until_ms && !self.is_paused();
-        }
-        (self.waited, self.needed) = (0, 0);
-        let next_ms = next_pause_ms(now_ms, until_ms, pause_ms);
-        PAUSE[0].store(now_ms + next_ms, Ordering::Relaxed);
-        PAUSE[1].store(next_ms, Ordering::Relaxed);
-        next_ms == 0
-    }
-
-    /// What `follows` has found last.
-    pub(super) fn is_following(&self) -> bool {
-        self.follows
     }
 
     /// Whether it shrinks.
