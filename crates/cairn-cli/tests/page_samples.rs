@@ -91,7 +91,8 @@ fn told(all: &[Sample], function: &str) -> (f32, f32, f32) {
 fn samples_are_told_by_slice() {
     let home = Home::new();
     let Some(process) = ages(&home) else { return };
-    let page = heap_page(&home, &process.0.id().to_string());
+    let pid = process.0.id().to_string();
+    let page = heap_page(&home, &pid);
     assert_eq!(page.data["map"]["samples"]["dated"], true);
     let all = samples(&page);
     assert!(all.windows(2).all(|pair| pair[0].slice <= pair[1].slice));
@@ -102,6 +103,12 @@ fn samples_are_told_by_slice() {
     assert!((0.7e6..1.3e6).contains(&late.2), "{late:?}");
     assert_eq!(told(&all, "large").2, (10 << 20) as f32);
     assert_eq!(told(&all, "mapped").2, (64 << 20) as f32);
+    // What samples of small blocks lie in is none of the biggest blocks.
+    let output = home.cairn().args(["inspect", &pid, "--json"]).output().unwrap();
+    let account: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let biggest = account["biggest"].as_array().unwrap().iter();
+    let biggest: Vec<_> = biggest.map(|block| block["bytes"].as_u64().unwrap() >> 20).collect();
+    assert_eq!(biggest, [64, 10]);
     let core = home.path().join("core");
     core_file::write(process.0.id(), &core);
     drop(process);

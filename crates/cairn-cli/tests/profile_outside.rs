@@ -5,6 +5,7 @@ mod common;
 use common::core_file;
 use common::inspected::{Running, compiled, start};
 use common::{Home, assert_refused, assert_succeeded, display, text};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,33 @@ fn a_process_is_sampled_for_a_while() {
     let table = text(&profile(&home, "saved", &[]).stdout);
     assert!(table.contains("keeps (program.c:"), "{table}");
     assert!(text(&profile(&home, "saved", &["--view", "pinned"]).stdout).contains("keeps"));
+}
+
+/// In a container a process sees files that are not there outside.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn files_are_found_as_the_process_sees_them() {
+    if !common::is_root() {
+        return common::skipped("only root makes a file system of its own for a process");
+    }
+    let home = Home::new();
+    let Some(program) = compiled(&home, SOURCE, &["-g", "-fno-omit-frame-pointer"]) else { return };
+    let inside = home.path().join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    let cairn = home.cairn();
+    let script =
+        "mount -t tmpfs none \"$1\" && cp \"$2\" \"$1/hidden\" && exec \"$3\" run -- \"$1/hidden\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]);
+    command.args([&inside, &program, &PathBuf::from(cairn.get_program())]);
+    let process = start(&mut command);
+    assert!(!inside.join("hidden").exists());
+    let pid = process.0.id().to_string();
+    let output = profile(&home, &pid, &["--seconds", "1", "--rate", "64KiB"]);
+    assert_succeeded(&output);
+    let table = text(&output.stdout);
+    assert!(table.contains("keeps (program.c:"), "{table}");
+    assert_eq!(text(&output.stderr), "");
 }
 
 /// Who has switched it on keeps it on, and nobody has to wait.

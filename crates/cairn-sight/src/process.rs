@@ -310,12 +310,15 @@ fn printable(name: &[u8]) -> String {
 }
 
 /// A file of a process's, as it sees it: in a container, for instance. One that has no name any more, as after an upgrade, is
-/// where the kernel shows what is mapped there, to root.
+/// where the kernel shows what is mapped there, to root. What has left its root behind, as a server does, is named by ours.
 pub(crate) fn file(pid: u32, path: &str, area: &Range<u64>) -> PathBuf {
     let process = PathBuf::from(format!("/proc/{pid}"));
     match path.ends_with(" (deleted)") {
         true => process.join("map_files").join(format!("{:x}-{:x}", area.start, area.end)),
-        false => process.join("root").join(path.trim_start_matches('/')),
+        false => {
+            let inside = process.join("root").join(path.trim_start_matches('/'));
+            if inside.exists() { inside } else { PathBuf::from(path) }
+        }
     }
 }
 

@@ -162,6 +162,8 @@ pub struct HeapProfile {
     pub builds: Builds,
     /// Names of code that is in no file.
     pub perf_map: PerfMap,
+    /// The process, if it may run still: files are looked at as it sees them.
+    pub pid: Option<u32>,
 }
 
 /// What the lines of a profile are about.

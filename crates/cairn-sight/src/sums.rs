@@ -11,8 +11,9 @@ use crate::asked::Asked;
 use crate::blocks::{Blocks, Free, Look};
 use crate::header::{Class, Header};
 use crate::memory::{Area, Kind, Memory, Pages, overlapping};
+use crate::profile::Table;
 use crate::walk::{Census, Large, Span};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 /// Blocks that are named.
@@ -318,7 +319,12 @@ impl Found<'_> {
         (offset < all).then(|| self.header.heaps + offset)
     }
 
+    /// Without those in which the heap profile has put small blocks: they are large for its sake.
     fn biggest(&self) -> Vec<BlockRow> {
+        let table = Table::find(self.memory, self.header.profile);
+        let samples = table.and_then(|table| table.samples().ok()).unwrap_or_default();
+        let small = samples.iter().filter(|sample| sample.near > 0);
+        let small: HashSet<_> = small.map(|sample| sample.block).collect();
         let row = |block: &Large, mapping| BlockRow {
             address: block.start,
             bytes: block.room(),
@@ -326,8 +332,8 @@ impl Found<'_> {
             mapping,
         };
         let runs = self.census.large.iter().map(|block| (block, false));
-        let mut all: Vec<_> =
-            runs.chain(self.census.mappings.iter().map(|block| (block, true))).collect();
+        let all = runs.chain(self.census.mappings.iter().map(|block| (block, true)));
+        let mut all: Vec<_> = all.filter(|(block, _)| !small.contains(&block.start)).collect();
         all.sort_by_key(|(block, _)| std::cmp::Reverse(block.room()));
         all.into_iter().take(BIGGEST).map(|(block, mapping)| row(block, mapping)).collect()
     }

@@ -27,8 +27,9 @@ impl Lines {
         let code = memory.areas().iter().filter(|area| area.runs);
         let mappings = code.map(mapping).collect();
         let builds = Builds::of(memory);
-        let perf_map = memory.pid().map(PerfMap::of).unwrap_or_default();
-        let profile = HeapProfile { mappings, builds, perf_map, ..HeapProfile::default() };
+        let pid = memory.pid();
+        let perf_map = pid.map(PerfMap::of).unwrap_or_default();
+        let profile = HeapProfile { mappings, builds, perf_map, pid, ..HeapProfile::default() };
         Lines { names: Names::new(), profile }
     }
 

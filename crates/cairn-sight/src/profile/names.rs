@@ -5,6 +5,7 @@
 //! Never: opens what is no ordinary file: a path may lead to anything; takes a name from another build than the process has run.
 
 use super::{HeapProfile, Mapping};
+use crate::process;
 use addr2line::Loader;
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
@@ -12,6 +13,7 @@ use object::{Endianness, Object, ObjectSegment, ReadCache};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// A function that has called, or is inlined into one that has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -89,7 +91,13 @@ impl Names {
     }
 
     fn code(&mut self, profile: &HeapProfile, mapping: &Mapping) -> Option<&Code> {
-        let open = || Code::open(mapping, profile.builds.get(&mapping.path));
+        let open = || {
+            let build = profile.builds.get(&mapping.path);
+            let area = &(mapping.start..mapping.end);
+            let as_it_sees = profile.pid.map(|pid| process::file(pid, &mapping.path, area));
+            let open = |path: PathBuf| Code::open(&path, mapping, build);
+            as_it_sees.and_then(open).or_else(|| open(here(mapping, build)))
+        };
         self.files.entry(mapping.path.clone()).or_insert_with(open).as_ref()
     }
 
@@ -122,6 +130,16 @@ impl Names {
     }
 }
 
+/// Where the file of a mapping is by its name.
+fn here(mapping: &Mapping, build: Option<&str>) -> PathBuf {
+    // The system says so of a file that has no name any more: the same build may lie there again.
+    let path = match build {
+        Some(_) => mapping.path.strip_suffix(" (deleted)").unwrap_or(&mapping.path),
+        None => &mapping.path,
+    };
+    PathBuf::from(path)
+}
+
 fn unknown(path: &str, place: u64) -> Frame {
     let file = path.rsplit('/').next().unwrap_or("");
     let function =
@@ -130,13 +148,8 @@ fn unknown(path: &str, place: u64) -> Frame {
 }
 
 impl Code {
-    /// Opens a file; `build` is the number of what the process has run, where it is known.
-    fn open(mapping: &Mapping, build: Option<&str>) -> Option<Code> {
-        // The system says so of a file that has no name any more: the same build may lie there again.
-        let path = match build {
-            Some(_) => mapping.path.strip_suffix(" (deleted)").unwrap_or(&mapping.path),
-            None => &mapping.path,
-        };
+    /// Opens the file of a mapping, or one like it; `build` is the number of what the process has run, where it is known.
+    fn open(path: &Path, mapping: &Mapping, build: Option<&str>) -> Option<Code> {
         let known = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         let cache = ReadCache::new(File::open(path).ok()?);
         let elf = ElfFile::<FileHeader64<Endianness>, _>::parse(&cache).ok()?;

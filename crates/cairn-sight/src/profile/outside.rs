@@ -44,6 +44,7 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
             maps.lines().for_each(|line| _ = profile.add_mapping(line));
             profile.builds = Builds::of(&process);
             profile.perf_map = PerfMap::of(*pid);
+            profile.pid = Some(*pid);
             Ok(profile.sorted())
         }
         Source::Core(path) => {
