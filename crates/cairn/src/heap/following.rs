@@ -81,10 +81,11 @@ impl Process {
     /// So many slices have been taken for spans until now: whether more may go.
     fn may_go_on(&self, taken: usize) -> bool {
         let (now_ms, most) = (os::now_ms(), address_map::described());
-        let taken = taken.wrapping_sub(self.taken.swap(taken, Ordering::Relaxed));
+        // Another heap may have judged with a later number.
+        let more = taken.wrapping_sub(self.taken.swap(taken, Ordering::Relaxed)).cast_signed();
         // What goes beyond all that there has been is not in place of what has gone.
         let new = most.saturating_sub(self.most.swap(most, Ordering::Relaxed));
-        let again = taken.saturating_sub(new) * SLICE_SIZE;
+        let again = more.max(0).unsigned_abs().saturating_sub(new) * SLICE_SIZE;
         let until_ms = self.paused_until_ms.load(Ordering::Relaxed);
         if now_ms > self.thinned_ms.load(Ordering::Relaxed) + THIN_PAUSE_MS {
             self.forget();
