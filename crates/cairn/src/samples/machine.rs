@@ -1,7 +1,7 @@
 //! Owns: what of stacks and faults differs from machine to machine.
 //! Idea: three registers, what a call looks like in front of its return address, and where a signal's handler finds
 //!   the registers of the thread.
-//! Never: reads memory.
+//! Never: reads memory but a word of a stack.
 //! Threads: any; holds nothing.
 //! Checked: tests/guards.rs of the C layer compares stacks with functions.
 //! Story: docs/guide/guards.md
@@ -57,6 +57,29 @@ pub(super) fn registers() -> Registers {
         (instruction, stack, frame) = (0, 0, 0);
     }
     Registers { instruction, stack, frame }
+}
+
+/// A word of a stack. By assembly: the address sanitizer takes what lies between variables for an error.
+///
+/// # Safety
+/// It is there.
+#[inline(always)]
+pub(super) unsafe fn read_word(place: *const usize) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the caller's.
+    unsafe {
+        let word;
+        core::arch::asm!(
+            "mov {0}, [{1}]",
+            out(reg) word, in(reg) place, options(readonly, nostack, preserves_flags),
+        );
+        word
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: the caller's.
+    unsafe {
+        place.read_volatile()
+    }
 }
 
 /// Whether the tables for exceptions are read: registers have other numbers elsewhere, and other ways to save a return

@@ -108,7 +108,7 @@ impl Stack {
         let place: *const usize = core::ptr::with_exposed_provenance(self.from);
         for (at, word) in self.words.iter_mut().enumerate().take(self.count) {
             // SAFETY: the caller's.
-            *word = unsafe { place.add(at).read_volatile() };
+            *word = unsafe { machine::read_word(place.add(at)) };
         }
     }
 
