@@ -135,8 +135,10 @@ impl Heap {
             if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
                 return self.take_home(address_map::slot(index).cast(), chain);
             }
-            if let Some(span) = self.push_and_thin(index, chain, meant) {
-                self.take_over(span);
+            match push_to(index, chain, meant) {
+                Pushed::Claimed => self.take_over(address_map::slot(index).cast()),
+                Pushed::Listed if meant.is_none() => self.thin_listed(index, chain.count),
+                _ => {}
             }
         }
     }
@@ -181,39 +183,28 @@ impl Heap {
     }
 }
 
-/// Gives blocks back to a span that the caller does not hold. If that makes the caller its
-/// owner, answers the span, its free blocks in place; unless nothing is in use any more in a
-/// listed span: that one is gone then.
+/// Gives blocks back to a span that the caller does not hold. If that makes the caller its owner (`Claimed`), its free
+/// blocks are in place; unless nothing is in use any more in a listed span: that one is gone then.
 ///
 /// # Safety
 /// As for `RemoteWord::push`; `index` is the span's first slice.
 #[inline(never)]
-pub(super) unsafe fn push_to(
-    index: usize,
-    chain: Chain,
-    meant: Option<Generation>,
-) -> Option<*mut Span> {
+unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Pushed {
     let span: *mut Span = address_map::slot(index).cast();
     let base = address_map::slice_address(index);
-    // SAFETY: the blocks are in use in that span, and the caller's to free.
-    match unsafe { address_map::remote_word(index).push(base, chain, meant) } {
-        Pushed::Queued | Pushed::Dropped => None,
-        Pushed::Claimed => {
-            // The links up to the tail are ours; behind it there was nothing.
-            // SAFETY: the claim made us the owner.
-            unsafe { (*span).claim(chain) };
-            Some(span)
+    // SAFETY: the blocks are in use in that span, and the caller's to free. Who claims it is the owner, and has the links
+    // up to the tail; behind it there was nothing.
+    unsafe {
+        let pushed = address_map::remote_word(index).push(base, chain, meant);
+        if pushed == Pushed::Claimed {
+            (*span).claim(chain);
+        } else if pushed == Pushed::ClaimedEmpty {
+            // No reference is made: the links are the lock's until the span is out of the list.
+            abandoned::remove(span, Span::class_at(span));
+            (*span).empty(chain);
+            (*span).release();
         }
-        Pushed::ClaimedEmpty => {
-            // SAFETY: the claim made us the owner; no block is in use.
-            unsafe {
-                // No reference is made: the links are the lock's until the span is out of the list.
-                abandoned::remove(span, Span::class_at(span));
-                (*span).empty(chain);
-                (*span).release();
-            }
-            None
-        }
+        pushed
     }
 }
 
@@ -225,8 +216,8 @@ pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block, meant: O
     // SAFETY: the block is in use in that span, and the caller's to free; a claimed span is ours
     // until we let it go.
     unsafe {
-        if let Some(span) = push_to(index, Chain::one(block), meant) {
-            abandoned::list_or_release(span);
+        if push_to(index, Chain::one(block), meant) == Pushed::Claimed {
+            abandoned::list_or_release(address_map::slot(index).cast());
         }
     }
 }

@@ -7,10 +7,9 @@
 
 use super::Heap;
 use super::following::note_thinned;
-use super::sending::push_to;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{PARTIAL_LIMIT, THIN_AFTER, THIN_QUEUE};
-use crate::map::{Chain, Generation, address_map};
+use crate::map::address_map;
 use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned, waiting};
 
 impl Heap {
@@ -31,31 +30,6 @@ impl Heap {
         }
     }
 
-    /// As `push_to`. If nobody holds the span, and such spans are only emptied now, what is free there is set aside.
-    ///
-    /// # Safety
-    /// The same.
-    pub(super) unsafe fn push_and_thin(
-        &mut self,
-        index: usize,
-        chain: Chain,
-        meant: Option<Generation>,
-    ) -> Option<*mut Span> {
-        // Before: what is not the caller's any more may be gone.
-        let (class, count) = (address_map::descriptor_at(index).class(), chain.count as usize);
-        // SAFETY: the caller's.
-        let (claimed, word) =
-            unsafe { (push_to(index, chain, meant), address_map::remote_word(index)) };
-        if Home::SETS_ASIDE
-            && word.listed_live().is_some()
-            && meant.is_none()
-            && self.following.sends(count * class.block_size())
-        {
-            self.thin_listed(index, class);
-        }
-        claimed
-    }
-
     /// Whether the heap has as many partial spans of a class as it takes in while others might need them. Where such spans are
     /// only emptied, there is room: the oldest goes.
     pub(super) fn has_no_room(&mut self, class: usize) -> bool {
@@ -72,10 +46,16 @@ impl Heap {
         is_crowded && !makes_room
     }
 
-    /// Sets aside what is free in the span at a slice, if that is a listed one of the class, and thinner than it was.
+    /// Blocks have gone to the span at a slice, which was listed. If such spans are only emptied now, what is free there is set
+    /// aside.
     #[inline(never)]
-    fn thin_listed(&mut self, index: usize, class: SizeClass) {
-        if let Some((span, pending)) = abandoned::take_thinner(index, class) {
+    pub(super) fn thin_listed(&mut self, index: usize, count: u32) {
+        // The span may be gone, and another's class stand there: one that it has not is not taken.
+        let class = address_map::descriptor_at(index).class();
+        if Home::SETS_ASIDE
+            && self.following.sends(count as usize * class.block_size())
+            && let Some((span, pending)) = abandoned::take_thinner(index, class)
+        {
             // SAFETY: this thread holds it now, and it is in no list.
             unsafe {
                 (*span).absorb(pending);

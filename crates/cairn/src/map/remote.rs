@@ -106,8 +106,10 @@ impl State {
 /// What a push did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pushed {
-    /// The blocks wait for the owner, or for a reclaimer.
+    /// The blocks wait for the owner.
     Queued,
+    /// The span is listed: they wait for a reclaimer.
+    Listed,
     /// The span was full and nobody's: the caller holds it now, and the batch with it.
     Claimed,
     /// The span was listed and this freed its last block: the caller holds it now and has
@@ -149,7 +151,7 @@ impl RemoteWord {
                 ABANDONED => (state.held(), Pushed::Claimed),
                 // More than there were: the program has freed one twice.
                 _ if count >= state.live() => (state.held(), Pushed::ClaimedEmpty),
-                _ => (state.with(LISTED, head, count, state.live()), Pushed::Queued),
+                _ => (state.with(LISTED, head, count, state.live()), Pushed::Listed),
             };
             // SAFETY: invariant 3: the tail is still ours. The old head is linked, not read.
             unsafe { Block::set_next(batch.tail, state.head(base)) };

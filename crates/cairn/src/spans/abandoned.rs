@@ -126,6 +126,7 @@ pub(crate) fn take_thinner(index: usize, class: SizeClass) -> Option<(*mut Span,
 
 /// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for
 /// this lock.
+#[inline(never)]
 fn take(
     abandoned: &AbandonedSpans,
     spans: &mut SpanList,

@@ -117,7 +117,7 @@ fn a_listed_span_is_reclaimed_with_what_is_pending() {
     span.push(&[1]);
     assert!(span.word.list(4));
     span.assert_state(false, 1, Some(3));
-    assert_eq!(span.push(&[2, 3]), Pushed::Queued);
+    assert_eq!(span.push(&[2, 3]), Pushed::Listed);
     span.assert_state(false, 3, Some(1));
     let chain = span.word.reclaim(span.base).expect("it is listed");
     assert_eq!(span.numbers(chain), [3, 2, 1]);
@@ -130,7 +130,7 @@ fn the_last_free_into_a_listed_span_claims_it_empty() {
     let span = Span::new();
     assert!(span.word.list(3));
     span.assert_state(false, 0, Some(3));
-    assert_eq!(span.push(&[1]), Pushed::Queued);
+    assert_eq!(span.push(&[1]), Pushed::Listed);
     assert_eq!(span.push(&[2, 3]), Pushed::ClaimedEmpty);
     span.assert_state(true, 0, None);
     assert!(span.word.reclaim(span.base).is_none());
@@ -155,7 +155,7 @@ fn the_fields_of_the_word_lie_apart() {
     // As many as any span has, the farthest of all.
     const COUNT: usize = 1024;
     let all: Vec<usize> = (BLOCKS - COUNT..BLOCKS).collect();
-    assert_eq!(span.push(&all), Pushed::Queued);
+    assert_eq!(span.push(&all), Pushed::Listed);
     span.assert_state(false, COUNT as u32, Some(MOST - COUNT as u32));
     let chain = span.word.reclaim(span.base).expect("it is listed");
     let mut numbers = span.numbers(chain);

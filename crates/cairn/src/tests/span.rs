@@ -386,7 +386,7 @@ fn the_latest_abandoned_span_is_reclaimed() {
         // SAFETY: blocks of that span, in use; as below.
         unsafe {
             let (word, base) = ((**span).word(), (**span).base());
-            assert_eq!(word.push(base, chain_of(&all[..5]), None), Pushed::Queued);
+            assert_eq!(word.push(base, chain_of(&all[..5]), None), Pushed::Listed);
         }
         // The last one goes by a push that frees its only block: it stands before the others.
         let (span, all) = &spans[3];
