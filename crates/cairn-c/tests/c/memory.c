@@ -217,7 +217,8 @@ static void *allocates_half(void *size)
 }
 
 /* Of 64 MiB, a random half is free when 32 MiB of the same size are asked for by a third
- * thread. At least three quarters of them are to come out of what is free. */
+ * thread. At least three quarters of them are to come out of what is free, or has gone back: what was
+ * resident when all was in use is enough for the rest. */
 static void half_is_used_again(size_t size)
 {
     uint64_t random = 1;
@@ -225,17 +226,17 @@ static void half_is_used_again(size_t size)
     loads[1] = load_at(1);
     pthread_barrier_init(&turn, NULL, 2);
     take(&passed, 64 * MIB, size, 0, &random);
+    size_t full = resident_kib();
     void *freeing = started(frees_half_and_stays, NULL);
     pthread_barrier_wait(&turn);
-    size_t before = resident_kib();
     joined(started(allocates_half, (void *)size));
     size_t after = resident_kib();
     /* The table of what has been allocated is written for the first time, too. */
     size_t table = loads[1].count * sizeof(void *) / KIB;
     pthread_barrier_wait(&turn);
     joined(freeing);
-    if (getenv("TEST_SAYS_FIGURES")) fprintf(stderr, "%zu KiB, then %zu, table %zu\n", before, after, table);
-    CHECK(after <= before + 8 * KIB + table + 1 * KIB, "%zu: %zu KiB, then %zu", size, before, after);
+    if (getenv("TEST_SAYS_FIGURES")) fprintf(stderr, "%zu KiB, then %zu, table %zu\n", full, after, table);
+    CHECK(after <= full + 8 * KIB + table + 1 * KIB, "%zu: %zu KiB, then %zu", size, full, after);
 }
 
 static void half_of_64(void) { half_is_used_again(64); }

@@ -8,7 +8,7 @@
 use super::Heap;
 use super::following::note_thinned;
 use crate::base::{Ordering, SizeClass, shares};
-use crate::heap::tuning::{PARTIAL_LIMIT, THIN_AFTER, THIN_QUEUE};
+use crate::heap::tuning::{BATCH_AFTER, PARTIAL_LIMIT, THIN_AFTER, THIN_QUEUE};
 use crate::map::address_map;
 use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned, waiting};
 
@@ -30,11 +30,17 @@ impl Heap {
         }
     }
 
+    /// Whether it empties what others have filled, and has done so just now: upkeep halves the number of such frees.
+    #[inline(never)]
+    fn is_following(&self) -> bool {
+        self.following.is_on() && self.remote_frees > BATCH_AFTER && !self.thinning.is_paused()
+    }
+
     /// Whether the heap has as many partial spans of a class as it takes in while others might need them. Where such spans are
     /// only emptied, there is room: the oldest goes.
     pub(super) fn has_no_room(&mut self, class: usize) -> bool {
         let is_crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
-        let makes_room = is_crowded && Home::SETS_ASIDE && self.following.is_on();
+        let makes_room = is_crowded && Home::SETS_ASIDE && self.is_following();
         if makes_room {
             let span = self.partial[class].last();
             // SAFETY: this heap owns the members.
@@ -72,7 +78,7 @@ impl Heap {
     pub(super) unsafe fn list_thin(&mut self, span: *mut Span) {
         // SAFETY: the caller's.
         unsafe {
-            if self.following.is_on() && (*span).can_set_aside() {
+            if self.is_following() && (*span).can_set_aside() {
                 let pages = (*span).set_aside();
                 let free = (*span).free_among(pages);
                 note_thinned(waiting::bytes_of(free));

@@ -271,7 +271,6 @@ impl Heap {
         SizeClass::all().for_each(|class| self.empty_cache(class));
         self.flush();
         large::drop_cached(&self.large_cache);
-        self.remote_frees = 0;
         SizeClass::all().for_each(|class| self.deactivate(class));
         self.release_in_hand();
         // Before `partial`: what others have just freed into goes there.
@@ -281,6 +280,7 @@ impl Heap {
                 self.collect_partial(class, usize::MAX, Then::Abandon);
             }
         }
+        self.remote_frees = 0;
     }
 
     /// Abandons one span of the full list; false if there is none.
