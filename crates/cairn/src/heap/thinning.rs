@@ -31,6 +31,7 @@ pub(crate) struct Thinning {
 
 /// No pause is longer: five times twice as long.
 const PAUSE_MAX_MS: u64 = THIN_PAUSE_MS << 5;
+
 /// How long the pause is that begins now, after one that ended then.
 pub(super) fn next_pause_ms(now_ms: u64, last_until_ms: u64, last_ms: u64) -> u64 {
     // Once may be another phase of the program, which shrinks in its turn.
@@ -125,10 +126,6 @@ impl Thinning {
     #[cold]
     pub(super) fn judge(&mut self, bytes: usize) {
         arena::fill_holes(bytes);
-        self.regret(bytes);
-    }
-
-    fn regret(&mut self, bytes: usize) {
         let now_ms = os::now_ms();
         if now_ms > self.waited_ms + THIN_PAUSE_MS {
             (self.waited, self.needed, self.emptied) = (0, 0, 0);

@@ -121,7 +121,7 @@ pub(crate) fn take_thinner(index: usize, class: SizeClass) -> Option<(*mut Span,
     // Acquire: who sees that it is listed sees its class. One of this class stays in this list, whose lock is held.
     fence(Ordering::Acquire);
     // SAFETY: as above.
-    if unsafe { Span::class_at(span) } != class { None } else { take(abandoned, &mut spans, span) }
+    if unsafe { Span::is_of(span, class) } { take(abandoned, &mut spans, span) } else { None }
 }
 
 /// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for

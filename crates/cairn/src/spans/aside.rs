@@ -178,7 +178,8 @@ impl Span {
         self.set_used(used - after, after as i16);
     }
 
-    /// Whether the span, which may be another thread's by now, is so much thinner with `live` blocks in use than it was when it was listed.
+    /// Whether the span, which may be another thread's by now, is so much thinner with `live` blocks in use than it was when
+    /// it was listed.
     ///
     /// # Safety
     /// There has been a span.
@@ -186,6 +187,15 @@ impl Span {
         // SAFETY: metadata is never unmapped. Volatile: it may be changing. Who lists a span has cleared its event.
         let used = unsafe { (&raw const (*this).until_event).read_volatile() };
         live <= thinner(class, used.min(class.layout().blocks.into()), Step::Fine)
+    }
+
+    /// Whether the span is of that class. It may end meanwhile, and its slot have something else: no class is made of that.
+    ///
+    /// # Safety
+    /// There has been a span.
+    pub(crate) unsafe fn is_of(this: *const Span, class: SizeClass) -> bool {
+        // SAFETY: as above.
+        unsafe { (&raw const (*this).class).read_volatile() == class.number() as u8 }
     }
 }
 

@@ -67,7 +67,7 @@ pub(crate) struct Span {
     /// Blocks in use when that event comes.
     pub(crate) used_after_event: i16,
     /// Constant, too.
-    class: u8,
+    pub(crate) class: u8,
     /// Untouched blocks are zero (1); in its heap's list of full spans (2).
     pub(crate) flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
