@@ -66,12 +66,12 @@ use core::{marker::PhantomPinned, mem::offset_of};
 /// Frees under way to one span.
 #[derive(Clone, Copy)]
 struct Batch {
-    /// Index of the span's first slice; `NO_SPAN` until there is one.
+    /// Index of the span's first slice.
     span: usize,
     chain: Chain,
 }
 
-const NO_SPAN: usize = usize::MAX;
+const NO_BATCH: Batch = Batch { span: usize::MAX, chain: Chain::EMPTY };
 
 /// Whose a heap is. A thread's own may be quiet, and any careful: that comes and goes (invariant 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,6 +140,8 @@ pub(crate) struct Heap {
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
     pub(crate) partition: u8,
+    /// Spans that its frees have emptied in classes that it did not refill; upkeep halves it.
+    emptied: u8,
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
     /// What its thread keeps for heaps of the program's.
@@ -205,7 +207,7 @@ impl Heap {
         caches: Caches::EMPTY,
         full_limit: in_loom(FULL_FIRST, in_hardened(0, FULL_SLICES)),
         upkeep_mask: UPKEEP_TICKS - 1,
-        batches: [Batch { span: NO_SPAN, chain: Chain::EMPTY }; BATCHES],
+        batches: [NO_BATCH; BATCHES],
         member: Member::of_nobody(),
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }

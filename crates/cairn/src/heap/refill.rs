@@ -224,7 +224,7 @@ impl Heap {
             // SAFETY: this heap owns the members of `partial`.
             unsafe {
                 if !(*at).has_local_free() {
-                    (*at).absorb((*at).collect());
+                    (*at).take_in();
                 }
                 if (*at).has_local_free() || (*at).has_aside() {
                     return at;

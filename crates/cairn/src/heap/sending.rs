@@ -5,7 +5,7 @@
 //! Checked: the models of the word; traffic tests.
 //! Story: docs/design/remote-frees.md
 
-use super::{Batch, Heap};
+use super::{Batch, Heap, NO_BATCH};
 use crate::base::Ordering;
 use crate::heap::tuning::{BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PROBE_EACH};
 use crate::map::{Block, Chain, END, Generation, Pushed, address_map};
@@ -32,7 +32,7 @@ impl Heap {
     //     release        it was the last block of a listed span
 
     /// Puts `block` into a batch for the span at slice `span`; false, and nothing is done, if that
-    /// would be full, if another span's is in its place, or if this thread seldom frees to others.
+    /// would be full, if another span's is in its place, if the span comes for the block, or if this thread seldom frees to others.
     ///
     /// # Safety
     /// As for `send`; `size` is the block's. The heap is the calling thread's or a stand-in.
@@ -48,8 +48,10 @@ impl Heap {
         unsafe {
             let batch = (&raw mut (*this).batches).cast::<Batch>().add(batch_index(span));
             let count = (*batch).chain.count;
-            let fits =
-                if count == 0 { (*this).remote_frees > BATCH_AFTER } else { (*batch).span == span };
+            let fits = match count {
+                0 => (*this).remote_frees > BATCH_AFTER && !abandoned::is_claimable(span),
+                _ => (*batch).span == span,
+            };
             if !fits || is_full(count + 1, size) {
                 return false;
             }
@@ -74,13 +76,15 @@ impl Heap {
     }
 
     /// Gives `block`, of `size` bytes, back to the span at slice `span`: with what was gathered for
-    /// it, or in a new batch where another is in the way, or alone if this thread seldom frees to others.
+    /// it, or in a new batch where another is in the way, or alone if this thread seldom frees to others, or gets the span for it.
     ///
     /// # Safety
     /// `block` is a block of that span, in use, and the caller's to free.
     pub(crate) unsafe fn send(&mut self, span: usize, size: u32, block: *mut Block) {
         self.remote_frees += 1;
-        let begins = self.remote_frees > BATCH_AFTER && !is_full(1, size);
+        // SAFETY: the block is the caller's to free.
+        let is_claimable = || unsafe { abandoned::is_claimable(span) };
+        let begins = self.remote_frees > BATCH_AFTER && !is_full(1, size) && !is_claimable();
         let batch = &mut self.batches[batch_index(span)];
         let mut leaving = Batch { span, chain: Chain::EMPTY };
         if batch.span == span || begins {
@@ -109,16 +113,12 @@ impl Heap {
     /// Sends all batches off.
     #[inline(never)]
     pub(crate) fn flush(&mut self) {
-        (0..BATCHES).for_each(|nth| self.send_batch(nth));
-    }
-
-    #[inline(never)]
-    fn send_batch(&mut self, nth: usize) {
-        let Batch { span, chain } = self.batches[nth];
-        self.batches[nth].chain = Chain::EMPTY;
-        if chain.count > 0 {
-            // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
-            unsafe { self.push(span, chain, None) };
+        for nth in 0..BATCHES {
+            let Batch { span, chain } = core::mem::replace(&mut self.batches[nth], NO_BATCH);
+            if chain.count > 0 {
+                // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
+                unsafe { self.push(span, chain, None) };
+            }
         }
     }
 
@@ -168,13 +168,11 @@ impl Heap {
     fn take_over(&mut self, span: *mut Span) {
         // SAFETY: the push made this thread the owner.
         unsafe {
-            let class = (*span).class().index();
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
-            let was_mine = (*span).let_go_by == self.owner();
-            if was_mine {
+            if (*span).let_go_by == self.owner() {
                 self.earn_full();
                 self.thinning.count();
-            } else if self.has_no_room(class) && abandoned::list(span) {
+            } else if self.has_no_room((*span).class()) && abandoned::list(span) {
                 return;
             }
             (*span).own(self.owner());

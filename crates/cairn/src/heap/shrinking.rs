@@ -1,6 +1,7 @@
-//! Owns: what a heap does with its spans while it shrinks: what is free in them is set aside, and their free pages wait.
+//! Owns: what a heap does about free pages among blocks in use: while it shrinks they are set aside and wait, while it is quiet
+//!   they go.
 //! Idea: a span has events as it becomes thinner. Several that have had one are gone through together, each free block once.
-//! Never: touches a span that the heap does not own; gives back pages itself.
+//! Never: touches a span that the heap does not own; gives back pages while it shrinks.
 //! Threads: as `heap`.
 //! Checked: tests/holes/thinning.rs
 //! Story: docs/design/purging.md
@@ -8,9 +9,13 @@
 use super::Heap;
 use super::following::note_thinned;
 use crate::base::{Ordering, SizeClass, shares};
-use crate::heap::tuning::{BATCH_AFTER, PARTIAL_LIMIT, THIN_AFTER, THIN_QUEUE};
+use crate::heap::tuning::{
+    BATCH_AFTER, PARTIAL_EARNED, PARTIAL_LIMIT, SWEEP_NS, SWEEP_SPANS, THIN_AFTER, THIN_QUEUE,
+};
 use crate::map::address_map;
+use crate::os;
 use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned, waiting};
+use crate::store::{Caches, Store};
 
 impl Heap {
     /// An event of a partial span in which blocks are still in use.
@@ -30,6 +35,30 @@ impl Heap {
         }
     }
 
+    /// Makes holes in the next few spans of `partial`.
+    pub(super) fn sweep(&mut self) {
+        let end = os::now_ns() + SWEEP_NS;
+        for _ in 0..SWEEP_SPANS {
+            // Blocks in a cache are in no hole.
+            if Caches::IS_MIXED {
+                self.empty_cache(self.sweep_class);
+            }
+            if self.sweep_next.is_null() {
+                self.sweep_class = SizeClass::in_turn(self.sweep_class.index() + 1);
+                self.sweep_next = self.partial[self.sweep_class.index()].first();
+                continue;
+            }
+            // SAFETY: invariant 5.
+            unsafe {
+                (*self.sweep_next).make_holes();
+                self.sweep_next = SpanList::after(self.sweep_next);
+            }
+            if os::now_ns() >= end {
+                break;
+            }
+        }
+    }
+
     /// Whether it empties what others have filled, and has done so just now: upkeep halves the number of such frees.
     #[inline(never)]
     fn is_following(&self) -> bool {
@@ -37,19 +66,39 @@ impl Heap {
     }
 
     /// Whether the heap has as many partial spans of a class as it takes in while others might need them. Where such spans are
-    /// only emptied, there is room: the oldest goes.
-    pub(super) fn has_no_room(&mut self, class: usize) -> bool {
-        let is_crowded = self.partial[class].len() >= PARTIAL_LIMIT && shares::in_use() > 1;
-        let makes_room = is_crowded && Home::SETS_ASIDE && self.is_following();
-        if makes_room {
-            let span = self.partial[class].last();
+    /// only emptied, there is room: the oldest two go. Else there is more where it does not allocate and its frees empty spans.
+    pub(super) fn has_no_room(&mut self, class: SizeClass) -> bool {
+        let held = self.partial[class.index()].len();
+        if held < PARTIAL_LIMIT || shares::in_use() <= 1 {
+            return false;
+        }
+        if Home::SETS_ASIDE && self.is_following() {
+            // There may be more than the limit.
+            self.list_oldest(class);
+            self.list_oldest(class);
+            return false;
+        }
+        self.refilled & class.bit() != 0 || held >= PARTIAL_LIMIT + usize::from(self.emptied)
+    }
+
+    #[inline(never)]
+    fn list_oldest(&mut self, class: SizeClass) {
+        let span = self.partial[class.index()].last();
+        if !span.is_null() {
             // SAFETY: this heap owns the members.
             unsafe {
-                self.remove_partial((*span).class(), span);
+                self.remove_partial(class, span);
                 self.list_thin(span);
             }
         }
-        is_crowded && !makes_room
+    }
+
+    /// A span of a class has become empty, and goes.
+    #[inline(always)]
+    pub(super) fn earn_room(&mut self, class: SizeClass) {
+        if self.refilled & class.bit() == 0 {
+            self.emptied = (self.emptied + 1).min(PARTIAL_EARNED);
+        }
     }
 
     /// Blocks have gone to the span at a slice, which was listed. If such spans are only emptied now, what is free there is set

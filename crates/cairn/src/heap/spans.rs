@@ -76,7 +76,7 @@ impl Heap {
             } else if !self.abandon_full(span) {
                 // Others free what is allocated here.
                 self.full_limit /= 4;
-                (*span).absorb((*span).collect());
+                (*span).take_in();
                 self.park(span);
             }
         }
@@ -118,7 +118,7 @@ impl Heap {
         // SAFETY: this heap owns the span until it is let go.
         unsafe {
             if !(*span).has_local_free() {
-                (*span).absorb((*span).collect());
+                (*span).take_in();
             }
             if (*span).used() == 0 {
                 self.release(span);
@@ -178,7 +178,7 @@ impl Heap {
             unsafe {
                 self.unlist(span);
                 if !(*span).has_local_free() {
-                    (*span).absorb((*span).collect());
+                    (*span).take_in();
                 }
             }
             self.park(span);
@@ -239,6 +239,7 @@ impl Heap {
         if unsafe { self.keep_empty(span) } {
             return self.slow_tick();
         }
+        self.earn_room(class);
         // SAFETY: as above.
         unsafe { self.release(span) };
         if class.is_long() {

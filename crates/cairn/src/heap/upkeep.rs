@@ -8,13 +8,12 @@
 use super::Heap;
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{
-    CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, SWEEP_NS,
-    SWEEP_SPANS, UPKEEP_TICKS,
+    CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, UPKEEP_TICKS,
 };
 use crate::map::{Block, Chain, END, address_map};
 use crate::slices::{arena, limit};
 use crate::spans::{Span, SpanList};
-use crate::store::{Caches, Store};
+use crate::store::Store;
 use crate::{heap::process_upkeep, large, os};
 
 /// What becomes of partial spans when what others have freed in them has been collected.
@@ -103,6 +102,7 @@ impl Heap {
     fn turn(&mut self) {
         self.flush();
         self.remote_frees /= 2;
+        self.emptied /= 2;
         large::drop_cached(&self.large_cache);
         let _ = (0..LOOK_SPANS).all(|_| self.has_too_many_full() && self.abandon_one_full());
         self.collect_earned();
@@ -160,30 +160,6 @@ impl Heap {
     /// Says which refills are ordinary ones.
     pub(crate) fn set_ordinary(&mut self) {
         self.ordinary = if self.is_careful() { 0 } else { self.refilled };
-    }
-
-    /// Makes holes in the next few spans of `partial`.
-    fn sweep(&mut self) {
-        let end = os::now_ns() + SWEEP_NS;
-        for _ in 0..SWEEP_SPANS {
-            // Blocks in a cache are in no hole.
-            if Caches::IS_MIXED {
-                self.empty_cache(self.sweep_class);
-            }
-            if self.sweep_next.is_null() {
-                self.sweep_class = SizeClass::in_turn(self.sweep_class.index() + 1);
-                self.sweep_next = self.partial[self.sweep_class.index()].first();
-                continue;
-            }
-            // SAFETY: invariant 5.
-            unsafe {
-                (*self.sweep_next).make_holes();
-                self.sweep_next = SpanList::after(self.sweep_next);
-            }
-            if os::now_ns() >= end {
-                break;
-            }
-        }
     }
 
     /// Looks at a few spans of a class; lets them go if the class has not been needed for a round
@@ -253,7 +229,7 @@ impl Heap {
                 at = SpanList::after(span);
                 // To touch what is free already costs: only who wants all does.
                 if most == usize::MAX || !(*span).has_local_free() {
-                    (*span).absorb((*span).collect());
+                    (*span).take_in();
                 }
                 if (*span).used() == 0 && !self.member.holds(&mut *span) || then == Then::Abandon {
                     self.remove_partial(class, span);

@@ -251,6 +251,11 @@ impl RemoteWord {
         State(self.0.load(Ordering::Relaxed)).status() == OWNED
     }
 
+    /// Whether the next push makes its thread the owner; a hint.
+    pub(crate) fn is_claimable(&self) -> bool {
+        State(self.0.load(Ordering::Relaxed)).status() == ABANDONED
+    }
+
     /// The first of them, or `END`, while others may be at work.
     pub(crate) fn pending_head(&self, base: *mut u8) -> *mut Block {
         State(self.0.load(Ordering::Relaxed)).head(base)

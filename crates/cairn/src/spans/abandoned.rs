@@ -72,6 +72,18 @@ pub(crate) unsafe fn list_or_release(span: *mut Span) {
     }
 }
 
+/// Whether a free to the span at a slice makes its thread the owner, which has the rest of it at home then; a hint.
+///
+/// # Safety
+/// The caller has a block of that span to free.
+#[inline(always)]
+pub(crate) unsafe fn is_claimable(index: usize) -> bool {
+    let owner = &address_map::descriptor_at(index).owner;
+    // SAFETY: it has a word.
+    owner.load(Ordering::Relaxed) == OWNER_ABANDONED
+        && unsafe { address_map::remote_word(index).is_claimable() }
+}
+
 /// How many spans of `class` are listed. Relaxed: who sees it late comes again.
 pub(crate) fn count(class: SizeClass) -> usize {
     ABANDONED[class.index()].count.load(Ordering::Relaxed)

@@ -305,6 +305,12 @@ impl Span {
         self.word().collect(self.base())
     }
 
+    /// Keeps the blocks that others have freed.
+    #[inline(never)]
+    pub(crate) fn take_in(&mut self) {
+        self.absorb(self.collect());
+    }
+
     /// Says in the descriptors that nobody owns this span. Before the word says so.
     pub(crate) fn disown(&self) {
         address_map::set_owner(self.index(), self.layout().slices as usize, OWNER_ABANDONED);

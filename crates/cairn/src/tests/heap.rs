@@ -7,7 +7,7 @@ use super::heaps::{self, Other, SIZE};
 use crate::base::Ordering;
 use crate::base::size_class::class_of;
 use crate::heap::{Heap, Role};
-use crate::map::{Block, Chain, END, address_map};
+use crate::map::{Block, Chain, END, OWNER_ABANDONED, address_map};
 use crate::report::stats;
 use crate::spans::Span;
 use crate::{ClassRow, Stats, allocate, check, deallocate, os, purge, thread};
@@ -42,6 +42,25 @@ fn owner(block: *mut u8) -> u32 {
 
 fn my_tag() -> u32 {
     Heap::tag(thread::heap())
+}
+
+/// A thread that often frees to others gathers blocks, but not in front of a span that it would have then.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "a heap keeps all full spans")]
+fn a_free_has_a_full_span_of_nobody_s_at_once() {
+    alone(|| {
+        let other = Other::new();
+        let blocks = other.does(|| blocks(4000));
+        other.leaves();
+        let (first, rest) = blocks.split_at(2000);
+        first.iter().for_each(|&block| free(block));
+        for span in rest.chunks_exact(10 * IN_SPAN).skip(1) {
+            assert_eq!(owner(span[0]), OWNER_ABANDONED);
+            free(span[0]);
+            assert_eq!(owner(span[0]), my_tag());
+        }
+        check();
+    });
 }
 
 #[test]

@@ -203,13 +203,15 @@ fn a_heap_with_time_gives_back_the_pages_without_a_live_byte() {
                 start.elapsed() < Duration::from_secs(20),
                 "{resident} of {full}, floor {floor}"
             );
-            for _ in 0..50 {
-                at += 1;
-                let block = allocate(size(at));
+            // So many of one class that both builds have to refill: who is served by what was freed last does not come by.
+            at += 1;
+            let some = || {
                 std::thread::sleep(Duration::from_millis(2));
-                // SAFETY: in use, the test's.
-                unsafe { deallocate(block) };
-            }
+                allocate(size(at))
+            };
+            let held: Vec<_> = (0..50).map(|_| some()).collect();
+            // SAFETY: in use, the test's.
+            held.into_iter().for_each(|block| unsafe { deallocate(block) });
             resident = Stats::take().spans.resident;
         }
         assert!(live.iter().all(|&(block, size)| is_filled(block, size)));

@@ -102,7 +102,7 @@ unsafe fn take_in(heap: *mut Heap, span: *mut Span) {
         }
         (*span).forget_lists();
         (*span).empty_since = 0;
-        (*span).absorb((*span).collect());
+        (*span).take_in();
         (*heap).park(span);
     }
 }

@@ -75,7 +75,7 @@ unsafe fn salvage(span: *mut Span) {
         (*span).forget_lists();
         loop {
             if !(*span).has_local_free() {
-                (*span).absorb((*span).collect());
+                (*span).take_in();
             }
             if (*span).used() == 0 || (*span).has_local_free() {
                 abandoned::list_or_release(span);
