@@ -78,7 +78,8 @@ impl Heap {
             self.list_oldest(class);
             return false;
         }
-        self.refilled & class.bit() != 0 || held >= PARTIAL_LIMIT + usize::from(self.emptied)
+        let earns = self.refilled & class.bit() == 0 && !class.is_long();
+        !earns || held >= PARTIAL_LIMIT + usize::from(self.emptied)
     }
 
     #[inline(never)]
