@@ -37,7 +37,7 @@ use crate::base::{
     AtomicPtr, CACHE_UNITS, CLASS_COUNT, FULL_FIRST, FULL_MOST, FULL_SLICES, Linked, Ordering,
     PARTITIONS, SizeClass, in_hardened, in_loom,
 };
-use crate::heap::tuning::{BATCHES, UPKEEP_TICKS};
+use crate::heap::tuning::{BATCHES, PARTIAL_EARNED, UPKEEP_TICKS};
 use crate::large::Large;
 use crate::map::{
     Block, Chain, END, HEAP_BYTES, HEAP_SIZE, OWNER_CLOSED, OWNER_LARGE, address_map,
@@ -71,6 +71,7 @@ struct Batch {
     chain: Chain,
 }
 
+/// Nothing is under way.
 const NO_BATCH: Batch = Batch { span: usize::MAX, chain: Chain::EMPTY };
 
 /// Whose a heap is. A thread's own may be quiet, and any careful: that comes and goes (invariant 7).
@@ -140,7 +141,7 @@ pub(crate) struct Heap {
     pub(crate) partitions: [*mut Heap; in_hardened(0, PARTITIONS)],
     /// The number of the partition that a closed heap serves, plus 1, or 0.
     pub(crate) partition: u8,
-    /// Spans that its frees have emptied in classes that it did not refill; upkeep halves it.
+    /// Spans that its frees have emptied in classes that it did not refill, at most `PARTIAL_EARNED`; upkeep halves it.
     emptied: u8,
     /// Bytes at the head of its free blocks that stay as they are, in front of their links.
     pub(crate) head: u16,
@@ -302,7 +303,7 @@ impl Heap {
         }
         self.check_empty();
         assert!(!self.is_shared() || self.full_limit == 0);
-        assert!(self.full_limit <= FULL_MOST);
+        assert!(self.full_limit <= FULL_MOST && self.emptied <= PARTIAL_EARNED);
         for class in SizeClass::all() {
             let active = self.active[class.index()];
             for span in self.partial[class.index()].iter() {

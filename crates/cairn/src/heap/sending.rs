@@ -32,7 +32,8 @@ impl Heap {
     //     release        it was the last block of a listed span
 
     /// Puts `block` into a batch for the span at slice `span`; false, and nothing is done, if that
-    /// would be full, if another span's is in its place, if the span comes for the block, or if this thread seldom frees to others.
+    /// would be full, if another span's is in its place, if it is the first for a
+    /// span that nobody holds and is full, or if this thread seldom frees to others.
     ///
     /// # Safety
     /// As for `send`; `size` is the block's. The heap is the calling thread's or a stand-in.
@@ -76,7 +77,8 @@ impl Heap {
     }
 
     /// Gives `block`, of `size` bytes, back to the span at slice `span`: with what was gathered for
-    /// it, or in a new batch where another is in the way, or alone if this thread seldom frees to others, or gets the span for it.
+    /// it, or in a new batch where another is in the way, or alone if this thread seldom frees to others, or
+    /// becomes the span's owner with it.
     ///
     /// # Safety
     /// `block` is a block of that span, in use, and the caller's to free.

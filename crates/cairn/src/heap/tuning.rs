@@ -24,9 +24,9 @@ pub(crate) const LOOK_SPANS: usize = 8;
 /// threads leave unusable grows; fewer: threads that exchange blocks abandon what they need next. `rptest` peaks at
 /// 0.89 with half of it, at 1.22 with twice of it, where `larson-16` takes 520 ms instead of 605.
 pub(crate) const PARTIAL_LIMIT: usize = in_shuttle(4, 1);
-/// So many more where a thread only frees, and has emptied as many spans of late: who gathers what is freed there a few blocks
-/// at a time lets go of each span again and again. With none of it `malloc-test` takes 1.25 of the time; with half or twice
-/// of it the same.
+/// So many more of a class from which the heap does not allocate, if its frees have emptied as many spans of late. Without
+/// these a span is listed, refilled with a few blocks, abandoned, and claimed again: `malloc-test` takes 1.25 of the time. With
+/// half or twice of it that takes the same, `xmalloc-test` with four threads 1.1.
 pub(crate) const PARTIAL_EARNED: u8 = in_shuttle(12, 1) as u8;
 /// Free blocks that make a full span worth a refill. Half, twice: not tried.
 pub(crate) const WORTHWHILE_BLOCKS: u32 = 8;

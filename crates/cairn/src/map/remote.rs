@@ -253,6 +253,7 @@ impl RemoteWord {
 
     /// Whether the next push makes its thread the owner; a hint.
     pub(crate) fn is_claimable(&self) -> bool {
+        // Relaxed: the push finds out.
         State(self.0.load(Ordering::Relaxed)).status() == ABANDONED
     }
 

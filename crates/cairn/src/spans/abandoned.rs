@@ -72,7 +72,7 @@ pub(crate) unsafe fn list_or_release(span: *mut Span) {
     }
 }
 
-/// Whether a free to the span at a slice makes its thread the owner, which has the rest of it at home then; a hint.
+/// Whether a free to the span at a slice makes its thread the owner; a hint, as the word says it.
 ///
 /// # Safety
 /// The caller has a block of that span to free.
