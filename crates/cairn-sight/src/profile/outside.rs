@@ -97,9 +97,9 @@ fn read(memory: &dyn Memory, mut found: symbol::Found) -> Result<HeapProfile, Er
 pub(crate) struct Allocated(BTreeMap<u64, f64>);
 
 impl Allocated {
-    /// Of blocks of such sizes.
+    /// Of blocks of such sizes. Each size counts in whole bytes: a part is never more than all.
     pub(crate) fn of(&self, sizes: RangeInclusive<u64>) -> u64 {
-        self.0.range(sizes).map(|(_, bytes)| bytes).sum::<f64>() as u64
+        self.0.range(sizes).map(|(_, bytes)| *bytes as u64).sum()
     }
 }
 
@@ -310,4 +310,18 @@ fn span(memory: &dyn Memory, header: &Header, index: u32) -> Option<[u64; 3]> {
     let after = crate::memory::u16_at(&slot, header.used_after_event as usize) as i16;
     let used = until.wrapping_add_signed(after.into());
     Some([class.size, class.blocks, used.into()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Allocated;
+
+    /// 16.3 bytes and 16.7 in all are as many whole bytes, of one size one more.
+    #[test]
+    fn a_size_grows_by_no_more_than_all() {
+        let before = Allocated([(1024, 10.7), (2048, 5.6)].into());
+        let now = Allocated([(1024, 11.1), (2048, 5.6)].into());
+        let grown = |from, to| now.of(from..=to) - before.of(from..=to);
+        assert_eq!((grown(1024, 1024), grown(0, u64::MAX)), (1, 1));
+    }
 }
