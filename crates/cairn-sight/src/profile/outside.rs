@@ -99,7 +99,8 @@ pub(crate) struct Allocated(BTreeMap<u64, f64>);
 impl Allocated {
     /// Of blocks of such sizes. Each size counts in whole bytes: a part is never more than all.
     pub(crate) fn of(&self, sizes: RangeInclusive<u64>) -> u64 {
-        self.0.range(sizes).map(|(_, bytes)| *bytes as u64).sum()
+        let bytes = self.0.range(sizes).map(|(_, bytes)| *bytes as u64);
+        bytes.fold(0, u64::saturating_add)
     }
 }
 
