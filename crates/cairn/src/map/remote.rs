@@ -242,8 +242,14 @@ impl RemoteWord {
 
     /// Blocks in use in a listed span, pending ones not counted; a hint. None if not listed.
     pub(crate) fn listed_live(&self) -> Option<u32> {
+        self.listed().map(|(_, live)| live)
+    }
+
+    /// The same beside how many there were when it was listed.
+    pub(crate) fn listed(&self) -> Option<(u32, u32)> {
         let state = State(self.0.load(Ordering::Relaxed));
-        (state.status() == LISTED).then(|| state.live().saturating_sub(state.count()) as u32)
+        let (then, pending) = (state.live() as u32, state.count() as u32);
+        (state.status() == LISTED).then(|| (then, then.saturating_sub(pending)))
     }
 
     /// Whether some thread holds the span; a hint.

@@ -8,6 +8,7 @@
 use crate::base::{AtomicUsize, CLASS_COUNT, Ordering, SizeClass, fence};
 use crate::map::{Chain, OWNER_ABANDONED, address_map, heads_from};
 use crate::os::Lock;
+use crate::spans::aside::{Step, thinner};
 use crate::spans::span::Span;
 use crate::spans::span_list::SpanList;
 
@@ -123,17 +124,15 @@ pub(crate) fn take_thinner(index: usize, class: SizeClass) -> Option<(*mut Span,
     let span: *mut Span = address_map::slot(index).cast();
     // SAFETY: what has been described is committed, and has been a span.
     let word = unsafe { address_map::remote_word(index) };
-    // SAFETY: as above.
-    let is_thinner = |live| unsafe { Span::is_thinner(span, class, live) };
     // A guess, which the lock verifies.
-    word.listed_live().filter(|&live| is_thinner(live))?;
+    word.listed().filter(|&(then, live)| live <= thinner(class, then, Step::Fine))?;
     let abandoned = &ABANDONED[class.index()];
     let mut spans = abandoned.spans.lock();
     word.listed_live()?;
     // Acquire: who sees that it is listed sees its class. One of this class stays in this list, whose lock is held.
     fence(Ordering::Acquire);
-    // SAFETY: as above.
-    if unsafe { Span::is_of(span, class) } { take(abandoned, &mut spans, span) } else { None }
+    let is_meant = address_map::descriptor_at(index).class() == class;
+    if is_meant { take(abandoned, &mut spans, span) } else { None }
 }
 
 /// Becomes the owner of a member of the list; None if a push has just claimed it, and waits for
@@ -185,9 +184,9 @@ pub(crate) fn thin_next() {
     if oldest.is_null() {
         return;
     }
-    // SAFETY: a member is valid, and while it is listed nobody changes what its last owner has left.
-    let (live, used) = unsafe { ((*oldest).word().listed_live(), (*oldest).used()) };
-    if live.is_some_and(|live| live > used - used / 4) {
+    // SAFETY: a member is valid.
+    let listed = unsafe { (*oldest).word() }.listed();
+    if listed.is_some_and(|(then, live)| live > then - then / 4) {
         // SAFETY: it is in this list, whose lock is held.
         unsafe {
             spans.remove(oldest);

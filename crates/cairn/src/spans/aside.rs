@@ -177,26 +177,6 @@ impl Span {
         let after = if self.can_set_aside() { thinner(self.class(), used, step) } else { 0 };
         self.set_used(used - after, after as i16);
     }
-
-    /// Whether the span, which may be another thread's by now, is so much thinner with `live` blocks in use than it was when
-    /// it was listed.
-    ///
-    /// # Safety
-    /// There has been a span.
-    pub(crate) unsafe fn is_thinner(this: *const Span, class: SizeClass, live: u32) -> bool {
-        // SAFETY: metadata is never unmapped. Volatile: it may be changing. Who lists a span has cleared its event.
-        let used = unsafe { (&raw const (*this).until_event).read_volatile() };
-        live <= thinner(class, used.min(class.layout().blocks.into()), Step::Fine)
-    }
-
-    /// Whether the span is of that class. It may end meanwhile, and its slot have something else: no class is made of that.
-    ///
-    /// # Safety
-    /// There has been a span.
-    pub(crate) unsafe fn is_of(this: *const Span, class: SizeClass) -> bool {
-        // SAFETY: as above.
-        unsafe { (&raw const (*this).class).read_volatile() == class.number() as u8 }
-    }
 }
 
 /// Whether the process has used as much at once as makes it worth looking for pages around survivors.
@@ -205,7 +185,7 @@ pub(crate) fn has_been_large() -> bool {
 }
 
 /// Blocks in use in a span with so many when it is to be looked at again.
-fn thinner(class: SizeClass, used: u32, step: Step) -> u32 {
+pub(crate) fn thinner(class: SizeClass, used: u32, step: Step) -> u32 {
     let blocks = u32::from(class.layout().blocks);
     let pages = (class.span_slices() * SLICE_SIZE / os::page_size()) as u32;
     let first = (THIN_BLOCKS * pages).min(blocks - blocks / 4);
