@@ -2,7 +2,7 @@
 
 use super::alone::alone;
 use super::heaps::{IN_SPAN, Other, SHARED, SIZE, blocks, free, my_tag, owner, row};
-use crate::{allocate, check};
+use crate::{allocate, check, thread};
 use std::vec::Vec;
 
 /// Frees one block after the other out of spans that `gone` has left, so many of each; they are
@@ -154,5 +154,43 @@ fn spans_of_a_class_in_use_stay() {
         assert!(spans.iter().all(|span| owner(span[15]) == my_tag()));
         other.leaves();
         check();
+    });
+}
+
+/// A thread that empties what another has filled, and allocates none of it, takes in more spans than at first, for a while.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "a heap keeps all full spans")]
+fn who_empties_spans_takes_in_more() {
+    alone(|| {
+        // Before the others: else it would have the heap of who leaves.
+        free(allocate(64));
+        let (gone, stays) = (Other::new(), Other::new());
+        stays.allocates(64, 4000);
+        let held = gone.allocates(SIZE, 3 + 320 * IN_SPAN);
+        gone.leaves();
+        let spans: Vec<_> = held[3..].chunks_exact(IN_SPAN).collect();
+        let takes_in = |spans: &[&[*mut u8]]| {
+            spans.iter().for_each(|span| free(span[0]));
+            let taken = spans.iter().filter(|span| owner(span[1]) == my_tag()).count();
+            check();
+            spans.iter().for_each(|span| span[1..].iter().copied().for_each(free));
+            taken
+        };
+        assert_eq!(takes_in(&spans[..30]), 4);
+        for span in &spans[30..260] {
+            span.iter().copied().for_each(free);
+        }
+        // First those that may stay empty; then each one counts. Twelve more, or six, if an upkeep has come by.
+        let taken = takes_in(&spans[260..290]);
+        assert!((4 + 6..=4 + 12).contains(&taken), "{taken}");
+        // Each upkeep leaves half of it.
+        for _ in 0..5 * 64 {
+            // SAFETY: this thread's heap.
+            unsafe { (*thread::heap()).slow_tick() };
+        }
+        // One that has become empty may count.
+        assert!(takes_in(&spans[290..]) <= 4);
+        check();
+        stays.leaves();
     });
 }

@@ -224,6 +224,28 @@ fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
     });
 }
 
+/// The same where one thread fills, and another empties.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn what_one_fills_and_another_empties_by_turns_keeps_its_pages() {
+    alone(|| {
+        let (other, mut random) = (Other::new(), Random(3));
+        let mut most = 0;
+        for turn in 0..12 {
+            let fill = || (0..40_000).map(|_| hold(1000, 9)).collect::<Vec<_>>();
+            let mut live = other.does(fill);
+            thin(&mut live, 16, false, &mut random);
+            // Once is another phase of the program.
+            assert!(turn > 0 || resident() < 20 * MIB || os::page_size() > 4096, "{}", resident());
+            most = most.max(resident());
+            live.into_iter().for_each(|(block, ..)| free(block));
+        }
+        assert!(most > 30 * MIB, "{most}");
+        check();
+        other.leaves();
+    });
+}
+
 /// Others may have been adding while who swept was not at work, and nobody frees any more: the next part is as long as it must
 /// be.
 #[test]
