@@ -4,7 +4,7 @@
 //! a home of their own, without a network, with nothing in the environment. They run in a folder that looks like a
 //! clone and may be written to; cargo itself works in the clone, so that nothing is built twice.
 //!
-//! What cannot run here says so in a comment right above it, which readers do not see:
+//! What cannot run here says so in a comment right above it, or in its row, which readers do not see:
 //!
 //! - `<!-- not run: WHY -->`
 //! - `<!-- needs: PROGRAM PACKAGE, PROGRAM PACKAGE -->`: skipped where a program is missing
@@ -83,7 +83,7 @@ fn blocks(page: &Path) -> Vec<Block> {
             }
             _ if line.starts_with('|') && section == "## Use it" => {
                 let script = commands_of(line);
-                found.push(Block { place: place(), script, note: String::new() });
+                found.push(Block { place: place(), script, note: line.to_owned() });
             }
             _ => {}
         }
@@ -107,7 +107,7 @@ fn commands_of(row: &str) -> String {
 
 /// Why a block does not run, if it does not. A panic if what it needs is demanded.
 fn reason(note: &str) -> Option<String> {
-    let said = |word| Some(note.split_once(word)?.1.trim_end_matches("-->").trim());
+    let said = |word| Some(note.split_once(word)?.1.split("-->").next()?.trim());
     if let Some(why) = said("not run:") {
         return Some(why.to_owned());
     }
@@ -204,6 +204,7 @@ fn notes_are_understood() {
     assert_eq!(reason("text").as_deref(), None);
     assert_eq!(reason("<!-- not run: it takes root -->").as_deref(), Some("it takes root"));
     assert_eq!(reason("<!-- needs: sh dash, cat coreutils -->").as_deref(), None);
+    assert_eq!(reason("| `a` | b <!-- not run: c --> |").as_deref(), Some("c"));
     assert_eq!(
         commands_of("| a | `cargo x`, then `cairn run y` of `z` |"),
         "cargo x\ncairn run y\n"
