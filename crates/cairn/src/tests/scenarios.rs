@@ -4,7 +4,7 @@
 use super::{Attempt, Held, KIB, MIB, filling};
 use crate::base::{CLASSES, HARDENED};
 use crate::os::fault;
-use crate::{HeapId, RegionCalls, RegionId, allocate, check, deallocate, purge};
+use crate::{HeapId, RegionCalls, RegionError, RegionId, allocate, check, deallocate, purge};
 use std::vec::Vec;
 
 pub(super) type Scenario = fn(&mut Attempt);
@@ -262,10 +262,18 @@ fn regions(attempt: &mut Attempt) {
     let (rights, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: new memory.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0) };
+    let map = || unsafe { libc::mmap(std::ptr::null_mut(), bytes, rights, kind, -1, 0) };
+    let mut start = map();
     for round in 0..4 {
         // SAFETY: nobody else's until it is unmapped.
-        let make = || unsafe { RegionId::new(start.cast(), bytes, RegionCalls::default()) };
+        let at = |start: *mut _| unsafe { RegionId::new(start, bytes, RegionCalls::default()) };
+        // By chance the heap may have what its metadata needs.
+        let mut make = || loop {
+            match at(start.cast()) {
+                Err(RegionError::PlaceInUse) => start = map(),
+                made => return made,
+            }
+        };
         let made = make().or_else(|_| {
             attempt.failed(1);
             make()
