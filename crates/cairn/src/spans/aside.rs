@@ -185,7 +185,7 @@ pub(crate) fn has_been_large() -> bool {
 }
 
 /// Blocks in use in a span with so many when it is to be looked at again.
-pub(crate) fn thinner(class: SizeClass, used: u32, step: Step) -> u32 {
+pub(super) fn thinner(class: SizeClass, used: u32, step: Step) -> u32 {
     let blocks = u32::from(class.layout().blocks);
     let pages = (class.span_slices() * SLICE_SIZE / os::page_size()) as u32;
     let first = (THIN_BLOCKS * pages).min(blocks - blocks / 4);

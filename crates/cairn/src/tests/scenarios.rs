@@ -2,7 +2,8 @@
 //! apart, as faults belong to a thread.
 
 use super::{Attempt, Held, KIB, MIB, filling};
-use crate::base::{CLASSES, HARDENED};
+use crate::base::{CLASSES, HARDENED, SLICE_SIZE};
+use crate::map::address_map;
 use crate::os::fault;
 use crate::{HeapId, RegionCalls, RegionError, RegionId, allocate, check, deallocate, purge};
 use std::vec::Vec;
@@ -267,10 +268,16 @@ fn regions(attempt: &mut Attempt) {
     for round in 0..4 {
         // SAFETY: nobody else's until it is unmapped.
         let at = |start: *mut _| unsafe { RegionId::new(start, bytes, RegionCalls::default()) };
-        // By chance the heap may have what its metadata needs.
+        // By chance the heap may have what its metadata needs. Nobody else has.
         let mut make = || loop {
             match at(start.cast()) {
-                Err(RegionError::PlaceInUse) => start = map(),
+                Err(RegionError::PlaceInUse) => {
+                    let all = address_map::slice_limit();
+                    let first = address_map::slice_of(start.cast()) % all;
+                    let is_heaps = first < address_map::committed();
+                    assert!(is_heaps || first + bytes / SLICE_SIZE >= all, "a place is lost");
+                    start = map();
+                }
                 made => return made,
             }
         };
