@@ -104,6 +104,10 @@ impl Thinning {
     pub(super) fn leave(&self) {
         if self.waited_ms > 0 {
             waiting::sweep();
+            // Somebody else may have been at it, and passed by.
+            if waiting::bytes() > arena::may_wait() {
+                waiting::sweep_after_others();
+            }
         }
     }
 

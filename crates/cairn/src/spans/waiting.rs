@@ -65,7 +65,12 @@ fn count(more: u32, fewer: u32) -> usize {
     in_all(WAITING.0.fetch_add(change, Ordering::Relaxed))
 }
 
-/// Bytes of pages that wait. Bits are set and taken first, and counted then, so that for a moment it may be less than none.
+/// Bytes of pages that wait.
+pub(crate) fn bytes() -> usize {
+    in_all(WAITING.0.load(Ordering::Relaxed))
+}
+
+/// Bits are set and taken first, and counted then, so that for a moment it may be less than none.
 fn in_all(waiting: usize) -> usize {
     (waiting as isize).max(0) as usize
 }
@@ -149,16 +154,15 @@ pub(crate) fn sweep_part() -> bool {
 
 /// Goes on at an area, through so many runs at least, and until no more than so many bytes wait. None if somebody else sweeps.
 fn sweep_from(mut area: u32, runs: usize, much: usize) -> Option<bool> {
-    let waiting = || in_all(WAITING.0.load(Ordering::Relaxed));
     // Acquire: who has swept before has done so; Release, here and below: `recall`.
     let first = SWEPT.0.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed);
     if first.is_err() {
         return None;
     }
-    let is_any = waiting() > 0 || area > 0;
+    let is_any = bytes() > 0 || area > 0;
     let end = if is_any { address_map::described().div_ceil(AREA_SLICES) as u32 } else { 0 };
     let (mut gone, mut done) = (0, true);
-    while area < end && (gone < runs || waiting() > much) {
+    while area < end && (gone < runs || bytes() > much) {
         let words: [_; AREA] = array::from_fn(|nth| {
             address_map::waiting(area as usize * AREA_SLICES + nth * WAITING_SLICES)
         });
@@ -204,4 +208,18 @@ fn give_back(area: u32, bits: [u64; AREA], runs: &mut usize) -> bool {
 /// In a forked child, before it has a second thread: nobody sweeps. Pages whose bits were taken stay.
 pub(crate) fn settle_in_child() {
     SWEPT.0.store(0, Ordering::Relaxed);
+}
+
+/// Sweeps until it is dropped, for tests.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    struct Sweeps;
+    impl Drop for Sweeps {
+        fn drop(&mut self) {
+            SWEPT.0.store(0, Ordering::Release);
+        }
+    }
+    let first = SWEPT.0.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed);
+    assert_eq!(first, Ok(0));
+    Sweeps
 }

@@ -388,6 +388,30 @@ fn bursts_grow_with_regret() {
     });
 }
 
+/// Where much has gone to holes, what was regretted keeps 32 MiB at most: the process shrinks around survivors.
+#[test]
+fn regret_keeps_less_around_survivors() {
+    alone(|| {
+        let mut model = Model::new();
+        model.take_run(60 * MIB, false);
+        for _ in 0..3 {
+            let index = model.take_run(50 * MIB, false);
+            model.give(index, 50 * MIB, true);
+            model.held.pop();
+            model.purge(usize::MAX);
+            arena::purge_all();
+        }
+        let index = model.take_run(50 * MIB, false);
+        assert!(model.allowed > 60 * MIB, "what is in use may stay");
+        arena::count_holes(60 * MIB * SLICE_SIZE / 8);
+        arena::release(index, 50 * MIB, Memory::Written);
+        model.slices[index..index + 50 * MIB].fill(Dirty);
+        model.held.pop();
+        assert_eq!(model.purge_some(100 * MIB, true), 50 * MIB);
+        model.compare();
+    });
+}
+
 /// A heap that is large and dense gets a huge page for each room of one that it comes to; what
 /// nobody takes of it is given back.
 #[test]

@@ -178,12 +178,13 @@ impl Arena {
     #[inline(never)]
     pub(super) fn burst_bound(&self) -> usize {
         let used = self.used();
-        let regretted = self.burst.min(used.max(BURST_KEPT));
-        let share = match self.is_hollow() {
-            true => HOLLOW_MIN.max(used.saturating_sub(holes()) / HOLLOW_SHARE),
-            false => BURST_MIN.max(used / BURST_SHARE),
+        let (share, most) = if self.is_hollow() {
+            let left = used.saturating_sub(holes());
+            (HOLLOW_MIN.max(left / HOLLOW_SHARE), BURST_KEPT.max(left / BURST_SHARE))
+        } else {
+            (BURST_MIN.max(used / BURST_SHARE), BURST_KEPT.max(used))
         };
-        share.max(regretted)
+        share.max(self.burst.min(most))
     }
 
     /// Whether an eighth of what is in use or more has gone to holes.

@@ -283,6 +283,31 @@ fn much_more_than_may_wait_goes_in_one_part() {
     });
 }
 
+/// Who leaves while somebody else sweeps goes over it again: that sweep may have been past its pages.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "the default build's")]
+fn who_leaves_sweeps_after_others() {
+    alone(|| {
+        let other = Other::new();
+        let sweeps = waiting::hold();
+        let live = other.does(|| {
+            let mut live = (0..60_000).map(|_| hold(1000, 9)).collect();
+            thin(&mut live, 16, true, &mut Random(3));
+            live
+        });
+        assert!(waiting::bytes() > 20 * MIB, "{}", waiting::bytes());
+        let ends = std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(sweeps);
+        });
+        other.leaves();
+        assert!(waiting::bytes() <= arena::may_wait(), "{}", waiting::bytes());
+        ends.join().expect("it only sleeps");
+        assert!(live.iter().all(is_whole));
+        check();
+    });
+}
+
 /// A block that is set aside is free: whoever frees it again is told so. Where its page has gone, its mark has, too.
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "the default build's")]
