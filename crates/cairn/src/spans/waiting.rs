@@ -216,10 +216,9 @@ pub(crate) fn hold() -> impl Drop {
     struct Sweeps;
     impl Drop for Sweeps {
         fn drop(&mut self) {
-            SWEPT.0.store(0, Ordering::Release);
+            SWEPT.0.swap(0, Ordering::AcqRel);
         }
     }
-    let first = SWEPT.0.compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Relaxed);
-    assert_eq!(first, Ok(0));
+    assert_eq!(SWEPT.0.swap(u32::MAX, Ordering::AcqRel), 0);
     Sweeps
 }
