@@ -68,7 +68,7 @@ pub struct Held {
     pub blocks: u64,
     /// Of `bytes`, those in blocks of size classes.
     pub small: u64,
-    /// Large blocks.
+    /// Large blocks, and the heap profile's samples of small ones: these stand alone, too.
     pub large: u64,
     /// Slices of nurseries, whole.
     pub nurseries: u64,
