@@ -104,10 +104,13 @@ impl Thinning {
     pub(super) fn leave(&self) {
         if self.waited_ms > 0 {
             waiting::sweep();
-            // Somebody else may have been at it, and passed by.
-            if waiting::bytes() > arena::may_wait() {
-                waiting::sweep_after_others();
-            }
+        }
+    }
+
+    /// The same after whoever has been sweeping, for that may have passed by. Not for a heap for which others may be waiting.
+    pub(super) fn leave_after_others(&self) {
+        if self.waited_ms > 0 && waiting::bytes() > arena::may_wait() {
+            waiting::sweep_after_others();
         }
     }
 

@@ -5,7 +5,7 @@
 //! Checked: see `heap`.
 //! Story: docs/design/upkeep.md
 
-use super::Heap;
+use super::{Heap, Role};
 use crate::base::{Ordering, SizeClass, shares};
 use crate::heap::tuning::{
     CLASSES_AT_ONCE, FULL_PROBE, HOLES_AFTER, LARGE_TICKS, LOOK_SPANS, QUIET_MS, UPKEEP_TICKS,
@@ -244,6 +244,9 @@ impl Heap {
     /// Gives everything up: the blocks in the caches, the batches under way, all spans.
     pub(crate) fn abandon_all(&mut self) {
         self.thinning.leave();
+        if self.role == Role::Thread {
+            self.thinning.leave_after_others();
+        }
         SizeClass::all().for_each(|class| self.empty_cache(class));
         self.flush();
         large::drop_cached(&self.large_cache);

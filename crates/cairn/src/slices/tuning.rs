@@ -47,9 +47,10 @@ pub(crate) const HOLLOW_MIN: usize = in_shuttle((1 << 20) / SLICE_SIZE, 24);
 /// dirty. Without regret `sawtooth` takes 442 ms instead of 243. Half, twice: not tried.
 pub(crate) const REGRET_MS: u64 = 1000;
 /// Then as many slices may be dirty as are in use, or 32 MiB. As much as is in use and no more: `mstress` takes 49 ns
-/// instead of 33, and `free-only` keeps 16 MiB instead of 37. Where much has gone to holes never more than that, or a burst's
-/// share: with half of it an aged `mstress` takes 1.5 of the time, with three quarters 1.18; without that bound four threads
-/// side by side leave 95 MiB in one of fifty runs, not 79. Twice: not tried.
+/// instead of 33, and `free-only` keeps 16 MiB instead of 37. Where much has gone to holes 32 MiB is the most, or a
+/// quarter of what is left: with half of it an aged `mstress` takes 1.5 of the time, with three quarters 1.18, with no regret
+/// 3.5, and `sawtooth` 1.42; without that bound four threads side by side leave 82 to 96 MiB in one of twenty runs, with it
+/// 81 at most. Twice: not tried.
 pub(crate) const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
 /// But at first 16 MiB, and twice as much and 16 MiB the next time. In slices. Half, twice: not tried.
 pub(crate) const BURST_STEP: usize = in_shuttle((16 << 20) / SLICE_SIZE, 24);

@@ -296,6 +296,7 @@ fn who_leaves_sweeps_after_others() {
             live
         });
         assert!(waiting::bytes() > 20 * MIB, "{}", waiting::bytes());
+        // Long enough for the other one to come upon the sweep. Where it is not, nothing is shown, and nothing fails.
         let ends = std::thread::spawn(|| {
             std::thread::sleep(std::time::Duration::from_millis(100));
             drop(sweeps);
