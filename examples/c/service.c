@@ -1,20 +1,22 @@
 /*
  * A service that tells of its memory over HTTP: /debug/pprof/heap is the heap profile for pprof, and /pprof/heap for jeprof,
- * as jemalloc's users know them; /profile is the same for `cairn profile`, /metrics the figures for Prometheus, /stats all
- * of them as JSON, /stats/allocated a single one.
+ * as jemalloc's users know them, with names of functions from /pprof/symbol; /profile is the same for `cairn profile`,
+ * /metrics the figures for Prometheus, /stats all of them as JSON, /stats/allocated a single one.
  *
- *     cc -O2 -pthread service.c -lcairn -lm -o service && ./service 8080
+ *     cc -O2 -pthread -rdynamic service.c -lcairn -lm -o service && ./service 8080
  *     go tool pprof -top http://127.0.0.1:8080/debug/pprof/heap
  *     curl -o heap http://127.0.0.1:8080/profile && cairn profile heap
  *
  * Without a port it takes any, asks itself once for each page, and ends.
  */
-#define _DEFAULT_SOURCE
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <cairn.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,31 +163,62 @@ static void answer(struct client *client, const char *path)
     }
 }
 
-/* pprof asks for names that it has not found itself. */
-static void give_no_names(struct client *client)
+/* The name of the function at an address, if a library or the program, linked with -rdynamic, exports it. */
+static void give_name(struct client *client, const char *address)
 {
-    static const char none[] = "num_symbols: 0\n";
+    char line[512];
+    Dl_info info;
+    if (!dladdr((void *)(uintptr_t)strtoull(address, NULL, 16), &info) || !info.dli_sname) return;
+    int length = snprintf(line, sizeof line, "%s\t%s\n", address, info.dli_sname);
+    if ((size_t)length < sizeof line) give(client, line, (size_t)length);
+}
+
+/* pprof asks for names that it has not found itself: `0x401136+0x7f31c0de`, so many bytes, of which some have come already. */
+static void give_names(struct client *client, const char *come, size_t n, size_t bytes)
+{
+    char address[24], more[REQUEST_MAX];
+    size_t length = 0;
+    static const char some[] = "num_symbols: 1\n";
     begin(client, "200 OK");
-    give(client, none, sizeof none - 1);
+    give(client, some, sizeof some - 1);
+    for (;; come++, n--, bytes--) {
+        if (bytes > 0 && n == 0) {
+            ssize_t got = recv(client->socket, more, sizeof more, 0);
+            if (got <= 0) return;
+            come = more;
+            n = (size_t)got;
+        }
+        if (bytes == 0 || *come == '+') {
+            address[length] = 0;
+            give_name(client, address);
+            length = 0;
+            if (bytes == 0) return;
+        } else if (length < sizeof address - 1) {
+            address[length++] = *come;
+        }
+    }
 }
 
 /* Reads a request up to its empty line: `GET PATH HTTP/1.1`, and what need not be looked at. */
 static void serve(struct client *client)
 {
-    char request[REQUEST_MAX + 1], path[256];
+    char request[REQUEST_MAX + 1], path[256], *head_end;
     size_t length = 0;
     do {
         ssize_t got = recv(client->socket, request + length, REQUEST_MAX - length, 0);
         if (got <= 0) return;
         length += (size_t)got;
         request[length] = 0;
-    } while (!strstr(request, "\r\n\r\n") && length < REQUEST_MAX);
-    if (sscanf(request, "GET %255[^ ?\r\n]", path) == 1 && strstr(request, "\r\n\r\n"))
+    } while (!(head_end = strstr(request, "\r\n\r\n")) && length < REQUEST_MAX);
+    if (head_end && sscanf(request, "GET %255[^ ?\r\n]", path) == 1) {
         answer(client, path);
-    else if (sscanf(request, "POST %255[^ ?\r\n]", path) == 1 && is_pprof(path, "symbol"))
-        give_no_names(client);
-    else
+    } else if (head_end && sscanf(request, "POST %255[^ ?\r\n]", path) == 1 && is_pprof(path, "symbol")) {
+        const char *bytes = strcasestr(request, "\r\nContent-Length:"), *body = head_end + 4;
+        size_t come = length - (size_t)(body - request);
+        give_names(client, body, come, bytes && bytes < head_end ? strtoul(bytes + 17, NULL, 10) : 0);
+    } else {
         begin(client, "400 Bad Request");
+    }
 }
 
 /* Whoever is still sending when the connection closes would lose the answer. */

@@ -121,7 +121,7 @@ fn page(service: &str, request: &str) -> (String, String) {
 
 /// Has something asked of a service that runs.
 fn with_service(ask: impl FnOnce(&str) + std::panic::UnwindSafe) {
-    let program = built(&folder().join("service.c"));
+    let program = built_with(&folder().join("service.c"), &["-rdynamic"]);
     let mut command = Command::new(&program);
     let mut child = command.arg("0").stdout(Stdio::piped()).spawn().expect("it starts");
     let mut first = String::new();
@@ -163,8 +163,12 @@ fn a_service_tells_of_its_memory() {
             assert!(sites.lines().nth(1).is_some_and(|site| site.contains("] @ 0x")), "{sites}");
             assert!(maps.lines().all(|line| line.contains('-')) && maps.contains("/libcairn"));
         }
-        let symbols = "POST /pprof/symbol HTTP/1.1\r\nContent-Length: 3\r\n\r\n0x1";
-        assert_eq!(page(service, symbols), ("200 OK".to_owned(), "num_symbols: 0\n".to_owned()));
+        for (length, addresses) in [("0", ""), ("3", "0x1"), ("9", "0x1+0x2++"), ("100000", "0x1")]
+        {
+            let request = format!("POST /pprof/symbol HTTP/1.1\r\ncontent-length: {length}");
+            let (status, names) = page(service, &format!("{request}\r\n\r\n{addresses}"));
+            assert_eq!((&*status, &*names), ("200 OK", "num_symbols: 1\n"), "{addresses}");
+        }
         assert!(good(service, "/metrics").contains("\ncairn_resident_bytes "));
         serde_json::from_str::<serde_json::Value>(&good(service, "/stats")).expect("JSON");
         let allocated = good(service, "/stats/allocated").trim().parse::<usize>();
@@ -192,7 +196,7 @@ fn live_bytes(profile: &str) -> f64 {
     bytes.sum()
 }
 
-/// A real viewer fetches the profile, and has the same figures.
+/// A real viewer fetches the profile, and has the same figures, and names.
 #[test]
 fn go_fetches_the_profile_of_a_service() {
     if skip_for_stand_in() || lacks_network() || lacks("go", "golang") {
@@ -200,7 +204,7 @@ fn go_fetches_the_profile_of_a_service() {
     }
     with_service(|service| {
         let mut go = Command::new("go");
-        go.args(["tool", "pprof", "-top", "-symbolize=none", "-unit=B"]);
+        go.args(["tool", "pprof", "-top", "-cum", "-unit=B"]);
         go.arg(format!("http://{service}/debug/pprof/heap"));
         let saved = scratch_dir().join(format!("pprof-{}", std::process::id()));
         let output = go.env("PPROF_TMPDIR", &saved).output().expect("it starts");
@@ -208,6 +212,7 @@ fn go_fetches_the_profile_of_a_service() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let top = String::from_utf8_lossy(&output.stdout);
         assert!(top.contains("Type: inuse_space"), "{top}");
+        assert!(top.lines().any(|line| line.ends_with(" main")), "{top}");
         let whole = top.split(" of ").nth(1).and_then(|text| text.split_once("B total"));
         let whole = whole.and_then(|(bytes, _)| bytes.parse::<f64>().ok()).expect("a sum");
         let expected = live_bytes(&good(service, "/profile"));
