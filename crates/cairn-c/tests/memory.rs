@@ -45,7 +45,6 @@ fn short_lived_threads_leave_little() {
 
 /// Of all other allocators tried, none gives back more than a sixth.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "holes are made by quiet heaps alone")]
 fn survivors_keep_their_own_pages_alone() {
     if !skip_for_stand_in() {
         let cases = ["one_in_order", "one_in_any_order", "four_in_order", "eight_in_any_order"];

@@ -4,12 +4,18 @@
 
 mod common;
 
-use common::{passes, skip_for_stand_in};
+use common::{EVERYWHERE, Program, passes, run, skip_for_stand_in};
 
 /// One pattern of use, each in a process of its own.
 fn reconciles(case: &str) {
-    if !skip_for_stand_in() {
-        passes("reconcile.c", case);
+    if skip_for_stand_in() {
+        return;
+    }
+    for loading in EVERYWHERE {
+        let Some(program) = Program::build("reconcile.c", loading) else { continue };
+        let mut command = program.command(&[case]);
+        command.envs(cfg!(feature = "hardened").then_some(("TEST_IS_HARDENED", "1")));
+        run(command).assert_quiet_success(&format!("{case}, {loading:?}"));
     }
 }
 

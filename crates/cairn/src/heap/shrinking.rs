@@ -14,7 +14,7 @@ use crate::heap::tuning::{
 };
 use crate::map::address_map;
 use crate::os;
-use crate::spans::{Home, Keep, SettingAside, Span, SpanList, Step, abandoned, waiting};
+use crate::spans::{SettingAside, Span, SpanList, Step, abandoned, waiting};
 use crate::store::{Caches, Store};
 
 impl Heap {
@@ -72,7 +72,7 @@ impl Heap {
         if held < PARTIAL_LIMIT || shares::in_use() <= 1 {
             return false;
         }
-        if Home::SETS_ASIDE && self.is_following() {
+        if self.is_following() {
             // There may be more than the limit.
             self.list_oldest(class);
             self.list_oldest(class);
@@ -85,8 +85,11 @@ impl Heap {
     #[inline(never)]
     fn list_oldest(&mut self, class: SizeClass) {
         let span = self.partial[class.index()].last();
-        if !span.is_null() {
-            // SAFETY: this heap owns the members.
+        // SAFETY: null, or a member, which this heap owns.
+        let Some(base) = (unsafe { span.as_ref() }).map(Span::base) else { return };
+        self.empty_quarantine_into(class, base);
+        if self.partial[class.index()].last() == span {
+            // SAFETY: a member still.
             unsafe {
                 self.remove_partial(class, span);
                 self.list_thin(span);
@@ -108,8 +111,7 @@ impl Heap {
     pub(super) fn thin_listed(&mut self, index: usize, count: u32) {
         // The span may be gone, and another's class stand there: one that it has not is not taken.
         let class = address_map::descriptor_at(index).class();
-        if Home::SETS_ASIDE
-            && self.following.sends(count as usize * class.block_size())
+        if self.following.sends(count as usize * class.block_size())
             && let Some((span, pending)) = abandoned::take_thinner(index, class)
         {
             // SAFETY: this thread holds it now, and it is in no list.
@@ -151,6 +153,11 @@ impl Heap {
     fn go_through_queue(&mut self) {
         let owner = self.owner();
         let (spans, count) = self.thinning.take_queue();
+        // What is in a cache is not free; upkeep may have let it take in some. All of it goes home first: a span may end by that.
+        for &index in &spans[..count] {
+            let class = address_map::descriptor_at(index as usize).class();
+            self.empty_quarantine_into(class, address_map::slice_address(index as usize));
+        }
         let mut ways = [const { SettingAside::NONE }; THIN_QUEUE];
         let ways = &mut ways[..count];
         for (way, &index) in ways.iter_mut().zip(&spans) {
@@ -182,9 +189,10 @@ impl Heap {
     fn begin_thinning(&mut self) {
         self.flush();
         let (owner, mut left) = (self.owner(), THIN_AFTER);
+        // First: what goes home may end spans of any class.
+        SizeClass::all().for_each(|class| self.empty_cache(class));
+        SizeClass::all().for_each(|class| self.deactivate(class));
         for class in SizeClass::all() {
-            self.empty_cache(class);
-            self.deactivate(class);
             let mut at = self.partial[class.index()].first();
             // SAFETY: this heap owns the members, which stay.
             while let Some(span) = unsafe { at.as_mut() }.filter(|_| left > 0) {

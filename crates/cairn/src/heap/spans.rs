@@ -9,7 +9,7 @@ use super::Heap;
 use crate::base::{FULL_FIRST, FULL_MOST, FULL_STEP, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
 use crate::os;
-use crate::spans::{Home, Keep, Span, SpanList};
+use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
 use core::ptr::null_mut;
 
@@ -202,7 +202,7 @@ impl Heap {
                 }
                 return;
             }
-            if Home::SETS_ASIDE && (*span).used() > 0 && !(*span).is_full() {
+            if (*span).used() > 0 && !(*span).is_full() {
                 return self.thin(span);
             }
             self.unlist(span);

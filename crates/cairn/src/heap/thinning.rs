@@ -9,7 +9,7 @@
 use crate::heap::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE};
 use crate::os;
 use crate::slices::arena;
-use crate::spans::{Home, Keep, Pages, abandoned, waiting};
+use crate::spans::{Pages, abandoned, waiting};
 
 /// What a heap that shrinks has under way.
 pub(crate) struct Thinning {
@@ -122,7 +122,7 @@ impl Thinning {
     /// The heap takes a new span of so many bytes: perhaps in place of one that has become empty.
     #[inline]
     pub(super) fn judge_growth(&mut self, bytes: usize) {
-        if Home::SETS_ASIDE && self.emptied > 0 {
+        if self.emptied > 0 {
             let again = bytes.min(self.emptied);
             self.emptied -= again;
             self.judge(again);

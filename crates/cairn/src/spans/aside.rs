@@ -1,7 +1,7 @@
 //! Owns: which free blocks of a span are set aside: in no list, a bit each outside of the span.
 //! Idea: whoever shrinks writes down once which blocks are free; a page on which nothing else is can go at that very moment,
 //!   and no list leads there.
-//! Never: decides when a page goes; does anything in the hardened build, whose free blocks are in no list.
+//! Never: decides when a page goes.
 //! Threads: the span's owner; `is_set_aside_at` any.
 //! Checked: tests/holes.rs, tests/holes/thinning.rs, and `Span::check`.
 //! Story: docs/design/purging.md
@@ -12,7 +12,7 @@ use crate::os;
 use crate::spans::span::{Home, Keep, Span};
 use crate::spans::tuning::{THIN_BLOCKS, THIN_FIRST_STEP, THIN_SLICES, THIN_STEP};
 use crate::spans::waiting::{self, Pages, first_run, pages_of};
-use crate::store::FREED_TWICE;
+use crate::store::{FREED_TWICE, Known, Live};
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::{Ordering, fence};
@@ -43,8 +43,7 @@ impl Span {
     /// Whether its blocks may be set aside: where purged memory is gone, a free block would lose a part of itself, and a
     /// page larger than the span is not its own.
     pub(crate) fn can_set_aside(&self) -> bool {
-        Home::SETS_ASIDE
-            && os::purged_is_committed()
+        os::purged_is_committed()
             && self.layout().size as usize >= LEAST
             && os::page_size() <= self.bytes()
             && self.head() == 0
@@ -54,7 +53,7 @@ impl Span {
     /// Whether any block is set aside.
     #[inline]
     pub(crate) fn has_aside(&self) -> bool {
-        Home::SETS_ASIDE && self.hidden > 0
+        self.hidden > 0
     }
 
     /// Whether a block is set aside.
@@ -68,7 +67,7 @@ impl Span {
     /// # Safety
     /// A block of a span of that class starts there.
     pub(crate) unsafe fn is_set_aside_at(p: *const u8, class: SizeClass) -> bool {
-        if !Home::SETS_ASIDE || class.block_size() < LEAST {
+        if Live::IS_KNOWN || class.block_size() < LEAST {
             return false;
         }
         let index = address_map::span_index(p, class);
@@ -85,7 +84,12 @@ impl Span {
         unsafe { peek(address_map::aside(index, class.span_slices(), nth / 64), nth) }
     }
 
-    /// Sets aside what is in `local_free`. The pages that have a part of these blocks.
+    /// How many blocks are set aside, by their bits.
+    pub(crate) fn count_aside(&self) -> usize {
+        (0..self.carved.into()).filter(|&nth| self.is_set_aside(nth)).count()
+    }
+
+    /// Sets aside what is free here, none of which is in a cache. The pages that have a part of these blocks.
     pub(crate) fn set_aside(&mut self) -> Pages {
         // SAFETY: this span.
         let mut way = unsafe { SettingAside::begin(self) };
@@ -96,6 +100,24 @@ impl Span {
     /// The number of the block that starts there.
     fn number(&self, block: *mut u8) -> usize {
         (block.addr() - self.start.addr()) / self.layout().size as usize
+    }
+
+    /// Sets the bit of a block; the pages that have a part of it. Ends the process if it is set.
+    ///
+    /// # Safety
+    /// The caller owns the span. `hidden` does not count the block yet.
+    unsafe fn put_aside(&self, nth: usize) -> Pages {
+        let (word, size) = (self.word_of(nth), self.layout().size as usize);
+        let block = self.start.wrapping_add(nth * size);
+        // SAFETY: the caller's.
+        unsafe {
+            if *word >> (nth % 64) & 1 != 0 {
+                os::fatal("free", block, FREED_TWICE);
+            }
+            *word |= 1 << (nth % 64);
+        }
+        let from = block.addr() - self.base().addr();
+        pages_of(from..from + size)
     }
 
     /// Those of some pages on which a carved block is, and nothing that is in use or in a list.
@@ -132,7 +154,7 @@ impl Span {
         self.hidden = 0;
     }
 
-    /// Links up to `limit` of the blocks that are set aside, and hands them out.
+    /// Hands out up to `limit` of the blocks that are set aside.
     pub(crate) fn carve_aside(&mut self, limit: usize) -> Chain {
         let waited = waiting::recall(self.index(), self.layout().slices.into());
         let mut chain = Chain::EMPTY;
@@ -145,11 +167,10 @@ impl Span {
                 *word &= *word - 1;
                 let block = self.start.wrapping_add(block * self.layout().size as usize);
                 // SAFETY: free, in no list, and the owner's.
-                unsafe { chain.push(block.cast()) };
+                unsafe { Home::hand_out_aside(self, block.cast(), &mut chain) };
             }
         }
         self.hidden -= chain.count as u16;
-        self.until_event += chain.count;
         if waited {
             waiting::add(self.index(), self.free_among(self.pages()));
         }
@@ -168,7 +189,7 @@ impl Span {
     /// Whether that is so.
     #[inline(never)]
     pub(crate) fn may_thin(&self, owner: u32) -> bool {
-        Home::SETS_ASIDE && has_been_large() && [0, owner].contains(&self.let_go_by)
+        has_been_large() && [0, owner].contains(&self.let_go_by)
     }
 
     /// Has an event come before nothing is in use: when so few are that whole pages may be free, and then step by step.
@@ -209,7 +230,7 @@ impl SettingAside {
     /// No span.
     pub(crate) const NONE: SettingAside = SettingAside { span: null_mut(), next: END, pages: 0 };
 
-    /// Takes what is in `local_free`.
+    /// Takes what is free; where no links lead there, all at once.
     ///
     /// # Safety
     /// The span is the caller's, and stays until the last step.
@@ -223,7 +244,14 @@ impl SettingAside {
             // Release: who sees that some are set aside sees no bit of what was here before: it would accuse a legal free.
             fence(Ordering::Release);
         }
-        SettingAside { span, next: core::mem::replace(&mut this.local_free, END), pages: 0 }
+        let (next, mut pages, mut count) = (Home::unlink(this), 0, 0);
+        Home::each_unlinked(this, |nth| {
+            // SAFETY: the bits of this span, whose owner this is.
+            pages |= unsafe { this.put_aside(nth) };
+            count += 1;
+        });
+        this.hidden += count;
+        SettingAside { span, next, pages }
     }
 
     /// Whether there was another block.
@@ -233,20 +261,12 @@ impl SettingAside {
         }
         let block = self.next;
         // SAFETY: free blocks are the owner's, and so are the bits; the span stays meanwhile.
-        let span = unsafe {
+        unsafe {
             self.next = Block::next(block);
             let span = &mut *self.span;
-            let nth = span.number(block.cast());
-            let word = span.word_of(nth);
-            if *word >> (nth % 64) & 1 != 0 {
-                os::fatal("free", block.cast(), FREED_TWICE);
-            }
-            *word |= 1 << (nth % 64);
-            span
-        };
-        span.hidden += 1;
-        let from = block.addr() - span.base().addr();
-        self.pages |= pages_of(from..from + span.layout().size as usize);
+            self.pages |= span.put_aside(span.number(block.cast()));
+            span.hidden += 1;
+        }
         true
     }
 }

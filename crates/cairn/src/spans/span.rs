@@ -42,8 +42,7 @@ pub(crate) type Home = InHardened<home::Linked, marked::Marked>;
 //  3. `start` and `class` do not change while the span exists.
 //  4. The descriptors of all its slices point here and carry its class, first block and inverse;
 //     they name the owner's tag, or ABANDONED while there is none or one is about to take over.
-//  5. `hidden` blocks are free and in no list: those that are set aside (see `aside`); hardened, those that begin in a
-//     piece of `holes`.
+//  5. `hidden` blocks are free and in no list: those that are set aside (see `aside`).
 
 /// The owner's metadata of a span.
 #[repr(C, align(64))]
@@ -60,8 +59,6 @@ pub(crate) struct Span {
     // Links in the heap's or the abandoned spans' list.
     pub(crate) next: *mut Span,
     pub(crate) prev: *mut Span,
-    /// Hardened: sixteenths of the span that have been given back, a bit each.
-    pub(crate) holes: u16,
     /// Blocks in use when holes were last looked for.
     pub(crate) used_at_sweep: u16,
     /// Blocks in use when that event comes.
@@ -90,9 +87,6 @@ const NO_EVENT: i16 = -1;
 pub(crate) const ZERO: u8 = 1;
 const FULL: u8 = 2;
 const KEPT: u8 = 4;
-
-/// Pieces of a span that can be given back one by one, if they are whole pages.
-pub(crate) const PIECES: usize = 16;
 
 const _: () = assert!(size_of::<Span>() == size_of::<Slot>());
 
@@ -135,7 +129,6 @@ impl Span {
         self.local_free = END;
         self.set_used(0, 0);
         self.forget_aside();
-        self.holes = 0;
     }
 
     /// Says whether its heap keeps it as an empty one. A forked child believes that: it is said after the last block has
@@ -281,7 +274,6 @@ impl Span {
         self.local_free = END;
         self.carved = blocks;
         self.forget_aside();
-        self.holes = 0;
         self.set_used(u32::from(blocks), 0);
         self.flags &= !FULL;
     }
@@ -393,8 +385,8 @@ impl Span {
         assert_eq!(self.used() + u32::from(free + self.hidden), u32::from(self.carved));
         assert!(self.carved <= self.layout().blocks);
         assert!(self.used_after_event <= 0 || self.until_event <= self.used(), "it is to come");
-        assert_eq!(self.count_hidden(), usize::from(self.hidden));
-        if Home::SETS_ASIDE && !address_map::is_supplied(self.index()) {
+        assert_eq!(self.count_aside(), usize::from(self.hidden));
+        if !address_map::is_supplied(self.index()) {
             let waiting = waiting::seen(self.index(), self.layout().slices.into());
             assert_eq!(self.free_among(waiting), waiting, "what waits is free");
         }

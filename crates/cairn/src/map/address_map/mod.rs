@@ -132,15 +132,15 @@ struct Section {
     chunks: [Chunk; SECTION_CHUNKS],
     leaf: Leaf,
     slots: [Slot; SECTION_SLICES],
-    aside: [[u64; in_hardened(SECTION_SLICES, 0)]; ASIDE_WORDS],
-    waiting: [AtomicU64; in_hardened(SECTION_SLICES / WAITING_SLICES, 0)],
+    aside: [[u64; SECTION_SLICES]; ASIDE_WORDS],
+    waiting: [AtomicU64; SECTION_SLICES / WAITING_SLICES],
 }
 
-/// Words for each slice in which, in the default build, blocks of 32 bytes or more are set aside (see `spans::aside`). The first
-/// of all slices stand together: most spans need no others. With all words of a slice together, bursts left 0.3 % more.
+/// Words for each slice in which blocks of 32 bytes or more are set aside (see `spans::aside`). The first of all slices stand
+/// together: most spans need no others. With all words of a slice together, bursts left 0.3 % more.
 pub(crate) const ASIDE_WORDS: usize = SLICE_SIZE / 32 / u64::BITS as usize;
 
-/// Slices whose waiting pages stand in one word (see `spans::waiting`), in the default build.
+/// Slices whose waiting pages stand in one word (see `spans::waiting`).
 pub(crate) const WAITING_SLICES: usize = 16;
 
 /// What the arena's tree says of a section's chunks; the arena's.
@@ -156,7 +156,7 @@ pub(crate) const CHUNK_BYTES: usize = size_of::<Chunk>();
 pub(crate) const SLOTS_OFFSET: usize = core::mem::offset_of!(Section, slots);
 
 const _: () = assert!(size_of::<Descriptor>() == 1 << DESCRIPTOR_SHIFT);
-const _: () = assert!(SECTION_BYTES == in_hardened(140_352, 74_816));
+const _: () = assert!(SECTION_BYTES == in_hardened(140_352, 140_864));
 
 /// The reservation. Tools read it from outside by way of `outside::HEADER`: fields stay in place.
 #[repr(C)]
@@ -370,8 +370,8 @@ pub(crate) fn aside(index: usize, slices: usize, nth: usize) -> *mut u64 {
     unsafe { (&raw mut (*section_of(index)).aside).cast::<u64>().add(place) }
 }
 
-/// Which pages wait of a slice, and of its neighbours, whose numbers differ from its by less than `WAITING_SLICES`; in the default
-/// build. One slice at least of its section is committed.
+/// Which pages wait of a slice, and of its neighbours, whose numbers differ from its by less than `WAITING_SLICES`. One
+/// slice at least of its section is committed.
 pub(crate) fn waiting(index: usize) -> &'static AtomicU64 {
     // Sections are committed as a whole.
     let (section, nth) = (section_of(index - index % SECTION_SLICES), index % SECTION_SLICES);

@@ -211,7 +211,7 @@ fn visit_span(
         // SAFETY: a block of a span.
         !marks.has(block) && (unsafe { Live::is_live(block) })
     };
-    let in_use = || (0..carved).filter(|&nth| !span.is_hidden(nth)).filter(is_live);
+    let in_use = || (0..carved).filter(|&nth| !span.is_set_aside(nth)).filter(is_live);
     let start = span.start.wrapping_sub(span.head());
     let count = usize::from(class.layout().blocks);
     let area = Area {

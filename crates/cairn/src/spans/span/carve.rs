@@ -27,19 +27,15 @@ impl Span {
         debug_assert_eq!(self.used(), 0);
         self.local_free = END;
         self.forget_aside();
-        (self.carved, self.holes) = (0, 0);
+        self.carved = 0;
         self.flags &= !ZERO;
     }
 
-    /// Links up to `limit` blocks into a list and hands it out: those that are set aside, or are in a hole, or untouched
-    /// ones.
+    /// Links up to `limit` blocks into a list and hands it out: those that are set aside, or untouched ones.
     pub(crate) fn carve(&mut self, limit: usize) -> Carved {
         debug_assert!(self.local_free == END);
         if self.has_aside() {
             return Carved { list: self.carve_aside(limit), zeroed: false };
-        }
-        if self.holes != 0 {
-            return Carved { list: self.fill_hole(), zeroed: false };
         }
         touched(self);
         let count = limit.min(self.untouched());

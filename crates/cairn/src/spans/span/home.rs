@@ -13,10 +13,6 @@ use core::ptr::null_mut;
 
 /// What is at home in a span. `Span::free` counts it.
 pub(crate) trait Keep {
-    /// Whether free blocks that are in no list have to be told apart: they are set aside then. Else bits say of all blocks
-    /// which are free.
-    const SETS_ASIDE: bool;
-
     /// Keeps a block.
     ///
     /// # Safety
@@ -59,11 +55,17 @@ pub(crate) trait Keep {
     /// Whether such blocks, which have never been handed out, are zero throughout.
     fn is_untouched(span: &Span, first: usize, count: usize) -> bool;
 
-    /// The numbers of those that are in no list.
+    /// Lets go of a list of those to which links lead.
+    fn unlink(span: &mut Span) -> *mut Block;
+
+    /// The numbers of the others. None of them is in a cache.
     fn each_unlinked(_span: &Span, _each: impl FnMut(usize)) {}
 
-    /// A piece of the span is going to be a hole: those of its blocks that are in no list are not at home any more.
-    fn hide(_span: &mut Span, _piece: usize) {}
+    /// A block that was set aside joins others in a list that `take` could have handed out.
+    ///
+    /// # Safety
+    /// It is the caller's, and counts as used from here on.
+    unsafe fn hand_out_aside(span: &mut Span, block: *mut Block, list: &mut Chain);
 
     /// How many are there.
     fn count(span: &Span) -> u16;
@@ -73,8 +75,6 @@ pub(crate) trait Keep {
 pub(crate) struct Linked;
 
 impl Keep for Linked {
-    const SETS_ASIDE: bool = true;
-
     #[inline(always)]
     unsafe fn push(span: &mut Span, block: *mut Block) {
         // SAFETY: the block is the caller's to free, and so free and this span's from here on.
@@ -172,6 +172,16 @@ impl Keep for Linked {
             span.expect_untouched(first, count);
         }
         zero
+    }
+
+    fn unlink(span: &mut Span) -> *mut Block {
+        core::mem::replace(&mut span.local_free, END)
+    }
+
+    unsafe fn hand_out_aside(span: &mut Span, block: *mut Block, list: &mut Chain) {
+        // SAFETY: the caller's.
+        unsafe { list.push(block) };
+        span.until_event += 1;
     }
 
     fn count(span: &Span) -> u16 {

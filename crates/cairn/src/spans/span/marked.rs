@@ -16,7 +16,7 @@ use crate::spans::tuning::FEW_BLOCKS;
 use crate::store::{Bits, Filling, Known, PLACES, zero_heads};
 
 // Invariants
-//  1. A carved block that is not the program's, in no hole and not pending is at home, or in a cache of the heap that
+//  1. A carved block that is not the program's, not set aside and not pending is at home, or in a cache of the heap that
 //     owns the span: `Span::free` counts those at home. Where a refill takes blocks from home, its cache has none of the
 //     span's, or hides them.
 //  2. The head of such a block is zero unless somebody has written to it (see `quarantine`).
@@ -25,8 +25,6 @@ use crate::store::{Bits, Filling, Known, PLACES, zero_heads};
 pub(crate) struct Marked;
 
 impl Keep for Marked {
-    const SETS_ASIDE: bool = false;
-
     unsafe fn push(_span: &mut Span, _block: *mut Block) {}
 
     #[inline]
@@ -46,7 +44,9 @@ impl Keep for Marked {
         debug_assert!(count <= span.free());
         let most = filling.count + count as usize;
         match span.layout() {
-            ClassLayout { slices: 1, blocks: FEW_BLOCKS.., .. } => span.take_many(most, filling),
+            ClassLayout { slices: 1, blocks: FEW_BLOCKS.., .. } if span.hidden == 0 => {
+                span.take_many(most, filling)
+            }
             _ => span.take_few(most, filling),
         }
         if filling.count < most {
@@ -101,18 +101,19 @@ impl Keep for Marked {
         span.flags & ZERO != 0
     }
 
+    fn unlink(_span: &mut Span) -> *mut Block {
+        END
+    }
+
     fn each_unlinked(span: &Span, each: impl FnMut(usize)) {
-        // None of them is in a cache: it would be handed out, and carved again.
+        // What is in a cache would be handed out from there, too.
         debug_assert_eq!(span.kept().count(), span.free() as usize);
         span.kept().for_each(each);
     }
 
-    fn hide(span: &mut Span, piece: usize) {
-        let blocks = span.blocks_of(piece);
-        if !blocks.is_empty() {
-            span.holes |= 1 << piece;
-            span.hidden += blocks.len() as u16;
-        }
+    /// It is at home again. Its head is zero still, or once more.
+    unsafe fn hand_out_aside(_span: &mut Span, _block: *mut Block, list: &mut Chain) {
+        *list = Chain::at_home(list.count + 1);
     }
 
     /// Others are in caches.
@@ -127,10 +128,10 @@ impl Span {
         let (start, size) = (self.start, self.layout().size as usize);
         // SAFETY: a block of this span.
         let is_free = move |nth: &usize| unsafe { !Bits::is_live(start.wrapping_add(nth * size)) };
-        (0..usize::from(self.carved)).filter(is_free).filter(|&nth| !self.is_hidden(nth))
+        (0..usize::from(self.carved)).filter(is_free).filter(|&nth| !self.is_set_aside(nth))
     }
 
-    /// Takes some of one slice, until there are `most`.
+    /// Takes some of one slice, of which none is set aside, until there are `most`.
     fn take_many(&self, most: usize, filling: &mut Filling) {
         let (base, layout) = (self.base(), self.layout());
         let carved = usize::from(self.carved) * layout.size as usize;
@@ -142,9 +143,6 @@ impl Span {
                 allowed &= !0 >> (words * PLACES - places);
             }
             let offset = at * PLACES * MIN_ALIGN;
-            if self.holes != 0 && self.holes >> (offset / self.piece()) & 1 != 0 {
-                return false;
-            }
             // SAFETY: the owner's.
             let found = unsafe { Bits::free_of(base, at) } & allowed;
             // SAFETY: free blocks of this span, and the caller's from here on.
@@ -159,15 +157,15 @@ impl Span {
         let _ = (0..first).any(|at| take(at, !0)) || take(first, !behind);
     }
 
-    /// The same where blocks are few, and their bits far apart.
+    /// The same where blocks are few, and their bits far apart, or some are set aside.
     fn take_few(&self, most: usize, filling: &mut Filling) {
         let (carved, size) = (usize::from(self.carved), self.layout().size as usize);
         let mut nth = below(filling.random, carved);
         for _ in 0..carved {
             let block = self.start.wrapping_add(nth * size);
-            // SAFETY: a block of this span; if it is free and in no hole, the caller's from here on.
+            // SAFETY: a block of this span; if it is free and not set aside, the caller's from here on.
             unsafe {
-                if !Bits::is_live(block) && (self.holes == 0 || !self.is_hidden(nth)) {
+                if !Bits::is_live(block) && !self.is_set_aside(nth) {
                     filling.add(block.cast());
                     if filling.count == most {
                         return;

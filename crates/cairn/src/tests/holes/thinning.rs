@@ -89,55 +89,46 @@ fn fill_and_thin(least: usize, most: usize, kept: usize, in_order: bool) {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn blocks_of_many_sizes_freed_in_order() {
     alone(|| fill_and_thin(16, 4096, 16, true));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn blocks_of_many_sizes_freed_in_any_order() {
     alone(|| fill_and_thin(16, 4096, 16, false));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn blocks_of_middle_sizes_freed_in_order() {
     alone(|| fill_and_thin(512, 2048, 20, true));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn blocks_of_middle_sizes_freed_in_any_order() {
     alone(|| fill_and_thin(512, 2048, 20, false));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn nodes_freed_in_order() {
     alone(|| fill_and_thin(32, 80, 200, true));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn nodes_freed_in_any_order() {
     alone(|| fill_and_thin(32, 80, 200, false));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn medium_blocks_freed_in_order() {
     alone(|| fill_and_thin(5000, 60_000, 8, true));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn medium_blocks_freed_in_any_order() {
     alone(|| fill_and_thin(5000, 60_000, 8, false));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn threads_that_shrink_side_by_side() {
     alone(|| {
         let others: Vec<_> = (0..3).map(|_| Other::new()).collect();
@@ -194,20 +185,43 @@ fn others_thin(in_order: bool) {
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn blocks_of_a_thread_that_waits_freed_by_another_in_order() {
     alone(|| others_thin(true));
 }
 
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn blocks_of_a_thread_that_waits_freed_by_another_in_any_order() {
     alone(|| others_thin(false));
 }
 
+/// Who empties others' spans allocates of their class meanwhile: what its cache has of a span is not set aside with the rest.
+#[test]
+fn who_empties_others_spans_allocates_meanwhile() {
+    alone(|| {
+        let (other, mut random) = (Other::new(), Random(3));
+        let mut live = other.does(|| (0..60_000).map(|_| hold(1000, 9)).collect::<Vec<_>>());
+        let (mut frees, before) = (0, resident());
+        live.retain(|&(block, ..)| {
+            let stays = random.below(16) == 0;
+            if !stays {
+                free(block);
+            }
+            frees += 1;
+            if frees % 64 == 0 {
+                let few: Vec<_> = (0..8).map(|_| allocate(1000)).collect();
+                few.into_iter().for_each(free);
+            }
+            stays
+        });
+        assert!(resident() < before / 2 || os::page_size() > 4096, "{} {before}", resident());
+        assert!(live.iter().all(is_whole));
+        check();
+        other.leaves();
+    });
+}
+
 /// What was given back is needed at once, again and again: then it stays for a while.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
     alone(|| {
         let mut random = Random(3);
@@ -226,7 +240,6 @@ fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
 
 /// The same where one thread fills, and another empties.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn what_one_fills_and_another_empties_by_turns_keeps_its_pages() {
     alone(|| {
         let (other, mut random) = (Other::new(), Random(3));
@@ -249,7 +262,6 @@ fn what_one_fills_and_another_empties_by_turns_keeps_its_pages() {
 /// Others may have been adding while who swept was not at work, and nobody frees any more: the next part is as long as it must
 /// be.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn much_more_than_may_wait_goes_in_one_part() {
     // The longest span's.
     const AT_ONCE: usize = 32;
@@ -285,7 +297,6 @@ fn much_more_than_may_wait_goes_in_one_part() {
 
 /// Who leaves while somebody else sweeps goes over it again: that sweep may have been past its pages.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn who_leaves_sweeps_after_others() {
     alone(|| {
         let other = Other::new();
@@ -311,7 +322,6 @@ fn who_leaves_sweeps_after_others() {
 
 /// A block that is set aside is free: whoever frees it again is told so. Where its page has gone, its mark has, too.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn a_block_that_is_set_aside_is_free() {
     alone(|| {
         let live: Vec<_> = (0..20_000).map(|_| hold(1000, 9)).collect();
@@ -327,7 +337,6 @@ fn a_block_that_is_set_aside_is_free() {
 
 /// Children that are forked while another thread shrinks have its blocks, and take over what they free of them.
 #[test]
-#[cfg_attr(feature = "hardened", ignore = "the default build's")]
 fn a_child_forked_meanwhile_goes_on() {
     static DONE: AtomicBool = AtomicBool::new(false);
     alone(|| {
