@@ -7,12 +7,15 @@ use super::step::{Company, MIN_ALIGN, free, note};
 use super::table::{Held, Table};
 use super::world;
 use cairn::HeapId;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The heap with readers.
 const CONCURRENT: usize = 3;
 /// How often something is done in a duel.
 const DUEL: usize = 32;
+/// How often the other one does its part meanwhile, at most, for each time: what waits for readers grows until an epoch begins,
+/// and four who go on without end outrun who begins it.
+const ROUNDS: usize = 8;
 /// Bytes of the least large block.
 const LARGE_MIN: usize = (64 << 10) + 1;
 
@@ -69,14 +72,20 @@ pub(super) fn small(table: &mut Table, bytes: &mut Bytes, company: Company) {
 
 /// Does something again and again while another thread allocates in a heap, and frees when it has given it up.
 fn duel(table: &mut Table, number: usize, size: usize, mut step: impl FnMut(&mut Table, usize)) {
-    let stop = AtomicBool::new(false);
+    let (stop, turns) = (AtomicBool::new(false), AtomicUsize::new(1));
     let count = 16.min(1 + STEP_BYTES / size.max(1));
     let me = world::new_number();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             world::set_me(me);
             let mut table = Table::new(false);
+            let mut rounds = 0;
             while !stop.load(Ordering::Relaxed) {
+                if rounds >= ROUNDS * turns.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                    continue;
+                }
+                rounds += 1;
                 let Some(hold) = Hold::take(number) else { break };
                 // SAFETY: held.
                 let made = unsafe { fill(&mut table, hold.heap, size, count, Company::Together) };
@@ -84,7 +93,10 @@ fn duel(table: &mut Table, number: usize, size: usize, mut step: impl FnMut(&mut
                 made.into_iter().for_each(|held| free(&mut table, held));
             }
         });
-        (0..DUEL).for_each(|turn| step(table, turn));
+        for turn in 0..DUEL {
+            step(table, turn);
+            turns.fetch_add(1, Ordering::Relaxed);
+        }
         stop.store(true, Ordering::Relaxed);
         other.join().expect("a panic ends the process");
     });
