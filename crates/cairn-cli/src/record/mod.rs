@@ -265,7 +265,8 @@ impl Recording {
         let threads = self.threads.saturating_sub(self.former_threads);
         let unknown = self.blocks.unknown;
         let size = human(bytes);
-        eprintln!("cairn: {calls} calls of {threads} threads; {in_file} of them in {path}, {size}");
+        let end = if threads == 1 { "" } else { "s" };
+        eprintln!("cairn: {calls} calls of {threads} thread{end}; {in_file} in {path}, {size}");
         if self.files > 1 {
             let former = self.former();
             eprintln!("cairn: those before are in {}, or gone", former.display());
