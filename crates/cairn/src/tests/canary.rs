@@ -136,7 +136,7 @@ fn whoever_frees_or_asks_notices() {
                     heap.allocate(size, 16),
                     heap.allocate_zeroed(size, 16),
                     heap.reallocate(allocate(size * 2), size, 16),
-                    Other::new().does(move || allocate(size)),
+                    Other::once(move || allocate(size)),
                 ];
                 for block in blocks {
                     assert_eq!(has(block), size);
@@ -147,7 +147,7 @@ fn whoever_frees_or_asks_notices() {
                         });
                     };
                     written(&|| free(block));
-                    written(&|| Other::new().does(move || free(block)));
+                    written(&|| Other::once(move || free(block)));
                     written(&|| _ = reallocate(block, size));
                     written(&|| _ = reallocate(block, 4 * MEDIUM_MAX));
                     written(&|| _ = reallocate_in(5, block, size + 1, 16));
@@ -187,7 +187,7 @@ fn what_is_written_within_the_size_accuses_nobody() {
         let (theirs, mine) = held.split_at(held.len() / 2);
         mine.iter().for_each(|&(block, _)| free(block));
         let theirs = theirs.to_vec();
-        Other::new().does(move || theirs.iter().for_each(|&(block, _)| free(block)));
+        Other::once(move || theirs.iter().for_each(|&(block, _)| free(block)));
         check();
     });
 }

@@ -284,7 +284,7 @@ fn threads_have_calls_of_their_own() {
             CALLS.with_borrow(|all| (all.len(), all.last().map(|call| call.1)))
         });
         assert!(theirs.0 > 100 && theirs.1 == Some(theirs.0 as u64), "{theirs:?}");
-        let new = Other::new().does(|| {
+        let new = Other::once(|| {
             blocks(100, 100_000).into_iter().for_each(free);
             calls()
         });

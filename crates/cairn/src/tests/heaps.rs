@@ -53,6 +53,14 @@ impl Other {
         answers.recv().expect("the other thread does not panic").0
     }
 
+    /// Does `work` in a thread that has ended then.
+    pub(super) fn once<T: 'static>(work: impl FnOnce() -> T + 'static) -> T {
+        let other = Other::new();
+        let answer = other.does(work);
+        other.leaves();
+        answer
+    }
+
     /// Begins with `work` there, which has no answer.
     pub(super) fn begins(&self, work: impl FnOnce() + 'static) {
         assert!(self.jobs.send(Sent(Box::new(work))).is_ok());

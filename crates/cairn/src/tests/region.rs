@@ -263,7 +263,8 @@ fn what_a_deleted_heap_leaves_stays_in_the_region() {
             drop(heap);
             assert_eq!(heap_of(blocks[0]), None);
             let (kept, gone) = blocks.split_at(10);
-            Other::new().frees(gone);
+            let gone = gone.to_vec();
+            Other::once(move || gone.into_iter().for_each(free));
             let strangers: Vec<_> = (0..3000).map(|_| allocate(1000)).collect();
             assert!(strangers.iter().all(|&block| !memory.has(block, 1)));
             strangers.into_iter().for_each(free);
