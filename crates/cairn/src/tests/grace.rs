@@ -357,7 +357,7 @@ fn large_blocks_go_while_others_are_freed() {
             blocks.into_iter().for_each(free);
         };
         std::thread::scope(|scope| {
-            for nth in 0..3 {
+            let threads = [0, 1, 2].map(|nth| {
                 scope.spawn(move || {
                     for _ in 0..300 {
                         held(&|| match nth {
@@ -367,8 +367,8 @@ fn large_blocks_go_while_others_are_freed() {
                         });
                     }
                     AT_WORK.fetch_sub(1, Ordering::Relaxed);
-                });
-            }
+                })
+            });
             let mut epoch = 1;
             while AT_WORK.load(Ordering::Relaxed) > 0 {
                 // SAFETY: the heap is there, and nobody reads what is free.
@@ -382,6 +382,8 @@ fn large_blocks_go_while_others_are_freed() {
                 assert_eq!(heap.stats().large_blocks, 0);
                 heap.destroy();
             }
+            // They have left then, too: a scope does not wait for that.
+            threads.into_iter().for_each(|thread| thread.join().expect("it does not panic"));
         });
         check();
     });
