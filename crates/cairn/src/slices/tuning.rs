@@ -16,7 +16,7 @@ pub(crate) const PURGE_DELAY_MS: usize = 250;
 /// Dirty memory that is always kept, in slices: 512 KiB. Twice of it shows in every small process; half of it purges
 /// what a loop is about to use again.
 pub(crate) const KEEP_MIN: usize = in_shuttle((512 << 10) / SLICE_SIZE, 2);
-/// Beyond that a 16th of what is in use may stay dirty. Half, twice: not tried.
+/// Beyond that a 16th of what is in use, and has not gone to holes, may stay dirty. Half, twice: not tried.
 pub(crate) const KEEP_SHARE: usize = 16;
 /// What was needed between two ticks stays for so many purge delays, 10 s, at least, for it may be needed again. With
 /// half or twice of it a server that is asked five times a second has no faults either.

@@ -45,6 +45,24 @@ fn idle_memory_goes_by_time() {
     });
 }
 
+/// What has gone from spans is not in use: a 16th of the rest stays.
+#[test]
+fn time_leaves_less_around_survivors() {
+    alone(|| {
+        let mut model = Model::new();
+        model.take_run(4000, false);
+        let index = model.take_run(200, false);
+        model.give(index, 200, true);
+        arena::count_holes(3900 * SLICE_SIZE);
+        let later = os::now_ms() + 1_000_000;
+        assert!(arena::tick(later) && arena::tick(later + 100_000));
+        let mut left = 0;
+        arena::for_each_dirty(|_, slices| left += slices);
+        // As much as has been freed since the last but one: it may be needed again.
+        assert!(left <= 2 * MIB, "{left}");
+    });
+}
+
 /// A program that ticks while it is told to has given back all that is idle, and is told then.
 #[test]
 fn a_tick_says_whether_there_is_more() {

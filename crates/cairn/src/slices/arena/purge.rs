@@ -197,7 +197,8 @@ impl Arena {
         NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
         // Twice of it: what is scattered is not all of use to one large block.
         let needed = (2 * self.needed(now_ms)).min(NEEDED_MAX);
-        let keep = KEEP_MIN.max(self.used() / KEEP_SHARE).max(needed);
+        let left = self.used().saturating_sub(holes());
+        let keep = KEEP_MIN.max(left / KEEP_SHARE).max(needed);
         let debt = if keeps() { 0 } else { self.idle.saturating_sub(keep) };
         DEBT.0.store(debt, Ordering::Relaxed);
         self.idle = self.dirty;
