@@ -364,6 +364,8 @@ fn handlers_older_than_ours_may_lock_and_allocate() {
             libc::pthread_atfork(Some(lock_library), Some(unlock_library), Some(in_child))
         };
         assert_eq!(asked, 0);
+        // Ours are there before the first fork begins, and this thread has no heap.
+        Other::once(|| free(allocate(64)));
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let start = |thread: usize| {

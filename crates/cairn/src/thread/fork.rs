@@ -24,6 +24,9 @@ pub(super) static IS_PROFILED: AtomicBool = AtomicBool::new(false);
 
 /// Asks to be called around forks, until the C library agrees (it may be out of memory). The first
 /// allocation does so; who can be earlier is older than fork handlers of others that allocate.
+///
+/// A fork that has begun before is not noticed: where the first allocation of all comes while another thread forks, the child
+/// may wait for ever for a lock. So who can asks before there are threads.
 pub fn see_forks() {
     // Relaxed: it is asked once.
     if !FORKS_SEEN.swap(true, Ordering::Relaxed) {

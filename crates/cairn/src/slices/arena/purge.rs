@@ -179,12 +179,17 @@ impl Arena {
     pub(super) fn burst_bound(&self) -> usize {
         let used = self.used();
         let (share, most) = if self.is_hollow() {
-            let left = used.saturating_sub(holes());
+            let left = self.filled();
             (HOLLOW_MIN.max(left / HOLLOW_SHARE), BURST_KEPT.max(left / BURST_SHARE))
         } else {
             (BURST_MIN.max(used / BURST_SHARE), BURST_KEPT.max(used))
         };
         share.max(self.burst.min(most))
+    }
+
+    /// Slices in use but for those that have gone to holes.
+    fn filled(&self) -> usize {
+        self.used().saturating_sub(holes())
     }
 
     /// Whether an eighth of what is in use or more has gone to holes.
@@ -197,8 +202,7 @@ impl Arena {
         NEXT_TICK_MS.0.store(next, Ordering::Relaxed);
         // Twice of it: what is scattered is not all of use to one large block.
         let needed = (2 * self.needed(now_ms)).min(NEEDED_MAX);
-        let left = self.used().saturating_sub(holes());
-        let keep = KEEP_MIN.max(left / KEEP_SHARE).max(needed);
+        let keep = KEEP_MIN.max(self.filled() / KEEP_SHARE).max(needed);
         let debt = if keeps() { 0 } else { self.idle.saturating_sub(keep) };
         DEBT.0.store(debt, Ordering::Relaxed);
         self.idle = self.dirty;
