@@ -113,6 +113,7 @@ mod report;
 mod samples;
 mod slices;
 mod spans;
+mod stacks;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -133,7 +134,7 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use heap::{DeferredFree, LowMemory};
+pub use heap::DeferredFree;
 pub use large::HeapStats;
 pub use map::{RegionCalls, RegionError};
 pub use program::defragment::should_move;
@@ -151,7 +152,7 @@ pub use samples::{ThreadCounts, Told};
 pub use slices::arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use thread::pool::tick;
 pub use thread::{
-    count, guard_every, on_deferred_free, on_low_memory, profile_every, sample_every,
+    LowMemory, count, guard_every, on_deferred_free, on_low_memory, profile_every, sample_every,
     set_memory_limits, start_purge_thread, thread_counts, thread_idle,
 };
 

@@ -42,6 +42,8 @@ const FAST_PATHS: &str = "crates/cairn/src/api/mod.rs";
 /// What is in one of these rooms and on no fast path of theirs.
 const BESIDE: &str = "crates/cairn/src/heap/handle/";
 const HOT_CODE_LINES: usize = 2600;
+/// Lines of code of a floor that can be understood on its own.
+const FLOOR_CODE_LINES: usize = 2000;
 /// Lines of a file, tests apart.
 const FILE_LINES: usize = 500;
 /// Words that promise work, praise the author, or are paths on one machine.
@@ -68,6 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let architecture = std::fs::read_to_string(root.join("ARCHITECTURE.md"))?;
     let rooms = Rooms::read(&architecture);
     check_rooms(&rooms, &core, &mut report);
+    check_floors(&core, &mut report);
     doors::check(&core, block(&architecture, "```doors").map(first_word), &mut report);
     for source in &core {
         check_header(source, &mut report);
@@ -122,6 +125,16 @@ impl Report {
         if lines > most {
             self.fail(what, 1, "size", format!("{lines} lines, at most {most}"));
         }
+    }
+}
+
+fn check_floors(core: &[Source], report: &mut Report) {
+    let mut floors = BTreeMap::new();
+    for source in core {
+        *floors.entry(source.floor()).or_insert(0) += source.code.len();
+    }
+    for (floor, lines) in floors {
+        report.budget(&format!("{CORE}/{floor}"), lines, FLOOR_CODE_LINES);
     }
 }
 
@@ -245,7 +258,7 @@ const MACHINE: &str = "/os/linux/machine.rs";
 
 /// What is written for a machine.
 const MACHINES: [&str; 5] =
-    ["thread/thread", "base/sync", "samples/machine", "samples/probes", MACHINE];
+    ["thread/thread", "base/sync", "stacks/machine", "samples/probes", MACHINE];
 
 /// Variants only in `policy`, features in `lib`, the system in `os`, what is written for a machine in five places, and no
 /// macro defined.

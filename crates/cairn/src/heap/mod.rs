@@ -9,16 +9,13 @@
 use upkeep::Then;
 pub(crate) mod deferred_frees;
 mod empty;
-mod following;
 pub(crate) mod handle;
 mod hardened;
-pub(crate) mod low_memory;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
 mod shrinking;
 mod spans;
-mod thinning;
 mod tuning;
 mod upkeep;
 
@@ -26,12 +23,9 @@ pub use deferred_frees::DeferredFree;
 pub(crate) use deferred_frees::{Deferred, Reason};
 pub(crate) use empty::Ahead;
 pub(crate) use handle::{Got, Handle, Member, OWNED, Own, SHARED, Spares};
-pub use low_memory::LowMemory;
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
-use following::Following;
-use thinning::Thinning;
 
 use crate::base::{
     AtomicPtr, CACHE_UNITS, CLASS_COUNT, FULL_FIRST, FULL_MOST, FULL_SLICES, Linked, Ordering,
@@ -43,7 +37,7 @@ use crate::map::{
     Block, Chain, END, HEAP_BYTES, HEAP_SIZE, OWNER_CLOSED, OWNER_LARGE, address_map,
 };
 use crate::samples::Sampling;
-use crate::spans::{Span, SpanList, is_block_of};
+use crate::spans::{Following, Span, SpanList, Thinning, is_block_of};
 use crate::store::{Caches, Store};
 use core::{marker::PhantomPinned, mem::offset_of};
 

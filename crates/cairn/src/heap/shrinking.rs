@@ -7,14 +7,13 @@
 //! Story: docs/design/purging.md
 
 use super::Heap;
-use super::following::note_thinned;
 use crate::base::{Ordering, SizeClass, shares};
-use crate::heap::tuning::{
-    BATCH_AFTER, PARTIAL_EARNED, PARTIAL_LIMIT, SWEEP_NS, SWEEP_SPANS, THIN_AFTER, THIN_QUEUE,
-};
+use crate::heap::tuning::{BATCH_AFTER, PARTIAL_EARNED, PARTIAL_LIMIT, SWEEP_NS, SWEEP_SPANS};
 use crate::map::address_map;
 use crate::os;
-use crate::spans::{SettingAside, Span, SpanList, Step, abandoned, waiting};
+use crate::spans::{
+    SettingAside, Span, SpanList, Step, THIN_AFTER, THIN_QUEUE, abandoned, note_thinned, waiting,
+};
 use crate::store::{Caches, Store};
 
 impl Heap {

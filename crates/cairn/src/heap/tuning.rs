@@ -84,27 +84,6 @@ pub(crate) const SWEEP_SPANS: usize = 128;
 /// slowest allocation of a program, half of it is the time of one such hole.
 pub(crate) const SWEEP_NS: u64 = 200_000;
 
-/// Events of a heap's spans without a refill between them, after which it shrinks. With half or twice of
-/// it as much is left, in the same time.
-pub(crate) const THIN_AFTER: u32 = in_shuttle(64, 2);
-/// Spans of a heap that shrinks whose free blocks are set aside together, so that it waits for the cache lines of several at
-/// once. With one, a burst of 1 GiB takes 1.2 times as long to free; with half of it the same; twice does not fit into a heap.
-pub(crate) const THIN_QUEUE: usize = in_shuttle(16, 2);
-/// Bytes that a heap sends to spans that nobody holds, after which it is judged whether these are only emptied. With
-/// half or twice of it as much is left, in the same time.
-pub(crate) const SENT_EACH: u32 = in_shuttle(1 << 20, 64) as u32;
-/// They are if so manieth a part of that or less has been taken to be filled meanwhile. With half
-/// or twice of it the same.
-pub(crate) const SENT_SHARE: usize = 4;
-/// What is needed again is a waste if so manieth a part of all that there has been had gone. With twice of it threads that
-/// fill and others that empty side by side leave 75 to 95 MiB, not 30, in three of eight runs; with half of it the same.
-pub(crate) const WASTE_SHARE: usize = 4;
-/// Holes are regretted if, within this time, in milliseconds, a part of them is needed again: then none are made for as
-/// long. With half or twice of it 20 turns take the same time: the first ones cost.
-pub(crate) const THIN_PAUSE_MS: u64 = 1000;
-/// That part: one in so many. With half or twice of it the same.
-pub(crate) const THIN_REGRET_SHARE: usize = 4;
-
 /// Nurseries that a heap of the program's has at most: then it has so many blocks that classes of their own pay.
 /// Half, twice: not tried.
 pub(crate) const NURSERIES_MAX: usize = 8;

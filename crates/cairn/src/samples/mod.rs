@@ -6,15 +6,10 @@
 //! Story: docs/guide/guards.md
 
 pub(crate) mod guards;
-mod machine;
 pub(crate) mod probes;
 pub(crate) mod profile;
 pub(crate) mod sampling;
-mod stack;
 mod tuning;
-mod unwind;
 
 pub(crate) use sampling::{Draw, Sampling};
 pub use sampling::{ThreadCounts, Told};
-#[cfg(test)]
-pub(crate) use {stack::own_callers, unwind::has_rule};

@@ -1,4 +1,4 @@
-//! Owns: the tuned constants of this floor: how much is guarded, how often, and what is told of it.
+//! Owns: the tuned constants of this floor: how much is guarded or drawn, how often, and what is told of it.
 //! Idea: one place for a number that was measured or judged; what follows from another one stands where it is used.
 //! Never: holds a size or a format that another one relies on: half and twice of each of these are right, too.
 //! Threads: any; holds nothing.
@@ -22,17 +22,6 @@ pub(crate) const EACH_BELOW: usize = 1 << 20;
 pub(crate) const SAMPLE_MS: u64 = 10;
 /// After a pause there may be so many more in a row. Half, twice: not tried.
 pub(crate) const SAMPLES_IN_A_ROW: u64 = 16;
-
-/// Calls of a stack that are kept. Half, twice: not tried.
-pub(crate) const FRAMES: usize = 16;
-/// Words of a stack that are read at once: more than cairn's own frames take. Half, twice: not tried.
-pub(crate) const STACK_WORDS: usize = 192;
-/// Words of it that cairn's own frames take, mostly. Half, twice: not tried.
-pub(crate) const OWN_WORDS: usize = 80;
-/// Callers of `FRAMES` that are listed if nobody knows which of them are cairn's own. Half, twice: not tried.
-pub(crate) const OWN_CALLERS_MAX: usize = 6;
-/// A frame of more bytes is none. Half, twice: not tried.
-pub(crate) const FRAME_MAX: usize = 1 << 20;
 
 /// A thread that waits for another one's report does so this often, for a millisecond each time.
 /// Half, twice: not tried.
@@ -58,10 +47,3 @@ pub(crate) const PROFILE_SAMPLES: usize = 1 << 18;
 pub(crate) const PROFILE_SITES: usize = 1 << 16;
 /// Calls of all of these: 16 of each. Half, twice: 4 MiB less and 8 MiB more of address space.
 pub(crate) const PROFILE_CALLS: usize = 1 << 20;
-
-/// Rules of unwinding that are kept: 32 KiB, of which only what is used becomes resident. Half, twice: g++ with a sample in
-/// every 16 KiB takes as long.
-pub(crate) const RULES: usize = 1 << 12;
-/// Calls inside cairn that are walked through on the way to the program's. With half of it all stacks of g++ come out of
-/// cairn, too; twice costs as much.
-pub(crate) const OWN_CALLS: usize = 24;

@@ -8,17 +8,21 @@
 pub(crate) mod abandoned;
 mod aside;
 mod corruption;
+mod following;
 mod grace;
 mod holes;
 pub(crate) mod span;
 mod span_list;
+mod thinning;
 mod tuning;
 pub(crate) mod waiting;
 
-pub(crate) use aside::{SettingAside, Step, has_been_large};
+pub(crate) use aside::{SettingAside, Step};
 pub(crate) use corruption::expect_end;
+pub(crate) use following::{Following, note_thinned};
 pub use grace::HEAD_MAX;
 pub(crate) use grace::{Grace, is_block_of};
 pub(crate) use span::{Carved, Home, Keep, Span};
 pub(crate) use span_list::SpanList;
-pub(crate) use waiting::Pages;
+pub(crate) use thinning::Thinning;
+pub(crate) use tuning::{THIN_AFTER, THIN_QUEUE};

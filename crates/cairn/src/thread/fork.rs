@@ -6,9 +6,10 @@
 //! Checked: tests/forks.rs; the models fork at every step.
 //! Story: docs/design/fork.md
 
+use super::low_memory;
 use super::{STARTED, outside, own};
 use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
-use crate::heap::{Heap, deferred_frees, handle, low_memory};
+use crate::heap::{Heap, deferred_frees, handle};
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
 use crate::samples::profile;
 use crate::spans::{abandoned, waiting};

@@ -8,6 +8,7 @@
 mod counting;
 mod deferred_calls;
 mod fork;
+mod low_memory;
 pub(crate) mod pool;
 mod purge;
 pub(crate) mod search;
@@ -32,6 +33,7 @@ pub use deferred_calls::on_deferred_free;
 use deferred_calls::retry;
 pub(crate) use deferred_calls::{defer, refill_or_force};
 pub use fork::see_forks;
+pub use low_memory::LowMemory;
 pub use purge::{has_purge_thread, start_purge_thread};
 pub use shortage::{on_low_memory, set_memory_limits};
 pub(crate) use shortage::{retry as retry_in_shortage, tell as tell_of_shortage};

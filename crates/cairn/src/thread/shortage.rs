@@ -5,9 +5,10 @@
 //! Checked: tests/memory_limits.rs
 //! Story: docs/design/purging.md
 
+use super::low_memory::{self, LowMemory};
 use super::{own, trim};
 use crate::base::SizeClass;
-use crate::heap::{Heap, LowMemory, low_memory};
+use crate::heap::Heap;
 use crate::map::Block;
 use crate::slices::{arena, limit};
 use core::ptr::{NonNull, null_mut};

@@ -7,8 +7,7 @@
 
 use crate::base::{AtomicUsize, Ordering};
 use crate::os;
-use crate::samples::stack::Calls;
-use crate::samples::tuning::FRAMES;
+use crate::stacks::{Calls, FRAMES};
 
 // The word of a bay: the state in the lowest three bits, above them the ticket of its last change.
 //

@@ -14,12 +14,11 @@ pub(crate) use report::misused;
 use crate::base::random::mixed;
 use crate::base::{AtomicPtr, AtomicU64, AtomicUsize, BLOCK_MAX, MIN_ALIGN, Ordering};
 use crate::os;
-use crate::samples::machine::{self, Registers};
 use crate::samples::sampling::{self, Draw};
-use crate::samples::stack;
 use crate::samples::tuning::{
     BAYS, EACH_BELOW, RESIDENT_MAX, SAMPLE_MS, SAMPLES_IN_A_ROW, UNDERFLOW_EACH,
 };
+use crate::stacks::{self, Registers, machine};
 use bay::{Bay, State};
 use core::ptr::null_mut;
 
@@ -121,7 +120,7 @@ fn make_pool() -> bool {
             .compare_exchange(null_mut(), known.cast(), Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
     if is_first {
-        stack::find_own_code();
+        stacks::find_own_code();
         report::begin();
         // Release: who finds the pool finds what is known of its bays.
         POOL.store(pool, Ordering::Release);
@@ -316,7 +315,7 @@ fn allocate_for(here: Registers, size: usize, align: usize) -> *mut u8 {
         return null_mut();
     }
     bay.describe(place.block.addr(), size);
-    bay.allocated.keep(&stack::callers(here));
+    bay.allocated.keep(&stacks::callers(here));
     bay.settle(State::Live, ticket);
     place.block
 }
@@ -395,7 +394,7 @@ fn free_for(here: Registers, p: *mut u8, call: &str) -> bool {
 fn close(index: usize, here: Registers, call: &str) {
     let bay = known(index);
     let place = Place::of(index, bay.block());
-    bay.freed.keep(&stack::callers(here));
+    bay.freed.keep(&stacks::callers(here));
     // SAFETY: the bay is the caller's, its place accessible and filled; the program has freed the block.
     unsafe {
         if let Some(at) = place.damage() {

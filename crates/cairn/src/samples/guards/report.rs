@@ -10,9 +10,8 @@ use super::bay::{Bay, State, Trace};
 use super::{known, offset_of, stride};
 use crate::base::{AtomicU32, Ordering};
 use crate::os::{self, Message};
-use crate::samples::machine::{self, Registers};
-use crate::samples::stack::{self, Calls};
 use crate::samples::tuning::{BAYS, REPORT_WAITS, SHOWN_PATH_BYTES};
+use crate::stacks::{self, Calls, Registers, machine};
 use core::ffi::c_void;
 
 /// A thread is reporting, so that reports do not mix. Relaxed: it guards nothing else.
@@ -108,7 +107,7 @@ fn fault(address: usize, context: *const c_void) {
         line.text("cairn: ").text(what).text(access).address(address).text(", ");
         add_place(&mut line, place, bay);
         os::write_stderr(line.as_bytes());
-        let calls = stack::interrupted(at.registers);
+        let calls = stacks::interrupted(at.registers);
         say_stack("accessed", os::thread_id(), &calls);
         say_history(bay);
     });
@@ -142,7 +141,7 @@ fn accuse(here: Registers, call: &str, p: *const u8) -> ! {
             }
         }
         os::write_stderr(line.as_bytes());
-        say_stack("passed", os::thread_id(), &stack::callers(here));
+        say_stack("passed", os::thread_id(), &stacks::callers(here));
         if let Some((bay, _)) = found {
             say_history(bay);
         }
@@ -184,7 +183,7 @@ fn say_stack(what: &str, thread: usize, calls: &Calls) {
     os::write_stderr(line.as_bytes());
     for (number, &call) in calls.iter().enumerate() {
         // The first may be an instruction; frame pointers may have led to anything.
-        if call == 0 || number > 0 && !stack::is_return(call) {
+        if call == 0 || number > 0 && !stacks::is_return(call) {
             break;
         }
         let mut line = Message::new();

@@ -12,10 +12,9 @@ pub(crate) use table::{Live, Sample, Site, settle_in_child};
 use crate::base::{AtomicPtr, AtomicUsize, Ordering};
 use crate::map::address_map;
 use crate::os::{self, Lock};
-use crate::samples::machine::{self, Registers};
 use crate::samples::sampling::{self, Draw};
-use crate::samples::stack;
 use crate::samples::tuning::PROFILE_FRAMES;
+use crate::stacks::{self, Registers, machine};
 use core::ptr::null_mut;
 use table::Table;
 
@@ -98,7 +97,7 @@ fn table() -> Option<&'static Table> {
 
 #[cold]
 fn make_table() -> bool {
-    stack::find_own_code();
+    stacks::find_own_code();
     // Zeros are a table with nothing in it.
     let made: *mut Table = os::map(size_of::<Table>()).cast();
     if made.is_null() {
@@ -145,7 +144,7 @@ fn slice_number(p: *mut u8) -> u32 {
 fn insert_for(here: Registers, mut sample: Sample, weighed: usize, rate: usize) -> bool {
     let Some(table) = table() else { return false };
     let mut calls = [0; PROFILE_FRAMES];
-    stack::find_callers(here, &mut calls);
+    stacks::find_callers(here, &mut calls);
     os::notice_fork();
     let held = CHANGING.lock();
     let done = table.site(&calls, weighed, rate).is_some_and(|site| {

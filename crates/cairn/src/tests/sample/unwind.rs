@@ -2,7 +2,7 @@
 //! no harm.
 
 use crate::os;
-use crate::samples::{has_rule, own_callers};
+use crate::stacks::{has_rule, own_callers};
 use std::vec::Vec;
 
 type Context = core::ffi::c_void;

@@ -7,11 +7,11 @@
 //! Story: docs/guide/guards.md
 
 use crate::base::{AtomicUsize, Ordering};
-use crate::samples::machine::{self, Registers, Target};
-use crate::samples::tuning::{
+use crate::stacks::machine::{self, Registers, Target};
+use crate::stacks::tuning::{
     FRAME_MAX, FRAMES, OWN_CALLERS_MAX, OWN_CALLS, OWN_WORDS, STACK_WORDS,
 };
-use crate::samples::unwind;
+use crate::stacks::unwind;
 use crate::{map::address_map, os};
 
 /// Where cairn's own code is, if it is a library of its own; else both are 0. Relaxed: who does not see it lists
@@ -19,7 +19,7 @@ use crate::{map::address_map, os};
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Finds out where cairn's own code is, and whether there are rules.
-pub(super) fn find_own_code() {
+pub(crate) fn find_own_code() {
     if machine::HAS_TABLES {
         os::find_unwind_tables();
     }
@@ -267,7 +267,7 @@ fn verdict(word: usize) -> usize {
 }
 
 /// Whether a word is the address behind a call.
-pub(super) fn is_return(word: usize) -> bool {
+pub(crate) fn is_return(word: usize) -> bool {
     (LOWEST.load(Ordering::Relaxed)..1 << 48).contains(&word) && verdict(word) & IS_RETURN != 0
 }
 
@@ -306,7 +306,7 @@ fn read_words(at: usize, words: &mut [usize]) -> usize {
 /// Who has called cairn.
 #[cold]
 #[inline(never)]
-pub(super) fn callers(here: Registers) -> Calls {
+pub(crate) fn callers(here: Registers) -> Calls {
     let mut calls = [0; FRAMES];
     find_callers(here, &mut calls);
     calls
@@ -322,7 +322,7 @@ pub(crate) fn own_callers() -> Calls {
 
 /// The same into `calls`, which are zeros.
 #[inline(never)]
-pub(super) fn find_callers(here: Registers, calls: &mut [usize]) {
+pub(crate) fn find_callers(here: Registers, calls: &mut [usize]) {
     if here.stack == 0 {
         return;
     }
@@ -378,7 +378,7 @@ fn callers_of_all(stack: &mut Stack, here: Registers, calls: &mut [usize]) {
 /// Where a thread has been interrupted, and who has called it there.
 #[cold]
 #[inline(never)]
-pub(super) fn interrupted(registers: Registers) -> Calls {
+pub(crate) fn interrupted(registers: Registers) -> Calls {
     let mut calls = [0; FRAMES];
     if registers.stack == 0 {
         return calls;

@@ -10,8 +10,8 @@ mod table;
 
 use crate::base::{AtomicUsize, Ordering};
 use crate::os;
-use crate::samples::machine::HAS_TABLES;
-use crate::samples::tuning::RULES;
+use crate::stacks::machine::HAS_TABLES;
+use crate::stacks::tuning::RULES;
 
 /// Whether a table has a rule for an address.
 #[cfg(test)]
@@ -21,13 +21,13 @@ pub(crate) fn has_rule(found: &os::UnwindTable, address: usize) -> bool {
 
 /// How to go from a function to its caller. Numbers are words of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     /// The caller's stack pointer is so far above the frame pointer, not above the stack pointer.
-    pub(super) by_frame: bool,
+    pub(crate) by_frame: bool,
     /// How far. The return address is right below it. 0: nobody has called it.
-    pub(super) up: usize,
+    pub(crate) up: usize,
     /// The caller's frame pointer has been stored so far below that; 0: it is still in its register.
-    pub(super) saved: usize,
+    pub(crate) saved: usize,
 }
 
 const UP_BITS: u32 = 14;
@@ -36,7 +36,7 @@ const RULE_BITS: u32 = 1 + UP_BITS + SAVED_BITS;
 
 impl Rule {
     /// Of code where a thread begins.
-    pub(super) const OUTERMOST: Rule = Rule { by_frame: true, up: 0, saved: 0 };
+    pub(crate) const OUTERMOST: Rule = Rule { by_frame: true, up: 0, saved: 0 };
 
     /// 0: there is no rule.
     fn pack(rule: Option<Rule>) -> usize {
@@ -62,7 +62,7 @@ const _: () = assert!(RULES.is_power_of_two() && 48 - PLACE_BITS + RULE_BITS <= 
 
 /// The rule for an address in code that is on the caller's stack; none if there is no table, or it says more than a rule does.
 #[inline(never)]
-pub(super) fn rule(address: usize) -> Option<Rule> {
+pub(crate) fn rule(address: usize) -> Option<Rule> {
     if address >> 48 != 0 || !HAS_TABLES {
         return None;
     }

@@ -10,25 +10,25 @@ use core::ffi::c_void;
 
 /// Where a stack stands.
 #[derive(Clone, Copy)]
-pub(super) struct Registers {
+pub(crate) struct Registers {
     /// What is next to be executed; 0: not known.
-    pub(super) instruction: usize,
+    pub(crate) instruction: usize,
     /// Of the function that asks; 0: the machine is not known.
-    pub(super) stack: usize,
+    pub(crate) stack: usize,
     /// What may be the frame pointer of a caller.
-    pub(super) frame: usize,
+    pub(crate) frame: usize,
 }
 
 /// Where a thread was when it touched what it must not.
-pub(super) struct Place {
-    pub(super) registers: Registers,
+pub(crate) struct Place {
+    pub(crate) registers: Registers,
     /// Whether it was going to write.
-    pub(super) writes: Option<bool>,
+    pub(crate) writes: Option<bool>,
 }
 
 /// The function's that it is inlined into.
 #[inline(always)]
-pub(super) fn registers() -> Registers {
+pub(crate) fn registers() -> Registers {
     if cfg!(miri) {
         // It knows no assembly.
         return Registers { instruction: 0, stack: 0, frame: 0 };
@@ -64,7 +64,7 @@ pub(super) fn registers() -> Registers {
 /// # Safety
 /// It is there.
 #[inline(always)]
-pub(super) unsafe fn read_word(place: *const usize) -> usize {
+pub(crate) unsafe fn read_word(place: *const usize) -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: the caller's.
     unsafe {
@@ -84,11 +84,11 @@ pub(super) unsafe fn read_word(place: *const usize) -> usize {
 
 /// Whether the tables for exceptions are read: registers have other numbers elsewhere, and other ways to save a return
 /// address.
-pub(super) const HAS_TABLES: bool = cfg!(target_arch = "x86_64");
+pub(crate) const HAS_TABLES: bool = cfg!(target_arch = "x86_64");
 
 /// Where a call leads, or a jump.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "it is not known there"))]
-pub(super) enum Target {
+pub(crate) enum Target {
     /// There.
     Code(usize),
     /// To what stands there.
@@ -99,7 +99,7 @@ pub(super) enum Target {
 
 /// Where the call leads with which the code in front of `end` ends.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn call_target(code: [u8; 8], end: usize) -> Target {
+pub(crate) fn call_target(code: [u8; 8], end: usize) -> Target {
     let [_, _, first, second, a, b, c, d] = code;
     let place = end.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize);
     match (first, second) {
@@ -111,7 +111,7 @@ pub(super) fn call_target(code: [u8; 8], end: usize) -> Target {
 
 /// Where the code at `start` jumps, if that is all it does: an entry of the table for calls between libraries.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn jump_target(code: [u8; 16], start: usize) -> Target {
+pub(crate) fn jump_target(code: [u8; 16], start: usize) -> Target {
     // endbr64 and bnd may stand in front of: jmp [rip + n].
     let lead = if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
     let lead = lead + usize::from(code[lead] == 0xf2);
@@ -126,19 +126,19 @@ pub(super) fn jump_target(code: [u8; 16], start: usize) -> Target {
 
 /// Not known.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn call_target(_: [u8; 8], _: usize) -> Target {
+pub(crate) fn call_target(_: [u8; 8], _: usize) -> Target {
     Target::Unknown
 }
 
 /// Not known.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn jump_target(_: [u8; 16], _: usize) -> Target {
+pub(crate) fn jump_target(_: [u8; 16], _: usize) -> Target {
     Target::Unknown
 }
 
 /// Whether the code that ends with these bytes ends with a call.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn is_call(code: [u8; 8]) -> bool {
+pub(crate) fn is_call(code: [u8; 8]) -> bool {
     // call rel32; or call through a register or memory, 0xff /2, of 2 to 7 bytes.
     let through = |length: usize| code[8 - length] == 0xff && code[9 - length] >> 3 & 7 == 2;
     code[3] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(through)
@@ -146,14 +146,14 @@ pub(super) fn is_call(code: [u8; 8]) -> bool {
 
 /// Whether the code that ends with these bytes ends with a call.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn is_call(code: [u8; 8]) -> bool {
+pub(crate) fn is_call(code: [u8; 8]) -> bool {
     let last = u32::from_le_bytes([code[4], code[5], code[6], code[7]]);
     // bl, blr.
     cfg!(target_arch = "aarch64") && (last >> 26 == 0x25 || last & 0xffff_fc1f == 0xd63f_0000)
 }
 
 /// How many words above the stack pointer the caller's is, if this code gives them back and returns.
-pub(super) fn words_to_caller(code: [u8; 5]) -> Option<usize> {
+pub(crate) fn words_to_caller(code: [u8; 5]) -> Option<usize> {
     match code {
         // add rsp, n; ret.
         [0x48, 0x83, 0xc4, bytes @ 0..0x80, 0xc3] if cfg!(target_arch = "x86_64") => {
@@ -164,7 +164,7 @@ pub(super) fn words_to_caller(code: [u8; 5]) -> Option<usize> {
 }
 
 /// What a signal's handler is told of the thread: a `ucontext_t`, read as words.
-pub(super) fn place(context: *const c_void) -> Place {
+pub(crate) fn place(context: *const c_void) -> Place {
     // SAFETY: the system's, with all registers in it.
     let word = |at: usize| unsafe { context.cast::<usize>().add(at).read() };
     if cfg!(target_arch = "x86_64") {

@@ -6,10 +6,11 @@
 //! Checked: tests/holes/thinning.rs; tests/memory.rs of the C layer.
 //! Story: docs/design/purging.md
 
-use crate::heap::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE};
 use crate::os;
 use crate::slices::arena;
-use crate::spans::{Pages, abandoned, waiting};
+use crate::spans::abandoned;
+use crate::spans::tuning::{THIN_AFTER, THIN_PAUSE_MS, THIN_QUEUE, THIN_REGRET_SHARE};
+use crate::spans::waiting::{self, Pages};
 
 /// What a heap that shrinks has under way.
 pub(crate) struct Thinning {
@@ -33,7 +34,7 @@ pub(crate) struct Thinning {
 const PAUSE_MAX_MS: u64 = THIN_PAUSE_MS << 5;
 
 /// How long the pause is that begins now, after one that ended then.
-pub(super) fn next_pause_ms(now_ms: u64, last_until_ms: u64, last_ms: u64) -> u64 {
+pub(crate) fn next_pause_ms(now_ms: u64, last_until_ms: u64, last_ms: u64) -> u64 {
     // Once may be another phase of the program, which shrinks in its turn.
     let again = now_ms < last_until_ms + 2 * last_ms.max(THIN_PAUSE_MS);
     if again { (2 * last_ms).clamp(THIN_PAUSE_MS, PAUSE_MAX_MS) } else { 0 }
@@ -45,39 +46,39 @@ const BEGUN: u32 = 1 << 30;
 impl Thinning {
     /// A refill: nobody shrinks.
     #[inline(always)]
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         (self.events, self.queued) = (0, 0);
     }
 
     /// A span is thinner than before: a step on the way.
-    pub(super) fn count(&mut self) {
+    pub(crate) fn count(&mut self) {
         self.events = self.events.saturating_add(1);
     }
 
     /// Whether it shrinks.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.events >= THIN_AFTER
     }
 
-    pub(super) fn is_paused(&self) -> bool {
+    pub(crate) fn is_paused(&self) -> bool {
         let until = self.paused_until_ms;
         until > 0 && os::now_ms() < until || arena::keeps()
     }
 
     /// Puts a span into the queue, of which the index is given. True if that is full.
-    pub(super) fn queue(&mut self, index: usize) -> bool {
+    pub(crate) fn queue(&mut self, index: usize) -> bool {
         self.queue[self.queued as usize % THIN_QUEUE] = index as u32;
         self.queued += 1;
         self.queued as usize >= THIN_QUEUE
     }
 
     /// What is in it; it is empty then.
-    pub(super) fn take_queue(&mut self) -> ([u32; THIN_QUEUE], usize) {
+    pub(crate) fn take_queue(&mut self) -> ([u32; THIN_QUEUE], usize) {
         (self.queue, core::mem::take(&mut self.queued) as usize % (THIN_QUEUE + 1))
     }
 
     /// True once, when it has just begun: the heap gives up what it holds for allocations.
-    pub(super) fn begins(&mut self) -> bool {
+    pub(crate) fn begins(&mut self) -> bool {
         self.events < BEGUN && {
             self.events = BEGUN;
             true
@@ -85,7 +86,7 @@ impl Thinning {
     }
 
     /// Pages of a span wait from now on.
-    pub(super) fn add(&mut self, index: usize, pages: Pages) {
+    pub(crate) fn add(&mut self, index: usize, pages: Pages) {
         if pages == 0 {
             return;
         }
@@ -101,27 +102,27 @@ impl Thinning {
     }
 
     /// The thread leaves: of what waits a part is its spans'.
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         if self.waited_ms > 0 {
             waiting::sweep();
         }
     }
 
     /// The same after whoever has been sweeping, for that may have passed by. Not for a heap for which others may be waiting.
-    pub(super) fn leave_after_others(&self) {
+    pub(crate) fn leave_after_others(&self) {
         if self.waited_ms > 0 && waiting::bytes() > arena::may_wait() {
             waiting::sweep_after_others();
         }
     }
 
     /// A span in which blocks are set aside has become empty.
-    pub(super) fn count_emptied(&mut self, bytes: usize) {
+    pub(crate) fn count_emptied(&mut self, bytes: usize) {
         self.emptied += bytes;
     }
 
     /// The heap takes a new span of so many bytes: perhaps in place of one that has become empty.
     #[inline]
-    pub(super) fn judge_growth(&mut self, bytes: usize) {
+    pub(crate) fn judge_growth(&mut self, bytes: usize) {
         if self.emptied > 0 {
             let again = bytes.min(self.emptied);
             self.emptied -= again;
@@ -131,7 +132,7 @@ impl Thinning {
 
     /// So many bytes are needed again, of which some had gone.
     #[cold]
-    pub(super) fn judge(&mut self, bytes: usize) {
+    pub(crate) fn judge(&mut self, bytes: usize) {
         arena::fill_holes(bytes);
         let now_ms = os::now_ms();
         if now_ms > self.waited_ms + THIN_PAUSE_MS {

@@ -5,13 +5,14 @@
 //! Checked: tests/holes/thinning.rs
 //! Story: docs/design/purging.md
 
-use super::thinning::next_pause_ms;
 use crate::base::{AtomicU64, AtomicUsize, Ordering, SLICE_SIZE};
-use crate::heap::tuning::{SENT_EACH, SENT_SHARE, THIN_PAUSE_MS, THIN_REGRET_SHARE, WASTE_SHARE};
 use crate::map::address_map;
 use crate::os;
 use crate::slices::arena;
-use crate::spans::{abandoned, has_been_large};
+use crate::spans::abandoned;
+use crate::spans::aside::has_been_large;
+use crate::spans::thinning::next_pause_ms;
+use crate::spans::tuning::{SENT_EACH, SENT_SHARE, THIN_PAUSE_MS, THIN_REGRET_SHARE, WASTE_SHARE};
 
 /// What a heap has sent to spans that nobody holds.
 pub(crate) struct Following {
@@ -48,12 +49,12 @@ static PROCESS: Process = Process {
 
 impl Following {
     /// What it has found last.
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on
     }
 
     /// So many bytes have gone to spans that nobody holds, but others have filled. Whether these are only emptied now.
-    pub(super) fn sends(&mut self, bytes: usize) -> bool {
+    pub(crate) fn sends(&mut self, bytes: usize) -> bool {
         self.sent += bytes as u32;
         if self.sent >= SENT_EACH {
             self.judge();
@@ -72,7 +73,7 @@ impl Following {
 }
 
 /// So many bytes of such spans wait to go.
-pub(super) fn note_thinned(bytes: usize) {
+pub(crate) fn note_thinned(bytes: usize) {
     PROCESS.thinned.fetch_add(bytes, Ordering::Relaxed);
     PROCESS.thinned_ms.store(os::now_ms(), Ordering::Relaxed);
 }
