@@ -25,6 +25,7 @@ fn threads_may_only_allocate() {
 #[cfg_attr(feature = "hardened", ignore = "a heap holds more full spans")]
 fn a_chain_of_parked_threads_keeps_little() {
     is_bounded("chain_of_small");
+    is_bounded("chain_by_turns");
     is_bounded("chain_of_one_size");
     is_bounded("chain_of_one_medium_size");
 }

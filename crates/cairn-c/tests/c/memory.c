@@ -49,6 +49,23 @@ static void give(struct load *load)
     load->count = 0;
 }
 
+/* Each block by another one of its size, 16 bytes to 1 KiB, one at a time: always the same sizes. */
+static void replace(struct load *load, size_t bytes)
+{
+    uint64_t random = 123456789;
+    size_t count = 0;
+    for (size_t done = 0; done < bytes; count++) {
+        size_t size = 16 + random_next(&random) % 1009;
+        void *block = malloc(size);
+        CHECK(block != NULL, "%zu", size);
+        memset(block, 1, size);
+        if (count < load->count) free(load->blocks[count]);
+        load->blocks[count] = block;
+        done += size;
+    }
+    load->count = count;
+}
+
 /* --- a thread that only frees, and one that only allocates --- */
 
 static pthread_barrier_t turn;
@@ -113,18 +130,25 @@ static void some_only_allocate(void)
 
 /* --- a chain of threads that stay --- */
 
+enum { CHAIN_MAX = 200 };
+
 static struct chain {
     struct load load;
-    size_t bytes, size;
+    size_t links, bytes, size;
     unsigned bits;
+    int by_turns;
     pthread_mutex_t may_go;
-} chain = {.bytes = 20 * MIB, .may_go = PTHREAD_MUTEX_INITIALIZER};
+} chain = {.links = 50, .bytes = 20 * MIB, .may_go = PTHREAD_MUTEX_INITIALIZER};
 
 static void *link_of_chain(void *argument)
 {
     uint64_t random = 123456789 + (size_t)argument;
-    give(&chain.load);
-    take(&chain.load, chain.bytes, chain.size, chain.bits, &random);
+    if (chain.by_turns) {
+        replace(&chain.load, chain.bytes);
+    } else {
+        give(&chain.load);
+        take(&chain.load, chain.bytes, chain.size, chain.bits, &random);
+    }
     pthread_barrier_wait(&turn);
     pthread_mutex_lock(&chain.may_go);
     pthread_mutex_unlock(&chain.may_go);
@@ -137,23 +161,30 @@ static void *link_of_chain(void *argument)
  * resident pages is off by hundreds of KiB, more with more processors: twice is no bound. */
 static void chain_of(size_t size, unsigned bits)
 {
-    enum { LINKS = 50 };
-    void *threads[LINKS];
+    void *threads[CHAIN_MAX];
     chain.load = load_at(0);
     chain.size = size;
     chain.bits = bits;
     pthread_barrier_init(&turn, NULL, 2);
     pthread_mutex_lock(&chain.may_go);
-    for (size_t i = 0; i < LINKS; i++) {
+    for (size_t i = 0; i < chain.links; i++) {
         threads[i] = started(link_of_chain, (void *)i);
         pthread_barrier_wait(&turn);
     }
     pthread_mutex_unlock(&chain.may_go);
-    for (size_t i = 0; i < LINKS; i++) joined(threads[i]);
+    for (size_t i = 0; i < chain.links; i++) joined(threads[i]);
     expect_peak(chain.bytes * 5 / 2);
 }
 
 static void chain_of_small(void) { chain_of(0, 9); }
+/* Each frees one and allocates one, in spans that are its own by then: what it frees was its predecessor's to the last. */
+static void chain_by_turns(void)
+{
+    chain.by_turns = 1;
+    chain.links = CHAIN_MAX;
+    chain.bytes = 100 * MIB;
+    chain_of(0, 0);
+}
 static void chain_of_mixed(void) { chain_of(0, 12); }
 static void chain_of_medium(void) { chain_of(0, 16); }
 static void chain_of_one_size(void) { chain_of(200, 0); }
@@ -248,6 +279,7 @@ static const struct test_case cases[] = {
     {"one_only_frees", one_only_frees},
     {"some_only_allocate", some_only_allocate},
     {"chain_of_small", chain_of_small},
+    {"chain_by_turns", chain_by_turns},
     {"chain_of_mixed", chain_of_mixed},
     {"chain_of_medium", chain_of_medium},
     {"chain_of_one_size", chain_of_one_size},

@@ -81,6 +81,7 @@ impl Heap {
                 && self.empty.spans.len() < most;
             if is_kept {
                 (*span).set_kept();
+                (*span).inherited = 0;
                 self.empty.spans.push_front(span);
                 self.empty.warm = (self.empty.warm + 1).min(EMPTY_WARM);
             }

@@ -93,7 +93,7 @@ pub(crate) struct Heap {
     pub(crate) full: SpanList,
     pub(crate) full_slices: usize,
     /// Slices of full spans that it keeps at most: as many as it has had frees into.
-    full_limit: usize,
+    pub(crate) full_limit: usize,
     /// How often each class has been carved, or blocks of it been asked of the shared heap. Passes
     /// on to the next thread: those that follow each other are alike.
     carves: [u8; CLASS_COUNT],

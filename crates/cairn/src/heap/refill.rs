@@ -244,6 +244,7 @@ impl Heap {
         // SAFETY: this heap owns it now.
         unsafe {
             (*span).own(self.owner());
+            self.inherit(span);
             Home::pass_on_or_take(&mut *span, pending)
         }
     }

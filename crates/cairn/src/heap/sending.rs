@@ -172,12 +172,13 @@ impl Heap {
         unsafe {
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
             if (*span).let_go_by == self.owner() {
-                self.earn_full();
+                self.earn_full(span);
                 self.thinning.count();
             } else if self.has_no_room((*span).class()) && abandoned::list(span) {
                 return;
             }
             (*span).own(self.owner());
+            self.inherit(span);
             self.park(span);
         }
     }

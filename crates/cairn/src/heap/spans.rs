@@ -13,6 +13,12 @@ use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
 use core::ptr::null_mut;
 
+/// Free blocks that make a full span of a class worth a refill. A quarter of a span of few blocks is worth as much: it must not
+/// wait until empty.
+fn worthwhile(class: SizeClass) -> u32 {
+    WORTHWHILE_BLOCKS.min(u32::from(class.layout().blocks) / 4)
+}
+
 impl Heap {
     /// Makes `span`, which is in no list, the active one.
     #[inline(never)]
@@ -50,8 +56,7 @@ impl Heap {
             } else if (*span).has_blocks() {
                 self.list_partial(span);
             } else {
-                // A quarter of a span of few blocks is worth as much: it must not wait until empty.
-                (*span).set_full(WORTHWHILE_BLOCKS.min(u32::from(class.layout().blocks) / 4));
+                (*span).set_full(worthwhile(class));
                 self.full_slices += class.span_slices();
                 self.full.push_front(span);
                 // Hardened, a refill begins with it: blocks on their way to a list are none of a span's that goes.
@@ -137,13 +142,28 @@ impl Heap {
         self.full_slices > most && !self.is_closed()
     }
 
-    /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them. The shared heap
-    /// has no thread, and keeps none.
-    pub(super) fn earn_full(&mut self) {
-        if self.is_shared() {
-            return;
+    /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them, unless it has
+    /// freed what others had allocated. The shared heap has no thread, and may keep none ever.
+    ///
+    /// # Safety
+    /// The heap owns `span`, or is about to take it over.
+    pub(crate) unsafe fn earn_full(&mut self, span: *mut Span) {
+        // SAFETY: as above.
+        let inherited = unsafe { &mut (*span).inherited };
+        if *inherited > 0 {
+            *inherited -= 1;
+        } else if (1..=FULL_MOST - FULL_STEP).contains(&self.full_limit) {
+            self.full_limit += FULL_STEP;
         }
-        self.full_limit = (self.full_limit + FULL_STEP).min(FULL_MOST);
+    }
+
+    /// Notes what of a span that it has just taken over others have allocated.
+    ///
+    /// # Safety
+    /// The heap owns `span`.
+    pub(super) unsafe fn inherit(&self, span: *mut Span) {
+        // SAFETY: as above.
+        unsafe { (*span).inherit(self.owner(), worthwhile((*span).class())) };
     }
 
     /// Looks for frees of others in full spans of a heap that is closed, quiet or sampled, if the next block of `class` would
@@ -207,7 +227,7 @@ impl Heap {
             }
             self.unlist(span);
             if (*span).used() > 0 {
-                self.earn_full();
+                self.earn_full(span);
                 self.list_partial(span);
             } else {
                 self.keep_or_release(span);

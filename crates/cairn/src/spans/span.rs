@@ -69,6 +69,8 @@ pub(crate) struct Span {
     pub(crate) flags: u8,
     /// The number of the partition that alone may use its slices, plus 1, or 0.
     pub(crate) partition: u8,
+    /// So many times the next frees of its owner may be of blocks that others have allocated: see `inherit`.
+    pub(crate) inherited: u8,
     /// What the heap that let go of it while it was full writes into descriptors, the last one, or 0. A hint: another
     /// thread may have that heap by now.
     pub(crate) let_go_by: u32,
@@ -311,6 +313,14 @@ impl Span {
     /// Writes the owner's tag into the descriptors. After the word says so.
     pub(crate) fn own(&self, tag: u32) {
         address_map::set_owner(self.index(), self.layout().slices as usize, tag);
+    }
+
+    /// `heir` has taken it over, which looks at it after so many frees each time, and has not allocated what is in use in it if
+    /// another heap had let go of it.
+    pub(crate) fn inherit(&mut self, heir: u32, frees: u32) {
+        if self.let_go_by != heir {
+            self.inherited = (self.used() / frees).min(u8::MAX.into()) as u8;
+        }
     }
 
     /// Index of its first slice: spans are aligned to their size.

@@ -277,6 +277,39 @@ fn own_frees_earn_room_for_full_spans() {
     });
 }
 
+/// Frees of what others have allocated earn none, in a span that is its own by then, too.
+#[test]
+#[cfg_attr(feature = "hardened", ignore = "counts what the default build keeps")]
+fn frees_of_others_blocks_earn_no_room() {
+    alone(|| {
+        free(allocate(64));
+        let at = Other::once(|| {
+            blocks(8 * IN_SPAN).into_iter().map(|p| p.expose_provenance()).collect::<Vec<_>>()
+        });
+        let mut held: Vec<*mut u8> =
+            at.into_iter().map(core::ptr::with_exposed_provenance_mut).collect();
+        let block = held.remove(4 * IN_SPAN);
+        assert_eq!(owner(block), address_map::OWNER_ABANDONED);
+        let heap = thread::heap();
+        let span: *mut Span = address_map::descriptor(block).slot.load(Ordering::Relaxed).cast();
+        // SAFETY: no thread but this one is at work; the block is this test's to free, and then the span is its own.
+        unsafe {
+            (*heap).push((*span).index(), Chain::one(block.cast()), None);
+            assert_eq!(owner(block), Heap::tag(heap));
+            let limit = (*heap).full_limit;
+            // 15 blocks are in use; each four that are freed make the full span worth a refill.
+            for _ in 0..3 {
+                (*heap).earn_full(span);
+                assert_eq!((*heap).full_limit, limit);
+            }
+            (*heap).earn_full(span);
+            assert!((*heap).full_limit > limit);
+        }
+        held.into_iter().for_each(free);
+        check();
+    });
+}
+
 /// The shared heap keeps no full spans, whatever is freed into those that it has let go of.
 #[test]
 #[cfg_attr(feature = "hardened", ignore = "its heaps let go of no full span so early")]
