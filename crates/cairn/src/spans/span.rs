@@ -13,10 +13,11 @@ pub(crate) mod marked;
 pub(crate) use carve::Carved;
 pub(crate) use home::Keep;
 
-use crate::base::{ClassLayout, InHardened, Ordering, SLICE_SIZE, SizeClass, touched};
+use crate::base::{ClassLayout, InHardened, Ordering, SLICE_SIZE, SizeClass, shares, touched};
 use crate::map::{Block, Chain, END, OWNER_ABANDONED, OWNER_NONE, RemoteWord, Slot, address_map};
 use crate::os;
 use crate::slices::{Fence, Fences, Leave, Memory, Partitions, Taken, arena};
+use crate::spans::tuning::HEIRS;
 use crate::spans::waiting;
 use crate::store::{Known, Live};
 use core::{marker::PhantomPinned, sync::atomic::compiler_fence};
@@ -316,9 +317,9 @@ impl Span {
     }
 
     /// `heir` has taken it over, which looks at it after so many frees each time, and has not allocated what is in use in it if
-    /// another heap had let go of it.
+    /// another heap had let go of it. With few heaps that does not count: how many may wait and keep what they have is small.
     pub(crate) fn inherit(&mut self, heir: u32, frees: u32) {
-        if self.let_go_by != heir {
+        if shares::in_use() > HEIRS && self.let_go_by != heir {
             self.inherited = (self.used() / frees).min(u8::MAX.into()) as u8;
         }
     }

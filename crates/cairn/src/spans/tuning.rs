@@ -12,6 +12,10 @@ use crate::base::{SLICE_SIZE, in_shuttle};
 /// Half, twice: not tried.
 pub(crate) const FEW_BLOCKS: u16 = 32;
 
+/// Up to so many heaps, each may keep more full spans also for frees of what others have allocated. With half of it `larson`
+/// with two threads takes 1.04 of the time; with twice of it a chain of 200 threads peaks at 243 MiB, not 237.
+pub(crate) const HEIRS: usize = 4;
+
 /// Slices that a process must have used at once, 32 MiB, before its heaps look for pages around survivors: a small program
 /// that frees all that it has pays 8 % more instructions for nothing. With twice of it a burst of 60 MiB leaves all.
 pub(crate) const THIN_SLICES: usize = in_shuttle((32 << 20) / SLICE_SIZE, 8);

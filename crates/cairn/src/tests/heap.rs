@@ -283,6 +283,8 @@ fn own_frees_earn_room_for_full_spans() {
 fn frees_of_others_blocks_earn_no_room() {
     alone(|| {
         free(allocate(64));
+        let others = [(); 4].map(|()| Other::new());
+        others.iter().for_each(|other| other.does(|| free(allocate(64))));
         let at = Other::once(|| {
             blocks(8 * IN_SPAN).into_iter().map(|p| p.expose_provenance()).collect::<Vec<_>>()
         });
