@@ -26,7 +26,7 @@ pub(crate) const CACHE_UNITS: i32 = in_shuttle(1024, 4);
 /// takes 2.5 of the default's time instead of 2.0, `rptest` 2.6 instead of 1.6.
 pub(crate) const FULL_SLICES: usize = in_shuttle(in_hardened(256, 4096), 16);
 /// As many of them a heap may hold at first. Hardened, all of them would keep from others what they have freed in this
-/// heap's spans while its thread rests. Half, twice: not tried.
+/// heap's spans while its thread rests. With half or twice of it the rows of `cargo xtask counts` are the same.
 pub(crate) const FULL_FIRST: usize = in_shuttle(256, 16);
 /// As many at most: what a thread frees itself it may keep beyond its share, for only who frees into its own spans
 /// earns that. 64 MiB: one that replaces small blocks at random in 58 MiB takes 1.08 of the time with half of it, 0.97 with
