@@ -172,6 +172,7 @@ impl Heap {
         for span in spans.iter() {
             self.check_owned(span);
             assert!(span.used() == 0 && span.is_kept() && span.class().span_slices() == 1);
+            assert_eq!(span.inherited, 0, "nothing is in use");
         }
         assert!(*least <= spans.len() && *warm <= spans.len().min(EMPTY_WARM));
         assert!(spans.len() == 0 || self.is_provident());

@@ -317,7 +317,7 @@ impl Span {
     }
 
     /// `heir` has taken it over, which looks at it after so many frees each time, and has not allocated what is in use in it if
-    /// another heap had let go of it. With few heaps that does not count: how many may wait and keep what they have is small.
+    /// another heap had let go of it. With few heaps that does not count: only so many can wait and keep what they have.
     pub(crate) fn inherit(&mut self, heir: u32, frees: u32) {
         if shares::in_use() > HEIRS && self.let_go_by != heir {
             self.inherited = (self.used() / frees).min(u8::MAX.into()) as u8;
