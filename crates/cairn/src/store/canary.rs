@@ -90,12 +90,13 @@ unsafe impl Sync for Secrets {}
 
 static SECRETS: Secrets = Secrets { sum: Plain::new(0), factor: Plain::new(0) };
 
-/// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed.
+/// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed; odd, for
+/// a string's end is what programs write beyond theirs.
 #[inline(always)]
 fn number(block: *const u8) -> u64 {
     let place = (block.addr() / MIN_ALIGN) as u64;
     let product = (place ^ SECRETS.sum.get()).wrapping_mul(SECRETS.factor.get());
-    product.swap_bytes() & !(1 << 63 | 1 << 7)
+    product.swap_bytes() & !(1 << 63 | 1 << 7) | 1
 }
 
 /// Bytes that the program may have of a block of a class.
@@ -108,7 +109,7 @@ pub(crate) fn room(class: SizeClass) -> usize {
 ///
 /// # Safety
 /// So many bytes of the block stand there, and are nobody's.
-#[inline(always)]
+#[inline(never)]
 pub(crate) unsafe fn put(place: *mut u8) {
     // SAFETY: the caller's.
     unsafe { place.cast::<u64>().write_unaligned(number(place).to_le()) }
@@ -118,7 +119,7 @@ pub(crate) unsafe fn put(place: *mut u8) {
 ///
 /// # Safety
 /// As for `put`.
-#[inline(always)]
+#[inline(never)]
 pub(crate) unsafe fn stands(place: *const u8) -> bool {
     // SAFETY: the caller's.
     u64::from_le(unsafe { place.cast::<u64>().read_unaligned() }) == number(place)
@@ -176,7 +177,7 @@ impl Behind for Canaries {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn size_of(block: *const u8, class: SizeClass, call: &str) -> usize {
         // SAFETY: the caller's.
         unsafe { read(block, class).unwrap_or_else(|| read_again(block, class, call)) }
@@ -210,7 +211,7 @@ impl Behind for Canaries {
         }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn grant(block: *mut u8, class: SizeClass, call: &str) -> usize {
         // SAFETY: inside the block. Two threads write the same.
         unsafe {

@@ -94,6 +94,18 @@ fn a_byte_beyond_each_size_is_noticed() {
 }
 
 #[test]
+fn no_zero_stands_behind_a_block() {
+    alone(|| {
+        for size in [0, 8, 24, 40, 200].repeat(600).into_iter().chain(LARGE) {
+            let block = allocate(size);
+            // SAFETY: the canary's first byte.
+            assert_ne!(unsafe { *block.add(size) }, 0, "of {size} bytes");
+            free(block);
+        }
+    });
+}
+
+#[test]
 fn a_byte_beyond_a_large_block_is_noticed() {
     alone(|| {
         for size in LARGE {
@@ -318,7 +330,7 @@ fn each_place_has_a_word_of_its_own() {
         };
         let words: HashSet<u64> = (0..4000).map(word).collect();
         assert_eq!(words.len(), 4000);
-        for bit in (0..64).filter(|bit| ![7, 63].contains(bit)) {
+        for bit in (0..64).filter(|bit| ![0, 7, 63].contains(bit)) {
             let ones = words.iter().filter(|&word| word >> bit & 1 == 1).count();
             assert!((1200..2800).contains(&ones), "bit {bit}: {ones}");
         }
