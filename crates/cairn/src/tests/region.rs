@@ -39,8 +39,23 @@ impl Fenced {
     }
 
     fn region(&self) -> RegionId {
+        self.try_region().expect("room")
+    }
+
+    fn try_region(&self) -> Result<RegionId, RegionError> {
         // SAFETY: it is nobody else's, and stays.
-        unsafe { RegionId::new(self.start, self.bytes, RegionCalls::default()) }.expect("room")
+        unsafe { RegionId::new(self.start, self.bytes, RegionCalls::default()) }
+    }
+
+    /// With a region there. By chance the heap may have what the metadata of a place needs: then it is another one.
+    fn with_region(bytes: usize) -> (Fenced, RegionId) {
+        loop {
+            let memory = Fenced::new(bytes);
+            let made = memory.try_region();
+            if made != Err(RegionError::PlaceInUse) {
+                return (memory, made.expect("room"));
+            }
+        }
     }
 }
 
@@ -132,8 +147,7 @@ fn a_heap_stays_in_its_region() {
         with_regions(|| {
             let mut random = Random(11);
             for bytes in [3 * MIB, 2 * MIB + 5 * PAGE, 9 * MIB] {
-                let memory = Fenced::new(bytes);
-                let region = memory.region();
+                let (memory, region) = Fenced::with_region(bytes);
                 let heap = Heap::in_region(region).expect("memory");
                 works_within(&memory, &heap, &mut random);
                 check();
@@ -157,8 +171,7 @@ fn a_heap_stays_in_its_region() {
 fn several_heaps_share_a_region_and_leave_it() {
     alone(|| {
         with_regions(|| {
-            let memory = Fenced::new(8 * MIB);
-            let region = memory.region();
+            let (memory, region) = Fenced::with_region(8 * MIB);
             for _ in 0..50 {
                 let heaps: Vec<_> =
                     (0..8).map(|_| Heap::in_region(region).expect("memory")).collect();
@@ -215,8 +228,7 @@ fn a_large_block_may_have_all_of_it() {
 fn others_free_and_leave() {
     alone(|| {
         with_regions(|| {
-            let memory = Fenced::new(8 * MIB);
-            let region = memory.region();
+            let (memory, region) = Fenced::with_region(8 * MIB);
             let heap = Heap::shared_in_region(region).expect("memory");
             for _ in 0..20 {
                 let (blocks, memory) = (Mutex::new(Vec::new()), &memory);
@@ -252,8 +264,7 @@ fn others_free_and_leave() {
 fn what_a_deleted_heap_leaves_stays_in_the_region() {
     alone(|| {
         with_regions(|| {
-            let memory = Fenced::new(MIB);
-            let region = memory.region();
+            let (memory, region) = Fenced::with_region(MIB);
             let heap = Heap::in_region(region).expect("memory");
             let blocks: Vec<_> = std::iter::repeat_with(|| heap.allocate(1000, 16))
                 .take_while(|block| !block.is_null())
@@ -288,8 +299,7 @@ fn what_a_deleted_heap_leaves_stays_in_the_region() {
 fn what_a_deleted_heap_leaves_is_collected() {
     alone(|| {
         with_regions(|| {
-            let memory = Fenced::new(MIB);
-            let region = memory.region();
+            let (memory, region) = Fenced::with_region(MIB);
             let heap = Heap::in_region(region).expect("memory");
             let stays = heap.allocate(20_000, 16);
             let blocks: Vec<_> = std::iter::repeat_with(|| heap.allocate(1000, 16))
@@ -602,8 +612,7 @@ fn what_cannot_be_a_region_is_told_apart() {
 fn a_walk_finds_the_blocks_of_regions() {
     alone(|| {
         with_regions(|| {
-            let memory = [Fenced::new(32 * MIB), Fenced::new(33 * MIB)];
-            let regions = [memory[0].region(), memory[1].region()];
+            let regions = [32 * MIB, 33 * MIB].map(|bytes| Fenced::with_region(bytes).1);
             let heaps = regions.map(|region| Heap::in_region(region).expect("memory"));
             let mut live = Vec::new();
             for heap in &heaps {
@@ -640,8 +649,7 @@ fn a_walk_finds_the_blocks_of_regions() {
 fn a_child_goes_on_in_a_region() {
     alone(|| {
         with_regions(|| {
-            let memory = Fenced::new(8 * MIB);
-            let region = memory.region();
+            let (memory, region) = Fenced::with_region(8 * MIB);
             let heap = Heap::shared_in_region(region).expect("memory");
             let other = Other::new();
             let at = heap.id();
@@ -688,8 +696,7 @@ fn a_child_makes_the_bitmaps_anew() {
     alone(|| {
         with_regions(|| {
             for is_arenas in [false, true] {
-                let memory = Fenced::new(32 * MIB);
-                let region = memory.region();
+                let (_, region) = Fenced::with_region(32 * MIB);
                 let heap = Heap::in_region(region).expect("memory");
                 // The lowest slice is a large block's: that is not one of the reservation's.
                 let large_one = heap.allocate(MIB, 16);

@@ -9,8 +9,10 @@ use crate::{
     deallocate_batch, guard_every, os, profile_every, reallocate, sample_every, usable_size,
     write_profile,
 };
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::string::String;
+use std::time::Instant;
 use std::vec::Vec;
 
 fn free(block: *mut u8) {
@@ -367,16 +369,19 @@ fn the_peak_counts_all_blocks() {
 fn lifetimes_are_known() {
     alone(|| {
         begin(1);
+        let begun = Instant::now();
         free(allocate(100));
+        let was_soon = begun.elapsed() < Duration::from_millis(1);
         let late = allocate(100);
-        std::thread::sleep(core::time::Duration::from_millis(15));
+        std::thread::sleep(Duration::from_millis(15));
         free(late);
         let mut lived = [0; 8];
         for site in profile::sites().filter(|site| site.weighed == class_bytes(100)) {
             lived.iter_mut().zip(site.lived()).for_each(|(sum, count)| *sum += count);
         }
-        assert_eq!((lived.iter().sum::<u32>(), lived[1]), (2, 0), "{lived:?}");
-        assert_eq!(lived[0], 1, "{lived:?}");
+        assert_eq!(lived.iter().sum::<u32>(), 2, "{lived:?}");
+        assert!(lived[2..].iter().any(|&count| count > 0), "{lived:?}");
+        assert!(lived[0] == 1 || !was_soon, "{lived:?}");
     });
 }
 
