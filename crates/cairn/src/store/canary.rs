@@ -13,7 +13,7 @@ use crate::os;
 // Invariants, for a block of a span that the program has, as far as nobody has written beyond its end
 //  1. Its last word is `number(block) ^ left * TWICE`, its lowest byte first. `left` bytes, `CANARY_BYTES` at least,
 //     stand behind what was asked for.
-//  2. The first of these bytes is the lowest of the number.
+//  2. The first of these bytes is the lowest of the number, and odd: no zero.
 //  3. None of them makes a mark of what the program has written: bit 7 of that byte is 0, and of the last one. What
 //     else of them stands in the block's first `MIN_ALIGN` bytes is zero.
 
@@ -166,7 +166,7 @@ impl Behind for Canaries {
     #[inline(always)]
     unsafe fn write(block: *mut u8, class: SizeClass, size: usize) {
         let (end, number) = (class.block_size(), number(block));
-        debug_assert!(size <= room(class));
+        debug_assert!(size <= room(class) && number & 1 == 1);
         // SAFETY: inside the block.
         unsafe {
             block.add(size).write(number as u8);

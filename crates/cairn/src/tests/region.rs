@@ -49,13 +49,14 @@ impl Fenced {
 
     /// With a region there. By chance the heap may have what the metadata of a place needs: then it is another one.
     fn with_region(bytes: usize) -> (Fenced, RegionId) {
-        loop {
+        for _ in 0..8 {
             let memory = Fenced::new(bytes);
             let made = memory.try_region();
             if made != Err(RegionError::PlaceInUse) {
                 return (memory, made.expect("room"));
             }
         }
+        panic!("eight places are in use");
     }
 }
 
