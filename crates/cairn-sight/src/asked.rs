@@ -71,11 +71,15 @@ struct Secrets {
 }
 
 impl Secrets {
+    /// The number of a block's place, as the library's `store/canary.rs` makes it.
+    fn number(self, place: u64) -> u64 {
+        let product = (place ^ self.sum).wrapping_mul(self.factor);
+        product.swap_bytes() & !(1 << 63 | 1 << 7) | 1
+    }
+
     /// Bytes that were asked for of a block whose last word this is; None if the word is no canary of that block's.
     fn asked(self, block: Block, word: u64) -> Option<u64> {
-        let product = ((block.at / 16) ^ self.sum).wrapping_mul(self.factor);
-        let number = product.swap_bytes() & !(1 << 63 | 1 << 7);
-        let twice = u64::from_le(word) ^ number;
+        let twice = u64::from_le(word) ^ self.number(block.at / 16);
         let left = twice >> TWICE.ilog2();
         let is_left = left.checked_mul(TWICE) == Some(twice) && (WORD..=block.size).contains(&left);
         is_left.then(|| block.size - left)
@@ -193,13 +197,18 @@ mod tests {
 
     /// The word of a block that was asked for so many bytes.
     fn word(block: Block, asked: u64) -> u64 {
-        let product = ((block.at / 16) ^ SECRETS.sum).wrapping_mul(SECRETS.factor);
-        let number = product.swap_bytes() & !(1 << 63 | 1 << 7);
-        number ^ ((block.size - asked) * TWICE)
+        SECRETS.number(block.at / 16) ^ ((block.size - asked) * TWICE)
     }
 
     fn blocks() -> Vec<Block> {
         (0..10).map(|nth| Block { at: 0x7000_0000_0000 + nth * 112, class: 6, size: 112 }).collect()
+    }
+
+    /// The core's tests of canaries have the same figures.
+    #[test]
+    fn a_number_is_the_librarys() {
+        let numbers = [0x0700_0000_0006, 0x0700_0000_004f].map(|place| SECRETS.number(place));
+        assert_eq!(numbers, [0x792e_14a9_648b_972d, 0x20e7_11eb_ea55_a601]);
     }
 
     #[test]

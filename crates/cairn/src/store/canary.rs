@@ -90,12 +90,17 @@ unsafe impl Sync for Secrets {}
 
 static SECRETS: Secrets = Secrets { sum: Plain::new(0), factor: Plain::new(0) };
 
-/// The number of a block's place. Its lowest byte is the product's highest, which all bits of the address have changed; odd, for
-/// a string's end is what programs write beyond theirs.
+/// The number of a block's place.
 #[inline(always)]
 fn number(block: *const u8) -> u64 {
-    let place = (block.addr() / MIN_ALIGN) as u64;
-    let product = (place ^ SECRETS.sum.get()).wrapping_mul(SECRETS.factor.get());
+    mixed((block.addr() / MIN_ALIGN) as u64, SECRETS.sum.get(), SECRETS.factor.get())
+}
+
+/// A place and two secrets. The lowest byte is the product's highest, which all bits of the place have changed; odd, for a
+/// string's end is what programs write beyond theirs. Who reads a process from outside makes the same.
+#[inline(always)]
+pub(crate) fn mixed(place: u64, sum: u64, factor: u64) -> u64 {
+    let product = (place ^ sum).wrapping_mul(factor);
     product.swap_bytes() & !(1 << 63 | 1 << 7) | 1
 }
 

@@ -8,7 +8,7 @@ use crate::base::size_class::class_size;
 use crate::base::{CANARY_BYTES, CLASS_COUNT, MEDIUM_MAX};
 use crate::large::{Size, Sizes};
 use crate::map::address_map;
-use crate::store::{Behind, Canary};
+use crate::store::{Behind, Canary, canary};
 use crate::{
     HeapId, allocate, allocate_aligned, allocate_batch, allocate_in, allocate_zeroed, check,
     good_size, reallocate, reallocate_in, try_expand, usable_size,
@@ -58,6 +58,15 @@ fn has(block: *mut u8) -> usize {
         Some((class, _)) => unsafe { Canary::size_of(block, class, "test") },
         None => Size::asked(block, "test").expect("a large block"),
     }
+}
+
+/// The tests of `asked` in `cairn-sight`, which reads canaries from outside, have the same figures.
+#[test]
+fn a_number_is_the_readers() {
+    let (sum, factor) = (0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3211);
+    let numbers =
+        [0x0700_0000_0006, 0x0700_0000_004f].map(|place| canary::mixed(place, sum, factor));
+    assert_eq!(numbers, [0x792e_14a9_648b_972d, 0x20e7_11eb_ea55_a601]);
 }
 
 fn is_noticed(what: impl FnOnce()) {
