@@ -50,6 +50,7 @@
 //! | purge | to give pages back to the system; they read as zeros then |
 //! | hole | purged pages inside a span that is in use |
 //! | slow tick | one visit of a slow path; each 64th does upkeep |
+//! | inside, away | at work on its heap's spans, as a thread says in it; for so long not that others may have them |
 //! | quiet | a heap with few slow ticks: each allocation is one, so that upkeep goes on |
 //! | guard, bay | an inaccessible page; where a sampled block lies, between two of them |
 //! | salvage | in a forked child: to take over the spans of threads that it does not have |
@@ -70,7 +71,7 @@
 //!     api::allocate_large               over 64 KiB: the cached run, a run of slices, or a mapping
 //!
 //! api::deallocate_named                 own span? a block's start? not marked? Caches::push
-//!   Span::push_local                    the cache is full: into the span
+//!   Heap::free_home                     the cache is full: into the span
 //!     Heap::span_event                  the count has run out
 //!   api::deallocate_elsewhere           a closed heap's: home at once; another's span: into the cache, or
 //!     Heap::batch_push, thread::send    into a batch, which leaves by one CAS
@@ -134,7 +135,6 @@ pub use api::{
     deallocate, deallocate_batch, good_size, reallocate, reallocate_aligned, reallocate_in,
     try_expand, usable_size,
 };
-pub use heap::DeferredFree;
 pub use large::HeapStats;
 pub use map::{RegionCalls, RegionError};
 pub use program::defragment::should_move;
@@ -148,6 +148,7 @@ pub use report::json::write_json;
 pub use report::memory::{GroupMemory, MemoryUse};
 pub use report::profile::write_profile;
 pub use report::stats::{Amount, ClassRow, Stats};
+pub use samples::DeferredFree;
 pub use samples::{ThreadCounts, Told};
 pub use slices::arena::{keep_memory, map_nothing_apart, purge_delay_ms, set_purge_delay_ms};
 pub use thread::pool::tick;

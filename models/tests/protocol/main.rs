@@ -16,6 +16,7 @@ mod locks;
 mod nurseries;
 mod parts;
 mod pools;
+mod presence;
 mod reservations;
 mod sweeps;
 mod threads;

@@ -43,7 +43,7 @@ const YARDSTICK: [(&str, f64); 4] = [
     ("malloc(64)", 15.0),
     ("free(64)", 23.0),
     ("amortised malloc(64)", 22.0),
-    ("amortised free(64)", 28.0),
+    ("amortised free(64)", 32.0),
 ];
 
 /// The amortised rows contain slow paths, and those may ask the clock; half a hundred

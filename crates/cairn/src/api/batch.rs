@@ -5,11 +5,10 @@
 //! Checked: tests/batches.rs
 //! Story: docs/design/fast-paths.md
 
-use super::{allocate, deallocate_named, handed_out, refill};
+use super::{allocate, deallocate_looked_at, deallocate_named, handed_out, refill};
 use crate::base::{MEDIUM_MAX, MIN_ALIGN, size_class};
 use crate::heap::Heap;
 use crate::map::{Block, address_map};
-use crate::spans::Span;
 use crate::store::{Caches, Known, Live, Store};
 use crate::thread;
 
@@ -76,10 +75,8 @@ pub unsafe fn deallocate_batch(blocks: &[*mut u8]) {
                         && !Block::is_marked(p.cast()) =>
                 {
                     if !Caches::push(caches, at.class, p.cast()).is_null() {
-                        let span: *mut Span = at.slot().cast();
-                        if (*span).push_local(p.cast()) {
-                            (*heap).span_event(span);
-                        }
+                        let elsewhere = || deallocate_looked_at(p, "free");
+                        Heap::free_home(heap, at.slot().cast(), p.cast(), elsewhere);
                     }
                 }
                 _ => {

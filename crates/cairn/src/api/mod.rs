@@ -30,7 +30,6 @@ use crate::api::tuning::FOREIGN_MIN;
 use crate::base::{CACHE_UNITS, MEDIUM_MAX, MIN_ALIGN, SMALL_MAX, SizeClass, size_class};
 use crate::heap::Heap;
 use crate::map::{Block, OWNER_ABANDONED, OWNER_CLOSED, address_map};
-use crate::spans::Span;
 use crate::store::{Behind, Caches, Canary, FREED_TWICE, Known, Live, Store};
 use crate::{closed, os, thread, thread::search};
 use core::ptr::null_mut;
@@ -182,10 +181,8 @@ pub unsafe fn deallocate_named(p: *mut u8, call: &str) {
                 }
                 Canary::expect(p, at.class, call);
                 if !Caches::push(caches, at.class, p.cast()).is_null() {
-                    let span: *mut Span = at.slot().cast();
-                    if (*span).push_local(p.cast()) {
-                        (*heap).span_event(span);
-                    }
+                    let elsewhere = || deallocate_looked_at(p, call);
+                    Heap::free_home(heap, at.slot().cast(), p.cast(), elsewhere);
                 }
             }
             _ => {
@@ -248,6 +245,18 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         if !Heap::batch_push(heap, span, layout.size, p.cast()) {
             thread::send(span, layout.size, p.cast());
         }
+    }
+}
+
+/// Frees a block of a span that was the thread's, and may be another's by now.
+#[cold]
+#[inline(never)]
+unsafe fn deallocate_looked_at(p: *mut u8, call: &str) {
+    let heap = thread::heap();
+    // SAFETY: the calling thread's heap; the block is the caller's to free.
+    unsafe {
+        drop((*heap).presence.enter());
+        deallocate_elsewhere(p, call);
     }
 }
 

@@ -21,6 +21,19 @@ pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
     production
 }
 
+/// Between a store of a word's owner and its load of another one, which somebody else stores to and then reads the first, after
+/// a time in which stores have become visible, and `late_fence`. In the models both are fences.
+#[inline(always)]
+pub(crate) fn owners_fence() {
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// See `owners_fence`.
+#[inline(always)]
+pub(crate) fn late_fence() {
+    fence(Ordering::SeqCst);
+}
+
 /// Whether `word` has that value, as a relaxed load tells. The compiler does not fold an atomic load into
 /// a comparison; this is that one instruction.
 #[cfg(target_arch = "x86_64")]
@@ -42,6 +55,59 @@ pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
         );
     }
     true
+}
+
+/// Adds to the word `AT` bytes behind `base`, which one thread alone changes, by a load and a store: here one instruction, and
+/// not one that locks the line. A debug build does without assembly: tools that watch threads do not know it.
+///
+/// # Safety
+/// A word stands there.
+#[inline(always)]
+pub(crate) unsafe fn add_at<const AT: usize, const MORE: i32>(base: *const u8, order: Ordering) {
+    #[cfg(target_arch = "x86_64")]
+    if !cfg!(any(miri, debug_assertions)) {
+        // Each store releases on this machine, and the compiler moves nothing over this.
+        let _ = order;
+        // SAFETY: changes one aligned word.
+        unsafe {
+            core::arch::asm!(
+                "add dword ptr [{0} + {1}], {2}",
+                in(reg) base,
+                const AT,
+                const MORE,
+                options(nostack),
+            );
+        }
+        return;
+    }
+    // SAFETY: the caller's.
+    let word = unsafe { &*base.add(AT).cast::<AtomicU32>() };
+    word.store(word.load(Ordering::Relaxed).wrapping_add_signed(MORE), order);
+}
+
+/// Whether the word `AT` bytes behind `base` is 0: as `holds`, with the sum in the instruction.
+///
+/// # Safety
+/// A word stands there.
+#[inline(always)]
+pub(crate) unsafe fn is_zero_at<const AT: usize>(base: *const u8) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if !cfg!(any(miri, debug_assertions)) {
+        // SAFETY: reads one aligned word, as a relaxed load would.
+        unsafe {
+            core::arch::asm!(
+                "cmp dword ptr [{0} + {1}], 0",
+                "jne {2}",
+                in(reg) base,
+                const AT,
+                label { return false },
+                options(nostack, readonly),
+            );
+        }
+        return true;
+    }
+    // SAFETY: the caller's.
+    unsafe { (*base.add(AT).cast::<AtomicU32>()).load(Ordering::Relaxed) == 0 }
 }
 
 /// Whether `word` has that value, as a relaxed load tells.

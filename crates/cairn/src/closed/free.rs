@@ -7,8 +7,9 @@
 //! Story: docs/design/closed-heaps.md
 
 use crate::base::{Ordering, SizeClass};
-use crate::heap::{Got, Heap};
+use crate::heap::Heap;
 use crate::map::{Block, Generation, address_map};
+use crate::os::Got;
 use crate::spans::Span;
 use crate::store::{Behind, Caches, Canary, FREED_TWICE, Known, Live, Store};
 use crate::{os, thread, thread::search};

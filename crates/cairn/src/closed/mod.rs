@@ -22,8 +22,9 @@ pub(crate) use loan::allocate_on_loan;
 pub(crate) use parts::of_thread;
 
 use crate::base::{NOBODY, Ordering, SLICE_SIZE, SizeClass, size_class};
-use crate::heap::{EMPTY, Handle, Heap, OWNED, Reason, Role, SHARED, Spares, handle};
+use crate::heap::{EMPTY, Handle, Heap, OWNED, Role, SHARED, Spares, handle};
 use crate::map::{Block, region};
+use crate::samples::Reason;
 use crate::store::{Behind, Caches, Canary, Store};
 use crate::thread::pool::{self, User, salvage};
 use crate::{large, os, slices::arena, thread};

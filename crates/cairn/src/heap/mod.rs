@@ -7,10 +7,10 @@
 //! Story: docs/design/heap.md
 
 use upkeep::Then;
-pub(crate) mod deferred_frees;
 mod empty;
 pub(crate) mod handle;
 mod hardened;
+mod others;
 pub(crate) mod process_upkeep;
 mod refill;
 mod sending;
@@ -19,10 +19,9 @@ mod spans;
 mod tuning;
 mod upkeep;
 
-pub use deferred_frees::DeferredFree;
-pub(crate) use deferred_frees::{Deferred, Reason};
 pub(crate) use empty::Ahead;
-pub(crate) use handle::{Got, Handle, Member, OWNED, Own, SHARED, Spares};
+pub(crate) use handle::{Handle, Member, OWNED, Own, SHARED, Spares};
+pub(crate) use others::MADE;
 pub(crate) use sending::send_without_heap;
 
 use empty::Empty;
@@ -36,7 +35,8 @@ use crate::large::Large;
 use crate::map::{
     Block, Chain, END, HEAP_BYTES, HEAP_SIZE, OWNER_CLOSED, OWNER_LARGE, address_map,
 };
-use crate::samples::Sampling;
+use crate::os::Presence;
+use crate::samples::{Deferred, Sampling};
 use crate::spans::{Following, Span, SpanList, Thinning, is_block_of};
 use crate::store::{Caches, Store};
 use core::{marker::PhantomPinned, mem::offset_of};
@@ -149,6 +149,7 @@ pub(crate) struct Heap {
     pub(crate) thread: usize,
     /// How many forks there had been when it was taken.
     pub(crate) epoch: u32,
+    pub(crate) presence: Presence,
     /// Who uses it, if it is closed, and whose it is.
     pub(crate) member: Member,
     /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
@@ -203,6 +204,7 @@ impl Heap {
         full_limit: in_loom(FULL_FIRST, in_hardened(0, FULL_SLICES)),
         upkeep_mask: UPKEEP_TICKS - 1,
         batches: [NO_BATCH; BATCHES],
+        presence: Presence::barred(),
         member: Member::of_nobody(),
         // SAFETY: null pointers, empty lists and zeros are what the rest starts with.
         ..unsafe { core::mem::zeroed() }
@@ -242,6 +244,7 @@ impl Heap {
         debug_assert!(self.partitions.iter().all(|heap| heap.is_null()));
         self.thread = thread;
         self.own = Own::NEW;
+        self.presence.admit();
     }
 
     /// A closed heap with nothing in it, of a handle of the program's or null.
@@ -268,6 +271,25 @@ impl Heap {
             this.cast::<u8>().copy_from_nonoverlapping((&raw const new).cast(), BYTES);
             (*this).set_owner();
         }
+    }
+
+    /// Whether the thread may touch its spans until `leaves`: as `Presence::begin`.
+    ///
+    /// # Safety
+    /// The calling thread's heap.
+    #[inline(always)]
+    unsafe fn enters(this: *const Heap) -> bool {
+        const INSIDE: usize = offset_of!(Heap, presence);
+        // SAFETY: as above.
+        unsafe { Presence::begin::<INSIDE, { INSIDE + Presence::WORD }>(this.cast()) }
+    }
+
+    /// # Safety
+    /// `enters` has said so.
+    #[inline(always)]
+    unsafe fn leaves(this: *const Heap) {
+        // SAFETY: as above.
+        unsafe { Presence::end::<{ offset_of!(Heap, presence) }>(this.cast()) }
     }
 
     /// Gives the slices of all spans back that have no block in use, and what the caches keep.

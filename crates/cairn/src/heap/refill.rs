@@ -33,6 +33,7 @@ impl Heap {
     //   reclaim          a span that somebody has abandoned
     //   carve            untouched blocks of the active span, a page's worth
     //   carve_partial    the same of another span
+    //   let_go_of_others spans of threads that wait, and reclaim again
     //   carve_new        an empty span that the heap has kept, or a new one, from the arena
     //   fill_carefully   a quiet heap, or a sampled one: fewer blocks than were found
     // A closed heap has neither shared nor abandoned spans. Before it takes a new one it looks for others'
@@ -42,6 +43,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) fn refill(&mut self, class: SizeClass) -> *mut Block {
+        let _inside = self.presence.enter();
         self.begin(class);
         let found = self.find_blocks(class);
         if found.list.count == 0 {
@@ -53,6 +55,7 @@ impl Heap {
     /// Fills it with shared blocks, at least one. They go back when they are freed: others need as little of
     /// them.
     pub(crate) fn refill_with(&mut self, class: SizeClass, list: Chain) -> *mut Block {
+        let _inside = self.presence.enter();
         self.begin(class);
         self.fill(class, Found { list, limit: Limit::NOTHING, freed: false })
     }
@@ -111,6 +114,9 @@ impl Heap {
         if carved.list.count == 0 {
             self.collect_earned();
             list = self.partial_frees(class);
+            if list.count == 0 && self.let_go_of_others() {
+                list = self.reclaim(class);
+            }
             if list.count > 0 {
                 return Found { list, limit: Limit::of(class), freed: true };
             }
@@ -235,10 +241,16 @@ impl Heap {
         null_mut()
     }
 
+    #[inline(always)]
     fn reclaim(&mut self, class: SizeClass) -> Chain {
         if abandoned::count(class) == 0 || self.is_closed() {
             return Chain::EMPTY;
         }
+        self.reclaim_one(class)
+    }
+
+    #[inline(never)]
+    fn reclaim_one(&mut self, class: SizeClass) -> Chain {
         let Some((span, pending)) = abandoned::reclaim(class) else { return Chain::EMPTY };
         self.activate(class, span);
         // SAFETY: this heap owns it now.

@@ -53,12 +53,13 @@ impl Heap {
                 0 => (*this).remote_frees > BATCH_AFTER && !abandoned::is_claimable(span),
                 _ => (*batch).span == span,
             };
-            if !fits || is_full(count + 1, size) {
+            if !fits || is_full(count + 1, size) || !Heap::enters(this) {
                 return false;
             }
             (*this).remote_frees += 1;
             (*batch).span = span;
             (*batch).chain.push(block);
+            Heap::leaves(this);
         }
         true
     }
@@ -83,6 +84,7 @@ impl Heap {
     /// # Safety
     /// `block` is a block of that span, in use, and the caller's to free.
     pub(crate) unsafe fn send(&mut self, span: usize, size: u32, block: *mut Block) {
+        let _inside = self.presence.enter();
         self.remote_frees += 1;
         // SAFETY: the block is the caller's to free.
         let is_claimable = || unsafe { abandoned::is_claimable(span) };
@@ -130,6 +132,7 @@ impl Heap {
     /// As for `RemoteWord::push`.
     #[inline(never)]
     pub(crate) unsafe fn push(&mut self, index: usize, chain: Chain, meant: Option<Generation>) {
+        debug_assert!(self.presence.is_worked_on());
         let owner = &address_map::descriptor_at(index).owner;
         // SAFETY: the blocks are of that span, and this heap's to free; a span that names this heap is its own.
         unsafe {

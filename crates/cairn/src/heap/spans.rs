@@ -8,6 +8,7 @@
 use super::Heap;
 use crate::base::{FULL_FIRST, FULL_MOST, FULL_STEP, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
+use crate::map::Block;
 use crate::os;
 use crate::spans::{Span, SpanList};
 use crate::store::{Caches, Store};
@@ -23,6 +24,7 @@ impl Heap {
     /// Makes `span`, which is in no list, the active one.
     #[inline(never)]
     pub(super) fn activate(&mut self, class: SizeClass, span: *mut Span) {
+        debug_assert!(self.presence.is_worked_on());
         self.deactivate(class);
         // SAFETY: this heap owns it.
         unsafe { (*span).set_active() };
@@ -48,6 +50,7 @@ impl Heap {
 
     /// Finds a place for a span of this heap's that is neither active nor in a list.
     pub(crate) fn park(&mut self, span: *mut Span) {
+        debug_assert!(self.presence.is_worked_on());
         // SAFETY: this heap owns the span.
         unsafe {
             let class = (*span).class();
@@ -205,12 +208,46 @@ impl Heap {
         }
     }
 
+    /// Frees a block into a span of the heap's, where the cache has no room for it; or does something else, in a tail call, if
+    /// the span may be another's by now.
+    ///
+    /// # Safety
+    /// The calling thread's heap, which has owned `span` just now; the block is of that span, and the thread's to free.
+    #[inline(always)]
+    pub(crate) unsafe fn free_home(
+        this: *mut Heap,
+        span: *mut Span,
+        block: *mut Block,
+        otherwise: impl FnOnce(),
+    ) {
+        // SAFETY: as above: nobody has taken the span if nobody has looked.
+        unsafe {
+            if !Heap::enters(this) {
+                return otherwise();
+            }
+            if (*span).push_local(block) {
+                return (*this).event_of_free(span);
+            }
+            Heap::leaves(this);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn event_of_free(&mut self, span: *mut Span) {
+        // SAFETY: the heap owns the span.
+        unsafe {
+            self.span_event(span);
+            Heap::leaves(self);
+        }
+    }
+
     /// A local free into `span` was the one before an event.
     ///
     /// # Safety
     /// The heap owns `span`.
     #[cold]
-    pub(crate) unsafe fn span_event(&mut self, span: *mut Span) {
+    pub(super) unsafe fn span_event(&mut self, span: *mut Span) {
         os::notice_fork();
         // SAFETY: the heap owns the span; invariant 2 says which list it is in.
         unsafe {
@@ -287,6 +324,7 @@ impl Heap {
     /// # Safety
     /// The heap owns the span.
     pub(super) unsafe fn unlist(&mut self, span: *mut Span) {
+        debug_assert!(self.presence.is_worked_on());
         // SAFETY: a span of this heap's; invariant 2.
         unsafe {
             if (*span).is_full() {
@@ -304,6 +342,7 @@ impl Heap {
     /// # Safety
     /// It is a member.
     pub(super) unsafe fn remove_partial(&mut self, class: SizeClass, span: *mut Span) {
+        debug_assert!(self.presence.is_worked_on());
         // SAFETY: a member; invariant 5.
         unsafe {
             if self.sweep_next == span {
@@ -320,6 +359,7 @@ impl Heap {
     /// The heap owns the span, which is in no list.
     #[inline(never)]
     pub(super) unsafe fn list_partial(&mut self, span: *mut Span) {
+        debug_assert!(self.presence.is_worked_on());
         // SAFETY: as above.
         unsafe {
             let partial = &mut self.partial[(*span).class().index()];

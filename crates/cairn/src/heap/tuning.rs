@@ -5,7 +5,7 @@
 //! Checked: `cargo xtask tidy` asks each of them what half and twice of it do.
 //! Story: docs/why-not.md, docs/design/heap.md, docs/design/upkeep.md
 
-use crate::base::{SHARED_REFILLS, in_hardened, in_shuttle};
+use crate::base::{SHARED_REFILLS, in_hardened, in_loom, in_shuttle};
 use crate::store::READY;
 
 /// A refill carves at most so many bytes of untouched memory, an OS page, the first few times of a class: that much
@@ -48,6 +48,13 @@ pub(crate) const EMPTY_MAX: usize = in_shuttle(64, 2);
 /// others would be followed from miss to miss, so these spans are carved anew, which writes ahead. With none `threadtest`
 /// takes 1.08 to 1.34 of the time; with twice of it 0.91 to 1.01, but 1.11 where blocks are freed in any order.
 pub(crate) const EMPTY_WARM: usize = in_shuttle(32, 1);
+
+/// Heaps that are looked at before a new span is taken, up to the first whose thread is away. With half of it a chain of
+/// threads holds 1.31 of what lives, with twice of it 1.26 (1.27).
+pub(crate) const LOOK_HEAPS: usize = in_loom(4, 0);
+/// Spans that who looks lets go of at once: bounds what one call pays. With half and twice of it a chain of threads holds as
+/// much.
+pub(crate) const LET_GO_SPANS: usize = in_shuttle(64, 1);
 
 /// Batches of frees to others under way at once. Twice of it holds back more blocks of threads that free at random;
 /// half of it evicts batches of one when 16 threads free to each other. With a quarter, half and twice of it times are
@@ -102,9 +109,6 @@ pub(crate) const NURSERIES_MAX: usize = 8;
 pub(crate) const SPARES_MAX: usize = 2 * NURSERIES_MAX;
 /// Lists of parts in a shared heap. With half as many, threads that meet wait longer for their part to be found.
 pub(crate) const PART_LISTS: usize = 16;
-/// Milliseconds after which who waits for a turn looks again: nobody is woken, for that would be a second atomic step
-/// of each free. Half, twice: not tried.
-pub(crate) const TURN_LOOK_MS: usize = 1;
 /// Pieces of memory for handles, each twice as large as the one before. Half, twice: not tried.
 pub(crate) const HANDLE_PIECES: usize = 12;
 /// Handles in the first of them. Half, twice: not tried.

@@ -62,6 +62,7 @@ impl Heap {
     #[cold]
     fn upkeep(&mut self) {
         os::notice_fork();
+        let _inside = self.presence.enter();
         self.answer_trim();
         if self.slow_ticks & self.upkeep_mask == 0 {
             self.turn();
@@ -178,6 +179,7 @@ impl Heap {
     /// Frees the blocks of a class's cache into their spans, which they keep alive; it takes in no
     /// more until the class is refilled.
     pub(crate) fn empty_cache(&mut self, class: SizeClass) {
+        let _inside = self.presence.enter();
         let list = self.caches.take_all(class);
         self.put_all_back(class, list);
         self.empty_quarantine(class);
@@ -241,25 +243,37 @@ impl Heap {
         }
     }
 
-    /// Gives everything up: the blocks in the caches, the batches under way, all spans.
+    /// Gives everything up: the blocks in the caches, too, and the large one.
     pub(crate) fn abandon_all(&mut self) {
+        let _inside = self.presence.enter();
         self.thinning.leave();
         if self.role == Role::Thread {
             self.thinning.leave_after_others();
         }
         SizeClass::all().for_each(|class| self.empty_cache(class));
-        self.flush();
         large::drop_cached(&self.large_cache);
+        self.abandon_spans(usize::MAX);
+        self.remote_frees = 0;
+    }
+
+    /// Gives up the batches under way and so many spans, beside the active and empty ones; whether that is all.
+    pub(super) fn abandon_spans(&mut self, most: usize) -> bool {
+        self.flush();
         SizeClass::all().for_each(|class| self.deactivate(class));
         self.release_in_hand();
+        let mut left = most;
         // Before `partial`: what others have just freed into goes there.
-        while self.abandon_one_full() {}
+        while left > 0 && self.abandon_one_full() {
+            left -= 1;
+        }
         for class in SizeClass::all() {
-            while self.partial[class.index()].len() > 0 {
-                self.collect_partial(class, usize::MAX, Then::Abandon);
+            while left > 0 && self.partial[class.index()].len() > 0 {
+                let spans = left.min(self.partial[class.index()].len());
+                self.collect_partial(class, spans, Then::Abandon);
+                left -= spans;
             }
         }
-        self.remote_frees = 0;
+        left > 0
     }
 
     /// Abandons one span of the full list; false if there is none.

@@ -67,6 +67,11 @@ pub(crate) fn notices() -> usize {
     NOTICES.0.load(Ordering::Relaxed)
 }
 
+/// Whether a thread forks, as far as this one knows.
+pub(crate) fn is_forking() -> bool {
+    notices() & FORKING != 0
+}
+
 /// What a thread has noticed that has answered all but forks.
 pub(crate) fn settled_notices() -> usize {
     notices() & !FORKING
@@ -75,7 +80,7 @@ pub(crate) fn settled_notices() -> usize {
 /// To be called before an operation that may take a lock: handlers of others may run in a forked child,
 /// and allocate, before ours does. What threads that are not there have left half done is repaired first.
 pub(crate) fn notice_fork() {
-    if notices() & FORKING != 0 {
+    if is_forking() {
         notice_child();
     }
 }

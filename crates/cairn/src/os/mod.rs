@@ -10,7 +10,9 @@
 mod linux;
 mod lock;
 mod message;
+mod presence;
 mod tuning;
+mod turn;
 
 pub use linux::*;
 pub(crate) use lock::{
@@ -18,6 +20,8 @@ pub(crate) use lock::{
     settled_notices,
 };
 pub(crate) use message::{Message, broken, fatal};
+pub(crate) use presence::{Presence, may_look};
+pub(crate) use turn::{Got, Turn};
 
 /// Where a mapping may go when it is resized.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,14 @@
 //! Checked: tests/sample.rs, tests/sample/profile.rs, tests/guards.rs.
 //! Story: docs/guide/guards.md
 
+pub(crate) mod deferred_frees;
 pub(crate) mod guards;
 pub(crate) mod probes;
 pub(crate) mod profile;
 pub(crate) mod sampling;
 mod tuning;
 
+pub use deferred_frees::DeferredFree;
+pub(crate) use deferred_frees::{Beats, Deferred, Reason};
 pub(crate) use sampling::{Draw, Sampling};
 pub use sampling::{ThreadCounts, Told};

@@ -296,6 +296,7 @@ fn frees_of_others_blocks_earn_no_room() {
         let span: *mut Span = address_map::descriptor(block).slot.load(Ordering::Relaxed).cast();
         // SAFETY: no thread but this one is at work; the block is this test's to free, and then the span is its own.
         unsafe {
+            let _inside = (*heap).presence.enter();
             (*heap).push((*span).index(), Chain::one(block.cast()), None);
             assert_eq!(owner(block), Heap::tag(heap));
             let limit = (*heap).full_limit;

@@ -1,5 +1,7 @@
 //! What a thread gives up that is going to wait.
 
+mod presence;
+
 use super::alone::alone;
 use super::heap::free;
 use super::heaps::Other;

@@ -4,9 +4,10 @@
 use super::alone::Random;
 use crate::base::size_class::class_of;
 use crate::base::{CACHE_UNITS, values};
-use crate::heap::{Got, Member};
+use crate::heap::Member;
 use crate::large::Budget;
 use crate::map::{Block, Chain, END};
+use crate::os::Got;
 use crate::os::Lock;
 use crate::spans::{Span, SpanList, expect_end};
 use crate::store::caches::Lists;

@@ -8,11 +8,11 @@
 
 use super::{KEY, outside, own, own_heap, tls};
 use crate::base::{CANARY_BYTES, Ordering, SizeClass};
-use crate::heap::{COUNTING, Heap, Reason};
+use crate::heap::{COUNTING, Heap};
 use crate::map::{Block, address_map};
 use crate::os;
+use crate::samples::Reason;
 use crate::samples::ThreadCounts;
-use crate::spans::Span;
 use crate::store::{Caches, Known, Live, Store, canary};
 use crate::thread::tuning::TICKS_WITHOUT_HEAP;
 use core::ptr::null_mut;
@@ -135,12 +135,11 @@ pub(super) unsafe fn free(heap: *mut Heap, block: *mut Block, size: u32) -> bool
         if Live::IS_KNOWN || d.owner.load(Ordering::Relaxed) != Heap::tag(heap) {
             return false;
         }
-        let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
-        if !Caches::push(&raw mut (*heap).caches, d.class(), block).is_null()
-            && (*span).push_local(block)
-        {
-            (*heap).span_event(span);
+        let slot = d.slot.load(Ordering::Relaxed);
+        let mut is_home = true;
+        if !Caches::push(&raw mut (*heap).caches, d.class(), block).is_null() {
+            Heap::free_home(heap, slot.cast(), block, || is_home = false);
         }
+        is_home
     }
-    true
 }

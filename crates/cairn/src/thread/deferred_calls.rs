@@ -7,8 +7,9 @@
 
 use super::{arrive_unless_gone, follow_sampling, own, refill, refill_once};
 use crate::base::SizeClass;
-use crate::heap::{Deferred, DeferredFree, Heap, Reason, deferred_frees, process_upkeep};
+use crate::heap::{Heap, process_upkeep};
 use crate::map::Block;
+use crate::samples::{Deferred, DeferredFree, Reason, deferred_frees};
 use crate::store::{Caches, Store};
 
 /// As `refill`; the program is asked to free what it has put off before the answer is null.

@@ -1,6 +1,6 @@
 //! Owns: what happens around a fork.
-//! Idea: a fork takes no lock and waits for nobody. What other threads were changing the child makes whole before it is
-//!   used.
+//! Idea: a fork takes no lock, and waits for nobody but who lets go of the forking thread's spans. What other threads were
+//!   changing the child makes whole before it is used.
 //! Never: takes longer for a larger heap, unless a lock was held.
 //! Threads: the one that forks; in the child there is no other.
 //! Checked: tests/forks.rs; the models fork at every step.
@@ -9,9 +9,9 @@
 use super::low_memory;
 use super::{STARTED, outside, own};
 use crate::base::{AtomicBool, AtomicU32, Ordering, SLICE_SIZE};
-use crate::heap::{Heap, deferred_frees, handle};
+use crate::heap::{Heap, handle};
 use crate::map::{OWNER_LARGE, address_map, heads_from, heads_in_regions, region};
-use crate::samples::profile;
+use crate::samples::{deferred_frees, profile};
 use crate::spans::{abandoned, waiting};
 use crate::thread::pool::{self, salvage, shared};
 use crate::{large, os, slices::arena};
@@ -41,14 +41,25 @@ extern "C" fn prepare() {
     // Numbers of processes come again: in another namespace a child may have its parent's.
     SETTLED.store(0, Ordering::Relaxed);
     os::begin_fork(repair);
+    // Nobody shall be at work on the heap that the child goes on with.
+    // SAFETY: the calling thread's own.
+    own().inspect(|&heap| unsafe { core::mem::forget((*heap).presence.enter()) });
 }
 
 extern "C" fn parent() {
+    leave();
     os::end_fork();
 }
 
 extern "C" fn child() {
     repair();
+    leave();
+}
+
+/// The thread's heap is anybody's again, as it is at other times.
+fn leave() {
+    // SAFETY: the calling thread's own.
+    own().inspect(|&heap| unsafe { (*heap).presence.leave_if_inside() });
 }
 
 /// What a forked child does first, once: by its handler, or where it finds a lock taken before.
@@ -71,7 +82,13 @@ fn settle() {
     STARTED.settle_in_child();
     deferred_frees::settle_in_child();
     low_memory::settle_in_child();
-    let own = own().unwrap_or(null_mut());
+    let mut own = own().unwrap_or(null_mut());
+    // SAFETY: null, or this thread's.
+    if unsafe { own.as_ref() }.is_some_and(|heap| heap.presence.is_torn()) {
+        // It was forked without our handlers. The heap is another dead one.
+        super::tls::set(crate::heap::EMPTY.heap());
+        own = null_mut();
+    }
     pool::settle_in_child([own, shared::settle_in_child()]);
     abandoned::settle_in_child();
     waiting::settle_in_child();

@@ -261,6 +261,7 @@ pub(crate) unsafe fn send_closed(index: usize, block: *mut Block, meant: Generat
         if heap.is_null() {
             heap::send_without_heap(index, block, Some(meant));
         } else {
+            let _inside = (*heap).presence.enter();
             (*heap).push(index, Chain::one(block), Some(meant));
         }
     }
@@ -356,6 +357,7 @@ pub(crate) fn trim() {
         }
     }
     salvage::all();
+    pool::let_go_of_others();
     shared::trim();
     abandoned::make_holes();
     waiting::sweep_after_others();

@@ -7,22 +7,20 @@
 
 mod all;
 mod spares;
-mod turn;
 
 #[cfg(test)]
 pub(crate) use all::FREE as FREE_HANDLES;
 pub(crate) use all::{LEFT, PARTS, is_made, made, settle_in_child};
 pub(crate) use spares::{Spares, salvage as salvage_spares};
-pub(crate) use turn::{Got, Turn};
 
 use crate::base::{
     AtomicPtr, AtomicU8, AtomicUsize, Linked, MIN_ALIGN, NOBODY, Ordering, SLICE_SIZE, SMALL_MAX,
 };
-use crate::heap::deferred_frees::Beats;
 use crate::heap::tuning::{NURSERIES_MAX, PART_LISTS};
 use crate::heap::{EMPTY, Heap};
 use crate::large::{self, Budget, Care, NURSERY_BYTES, Nurse, Nursery, Owned};
-use crate::samples::ThreadCounts;
+use crate::os::Turn;
+use crate::samples::{Beats, ThreadCounts};
 use crate::slices::{Run, arena};
 use crate::spans::Span;
 use core::mem::offset_of;

@@ -8,8 +8,9 @@
 use super::{HeapId, heap_of};
 use crate::base::Ordering;
 use crate::closed::Blocks;
-use crate::heap::{Reason, process_upkeep};
+use crate::heap::process_upkeep;
 use crate::large::HeapStats;
+use crate::samples::Reason;
 use crate::{closed, map::region, slices::arena, thread};
 use core::ptr::null_mut;
 

@@ -14,7 +14,7 @@ pub(crate) mod shared;
 use crate::base::shares::{in_use, one_less, one_more};
 use crate::base::{AtomicBool, AtomicU32, AtomicUsize, Ordering, Stack, fence, point, shares};
 use crate::heap::process_upkeep::{follow_limits, set_besides};
-use crate::heap::{Handle, Heap, Member, Role, handle};
+use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
 use crate::map::{address_map, region};
 use crate::os;
 use crate::os::Lock;
@@ -64,6 +64,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             heap.write(Heap::EMPTY);
             (*heap).set_owner();
             pool.made += 1;
+            MADE.store(pool.made, Ordering::Relaxed);
         }
         (*heap).role = Role::Thread;
         (*heap).epoch = EPOCH.load(Ordering::Relaxed);
@@ -95,6 +96,8 @@ pub(crate) unsafe fn put(heap: *mut Heap) {
     // SAFETY: taken from here, and the caller is the last who uses it.
     unsafe {
         partitions::put_all(heap);
+        // For good: nobody looks at it in the pool.
+        core::mem::forget((*heap).presence.enter());
         (*heap).abandon_all();
         (*heap).spares.give();
     }
@@ -284,6 +287,15 @@ fn heap_at(index: usize) -> Option<*mut Heap> {
 pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
     let made = POOL.lock().made;
     (0..made).filter_map(heap_at)
+}
+
+/// Looks at all heaps: lets go of the spans of those whose threads have been away for long.
+pub(crate) fn let_go_of_others() {
+    let epoch = EPOCH.load(Ordering::Relaxed);
+    for heap in all() {
+        // SAFETY: made.
+        while unsafe { Heap::let_go_of(heap, epoch) } {}
+    }
 }
 
 /// One step of upkeep by the clock: in a forked child, takes over some of what threads had that it does

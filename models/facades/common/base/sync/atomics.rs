@@ -35,6 +35,31 @@ pub(crate) fn holds(word: &AtomicU32, value: u32) -> bool {
     word.load(Ordering::Relaxed) == value
 }
 
+/// Adds to the word `AT` bytes behind `base`, which one thread alone changes.
+#[track_caller]
+pub(crate) unsafe fn add_at<const AT: usize, const MORE: i32>(base: *const u8, order: Ordering) {
+    // SAFETY: the caller's.
+    let word: &AtomicU32 = unsafe { &*base.add(AT).cast() };
+    word.store(word.load(Ordering::Relaxed).wrapping_add_signed(MORE), order);
+}
+
+/// Whether the word `AT` bytes behind `base` is 0, as a relaxed load tells.
+#[track_caller]
+pub(crate) unsafe fn is_zero_at<const AT: usize>(base: *const u8) -> bool {
+    // SAFETY: the caller's.
+    holds(unsafe { &*base.add(AT).cast() }, 0)
+}
+
+/// What waiting long does for who looks later: see the core's.
+pub(crate) fn owners_fence() {
+    super::fence(Ordering::SeqCst);
+}
+
+/// As above.
+pub(crate) fn late_fence() {
+    super::fence(Ordering::SeqCst);
+}
+
 impl<T> Plain<*mut T> {
     /// The upper 16 bits of the address.
     pub(crate) fn upper_bits(&self) -> u16 {

@@ -7,8 +7,7 @@
 //! Story: docs/design/closed-heaps.md
 
 use crate::base::{AtomicU32, Ordering};
-use crate::heap::tuning::TURN_LOOK_MS;
-use crate::os;
+use crate::os::{self, tuning::TURN_LOOK_MS};
 
 // | word   | meaning                                       | next                               |
 // | ------ | --------------------------------------------- | ---------------------------------- |
@@ -38,7 +37,7 @@ pub(crate) enum Got {
 
 impl Turn {
     /// There are no turns to take.
-    pub(super) const fn alone() -> Turn {
+    pub(crate) const fn alone() -> Turn {
         Turn(AtomicU32::new(ALONE))
     }
 

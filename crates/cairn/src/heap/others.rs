@@ -1,0 +1,53 @@
+//! Owns: letting go of the spans of heaps whose threads wait.
+//! Idea: such threads keep what others have emptied. Who needs a new span looks at a few heaps in turn first.
+//! Never: touches caches, which the fast paths use.
+//! Threads: any; one at a time in each heap, by its `Presence`.
+//! Checked: the model `presence`; tests/idle/presence.rs.
+//! Story: docs/design/heap.md
+
+use super::{Heap, Role};
+use crate::base::{AtomicUsize, Ordering, shares};
+use crate::heap::tuning::{LET_GO_SPANS, LOOK_HEAPS};
+use crate::map::address_map;
+use crate::os;
+use crate::slices::arena;
+
+/// How many heaps there are. Relaxed here and below: who sees it late looks at fewer.
+pub(crate) static MADE: AtomicUsize = AtomicUsize::new(0);
+/// The next heap to look at.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+impl Heap {
+    /// Looks at the next few heaps, up to the first whose thread has been away for long: its spans are anybody's from now on.
+    /// False if there is none.
+    #[inline(never)]
+    pub(super) fn let_go_of_others(&self) -> bool {
+        shares::in_use() > 1 && !arena::keeps() && (0..LOOK_HEAPS).any(|_| self.let_go_of_next())
+    }
+
+    #[inline(never)]
+    fn let_go_of_next(&self) -> bool {
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed) % MADE.load(Ordering::Relaxed).max(1);
+        let Some(next) = address_map::heap_address(nth) else { return false };
+        // SAFETY: one that has been made.
+        unsafe { Heap::let_go_of(next.cast(), self.epoch) }
+    }
+
+    /// Looks at a heap, and lets go of some of its spans if its thread has been away for long; false if not, or if there are
+    /// none. One of another epoch is dead, and believed in nothing.
+    ///
+    /// # Safety
+    /// It has been made.
+    pub(crate) unsafe fn let_go_of(heap: *mut Heap, epoch: u32) -> bool {
+        // SAFETY: heaps are never unmapped; its spans are this thread's if `is_left` says so.
+        unsafe {
+            if (*heap).role != Role::Thread || (*heap).epoch != epoch || !os::may_look() {
+                return false;
+            }
+            let Some(date) = (*heap).presence.is_left() else { return false };
+            let is_all = (*heap).abandon_spans(LET_GO_SPANS);
+            (*heap).presence.let_go(date, is_all);
+            true
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What others do with the spans of a thread that waits. The hardened build's keep theirs.
+#![cfg(not(feature = "hardened"))]
+
+use super::{Other, alone, free};
+use crate::heap::Heap;
+use crate::map::address_map::slice_of;
+use crate::{Stats, allocate, check, purge, thread};
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+const BYTES: usize = 200;
+const BLOCKS: usize = 20_000;
+
+fn some() -> Vec<*mut u8> {
+    (0..BLOCKS).map(|_| allocate(BYTES)).collect()
+}
+
+fn slices(blocks: &[*mut u8]) -> HashSet<usize> {
+    blocks.iter().map(|&block| slice_of(block)).collect()
+}
+
+/// Looks at a heap until its spans are let go.
+fn let_go(heap: *mut Heap) {
+    let begun = Instant::now();
+    // SAFETY: a thread's heap, which is never unmapped.
+    while !unsafe { Heap::let_go_of(heap, (*heap).epoch) } {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What others free into the spans of a thread that waits serves them. The thread goes on as if nothing had been.
+#[test]
+fn a_waiting_threads_spans_serve_others() {
+    alone(|| {
+        let other = Other::new();
+        let blocks = other.allocates(BYTES, BLOCKS);
+        let theirs = slices(&blocks);
+        let (kept, freed): (Vec<_>, Vec<_>) =
+            blocks.into_iter().enumerate().partition(|(at, _)| at % 4 == 0);
+        freed.into_iter().for_each(|(_, block)| free(block));
+        let spans = Stats::take().spans.bytes;
+        let begun = Instant::now();
+        // Each round needs new spans, until it has found that the thread waits.
+        let mut reused = 0;
+        while reused < theirs.len() / 2 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{reused} of {}", theirs.len());
+            std::thread::sleep(Duration::from_millis(20));
+            let mine = some();
+            reused = theirs.intersection(&slices(&mine)).count();
+            mine.into_iter().for_each(free);
+            thread::trim();
+        }
+        assert!(Stats::take().spans.bytes <= spans + (1 << 20));
+        // It frees what is left into spans that are others' by now, and allocates.
+        let left: Vec<_> = kept.iter().map(|&(_, block)| block).collect();
+        other.frees(&left);
+        let again = other.allocates(BYTES, BLOCKS);
+        other.frees(&again);
+        other.does(check);
+        other.leaves();
+        purge();
+        assert_eq!(Stats::take().sum(|row| row.in_use), 0);
+        check();
+    });
+}
+
+/// A second call of `malloc_trim` finds that threads have waited since the first one.
+#[test]
+fn a_trim_reaches_threads_that_wait() {
+    alone(|| {
+        let others: Vec<_> = (0..4).map(|_| Other::new()).collect();
+        for other in &others {
+            let blocks = other.allocates(BYTES, BLOCKS);
+            blocks.into_iter().for_each(free);
+        }
+        let begun = Instant::now();
+        while Stats::take().spans.bytes > 1 << 20 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", Stats::take().spans.bytes);
+            std::thread::sleep(Duration::from_millis(50));
+            purge();
+        }
+        others.into_iter().for_each(Other::leaves);
+        check();
+    });
+}
+
+/// Nobody lets go of what a thread is at work on, however long that takes, and of what it has come back to.
+#[test]
+fn a_thread_at_work_keeps_its_spans() {
+    alone(|| {
+        let other = Other::new();
+        let blocks = other.allocates(BYTES, BLOCKS);
+        let at = other.does(|| thread::own().expect("it has one").expose_provenance());
+        let heap = move || core::ptr::with_exposed_provenance_mut::<Heap>(at);
+        // SAFETY: a thread's heap, which is never unmapped.
+        let look = move || unsafe { Heap::let_go_of(heap(), (*heap()).epoch) };
+        let looks = move || {
+            (0..40).any(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                look()
+            })
+        };
+        assert!(!other.does(move || {
+            // SAFETY: the calling thread's.
+            let _inside = unsafe { (*heap()).presence.enter() };
+            std::thread::spawn(looks).join().unwrap()
+        }));
+        assert!(!look(), "nobody had looked from outside");
+        std::thread::sleep(Duration::from_millis(200));
+        // It has come by meanwhile.
+        other.does(|| free(allocate(50_000)));
+        other.frees(&blocks[..1000]);
+        assert!(!look());
+        let_go(heap());
+        // A few spans at a time, until there are none.
+        while look() {}
+        other.frees(&blocks[1000..]);
+        other.does(check);
+        other.leaves();
+        check();
+    });
+}
+
+/// A thread that ends finds its spans gone; one that comes gets the heap.
+#[test]
+fn heaps_that_were_let_go_of_are_used_again() {
+    alone(|| {
+        for round in 0..3 {
+            let other = Other::new();
+            let blocks = other.allocates(BYTES, 100 + round);
+            let heap = other.does(|| thread::own().expect("it has one").expose_provenance());
+            let_go(core::ptr::with_exposed_provenance_mut(heap));
+            blocks.into_iter().for_each(free);
+            other.leaves();
+        }
+        purge();
+        assert_eq!(Stats::take().sum(|row| row.in_use), 0);
+        check();
+    });
+}
