@@ -9,7 +9,7 @@ use super::{Heap, Role};
 use crate::base::{AtomicUsize, Ordering, shares};
 use crate::heap::tuning::{LET_GO_SPANS, LOOK_HEAPS};
 use crate::map::address_map;
-use crate::os;
+use crate::os::{self, Presence};
 use crate::slices::arena;
 
 /// How many heaps there are. Relaxed here and below: who sees it late looks at fewer.
@@ -22,7 +22,10 @@ impl Heap {
     /// False if there is none.
     #[inline(never)]
     pub(super) fn let_go_of_others(&self) -> bool {
-        shares::in_use() > 1 && !arena::keeps() && (0..LOOK_HEAPS).any(|_| self.let_go_of_next())
+        Presence::IS_ASKED
+            && shares::in_use() > 1
+            && !arena::keeps()
+            && (0..LOOK_HEAPS).any(|_| self.let_go_of_next())
     }
 
     #[inline(never)]

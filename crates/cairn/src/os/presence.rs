@@ -31,9 +31,6 @@ const DATED: u32 = 4;
 /// In place of `DATED`: it has had no spans since then.
 const EMPTY: u32 = DATED + 1;
 
-/// The hardened build's caches have blocks that only the owner of a span may move: each heap keeps what is its own.
-const IS_ASKED: bool = in_hardened(1, 0) > 0;
-
 /// Two words of a heap.
 #[repr(C)]
 pub(crate) struct Presence {
@@ -53,6 +50,9 @@ impl Drop for Inside {
 }
 
 impl Presence {
+    /// The hardened build's caches have blocks that only the owner of a span may move: each heap keeps what is its own.
+    pub(crate) const IS_ASKED: bool = in_hardened(1, 0) > 0;
+
     /// How far in it `word` stands.
     pub(crate) const WORD: usize = size_of::<AtomicU32>();
 
@@ -63,7 +63,7 @@ impl Presence {
 
     /// A thread begins to use the heap.
     pub(crate) fn admit(&self) {
-        if IS_ASKED {
+        if Self::IS_ASKED {
             self.inside.store(0, Ordering::Release);
         }
     }
@@ -75,7 +75,7 @@ impl Presence {
     #[inline(always)]
     pub(crate) unsafe fn begin<const INSIDE: usize, const WORD: usize>(base: *const u8) -> bool {
         // SAFETY: as above.
-        !IS_ASKED
+        !Self::IS_ASKED
             || unsafe {
                 add_at::<INSIDE, 1>(base, Ordering::Relaxed);
                 owners_fence();
@@ -92,7 +92,7 @@ impl Presence {
     /// As above; it is inside.
     #[inline(always)]
     pub(crate) unsafe fn end<const INSIDE: usize>(base: *const u8) {
-        if IS_ASKED {
+        if Self::IS_ASKED {
             // SAFETY: as above.
             unsafe { add_at::<INSIDE, -1>(base, Ordering::Release) }
         }
@@ -101,7 +101,7 @@ impl Presence {
     /// The thread is inside, perhaps once more, until the end of what this returns.
     #[must_use]
     pub(crate) fn enter(&self) -> Inside {
-        if IS_ASKED {
+        if Self::IS_ASKED {
             // SAFETY: the calling thread's.
             unsafe { add_at::<0, 1>((&raw const *self).cast(), Ordering::Relaxed) };
             owners_fence();
@@ -114,7 +114,7 @@ impl Presence {
 
     /// It leaves once more than `enter` has said, if it is inside.
     pub(crate) fn leave_if_inside(&self) {
-        if self.inside.load(Ordering::Relaxed) > 0 {
+        if Self::IS_ASKED && self.inside.load(Ordering::Relaxed) > 0 {
             drop(Inside(self));
         }
     }
@@ -176,18 +176,18 @@ impl Presence {
 
     /// Whether a thread was letting go of its spans that is not in this forked child.
     pub(crate) fn is_torn(&self) -> bool {
-        self.word.load(Ordering::Relaxed) == LET_GO
+        Self::IS_ASKED && self.word.load(Ordering::Relaxed) == LET_GO
     }
 
     /// Whether its thread is inside, or somebody lets go of its spans.
     pub(crate) fn is_worked_on(&self) -> bool {
-        !IS_ASKED || self.inside.load(Ordering::Relaxed) != 0 || self.is_torn()
+        !Self::IS_ASKED || self.inside.load(Ordering::Relaxed) != 0 || self.is_torn()
     }
 }
 
 /// Whether somebody may look: not while a thread forks, whose child could not end what is begun.
 pub(crate) fn may_look() -> bool {
-    IS_ASKED && !super::lock::is_forking()
+    !super::lock::is_forking()
 }
 
 fn is_empty(word: u32) -> bool {

@@ -17,7 +17,7 @@ use crate::heap::process_upkeep::{follow_limits, set_besides};
 use crate::heap::{Handle, Heap, MADE, Member, Role, handle};
 use crate::map::{address_map, region};
 use crate::os;
-use crate::os::Lock;
+use crate::os::{Lock, Presence};
 use crate::slices::{arena, reservation};
 use core::ptr::null_mut;
 
@@ -291,6 +291,9 @@ pub(crate) fn all() -> impl Iterator<Item = *mut Heap> {
 
 /// Looks at all heaps: lets go of the spans of those whose threads have been away for long.
 pub(crate) fn let_go_of_others() {
+    if !Presence::IS_ASKED {
+        return;
+    }
     let epoch = EPOCH.load(Ordering::Relaxed);
     for heap in all() {
         // SAFETY: made.
