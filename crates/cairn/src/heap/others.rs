@@ -5,16 +5,16 @@
 //! Checked: the model `presence`; tests/idle/presence.rs.
 //! Story: docs/design/heap.md
 
-use super::{Heap, Role};
+use super::Heap;
 use crate::base::{AtomicUsize, Ordering, shares};
 use crate::heap::tuning::{LET_GO_SPANS, LOOK_HEAPS};
 use crate::map::address_map;
 use crate::os::{self, Presence};
 use crate::slices::arena;
 
-/// How many heaps there are. Relaxed here and below: who sees it late looks at fewer.
+/// How many heaps there are. Release, and Acquire: who counts one finds it made.
 pub(crate) static MADE: AtomicUsize = AtomicUsize::new(0);
-/// The next heap to look at.
+/// The next heap to look at. Relaxed: any will do.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl Heap {
@@ -30,7 +30,7 @@ impl Heap {
 
     #[inline(never)]
     fn let_go_of_next(&self) -> bool {
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed) % MADE.load(Ordering::Relaxed).max(1);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed) % MADE.load(Ordering::Acquire).max(1);
         let Some(next) = address_map::heap_address(nth) else { return false };
         // SAFETY: one that has been made.
         unsafe { Heap::let_go_of(next.cast(), self.epoch) }
@@ -44,13 +44,15 @@ impl Heap {
     pub(crate) unsafe fn let_go_of(heap: *mut Heap, epoch: u32) -> bool {
         // SAFETY: heaps are never unmapped; its spans are this thread's if `is_left` says so.
         unsafe {
-            if (*heap).role != Role::Thread || (*heap).epoch != epoch || !os::may_look() {
+            if !os::may_look() {
                 return false;
             }
             let Some(date) = (*heap).presence.is_left() else { return false };
-            let is_all = (*heap).abandon_spans(LET_GO_SPANS);
+            // Read now that its thread cannot leave it to another one.
+            let is_alive = (*heap).epoch == epoch;
+            let is_all = is_alive && (*heap).abandon_spans(LET_GO_SPANS);
             (*heap).presence.let_go(date, is_all);
-            true
+            is_alive
         }
     }
 }

@@ -64,7 +64,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             heap.write(Heap::EMPTY);
             (*heap).set_owner();
             pool.made += 1;
-            MADE.store(pool.made, Ordering::Relaxed);
+            MADE.store(pool.made, Ordering::Release);
         }
         (*heap).role = Role::Thread;
         (*heap).epoch = EPOCH.load(Ordering::Relaxed);
