@@ -21,8 +21,9 @@ pub(crate) const fn in_shuttle<T: Copy>(production: T, _model: T) -> T {
     production
 }
 
-/// Between a store of a word's owner and its load of another one, which somebody else stores to and then reads the first, after
-/// a time in which stores have become visible, and `late_fence`. In the models both are fences.
+/// Stands between a thread's store to one word and its load of another one. Somebody else stores to the other one, waits for as
+/// long as it takes until stores are seen, and calls `late_fence` before it loads the first: then one of the two sees the
+/// other's store. Here only the compiler is told; in the models it is a fence, for they know no time.
 #[inline(always)]
 pub(crate) fn owners_fence() {
     core::sync::atomic::compiler_fence(Ordering::SeqCst);

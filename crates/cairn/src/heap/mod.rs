@@ -27,8 +27,8 @@ pub(crate) use sending::send_without_heap;
 use empty::Empty;
 
 use crate::base::{
-    AtomicPtr, CACHE_UNITS, CLASS_COUNT, FULL_FIRST, FULL_MOST, FULL_SLICES, Linked, Ordering,
-    PARTITIONS, SizeClass, in_hardened, in_loom,
+    AtomicPtr, AtomicU32, CACHE_UNITS, CLASS_COUNT, FULL_FIRST, FULL_MOST, FULL_SLICES, Linked,
+    Ordering, PARTITIONS, SizeClass, in_hardened, in_loom,
 };
 use crate::heap::tuning::{BATCHES, PARTIAL_EARNED, UPKEEP_TICKS};
 use crate::large::Large;
@@ -147,11 +147,13 @@ pub(crate) struct Heap {
     pub(crate) own: Own,
     /// The number of the thread whose heap it is: no other has it, before or after.
     pub(crate) thread: usize,
-    /// How many forks there had been when it was taken.
-    pub(crate) epoch: u32,
-    pub(crate) presence: Presence,
     /// Who uses it, if it is closed, and whose it is.
     pub(crate) member: Member,
+    // Others read what follows at any time: it is never written over.
+    /// How many forks there had been when it was taken.
+    epoch: AtomicU32,
+    /// Whether its thread is at work on its spans.
+    pub(crate) presence: Presence,
     /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
     _read: PhantomPinned,
 }
@@ -232,8 +234,18 @@ impl Heap {
     }
 
     /// The shared heap with nothing in it: it does not ask itself, and keeps no full spans.
-    pub(crate) fn shared(epoch: u32) -> Heap {
-        Heap { role: Role::Shared, full_limit: 0, epoch, ..Heap::EMPTY }
+    pub(crate) fn shared() -> Heap {
+        Heap { role: Role::Shared, full_limit: 0, ..Heap::EMPTY }
+    }
+
+    /// How many forks there had been when it was taken. Acquire: who finds the latest sees what became of it before.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Release: see `epoch`.
+    pub(crate) fn set_epoch(&self, epoch: u32) {
+        self.epoch.store(epoch, Ordering::Release);
     }
 
     /// Makes it the heap of the thread of that number. It has nothing, after `abandon_all` or in a new one. The thread
@@ -259,7 +271,7 @@ impl Heap {
         Heap { role: Role::Closed, head, partition, member, ..Heap::EMPTY }
     }
 
-    /// Makes another heap of it, with the same user and turn: threads that free late read these two words at any time.
+    /// Makes another heap of it, with the same user, turn, epoch and presence: other threads read these words at any time.
     ///
     /// # Safety
     /// It has been made, and is the caller's.

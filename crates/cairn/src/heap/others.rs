@@ -12,7 +12,7 @@ use crate::map::address_map;
 use crate::os::{self, Presence};
 use crate::slices::arena;
 
-/// How many heaps there are. Release, and Acquire: who counts one finds it made.
+/// How many heaps the pool has made. Release, and Acquire: who counts one finds it made.
 pub(crate) static MADE: AtomicUsize = AtomicUsize::new(0);
 /// The next heap to look at. Relaxed: any will do.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -30,10 +30,10 @@ impl Heap {
 
     #[inline(never)]
     fn let_go_of_next(&self) -> bool {
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed) % MADE.load(Ordering::Acquire).max(1);
-        let Some(next) = address_map::heap_address(nth) else { return false };
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed).checked_rem(MADE.load(Ordering::Acquire));
+        let Some(next) = nth.and_then(address_map::heap_address) else { return false };
         // SAFETY: one that has been made.
-        unsafe { Heap::let_go_of(next.cast(), self.epoch) }
+        unsafe { Heap::let_go_of(next.cast(), self.epoch()) }
     }
 
     /// Looks at a heap, and lets go of some of its spans if its thread has been away for long; false if not, or if there are
@@ -44,15 +44,13 @@ impl Heap {
     pub(crate) unsafe fn let_go_of(heap: *mut Heap, epoch: u32) -> bool {
         // SAFETY: heaps are never unmapped; its spans are this thread's if `is_left` says so.
         unsafe {
-            if !os::may_look() {
+            if (*heap).epoch() != epoch || !os::may_look() {
                 return false;
             }
             let Some(date) = (*heap).presence.is_left() else { return false };
-            // Read now that its thread cannot leave it to another one.
-            let is_alive = (*heap).epoch == epoch;
-            let is_all = is_alive && (*heap).abandon_spans(LET_GO_SPANS);
+            let is_all = (*heap).abandon_spans(LET_GO_SPANS);
             (*heap).presence.let_go(date, is_all);
-            is_alive
+            true
         }
     }
 }

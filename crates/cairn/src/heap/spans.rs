@@ -232,6 +232,8 @@ impl Heap {
         }
     }
 
+    /// # Safety
+    /// As for `span_event`; the thread is inside, and leaves.
     #[cold]
     #[inline(never)]
     unsafe fn event_of_free(&mut self, span: *mut Span) {

@@ -61,7 +61,16 @@ impl Presence {
         Presence { inside: AtomicU32::new(1), word: AtomicU32::new(NEW) }
     }
 
-    /// A thread begins to use the heap.
+    /// The heap is no thread's any more, whatever became of the one that had it.
+    pub(crate) fn bar(&self) {
+        if Self::IS_ASKED {
+            // Relaxed: nobody looks at a dead heap, and `set_epoch` releases this.
+            self.inside.store(1, Ordering::Relaxed);
+            self.word.store(NEW, Ordering::Relaxed);
+        }
+    }
+
+    /// A thread begins to use the heap. Release: who finds it outside finds the heap as it is.
     pub(crate) fn admit(&self) {
         if Self::IS_ASKED {
             self.inside.store(0, Ordering::Release);
@@ -112,7 +121,7 @@ impl Presence {
         Inside(self)
     }
 
-    /// It leaves once more than `enter` has said, if it is inside.
+    /// It leaves once more than `enter` has said, if it is inside. Relaxed: its own.
     pub(crate) fn leave_if_inside(&self) {
         if Self::IS_ASKED && self.inside.load(Ordering::Relaxed) > 0 {
             drop(Inside(self));
@@ -125,6 +134,7 @@ impl Presence {
     fn insist(&self) {
         debug_assert!(self.is_worked_on());
         loop {
+            // Relaxed: the exchange decides.
             let word = self.word.load(Ordering::Relaxed);
             if word == LET_GO {
                 wait(&self.word, LET_GO);
@@ -145,6 +155,7 @@ impl Presence {
     /// Looks whether its thread has been away for long. If it has, its spans are the caller's until `let_go`, which gets this
     /// date.
     pub(crate) fn is_left(&self) -> Option<u32> {
+        // Relaxed here and below, up to the last look: guesses.
         if self.inside.load(Ordering::Relaxed) != 0 {
             return None;
         }
@@ -174,7 +185,7 @@ impl Presence {
         wake(&self.word);
     }
 
-    /// Whether a thread was letting go of its spans that is not in this forked child.
+    /// Whether somebody lets go of its spans: in a forked child, a thread that is not there. Relaxed: it is alone, or asserts.
     pub(crate) fn is_torn(&self) -> bool {
         Self::IS_ASKED && self.word.load(Ordering::Relaxed) == LET_GO
     }

@@ -41,8 +41,8 @@ pub(crate) const AUXILIARY_ENTRIES: usize = 64;
 pub(crate) const TURN_LOOK_MS: usize = 1;
 
 /// A thread that has not been at work on its spans for so many milliseconds loses them to one that needs some. Where more
-/// threads run than there are processors, each is away for some while another runs: with half of it `larson` with 64 threads
-/// on two takes 1.2 to 1.7 of the time; with twice of it 16 threads hold 1.06 of the memory.
+/// threads run than there are processors, each is away while others run: `larson` with 64 threads on two takes 1.3 to 1.7 of
+/// the time with half of it, before the doubling below, and 1.0 to 1.3 with twice of it (0.9 to 1.4).
 pub(crate) const AWAY_MS: u32 = in_loom(in_shuttle(100, 0), 0);
 /// So often at most that time doubles, where threads come back that soon after they have lost theirs. With half and twice of
 /// it `larson` with 64 threads takes 0.92 and 0.95 of the time, which is noise.

@@ -41,7 +41,7 @@ extern "C" fn prepare() {
     // Numbers of processes come again: in another namespace a child may have its parent's.
     SETTLED.store(0, Ordering::Relaxed);
     os::begin_fork(repair);
-    // Nobody shall be at work on the heap that the child goes on with.
+    // Nobody lets go of the spans that the child goes on with.
     // SAFETY: the calling thread's own.
     own().inspect(|&heap| unsafe { core::mem::forget((*heap).presence.enter()) });
 }
@@ -56,7 +56,7 @@ extern "C" fn child() {
     leave();
 }
 
-/// The thread's heap is anybody's again, as it is at other times.
+/// Others may let go of the thread's spans again, as at other times.
 fn leave() {
     // SAFETY: the calling thread's own.
     own().inspect(|&heap| unsafe { (*heap).presence.leave_if_inside() });

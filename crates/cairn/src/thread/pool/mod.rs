@@ -67,7 +67,7 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             MADE.store(pool.made, Ordering::Release);
         }
         (*heap).role = Role::Thread;
-        (*heap).epoch = EPOCH.load(Ordering::Relaxed);
+        (*heap).set_epoch(EPOCH.load(Ordering::Relaxed));
     }
     heap
 }
@@ -128,6 +128,8 @@ pub(crate) unsafe fn put_closed(heap: *mut Heap) {
         // A child that finds it half written finds it shut.
         fence(Ordering::Release);
         Heap::write_over(heap, Heap::EMPTY);
+        // A dead thread's has been one.
+        (*heap).presence.bar();
         (*heap).member.turn.close();
         pool.free.push(heap);
     }
@@ -216,7 +218,7 @@ fn is_dead_user(heap: *const Heap, thread: usize) -> bool {
 /// The same of a heap that is no closed one.
 fn is_dead_thread(heap: *const Heap) -> bool {
     // SAFETY: as above.
-    unsafe { (*heap).role != Role::Free && (*heap).epoch != EPOCH.load(Ordering::Relaxed) }
+    unsafe { (*heap).role != Role::Free && (*heap).epoch() != EPOCH.load(Ordering::Relaxed) }
 }
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
@@ -251,7 +253,7 @@ pub(crate) fn settle_in_child(alive: [*mut Heap; 2]) {
     for heap in alive.into_iter().filter(|heap| !heap.is_null()) {
         // SAFETY: heaps of this process's only thread.
         unsafe {
-            (*heap).epoch = epoch;
+            (*heap).set_epoch(epoch);
             in_use += usize::from((*heap).role == Role::Thread);
         }
     }

@@ -65,7 +65,7 @@ fn make() -> *mut Heap {
     let heap = pool::take_any(0);
     if !heap.is_null() {
         // SAFETY: ours alone. It has the fork's count already.
-        unsafe { Heap::write_over(heap, Heap::shared((*heap).epoch)) };
+        unsafe { Heap::write_over(heap, Heap::shared()) };
     }
     heap
 }
