@@ -300,7 +300,7 @@ fn threads_free_for_each_other_and_a_reader_sees_heads() {
             assert!(blocks.iter().all(|&(p, n, _)| has_head(of(p), n)), "{round}");
             check();
         }
-        drop(others);
+        others.into_iter().for_each(Other::leaves);
         // SAFETY: nobody uses it.
         unsafe { heap.destroy() };
         check();
@@ -338,7 +338,7 @@ fn a_forked_child_keeps_heads_apart() {
             plain.into_iter().for_each(free);
             check();
         }));
-        drop(other);
+        other.leaves();
         // SAFETY: nobody uses it.
         unsafe { heap.destroy() };
     });
