@@ -44,24 +44,27 @@ impl Heap {
         size: u32,
         block: *mut Block,
     ) -> bool {
-        // SAFETY: the calling thread's heap, or a stand-in, which has no frees and no batch and is
-        // only read; the block is the caller's, and so free from here on.
+        // SAFETY: the calling thread's heap, or a stand-in, which has no frees and is only read; the block is the caller's, and so
+        // free from here on. Inside: others send batches off, too.
         unsafe {
-            let batch = (&raw mut (*this).batches).cast::<Batch>().add(batch_index(span));
-            let count = (*batch).chain.count;
-            let fits = match count {
-                0 => (*this).remote_frees > BATCH_AFTER && !abandoned::is_claimable(span),
-                _ => (*batch).span == span,
-            };
-            if !fits || is_full(count + 1, size) || !Heap::enters(this) {
+            if (*this).remote_frees <= BATCH_AFTER || !Heap::enters(this) {
                 return false;
             }
-            (*this).remote_frees += 1;
-            (*batch).span = span;
-            (*batch).chain.push(block);
+            let batch = (&raw mut (*this).batches).cast::<Batch>().add(batch_index(span));
+            let count = (*batch).chain.count;
+            let fits = !is_full(count + 1, size)
+                && match count {
+                    0 => !abandoned::is_claimable(span),
+                    _ => (*batch).span == span,
+                };
+            if fits {
+                (*this).remote_frees += 1;
+                (*batch).span = span;
+                (*batch).chain.push(block);
+            }
             Heap::leaves(this);
+            fits
         }
-        true
     }
 
     /// Counts a free into an abandoned span; true each `PROBE_EACH`th time: that block shall go there, and not into the cache.
