@@ -48,6 +48,7 @@ impl Heap {
                 return false;
             }
             let Some(date) = (*heap).presence.is_left() else { return false };
+            (*heap).flush_for_others();
             let is_all = (*heap).abandon_spans(LET_GO_SPANS);
             (*heap).presence.let_go(date, is_all);
             true

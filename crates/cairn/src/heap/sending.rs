@@ -121,12 +121,27 @@ impl Heap {
     #[inline(never)]
     pub(crate) fn flush(&mut self) {
         for nth in 0..BATCHES {
-            let Batch { span, chain } = core::mem::replace(&mut self.batches[nth], NO_BATCH);
+            let Batch { span, chain } = self.take_batch(nth);
             if chain.count > 0 {
                 // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
                 unsafe { self.push(span, chain, None) };
             }
         }
+    }
+
+    /// The same by another thread, also into spans of the heap's: what follows from its own frees is for its thread to do.
+    pub(super) fn flush_for_others(&mut self) {
+        for nth in 0..BATCHES {
+            let Batch { span, chain } = self.take_batch(nth);
+            if chain.count > 0 {
+                // SAFETY: as above.
+                unsafe { push_without_heap(span, chain, None) };
+            }
+        }
+    }
+
+    fn take_batch(&mut self, nth: usize) -> Batch {
+        core::mem::replace(&mut self.batches[nth], NO_BATCH)
     }
 
     /// Sends a chain to its span, if that is still the one of the generation, where there may be another.
@@ -220,10 +235,17 @@ unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Push
 /// # Safety
 /// As for `Heap::send`.
 pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block, meant: Option<Generation>) {
-    // SAFETY: the block is in use in that span, and the caller's to free; a claimed span is ours
-    // until we let it go.
+    // SAFETY: the block is in use in that span, and the caller's to free.
+    unsafe { push_without_heap(index, Chain::one(block), meant) };
+}
+
+/// # Safety
+/// As for `RemoteWord::push`.
+#[inline(never)]
+unsafe fn push_without_heap(index: usize, chain: Chain, meant: Option<Generation>) {
+    // SAFETY: as above; a claimed span is ours until we let it go.
     unsafe {
-        if push_to(index, Chain::one(block), meant) == Pushed::Claimed {
+        if push_to(index, chain, meant) == Pushed::Claimed {
             abandoned::list_or_release(address_map::slot(index).cast());
         }
     }

@@ -250,6 +250,7 @@ impl Heap {
     /// The heap owns `span`.
     #[cold]
     pub(super) unsafe fn span_event(&mut self, span: *mut Span) {
+        debug_assert!(!self.presence.is_torn(), "an event is its thread's");
         os::notice_fork();
         // SAFETY: the heap owns the span; invariant 2 says which list it is in.
         unsafe {

@@ -252,13 +252,13 @@ impl Heap {
         }
         SizeClass::all().for_each(|class| self.empty_cache(class));
         large::drop_cached(&self.large_cache);
+        self.flush();
         self.abandon_spans(usize::MAX);
         self.remote_frees = 0;
     }
 
-    /// Gives up the batches under way and so many spans, beside the active and empty ones; whether that is all.
+    /// Gives up so many spans, beside the active and empty ones; whether that is all. No batch is under way.
     pub(super) fn abandon_spans(&mut self, most: usize) -> bool {
-        self.flush();
         SizeClass::all().for_each(|class| self.deactivate(class));
         self.release_in_hand();
         let mut left = most;

@@ -2,8 +2,10 @@
 #![cfg(not(feature = "hardened"))]
 
 use super::{Other, alone, free};
+use crate::base::size_class;
 use crate::heap::Heap;
 use crate::map::address_map::slice_of;
+use crate::tests::heaps::{my_tag, owner};
 use crate::{Stats, allocate, check, purge, thread};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -82,6 +84,50 @@ fn a_trim_reaches_threads_that_wait() {
             purge();
         }
         others.into_iter().for_each(Other::leaves);
+        check();
+    });
+}
+
+/// Others send off what a thread that waits has gathered for spans that have become its own since. They do nothing else for it:
+/// here the last of these frees would have its heap do upkeep.
+#[test]
+fn a_waiting_threads_batches_leave_for_its_own_spans() {
+    alone(|| {
+        let (other, gone) = (Other::new(), Other::new());
+        // Who frees much to others gathers it.
+        other.frees(&gone.allocates(BYTES, 100));
+        let blocks = gone.allocates(BYTES, BLOCKS / 20);
+        let spans: HashSet<_> = blocks.iter().map(|&block| slice_of(block)).collect();
+        let mut kept = Vec::new();
+        for &span in &spans {
+            let all: Vec<_> = blocks.iter().copied().filter(|&b| slice_of(b) == span).collect();
+            let (few, more) = all.split_at(all.len().min(3));
+            other.frees(few);
+            gone.frees(more.split_first().map_or(&[], |(_, rest)| rest));
+            kept.extend(more.first());
+        }
+        gone.leaves();
+        let tag = other.does(my_tag);
+        let own = other.allocates(BYTES, 800);
+        let taken: Vec<_> = kept.iter().copied().filter(|&block| owner(block) == tag).collect();
+        assert!(taken.len() > 4, "{} of {}", taken.len(), spans.len());
+        other.frees(&own);
+        other.frees(&kept);
+        let at = other.does(|| thread::own().expect("it has one").expose_provenance());
+        let heap = move || core::ptr::with_exposed_provenance_mut::<Heap>(at);
+        // SAFETY: the calling thread's.
+        other.does(move || unsafe {
+            let _inside = (*heap()).presence.enter();
+            (*heap()).empty_cache(size_class::class_of(BYTES));
+            (*heap()).deactivate(size_class::class_of(BYTES));
+        });
+        // It has not heard of that.
+        thread::trim();
+        let_go(heap());
+        other.does(check);
+        other.leaves();
+        purge();
+        assert_eq!(Stats::take().sum(|row| row.in_use), 0);
         check();
     });
 }
