@@ -42,7 +42,7 @@ unsafe fn made() -> (Sent<*mut Heap>, [Sent<*mut Block>; 2], usize) {
 /// Looks at a heap, as who needs a span does.
 fn look(heap: Sent<*mut Heap>) -> bool {
     // SAFETY: heaps are never unmapped.
-    unsafe { Heap::let_go_of(heap.get(), (*heap.get()).epoch()) }
+    unsafe { Heap::let_go_of(heap.get(), Heap::epoch(heap.get())) }
 }
 
 /// A thread frees and allocates while another one looks twice, and lets go if it may; it frees the rest then.

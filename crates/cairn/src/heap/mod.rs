@@ -154,7 +154,8 @@ pub(crate) struct Heap {
     epoch: AtomicU32,
     /// Whether its thread is at work on its spans.
     pub(crate) presence: Presence,
-    /// The user's `&mut` does not claim all of it: others ask atomics of it whose it is.
+    /// A `&mut` claims only what is touched, so others may let go of its spans meanwhile, by functions that take that and none
+    /// that take `&`, which claims to read all of it.
     _read: PhantomPinned,
 }
 
@@ -218,11 +219,6 @@ impl Heap {
         this.addr() as u32
     }
 
-    /// What any heap writes into its spans' descriptors.
-    fn owner(&self) -> u32 {
-        self.owner
-    }
-
     /// The heap that a descriptor names as owner; None if it is no heap's.
     pub(crate) fn of_owner(owner: u32) -> Option<*mut Heap> {
         Some(address_map::heap_address(address_map::heap_of_owner(owner)?)?.cast())
@@ -238,9 +234,14 @@ impl Heap {
         Heap { role: Role::Shared, full_limit: 0, ..Heap::EMPTY }
     }
 
-    /// How many forks there had been when it was taken. Acquire: who finds the latest sees what became of it before.
-    pub(crate) fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Acquire)
+    /// How many forks there had been when it was taken. Acquire: who finds the latest sees what became of it before. Nothing
+    /// else is read: it may be another thread's.
+    ///
+    /// # Safety
+    /// It has been made.
+    pub(crate) unsafe fn epoch(this: *const Heap) -> u32 {
+        // SAFETY: heaps are never unmapped.
+        unsafe { (*this).epoch.load(Ordering::Acquire) }
     }
 
     /// Release: see `epoch`.
@@ -359,7 +360,7 @@ impl Heap {
 
     fn check_owned(&self, span: &Span) {
         let owner = &address_map::descriptor_at(span.index()).owner;
-        assert_eq!(owner.load(Ordering::Relaxed), self.owner());
+        assert_eq!(owner.load(Ordering::Relaxed), self.owner);
         span.check();
     }
 }

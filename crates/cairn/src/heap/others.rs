@@ -1,6 +1,6 @@
 //! Owns: letting go of the spans of heaps whose threads wait.
 //! Idea: such threads keep what others have emptied. Who needs a new span looks at a few heaps in turn first.
-//! Never: touches caches, which the fast paths use.
+//! Never: touches caches, which the fast paths use; does what follows from frees, such as upkeep, which is the thread's.
 //! Threads: any; one at a time in each heap, by its `Presence`.
 //! Checked: the model `presence`; tests/idle/presence.rs.
 //! Story: docs/design/heap.md
@@ -33,7 +33,7 @@ impl Heap {
         let nth = NEXT.fetch_add(1, Ordering::Relaxed).checked_rem(MADE.load(Ordering::Acquire));
         let Some(next) = nth.and_then(address_map::heap_address) else { return false };
         // SAFETY: one that has been made.
-        unsafe { Heap::let_go_of(next.cast(), self.epoch()) }
+        unsafe { Heap::let_go_of(next.cast(), Heap::epoch(self)) }
     }
 
     /// Looks at a heap, and lets go of some of its spans if its thread has been away for long; false if not, or if there are
@@ -44,7 +44,7 @@ impl Heap {
     pub(crate) unsafe fn let_go_of(heap: *mut Heap, epoch: u32) -> bool {
         // SAFETY: heaps are never unmapped; its spans are this thread's if `is_left` says so.
         unsafe {
-            if (*heap).epoch() != epoch || !os::may_look() {
+            if Heap::epoch(heap) != epoch || !os::may_look() {
                 return false;
             }
             let Some(date) = (*heap).presence.is_left() else { return false };

@@ -255,7 +255,7 @@ impl Heap {
         self.activate(class, span);
         // SAFETY: this heap owns it now.
         unsafe {
-            (*span).own(self.owner());
+            (*span).own(self.owner);
             self.inherit(span);
             Home::pass_on_or_take(&mut *span, pending)
         }
@@ -305,7 +305,7 @@ impl Heap {
         if span.is_null() {
             let Some(run) = self.take_run(class) else { return Carved::NONE };
             // SAFETY: the run is ours, taken just now in the class's length.
-            span = unsafe { Span::create(run.index, run.zero, class, self.owner()) };
+            span = unsafe { Span::create(run.index, run.zero, class, self.owner) };
             // SAFETY: made just now.
             unsafe { (*span).begin(self.partition, self.head) };
         }

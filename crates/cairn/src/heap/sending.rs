@@ -155,7 +155,7 @@ impl Heap {
         // SAFETY: the blocks are of that span, and this heap's to free; a span that names this heap is its own.
         unsafe {
             // Relaxed: who reads its own tag has written it. Hardened, live bits end on the way by the word.
-            if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner() {
+            if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner {
                 return self.take_home(address_map::slot(index).cast(), chain);
             }
             match push_to(index, chain, meant) {
@@ -192,13 +192,13 @@ impl Heap {
         // SAFETY: the push made this thread the owner.
         unsafe {
             debug_assert!((*span).used() > 0, "a batch is less than a full span");
-            if (*span).let_go_by == self.owner() {
+            if (*span).let_go_by == self.owner {
                 self.earn_full(span);
                 self.thinning.count();
             } else if self.has_no_room((*span).class()) && abandoned::list(span) {
                 return;
             }
-            (*span).own(self.owner());
+            (*span).own(self.owner);
             self.inherit(span);
             self.park(span);
         }

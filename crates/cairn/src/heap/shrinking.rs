@@ -60,7 +60,7 @@ impl Heap {
 
     /// Whether it empties what others have filled, and has done so just now: upkeep halves the number of such frees.
     #[inline(never)]
-    fn is_following(&self) -> bool {
+    fn is_following(&mut self) -> bool {
         self.following.is_on() && self.remote_frees > BATCH_AFTER && !self.thinning.is_paused()
     }
 
@@ -150,7 +150,7 @@ impl Heap {
     /// Sets aside what is free in the spans that are queued, a block of each in turn.
     #[inline(never)]
     fn go_through_queue(&mut self) {
-        let owner = self.owner();
+        let owner = self.owner;
         let (spans, count) = self.thinning.take_queue();
         // What is in a cache is not free; upkeep may have let it take in some. All of it goes home first: a span may end by that.
         for &index in &spans[..count] {
@@ -187,7 +187,7 @@ impl Heap {
     #[inline(never)]
     fn begin_thinning(&mut self) {
         self.flush();
-        let (owner, mut left) = (self.owner(), THIN_AFTER);
+        let (owner, mut left) = (self.owner, THIN_AFTER);
         // First: what goes home may end spans of any class.
         SizeClass::all().for_each(|class| self.empty_cache(class));
         SizeClass::all().for_each(|class| self.deactivate(class));

@@ -5,7 +5,7 @@
 //! Checked: see `heap`.
 //! Story: docs/design/heap.md
 
-use super::Heap;
+use super::{Heap, Role};
 use crate::base::{FULL_FIRST, FULL_MOST, FULL_STEP, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{LOOK_SPANS, SPARE_SLICES, WORTHWHILE_BLOCKS};
 use crate::map::Block;
@@ -95,7 +95,7 @@ impl Heap {
     /// # Safety
     /// The heap owns `span`, which is in no list; nothing of it is in use.
     #[inline(never)]
-    pub(crate) unsafe fn release(&self, span: *mut Span) {
+    pub(crate) unsafe fn release(&mut self, span: *mut Span) {
         // SAFETY: as above. It is constant.
         self.member.give(unsafe { (*span).class() }.span_slices() * SLICE_SIZE);
         // SAFETY: as above.
@@ -106,13 +106,13 @@ impl Heap {
     ///
     /// # Safety
     /// The heap owns the span, which is full and in no list.
-    pub(super) unsafe fn abandon_full(&self, span: *mut Span) -> bool {
+    pub(super) unsafe fn abandon_full(&mut self, span: *mut Span) -> bool {
         // SAFETY: this heap owns it until the word says otherwise.
         unsafe {
-            (*span).let_go_by = self.owner();
+            (*span).let_go_by = self.owner;
             (*span).disown();
             (*span).word().abandon() || {
-                (*span).own(self.owner());
+                (*span).own(self.owner);
                 false
             }
         }
@@ -139,10 +139,10 @@ impl Heap {
     }
 
     /// Whether it has more full spans than pay, or than its share.
-    pub(crate) fn has_too_many_full(&self) -> bool {
+    pub(crate) fn has_too_many_full(&mut self) -> bool {
         let earned = self.full_limit.saturating_sub(FULL_FIRST);
         let most = self.full_limit.min(shares::full_share().max(earned));
-        self.full_slices > most && !self.is_closed()
+        self.full_slices > most && self.role != Role::Closed
     }
 
     /// The heap's thread has freed into a full span that was allocated from here: it may keep more of them, unless it has
@@ -166,7 +166,7 @@ impl Heap {
     /// The heap owns `span`.
     pub(super) unsafe fn inherit(&self, span: *mut Span) {
         // SAFETY: as above.
-        unsafe { (*span).inherit(self.owner(), worthwhile((*span).class())) };
+        unsafe { (*span).inherit(self.owner, worthwhile((*span).class())) };
     }
 
     /// Looks for frees of others in full spans of a heap that is closed, quiet or sampled, if the next block of `class` would
@@ -371,8 +371,8 @@ impl Heap {
             } else {
                 partial.push_back(span)
             }
-            if !self.is_shared() {
-                (*span).expect_thinner_of(self.owner());
+            if self.role != Role::Shared {
+                (*span).expect_thinner_of(self.owner);
             }
         }
     }

@@ -207,7 +207,7 @@ impl Heap {
         let span: *mut Span = d.slot.load(Ordering::Relaxed).cast();
         // SAFETY: the block is this heap's to free; a span that names this heap is its own.
         unsafe {
-            if d.owner.load(Ordering::Relaxed) != self.owner() {
+            if d.owner.load(Ordering::Relaxed) != self.owner {
                 let index = address_map::span_index(block.cast(), class);
                 self.push(index, Chain::one(block), None);
             } else if (*span).push_local(block) {
@@ -236,8 +236,8 @@ impl Heap {
                 if (*span).used() == 0 && !self.member.holds(&mut *span) || then == Then::Abandon {
                     self.remove_partial(class, span);
                     self.abandon(span);
-                } else if (*span).used_after_event == 0 && !self.is_shared() {
-                    (*span).expect_thinner_of(self.owner());
+                } else if (*span).used_after_event == 0 && self.role != Role::Shared {
+                    (*span).expect_thinner_of(self.owner);
                 }
             }
         }

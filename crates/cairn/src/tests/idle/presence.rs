@@ -26,7 +26,7 @@ fn slices(blocks: &[*mut u8]) -> HashSet<usize> {
 fn let_go(heap: *mut Heap) {
     let begun = Instant::now();
     // SAFETY: a thread's heap, which is never unmapped.
-    while !unsafe { Heap::let_go_of(heap, (*heap).epoch()) } {
+    while !unsafe { Heap::let_go_of(heap, Heap::epoch(heap)) } {
         assert!(begun.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -141,7 +141,7 @@ fn a_thread_at_work_keeps_its_spans() {
         let at = other.does(|| thread::own().expect("it has one").expose_provenance());
         let heap = move || core::ptr::with_exposed_provenance_mut::<Heap>(at);
         // SAFETY: a thread's heap, which is never unmapped.
-        let look = move || unsafe { Heap::let_go_of(heap(), (*heap()).epoch()) };
+        let look = move || unsafe { Heap::let_go_of(heap(), Heap::epoch(heap())) };
         let looks = move || {
             (0..40).any(|_| {
                 std::thread::sleep(Duration::from_millis(5));
