@@ -9,7 +9,7 @@ use crate::harness::{
     span, spawn,
 };
 use crate::map::address_map::{self, OWNER_ABANDONED, OWNER_CLOSED};
-use crate::map::block::Block;
+use crate::map::block::{Block, Chain};
 use crate::spans::span::Span;
 use crate::{closed, heap, slices::arena, spans::abandoned};
 use loom::thread::JoinHandle;
@@ -21,7 +21,7 @@ const SPANS: Model = Model { preemptions: [Some(3), Some(4)], quiet: HINTS, ..AL
 /// Frees a block as a thread without a heap does.
 fn free(index: usize, block: Sent<*mut Block>) -> JoinHandle<()> {
     // SAFETY: the block is in use, and freed once.
-    spawn(move || unsafe { heap::send_without_heap(index, block.get(), None) })
+    spawn(move || unsafe { heap::send_without_heap(index, Chain::one(block.get()), None) })
 }
 
 /// A thread gives a span up while its last two blocks are freed: exactly one of the three finds
@@ -144,7 +144,9 @@ fn taken_by_its_place_against_the_next_span_there() {
             // SAFETY: held until then; freed once.
             unsafe {
                 give_up(span);
-                blocks.iter().for_each(|b| heap::send_without_heap(index, b.get(), None));
+                blocks
+                    .iter()
+                    .for_each(|b| heap::send_without_heap(index, Chain::one(b.get()), None));
             }
         };
         let (span, index, blocks) = listable_span(CLASS, 3);
@@ -152,7 +154,7 @@ fn taken_by_its_place_against_the_next_span_there() {
         let last = blocks[0];
         let other = spawn(move || {
             // SAFETY: in use, and freed once.
-            unsafe { heap::send_without_heap(index, last.get(), None) };
+            unsafe { heap::send_without_heap(index, Chain::one(last.get()), None) };
             arena::take_exactly(index, 1).is_some() && {
                 // SAFETY: the run is this thread's.
                 let next = unsafe { Span::create(index, false, next_class, TAG) };
@@ -225,7 +227,7 @@ fn a_free_against_a_destroyed_span() {
             let block = block.get();
             if let Some(meant) = closed::free::generation_of(block.cast(), CLASS, CLOSED) {
                 // SAFETY: as far as this thread can tell it is in use.
-                unsafe { heap::send_without_heap(index, block, Some(meant)) };
+                unsafe { heap::send_without_heap(index, Chain::one(block), Some(meant)) };
             }
         });
         // SAFETY: held until then; the run is this thread's again after it.

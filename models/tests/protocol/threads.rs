@@ -8,7 +8,7 @@ use crate::harness::{
 };
 use crate::heap::Heap;
 use crate::map::address_map::{self, slice_of};
-use crate::map::block::Block;
+use crate::map::block::{Block, Chain};
 use crate::store::{Caches, Known, Live, Store};
 use crate::thread::pool;
 use crate::{api, heap, thread};
@@ -50,7 +50,7 @@ fn a_thread_ends_while_others_free() {
             assert!(!second.is_null() && slice_of(second.cast()) == index);
             let blocks = [Sent(first), Sent(second)];
             let free = |block: Sent<*mut Block>| {
-                spawn(move || heap::send_without_heap(index, block.get(), None))
+                spawn(move || heap::send_without_heap(index, Chain::one(block.get()), None))
             };
             let mut threads = vec![free(blocks[0])];
             if full {

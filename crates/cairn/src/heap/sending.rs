@@ -135,7 +135,7 @@ impl Heap {
             let Batch { span, chain } = self.take_batch(nth);
             if chain.count > 0 {
                 // SAFETY: as above.
-                unsafe { push_without_heap(span, chain, None) };
+                unsafe { send_without_heap(span, chain, None) };
             }
         }
     }
@@ -230,19 +230,11 @@ unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Push
     }
 }
 
-/// Frees a block from a thread that has no heap (any more).
+/// Frees blocks from a thread that has no heap (any more), or none that is to do what follows.
 ///
 /// # Safety
-/// As for `Heap::send`.
-pub(crate) unsafe fn send_without_heap(index: usize, block: *mut Block, meant: Option<Generation>) {
-    // SAFETY: the block is in use in that span, and the caller's to free.
-    unsafe { push_without_heap(index, Chain::one(block), meant) };
-}
-
-/// # Safety
 /// As for `RemoteWord::push`.
-#[inline(never)]
-unsafe fn push_without_heap(index: usize, chain: Chain, meant: Option<Generation>) {
+pub(crate) unsafe fn send_without_heap(index: usize, chain: Chain, meant: Option<Generation>) {
     // SAFETY: as above; a claimed span is ours until we let it go.
     unsafe {
         if push_to(index, chain, meant) == Pushed::Claimed {

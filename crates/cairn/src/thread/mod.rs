@@ -185,7 +185,7 @@ pub(crate) unsafe fn send(span: usize, size: u32, block: *mut Block) {
     // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
-            heap::send_without_heap(span, block, None);
+            heap::send_without_heap(span, Chain::one(block), None);
         } else if !(is_counting() && counting::free(heap, block, size)) {
             (*heap).send(span, size, block);
         }
@@ -259,7 +259,7 @@ pub(crate) unsafe fn send_closed(index: usize, block: *mut Block, meant: Generat
     // SAFETY: the block is the caller's to free; the heap is the calling thread's own.
     unsafe {
         if heap.is_null() {
-            heap::send_without_heap(index, block, Some(meant));
+            heap::send_without_heap(index, Chain::one(block), Some(meant));
         } else {
             let _inside = (*heap).presence.enter();
             (*heap).push(index, Chain::one(block), Some(meant));
