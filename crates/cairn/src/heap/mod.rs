@@ -154,8 +154,8 @@ pub(crate) struct Heap {
     epoch: AtomicU32,
     /// Whether its thread is at work on its spans.
     pub(crate) presence: Presence,
-    /// A `&mut` claims only what is touched, so others may let go of its spans meanwhile, by functions that take that and none
-    /// that take `&`, which claims to read all of it.
+    /// A `&mut` claims only what is touched, a `&` to read all. So what others do to its spans takes the former, and so does
+    /// what its thread does meanwhile: to be outside is not to be away.
     _read: PhantomPinned,
 }
 

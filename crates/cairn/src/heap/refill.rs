@@ -62,7 +62,7 @@ impl Heap {
 
     /// Whether the next blocks of a class are to come from the shared heap.
     #[inline(always)]
-    pub(crate) fn asks_shared(&self, class: SizeClass) -> bool {
+    pub(crate) fn asks_shared(&mut self, class: SizeClass) -> bool {
         self.carves[class.index()] < SHARED_REFILLS && shares::in_use() > 1
     }
 

@@ -84,8 +84,15 @@ unsafe fn enter(
     number: c_long,
 ) -> isize {
     super::keeping_errno(|| {
-        // SAFETY: the caller's; errno's location is the thread's.
-        match unsafe { libc::syscall(number, a, b, c, d, e, f) } {
+        // SAFETY: the caller's; errno's location is the thread's. It looks at the type of a futex's arguments.
+        let answer = match number {
+            libc::SYS_futex => unsafe {
+                libc::syscall(number, a, b as i32, c as u32, d, e, f as u32)
+            },
+            _ => unsafe { libc::syscall(number, a, b, c, d, e, f) },
+        };
+        match answer {
+            // SAFETY: as above.
             -1 => unsafe { -(*libc::__errno_location() as isize) },
             answer => answer as isize,
         }
