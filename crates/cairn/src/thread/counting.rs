@@ -65,9 +65,9 @@ pub fn thread_counts() -> ThreadCounts {
 /// Where the calling thread counts, until it ends; null if it does not count.
 #[must_use]
 pub fn thread_counts_place() -> *const ThreadCounts {
-    let heap = own().filter(|_| is_counting()).unwrap_or(null_mut());
-    // SAFETY: null, or the calling thread's own.
-    unsafe { heap.as_ref() }.map_or(core::ptr::null(), |heap| &raw const heap.own.counts)
+    let heap = own().filter(|_| is_counting());
+    // SAFETY: the calling thread's own.
+    heap.map_or(core::ptr::null(), |heap| unsafe { &raw const (*heap).own.counts })
 }
 
 /// Whether the calling thread counts.

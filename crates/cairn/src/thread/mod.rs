@@ -201,16 +201,16 @@ pub(crate) fn own() -> Option<*mut Heap> {
 /// The calling thread's number, which no other thread has had or will have; None if it has no heap.
 pub(crate) fn number() -> Option<usize> {
     let heap = own_heap();
-    // SAFETY: null, or the calling thread's own.
-    unsafe { heap.as_ref() }.map(|heap| heap.thread)
+    // SAFETY: the calling thread's own.
+    (!heap.is_null()).then(|| unsafe { (*heap).thread })
 }
 
 /// The same of a thread that begins to use a heap of the program's: one that has no heap gets it, in a crowd too. By that
 /// heap a forked child knows that it does not have the thread, wherever in its work that was.
 pub(crate) fn number_of_user() -> Option<usize> {
     let heap = own().unwrap_or_else(arrive_unless_gone);
-    // SAFETY: null, or the calling thread's own.
-    unsafe { heap.as_ref() }.map(|heap| heap.thread)
+    // SAFETY: the calling thread's own.
+    (!heap.is_null()).then(|| unsafe { (*heap).thread })
 }
 
 /// Calls `call` with the calling thread's heap. A thread that has none gets one: for good if it is new, else for this call,
