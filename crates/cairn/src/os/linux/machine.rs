@@ -84,11 +84,10 @@ unsafe fn enter(
     number: c_long,
 ) -> isize {
     super::keeping_errno(|| {
-        // SAFETY: the caller's; errno's location is the thread's. It looks at the type of a futex's arguments.
+        // SAFETY: the caller's; errno's location is the thread's. A futex asks it for pointers, which are numbers here: nobody
+        // sleeps, each wakes at once.
         let answer = match number {
-            libc::SYS_futex => unsafe {
-                libc::syscall(number, a, b as i32, c as u32, d, e, f as u32)
-            },
+            libc::SYS_futex => unsafe { libc::sched_yield().into() },
             _ => unsafe { libc::syscall(number, a, b, c, d, e, f) },
         };
         match answer {
