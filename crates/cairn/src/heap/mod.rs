@@ -154,8 +154,8 @@ pub(crate) struct Heap {
     epoch: AtomicU32,
     /// Whether its thread is at work on its spans.
     pub(crate) presence: Presence,
-    /// A `&mut` claims only what is touched, a `&` to read all. So what others do to its spans takes the former, and so does
-    /// what its thread does meanwhile: to be outside is not to be away.
+    /// A `&mut` claims only what is touched, a `&` claims to read all of the heap. So whoever touches it while its thread may be
+    /// outside goes by the former, or by single fields: others that let go of its spans, and the thread itself.
     _read: PhantomPinned,
 }
 

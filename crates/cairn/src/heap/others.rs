@@ -48,6 +48,7 @@ impl Heap {
                 return false;
             }
             let Some(date) = (*heap).presence.is_left() else { return false };
+            // By functions that take `&mut`: its thread may use the caches (`Heap::_read`).
             (*heap).flush_for_others();
             let is_all = (*heap).abandon_spans(LET_GO_SPANS);
             (*heap).presence.let_go(date, is_all);

@@ -60,7 +60,7 @@ impl Heap {
         self.fill(class, Found { list, limit: Limit::NOTHING, freed: false })
     }
 
-    /// Whether the next blocks of a class are to come from the shared heap.
+    /// Whether the next blocks of a class are to come from the shared heap. `&mut`: the thread is outside (`_read`).
     #[inline(always)]
     pub(crate) fn asks_shared(&mut self, class: SizeClass) -> bool {
         self.carves[class.index()] < SHARED_REFILLS && shares::in_use() > 1

@@ -43,7 +43,8 @@ pub(crate) const TURN_LOOK_MS: usize = 1;
 /// A thread that has not been at work on its spans for so many milliseconds loses them to one that needs some. Where more
 /// threads run than there are processors, each is away while others run: `larson` with 64 threads on two takes 1.3 to 1.7 of
 /// the time with half of it, before the doubling below, and 1.0 to 1.3 with twice of it (0.9 to 1.4).
-/// Programs with assertions see more of it, but not the unit tests, whose threads wait for each other.
+/// With assertions 5, so that long tests let go often; but not in the unit tests, whose threads wait for each other and count on
+/// what they keep.
 pub(crate) const AWAY_MS: u32 =
     in_loom(in_shuttle(if cfg!(debug_assertions) && !cfg!(test) { 5 } else { 100 }, 0), 0);
 /// So often at most that time doubles, where threads come back that soon after they have lost theirs. With half and twice of
