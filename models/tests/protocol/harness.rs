@@ -4,7 +4,7 @@ use crate::base::policy::HARDENED;
 use crate::base::size_class::SizeClass;
 use crate::base::sync::{Loads, Ordering, Quiet};
 use crate::map::address_map::{self, OWNER_NONE};
-use crate::map::block::{Block, Chain};
+use crate::map::block::{Block, FreeList};
 use crate::spans::span::{Keep, Span, marked::Marked};
 use crate::store::filling::{Filling, READY};
 use crate::store::live::Bits;
@@ -175,7 +175,7 @@ pub(crate) unsafe fn give_up(span: *mut Span) {
             (*span).absorb((*span).collect());
         }
         if (*span).used() == 0 || !abandoned::list(span) {
-            (*span).empty(Chain::EMPTY);
+            (*span).empty(FreeList::EMPTY);
             (*span).release();
         }
     }

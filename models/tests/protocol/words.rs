@@ -2,7 +2,7 @@
 
 use crate::harness::{ALL, Model, check, finish, spawn};
 use crate::map::address_map;
-use crate::map::block::{Block, Chain, END};
+use crate::map::block::{Block, Chain, END, FreeList};
 use crate::map::remote::{Pushed, RemoteWord};
 use crate::slices::reservation;
 use loom::cell::UnsafeCell;
@@ -50,16 +50,16 @@ impl Blocks {
         self.base().wrapping_add(i * size_of::<Block>()).cast()
     }
 
-    /// Counts a chain and follows its links: invariant 3.
-    fn take(&self, chain: Chain) {
-        let mut at = chain.head;
-        for _ in 0..chain.count {
+    /// Counts a list and follows its links: invariant 3.
+    fn take(&self, list: FreeList) {
+        let mut at = list.head;
+        for _ in 0..list.count {
             assert!(at != END);
-            // SAFETY: the chain is ours.
+            // SAFETY: the list is ours.
             at = unsafe { Block::next(at) };
         }
-        assert!(chain.count == 0 || at == END);
-        self.claimed(chain.count);
+        assert!(list.count == 0 || at == END);
+        self.claimed(list.count);
     }
 
     /// Frees these blocks at once.
@@ -269,11 +269,11 @@ fn a_blocks_contents_travel_with_it() {
             crate::base::sync::touched(span.block(1).wrapping_byte_add(8));
             span.push(&[1])
         });
-        let take = |chain: Chain| {
-            if chain.count > 0 {
-                crate::base::sync::touched(chain.head.wrapping_byte_add(8));
+        let take = |list: FreeList| {
+            if list.count > 0 {
+                crate::base::sync::touched(list.head.wrapping_byte_add(8));
             }
-            chain.count
+            list.count
         };
         let mut got = 0;
         if span.word().list(2) {

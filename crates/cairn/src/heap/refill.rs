@@ -8,7 +8,7 @@
 use super::Heap;
 use crate::base::{SHARED_REFILLS, SLICE_SIZE, SizeClass, shares};
 use crate::heap::tuning::{CARVE_BLOCKS, CARVE_BYTES, COLD_CARVES, HOT_CARVE_BYTES, LOOK_SPANS};
-use crate::map::{Block, Chain};
+use crate::map::{Block, FreeList};
 use crate::samples::sampling;
 use crate::slices::{Leave, Partitions, Run, arena};
 use crate::spans::{Carved, Home, Keep, Span, SpanList, abandoned, expect_end};
@@ -17,7 +17,7 @@ use core::ptr::null_mut;
 
 /// What a refill has found.
 struct Found {
-    list: Chain,
+    list: FreeList,
     /// What the cache may take in then.
     limit: Limit,
     /// The blocks have been freed in the active span.
@@ -54,7 +54,7 @@ impl Heap {
 
     /// Fills it with shared blocks, at least one. They go back when they are freed: others need as little of
     /// them.
-    pub(crate) fn refill_with(&mut self, class: SizeClass, list: Chain) -> *mut Block {
+    pub(crate) fn refill_with(&mut self, class: SizeClass, list: FreeList) -> *mut Block {
         let _inside = self.presence.enter();
         self.begin(class);
         self.fill(class, Found { list, limit: Limit::NOTHING, freed: false })
@@ -152,7 +152,7 @@ impl Heap {
 
     /// Fills it with a list that is not empty; hardened, with as many that the active span has at home.
     #[inline(always)]
-    fn fill_cache(&mut self, class: SizeClass, list: Chain, limit: Limit) -> *mut Block {
+    fn fill_cache(&mut self, class: SizeClass, list: FreeList, limit: Limit) -> *mut Block {
         let span = self.active[class.index()];
         // SAFETY: the list is this heap's now, and not empty, and so is what the span has at home.
         unsafe {
@@ -166,7 +166,7 @@ impl Heap {
     fn fill_cut(
         &mut self,
         class: SizeClass,
-        mut list: Chain,
+        mut list: FreeList,
         most: u32,
         limit: Limit,
     ) -> *mut Block {
@@ -182,10 +182,10 @@ impl Heap {
         block
     }
 
-    fn active_frees(&mut self, class: SizeClass) -> Chain {
+    fn active_frees(&mut self, class: SizeClass) -> FreeList {
         let span = self.active[class.index()];
         if span.is_null() {
-            return Chain::EMPTY;
+            return FreeList::EMPTY;
         }
         // SAFETY: invariant 2: this heap owns it.
         let span = unsafe { &mut *span };
@@ -198,7 +198,7 @@ impl Heap {
 
     /// Some of the blocks that are set aside in the active span.
     #[cold]
-    fn take_aside(&mut self, class: SizeClass) -> Chain {
+    fn take_aside(&mut self, class: SizeClass) -> FreeList {
         let most = class.layout().cache_blocks() as usize;
         // SAFETY: invariant 2: this heap owns it.
         let list = unsafe { (*self.active[class.index()]).carve_aside(most) };
@@ -206,10 +206,10 @@ impl Heap {
         list
     }
 
-    fn partial_frees(&mut self, class: SizeClass) -> Chain {
+    fn partial_frees(&mut self, class: SizeClass) -> FreeList {
         let span = self.usable_partial(class);
         if span.is_null() {
-            return Chain::EMPTY;
+            return FreeList::EMPTY;
         }
         self.activate_partial(class, span);
         // SAFETY: this heap owns it.
@@ -242,16 +242,16 @@ impl Heap {
     }
 
     #[inline(always)]
-    fn reclaim(&mut self, class: SizeClass) -> Chain {
+    fn reclaim(&mut self, class: SizeClass) -> FreeList {
         if abandoned::count(class) == 0 || self.is_closed() {
-            return Chain::EMPTY;
+            return FreeList::EMPTY;
         }
         self.reclaim_one(class)
     }
 
     #[inline(never)]
-    fn reclaim_one(&mut self, class: SizeClass) -> Chain {
-        let Some((span, pending)) = abandoned::reclaim(class) else { return Chain::EMPTY };
+    fn reclaim_one(&mut self, class: SizeClass) -> FreeList {
+        let Some((span, pending)) = abandoned::reclaim(class) else { return FreeList::EMPTY };
         self.activate(class, span);
         // SAFETY: this heap owns it now.
         unsafe {

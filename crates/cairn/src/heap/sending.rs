@@ -8,7 +8,7 @@
 use super::{Batch, Heap, NO_BATCH};
 use crate::base::Ordering;
 use crate::heap::tuning::{BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PROBE_EACH};
-use crate::map::{Block, Chain, END, Generation, Pushed, address_map};
+use crate::map::{Block, Chain, END, FreeList, Generation, Pushed, address_map};
 use crate::spans::{Span, abandoned};
 use crate::store::{Known, Live};
 
@@ -51,7 +51,7 @@ impl Heap {
                 return false;
             }
             let batch = (&raw mut (*this).batches).cast::<Batch>().add(batch_index(span));
-            let count = (*batch).chain.count;
+            let count = (*batch).chain.list.count;
             let fits = !is_full(count + 1, size)
                 && match count {
                     0 => !abandoned::is_claimable(span),
@@ -100,7 +100,7 @@ impl Heap {
         let chain = if leaving.span == span { &mut leaving.chain } else { &mut batch.chain };
         // SAFETY: the block is the caller's, the chain this heap's.
         unsafe { chain.push(block) };
-        if leaving.chain.count > 0 {
+        if leaving.chain.list.count > 0 {
             // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
             unsafe { self.push(leaving.span, leaving.chain, None) };
             self.slow_tick();
@@ -114,7 +114,7 @@ impl Heap {
     /// `this` is a heap that has been made.
     pub(crate) unsafe fn peek_batch(this: *const Heap, span: usize) -> *mut Block {
         // SAFETY: heaps are never unmapped. Volatile, and plain for the thread.
-        unsafe { (&raw const (*this).batches[batch_index(span)].chain.head).read_volatile() }
+        unsafe { (&raw const (*this).batches[batch_index(span)].chain.list.head).read_volatile() }
     }
 
     /// Sends all batches off.
@@ -122,7 +122,7 @@ impl Heap {
     pub(crate) fn flush(&mut self) {
         for nth in 0..BATCHES {
             let Batch { span, chain } = self.take_batch(nth);
-            if chain.count > 0 {
+            if chain.list.count > 0 {
                 // SAFETY: invariant 4: the blocks are of that span, and this heap's to free.
                 unsafe { self.push(span, chain, None) };
             }
@@ -133,7 +133,7 @@ impl Heap {
     pub(super) fn flush_for_others(&mut self) {
         for nth in 0..BATCHES {
             let Batch { span, chain } = self.take_batch(nth);
-            if chain.count > 0 {
+            if chain.list.count > 0 {
                 // SAFETY: as above.
                 unsafe { send_without_heap(span, chain, None) };
             }
@@ -156,11 +156,11 @@ impl Heap {
         unsafe {
             // Relaxed: who reads its own tag has written it. Hardened, live bits end on the way by the word.
             if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner {
-                return self.take_home(address_map::slot(index).cast(), chain);
+                return self.take_home(address_map::slot(index).cast(), chain.list);
             }
             match push_to(index, chain, meant) {
                 Pushed::Claimed => self.take_over(address_map::slot(index).cast()),
-                Pushed::Listed if meant.is_none() => self.thin_listed(index, chain.count),
+                Pushed::Listed if meant.is_none() => self.thin_listed(index, chain.list.count),
                 _ => {}
             }
         }
@@ -172,9 +172,9 @@ impl Heap {
     /// # Safety
     /// The heap owns the span; the blocks are of it, and this heap's to free.
     #[inline(never)]
-    unsafe fn take_home(&mut self, span: *mut Span, chain: Chain) {
-        let mut block = chain.head;
-        for left in (0..chain.count).rev() {
+    unsafe fn take_home(&mut self, span: *mut Span, list: FreeList) {
+        let mut block = list.head;
+        for left in (0..list.count).rev() {
             // SAFETY: as above; the link is read first, and behind the last block there is none.
             unsafe {
                 let next = if left > 0 { Block::next(block) } else { END };
@@ -219,11 +219,11 @@ unsafe fn push_to(index: usize, chain: Chain, meant: Option<Generation>) -> Push
     unsafe {
         let pushed = address_map::remote_word(index).push(base, chain, meant);
         if pushed == Pushed::Claimed {
-            (*span).claim(chain);
+            (*span).claim(chain.list);
         } else if pushed == Pushed::ClaimedEmpty {
             // No reference is made: the links are the lock's until the span is out of the list.
             abandoned::remove(span, Span::class_at(span));
-            (*span).empty(chain);
+            (*span).empty(chain.list);
             (*span).release();
         }
         pushed

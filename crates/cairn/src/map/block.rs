@@ -1,8 +1,8 @@
-//! Owns: the link that a free block carries in its second word, and chains of such blocks.
+//! Owns: the link that a free block carries in its second word, and lists of such blocks.
 //! Idea: a free block needs no memory of its own: its list lives inside it.
 //! Never: decides who may touch a block; that is the caller's word.
 //! Threads: whoever owns the blocks; holds nothing.
-//! Checked: the models follow every chain; `Span::check` walks the lists.
+//! Checked: the models follow every list; `Span::check` walks the lists.
 //! Story: docs/design/remote-frees.md, docs/design/fast-paths.md
 
 use crate::base::{Apart, HARDENED, Plain, salt, signature};
@@ -170,43 +170,34 @@ impl Block {
     }
 }
 
-/// A list of free blocks of one span, with both ends and the length known.
+/// A list of free blocks of one span, and their number. Two words, which functions pass in registers: through memory a refill
+/// waits until all that has been written before has left the processor's store buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Chain {
-    /// First block, or null.
+pub(crate) struct FreeList {
+    /// First block; null or `END` if there is none.
     pub(crate) head: *mut Block,
-    /// Last block; its link is the caller's to set. Meaningless if `head` is null.
-    pub(crate) tail: *mut Block,
     /// Number of blocks.
     pub(crate) count: u32,
 }
 
-impl Chain {
+impl FreeList {
     /// No blocks.
-    pub(crate) const EMPTY: Chain = Chain { head: null_mut(), tail: null_mut(), count: 0 };
+    pub(crate) const EMPTY: FreeList = FreeList { head: null_mut(), count: 0 };
 
     /// In the hardened build, blocks that are at home in a span; no links lead to them.
-    pub(crate) const fn at_home(count: u32) -> Chain {
-        Chain { count, ..Chain::EMPTY }
-    }
-
-    /// A chain of one.
-    pub(crate) fn one(block: *mut Block) -> Chain {
-        Chain { head: block, tail: block, count: 1 }
+    pub(crate) const fn at_home(count: u32) -> FreeList {
+        FreeList { count, ..FreeList::EMPTY }
     }
 
     /// Puts `block` in front.
     ///
     /// # Safety
-    /// The caller owns `block` and the chain.
+    /// The caller owns `block` and the list.
     #[inline(always)]
     pub(crate) unsafe fn push(&mut self, block: *mut Block) {
         let next = if self.head.is_null() { END } else { self.head };
         // SAFETY: the caller owns `block`.
         unsafe { Block::set_next(block, next) };
-        if next == END {
-            self.tail = block;
-        }
         self.head = block;
         self.count += 1;
     }
@@ -214,7 +205,7 @@ impl Chain {
     /// Ends it behind its first blocks; the rest, or `END`.
     ///
     /// # Safety
-    /// The caller owns the chain, which has as many and ends in `END`.
+    /// The caller owns the list, which has as many and ends in `END`.
     pub(crate) unsafe fn split(&mut self, count: u32) -> *mut Block {
         let mut last = self.head;
         self.count = count;
@@ -225,5 +216,36 @@ impl Chain {
             Block::set_next(last, END);
             rest
         }
+    }
+}
+
+/// A list whose other end is known, too: it can go in front of another.
+#[derive(Clone, Copy)]
+pub(crate) struct Chain {
+    pub(crate) list: FreeList,
+    /// Last block; its link is the caller's to set. Meaningless if there is none.
+    pub(crate) tail: *mut Block,
+}
+
+impl Chain {
+    /// No blocks.
+    pub(crate) const EMPTY: Chain = Chain { list: FreeList::EMPTY, tail: null_mut() };
+
+    /// A chain of one.
+    pub(crate) fn one(block: *mut Block) -> Chain {
+        Chain { list: FreeList { head: block, count: 1 }, tail: block }
+    }
+
+    /// Puts `block` in front.
+    ///
+    /// # Safety
+    /// The caller owns `block` and the chain.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&mut self, block: *mut Block) {
+        if self.list.head.is_null() {
+            self.tail = block;
+        }
+        // SAFETY: the caller's.
+        unsafe { self.list.push(block) };
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use address_map::{
     Tables, WAITING_SLICES,
 };
 pub(crate) use block::{
-    Block, Chain, END, LISTS, Lists, combined, overwritten, set_key, without_mark,
+    Block, Chain, END, FreeList, LISTS, Lists, combined, overwritten, set_key, without_mark,
 };
 pub(crate) use region::{Bit, MAKING, Origin, Piece};
 pub use region::{RegionCalls, RegionError};

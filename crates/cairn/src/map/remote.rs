@@ -7,8 +7,7 @@
 //! Story: docs/design/remote-frees.md
 
 use crate::base::{AtomicU64, Ordering};
-use crate::map::block::{Block, Chain, END};
-use core::ptr::null_mut;
+use crate::map::block::{Block, Chain, END, FreeList};
 
 // The word, from bit 0:
 //
@@ -29,7 +28,7 @@ use core::ptr::null_mut;
 //     or created the span; only it may leave OWNED.
 //  2. count <= blocks in use as the last owner saw them; LISTED: count < live.
 //  3. A pending block, and its link, belong to the pusher until its CAS succeeds, then to
-//     whoever next takes the chain.
+//     whoever next takes the list.
 //  4. ABANDONED has count = 0: a span with free blocks is never unreachable.
 //  5. A block in a batch under way still counts as in use, so its span cannot be released.
 //  6. The generation changes when the owner destroys the span, and not otherwise. A free that names
@@ -98,8 +97,8 @@ impl State {
         }
     }
 
-    fn chain(self, base: *mut u8) -> Chain {
-        Chain { head: self.head(base), tail: null_mut(), count: self.count() as u32 }
+    fn list(self, base: *mut u8) -> FreeList {
+        FreeList { head: self.head(base), count: self.count() as u32 }
     }
 }
 
@@ -137,7 +136,7 @@ impl RemoteWord {
         batch: Chain,
         meant: Option<Generation>,
     ) -> Pushed {
-        let head = (batch.head.addr() - base.addr()) as u64 / UNIT as u64 + 1;
+        let head = (batch.list.head.addr() - base.addr()) as u64 / UNIT as u64 + 1;
         // Relaxed: the value is only a guess that the CAS verifies.
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
@@ -145,7 +144,7 @@ impl RemoteWord {
             if meant.is_some_and(|meant| meant != state.generation()) {
                 return Pushed::Dropped;
             }
-            let count = state.count() + u64::from(batch.count);
+            let count = state.count() + u64::from(batch.list.count);
             let (new, pushed) = match state.status() {
                 OWNED => (state.with(OWNED, head, count, 0), Pushed::Queued),
                 ABANDONED => (state.held(), Pushed::Claimed),
@@ -156,7 +155,7 @@ impl RemoteWord {
             // SAFETY: invariant 3: the tail is still ours. The old head is linked, not read.
             unsafe { Block::set_next(batch.tail, state.head(base)) };
             // Release: the links and the last writes to the blocks become visible to whoever
-            // takes the chain. Acquire: a claimer sees the span as its last owner left it.
+            // takes the list. Acquire: a claimer sees the span as its last owner left it.
             match self.0.compare_exchange_weak(old, new.0, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return pushed,
                 Err(now) => old = now,
@@ -164,18 +163,18 @@ impl RemoteWord {
         }
     }
 
-    /// Takes what is pending; owner only. The chain's `tail` is not known.
-    pub(crate) fn collect(&self, base: *mut u8) -> Chain {
+    /// Takes what is pending; owner only.
+    pub(crate) fn collect(&self, base: *mut u8) -> FreeList {
         // Relaxed: a stale "nothing" only delays the blocks to the next visit.
         let held = match State(self.0.load(Ordering::Relaxed)) {
-            state if state.count() == 0 => return Chain::EMPTY,
+            state if state.count() == 0 => return FreeList::EMPTY,
             state => state.held(),
         };
         // Acquire: pairs with the pushers' Release. The owner stays the owner, so nothing
         // of its own needs to be released, and the generation is what it was.
         let state = State(self.0.swap(held.0, Ordering::Acquire));
         debug_assert_eq!(state.status(), OWNED);
-        state.chain(base)
+        state.list(base)
     }
 
     /// Lets go of a full span; owner only. Refused (false) if frees are pending: invariant 4.
@@ -224,7 +223,7 @@ impl RemoteWord {
 
     /// Becomes the owner of a listed span and takes what is pending; the caller holds the
     /// list's lock. None if a push has claimed it first and waits for that lock.
-    pub(crate) fn reclaim(&self, base: *mut u8) -> Option<Chain> {
+    pub(crate) fn reclaim(&self, base: *mut u8) -> Option<FreeList> {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
             let state = State(old);
@@ -234,7 +233,7 @@ impl RemoteWord {
             // Acquire: the blocks' links and the last owner's fields.
             let new = state.held();
             match self.0.compare_exchange_weak(old, new.0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(state.chain(base)),
+                Ok(_) => return Some(state.list(base)),
                 Err(now) => old = now,
             }
         }

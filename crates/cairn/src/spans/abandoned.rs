@@ -6,7 +6,7 @@
 //! Story: docs/design/remote-frees.md
 
 use crate::base::{AtomicUsize, CLASS_COUNT, Ordering, SizeClass, fence};
-use crate::map::{Chain, OWNER_ABANDONED, address_map, heads_from};
+use crate::map::{FreeList, OWNER_ABANDONED, address_map, heads_from};
 use crate::os::Lock;
 use crate::spans::aside::{Step, thinner};
 use crate::spans::span::Span;
@@ -67,7 +67,7 @@ pub(crate) unsafe fn list_or_release(span: *mut Span) {
     // SAFETY: the caller owns the span; if it cannot be listed, nothing is in use any more.
     unsafe {
         if (*span).used() == 0 || !list(span) {
-            (*span).empty(Chain::EMPTY);
+            (*span).empty(FreeList::EMPTY);
             (*span).release();
         }
     }
@@ -99,7 +99,7 @@ pub(crate) fn reclaimed() -> usize {
 }
 
 /// Takes the latest span of `class`, with what was pending; the caller owns it then.
-pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
+pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, FreeList)> {
     let abandoned = &ABANDONED[class.index()];
     let mut spans = abandoned.spans.lock();
     let mut at = spans.first();
@@ -120,7 +120,7 @@ pub(crate) fn reclaim(class: SizeClass) -> Option<(*mut Span, Chain)> {
 
 /// Takes the span at a slice, with what was pending, if it is a listed one of `class`, and much thinner than when it was listed;
 /// the caller owns it then.
-pub(crate) fn take_thinner(index: usize, class: SizeClass) -> Option<(*mut Span, Chain)> {
+pub(crate) fn take_thinner(index: usize, class: SizeClass) -> Option<(*mut Span, FreeList)> {
     let span: *mut Span = address_map::slot(index).cast();
     // SAFETY: what has been described is committed, and has been a span.
     let word = unsafe { address_map::remote_word(index) };
@@ -142,7 +142,7 @@ fn take(
     abandoned: &AbandonedSpans,
     spans: &mut SpanList,
     span: *mut Span,
-) -> Option<(*mut Span, Chain)> {
+) -> Option<(*mut Span, FreeList)> {
     // SAFETY: members are valid, and their links and constant fields are the lock's.
     let pending = unsafe { (*span).word().reclaim((*span).base()) }?;
     // SAFETY: it is in this list.
@@ -206,7 +206,7 @@ pub(crate) fn thin_next() {
 ///
 /// # Safety
 /// The caller holds the span, which is in no list; the blocks have been pending there.
-unsafe fn thin(span: *mut Span, pending: Chain) {
+unsafe fn thin(span: *mut Span, pending: FreeList) {
     // SAFETY: the caller's.
     unsafe {
         (*span).absorb(pending);

@@ -7,7 +7,7 @@
 //! Story: docs/design/purging.md
 
 use crate::base::{SLICE_SIZE, SizeClass};
-use crate::map::{Block, Chain, END, address_map};
+use crate::map::{Block, END, FreeList, address_map};
 use crate::os;
 use crate::spans::span::{Home, Keep, Span};
 use crate::spans::tuning::{THIN_BLOCKS, THIN_FIRST_STEP, THIN_SLICES, THIN_STEP};
@@ -155,26 +155,26 @@ impl Span {
     }
 
     /// Hands out up to `limit` of the blocks that are set aside.
-    pub(crate) fn carve_aside(&mut self, limit: usize) -> Chain {
+    pub(crate) fn carve_aside(&mut self, limit: usize) -> FreeList {
         let waited = waiting::recall(self.index(), self.layout().slices.into());
-        let mut chain = Chain::EMPTY;
+        let mut list = FreeList::EMPTY;
         let words = usize::from(self.carved).div_ceil(64);
         for nth in 0..words {
             // SAFETY: the bits of this span, whose owner this is.
             let word = unsafe { &mut *self.word_of(64 * nth) };
-            while *word != 0 && (chain.count as usize) < limit {
+            while *word != 0 && (list.count as usize) < limit {
                 let block = nth * 64 + word.trailing_zeros() as usize;
                 *word &= *word - 1;
                 let block = self.start.wrapping_add(block * self.layout().size as usize);
                 // SAFETY: free, in no list, and the owner's.
-                unsafe { Home::hand_out_aside(self, block.cast(), &mut chain) };
+                unsafe { Home::hand_out_aside(self, block.cast(), &mut list) };
             }
         }
-        self.hidden -= chain.count as u16;
+        self.hidden -= list.count as u16;
         if waited {
             waiting::add(self.index(), self.free_among(self.pages()));
         }
-        chain
+        list
     }
 
     /// Has an event come when the span is thinner: in a process that has been large, if its heap, of that tag, has allocated

@@ -14,7 +14,9 @@ pub(crate) use carve::Carved;
 pub(crate) use home::Keep;
 
 use crate::base::{ClassLayout, InHardened, Ordering, SLICE_SIZE, SizeClass, shares, touched};
-use crate::map::{Block, Chain, END, OWNER_ABANDONED, OWNER_NONE, RemoteWord, Slot, address_map};
+use crate::map::{
+    Block, END, FreeList, OWNER_ABANDONED, OWNER_NONE, RemoteWord, Slot, address_map,
+};
 use crate::os;
 use crate::slices::{Fence, Fences, Leave, Memory, Partitions, Taken, arena};
 use crate::spans::tuning::HEIRS;
@@ -127,8 +129,8 @@ impl Span {
     /// Says that no block is in use: all have come back by a way that does not count them.
     ///
     /// `last` are those with which the count has been reached, linked with all that were pending.
-    pub(crate) fn empty(&mut self, last: Chain) {
-        [last, self.collect()].into_iter().for_each(|chain| Live::came_home(chain, |_| {}));
+    pub(crate) fn empty(&mut self, last: FreeList) {
+        [last, self.collect()].into_iter().for_each(|list| Live::came_home(list, |_| {}));
         self.local_free = END;
         self.set_used(0, 0);
         self.forget_aside();
@@ -201,17 +203,17 @@ impl Span {
 
     /// Hands out all blocks that were freed here.
     #[inline]
-    pub(crate) fn take_local(&mut self) -> Chain {
+    pub(crate) fn take_local(&mut self) -> FreeList {
         Home::take(self)
     }
 
     /// Keeps blocks collected from the remote word as if they had been freed here.
-    pub(crate) fn absorb(&mut self, chain: Chain) {
-        Home::absorb(self, chain);
+    pub(crate) fn absorb(&mut self, list: FreeList) {
+        Home::absorb(self, list);
     }
 
     /// Becomes the owner's by claim: the batch is all that is free.
-    pub(crate) fn claim(&mut self, batch: Chain) {
+    pub(crate) fn claim(&mut self, batch: FreeList) {
         debug_assert!(self.used() == u32::from(self.layout().blocks) && self.hidden == 0);
         self.absorb(batch);
     }
@@ -296,7 +298,7 @@ impl Span {
 
     /// Takes the blocks that others have freed.
     #[inline]
-    pub(crate) fn collect(&self) -> Chain {
+    pub(crate) fn collect(&self) -> FreeList {
         self.word().collect(self.base())
     }
 

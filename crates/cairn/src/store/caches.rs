@@ -6,7 +6,7 @@
 //! Story: docs/design/heap.md, docs/design/fast-paths.md
 
 use crate::base::{CACHE_UNITS, CLASS_COUNT, MASKS, Ordering, SizeClass};
-use crate::map::{Block, Chain, END, combined};
+use crate::map::{Block, END, FreeList, combined};
 use crate::store::filling::Filling;
 use core::{ptr::null_mut, sync::atomic::compiler_fence};
 
@@ -108,7 +108,7 @@ pub(crate) trait Store: Sized {
     unsafe fn fill(
         this: *mut Self,
         class: SizeClass,
-        list: Chain,
+        list: FreeList,
         limit: Limit,
         find: impl FnOnce(u32, &mut Filling),
     ) -> *mut Block;
@@ -244,7 +244,7 @@ impl Store for Lists {
     unsafe fn fill(
         this: *mut Lists,
         class: SizeClass,
-        list: Chain,
+        list: FreeList,
         limit: Limit,
         _find: impl FnOnce(u32, &mut Filling),
     ) -> *mut Block {

@@ -9,7 +9,7 @@
 
 use crate::base::{AtomicU32, ClassLayout, MIN_ALIGN, Ordering, Plain, SLICE_SIZE};
 use crate::map::address_map::slice_address;
-use crate::map::{Block, Chain, END};
+use crate::map::{Block, END, FreeList};
 use crate::os;
 
 // Invariants
@@ -72,7 +72,7 @@ pub(crate) trait Known {
 
     /// Blocks have come from the program by way of other threads: does something with each. Ends the process if one of
     /// them has come before.
-    fn came_home(_chain: Chain, _then: impl FnMut(*mut Block)) {}
+    fn came_home(_chain: FreeList, _then: impl FnMut(*mut Block)) {}
 }
 
 /// The default build's.
@@ -213,8 +213,8 @@ impl Known for Bits {
         unsafe { words(first).cast::<u8>().write_bytes(0, slices * Self::SLICE_BYTES) };
     }
 
-    fn came_home(chain: Chain, mut then: impl FnMut(*mut Block)) {
-        let mut at = if chain.count > 0 { chain.head } else { END };
+    fn came_home(list: FreeList, mut then: impl FnMut(*mut Block)) {
+        let mut at = if list.count > 0 { list.head } else { END };
         while at != END {
             // SAFETY: blocks of a span of the caller's, free and linked. The link is read before the block goes.
             unsafe {

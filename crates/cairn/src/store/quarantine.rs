@@ -10,7 +10,7 @@
 use crate::base::random::{self, after, below};
 use crate::base::size_class::class_size;
 use crate::base::{CACHE_UNITS, CLASS_COUNT, SizeClass};
-use crate::map::{Block, Chain, END, HEAP_BYTES, overwritten};
+use crate::map::{Block, END, FreeList, HEAP_BYTES, overwritten};
 use crate::os;
 use crate::store::caches::{Limit, Limits, Store};
 use crate::store::filling::{Filling, READY};
@@ -207,7 +207,7 @@ impl Store for Rows {
     unsafe fn fill(
         this: *mut Rows,
         class: SizeClass,
-        list: Chain,
+        list: FreeList,
         limit: Limit,
         find: impl FnOnce(u32, &mut Filling),
     ) -> *mut Block {

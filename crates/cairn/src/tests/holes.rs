@@ -5,7 +5,7 @@ mod thinning;
 
 use super::alone::{Random, alone, taken};
 use crate::base::{HARDENED, SLICE_SIZE, SizeClass};
-use crate::map::{Block, Chain, END, address_map};
+use crate::map::{Block, END, FreeList, address_map};
 use crate::slices::arena;
 use crate::spans::Span;
 use crate::store::{Known, Live};
@@ -31,7 +31,7 @@ fn is_filled(block: *mut u8, size: usize) -> bool {
     bytes[..8].iter().chain(&bytes[16..]).all(|&byte| byte == block.addr() as u8 | 1)
 }
 
-fn take(span: &mut Span, list: Chain, into: &mut Vec<*mut u8>) {
+fn take(span: &mut Span, list: FreeList, into: &mut Vec<*mut u8>) {
     if HARDENED {
         into.extend(taken(span, list.count).into_iter().map(<*mut Block>::cast::<u8>));
         return;
@@ -117,7 +117,7 @@ fn no_live_page_goes_and_no_block_is_lost() {
                     let misses = |p| unsafe { d.probe(p) }.1 & span.layout().mask;
                     assert!(live.iter().all(|&block| misses(block) == 0));
                 }
-                span.empty(Chain::EMPTY);
+                span.empty(FreeList::EMPTY);
                 span.release();
             }
         }

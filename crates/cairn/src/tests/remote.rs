@@ -1,7 +1,7 @@
 //! The remote word, state by state, in one thread. What several threads make of it is for the
 //! models to say.
 
-use crate::map::{Block, Chain, END, Pushed, RemoteWord};
+use crate::map::{Block, Chain, END, FreeList, Pushed, RemoteWord};
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -40,16 +40,16 @@ impl Span {
         }
     }
 
-    /// The numbers of a chain's blocks, which ends where it says.
-    fn numbers(&self, chain: Chain) -> Vec<usize> {
+    /// The numbers of a list's blocks, which ends where it says.
+    fn numbers(&self, list: FreeList) -> Vec<usize> {
         let mut numbers = Vec::new();
-        let mut at = chain.head;
+        let mut at = list.head;
         while !at.is_null() && at != END {
             numbers.push((at.addr() - self.base.addr()) / 16);
             // SAFETY: links of blocks that have been pushed.
             at = unsafe { Block::next(at) };
         }
-        assert_eq!(numbers.len(), chain.count as usize);
+        assert_eq!(numbers.len(), list.count as usize);
         numbers
     }
 
@@ -104,8 +104,9 @@ fn a_push_claims_an_abandoned_span_and_keeps_its_batch() {
     unsafe { Block::set_next(span.block(5), span.block(6)) };
     assert_eq!(span.push(&[5, 2]), Pushed::Claimed);
     span.assert_state(true, 0, None);
-    let chain = Chain { head: span.block(2), tail: span.block(5), count: 2 };
-    assert_eq!(span.numbers(chain), [2, 5]);
+    let list = FreeList { head: span.block(2), count: 2 };
+    let chain = Chain { list, tail: span.block(5) };
+    assert_eq!(span.numbers(chain.list), [2, 5]);
     // The next is queued for the claimer.
     assert_eq!(span.push(&[8]), Pushed::Queued);
     span.assert_state(true, 1, None);

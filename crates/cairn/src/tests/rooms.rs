@@ -6,7 +6,7 @@ use crate::base::size_class::class_of;
 use crate::base::{CACHE_UNITS, values};
 use crate::heap::Member;
 use crate::large::Budget;
-use crate::map::{Block, Chain, END};
+use crate::map::{Block, Chain, END, FreeList};
 use crate::os::Got;
 use crate::os::Lock;
 use crate::spans::{Span, SpanList, expect_end};
@@ -50,15 +50,16 @@ fn chains_have_their_blocks_in_order() {
     let blocks = memory.all();
     // SAFETY: the blocks are the test's, as below.
     blocks.iter().rev().for_each(|&block| unsafe { chain.push(block) });
-    assert_eq!((chain.head, chain.tail, chain.count), (blocks[0], blocks[19], 20));
-    assert_eq!(listed(chain.head), blocks);
+    assert_eq!((chain.list.head, chain.tail, chain.list.count), (blocks[0], blocks[19], 20));
+    let mut list = chain.list;
+    assert_eq!(listed(list.head), blocks);
     // SAFETY: it has as many.
-    let rest = unsafe { chain.split(7) };
-    assert_eq!(chain.count, 7);
-    assert_eq!(listed(chain.head), blocks[..7]);
+    let rest = unsafe { list.split(7) };
+    assert_eq!(list.count, 7);
+    assert_eq!(listed(list.head), blocks[..7]);
     assert_eq!(listed(rest), blocks[7..]);
     let one = Chain::one(blocks[3]);
-    assert_eq!((one.head, one.tail, one.count), (blocks[3], blocks[3], 1));
+    assert_eq!((one.list.head, one.tail, one.list.count), (blocks[3], blocks[3], 1));
 }
 
 #[test]
@@ -90,10 +91,10 @@ fn caches_give_what_came_last_and_take_up_to_their_limit() {
     unsafe {
         assert!(Lists::pop(this, class).is_null() && (*this).is_empty(class));
         assert_eq!(Lists::push(this, class, blocks[0]), blocks[0], "it takes in none yet");
-        let mut chain = Chain::EMPTY;
-        blocks[..3].iter().rev().for_each(|&block| chain.push(block));
+        let mut list = FreeList::EMPTY;
+        blocks[..3].iter().rev().for_each(|&block| list.push(block));
         let limit = Limit(8 * CACHE_UNITS + CACHE_UNITS - 1);
-        assert_eq!(Lists::fill(this, class, chain, limit, |_, _| ()), blocks[0]);
+        assert_eq!(Lists::fill(this, class, list, limit, |_, _| ()), blocks[0]);
         let taken =
             blocks[3..].iter().take_while(|&&block| Lists::push(this, class, block).is_null());
         let taken = taken.count();
@@ -116,12 +117,12 @@ fn caches_give_what_came_last_and_take_up_to_their_limit() {
 fn zeroed_caches_say_so() {
     let mut memory = Blocks::new(3);
     let (blocks, class) = (memory.all(), class_of(48));
-    let (mut caches, mut chain) = (Lists::EMPTY, Chain::EMPTY);
+    let (mut caches, mut list) = (Lists::EMPTY, FreeList::EMPTY);
     let this = &raw mut caches;
     // SAFETY: the test's caches and blocks.
     unsafe {
-        blocks.iter().rev().for_each(|&block| chain.push(block));
-        assert_eq!(Lists::fill(this, class, chain, Limit::ZEROED, |_, _| ()), blocks[0]);
+        blocks.iter().rev().for_each(|&block| list.push(block));
+        assert_eq!(Lists::fill(this, class, list, Limit::ZEROED, |_, _| ()), blocks[0]);
         assert!((*this).is_zeroed(class));
         assert_eq!(Lists::push(this, class, blocks[0]), blocks[0], "it is not zero");
         assert_eq!(Lists::pop(this, class), blocks[1]);

@@ -4,7 +4,7 @@ use super::alone::{Random, alone, panics, taken};
 use super::filling;
 use crate::base::size_class::class_of;
 use crate::base::{HARDENED, Ordering, SizeClass};
-use crate::map::{Block, Chain, END, OWNER_ABANDONED, OWNER_NONE, Pushed, address_map};
+use crate::map::{Block, Chain, END, FreeList, OWNER_ABANDONED, OWNER_NONE, Pushed, address_map};
 use crate::slices::arena;
 use crate::spans::{Carved, Span, SpanList, abandoned};
 use crate::store::{Known, Live};
@@ -26,7 +26,7 @@ fn span_of(size: usize) -> &'static mut Span {
 }
 
 /// The blocks of a list, in its order.
-fn blocks(list: Chain) -> Vec<*mut Block> {
+fn blocks(list: FreeList) -> Vec<*mut Block> {
     let (mut blocks, count) = (Vec::new(), list.count as usize);
     let mut list = list.head;
     while list != END {
@@ -39,7 +39,7 @@ fn blocks(list: Chain) -> Vec<*mut Block> {
 }
 
 /// Blocks that the span has found, handed out; hardened, in the order of their addresses.
-fn handed_out(span: &mut Span, list: Chain) -> Vec<*mut Block> {
+fn handed_out(span: &mut Span, list: FreeList) -> Vec<*mut Block> {
     if HARDENED { taken(span, list.count) } else { blocks(list) }
 }
 
@@ -169,7 +169,7 @@ fn what_is_freed_is_handed_out_again() {
             all[..4].iter().for_each(|&block| _ = push(span, block));
         } else {
             // SAFETY: the test holds the span; the blocks are in use.
-            unsafe { span.push_list(chain_of(&all[..4]).head) };
+            unsafe { span.push_list(chain_of(&all[..4]).list.head) };
         }
         assert_counts(span, 3, 4, 9);
         again = freed(span);
@@ -206,7 +206,7 @@ fn a_full_span_has_an_event_after_some_frees() {
         freed(span);
         span.clear_event();
         let others = chain_of(&all[2..]);
-        span.absorb(others);
+        span.absorb(others.list);
         span.set_full(3);
         assert!(!push(span, all[0]) && push(span, all[1]));
         assert_counts(span, 0, 16, 0);
@@ -222,7 +222,7 @@ fn the_last_free_is_an_event_whichever_others_frees_have_passed() {
         // One is free here already, and three are left until the event: others free six.
         span.set_full(4);
         assert!(!push(span, all[0]));
-        span.absorb(chain_of(&all[1..7]));
+        span.absorb(chain_of(&all[1..7]).list);
         assert_counts(span, 9, 7, 0);
         for &block in &all[7..15] {
             assert!(!push(span, block));
@@ -238,31 +238,31 @@ fn blocks_freed_by_others_are_absorbed_claimed_or_salvaged() {
     alone(|| {
         let span = span_of(1024);
         let all = carved(span, 16);
-        span.absorb(Chain::EMPTY);
+        span.absorb(FreeList::EMPTY);
         assert_counts(span, 16, 0, 0);
         span.set_full(8);
-        span.absorb(chain_of(&all[..5]));
+        span.absorb(chain_of(&all[..5]).list);
         assert_counts(span, 11, 5, 0);
         span.clear_event();
         span.set_active();
         assert_eq!(freed(span).len(), 5);
         span.clear_event();
-        span.claim(chain_of(&all[10..]));
+        span.claim(chain_of(&all[10..]).list);
         assert_counts(span, 10, 6, 0);
         // After a fork only what is pending is believed.
         span.forget_lists();
-        span.absorb(chain_of(&all[..2]));
+        span.absorb(chain_of(&all[..2]).list);
         assert!(!span.is_full());
         assert_counts(span, 14, 2, 0);
         let young = span_of(1024);
         let some = carved(young, 4);
         young.set_full(2);
         young.forget_lists();
-        young.absorb(chain_of(&some[..1]));
+        young.absorb(chain_of(&some[..1]).list);
         assert!(!young.is_full());
         assert_counts(young, 15, 1, 0);
         // And of what comes back by a way that does not count, there is nothing left.
-        young.empty(Chain::EMPTY);
+        young.empty(FreeList::EMPTY);
         assert_eq!((young.used(), young.has_local_free()), (0, false));
     });
 }
@@ -330,7 +330,7 @@ fn the_check_notices_wrong_links_and_counts() {
 }
 
 #[test]
-fn a_list_of_spans_is_a_list() {
+fn a_chain_of_spans_is_a_list() {
     alone(|| {
         let spans: Vec<*mut Span> = (0..12).map(|_| &raw mut *span_of(1024)).collect();
         let mut list = SpanList::EMPTY;

@@ -7,18 +7,18 @@
 
 use super::{Home, Keep, Span, ZERO};
 use crate::base::touched;
-use crate::map::{Chain, END};
+use crate::map::{END, FreeList};
 
 /// Blocks that no list has held, linked.
 pub(crate) struct Carved {
-    pub(crate) list: Chain,
+    pub(crate) list: FreeList,
     /// They are zero but for their links.
     pub(crate) zeroed: bool,
 }
 
 impl Carved {
     /// No blocks.
-    pub(crate) const NONE: Carved = Carved { list: Chain::EMPTY, zeroed: false };
+    pub(crate) const NONE: Carved = Carved { list: FreeList::EMPTY, zeroed: false };
 }
 
 impl Span {

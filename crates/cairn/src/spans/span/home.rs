@@ -6,10 +6,9 @@
 //! Story: docs/design/spans.md
 
 use super::{FREED_TWICE, Span, ZERO};
-use crate::map::{Block, Chain, END, address_map};
+use crate::map::{Block, END, FreeList, address_map};
 use crate::store::Filling;
 use crate::{base::touched, os};
-use core::ptr::null_mut;
 
 /// What is at home in a span. `Span::free` counts it.
 pub(crate) trait Keep {
@@ -23,7 +22,7 @@ pub(crate) trait Keep {
     fn has_any(span: &Span) -> bool;
 
     /// Hands out all; where no links lead to them, `fill` does.
-    fn take(span: &mut Span) -> Chain;
+    fn take(span: &mut Span) -> FreeList;
 
     /// Hands out `count` of those that `take` has no links to.
     fn fill(_span: &mut Span, _count: u32, _filling: &mut Filling) {}
@@ -32,25 +31,25 @@ pub(crate) trait Keep {
     ///
     /// # Safety
     /// The caller owns the list, which has as many.
-    unsafe fn split(list: &mut Chain, count: u32) -> *mut Block;
+    unsafe fn split(list: &mut FreeList, count: u32) -> *mut Block;
 
     /// Takes back all but the first blocks of a list that this active span has just handed out.
     ///
     /// # Safety
     /// The list is the caller's.
-    unsafe fn take_back(span: &mut Span, list: &mut Chain, most: u32);
+    unsafe fn take_back(span: &mut Span, list: &mut FreeList, most: u32);
 
     /// Keeps blocks that others have freed, collected from the remote word.
-    fn absorb(span: &mut Span, chain: Chain);
+    fn absorb(span: &mut Span, list: FreeList);
 
     /// Hands out such blocks of an active span, which has no other.
-    fn pass_on(span: &mut Span, chain: Chain) -> Chain;
+    fn pass_on(span: &mut Span, list: FreeList) -> FreeList;
 
     /// Hands out such blocks, or what else is there.
-    fn pass_on_or_take(span: &mut Span, chain: Chain) -> Chain;
+    fn pass_on_or_take(span: &mut Span, list: FreeList) -> FreeList;
 
     /// Hands out `count` blocks that were not there, in a row from number `first` on.
-    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> Chain;
+    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> FreeList;
 
     /// Whether such blocks, which have never been handed out, are zero throughout.
     fn is_untouched(span: &Span, first: usize, count: usize) -> bool;
@@ -65,7 +64,7 @@ pub(crate) trait Keep {
     ///
     /// # Safety
     /// It is the caller's, and counts as used from here on.
-    unsafe fn hand_out_aside(span: &mut Span, block: *mut Block, list: &mut Chain);
+    unsafe fn hand_out_aside(span: &mut Span, block: *mut Block, list: &mut FreeList);
 
     /// How many are there.
     fn count(span: &Span) -> u16;
@@ -89,21 +88,21 @@ impl Keep for Linked {
     }
 
     #[inline]
-    fn take(span: &mut Span) -> Chain {
+    fn take(span: &mut Span) -> FreeList {
         touched(span);
-        let list = Chain { head: span.local_free, tail: null_mut(), count: span.free() };
+        let list = FreeList { head: span.local_free, count: span.free() };
         debug_assert!(span.used_after_event <= 0);
         span.local_free = END;
         span.until_event += list.count;
         list
     }
 
-    unsafe fn split(list: &mut Chain, count: u32) -> *mut Block {
+    unsafe fn split(list: &mut FreeList, count: u32) -> *mut Block {
         // SAFETY: the caller's.
         unsafe { list.split(count) }
     }
 
-    unsafe fn take_back(span: &mut Span, list: &mut Chain, most: u32) {
+    unsafe fn take_back(span: &mut Span, list: &mut FreeList, most: u32) {
         let count = list.count;
         // SAFETY: the blocks are of this span, and the caller's.
         unsafe {
@@ -119,35 +118,35 @@ impl Keep for Linked {
 
     /// They are touched only if something else is in `local_free`.
     #[inline(never)]
-    fn absorb(span: &mut Span, chain: Chain) {
-        let list = if chain.count == 0 { END } else { chain.head };
+    fn absorb(span: &mut Span, list: FreeList) {
+        let first = if list.count == 0 { END } else { list.head };
         let used = span.used();
-        if cfg!(debug_assertions) && chain.count > used {
+        if cfg!(debug_assertions) && list.count > used {
             os::broken(FREED_TWICE);
         }
         if span.has_local_free() {
             // SAFETY: this span's, and free.
-            unsafe { span.push_list(list) };
+            unsafe { span.push_list(first) };
         } else {
-            span.local_free = list;
+            span.local_free = first;
         }
-        let used = used.wrapping_sub(chain.count);
+        let used = used.wrapping_sub(list.count);
         // An event that others' frees have passed comes not.
         let after = if used > span.used_after_event as u32 { span.used_after_event } else { 0 };
         span.set_used(used.wrapping_sub(after as u32), after);
     }
 
     /// They count as used already, and go on counting.
-    fn pass_on(_span: &mut Span, chain: Chain) -> Chain {
-        chain
+    fn pass_on(_span: &mut Span, list: FreeList) -> FreeList {
+        list
     }
 
-    fn pass_on_or_take(span: &mut Span, chain: Chain) -> Chain {
-        if chain.count == 0 { span.take_local() } else { chain }
+    fn pass_on_or_take(span: &mut Span, list: FreeList) -> FreeList {
+        if list.count == 0 { span.take_local() } else { list }
     }
 
     /// Links them.
-    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> Chain {
+    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> FreeList {
         let size = span.layout().size as usize;
         let first = span.start.wrapping_add(first * size);
         let mut at = first;
@@ -162,7 +161,7 @@ impl Keep for Linked {
         // SAFETY: as above.
         unsafe { Block::set_next(at.cast(), END) };
         span.until_event += count as u32;
-        Chain { head: first.cast(), tail: at.cast(), count: count as u32 }
+        FreeList { head: first.cast(), count: count as u32 }
     }
 
     #[inline(always)]
@@ -178,7 +177,7 @@ impl Keep for Linked {
         core::mem::replace(&mut span.local_free, END)
     }
 
-    unsafe fn hand_out_aside(span: &mut Span, block: *mut Block, list: &mut Chain) {
+    unsafe fn hand_out_aside(span: &mut Span, block: *mut Block, list: &mut FreeList) {
         // SAFETY: the caller's.
         unsafe { list.push(block) };
         span.until_event += 1;

@@ -10,7 +10,7 @@
 use super::{Span, ZERO, home::Keep};
 use crate::base::random::below;
 use crate::base::{ClassLayout, MIN_ALIGN, touched};
-use crate::map::{Block, Chain, END};
+use crate::map::{Block, END, FreeList};
 use crate::os;
 use crate::spans::tuning::FEW_BLOCKS;
 use crate::store::{Bits, Filling, Known, PLACES, zero_heads};
@@ -33,8 +33,8 @@ impl Keep for Marked {
     }
 
     #[inline]
-    fn take(span: &mut Span) -> Chain {
-        Chain::at_home(span.free())
+    fn take(span: &mut Span) -> FreeList {
+        FreeList::at_home(span.free())
     }
 
     /// Which, chance decides. There are as many at least.
@@ -55,19 +55,19 @@ impl Keep for Marked {
         span.until_event += count;
     }
 
-    unsafe fn split(list: &mut Chain, count: u32) -> *mut Block {
+    unsafe fn split(list: &mut FreeList, count: u32) -> *mut Block {
         list.count = count;
         END
     }
 
-    unsafe fn take_back(_span: &mut Span, list: &mut Chain, most: u32) {
+    unsafe fn take_back(_span: &mut Span, list: &mut FreeList, most: u32) {
         list.count = most;
     }
 
     /// Ends the process if one of these has come home before.
-    fn absorb(span: &mut Span, chain: Chain) {
+    fn absorb(span: &mut Span, list: FreeList) {
         let mut count = 0;
-        Bits::came_home(chain, |block| {
+        Bits::came_home(list, |block| {
             // SAFETY: it is this span's, and free.
             unsafe { Block::unmark(block) };
             count += 1;
@@ -78,22 +78,22 @@ impl Keep for Marked {
         span.set_used(used.wrapping_add_signed(-i32::from(after)), after);
     }
 
-    fn pass_on(span: &mut Span, chain: Chain) -> Chain {
-        Marked::pass_on_or_take(span, chain)
+    fn pass_on(span: &mut Span, list: FreeList) -> FreeList {
+        Marked::pass_on_or_take(span, list)
     }
 
-    fn pass_on_or_take(span: &mut Span, chain: Chain) -> Chain {
-        span.absorb(chain);
+    fn pass_on_or_take(span: &mut Span, list: FreeList) -> FreeList {
+        span.absorb(list);
         span.take_local()
     }
 
-    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> Chain {
+    fn hand_out_new(span: &mut Span, first: usize, count: usize) -> FreeList {
         let at = span.start.wrapping_add(first * span.layout().size as usize);
         // Where their memory is zero already, too: `malloc` reads first, and a page that is read before it is
         // written to takes the kernel two steps.
         // SAFETY: untouched blocks are the owner's.
         unsafe { zero_heads(at.cast(), span.class(), count) };
-        Chain::at_home(count as u32)
+        FreeList::at_home(count as u32)
     }
 
     #[inline(always)]
@@ -112,8 +112,8 @@ impl Keep for Marked {
     }
 
     /// It is at home again. Its head is zero still, or once more.
-    unsafe fn hand_out_aside(_span: &mut Span, _block: *mut Block, list: &mut Chain) {
-        *list = Chain::at_home(list.count + 1);
+    unsafe fn hand_out_aside(_span: &mut Span, _block: *mut Block, list: &mut FreeList) {
+        *list = FreeList::at_home(list.count + 1);
     }
 
     /// Others are in caches.

@@ -9,7 +9,7 @@
 use crate::base::shares::in_use;
 use crate::base::{HARDENED, SizeClass, in_hardened};
 use crate::heap::Heap;
-use crate::map::{Block, Chain};
+use crate::map::{Block, FreeList};
 use crate::os::{self, Lock};
 use crate::store::{Caches, Store};
 use crate::thread::pool;
@@ -25,17 +25,17 @@ unsafe impl Send for SharedHeap {}
 pub(crate) static SHARED: Lock<SharedHeap> = Lock::new(SharedHeap(null_mut()));
 
 /// Takes up to `count` blocks; none if there is no memory.
-pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
+pub(crate) fn take(class: SizeClass, count: usize) -> FreeList {
     os::notice_fork();
     let mut shared = SHARED.lock();
     if shared.0.is_null() {
         shared.0 = make();
         if shared.0.is_null() {
-            return Chain::EMPTY;
+            return FreeList::EMPTY;
         }
     }
     let heap = shared.0;
-    let mut chain = Chain::EMPTY;
+    let mut list = FreeList::EMPTY;
     for _ in 0..count {
         // SAFETY: the lock makes this thread the heap's; the blocks are the caller's then.
         unsafe {
@@ -46,7 +46,7 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
             if block.is_null() {
                 break;
             }
-            chain.push(block);
+            list.push(block);
         }
     }
     // SAFETY: as above.
@@ -55,7 +55,7 @@ pub(crate) fn take(class: SizeClass, count: usize) -> Chain {
     if due {
         super::tick();
     }
-    chain
+    list
 }
 
 /// Makes the shared heap; null if there is no memory. Apart: a heap on the stack is a page for each thread that comes by.
@@ -90,7 +90,7 @@ pub(crate) fn refill(heap: &mut Heap, class: SizeClass) -> *mut Block {
 }
 
 /// The block of a list of one, or null.
-pub(crate) fn unlisted(list: Chain) -> *mut Block {
+pub(crate) fn unlisted(list: FreeList) -> *mut Block {
     if !list.head.is_null() {
         // SAFETY: the caller's.
         unsafe { Block::unmark(list.head) };
