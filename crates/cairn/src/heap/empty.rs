@@ -89,6 +89,11 @@ impl Heap {
         }
     }
 
+    /// Whether an empty span is in hand.
+    pub(super) fn has_empty(&self) -> bool {
+        self.empty.spans.len() > 0
+    }
+
     /// The empty span that has been kept last, if it is one of `class`; else null.
     pub(super) fn take_empty(&mut self, class: SizeClass) -> *mut Span {
         let span = self.empty.spans.first();

@@ -19,21 +19,19 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl Heap {
     /// Looks at the next few heaps, up to the first whose thread has been away for long: its spans are anybody's from now on.
-    /// False if there is none.
+    /// False if there is none, or if this heap has an empty span in hand.
     #[inline(never)]
     pub(super) fn let_go_of_others(&self) -> bool {
-        Presence::IS_ASKED
-            && shares::in_use() > 1
-            && !arena::keeps()
-            && (0..LOOK_HEAPS).any(|_| self.let_go_of_next())
-    }
-
-    #[inline(never)]
-    fn let_go_of_next(&self) -> bool {
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed).checked_rem(MADE.load(Ordering::Acquire));
-        let Some(next) = nth.and_then(address_map::heap_address) else { return false };
-        // SAFETY: one that has been made.
-        unsafe { Heap::let_go_of(next.cast(), Heap::epoch(self)) }
+        if !Presence::IS_ASKED || shares::in_use() < 2 || self.has_empty() || arena::keeps() {
+            return false;
+        }
+        let next = NEXT.fetch_add(LOOK_HEAPS, Ordering::Relaxed);
+        (next..next.wrapping_add(LOOK_HEAPS)).any(|nth| {
+            let nth = nth.checked_rem(MADE.load(Ordering::Acquire));
+            let Some(heap) = nth.and_then(address_map::heap_address) else { return false };
+            // SAFETY: one that has been made.
+            unsafe { Heap::let_go_of(heap.cast(), Heap::epoch(self)) }
+        })
     }
 
     /// Looks at a heap, and lets go of some of its spans if its thread has been away for long; false if not, or if there are
