@@ -89,9 +89,9 @@ impl Heap {
         }
     }
 
-    /// Whether an empty span is in hand.
-    pub(super) fn has_empty(&self) -> bool {
-        self.empty.spans.len() > 0
+    /// Whether an empty span is in hand that would do for `class`.
+    pub(super) fn has_empty(&self, class: SizeClass) -> bool {
+        class.span_slices() == 1 && self.empty.spans.len() > 0
     }
 
     /// The empty span that has been kept last, if it is one of `class`; else null.

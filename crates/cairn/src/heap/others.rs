@@ -6,7 +6,7 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::{AtomicUsize, Ordering, shares};
+use crate::base::{AtomicUsize, Ordering, SizeClass, shares};
 use crate::heap::tuning::{LET_GO_SPANS, LOOK_HEAPS};
 use crate::map::address_map;
 use crate::os::{self, Presence};
@@ -19,10 +19,10 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl Heap {
     /// Looks at the next few heaps, up to the first whose thread has been away for long: its spans are anybody's from now on.
-    /// False if there is none, or if this heap has an empty span in hand.
+    /// False if there is none, or if this heap has an empty span in hand for `class`.
     #[inline(never)]
-    pub(super) fn let_go_of_others(&self) -> bool {
-        if !Presence::IS_ASKED || shares::in_use() < 2 || self.has_empty() || arena::keeps() {
+    pub(super) fn let_go_of_others(&self, class: SizeClass) -> bool {
+        if !Presence::IS_ASKED || shares::in_use() < 2 || self.has_empty(class) || arena::keeps() {
             return false;
         }
         let next = NEXT.fetch_add(LOOK_HEAPS, Ordering::Relaxed);

@@ -114,7 +114,7 @@ impl Heap {
         if carved.list.count == 0 {
             self.collect_earned();
             list = self.partial_frees(class);
-            if list.count == 0 && self.let_go_of_others() {
+            if list.count == 0 && self.let_go_of_others(class) {
                 list = self.reclaim(class);
             }
             if list.count > 0 {

@@ -72,7 +72,7 @@ pub(crate) trait Known {
 
     /// Blocks have come from the program by way of other threads: does something with each. Ends the process if one of
     /// them has come before.
-    fn came_home(_chain: FreeList, _then: impl FnMut(*mut Block)) {}
+    fn came_home(_list: FreeList, _then: impl FnMut(*mut Block)) {}
 }
 
 /// The default build's.

@@ -330,7 +330,7 @@ fn the_check_notices_wrong_links_and_counts() {
 }
 
 #[test]
-fn a_chain_of_spans_is_a_list() {
+fn a_list_of_spans_is_a_list() {
     alone(|| {
         let spans: Vec<*mut Span> = (0..12).map(|_| &raw mut *span_of(1024)).collect();
         let mut list = SpanList::EMPTY;

@@ -5,8 +5,8 @@ use super::{Other, alone, free};
 use crate::base::size_class;
 use crate::heap::Heap;
 use crate::map::address_map::slice_of;
-use crate::tests::heaps::{my_tag, owner};
-use crate::{Stats, allocate, check, purge, thread};
+use crate::tests::heaps::{IN_SPAN, SIZE, blocks, my_tag, owner, row};
+use crate::{Stats, allocate, check, purge, set_purge_delay_ms, thread};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -64,6 +64,38 @@ fn a_waiting_threads_spans_serve_others() {
         other.leaves();
         purge();
         assert_eq!(Stats::take().sum(|row| row.in_use), 0);
+        check();
+    });
+}
+
+/// An empty span of one slice in hand does not do for blocks of longer spans: these come from threads that wait all the same.
+#[test]
+fn a_short_span_in_hand_is_none_for_long_ones() {
+    const LONG: usize = 6000;
+    assert!(size_class::class_of(SIZE).span_slices() == 1);
+    assert!(size_class::class_of(LONG).span_slices() > 1);
+    alone(|| {
+        // However slow this is, what is in hand stays.
+        set_purge_delay_ms(3_600_000);
+        let other = Other::new();
+        let theirs = other.allocates(LONG, 1000);
+        blocks(SIZE, 8 * IN_SPAN).into_iter().for_each(free);
+        theirs.iter().copied().for_each(free);
+        // Those that it has not let go of itself.
+        let tag = other.does(my_tag);
+        let kept: Vec<_> = theirs.into_iter().filter(|&block| owner(block) == tag).collect();
+        let has = slices(&kept);
+        assert!(!has.is_empty());
+        let mut mine = Vec::new();
+        while has.is_disjoint(&slices(&mine)) {
+            // It has waited long enough after six turns.
+            assert!(mine.len() < 500, "{} blocks are of other spans", mine.len());
+            std::thread::sleep(Duration::from_millis(20));
+            mine.extend(blocks(LONG, 20));
+        }
+        assert!(row(SIZE).spans > 1, "none is in hand");
+        mine.into_iter().for_each(free);
+        other.leaves();
         check();
     });
 }
