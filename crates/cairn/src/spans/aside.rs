@@ -9,9 +9,10 @@
 use crate::base::{SLICE_SIZE, SizeClass};
 use crate::map::{Block, END, FreeList, address_map};
 use crate::os;
+use crate::slices::arena;
 use crate::spans::span::{Home, Keep, Span};
 use crate::spans::tuning::{THIN_BLOCKS, THIN_FIRST_STEP, THIN_SLICES, THIN_STEP};
-use crate::spans::waiting::{self, Pages, first_run, pages_of};
+use crate::spans::waiting::{self, Pages, bytes_of, first_run, pages_of};
 use crate::store::{FREED_TWICE, Known, Live};
 use core::ops::Range;
 use core::ptr::null_mut;
@@ -121,6 +122,7 @@ impl Span {
     }
 
     /// Those of some pages on which a carved block is, and nothing that is in use or in a list.
+    #[inline(never)]
     pub(crate) fn free_among(&self, pages: Pages) -> Pages {
         let (mut left, mut free) = (pages, 0);
         while left != 0 {
@@ -137,8 +139,23 @@ impl Span {
     fn is_free_page(&self, bytes: Range<usize>) -> bool {
         let (slack, size) = (self.layout().slack as usize, self.layout().size as usize);
         let last = bytes.end.saturating_sub(slack).div_ceil(size);
-        let mut blocks = bytes.start.saturating_sub(slack) / size..last.min(self.carved.into());
-        !blocks.is_empty() && blocks.all(|nth| self.is_set_aside(nth))
+        let blocks = bytes.start.saturating_sub(slack) / size..last.min(self.carved.into());
+        !blocks.is_empty() && self.hidden > 0 && self.are_set_aside(blocks)
+    }
+
+    /// Whether all these blocks are, where any is.
+    fn are_set_aside(&self, blocks: Range<usize>) -> bool {
+        let mut nth = blocks.start;
+        while nth < blocks.end {
+            let count = (64 - nth % 64).min(blocks.end - nth);
+            let bits = u64::MAX >> (64 - count) << (nth % 64);
+            // SAFETY: the bits of this span, whose owner this is.
+            if unsafe { *self.word_of(nth) } & bits != bits {
+                return false;
+            }
+            nth += count;
+        }
+        true
     }
 
     /// All its pages.
@@ -146,17 +163,34 @@ impl Span {
         pages_of(0..self.bytes())
     }
 
+    /// No page waits any more. Those on which nothing is in use or in a list: what waited, and what has gone.
+    #[inline(never)]
+    pub(crate) fn recall_free(&mut self) -> (Pages, Pages) {
+        if !self.has_aside() {
+            return (0, 0);
+        }
+        let free = self.free_among(self.pages());
+        let waited = waiting::recall(self.index(), self.layout().slices.into());
+        (waited, free & !waited)
+    }
+
     /// Nothing is set aside any more: all that was is in use, or nothing is.
     pub(crate) fn forget_aside(&mut self) {
         if self.has_aside() {
-            waiting::recall(self.index(), self.layout().slices.into());
+            self.end_aside();
         }
         self.hidden = 0;
     }
 
+    #[inline(never)]
+    fn end_aside(&mut self) {
+        let (_, gone) = self.recall_free();
+        arena::fill_holes(bytes_of(gone));
+    }
+
     /// Hands out up to `limit` of the blocks that are set aside.
     pub(crate) fn carve_aside(&mut self, limit: usize) -> FreeList {
-        let waited = waiting::recall(self.index(), self.layout().slices.into());
+        let (waited, gone) = self.recall_free();
         let mut list = FreeList::EMPTY;
         let words = usize::from(self.carved).div_ceil(64);
         for nth in 0..words {
@@ -171,8 +205,10 @@ impl Span {
             }
         }
         self.hidden -= list.count as u16;
-        if waited {
-            waiting::add(self.index(), self.free_among(self.pages()));
+        if waited | gone != 0 {
+            let free = self.free_among(waited | gone);
+            waiting::add(self.index(), free & waited);
+            arena::fill_holes(bytes_of(gone & !free));
         }
         list
     }

@@ -6,6 +6,7 @@
 //! Story: docs/design/purging.md
 
 use crate::os;
+use crate::slices::arena;
 use crate::spans::span::Span;
 use crate::spans::waiting::{Pages, first_run, pages_of};
 
@@ -16,9 +17,10 @@ impl Span {
         let used = self.used() as u16;
         if self.can_set_aside() && self.used_at_sweep != used {
             self.used_at_sweep = used;
+            let (_, gone) = self.recall_free();
             self.set_aside();
             let free = self.free_among(self.pages());
-            self.purge_pages(free);
+            self.purge_pages(free & !gone);
         }
     }
 
@@ -29,7 +31,11 @@ impl Span {
             let run = first_run(pages);
             pages &= !pages_of(run.clone());
             // SAFETY: pages of the owner's span.
-            done &= unsafe { os::purge(self.base().wrapping_add(run.start), run.len()) };
+            if unsafe { os::purge(self.base().wrapping_add(run.start), run.len()) } {
+                arena::count_holes(run.len());
+            } else {
+                done = false;
+            }
         }
         done
     }

@@ -276,9 +276,9 @@ impl Span {
         let blocks = self.layout().blocks;
         // SAFETY: the caller's span.
         unsafe { Live::forget(self.base(), self.layout().slices.into()) };
+        self.forget_aside();
         self.local_free = END;
         self.carved = blocks;
-        self.forget_aside();
         self.set_used(u32::from(blocks), 0);
         self.flags &= !FULL;
     }

@@ -133,7 +133,6 @@ impl Thinning {
     /// So many bytes are needed again, of which some had gone.
     #[cold]
     pub(crate) fn judge(&mut self, bytes: usize) {
-        arena::fill_holes(bytes);
         let now_ms = os::now_ms();
         if now_ms > self.waited_ms + THIN_PAUSE_MS {
             (self.waited, self.needed, self.emptied) = (0, 0, 0);

@@ -106,27 +106,28 @@ pub(crate) fn seen(index: usize, slices: usize) -> Pages {
     all >> (index % WAITING_SLICES * UNITS) & of_span
 }
 
-/// None of the pages of a span of so many slices waits any more, or is about to go. True if one waited.
+/// None of the pages of a span of so many slices waits any more, or is about to go. Those that waited.
 #[inline(never)]
-pub(crate) fn recall(index: usize, slices: usize) -> bool {
+pub(crate) fn recall(index: usize, slices: usize) -> Pages {
     let of_word = u64::MAX >> ((WAITING_SLICES - slices.min(WAITING_SLICES)) * UNITS);
-    let bits = of_word << (index % WAITING_SLICES * UNITS);
-    let (mut first, mut waited) = (index, 0);
-    while first < index + slices {
+    let shift = index % WAITING_SLICES * UNITS;
+    let (mut past, mut waited) = (0, 0);
+    while past < slices {
         // Release, and Acquire in `sweep`: what the owner has there now comes before the page waits again.
-        let taken = address_map::waiting(first).fetch_and(!bits, Ordering::AcqRel) & bits;
-        waited += taken.count_ones();
-        first += WAITING_SLICES;
+        let word = address_map::waiting(index + past);
+        let taken = word.fetch_and(!(of_word << shift), Ordering::AcqRel) >> shift & of_word;
+        waited |= Pages::from(taken) << (past * UNITS);
+        past += WAITING_SLICES;
     }
-    if waited > 0 {
-        count(0, waited);
+    if waited != 0 {
+        count(0, waited.count_ones());
     }
     let area = (index / AREA_SLICES) as u32 + 1;
     // Acquire: what went there is gone.
     while SWEPT.0.load(Ordering::Acquire) == area {
         os::wait_for(&SWEPT.0, area, RECALL_LOOK_MS);
     }
-    waited > 0
+    waited
 }
 
 /// Gives back all pages that wait, if nobody does already. False if the system takes some of them not: locked memory, say.
@@ -197,8 +198,11 @@ fn give_back(area: u32, bits: [u64; AREA], runs: &mut usize) -> bool {
         let is_free = |unit: &usize| bits[unit / 64] >> (unit % 64) & 1 != 0;
         let units = (from..AREA * 64).take_while(is_free).count();
         // SAFETY: nobody needs what is on pages that wait, and nobody else has taken their bits.
-        done &= unsafe { os::purge(base.wrapping_add(from * UNIT), units * UNIT) };
-        arena::count_holes(units * UNIT);
+        if unsafe { os::purge(base.wrapping_add(from * UNIT), units * UNIT) } {
+            arena::count_holes(units * UNIT);
+        } else {
+            done = false;
+        }
         from += units;
         *runs += 1;
     }

@@ -187,7 +187,7 @@ impl Model {
         arena::release(index, len, if dirty { Memory::Written } else { Memory::Clean });
         self.slices[index..index + len].fill(if dirty { Dirty } else { Clean });
         let used = self.count(Used);
-        let bound = BURST.max(used / 4).max(self.allowed.min(used.max(BURST_KEPT)));
+        let bound = burst_bound(used, self.allowed);
         let dirty = self.resident();
         if dirty > bound {
             let parts = dirty > 2 * bound;
@@ -255,6 +255,12 @@ impl Model {
         }
         assert_eq!(dirty, expected);
     }
+}
+
+/// How many slices may be dirty with so many in use: what was regretted four times in a row stays as a whole.
+pub(super) fn burst_bound(used: usize, allowed: usize) -> usize {
+    let most = if allowed > 128 * MIB { allowed } else { used.max(BURST_KEPT) };
+    BURST.max(used / 4).max(allowed.min(most))
 }
 
 /// Mostly small, up to three chunks.

@@ -2,7 +2,7 @@
 
 use super::alone::{alone, panics};
 use super::arena::Slice::{Clean, Dirty, Used};
-use super::arena::{BURST, BURST_KEPT, BURST_MAX, BURST_STEP, HUGE_MIN, MIB, Model, UNIT};
+use super::arena::{BURST, BURST_MAX, BURST_STEP, HUGE_MIN, MIB, Model, UNIT, burst_bound};
 use crate::base::SLICE_SIZE;
 use crate::check;
 use crate::map::{CHUNK_SLICES, address_map};
@@ -367,8 +367,8 @@ fn less_stays_dirty_where_holes_are() {
     });
 }
 
-/// What is needed again and again is no burst, up to as much as is in use, or 32 MiB, and up to
-/// 512 MiB.
+/// What is needed again and again is no burst, up to as much as is in use, or 32 MiB; after the fourth time whatever is in use, up
+/// to 512 MiB.
 #[test]
 fn bursts_grow_with_regret() {
     alone(|| {
@@ -382,11 +382,13 @@ fn bursts_grow_with_regret() {
                 // As it will be when the run has been taken.
                 let more = BURST_STEP + 2 * model.allowed;
                 let allowed = if round > 0 { more.min(BURST_MAX) } else { model.allowed };
-                let bound = BURST.max(used / 4).max(allowed.min(used.max(BURST_KEPT)));
+                let bound = burst_bound(used, allowed);
                 let index = model.take_run(bound + CHUNK_SLICES, false);
                 let purged = model.purged;
-                model.give(index, CHUNK_SLICES, true);
-                model.give(index + CHUNK_SLICES, bound, true);
+                model.give(index, bound, true);
+                model.compare();
+                assert!(model.purged == purged, "in round {round} with {used} slices");
+                model.give(index + bound, CHUNK_SLICES, true);
                 assert!(model.purged > purged, "in round {round} with {used} slices");
                 model.held.pop();
                 model.purge(usize::MAX);

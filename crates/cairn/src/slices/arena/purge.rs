@@ -16,8 +16,9 @@ use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
 use crate::slices::limit;
 use crate::slices::tuning::{
-    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, HOLLOW_MIN, HOLLOW_SHARE, HUGE_MIN,
-    KEEP_MIN, KEEP_SHARE, NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH, PURGE_REFUSALS, REGRET_MS,
+    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, BURST_SURE, HOLLOW_MIN,
+    HOLLOW_SHARE, HUGE_MIN, KEEP_MIN, KEEP_SHARE, NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH,
+    PURGE_REFUSALS, REGRET_MS,
 };
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
@@ -37,10 +38,13 @@ pub(crate) fn count_holes(bytes: usize) {
     HOLES.0.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// So many are needed again.
+/// So many are needed again, or their span has ended.
 pub(crate) fn fill_holes(bytes: usize) {
-    let holes = HOLES.0.load(Ordering::Relaxed);
-    HOLES.0.store(holes.saturating_sub(bytes), Ordering::Relaxed);
+    let (mut holes, order) = (HOLES.0.load(Ordering::Relaxed), Ordering::Relaxed);
+    while let Err(now) = HOLES.0.compare_exchange(holes, holes.saturating_sub(bytes), order, order)
+    {
+        holes = now;
+    }
 }
 
 /// How many bytes in spans in use may wait to go: a part of what is in use, and has not gone; near a limit less of it.
@@ -182,7 +186,8 @@ impl Arena {
             let left = self.filled();
             (HOLLOW_MIN.max(left / HOLLOW_SHARE), BURST_KEPT.max(left / BURST_SHARE))
         } else {
-            (BURST_MIN.max(used / BURST_SHARE), BURST_KEPT.max(used))
+            let most = if self.burst > BURST_SURE { BURST_MAX } else { BURST_KEPT.max(used) };
+            (BURST_MIN.max(used / BURST_SHARE), most)
         };
         share.max(self.burst.min(most))
     }

@@ -220,6 +220,34 @@ fn who_empties_others_spans_allocates_meanwhile() {
     });
 }
 
+/// Bytes that count as gone from spans in use: a 64th of the rest may wait.
+fn gone() -> usize {
+    let counts = arena::counts();
+    let used = address_map::committed() - counts.clean - counts.dirty;
+    used * SLICE_SIZE - 64 * arena::may_wait()
+}
+
+/// What has gone counts until it is needed again, or until its span ends.
+#[test]
+fn what_has_gone_counts_as_long_as_it_is_gone() {
+    alone(|| {
+        let mut random = Random(3);
+        let mut live: Vec<_> = (0..40_000).map(|_| hold(1000, 9)).collect();
+        thin(&mut live, 16, false, &mut random);
+        let (spans, before) = (Stats::take().spans, gone());
+        assert!(before > MIB || os::page_size() > 4096, "{before}");
+        assert!(before <= spans.bytes - spans.resident + 64, "{before}, {spans:?}");
+        live.extend((0..20_000).map(|_| hold(1000, 9)));
+        let spans = Stats::take().spans;
+        assert!(gone() <= (spans.bytes - spans.resident + 64).min(before), "{}", gone());
+        live.into_iter().for_each(|(block, ..)| free(block));
+        check();
+        // What is in a cache is in use.
+        purge();
+        assert!(gone() < 64, "{}", gone());
+    });
+}
+
 /// What was given back is needed at once, again and again: then it stays for a while.
 #[test]
 fn who_grows_and_shrinks_by_turns_keeps_its_pages() {
