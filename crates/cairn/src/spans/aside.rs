@@ -126,9 +126,10 @@ impl Span {
     pub(crate) fn free_among(&self, pages: Pages) -> Pages {
         let (mut left, mut free) = (pages, 0);
         while left != 0 {
-            let page = pages_of(first_run(left).start..first_run(left).start + 1);
+            let first = first_run(left).start;
+            let page = pages_of(first..first + 1);
             left &= !page;
-            if self.is_free_page(first_run(page)) {
+            if self.is_free_page(first..first + os::page_size()) {
                 free |= page;
             }
         }

@@ -24,19 +24,15 @@ impl Span {
         }
     }
 
-    /// Gives back pages on which nothing is in use, or in a list; false if the system refuses one.
-    pub(crate) fn purge_pages(&self, mut pages: Pages) -> bool {
-        let mut done = true;
+    /// Gives back pages on which nothing is in use, or in a list, if the system takes them.
+    fn purge_pages(&self, mut pages: Pages) {
         while pages != 0 {
             let run = first_run(pages);
             pages &= !pages_of(run.clone());
             // SAFETY: pages of the owner's span.
             if unsafe { os::purge(self.base().wrapping_add(run.start), run.len()) } {
                 arena::count_holes(run.len());
-            } else {
-                done = false;
             }
         }
-        done
     }
 }

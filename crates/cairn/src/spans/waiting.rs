@@ -28,6 +28,7 @@ pub(crate) fn pages_of(bytes: Range<usize>) -> Pages {
 }
 
 /// How many bytes they are.
+#[inline(never)]
 pub(crate) fn bytes_of(pages: Pages) -> usize {
     pages.count_ones() as usize * UNIT
 }
@@ -120,7 +121,7 @@ pub(crate) fn recall(index: usize, slices: usize) -> Pages {
         past += WAITING_SLICES;
     }
     if waited != 0 {
-        count(0, waited.count_ones());
+        count(0, (bytes_of(waited) / UNIT) as u32);
     }
     let area = (index / AREA_SLICES) as u32 + 1;
     // Acquire: what went there is gone.

@@ -34,11 +34,13 @@ pub(super) static GOING: AtomicUsize = AtomicUsize::new(0);
 pub(super) static GOING_CLEAN: AtomicUsize = AtomicUsize::new(0);
 
 /// So many bytes have gone from spans in use.
+#[inline(never)]
 pub(crate) fn count_holes(bytes: usize) {
     HOLES.0.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// So many are needed again, or their span has ended.
+#[inline(never)]
 pub(crate) fn fill_holes(bytes: usize) {
     let (mut holes, order) = (HOLES.0.load(Ordering::Relaxed), Ordering::Relaxed);
     while let Err(now) = HOLES.0.compare_exchange(holes, holes.saturating_sub(bytes), order, order)
