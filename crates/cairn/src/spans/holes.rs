@@ -11,8 +11,8 @@ use crate::spans::span::Span;
 use crate::spans::waiting::{Pages, first_run, pages_of};
 
 impl Span {
-    /// Gives back the pages on which no block is in use. What is free is set aside. Owner only; not for an
-    /// active span; none of its free blocks is in a cache.
+    /// Gives back the pages on which no block is in use. What is free is set aside, and what has gone does
+    /// not go again. Owner only; not for an active span; none of its free blocks is in a cache.
     pub(crate) fn make_holes(&mut self) {
         let used = self.used() as u16;
         if self.can_set_aside() && self.used_at_sweep != used {
