@@ -172,6 +172,7 @@ impl Span {
         }
         let free = self.free_among(self.pages());
         let waited = waiting::recall(self.index(), self.layout().slices.into());
+        debug_assert_eq!(waited & !free, 0, "invariant 2: what waits is free");
         (waited, free & !waited)
     }
 
