@@ -154,7 +154,7 @@ impl Workshop {
         self.build_library("libcairn", &[])?;
         progress.step("building cairn-workloads");
         let arguments = ["-p", "cairn-workloads"];
-        build(&self.bench.with_file_name("Cargo.toml"), &self.target, &arguments, [])?;
+        build(&self.bench.with_file_name("Cargo.toml"), "release", &self.target, &arguments, [])?;
         Ok(self.target.join("release/cairn-workload"))
     }
 
@@ -162,7 +162,7 @@ impl Workshop {
     pub fn traces(&self) -> Result<Traces> {
         Progress::of_runs(0).step("building cairn-malloc-cli");
         let arguments = ["-p", "cairn-malloc-cli"];
-        build(&self.bench.with_file_name("Cargo.toml"), &self.target, &arguments, [])?;
+        build(&self.bench.with_file_name("Cargo.toml"), "release", &self.target, &arguments, [])?;
         Ok(Traces::new(self.target.join("release/cairn"), self.target.join("traces")))
     }
 
@@ -171,10 +171,10 @@ impl Workshop {
         let target =
             if features.is_empty() { self.target.clone() } else { self.target.join("hardened") };
         let arguments = [&["-p", "cairn-c"], features].concat();
-        build(&self.bench.with_file_name("Cargo.toml"), &target, &arguments, [])?;
+        build(&self.bench.with_file_name("Cargo.toml"), "library", &target, &arguments, [])?;
         let mut link = Command::new("sh");
         link.arg(self.bench.with_file_name("crates/cairn-c/link.sh"));
-        link.arg(target.join("release/libcairn_archive.a")).arg(self.target.join("release/lib"));
+        link.arg(target.join("library/libcairn_archive.a")).arg(self.target.join("release/lib"));
         let status = link.args([name, env!("CARGO_PKG_VERSION")]).status().context("no shell")?;
         ensure!(status.success(), "{name}.so does not link");
         Ok(())
@@ -277,7 +277,7 @@ impl Workshop {
             false => directory.join("build"),
         };
         let arguments = ["--locked", "-p", package, "--features", name];
-        build(&self.bench.join("peers/Cargo.toml"), &target, &arguments, needs)?;
+        build(&self.bench.join("peers/Cargo.toml"), "release", &target, &arguments, needs)?;
         std::fs::create_dir_all(&directory)?;
         // A new file, not new contents: the old one may be mapped somewhere.
         let fresh = directory.join("fresh");
@@ -297,12 +297,13 @@ fn pinned(package: &str) -> String {
 /// Has Cargo build something; the error has the first that it says.
 fn build<'a>(
     manifest: &Path,
+    profile: &str,
     target: &Path,
     arguments: &[&str],
     needs: impl IntoIterator<Item = (&'a String, &'a String)>,
 ) -> Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--release", "--manifest-path"]).arg(manifest);
+    command.args(["build", "--quiet", "--profile", profile, "--manifest-path"]).arg(manifest);
     command.arg("--target-dir").arg(target).current_dir(manifest.parent().expect("a file"));
     let output = command.args(arguments).envs(needs).output().context("cannot start cargo")?;
     ensure!(output.status.success(), "does not build: {}", first_error(&output.stderr));

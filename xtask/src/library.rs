@@ -47,9 +47,10 @@ impl Build {
     /// it, and the other build's.
     pub(crate) fn library(self) -> Result<PathBuf> {
         let (shell, target, features) = (shell()?, self.target_dir(""), self.features());
-        let build = cmd!(shell, "cargo build --quiet --release -p cairn-c --features {features}");
+        let build =
+            cmd!(shell, "cargo build --quiet --profile library -p cairn-c --features {features}");
         build.arg("--target-dir").arg(target).quiet().run()?;
-        let archive = self.target_dir("release/libcairn_archive.a");
+        let archive = self.target_dir("library/libcairn_archive.a");
         let (folder, name) = (target_dir("release/lib"), self.library_name());
         link(&shell, &archive, &folder, name)?;
         Ok(folder.join(name).with_extension("so"))

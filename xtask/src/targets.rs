@@ -135,9 +135,15 @@ impl Target {
     }
 
     /// Cargo, set up for this machine.
-    fn cargo<'a>(&self, shell: &'a Shell, build: Build, subcommand: &str) -> Cmd<'a> {
+    fn cargo<'a>(
+        &self,
+        shell: &'a Shell,
+        build: Build,
+        subcommand: &str,
+        profile: &str,
+    ) -> Cmd<'a> {
         let (triple, folder) = (self.triple(), build.target_dir(""));
-        let command = cmd!(shell, "cargo {subcommand} --release --target {triple}");
+        let command = cmd!(shell, "cargo {subcommand} --profile {profile} --target {triple}");
         let command = command.arg("--target-dir").arg(folder);
         let Some(simulator) = self.simulator() else { return command };
         let key = triple.replace('-', "_").to_uppercase();
@@ -150,7 +156,7 @@ impl Target {
     /// The core's own tests, with assertions in the code as it ships.
     fn core(&self, shell: &Shell, args: &Args, steps: &mut Steps) {
         steps.core_tests(&self.triple(), args.build, |tests| {
-            let command = self.cargo(shell, args.build, "test").args(tests);
+            let command = self.cargo(shell, args.build, "test", "release").args(tests);
             let command = command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
             let mut command =
                 Command::from(command.env("CAIRN_STRESS_SECONDS", args.seconds.to_string()));
@@ -169,14 +175,16 @@ impl Target {
         let triple = self.triple();
         let package = ["-p", "cairn-c", "--features", build.features()];
         let name = build.library_name();
-        steps
-            .build(&format!("{triple}, {name}"), self.cargo(shell, build, "build").args(package))?;
-        let release = build.target_dir(&triple).join("release");
+        let made = self.cargo(shell, build, "build", "library").args(package);
+        steps.build(&format!("{triple}, {name}"), made)?;
+        let folder = build.target_dir(&triple);
+        let (archive, linked) =
+            (folder.join("library/libcairn_archive.a"), folder.join("release/lib"));
         let _compiler = shell.push_env("CC", self.prefix() + "gcc");
-        link(shell, &release.join("libcairn_archive.a"), &release.join("lib"), name)?;
+        link(shell, &archive, &linked, name)?;
         let workshop = Workshop {
             prefix: self.prefix(),
-            library: release.join("lib").join(name).with_extension("so"),
+            library: linked.join(name).with_extension("so"),
             out: build.target_dir("targets").join(&triple),
         };
         for (source, left_out) in PROGRAMS {

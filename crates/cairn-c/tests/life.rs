@@ -183,7 +183,7 @@ fn musl_archive() -> Option<PathBuf> {
     let target_dir = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "-p", "cairn-c", "--target", TARGET])
+        .args(["build", "--quiet", "--profile", "library", "-p", "cairn-c", "--target", TARGET])
         .arg("--target-dir")
         .arg(target_dir)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -195,7 +195,7 @@ fn musl_archive() -> Option<PathBuf> {
         return None;
     }
     assert!(built.status.success(), "no archive for musl:\n{messages}");
-    Some(target_dir.join(TARGET).join("release/libcairn_archive.a"))
+    Some(target_dir.join(TARGET).join("library/libcairn_archive.a"))
 }
 
 fn compiler(name: &str) -> Command {

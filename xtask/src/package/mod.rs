@@ -130,19 +130,20 @@ fn build(source: &Path, target: &Path) -> Result<(PathBuf, PathBuf)> {
     shell.set_var("CARGO_PROFILE_RELEASE_DEBUG", "false");
     shell.set_var("CARGO_PROFILE_RELEASE_SPLIT_DEBUGINFO", "off");
     shell.set_var("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    let cargo = |target: &Path, verb: &str, arguments: &[&str]| {
-        let command = cmd!(shell, "cargo {verb} --quiet --locked --release --target-dir {target}");
+    let cargo = |target: &Path, profile: &str, arguments: &[&str]| {
+        let command =
+            cmd!(shell, "cargo build --quiet --locked --profile {profile} --target-dir {target}");
         command.args(arguments).env_remove("CARGO_BUILD_TARGET").quiet().run()
     };
     // Another version's may lie beside it.
     let linked = target.join(format!("linked-{VERSION}"));
     for (name, features) in [("libcairn", ""), ("libcairn-hardened", "hardened")] {
         let target = target.join(name);
-        cargo(&target, "build", &["-p", "cairn-c", "--features", features])?;
-        link(&shell, &target.join("release/libcairn_archive.a"), &linked, name)?;
+        cargo(&target, "library", &["-p", "cairn-c", "--features", features])?;
+        link(&shell, &target.join("library/libcairn_archive.a"), &linked, name)?;
     }
     shell.set_var("CAIRN_PREBUILT_LIBRARIES", &linked);
-    cargo(target, "build", &["-p", "cairn-malloc-cli"])?;
+    cargo(target, "release", &["-p", "cairn-malloc-cli"])?;
     Ok((target.join("release/cairn"), linked))
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn built_library(build: Build) -> Library {
     // Same directory as the running tests, whether it came from the environment, a flag or a
     // configuration file. Without the parent's build target the path has no triple in it.
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "-p", "cairn-c", "--target-dir"])
+        .args(["build", "--quiet", "--profile", "library", "-p", "cairn-c", "--target-dir"])
         .arg(target_dir)
         .args(features)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -104,10 +104,11 @@ pub(crate) fn built_library(build: Build) -> Library {
         .output()
         .expect("cargo starts");
     assert!(built.status.success(), "no library:\n{}", String::from_utf8_lossy(&built.stderr));
-    let release = nameable(target_dir).join("release");
+    let target_dir = nameable(target_dir);
     let name = if build == Build::Hardened { "libcairn-hardened" } else { "libcairn" };
     // What users get.
-    let (linked, archive) = (release.join("lib"), release.join("libcairn_archive.a"));
+    let linked = target_dir.join("release/lib");
+    let archive = target_dir.join("library/libcairn_archive.a");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("link.sh");
     let mut link = Command::new("sh");
     link.arg(script).args([&archive, &linked]).args([name, env!("CARGO_PKG_VERSION")]);
