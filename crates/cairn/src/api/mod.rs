@@ -214,11 +214,7 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
     };
     if owner & OWNER_CLOSED != 0 {
         // SAFETY: the block is the caller's to free, and of that heap, or of what has become of it.
-        return unsafe {
-            if !closed::deallocate(p, class, owner, call) {
-                deallocate_elsewhere(p, call);
-            }
-        };
+        return unsafe { deallocate_closed(p, class, owner, call) };
     }
     // SAFETY: it starts there.
     if unsafe { Block::is_marked(p.cast()) } {
@@ -244,6 +240,17 @@ unsafe fn deallocate_elsewhere(p: *mut u8, call: &str) {
         let span = address_map::span_index(p, class);
         if !Heap::batch_push(heap, span, layout.size, p.cast()) {
             thread::send(span, layout.size, p.cast());
+        }
+    }
+}
+
+/// Frees a block of a closed heap's span. Apart, so that other blocks' way keeps nothing on the stack.
+#[inline(never)]
+unsafe fn deallocate_closed(p: *mut u8, class: SizeClass, owner: u32, call: &str) {
+    // SAFETY: the block is the caller's to free, and of that heap, or of what has become of it.
+    unsafe {
+        if !closed::deallocate(p, class, owner, call) {
+            deallocate_elsewhere(p, call);
         }
     }
 }
