@@ -57,6 +57,11 @@ pub(crate) fn runs_of(word: u64, len: usize) -> u64 {
     runs
 }
 
+/// The length of the run of ones around a bit that is one.
+pub(crate) fn run_around(word: u64, at: usize) -> usize {
+    ((word << (WORD - 1 - at)).leading_ones() + (word >> at).trailing_ones()) as usize - 1
+}
+
 /// The length of the longest run of ones.
 pub(crate) fn longest_run(word: u64) -> usize {
     // runs[k]: where runs of 2^k begin.
@@ -90,6 +95,8 @@ mod tests {
             let x = crate::base::random::next(&mut state);
             let word = [x, x | x >> 1, x | x >> 3 | x << 5, x & x >> 9, !(x & x >> 2)][round % 5];
             assert_eq!(Some(longest_run(word)), plain(word), "{word:x}");
+            let around = ones(word).map(|at| run_around(word, at)).max();
+            assert_eq!(around, plain(word).filter(|&len| len > 0), "{word:x}");
         }
         for len in 1..=64 {
             assert_eq!(longest_run(mask(64 - len, len)), len);

@@ -363,7 +363,7 @@ impl Arena {
         self.reach();
         self.tree.clear();
         self.refresh(0, end);
-        self.lengthen(0, end);
+        self.measure_all();
         for chunk in 0..end.div_ceil(CHUNK_SLICES) {
             let any = self.bits(chunk).heads != 0;
             self.tree.set(HEADS, chunk, any);

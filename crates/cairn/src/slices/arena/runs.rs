@@ -6,7 +6,7 @@
 //! Story: docs/design/large-blocks.md
 
 use super::Arena;
-use crate::base::bits::{longest_run, runs_of};
+use crate::base::bits::{longest_run, run_around, runs_of};
 use crate::map::{CHUNK_SLICES, address_map};
 use crate::slices::tuning::RUN_MAX;
 
@@ -69,29 +69,23 @@ impl Arena {
     /// Invariant 4, for a run that has been put.
     pub(super) fn lengthen(&mut self, index: usize, slices: usize) {
         let first = index / CHUNK_SLICES;
-        let free = self.bits(first).free;
-        let (head, tail) = (free.trailing_ones() as usize, free.leading_ones() as usize);
-        let place = index % CHUNK_SLICES;
-        let is_inside = head <= place && place + slices <= CHUNK_SLICES - tail;
-        if is_inside && usize::from(self.tree.longest(first)) >= CHUNK_SLICES {
-            // Most often: the chunk is known to have had as much.
-            return;
-        }
         // From the last chunk down: what begins in one may end in the next.
         let mut chunk = (index + slices - 1) / CHUNK_SLICES;
         loop {
-            let known = usize::from(self.tree.longest(chunk));
             let free = self.bits(chunk).free;
-            let inside = if known < CHUNK_SLICES { longest_run(free) } else { 0 };
-            let longest = inside.max(self.last_run(chunk));
-            if longest > known {
+            let start = chunk * CHUNK_SLICES;
+            // Only the run that it has become part of may be longer than what is known.
+            let around =
+                if chunk < first { 0 } else { run_around(free, index.saturating_sub(start)) };
+            let longest = around.max(self.last_run(chunk));
+            if longest > usize::from(self.tree.longest(chunk)) {
                 self.tree.set_longest(chunk, longest as u16);
             }
             // Runs that begin in front of the first one, too, if they go on in it as far as here.
             let head = free.trailing_ones() as usize;
             let reached = match chunk.cmp(&first) {
                 core::cmp::Ordering::Greater => true,
-                core::cmp::Ordering::Equal => chunk * CHUNK_SLICES + head > index,
+                core::cmp::Ordering::Equal => start + head > index,
                 core::cmp::Ordering::Less => head == CHUNK_SLICES,
             };
             let near = first < chunk + RUN_MAX / CHUNK_SLICES;
@@ -102,6 +96,14 @@ impl Arena {
             if chunk < first && self.bits(chunk).free.leading_ones() == 0 {
                 return;
             }
+        }
+    }
+
+    /// Invariant 4, for all chunks, of which nothing is known.
+    pub(super) fn measure_all(&mut self) {
+        for chunk in (0..address_map::committed().div_ceil(CHUNK_SLICES)).rev() {
+            let longest = longest_run(self.bits(chunk).free).max(self.last_run(chunk));
+            self.tree.set_longest(chunk, longest as u16);
         }
     }
 }
