@@ -6,16 +6,16 @@
 //! Story: docs/design/heap.md
 
 use super::Heap;
-use crate::base::{AtomicUsize, Ordering, SizeClass, shares};
+use crate::base::{Apart, AtomicUsize, Ordering, SizeClass, shares};
 use crate::heap::tuning::{LET_GO_SPANS, LOOK_HEAPS};
 use crate::map::address_map;
-use crate::os::{self, Presence};
+use crate::os::{self, Presence, Round};
 use crate::slices::arena;
 
 /// How many heaps the pool has made. Release, and Acquire: who counts one finds it made.
 pub(crate) static MADE: AtomicUsize = AtomicUsize::new(0);
-/// The next heap to look at. Relaxed: any will do.
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+/// Who is looked at next.
+static ROUND: Apart<Round> = Apart(Round::new());
 
 impl Heap {
     /// Looks at the next few heaps, up to the first whose thread has been away for long: its spans are anybody's from now on.
@@ -25,10 +25,8 @@ impl Heap {
         if !Presence::IS_ASKED || shares::in_use() < 2 || self.has_empty(class) || arena::keeps() {
             return false;
         }
-        let next = NEXT.fetch_add(LOOK_HEAPS, Ordering::Relaxed);
-        (next..next.wrapping_add(LOOK_HEAPS)).any(|nth| {
-            let nth = nth.checked_rem(MADE.load(Ordering::Acquire));
-            let Some(heap) = nth.and_then(address_map::heap_address) else { return false };
+        ROUND.0.any(MADE.load(Ordering::Acquire), LOOK_HEAPS, |nth| {
+            let Some(heap) = address_map::heap_address(nth) else { return false };
             // SAFETY: one that has been made.
             unsafe { Heap::let_go_of(heap.cast(), Heap::epoch(self)) }
         })

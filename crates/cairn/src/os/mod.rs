@@ -20,7 +20,7 @@ pub(crate) use lock::{
     settled_notices,
 };
 pub(crate) use message::{Message, broken, fatal};
-pub(crate) use presence::{Presence, may_look};
+pub(crate) use presence::{Presence, Round, may_look};
 pub(crate) use turn::{Got, Turn};
 
 /// Where a mapping may go when it is resized.

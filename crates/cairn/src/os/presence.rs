@@ -9,7 +9,8 @@
 use super::tuning::{AWAY_MS, REGRETS_MAX};
 use super::{now_ms, wait, wake};
 use crate::base::{
-    AtomicU32, Ordering, add_at, holds, in_hardened, is_zero_at, late_fence, owners_fence,
+    AtomicU32, AtomicUsize, Ordering, add_at, holds, in_hardened, is_zero_at, late_fence,
+    owners_fence,
 };
 
 // Invariants
@@ -193,6 +194,40 @@ impl Presence {
     /// Whether its thread is inside, or somebody lets go of its spans.
     pub(crate) fn is_worked_on(&self) -> bool {
         !Self::IS_ASKED || self.inside.load(Ordering::Relaxed) != 0 || self.is_torn()
+    }
+}
+
+/// Whose presence is looked at next. Relaxed: any will do.
+pub(crate) struct Round {
+    next: AtomicUsize,
+    /// With whom the round began, and in which millisecond that was.
+    first: AtomicUsize,
+    ms: AtomicU32,
+}
+
+impl Round {
+    pub(crate) const fn new() -> Round {
+        Round { next: AtomicUsize::new(0), first: AtomicUsize::new(0), ms: AtomicU32::new(0) }
+    }
+
+    /// Looks at the next `few` of `all`, up to the first that is found. Once all have been looked at in vain, not again before the
+    /// clock goes on: a look takes a cache line from a thread that may be at work, and tells nothing new.
+    pub(crate) fn any(&self, all: usize, few: usize, look: impl Fn(usize) -> bool) -> bool {
+        let (at, now) = (self.next.load(Ordering::Relaxed), now_ms() as u32);
+        if self.ms.load(Ordering::Relaxed) != now {
+            self.ms.store(now, Ordering::Relaxed);
+            self.first.store(at, Ordering::Relaxed);
+        }
+        if at.wrapping_sub(self.first.load(Ordering::Relaxed)) >= all {
+            return false;
+        }
+        let few = few.min(all);
+        let next = self.next.fetch_add(few, Ordering::Relaxed);
+        let is_found = (next..next.wrapping_add(few)).any(|nth| look(nth % all));
+        if is_found {
+            self.first.store(next.wrapping_add(few), Ordering::Relaxed);
+        }
+        is_found
     }
 }
 

@@ -5,8 +5,10 @@ use super::{Other, alone, free};
 use crate::base::size_class;
 use crate::heap::Heap;
 use crate::map::address_map::slice_of;
+use crate::os::Round;
 use crate::tests::heaps::{IN_SPAN, SIZE, blocks, my_tag, owner, row};
 use crate::{Stats, allocate, check, purge, set_purge_delay_ms, thread};
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -30,6 +32,25 @@ fn let_go(heap: *mut Heap) {
         assert!(begun.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Who has been looked at in vain is not looked at again before the clock goes on; where somebody is found, at once.
+#[test]
+fn in_vain_each_is_looked_at_once() {
+    let looks_of_nine = |is_found: bool| {
+        let (round, looks) = (Round::new(), Cell::new(0));
+        for _ in 0..9 {
+            let any = round.any(5, 3, |_| {
+                looks.set(looks.get() + 1);
+                is_found
+            });
+            assert!(!any || is_found);
+        }
+        looks.get()
+    };
+    assert_eq!(looks_of_nine(true), 9);
+    // Twice three of five; unless the clock has gone on meanwhile.
+    assert!((0..100).any(|_| looks_of_nine(false) == 6));
 }
 
 /// What others free into the spans of a thread that waits serves them. The thread goes on as if nothing had been.
