@@ -156,8 +156,8 @@ impl Target {
     /// The core's own tests, with assertions in the code as it ships.
     fn core(&self, shell: &Shell, args: &Args, steps: &mut Steps) {
         steps.core_tests(&self.triple(), args.build, |tests| {
-            let command = self.cargo(shell, args.build, "test", "release").args(tests);
-            let command = command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+            let command = self.cargo(shell, args.build, "test", "library").args(tests);
+            let command = command.env("CARGO_PROFILE_LIBRARY_DEBUG_ASSERTIONS", "true");
             let mut command =
                 Command::from(command.env("CAIRN_STRESS_SECONDS", args.seconds.to_string()));
             let mut left_out = &LEFT_OUT_OF_STATIC[..];

@@ -476,7 +476,7 @@ fn faults_in_giving_back() {
 }
 
 #[test]
-#[ignore = "a minute: cargo test --release -p cairn-malloc --lib -- --ignored every_fault"]
+#[ignore = "a minute: cargo test --profile library -p cairn-malloc --lib -- --ignored every_fault"]
 fn every_fault_in_giving_back() {
     fail_each_call("purges");
 }

@@ -8,7 +8,7 @@
 //! To run it, and the random operations of oracle.rs, for ten minutes each:
 //!
 //! ```text
-//! CAIRN_STRESS_SECONDS=600 cargo test --release -p cairn-malloc --test traffic --test oracle
+//! CAIRN_STRESS_SECONDS=600 cargo test --profile library -p cairn-malloc --test traffic --test oracle
 //! ```
 
 use std::ptr::null_mut;
