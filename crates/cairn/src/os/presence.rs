@@ -197,7 +197,7 @@ impl Presence {
     }
 }
 
-/// Whose presence is looked at next. Relaxed: any will do.
+/// Whose presence is looked at next. Relaxed: any will do, and what two threads mix up ends a round too soon or too late.
 pub(crate) struct Round {
     next: AtomicUsize,
     /// With whom the round began, and in which millisecond that was.
