@@ -72,13 +72,8 @@ static NEAR: AtomicBool = AtomicBool::new(false);
 /// Nobody has told the program of it yet.
 static PENDING: AtomicBool = AtomicBool::new(false);
 
-/// The group, as far as somebody has asked for it.
-struct Known {
-    asked: bool,
-    group: Option<Group>,
-}
-
-static GROUP: Lock<Known> = Lock::new(Known { asked: false, group: None });
+/// The group, if there is one; None: nobody has looked for it.
+static GROUP: Lock<Option<Option<Group>>> = Lock::new(None);
 /// Somebody looks at it.
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
@@ -260,25 +255,24 @@ pub(crate) fn look(counted: usize, why: Why) -> Option<os::GroupUse> {
 
 /// The group, looked for if nobody has.
 #[inline(never)]
-fn known_group() -> Guard<'static, Known> {
-    let mut known = GROUP.lock();
-    if !known.asked {
-        (known.group, known.asked) = (Group::find(), true);
-    }
-    known
+fn known_group() -> Guard<'static, Option<Option<Group>>> {
+    let mut group = GROUP.lock();
+    group.get_or_insert_with(Group::find);
+    group
 }
 
 /// Asks the group for something; None if there is none, or if nobody may.
 pub(crate) fn with_group<T>(ask: impl FnOnce(&Group) -> T) -> Option<T> {
-    (get()[0] != NO_GROUP).then(known_group)?.group.as_ref().map(ask)
+    (get()[0] != NO_GROUP).then(known_group)?.as_ref()?.as_ref().map(ask)
 }
 
 fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let known = known_group();
-    let Some(found) = known.group.as_ref().and_then(Group::usage) else {
+    let group = known.as_ref().and_then(Option::as_ref);
+    let Some(found) = group.and_then(Group::usage) else {
         // Without a group nobody looks again; one whose limit has gone may get another.
         let again = counted.saturating_mul(2).max(LOOK_FROM);
-        let next = if known.group.is_some() { again } else { usize::MAX };
+        let next = if group.is_some() { again } else { usize::MAX };
         LOOK_AT.store(next, Ordering::Relaxed);
         GROUP_MOST.store(0, Ordering::Relaxed);
         return None;
@@ -292,7 +286,7 @@ fn follow_group(counted: usize, why: Why) -> Option<os::GroupUse> {
     let mut used = usize::try_from(found.used).unwrap_or(usize::MAX);
     if used >= near(most) {
         // What it has of files goes by itself.
-        let files = known.group.as_ref().and_then(Group::files).unwrap_or(0);
+        let files = group.and_then(Group::files).unwrap_or(0);
         used = used.saturating_sub(usize::try_from(files).unwrap_or(usize::MAX));
     }
     GROUP_MOST.store(most, Ordering::Relaxed);
@@ -372,10 +366,8 @@ impl Drop for Turn {
 
 /// A limit is near. True if it has become so just now.
 pub(crate) fn note_near() -> bool {
-    let is_new = !NEAR.load(Ordering::Relaxed) && !NEAR.swap(true, Ordering::Relaxed);
-    if is_new {
-        PENDING.store(true, Ordering::Relaxed);
-    }
+    let is_new = !is_near() && !NEAR.swap(true, Ordering::Relaxed);
+    PENDING.fetch_or(is_new, Ordering::Relaxed);
     is_new
 }
 
@@ -403,9 +395,7 @@ pub(crate) fn take_pending() -> bool {
 
 /// In a forked child, before it has a second thread: nobody looks, or purges. The child may be in another group soon.
 pub(crate) fn settle_in_child() {
-    if GROUP.settle_in_child() {
-        GROUP.lock().asked = false;
-    }
+    GROUP.give_up_in_child(None);
     LOOKING.store(false, Ordering::Relaxed);
     NEXT_NS.store(0, Ordering::Relaxed);
 }

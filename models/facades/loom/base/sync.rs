@@ -224,6 +224,35 @@ impl<T: Value> Atomic<T> {
     ) -> Result<T, T> {
         self.compare_exchange(old, new, success, failure)
     }
+
+    #[track_caller]
+    pub(crate) fn fetch_or(&self, bits: T, order: Ordering) -> T {
+        let bits = bits.bits();
+        self.act(|now| now | bits, |word| word.fetch_or(bits, order))
+    }
+
+    #[track_caller]
+    pub(crate) fn fetch_and(&self, bits: T, order: Ordering) -> T {
+        let bits = bits.bits();
+        self.act(|now| now & bits, |word| word.fetch_and(bits, order))
+    }
+
+    #[track_caller]
+    pub(crate) fn fetch_update(
+        &self,
+        success: Ordering,
+        failure: Ordering,
+        change: impl Fn(T) -> Option<T>,
+    ) -> Result<T, T> {
+        let mut old = self.load(failure);
+        while let Some(new) = change(old) {
+            match self.compare_exchange(old, new, success, failure) {
+                Err(now) => old = now,
+                done => return done,
+            }
+        }
+        Err(old)
+    }
 }
 
 impl Atomic<usize> {
@@ -235,18 +264,6 @@ impl Atomic<usize> {
     #[track_caller]
     pub(crate) fn fetch_sub(&self, n: usize, order: Ordering) -> usize {
         self.fetch_add(n.wrapping_neg(), order)
-    }
-}
-
-impl Atomic<u64> {
-    #[track_caller]
-    pub(crate) fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
-        self.act(|now| now | bits, |word| word.fetch_or(bits, order))
-    }
-
-    #[track_caller]
-    pub(crate) fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
-        self.act(|now| now & bits, |word| word.fetch_and(bits, order))
     }
 }
 
