@@ -46,18 +46,13 @@ pub(crate) const HOLLOW_MIN: usize = in_shuttle((1 << 20) / SLICE_SIZE, 24);
 /// Milliseconds. What is purged so and needed again within this time should have stayed: from then on more may be
 /// dirty. Without regret `sawtooth` takes 442 ms instead of 243. Half, twice: not tried.
 pub(crate) const REGRET_MS: u64 = 1000;
-/// Then as many slices may be dirty as are in use, or 32 MiB. As much as is in use and no more: `mstress` takes 49 ns
-/// instead of 33, and `free-only` keeps 16 MiB instead of 37. Where much has gone to holes 32 MiB is the most, or a
-/// quarter of what is left: with half of it an aged `mstress` takes 1.5 of the time, with three quarters 1.18, with no regret
-/// 3.5, and `sawtooth` 1.42; without that bound four threads side by side leave 82 to 96 MiB in one of twenty runs, with it
-/// 81 at most. Twice: not tried.
+/// For what was regretted as many slices more may be dirty as are in use, or 32 MiB. As much as is in use and no more: `mstress` takes
+/// 49 ns instead of 33, and `free-only` keeps 16 MiB instead of 37. Twice: not tried.
 pub(crate) const BURST_KEPT: usize = (32 << 20) / SLICE_SIZE;
-/// But at first 16 MiB, and twice as much and 16 MiB the next time. In slices. Half, twice: not tried.
-pub(crate) const BURST_STEP: usize = in_shuttle((16 << 20) / SLICE_SIZE, 24);
-/// Beyond so much, in slices, it has been regretted four times in a row, and all of it may be dirty, whatever is in use: else
-/// mimalloc's mstress with 4 threads takes 2.65 s instead of 2.18, with 113,000 faults instead of 29,000. With half of it the
-/// same, but `large-churn` ends with 110 MiB instead of 36; with twice of it the same.
-pub(crate) const BURST_SURE: usize = 8 * BURST_STEP;
+/// After so many regrets in a row all of it, whatever is in use: else mimalloc's mstress with 4 threads takes 1.11 of the time, with
+/// 97,000 faults instead of 26,000. With twice of it 35,000 in the same time; with half of it `phase-change` ends with 106 MiB
+/// instead of 36.
+pub(crate) const BURST_SURE: u32 = 4;
 /// Up to 512 MiB, in slices. Half, twice: not tried.
 pub(crate) const BURST_MAX: usize = (512 << 20) / SLICE_SIZE;
 

@@ -14,7 +14,7 @@ pub(super) const MIB: usize = (1 << 20) / SLICE_SIZE;
 /// regretted.
 pub(super) const BURST: usize = 4 * MIB;
 pub(super) const BURST_KEPT: usize = 32 * MIB;
-pub(super) const BURST_STEP: usize = 16 * MIB;
+pub(super) const BURST_SURE: u32 = 4;
 pub(super) const BURST_MAX: usize = 512 * MIB;
 /// The room of a huge page, and the slices in use from which on a dense heap gets some.
 pub(super) const UNIT: usize = 2 * MIB;
@@ -43,8 +43,11 @@ pub(super) struct Model {
     pub(super) purged: usize,
     /// How many dirty slices more than usual are no burst.
     pub(super) allowed: usize,
-    /// A burst has been purged, and nothing clean been taken since.
-    pub(super) regrets: bool,
+    /// Slices that have gone, from the first burst on, and that nobody has needed again.
+    pub(super) given: Option<usize>,
+    /// Bursts of which some was needed again, and whether the last one is among them.
+    pub(super) regrets: u32,
+    pub(super) is_regretted: bool,
     /// Slices of small spans, less four times those of large blocks that may stay empty.
     pub(super) dense: usize,
 }
@@ -55,7 +58,9 @@ impl Model {
         // However slow they are here, huge pages are wanted.
         os::SLOW_NS.store(u64::MAX, Ordering::Relaxed);
         let slices = Vec::new();
-        Model { slices, held: Vec::new(), purged: 0, allowed: 0, regrets: false, dense: 0 }
+        let (held, dense, purged, allowed) = (Vec::new(), 0, 0, 0);
+        let (given, regrets, is_regretted) = (None, 0, false);
+        Model { slices, held, purged, allowed, given, regrets, is_regretted, dense }
     }
 
     pub(super) fn is_free(&self, index: usize, len: usize) -> bool {
@@ -134,7 +139,7 @@ impl Model {
             let Some(unit) = self.clean_unit(index, len).filter(|_| huge) else { break index };
             // It is resident throughout now.
             self.slices[unit..unit + UNIT].fill(Zero);
-            self.regret();
+            self.regret(UNIT);
         };
         assert_eq!(run.index, expected, "{len} slices at a multiple of {align}, {before} before");
         self.take_there(&run, len);
@@ -157,15 +162,17 @@ impl Model {
         assert_eq!((run.zero, run.dirty), (!taken.contains(&Dirty), dirty));
         taken.fill(Used);
         self.held.push((run.index, len));
-        if dirty <= len / 2 {
-            self.regret();
-        }
+        self.regret(len - dirty);
     }
 
-    /// Mostly clean slices have been taken: if that is needed soon after a burst, the next may be larger.
-    pub(super) fn regret(&mut self) {
-        if std::mem::take(&mut self.regrets) {
-            self.allowed = (BURST_STEP + 2 * self.allowed).min(BURST_MAX);
+    /// So many clean slices have been taken: twice as many may be dirty as bursts gave back just before.
+    pub(super) fn regret(&mut self, clean: usize) {
+        let needed = clean.min(self.given.unwrap_or(0));
+        if needed > 0 {
+            self.given = self.given.map(|given| given - needed);
+            self.allowed = (self.allowed + 2 * needed).min(BURST_MAX);
+            self.regrets += u32::from(!self.is_regretted);
+            self.is_regretted = true;
         }
     }
 
@@ -186,14 +193,28 @@ impl Model {
     pub(super) fn give(&mut self, index: usize, len: usize, dirty: bool) {
         arena::release(index, len, if dirty { Memory::Written } else { Memory::Clean });
         self.slices[index..index + len].fill(if dirty { Dirty } else { Clean });
-        let used = self.count(Used);
-        let bound = burst_bound(used, self.allowed);
+        let bound = self.burst_bound();
         let dirty = self.resident();
         if dirty > bound {
             let parts = dirty > 2 * bound;
+            self.given.get_or_insert(0);
+            self.is_regretted = false;
+            self.allowed = self.allowed.saturating_sub(len);
             self.purge_some(2 * len.max(32), parts);
-            self.regrets = true;
         }
+    }
+
+    /// How many slices may be dirty: what was regretted four times in a row stays as a whole.
+    pub(super) fn burst_bound(&self) -> usize {
+        let used = self.count(Used);
+        let most = if self.regrets >= BURST_SURE { BURST_MAX } else { used.max(BURST_KEPT) };
+        BURST.max(used / 4) + self.allowed.min(most)
+    }
+
+    /// So many have gone.
+    fn count_purged(&mut self, slices: usize) {
+        self.purged += slices;
+        self.given = self.given.map(|given| given + slices);
     }
 
     pub(super) fn purge(&mut self, limit: usize) -> usize {
@@ -206,7 +227,7 @@ impl Model {
             let top = self.slices.iter().rposition(|slice| slice.is_resident()).expect("dirty");
             self.slices[top] = Clean;
         }
-        self.purged += count;
+        self.count_purged(count);
     }
 
     /// Purges from the top until `limit` dirty slices have gone: units that are free as a whole,
@@ -235,7 +256,7 @@ impl Model {
             done += self.slices[run.clone()].iter().filter(|slice| slice.is_resident()).count();
             self.slices[run].fill(Clean);
         }
-        self.purged += done;
+        self.count_purged(done);
         done
     }
 
@@ -255,12 +276,6 @@ impl Model {
         }
         assert_eq!(dirty, expected);
     }
-}
-
-/// How many slices may be dirty with so many in use: what was regretted four times in a row stays as a whole.
-pub(super) fn burst_bound(used: usize, allowed: usize) -> usize {
-    let most = if allowed > 128 * MIB { allowed } else { used.max(BURST_KEPT) };
-    BURST.max(used / 4).max(allowed.min(most))
 }
 
 /// Mostly small, up to three chunks.

@@ -197,8 +197,8 @@ fn a_huge_page_for_purged_memory_is_a_regret() {
         arena::release(burst.index, slices(20), Memory::Written);
         let purged = arena::counts().purged;
         assert!(purged > 0, "much at once goes at once");
-        assert!(take(2, Use::Backed).backed);
-        // More than a quarter of what is in use, but less than is regretted.
+        assert!(take(8, Use::Backed).backed);
+        // More than a quarter of what is in use, but less than twice what was needed again.
         arena::release(later.index, slices(12), Memory::Written);
         assert_eq!(arena::counts().purged, purged);
         crate::check();

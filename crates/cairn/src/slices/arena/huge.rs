@@ -23,8 +23,7 @@ pub(super) fn back_by_huge_page(
     unit: usize,
 ) -> Guard<'static, Arena> {
     arena.remove(unit, HUGE_SLICES);
-    // Clean slices are needed.
-    arena.judge_burst();
+    arena.bursts.judge(HUGE_SLICES);
     drop(arena);
     if !Fences::bare(unit, HUGE_SLICES, Taken::Otherwise) {
         return ARENA.lock();

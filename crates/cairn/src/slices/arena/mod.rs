@@ -6,6 +6,7 @@
 //! Checked: `check` recounts the chunks; the tree against a plain set in its own tests.
 //! Story: docs/design/purging.md
 
+mod bursts;
 mod huge;
 mod near;
 mod partition_runs;
@@ -29,6 +30,7 @@ use crate::os::{self, Lock};
 use crate::slices::fences::{Fence, Fences, Taken};
 use crate::slices::reservation;
 use crate::slices::tuning::{AHEAD, GROW_MAX, GROW_MIN, RUN_MAX};
+use bursts::Bursts;
 use huge::{HUGE_SLICES, back_by_huge_page};
 use near::{give_back, take_at};
 use runs::aligned_runs;
@@ -70,15 +72,11 @@ pub(crate) struct Arena {
     /// began.
     needed: [usize; 2],
     needed_ms: u64,
-    /// Dirty slices that may stay since purges have been regretted; falls with time.
-    burst: usize,
-    /// When a burst was purged last, unless what has happened since is judged; else 0.
-    burst_ms: u64,
+    bursts: Bursts,
     /// Slices taken for small spans, less four times those of large blocks that may stay empty.
     dense: usize,
     /// Slices that have been taken for spans, ever.
     taken: usize,
-    purged: u64,
 }
 
 // SAFETY: numbers, all of which start at 0; so the static stays out of the library's file.
@@ -273,7 +271,7 @@ pub(crate) struct Counts {
 /// How many slices are what.
 pub(crate) fn counts() -> Counts {
     let arena = ARENA.lock();
-    let (clean, dirty, purged) = (arena.free - arena.dirty, arena.dirty, arena.purged);
+    let (clean, dirty, purged) = (arena.free - arena.dirty, arena.dirty, arena.bursts.purged);
     drop(arena);
     let [kept, resident] = kept_slices();
     Counts { clean: clean + kept - resident, dirty: dirty + resident, purged }
@@ -359,7 +357,7 @@ impl Arena {
         }
         let count = |chunk: usize| self.bits(chunk).free.count_ones() as usize;
         let free = (0..end.div_ceil(CHUNK_SLICES)).map(count).sum();
-        (self.free, self.dirty, self.idle, self.burst_ms) = (free, free, 0, 0);
+        (self.free, self.dirty, self.idle) = (free, free, 0);
         self.reach();
         self.tree.clear();
         self.refresh(0, end);
@@ -420,8 +418,8 @@ impl Arena {
             return None;
         }
         let (dirty, written) = self.remove(index, slices);
-        if dirty <= slices / 2 {
-            self.judge_burst();
+        if dirty < slices {
+            self.bursts.judge(slices - dirty);
         }
         let is_bare = Fences::bare(index, slices, taken);
         is_bare.then_some(Run { index, zero: !written, dirty, backed: false })

@@ -84,7 +84,7 @@ pub(super) fn after_release(mut arena: Guard<'static, Arena>, slices: usize) {
     }
     let bound = arena.burst_bound();
     if arena.dirty > bound {
-        arena.burst_ms = os::now_ms();
+        arena.bursts.begin(slices);
         // Whole chunks as long as that will do: a purge of single slices splits huge pages, unless holes have.
         let is_much = arena.is_hollow() || arena.dirty > 2 * bound;
         let lanes = if is_much { &[WHOLE, DIRTY][..] } else { &[WHOLE] };

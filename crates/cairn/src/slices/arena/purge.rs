@@ -11,14 +11,14 @@ use super::partition_runs::{Leave, Partitions};
 use super::purge_policy::{NEXT_TICK_MS, keeps, purge_delay_ms};
 use super::runs::aligned_runs;
 use super::{ARENA, Arena, DIRTY, Memory, WHOLE};
+use crate::base::bits::bit;
 use crate::base::{Apart, AtomicUsize, Ordering, SLICE_SIZE};
 use crate::map::{CHUNK_SLICES, ChunkBits, address_map};
 use crate::os::{self, Guard};
 use crate::slices::limit;
 use crate::slices::tuning::{
-    BURST_KEPT, BURST_MAX, BURST_MIN, BURST_SHARE, BURST_STEP, BURST_SURE, HOLLOW_MIN,
-    HOLLOW_SHARE, HUGE_MIN, KEEP_MIN, KEEP_SHARE, NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH,
-    PURGE_REFUSALS, REGRET_MS,
+    BURST_MIN, BURST_SHARE, HOLLOW_MIN, HOLLOW_SHARE, HUGE_MIN, KEEP_MIN, KEEP_SHARE,
+    NEEDED_DELAYS, NEEDED_MAX, PURGE_BATCH, PURGE_REFUSALS,
 };
 
 /// Idle slices found by the last tick and not yet purged. Relaxed, like the next: read by every
@@ -42,11 +42,8 @@ pub(crate) fn count_holes(bytes: usize) {
 /// So many are needed again, or their span has ended.
 #[inline(never)]
 pub(crate) fn fill_holes(bytes: usize) {
-    let (mut holes, order) = (HOLES.0.load(Ordering::Relaxed), Ordering::Relaxed);
-    while let Err(now) = HOLES.0.compare_exchange(holes, holes.saturating_sub(bytes), order, order)
-    {
-        holes = now;
-    }
+    let less = |holes: usize| Some(holes.saturating_sub(bytes));
+    let _ = HOLES.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// How many bytes in spans in use may wait to go: a part of what is in use, and has not gone; near a limit less of it.
@@ -85,11 +82,6 @@ pub(crate) fn tick(now_ms: u64) -> bool {
 /// Whether upkeep has memory to give back right now.
 pub(crate) fn in_debt() -> bool {
     DEBT.0.load(Ordering::Relaxed) > 0
-}
-
-/// Slices that have gone from spans in use.
-fn holes() -> usize {
-    HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE
 }
 
 /// Gives back everything dirty; the number of bytes that went.
@@ -141,7 +133,7 @@ pub(super) fn purge_batch(
         GOING_CLEAN.fetch_sub(len - dirty, Ordering::Relaxed);
         if clean {
             arena.put(index, len, Memory::Clean);
-            arena.purged += dirty as u64;
+            arena.bursts.purged += dirty as u64;
             done += dirty;
         } else {
             // Locked memory, say: what is below it may go. What was clean is so still: it may be no memory.
@@ -173,35 +165,31 @@ impl Arena {
     /// Which of up to 128 slices are dirty, a bit each.
     fn dirty_among(&self, index: usize, slices: usize) -> u128 {
         const _: () = assert!(HUGE_SLICES <= 128);
-        let is_dirty = |nth: &usize| {
-            let slice = index + nth;
-            self.bits(slice / CHUNK_SLICES).dirty >> (slice % CHUNK_SLICES) & 1 != 0
-        };
-        (0..slices).filter(is_dirty).fold(0, |bits, nth| bits | 1 << nth)
+        let is_dirty = |slice: usize| self.bits(slice / CHUNK_SLICES).dirty & bit(slice) != 0;
+        (0..slices).fold(0, |bits, nth| bits | u128::from(is_dirty(index + nth)) << nth)
     }
 
     /// How many slices may be dirty before a release purges at once.
     #[inline(never)]
     pub(super) fn burst_bound(&self) -> usize {
-        let used = self.used();
-        let (share, most) = if self.is_hollow() {
-            let left = self.filled();
-            (HOLLOW_MIN.max(left / HOLLOW_SHARE), BURST_KEPT.max(left / BURST_SHARE))
+        let left = self.filled();
+        let share = if self.is_hollow() {
+            HOLLOW_MIN.max(left / HOLLOW_SHARE)
         } else {
-            let most = if self.burst > BURST_SURE { BURST_MAX } else { BURST_KEPT.max(used) };
-            (BURST_MIN.max(used / BURST_SHARE), most)
+            BURST_MIN.max(self.used() / BURST_SHARE)
         };
-        share.max(self.burst.min(most))
+        share + self.bursts.allowed(left)
     }
 
     /// Slices in use but for those that have gone to holes.
     fn filled(&self) -> usize {
-        self.used().saturating_sub(holes())
+        self.used().saturating_sub(HOLES.0.load(Ordering::Relaxed) / SLICE_SIZE)
     }
 
     /// Whether an eighth of what is in use or more has gone to holes.
     pub(super) fn is_hollow(&self) -> bool {
-        holes() >= self.used() / 8 && holes() > 0
+        let (used, filled) = (self.used(), self.filled());
+        used - filled >= used / 8 && filled < used
     }
 
     fn tick(&mut self, now_ms: u64) -> bool {
@@ -213,7 +201,7 @@ impl Arena {
         let debt = if keeps() { 0 } else { self.idle.saturating_sub(keep) };
         DEBT.0.store(debt, Ordering::Relaxed);
         self.idle = self.dirty;
-        self.burst -= self.burst / 16;
+        self.bursts.fade();
         fill_holes(HOLES.0.load(Ordering::Relaxed) / 16);
         true
     }
@@ -227,15 +215,5 @@ impl Arena {
         }
         self.needed[0] = self.needed[0].max(self.dirty - self.idle);
         self.needed[0].max(self.needed[1])
-    }
-
-    /// Mostly clean slices have been needed: was what the last burst gave back needed still?
-    pub(super) fn judge_burst(&mut self) {
-        if self.burst_ms > 0 {
-            if os::now_ms() < self.burst_ms + REGRET_MS {
-                self.burst = (BURST_STEP + 2 * self.burst).min(BURST_MAX);
-            }
-            self.burst_ms = 0;
-        }
     }
 }
