@@ -15,7 +15,7 @@ use crate::slices::arena;
 use crate::slices::limit::{self, Why};
 use crate::thread::tuning::{
     CLOCK_LAG_MS, GROUP_FILL, GROUP_LOOK_MS, GROUP_NEAR, GROUP_REST, GROUP_WORTHWHILE,
-    KEPT_LOOK_MS, PURGE_PAUSE_MS, PURGE_STACK_BYTES,
+    KEPT_LOOK_MS, LOOK_DELAYS, PURGE_PAUSE_MS, PURGE_STACK_BYTES,
 };
 use crate::{os, thread::pool};
 use core::ffi::c_void;
@@ -122,8 +122,14 @@ extern "C" fn end(_: *mut c_void) {
 /// The thread's body. Nothing in here allocates.
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
     os::name_thread(c"cairn-purge");
+    let mut next_look = 0;
     while ENDING.load(Ordering::Relaxed) == 0 {
         let more = pool::tick();
+        if os::now_ms() >= next_look && !arena::keeps() {
+            pool::let_go_of_others();
+            let pause = arena::purge_delay_ms().saturating_mul(LOOK_DELAYS);
+            next_look = os::now_ms().saturating_add(pause as u64);
+        }
         let ms = if more {
             PURGE_PAUSE_MS
         } else {

@@ -2,10 +2,11 @@
 #![cfg(not(feature = "hardened"))]
 
 use super::{Other, alone, free};
-use crate::base::size_class;
+use crate::base::{SLICE_SIZE, size_class};
 use crate::heap::Heap;
 use crate::map::address_map::slice_of;
 use crate::os::Round;
+use crate::slices::arena;
 use crate::tests::heaps::{IN_SPAN, SIZE, blocks, my_tag, owner, row};
 use crate::{Stats, allocate, check, purge, set_purge_delay_ms, thread};
 use std::cell::Cell;
@@ -117,6 +118,26 @@ fn a_short_span_in_hand_is_none_for_long_ones() {
         assert!(row(SIZE).spans > 1, "none is in hand");
         mine.into_iter().for_each(free);
         other.leaves();
+        check();
+    });
+}
+
+/// Where nobody does anything at all, the purge thread finds who waits.
+#[test]
+fn the_purge_thread_reaches_threads_that_wait() {
+    alone(|| {
+        set_purge_delay_ms(20);
+        assert!(crate::start_purge_thread());
+        let others: Vec<_> = (0..4).map(|_| Other::new()).collect();
+        for other in &others {
+            other.allocates(BYTES, BLOCKS).into_iter().for_each(free);
+        }
+        let begun = Instant::now();
+        while Stats::take().spans.bytes > 1 << 20 || arena::counts().dirty * SLICE_SIZE > 4 << 20 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{}", Stats::take().spans.bytes);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        others.into_iter().for_each(Other::leaves);
         check();
     });
 }
