@@ -125,7 +125,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     let mut next_look = 0;
     while ENDING.load(Ordering::Relaxed) == 0 {
         let more = pool::tick();
-        if os::now_ms() >= next_look && !arena::keeps() {
+        if os::Presence::IS_ASKED && os::now_ms() >= next_look && !arena::keeps() {
             pool::let_go_of_others();
             let pause = arena::purge_delay_ms().saturating_mul(LOOK_DELAYS);
             next_look = os::now_ms().saturating_add(pause as u64);
