@@ -16,7 +16,7 @@ pub(super) struct Bursts {
     learned: usize,
     /// When a burst went last; 0: never.
     last_ms: u64,
-    /// `purged` before the bursts of late, and what was needed again since.
+    /// `purged` before the bursts of late, and what was needed again since: never more than `purged`.
     from: u64,
     /// Bursts in a row of which some was needed again, and whether the last one is among them. In a second all are one row.
     regrets: u32,

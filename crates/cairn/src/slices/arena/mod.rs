@@ -79,7 +79,7 @@ pub(crate) struct Arena {
     taken: usize,
 }
 
-// SAFETY: numbers, all of which start at 0; so the static stays out of the library's file.
+// SAFETY: numbers, and a bool, all of which start at 0; so the static stays out of the library's file.
 pub(crate) static ARENA: Lock<Arena> = Lock::new(unsafe { core::mem::zeroed() });
 
 /// Slices handed out.
