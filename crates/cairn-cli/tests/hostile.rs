@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How often the core file is changed and looked at.
 fn times() -> usize {
-    if std::env::var_os("CAIRN_TEST_ALL").is_some() { 400 } else { 80 }
+    if std::env::var_os("CAIRN_TEST_ALL").is_some() { 400 } else { 30 }
 }
 /// And lost blocks looked for, once in so many times.
 const LEAKS_EACH: usize = 4;

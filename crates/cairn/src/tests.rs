@@ -118,6 +118,8 @@ const fn filling(block_bytes: usize) -> usize {
 
 /// More calls than any scenario makes: a loop that does not end is a failure, not a wait.
 const CALLS_MAX: usize = 3000;
+/// The call after one of many: the first ones each, then ever fewer.
+const THINNING: fn(usize) -> usize = |nth| nth + 1 + nth / 8;
 /// After this an attempt counts as hung.
 const HUNG_AFTER_SECONDS: u32 = 300;
 
@@ -413,12 +415,8 @@ fn faults_at_the_start() {
 }
 
 #[test]
-fn faults_in_every_class() {
+fn faults_in_spans_and_runs() {
     fail_each_call("classes");
-}
-
-#[test]
-fn faults_in_runs() {
     fail_each_call("runs");
 }
 
@@ -454,13 +452,13 @@ fn faults_in_zeroed_blocks() {
 
 #[test]
 fn faults_in_growing_blocks() {
-    fail_each_call("growers");
-    fail_each_call("movers");
+    fail_calls("growers", THINNING);
+    fail_calls("movers", THINNING);
 }
 
 #[test]
 fn faults_in_a_block_that_grows_by_steps() {
-    fail_each_call("stepwise_grower");
+    fail_calls("stepwise_grower", THINNING);
 }
 
 #[test]
@@ -468,22 +466,23 @@ fn faults_in_shrinking_blocks() {
     fail_each_call("shrinkers");
 }
 
-/// The first calls, then ever fewer.
 #[test]
 fn faults_in_giving_back() {
-    fail_calls("purges", |nth| nth + 1 + nth / 8);
+    fail_calls("purges", THINNING);
     fail_calls("bursts", |nth| 2 * nth + 1);
 }
 
 #[test]
 #[ignore = "a minute: cargo test --profile library -p cairn-malloc --lib -- --ignored every_fault"]
-fn every_fault_in_giving_back() {
-    fail_each_call("purges");
+fn every_fault_of_many() {
+    ["growers", "movers", "stepwise_grower", "purges", "heaps"]
+        .into_iter()
+        .for_each(fail_each_call);
 }
 
 #[test]
 fn faults_in_heaps() {
-    fail_each_call("heaps");
+    fail_calls("heaps", THINNING);
 }
 
 #[test]

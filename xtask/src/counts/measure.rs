@@ -6,7 +6,7 @@ use crate::library::shell;
 use anyhow::{Context, Result, ensure};
 use programs::process::{Limits, Process};
 use rustix::thread::{CpuSet, disable_transparent_huge_pages, sched_getcpu, sched_setaffinity};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,6 +139,7 @@ impl Place {
 
     /// Page faults and peak memory of each run.
     fn pages(&self, line: &[OsString]) -> Result<(Vec<u64>, Vec<u64>)> {
+        self.read_files(line)?;
         let report = self.at("report");
         let mut launch = self.command(self.at("launch"));
         launch.arg(&report).arg(RUNS.to_string()).arg(&self.library).args(line);
@@ -148,6 +149,26 @@ impl Place {
         ensure!(pages.len() == RUNS, "unreadable report: {report}");
         Ok(pages.into_iter().unzip())
     }
+
+    /// Has the system keep all of the files that a program loads: with a page that is touched those around it are
+    /// mapped, and counted, which are in memory at that time, be it for another program.
+    fn read_files(&self, line: &[OsString]) -> Result<()> {
+        let mut command = self.command(&line[0]);
+        command.args(&line[1..]).env("LD_PRELOAD", &self.library).env("LD_DEBUG", "files");
+        let said = String::from_utf8_lossy(&command.output()?.stderr).into_owned();
+        loaded(&said).into_iter().try_for_each(|file| {
+            fs::read(file).map(drop).with_context(|| format!("cannot read {file}"))
+        })
+    }
+}
+
+/// Of what the dynamic loader says of its work: the program, and the libraries.
+fn loaded(said: &str) -> BTreeSet<&str> {
+    fn file(line: &str) -> Option<&str> {
+        let (_, file) = line.split_once("init: ").or_else(|| line.split_once("control: "))?;
+        file.starts_with('/').then_some(file)
+    }
+    said.lines().filter_map(file).collect()
 }
 
 /// For this process and what it starts: the same addresses in each run where the system allows it, one processor, and
@@ -221,6 +242,9 @@ mod tests {
         assert_eq!(total("events: Ir\n"), None);
         assert_eq!(faults_and_peak("826496 738 0 84 1644"), Some((84, 1644)));
         assert_eq!(faults_and_peak("826496 738 0 84"), None);
+        let said =
+            " 7:\tcalling init: /lib/libc.so.6\n 7:\t\n 7:\ttransferring control: /bin/cc\nrest\n";
+        assert!(loaded(said).into_iter().eq(["/bin/cc", "/lib/libc.so.6"]));
     }
 
     #[test]
