@@ -11,6 +11,7 @@ use object::{Endianness, Object, ObjectSegment, ObjectSymbol, ReadCache};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -156,10 +157,10 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
 }
 
-/// A file that the process runs code of, and where its first byte is mapped.
+/// A file that the process runs code of, and where its beginning is mapped.
 struct Mapped {
     path: PathBuf,
-    base: u64,
+    area: Range<u64>,
 }
 
 impl Process {
@@ -194,9 +195,9 @@ impl Process {
         }
         let mut files: Vec<(Mapped, bool)> = Vec::new();
         for line in maps.split(|&byte| byte == b'\n') {
-            let Some((base, offset, runs, path)) = fields(line) else { continue };
+            let Some((area, offset, runs, path)) = fields(line) else { continue };
             if offset == 0 && files.last().is_none_or(|(last, _)| last.path != path) {
-                files.push((Mapped { path: path.to_owned(), base }, false));
+                files.push((Mapped { path: path.to_owned(), area }, false));
             }
             if let Some((last, known)) = files.last_mut()
                 && last.path == path
@@ -208,23 +209,23 @@ impl Process {
     }
 }
 
-/// Of a line of the list of mappings: the address, the place in the file, whether code is there, the file.
-fn fields(line: &[u8]) -> Option<(u64, u64, bool, &Path)> {
+/// Of a line of the list of mappings: the addresses, the place in the file, whether code is there, the file.
+fn fields(line: &[u8]) -> Option<(Range<u64>, u64, bool, &Path)> {
     let slash = line.iter().position(|&byte| byte == b'/')?;
     let (numbers, path) = line.split_at(slash);
     let mut numbers = std::str::from_utf8(numbers).ok()?.split_ascii_whitespace();
-    let base = u64::from_str_radix(numbers.next()?.split('-').next()?, 16).ok()?;
+    let address = |digits| u64::from_str_radix(digits, 16).ok();
+    let (start, end) = numbers.next()?.split_once('-')?;
     let runs = numbers.next()?.contains('x');
-    let offset = u64::from_str_radix(numbers.next()?, 16).ok()?;
-    Some((base, offset, runs, Path::new(OsStr::from_bytes(path))))
+    let offset = address(numbers.next()?)?;
+    Some((address(start)?..address(end)?, offset, runs, Path::new(OsStr::from_bytes(path))))
 }
 
 impl Mapped {
     /// The address of the symbol `cairn_header`; None if the file has none, or cannot be read.
     fn header(&self, process: &Process) -> Option<u64> {
-        // As the process sees it, in a container for instance.
-        let inside = process.place("root").join(self.path.strip_prefix("/").ok()?);
-        let contents = ReadCache::new(File::open(inside).ok()?);
+        let file = cairn_sight::mapped_file(process.pid, &self.path, &self.area)?;
+        let contents = ReadCache::new(file);
         let file = ElfFile::<FileHeader64<Endianness>, _>::parse(&contents).ok()?;
         let first = file.segments().find(|segment| segment.file_range().0 == 0)?;
         let is_header = |name: object::Result<&str>| name == Ok("cairn_header");
@@ -233,6 +234,6 @@ impl Mapped {
             .chain(file.symbols())
             .find(|symbol| symbol.is_definition() && is_header(symbol.name()))?
             .address();
-        Some(address.wrapping_sub(first.address()).wrapping_add(self.base))
+        Some(address.wrapping_sub(first.address()).wrapping_add(self.area.start))
     }
 }

@@ -37,12 +37,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut all = Ok(());
     for copy in &copies {
         match switch(&process, copy, args.bytes) {
-            Ok(done) if copies.len() == 1 => println!("{done}"),
-            Ok(done) => println!("{}: {done}", copy.path.display()),
+            Ok(done) if copies.len() == 1 => crate::print(format!("{done}\n").as_bytes())?,
+            Ok(done) => {
+                crate::print(format!("{}: {done}\n", copy.path.display()).as_bytes())?;
+            }
             Err(error) => {
                 let failed = Err(error.context(copy.path.display().to_string()));
                 if let Err(earlier) = std::mem::replace(&mut all, failed) {
-                    eprintln!("cairn: {earlier:#}");
+                    crate::say(format_args!("{earlier:#}"));
                 }
             }
         }

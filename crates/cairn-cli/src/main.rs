@@ -46,6 +46,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use std::ffi::{CStr, c_char, c_int};
+use std::fmt::Display;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
@@ -134,7 +135,7 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         Command::Completions { shell } => print_completions(shell),
     };
     let Err(error) = outcome else { return 0 };
-    eprintln!("cairn: {error:#}");
+    say(format_args!("{error:#}"));
     let unfit = error.downcast_ref::<program::Unfit>();
     unfit.map_or(EXIT_OWN_FAILURE, program::Unfit::exit_code).into()
 }
@@ -154,6 +155,11 @@ fn print_completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "cairn", &mut script);
     print(&script)
+}
+
+/// Says something beside the work, which goes on if nobody can be told.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "cairn: {line}");
 }
 
 fn print(bytes: &[u8]) -> Result<()> {

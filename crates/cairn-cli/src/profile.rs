@@ -5,6 +5,7 @@
 
 use crate::advice::values;
 use crate::sampled::{self, Request};
+use crate::say;
 use anyhow::{Context, Result, ensure};
 use cairn_sight::Source;
 use cairn_sight::profile::{
@@ -115,6 +116,10 @@ fn rate(text: &str) -> Result<u64, String> {
 
 /// Prints the profile, or writes it in the forms that are asked for.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let outputs = [&args.save, &args.pprof, &args.collapsed, &args.html];
+    if let Some(old) = &args.compare {
+        outputs.into_iter().flatten().try_for_each(|out| refuse_same(out, old))?;
+    }
     let (profile, how) = read(args)?;
     let view = args.view.view();
     let mut names = Names::new();
@@ -134,9 +139,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let subject = Subject { name: name(path, &how), profile: &profile, names: &mut names };
         draw(args, out, subject).context("--html")?;
     }
-    let is_printed =
-        [&args.pprof, &args.collapsed, &args.html, &args.save].iter().all(|out| out.is_none());
-    if is_printed {
+    if outputs.iter().all(|out| out.is_none()) {
         let rows = rows(&profile, &mut names, view);
         let text = match args.view {
             Shown::Lifetimes => lifetimes(&profile, &how, &rows)?,
@@ -152,13 +155,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn warn(names: &Names) {
     for path in names.doubtful() {
         let path = path.escape_debug();
-        eprintln!("cairn: {path} is not the file that the process has run: names may be wrong");
+        let wrong = "is not the file that the process has run: names may be wrong";
+        say(format_args!("{path} {wrong}"));
     }
     for path in names.replaced() {
         let path = path.escape_debug();
-        eprintln!(
-            "cairn: {path} is another build than the process has run, or not there: its calls have no names"
-        );
+        let nameless =
+            "is another build than the process has run, or not there: its calls have no names";
+        say(format_args!("{path} {nameless}"));
     }
 }
 
@@ -203,7 +207,6 @@ fn draw(args: &Args, out: &Path, subject: Subject<'_>) -> Result<()> {
         Some(old) => {
             let ((profile, how), mut names) = (read_file(old)?, Names::new());
             let before = Subject { name: name(old, &how), profile: &profile, names: &mut names };
-            refuse_same(out, old)?;
             let page = page(subject, Some(before), view)?;
             warn(&names);
             page

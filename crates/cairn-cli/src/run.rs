@@ -137,12 +137,12 @@ pub(crate) fn run(args: &Args) -> Result<Infallible> {
     let mut environment = environment(&preloaded, args)?;
     if args.stats.is_some() || args.stats_file.is_some() || args.stats_at_signal.is_some() {
         for line in rivals::lines(&launch.loaded, build, &environment) {
-            eprintln!("cairn: {line}");
+            crate::say(line);
         }
     }
     let lines = advice::lines(&environment);
     for line in &lines {
-        eprintln!("cairn: {line}");
+        crate::say(line);
     }
     if !lines.is_empty() {
         environment.push((advice::WARNED.into(), "1".into()));

@@ -69,7 +69,7 @@ impl On<'_> {
                 Outcome::Refused => bail!("the process has no memory for samples"),
                 Outcome::Done => {}
                 Outcome::Asked => {
-                    eprintln!("cairn: the process has been asked: it follows when it allocates");
+                    crate::say("the process has been asked: it follows when it allocates");
                 }
             }
         }

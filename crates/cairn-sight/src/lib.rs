@@ -54,6 +54,8 @@ use header::Header;
 use memory::{Memory, Pages};
 use process::Process;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use suspects::{Before, Grown};
@@ -153,6 +155,12 @@ pub enum Source {
     Process(u32),
     /// A core file.
     Core(PathBuf),
+}
+
+/// Opens a file that a process has mapped at `area`, as the process sees it; None unless it is a regular file that can be
+/// read.
+pub fn mapped_file(pid: u32, path: &Path, area: &Range<u64>) -> Option<File> {
+    symbol::open(&process::file(pid, path, area))
 }
 
 /// Draws up the account of a target.

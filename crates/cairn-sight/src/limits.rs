@@ -5,6 +5,7 @@
 //! Checked: tests here
 //! Story: docs/guide/inspect.md
 
+use crate::process::text;
 use std::fs;
 use std::path::Path;
 
@@ -18,7 +19,7 @@ pub(crate) struct Limit {
 
 /// The limits that a process has.
 pub(crate) fn limits(pid: u32) -> Vec<Limit> {
-    let read = |name| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let read = |name| text(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let (limits, status) = (read("limits"), read("status"));
     let of_process = [
         ("address space (ulimit -v)", "Max address space", "VmSize:"),

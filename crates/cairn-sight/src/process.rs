@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Words that one call reads: as many pieces as the kernel takes.
 const AT_ONCE: usize = 1024;
@@ -111,7 +111,7 @@ impl Process {
     pub(crate) fn threads(&self) -> Threads {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         let states = tasks.flatten().filter_map(|task| {
-            let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+            let stat = text(task.path().join("stat")).ok()?;
             Some(stat.rsplit_once(") ")?.1.starts_with('S'))
         });
         states.fold(Threads { all: 0, asleep: 0 }, |threads, asleep| Threads {
@@ -311,13 +311,13 @@ fn printable(name: &[u8]) -> String {
 
 /// A file of a process's, as it sees it: in a container, for instance. One that has no name any more, as after an upgrade, is
 /// where the kernel shows what is mapped there, to root. What has left its root behind, as a server does, is named by ours.
-pub(crate) fn file(pid: u32, path: &str, area: &Range<u64>) -> PathBuf {
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    match path.ends_with(" (deleted)") {
+pub(crate) fn file(pid: u32, path: impl AsRef<Path>, area: &Range<u64>) -> PathBuf {
+    let (process, path) = (PathBuf::from(format!("/proc/{pid}")), path.as_ref());
+    match path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
         true => process.join("map_files").join(format!("{:x}-{:x}", area.start, area.end)),
         false => {
-            let inside = process.join("root").join(path.trim_start_matches('/'));
-            if inside.exists() { inside } else { PathBuf::from(path) }
+            let inside = process.join("root").join(path.strip_prefix("/").unwrap_or(path));
+            if inside.exists() { inside } else { path.to_owned() }
         }
     }
 }
@@ -330,8 +330,13 @@ pub(crate) fn quick_areas(pid: u32) -> Result<Vec<Area>, Error> {
 }
 
 fn read_areas(pid: u32, name: &str) -> Result<Vec<Area>, Error> {
-    let text = fs::read(format!("/proc/{pid}/{name}")).map_err(|error| refused(pid, &error))?;
-    Ok(areas(&String::from_utf8_lossy(&text)))
+    let text = text(format!("/proc/{pid}/{name}")).map_err(|error| refused(pid, &error))?;
+    Ok(areas(&text))
+}
+
+/// A file of the kernel's. Names of files and of threads are in some, which may be any bytes.
+pub(crate) fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 fn kib(line: &str, name: &str) -> Option<u64> {

@@ -20,14 +20,14 @@ mod signals;
 
 use crate::trace::Writer;
 use crate::units::human;
-use crate::{embedded, program, run};
+use crate::{embedded, program, run, say};
 use anyhow::{Context, Result, bail};
 use blocks::Blocks;
 use clap::ValueHint;
 use order::{Order, Said};
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 use shared::{Note, Shared};
-use signals::Held;
+use signals::{EndsTold, Held};
 use std::ffi::{OsStr, OsString, c_int};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -88,17 +88,18 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
     let mut recording = Recording::begin(&args.output, args.limit)?;
     let environment = environment(&shared)?;
 
-    let signals_held = Held::all();
+    let (signals_held, ends_told) = (Held::all(), EndsTold::begin());
     // SAFETY: this process has one thread, so that the child may do what it likes.
     let process = match unsafe { libc::fork() } {
         0 => {
             signals_held.release();
+            ends_told.put_back();
             let outcome = run::exec(&launch, &run::entries(environment));
             let error = outcome.map(|error| program::Unfit::refused_by_system(launch.path, error));
             let code = error.as_ref().map_or(crate::EXIT_OWN_FAILURE, program::Unfit::exit_code);
             match error {
-                Ok(unfit) => eprintln!("cairn: {unfit}"),
-                Err(error) => eprintln!("cairn: {error:#}"),
+                Ok(unfit) => say(unfit),
+                Err(error) => say(format_args!("{error:#}")),
             }
             // SAFETY: it has no preconditions. What this process would do at its end is the parent's.
             unsafe { libc::_exit(code.into()) }
@@ -110,19 +111,20 @@ pub(crate) fn run(args: &Args) -> Result<c_int> {
     };
     signals::pass_on_to(process);
     signals_held.release();
-    let outcome = recording.follow(process, &shared);
+    let mut ended = None;
+    let outcome = recording.follow(process, &shared, &mut ended);
     // Whatever has happened here, the program goes on.
     shared.close();
-    let status = match &outcome {
-        Ok(status) => *status,
-        Err(_) => waitpid(Some(process), WaitOptions::empty())?.context("no such process")?.1,
+    let status = match ended {
+        Some(status) => status,
+        None => waitpid(Some(process), WaitOptions::empty())?.context("no such process")?.1,
     };
     let code =
         status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0));
     match outcome {
-        Ok(_) => recording.end(code)?,
+        Ok(()) => recording.end(code)?,
         Err(error) => {
-            eprintln!("cairn: the recording has ended before the program: {error:#}");
+            say(format_args!("the recording has ended before the program: {error:#}"));
             // What there is may be whole; if not, the reason has been told.
             let _ = recording.end(code);
         }
@@ -176,13 +178,18 @@ impl Recording {
         })
     }
 
-    /// Writes down what the process does until it ends.
-    fn follow(&mut self, process: Pid, shared: &Shared) -> Result<WaitStatus> {
+    /// Writes down what the process does until it ends: how, also if the rest could not be written.
+    fn follow(
+        &mut self,
+        process: Pid,
+        shared: &Shared,
+        ended: &mut Option<WaitStatus>,
+    ) -> Result<()> {
         let mut order = Order::new(process.as_raw_nonzero().get() as u32, shared);
         let mut pause = PAUSES[0];
         loop {
             // Before the look: what is there then is all.
-            let ended = waitpid(Some(process), WaitOptions::NOHANG)?;
+            *ended = waitpid(Some(process), WaitOptions::NOHANG)?.map(|(_, status)| status);
             let count = order.pass(shared, ended.is_some(), |thread, said| {
                 if matches!(said, Said::Note(Note::Begun)) {
                     return self.restart(shared, thread);
@@ -195,8 +202,8 @@ impl Recording {
                 self.turn_over()
             })?;
             self.threads = order.threads();
-            if let Some((_, status)) = ended {
-                return Ok(status);
+            if ended.is_some() {
+                return Ok(());
             }
             if count >= WORTH {
                 pause = PAUSES[0];
@@ -258,7 +265,7 @@ impl Recording {
             fs::remove_file(&self.path)?;
             // The program could not be started, and somebody has said so.
             if ![126, 127].contains(&code) {
-                eprintln!("cairn: nothing is recorded: the program did not load the recorder");
+                say("nothing is recorded: the program did not load the recorder");
             }
             return Ok(());
         }
@@ -266,15 +273,15 @@ impl Recording {
         let unknown = self.blocks.unknown;
         let size = human(bytes);
         let end = if threads == 1 { "" } else { "s" };
-        eprintln!("cairn: {calls} calls of {threads} thread{end}; {in_file} in {path}, {size}");
+        say(format_args!("{calls} calls of {threads} thread{end}; {in_file} in {path}, {size}"));
         if self.files > 1 {
             let former = self.former();
-            eprintln!("cairn: those before are in {}, or gone", former.display());
+            say(format_args!("those before are in {}, or gone", former.display()));
         }
         if unknown > 0 {
-            eprintln!(
-                "cairn: {unknown} frees of blocks that nobody has seen allocated are not in it"
-            );
+            say(format_args!(
+                "{unknown} frees of blocks that nobody has seen allocated are not in it"
+            ));
         }
         Ok(())
     }

@@ -31,6 +31,23 @@ impl Held {
     }
 }
 
+/// The ends of children are told here: where that is ignored, as whoever started this process may have it, nobody learns how
+/// they have ended.
+pub(super) struct EndsTold(libc::sighandler_t);
+
+impl EndsTold {
+    pub(super) fn begin() -> Self {
+        // SAFETY: no handler is set.
+        Self(unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) })
+    }
+
+    /// As it was: for the program.
+    pub(super) fn put_back(&self) {
+        // SAFETY: what a process has inherited is no handler.
+        unsafe { libc::signal(libc::SIGCHLD, self.0) };
+    }
+}
+
 /// Signals that somebody sends here are the program's. Those of the terminal it has already.
 pub(super) fn pass_on_to(process: Pid) {
     extern "C" fn pass_on(signal: c_int) {

@@ -223,7 +223,7 @@ fn begin_thread(lane: usize, from: usize) {
         failed
     };
     if failed != 0 {
-        eprintln!("cairn: the replay cannot start a thread");
+        crate::say("the replay cannot start a thread");
         // SAFETY: it has no preconditions.
         unsafe { libc::_exit(1) }
     }

@@ -11,9 +11,8 @@
 use super::{Amounts, Builds, HeapProfile, LIFETIMES, PerfMap, Site, scale};
 use crate::header::Header;
 use crate::memory::{Memory, u32_at, u64_at};
-use crate::{Error, Source, core_file::Core, largest, process::Process, symbol};
+use crate::{Error, Source, core_file::Core, largest, process, process::Process, symbol};
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 
@@ -36,10 +35,10 @@ pub fn sampled(source: &Source) -> Result<HeapProfile, Error> {
     match source {
         Source::Process(pid) => {
             let process = Process::open(*pid)?;
-            let place = |path: &str, area: &Range<u64>| crate::process::file(*pid, path, area);
+            let place = |path: &str, area: &Range<u64>| process::file(*pid, path, area);
             let found = symbol::find(&mut symbol::Files::default(), process.areas(), place);
             let mut profile = read(&process, found)?;
-            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let maps = process::text(format!("/proc/{pid}/maps")).unwrap_or_default();
             // A line that makes no sense names no code.
             maps.lines().for_each(|line| _ = profile.add_mapping(line));
             profile.builds = Builds::of(&process);
