@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Home, NOBODY, assert_refused, assert_succeeded, display, is_root, text};
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Output, Stdio};
@@ -107,6 +108,39 @@ fn guards_come_and_go() {
         assert_succeeded(&output);
         assert_eq!(text(&output.stdout), said);
     }
+}
+
+/// As after an upgrade: the library that runs has no name any more, or its name is another file's.
+#[test]
+fn a_library_without_a_name_is_switched() {
+    if !is_root() {
+        return common::skipped("only root can read what is mapped of a file without a name");
+    }
+    for is_replaced in [false, true] {
+        let home = Home::new();
+        let library = home.library();
+        let Some(process) = start(&home, true, &[]) else { return };
+        if is_replaced {
+            let newer = home.file("newer.so", 0o644, b"another one");
+            fs::rename(newer, &library).unwrap();
+        } else {
+            fs::remove_file(&library).unwrap();
+        }
+        let output = guards(&home, &process, &["1KiB"]);
+        assert_succeeded(&output);
+        assert_eq!(text(&output.stdout), "guards are on: one allocation in every 1024 bytes\n");
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_said() {
+    let home = Home::new();
+    let Some(process) = start(&home, true, &[]) else { return };
+    let mut command = home.cairn();
+    command.args(["guards", &process.0.id().to_string()]);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = command.stdout(full).output().unwrap();
+    assert_refused(&output, 125, &["No space left"]);
 }
 
 /// A second copy, and what only looks like one.

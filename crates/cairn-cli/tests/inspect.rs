@@ -304,6 +304,18 @@ fn a_static_program_is_read() {
     }
 }
 
+/// Threads have names of any bytes.
+#[test]
+fn a_thread_with_any_name_is_counted() {
+    let home = Home::new();
+    let source = b"#include <stdio.h>\n#include <sys/prctl.h>\n#include <unistd.h>\n\
+        int main(void) { prctl(PR_SET_NAME, \"caf\\351\"); puts(\"ready\"); fflush(stdout); pause(); }\n";
+    let Some(program) = compiled(&home, source, &[]) else { return };
+    let process = start(home.cairn().arg("run").arg(program));
+    let account = account(&home, &process.0.id().to_string());
+    assert_eq!(account["target"]["threads"][0], 1, "{account}");
+}
+
 /// As after an upgrade: the library that runs has no name any more.
 #[test]
 fn a_library_without_a_name_is_read() {

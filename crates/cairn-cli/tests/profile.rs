@@ -275,6 +275,28 @@ fn the_profile_is_not_written_over() {
     assert_eq!(home.run(&["--profile-rate", "64KiB", "true"]).status.code(), Some(125));
 }
 
+/// Nor what it is compared with, under any name, before it is read.
+#[test]
+fn the_older_profile_is_not_written_over() {
+    let home = Home::new();
+    let old = b"cairn heap profile 2\nsite 16 1 5 80 0 0\nmappings\nend\n";
+    let file = home.file("old", 0o644, old);
+    home.file("heap", 0o644, b"cairn heap profile 2\nmappings\nend\n");
+    for form in ["--save", "--pprof", "--collapsed"] {
+        for out in ["old", "./old"] {
+            let compared = ["heap", "--html", "page", "--compare", "old", form, out];
+            assert_refused(&profile(&home, &compared), 125, &["what is read itself"]);
+            assert_eq!(fs::read(&file).unwrap(), old, "{form}");
+            assert!(!home.path().join("page").exists(), "{form}");
+        }
+        // Beside it there is room.
+        let compared = ["heap", "--html", "page", "--compare", "old", form, "new"];
+        assert_succeeded(&profile(&home, &compared));
+        assert!(home.path().join("new").exists(), "{form}");
+        fs::remove_file(home.path().join("page")).unwrap();
+    }
+}
+
 // Files that are none, or lie.
 
 /// What the command says of such a file; it ends by itself, and not by a signal.

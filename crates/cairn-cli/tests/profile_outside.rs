@@ -5,20 +5,31 @@ mod common;
 use common::core_file;
 use common::inspected::{Running, compiled, start};
 use common::{Home, assert_refused, assert_succeeded, display, text};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+/// It maps a file that its first argument names, and makes its second one its root.
 const SOURCE: &[u8] = b"
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 void *kept[1000];
 __attribute__((noinline)) void *early(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
 __attribute__((noinline)) void *keeps(void) { void *p = malloc(1000); __asm__(\"\" ::: \"memory\"); return p; }
 __attribute__((noinline)) void *drops(void) { void *p = malloc(3000); __asm__(\"\" ::: \"memory\"); return p; }
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1) {
+        int file = open(argv[1], O_RDWR | O_CREAT, 0600);
+        if (mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0) == MAP_FAILED) return 1;
+    }
+    if (argc > 2 && (chroot(argv[2]) || chdir(\"/\"))) return 1;
     for (int i = 0; i < 1000; i++) early();
     puts(\"ready\");
     fflush(stdout);
@@ -33,15 +44,29 @@ int main(void)
 
 /// That program, on cairn, with an option of `cairn run` or none.
 fn running(home: &Home, options: &[&str]) -> Option<Running> {
+    running_with(home, options, &[])
+}
+
+/// The same with arguments.
+fn running_with(home: &Home, options: &[&str], arguments: &[&OsStr]) -> Option<Running> {
     let program = compiled(home, SOURCE, &["-g", "-fno-omit-frame-pointer"])?;
     let mut command = home.cairn();
-    command.arg("run").args(options).args(["--", display(&program)]);
-    Some(start(&mut command))
+    command.current_dir(home.path()).arg("run").args(options);
+    Some(start(command.args(["--", display(&program)]).args(arguments)))
 }
 
 fn profile(home: &Home, target: &str, options: &[&str]) -> Output {
     let mut command = home.cairn();
     command.current_dir(home.path()).args(["profile", target]).args(options).output().unwrap()
+}
+
+#[track_caller]
+fn assert_is_profiled(home: &Home, process: &Running) {
+    let pid = process.0.id().to_string();
+    let output = profile(home, &pid, &["--seconds", "1", "--rate", "64KiB"]);
+    assert_succeeded(&output);
+    let table = text(&output.stdout);
+    assert!(table.contains("keeps (program.c:"), "{table}");
 }
 
 #[test]
@@ -100,6 +125,64 @@ fn files_are_found_as_the_process_sees_them() {
     let table = text(&output.stdout);
     assert!(table.contains("keeps (program.c:"), "{table}");
     assert!(!text(&output.stderr).contains("another build"), "{}", text(&output.stderr));
+}
+
+/// A file that is mapped may have a name that is no UTF-8.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_name_in_any_bytes_takes_no_other_names() {
+    let home = Home::new();
+    let latin = OsStr::from_bytes(b"caf\xe9");
+    let Some(process) = running_with(&home, &[], &[latin]) else { return };
+    assert!(home.path().join(latin).exists());
+    assert_is_profiled(&home, &process);
+    // Its own name is saved as far as it can be, and what is saved is read.
+    let pid = process.0.id().to_string();
+    let saved = ["--seconds", "1", "--rate", "64KiB", "--save", "saved"];
+    assert_succeeded(&profile(&home, &pid, &saved));
+    let saved = std::fs::read_to_string(home.path().join("saved")).unwrap();
+    assert!(saved.contains("/caf") && saved.contains("/program\n"), "{saved}");
+    drop(process);
+    let table = text(&profile(&home, "saved", &[]).stdout);
+    assert!(table.contains("keeps (program.c:"), "{table}");
+}
+
+/// As after an upgrade.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_library_without_a_name_is_found() {
+    if !common::is_root() {
+        return common::skipped("only root can read what is mapped of a file without a name");
+    }
+    let home = Home::new();
+    let library = home.library();
+    let Some(process) = running(&home, &[]) else { return };
+    std::fs::remove_file(&library).unwrap();
+    assert_is_profiled(&home, &process);
+}
+
+/// As servers do: from its root the names of its files lead nowhere.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_process_that_has_left_its_root_is_found() {
+    if !common::is_root() {
+        return common::skipped("only root can leave its root");
+    }
+    let home = Home::new();
+    let inside = home.path().join("inside");
+    std::fs::create_dir(&inside).unwrap();
+    let file = home.path().join("heap");
+    // On before the process leaves: the library finds whole stacks by what it reads in /proc.
+    let options = ["--profile", display(&file), "--profile-rate", "64KiB"];
+    let arguments = ["/dev/zero", display(&inside)].map(OsStr::new);
+    let Some(process) = running_with(&home, &options, &arguments) else { return };
+    let root = std::fs::read_link(format!("/proc/{}/root", process.0.id())).unwrap();
+    assert_eq!(root, inside);
+    assert_is_profiled(&home, &process);
+    let pid = process.0.id().to_string();
+    let output = home.cairn().args(["guards", &pid, "1MiB"]).output().unwrap();
+    assert_succeeded(&output);
+    assert!(text(&output.stdout).starts_with("guards are on: "), "{}", text(&output.stdout));
 }
 
 /// Who has switched it on keeps it on, and nobody has to wait.

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Home, NOBODY, assert_refused, assert_succeeded, display, is_root, text};
 use std::ffi::OsStr;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -275,6 +275,21 @@ fn variables_that_do_nothing_are_named() {
     let cairn = env!("CARGO_BIN_EXE_cairn");
     let wrong = [("CAIRN_FOO", "1"), ("MALLOC_CONF", "x")];
     assert_eq!(said(&wrong, &[cairn, "run", "sh", "-c", "ls / >/dev/null"]).lines().count(), 2);
+}
+
+/// Nobody can be told, and the program runs as it would.
+#[test]
+fn a_full_standard_error_ends_nothing() {
+    let home = Home::new();
+    let status = |program: &str| {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut command = home.cairn();
+        command.env("MALLOC_ARENA_MAX", "2").args(["run", program]).stderr(full);
+        command.status().unwrap().code()
+    };
+    assert_eq!(status("true"), Some(0));
+    assert_eq!(status("false"), Some(1));
+    assert_eq!(status("no-such-program"), Some(127));
 }
 
 #[test]

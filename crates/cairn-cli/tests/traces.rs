@@ -5,8 +5,8 @@ mod common;
 
 use common::{Home, assert_refused, assert_succeeded, display, lacks, text};
 use serde_json::Value;
-use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -73,9 +73,13 @@ fn compiled(home: &Home, compiler: &str, name: &str, source: &str) -> Option<Pat
 }
 
 fn record(home: &Home, trace: &str, command: &[&str]) -> Output {
+    recorder(home, trace, command).output().unwrap()
+}
+
+fn recorder(home: &Home, trace: &str, command: &[&str]) -> Command {
     let mut cairn = home.cairn();
     cairn.current_dir(home.path()).args(["record", "-o", trace, "--"]).args(command);
-    cairn.output().unwrap()
+    cairn
 }
 
 fn replay(home: &Home, arguments: &[&str]) -> Output {
@@ -253,6 +257,69 @@ fn signals_are_passed_on() {
     rustix::process::kill_process(number, rustix::process::Signal::TERM).unwrap();
     let status = child.wait().unwrap();
     assert_eq!((status.code(), status.signal()), (Some(128 + 15), None));
+}
+
+/// Where the ends of children are ignored, as some services have it, that is the program's affair alone.
+#[test]
+fn ignored_ends_of_children_stay_so_for_the_program() {
+    let home = Home::new();
+    let ignoring = |command: &[&str]| {
+        let mut cairn = recorder(&home, "trace", command);
+        // SAFETY: the child makes one call to the system, and no handler is set.
+        unsafe {
+            cairn.pre_exec(|| {
+                libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+                Ok(())
+            })
+        };
+        cairn.output().unwrap()
+    };
+    let output = ignoring(&["sh", "-c", "exit 7"]);
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+    assert!(number(&report(&home, &["trace"]), "mallocs") > 0);
+    let output = ignoring(&["sh", "-c", "kill -TERM $$"]);
+    assert_eq!(output.status.code(), Some(128 + 15), "{}", text(&output.stderr));
+    let ignored = |output: Output| {
+        assert_succeeded(&output);
+        let signals = text(&output.stdout);
+        let (_, signals) = signals.split_once(':').unwrap();
+        u64::from_str_radix(signals.trim(), 16).unwrap() >> (libc::SIGCHLD - 1) & 1
+    };
+    let look = ["grep", "^SigIgn:", "/proc/self/status"];
+    assert_eq!(ignored(ignoring(&look)), 1);
+    assert_eq!(ignored(record(&home, "trace", &look)), 0);
+}
+
+/// The last notes come when the program has ended, and its status is known.
+#[test]
+fn the_status_outlives_notes_that_cannot_be_written() {
+    let home = Home::new();
+    // A program begins another trace, which has no place any more, and ends before the recorder looks again.
+    let script = "rm -r gone
+        (while grep -qs '^State:.[^Z]' /proc/$$/status; do sleep 0.01; done; kill -CONT $PPID) &
+        kill -STOP $PPID; until grep -q '^State:.T' /proc/$PPID/status; do sleep 0.01; done
+        exec sh -c 'exit 7'";
+    // Now and then the recorder is stopped in the midst of a look.
+    for _ in 0..4 {
+        fs::create_dir(home.path().join("gone")).unwrap();
+        let output = record(&home, "gone/trace", &["sh", "-c", script]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{said}");
+        assert!(said.contains("ended before the program: No such file"), "{said}");
+    }
+}
+
+#[test]
+fn a_full_standard_error_ends_no_recording() {
+    let home = Home::new();
+    let commands =
+        [(&["true"][..], 0), (&["false"], 1), (&["no-such-program"], 127), (&["ls", "/"], 0)];
+    for (command, code) in commands {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = recorder(&home, "trace", command).stderr(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{command:?}");
+    }
+    assert!(number(&report(&home, &["trace"]), "mallocs") > 0);
 }
 
 #[test]
