@@ -599,7 +599,10 @@ struct cairn_region_stats {
 /* Writes that to `stats`, which has `bytes` bytes: sizeof *stats. As cairn_heap_get_stats. */
 void cairn_region_get_stats(const cairn_region *region, struct cairn_region_stats *stats, size_t bytes);
 
-/* Has `decommit` take all memory of the region that is in no use: how many bytes it has taken. */
+/*
+ * Has `decommit` take all memory of the region that is in no use: how many bytes it has taken. While it runs nobody finds
+ * what it takes: an allocation may fail for that.
+ */
 size_t cairn_region_purge(cairn_region *region);
 
 /*

@@ -80,6 +80,8 @@ pub(crate) fn end(number: usize) -> bool {
         return false;
     }
     deleted::collect();
-    let _making = MAKING.lock();
-    region::end(number, arena::put_back)
+    region::end(number, |start, slices| {
+        let _making = MAKING.lock();
+        arena::put_back(start, slices);
+    })
 }

@@ -9,7 +9,7 @@ use crate::heap::handle;
 use crate::map::{address_map, region};
 use crate::{
     Heap, RegionCalls, RegionError, RegionId, Stats, allocate, base, check, heap_of, purge,
-    reallocate, usable_size, visit,
+    reallocate, try_expand, usable_size, visit,
 };
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
@@ -370,6 +370,23 @@ unsafe extern "C" fn release(at: *mut u8, bytes: usize, argument: *mut ()) {
     }
 }
 
+/// What is there stays usable.
+unsafe extern "C" fn forget(at: *mut u8, bytes: usize, argument: *mut ()) -> i32 {
+    // SAFETY: as above.
+    unsafe {
+        (*argument.cast::<Calls>()).decommitted.push((at.addr(), bytes));
+        libc::madvise(at.cast(), bytes, libc::MADV_DONTNEED)
+    }
+}
+
+/// Has need of another region while one ends.
+unsafe extern "C" fn release_and_make(at: *mut u8, bytes: usize, argument: *mut ()) {
+    let (_memory, another) = Fenced::with_region(MIB);
+    assert!(another.end());
+    // SAFETY: as above.
+    unsafe { release(at, bytes, argument) }
+}
+
 fn growing(calls: &mut Calls) -> RegionId {
     let calls = RegionCalls {
         reserve: Some(reserve),
@@ -423,6 +440,85 @@ fn a_region_grows_by_the_programs_functions() {
             calls().supplied.sort_unstable();
             calls().released.sort_unstable();
             assert_eq!(calls().supplied, calls().released);
+            check();
+        });
+    });
+}
+
+/// Memory that is usable without a call goes back all the same.
+#[test]
+fn a_region_without_commit_gives_back() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls::default();
+            let argument = NonNull::new((&raw mut calls).cast());
+            let functions = RegionCalls { decommit: Some(forget), argument, ..Default::default() };
+            let memory = Fenced::new(4 * MIB);
+            // SAFETY: nobody else's; they do what they shall.
+            let made = unsafe { RegionId::new(memory.start, memory.bytes, functions) };
+            let (region, mut gone) = (made.expect("room"), 0);
+            let heap = Heap::in_region(region).expect("memory");
+            for _ in 0..2 {
+                let block = heap.allocate(MIB, 16);
+                // SAFETY: the block has so many bytes.
+                unsafe { block.write_bytes(1, MIB) };
+                free(block);
+                gone += heap.purge();
+                // What nobody has had since goes once.
+                heap.purge();
+            }
+            assert!((2 * MIB..2 * MIB + 8 * SLICE_SIZE).contains(&gone), "{gone}");
+            assert_eq!(calls.decommitted.iter().map(|(_, bytes)| bytes).sum::<usize>(), gone);
+            heap.destroy();
+            assert!(region.end());
+        });
+    });
+}
+
+/// No lock is held while the program's functions run.
+#[test]
+fn a_region_is_made_while_another_one_ends() {
+    alone(|| {
+        with_regions(|| {
+            let mut calls = Calls { most: 1, ..Calls::default() };
+            let functions = RegionCalls {
+                reserve: Some(reserve),
+                commit: Some(commit),
+                release: Some(release_and_make),
+                argument: NonNull::new((&raw mut calls).cast()),
+                ..Default::default()
+            };
+            // SAFETY: they do what they shall, and stay.
+            let region = unsafe { RegionId::new(null_mut(), 0, functions) }.expect("room");
+            let heap = Heap::in_region(region).expect("memory");
+            assert!(!heap.allocate(1000, 16).is_null());
+            heap.destroy();
+            assert!(region.end());
+            assert_eq!(calls.released.len(), 1);
+        });
+    });
+}
+
+/// Two regions side by side.
+#[test]
+fn a_block_does_not_grow_into_the_next_region() {
+    alone(|| {
+        with_regions(|| {
+            let at = map(null_mut(), 24 * MIB, 3);
+            let start = at.wrapping_add(at.align_offset(8 * MIB));
+            let [first, second] = [0, 8 * MIB]
+                .map(|at| Fenced { start: start.wrapping_add(at), bytes: 8 * MIB }.region());
+            let heap = Heap::in_region(first).expect("memory");
+            let whole = heap.allocate(8 * MIB, 8 * MIB);
+            assert_eq!(whole, start);
+            // SAFETY: a live block, of the heap; it stays.
+            unsafe {
+                assert!(!try_expand(whole, 8 * MIB + SLICE_SIZE));
+                assert!(heap.reallocate(whole, 9 * MIB, 16).is_null());
+            }
+            assert_eq!(second.stats().used, 0);
+            heap.destroy();
+            assert!(first.end() && second.end());
             check();
         });
     });

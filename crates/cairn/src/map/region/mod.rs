@@ -263,7 +263,10 @@ pub(crate) fn take(region: usize, slices: usize, align: usize) -> Option<*mut u8
 /// Takes the run at `at` if it is free; false if not.
 pub(crate) fn take_exactly(at: *mut u8, slices: usize) -> bool {
     let mut all = REGIONS.lock();
-    let Some((piece, first)) = all.piece_of(at) else { return false };
+    // What begins a piece has another one's memory before it, if any: no block reaches from one into the next.
+    let Some((piece, first)) = all.piece_of(at).filter(|&(_, first)| first > 0) else {
+        return false;
+    };
     let end = piece.next(Bits::Used, first, Bit::One).unwrap_or(piece.slices).min(piece.slices);
     if end - first < slices {
         return false;
@@ -277,9 +280,12 @@ pub(crate) fn take_exactly(at: *mut u8, slices: usize) -> bool {
 
 /// Has the program make a run usable that has been taken; false, and it is free again, if it cannot.
 fn make_ready(calls: &RegionCalls, at: *mut u8, slices: usize) -> bool {
-    let Some(commit) = calls.commit else { return true };
-    // SAFETY: the program's, for memory that it has supplied, and that is nobody else's.
-    let is_done = unsafe { commit(at, slices * SLICE_SIZE, calls.argument()) } == 0;
+    let is_done = match calls.commit {
+        None if calls.decommit.is_none() => return true,
+        None => true,
+        // SAFETY: the program's, for memory that it has supplied, and that is nobody else's.
+        Some(commit) => unsafe { commit(at, slices * SLICE_SIZE, calls.argument()) == 0 },
+    };
     if is_done {
         if let Some((piece, first)) = REGIONS.lock().piece_of(at) {
             piece.set(Bits::Ready, first, slices, Bit::One);

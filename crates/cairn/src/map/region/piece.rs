@@ -14,7 +14,7 @@ use core::ptr::null_mut;
 // Invariants
 //  1. `free` is the number of bits of `used` that are 0. No slice below word `low` of `used` is free.
 //  2. A slice that is a large block's first one has a bit in `heads`, and is in use.
-//  3. A bit of `ready` says that the program's `commit` has been called for the slice, and no `decommit` since.
+//  3. A bit of `ready` says that the slice has been taken, with the program's `commit` if there is one, and no `decommit` since.
 
 /// Some memory of a region.
 pub(crate) struct Piece {
