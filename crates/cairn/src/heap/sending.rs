@@ -8,7 +8,7 @@
 use super::{Batch, Heap, NO_BATCH};
 use crate::base::Ordering;
 use crate::heap::tuning::{BATCH_AFTER, BATCH_BLOCKS, BATCH_BYTES, BATCHES, PROBE_EACH};
-use crate::map::{Block, Chain, END, FreeList, Generation, Pushed, address_map};
+use crate::map::{Block, Chain, END, Generation, Pushed, address_map};
 use crate::spans::{Span, abandoned};
 use crate::store::{Known, Live};
 
@@ -156,32 +156,16 @@ impl Heap {
         unsafe {
             // Relaxed: who reads its own tag has written it. Hardened, live bits end on the way by the word.
             if !Live::IS_KNOWN && meant.is_none() && owner.load(Ordering::Relaxed) == self.owner {
-                return self.take_home(address_map::slot(index).cast(), chain.list);
+                // It has become this heap's since the chain began. What follows from one block may list the span, so each asks
+                // whose it is; as others' frees they would speak against keeping full spans.
+                let span: *mut Span = address_map::slot(index).cast();
+                Block::set_next(chain.tail, END);
+                return self.put_all_back((*span).class(), chain.list.head);
             }
             match push_to(index, chain, meant) {
                 Pushed::Claimed => self.take_over(address_map::slot(index).cast()),
                 Pushed::Listed if meant.is_none() => self.thin_listed(index, chain.list.count),
                 _ => {}
-            }
-        }
-    }
-
-    /// Frees a chain into a span that has become this heap's since the chain began: as others' frees it would speak against
-    /// keeping full spans.
-    ///
-    /// # Safety
-    /// The heap owns the span; the blocks are of it, and this heap's to free.
-    #[inline(never)]
-    unsafe fn take_home(&mut self, span: *mut Span, list: FreeList) {
-        let mut block = list.head;
-        for left in (0..list.count).rev() {
-            // SAFETY: as above; the link is read first, and behind the last block there is none.
-            unsafe {
-                let next = if left > 0 { Block::next(block) } else { END };
-                if (*span).push_local(block) {
-                    self.span_event(span);
-                }
-                block = next;
             }
         }
     }

@@ -39,8 +39,13 @@ impl Heap {
         let end = os::now_ns() + SWEEP_NS;
         for _ in 0..SWEEP_SPANS {
             // Blocks in a cache are in no hole.
+            let class = self.sweep_class;
             if Caches::IS_MIXED {
-                self.empty_cache(self.sweep_class);
+                self.empty_cache(class);
+                // A span that goes with them is followed by a slow tick, which may sweep: on to a class whose cache is full.
+                if self.sweep_class != class {
+                    continue;
+                }
             }
             if self.sweep_next.is_null() {
                 self.sweep_class = SizeClass::in_turn(self.sweep_class.index() + 1);
