@@ -114,6 +114,37 @@ fn blocks_of_partitions_are_blocks_like_others() {
     });
 }
 
+/// Memory that a partition keeps while nobody uses it stays its own in a child that makes the arena's bitmaps anew.
+#[test]
+fn a_child_finds_what_partitions_keep() {
+    alone(|| {
+        let first = in_partition(1, 1024, 300);
+        let was = slices(&first);
+        first.into_iter().for_each(free);
+        purge();
+        let kept = crate::slices::arena::kept_slices()[0];
+        assert!(kept > 0);
+        let (told, holds) = std::sync::mpsc::channel();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let holder = thread::spawn(move || {
+            let arena = crate::slices::arena::ARENA.lock();
+            told.send(()).expect("it waits");
+            wait.recv().expect("it says so");
+            drop(arena);
+        });
+        holds.recv().expect("it holds");
+        assert!(child_does(|| {
+            let plain: Vec<_> = [100, 1000, 20_000].map(|size| blocks(size, 3000)).concat();
+            assert!(slices(&plain).is_disjoint(&was));
+            let again = in_partition(1, 1024, 300);
+            assert!(!slices(&again).is_disjoint(&was));
+            check();
+        }));
+        go.send(()).expect("it waits");
+        holder.join().expect("it ends");
+    });
+}
+
 /// In a forked child, too, where the heaps of threads that it does not have go to their partitions.
 #[test]
 fn a_child_keeps_partitions_apart() {

@@ -306,6 +306,7 @@ pub(crate) fn settle_in_child<I: Iterator<Item = (usize, usize, bool)>>(
     if is_torn {
         let mut runs = runs();
         ARENA.lock().rebuild(&mut || runs.next());
+        Partitions::stay(&mut ARENA.lock());
     }
     is_torn
 }

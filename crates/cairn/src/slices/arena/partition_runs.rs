@@ -5,7 +5,7 @@
 //! Checked: tests/partitions.rs
 //! Story: docs/design/policy.md
 
-use super::{ARENA, RUNS, Run, keeps};
+use super::{ARENA, Arena, RUNS, Run, keeps};
 use crate::base::{InHardened, Linked, PARTITIONS, SLICE_SIZE, Stack};
 use crate::map::address_map;
 use crate::os::{self, Lock};
@@ -55,8 +55,8 @@ impl Kept {
         let slices = RUNS[length];
         self.slices += slices;
         self.resident += if resident { slices } else { 0 };
+        let note: *mut Note = address_map::slot(index).cast();
         if let Some(runs) = self.runs.get_mut(partition) {
-            let note: *mut Note = address_map::slot(index).cast();
             // SAFETY: the run's slot, in no use.
             unsafe {
                 note.write(Note { next: null_mut(), index, resident });
@@ -96,6 +96,9 @@ pub(crate) trait Leave {
         None
     }
 
+    /// They are not free, where all bitmaps are made anew: in a forked child that has one thread.
+    fn stay(_arena: &mut Arena) {}
+
     /// Gives back what is resident of them; the number of slices that went. Meanwhile nobody finds those of the same
     /// partition and length.
     #[inline(always)]
@@ -116,17 +119,15 @@ impl Leave for Apart {
     fn keep(partition: u8, index: usize, slices: usize) -> bool {
         let Some(partition) = usize::from(partition).checked_sub(1) else { return false };
         let resident = keeps() || !purge(index, slices);
+        // First: a child that is forked in between takes no more back than has gone.
+        limit::add_gone(usize::from(!resident) * slices * SLICE_SIZE);
         KEPT.lock().push([partition, length(slices)], index, resident);
-        if !resident {
-            limit::add_gone(slices * SLICE_SIZE);
-        }
         true
     }
 
     fn take(partition: u8, slices: usize) -> Option<Run> {
-        let partition = usize::from(partition).checked_sub(1)?;
-        let place = [partition, length(slices)];
-        let (index, resident) = pop(place)?;
+        let place = [usize::from(partition).checked_sub(1)?, length(slices)];
+        let (index, resident) = KEPT.lock().pop(place)?;
         if !resident && !take_gone(slices) {
             KEPT.lock().push(place, index, resident);
             return None;
@@ -134,39 +135,45 @@ impl Leave for Apart {
         Some(Run { index, dirty: if resident { slices } else { 0 }, zero: false, backed: false })
     }
 
+    fn stay(arena: &mut Arena) {
+        for (nth, runs) in KEPT.lock().runs.as_flattened().iter().enumerate() {
+            let mut note = runs.first();
+            // SAFETY: null, or the slot of a run that is kept.
+            while let Some(&Note { next, index, .. }) = unsafe { note.as_ref() } {
+                arena.remove(index, RUNS[nth % LENGTHS]);
+                note = next;
+            }
+        }
+    }
+
     fn purge() -> usize {
         let mut done = 0;
         if KEPT.lock().resident == 0 {
             return 0;
         }
-        for place in
-            (0..PARTITIONS).flat_map(|partition| (0..LENGTHS).map(move |at| [partition, at]))
-        {
+        for nth in 0..PARTITIONS * LENGTHS {
+            let place = [nth / LENGTHS, nth % LENGTHS];
             let slices = RUNS[place[1]];
             let mut all = Kept { runs: NONE, slices: 0, resident: 0 };
-            while let Some((index, resident)) = pop(place) {
+            while let Some((index, resident)) = KEPT.lock().pop(place) {
                 all.push(place, index, resident);
             }
             while let Some((index, resident)) = all.pop(place) {
                 let gone = resident && purge(index, slices);
-                done += if gone { slices } else { 0 };
+                done += usize::from(gone) * slices;
+                limit::add_gone(usize::from(gone) * slices * SLICE_SIZE);
                 KEPT.lock().push(place, index, resident && !gone);
-                if gone {
-                    limit::add_gone(slices * SLICE_SIZE);
-                }
             }
         }
         done
     }
 }
 
-fn pop(place: [usize; 2]) -> Option<(usize, bool)> {
-    KEPT.lock().pop(place)
-}
-
 fn purge(index: usize, slices: usize) -> bool {
-    // SAFETY: the run is the caller's, and in no use.
-    unsafe { os::purge(address_map::slice_address(index), slices * SLICE_SIZE) }
+    let bytes = slices * SLICE_SIZE;
+    // Large pages may have others' slices, too.
+    // SAFETY: the run is the caller's, and in no use; it begins at a multiple of its length.
+    bytes >= os::page_size() && unsafe { os::purge(address_map::slice_address(index), bytes) }
 }
 
 /// Slices that are kept, and how many of them are resident.
@@ -178,6 +185,6 @@ pub(crate) fn kept_slices() -> [usize; 2] {
 /// In a forked child, before it has a second thread: what another thread was changing is given up.
 pub(crate) fn settle_kept_in_child() {
     if KEPT.settle_in_child() {
-        KEPT.lock().runs = NONE;
+        *KEPT.lock() = Kept { runs: NONE, slices: 0, resident: 0 };
     }
 }

@@ -109,11 +109,8 @@ pub(crate) fn heaps_at(metadata: usize, size: usize) -> (usize, usize) {
 /// counts if nothing has been allocated yet.
 pub fn set_address_space(bytes: usize) {
     let least = LADDER[LADDER.len() - 1];
-    let most = (bytes.max(least).next_power_of_two()
-        >> usize::from(!bytes.max(least).is_power_of_two()))
-    .min(LADDER[0]);
     // Relaxed: read by the thread that makes the reservation; whoever is earlier makes it larger.
-    MOST.store(most, Ordering::Relaxed);
+    MOST.store(1 << bytes.clamp(least, LADDER[0]).ilog2(), Ordering::Relaxed);
 }
 
 /// Makes the reservation. False if there is no address space for it.

@@ -66,8 +66,10 @@ pub(crate) fn take_any(spare: usize) -> *mut Heap {
             pool.made += 1;
             MADE.store(pool.made, Ordering::Release);
         }
-        (*heap).role = Role::Thread;
         (*heap).set_epoch(EPOCH.load(Ordering::Relaxed));
+        // Whoever sees that somebody has it sees that this is no dead thread.
+        fence(Ordering::Release);
+        (*heap).role = Role::Thread;
     }
     heap
 }
