@@ -360,6 +360,45 @@ pub(crate) unsafe fn allocate_large(
     }
 }
 
+/// Resizes a large block where it is; if its heap must not have so many more bytes, once more when what is free there has gone.
+///
+/// # Safety
+/// As for `allocate`.
+pub(crate) unsafe fn resize(
+    name: *mut Handle,
+    more: usize,
+    attempt: impl Fn() -> Option<*mut u8>,
+) -> Option<*mut u8> {
+    let mut is_last = false;
+    // SAFETY: the calling thread's.
+    unsafe {
+        loop {
+            let resized = attempt();
+            if resized.is_some() || is_last || (*name).owned.budget.may_take(more) {
+                tell(name);
+                return resized;
+            }
+            trim_mine(name);
+            is_last = true;
+        }
+    }
+}
+
+/// Gives back what is free in a heap; in a shared one, in the calling thread's part.
+///
+/// # Safety
+/// As for `allocate`.
+#[inline(never)]
+pub(crate) unsafe fn trim_mine(name: *mut Handle) {
+    // SAFETY: the calling thread's.
+    unsafe {
+        match is_shared(name) {
+            true => of_thread(name, |part| trim(name, part)),
+            false => trim(name, (*name).heap),
+        }
+    }
+}
+
 /// Gives back what is free in a heap, or in a part of one; that one may be a stand-in, or null.
 ///
 /// # Safety
@@ -385,6 +424,7 @@ pub(crate) unsafe fn trim(name: *mut Handle, heap: *mut Heap) {
 ///
 /// # Safety
 /// The heap is the calling thread's, or shared.
+#[inline(never)]
 unsafe fn tell(name: *mut Handle) {
     // SAFETY: null, or a handle.
     let Some(budget) = (unsafe { name.as_ref() }).map(|name| &name.owned.budget) else { return };
@@ -392,16 +432,7 @@ unsafe fn tell(name: *mut Handle) {
         return;
     }
     // SAFETY: as above.
-    unsafe {
-        match is_shared(name) {
-            true => of_thread(name, |part| {
-                if !part.is_null() {
-                    (*part).give_back()
-                }
-            }),
-            false => trim(name, (*name).heap),
-        }
-    }
+    unsafe { trim_mine(name) };
     arena::purge_all();
     if let Some((told, words)) = budget.told().filter(|_| budget.is_over()) {
         // SAFETY: stored by `set_limits` out of such a function.

@@ -86,6 +86,33 @@ fn a_large_block_grows_up_to_the_limit() {
     });
 }
 
+/// What is free in the heap goes first, and the program is told where the block passes the soft limit.
+#[test]
+fn a_large_block_grows_as_a_new_one_is_allocated() {
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    fn told(_: HeapId, _: [usize; 2]) {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    }
+    alone(|| {
+        let mut heap = Heap::new().expect("memory");
+        assert!(heap.set_limits(0, 8 * MIB, None, [0; 2]));
+        let small: Vec<_> = (0..1500).map(|_| heap.allocate(2000, 16)).collect();
+        let block = heap.allocate(4 * MIB, 16);
+        // There is room behind it.
+        free(allocate(8 * MIB));
+        small.into_iter().for_each(free);
+        // SAFETY: in use, this test's.
+        let block = unsafe { heap.reallocate(block, 6 * MIB, 16) };
+        assert!(!block.is_null(), "{:?}", heap.stats());
+        assert!(heap.set_limits(7 * MIB, 0, Some(told), [0; 2]));
+        // SAFETY: as above.
+        let block = unsafe { heap.reallocate(block, 10 * MIB, 16) };
+        assert_eq!(TOLD.load(Ordering::Relaxed), 1);
+        free(block);
+        check();
+    });
+}
+
 /// Plain realloc asks no heap: where the limit has no room for the block to grow, it moves out.
 #[test]
 fn a_large_block_grows_out_of_a_heap_at_its_limit() {

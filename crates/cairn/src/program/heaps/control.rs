@@ -163,12 +163,9 @@ impl HeapId {
         thread::defer(Reason::Need);
         // SAFETY: as above.
         unsafe {
-            match closed::is_shared(name) {
-                true => {
-                    closed::of_thread(name, |part| closed::trim(name, part));
-                    process_upkeep::request_trim();
-                }
-                false => closed::trim(name, (*name).heap),
+            closed::trim_mine(name);
+            if closed::is_shared(name) {
+                process_upkeep::request_trim();
             }
         }
         // SAFETY: as above.

@@ -426,7 +426,9 @@ impl HeapId {
             // Large blocks grow where they are, or move their pages, and keep their heap.
             let is_large = size > MEDIUM_MAX && usable > MEDIUM_MAX;
             if is_large && heap_of(p) == Some(self) && p.addr().is_multiple_of(align) {
-                if let Some(resized) = api::resize_large(p, size, align) {
+                let resize = || api::resize_large(p, size, align);
+                let more = size.saturating_sub(usable);
+                if let Some(resized) = closed::resize(self.0.as_ptr(), more, resize) {
                     return resized;
                 }
             } else if api::may_have_size(p, size, align, Resized::Perhaps) {
