@@ -69,6 +69,7 @@ fn the_address_space_is_what_is_asked_for() {
         ("1MiB", GIB / 4, false),
         ("4096GiB", usual, true),
         ("0", usual, true),
+        ("18446744073709551615", usual, true),
     ] {
         with_settings(&[("CAIRN_ADDRESS_SPACE", value)], "address_space", |what, outcome| {
             let mut words = outcome.stdout.split_whitespace().map(|word| word.parse::<usize>());

@@ -41,10 +41,13 @@ static void resizing(void)
             CHECK(all_zero(p + old, sallocx(p, 0) - old), "%zu, %d", size, flags);
             p = rallocx(p, size, flags);
             CHECK(p && is_aligned(p, (size_t)1 << flags) && sallocx(p, 0) >= size && p[size - 1] == 0xaa, "%zu", size);
-            dallocx(p, flags);
+            sdallocx(p, size, flags);
         }
     }
-    char *p = mallocx(100, 0);
+    char *p = mallocx(112, 0);
+    p = rallocx(p, 52, 0);
+    sdallocx(p, 52, 0);
+    p = mallocx(100, 0);
     fill(p, 100, 3);
     CHECK(!rallocx(p, hide_size(SIZE_MAX), 0) && !rallocx(p, 1, MALLOCX_LG_ALIGN(62)) && holds(p, 100, 3), "it stays");
     dallocx(p, 0);

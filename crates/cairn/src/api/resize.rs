@@ -217,7 +217,10 @@ pub unsafe fn try_expand(p: *mut u8, size: usize) -> bool {
         return fits;
     }
     let Some(usable) = large_usable(p) else { bad_pointer(EXPAND, p) };
-    if guards::usable_size(p).is_some() || large::nursery_usable(p).is_some() {
+    let stays = guards::usable_size(p).is_some()
+        || large::nursery_usable(p).is_some()
+        || size <= usable && large::is_read_by_others(p);
+    if stays {
         return size <= usable;
     }
     let had = Size::asked(p, EXPAND);

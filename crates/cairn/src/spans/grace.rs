@@ -7,7 +7,7 @@
 //! Checked: tests/grace.rs; the models `graces`.
 //! Story: docs/design/closed-heaps.md
 
-use crate::base::{AtomicPtr, AtomicUsize, HARDENED, MIN_ALIGN, Ordering, SizeClass};
+use crate::base::{AtomicPtr, AtomicUsize, MIN_ALIGN, Ordering, SizeClass, in_hardened};
 use crate::map::Block;
 use crate::map::address_map::{self, slice_address, span_index};
 use crate::spans::span::Span;
@@ -48,9 +48,12 @@ struct Waiting {
 }
 
 impl Grace {
+    /// Whether any heap may have readers: the hardened build has none.
+    const IS_THERE: bool = in_hardened(1, 0) > 0;
+
     /// From now on memory waits, and `head` bytes of free blocks are kept.
     pub(crate) fn begin(&mut self, head: usize) {
-        debug_assert!(!HARDENED && head <= HEAD_MAX && head.is_multiple_of(MIN_ALIGN));
+        debug_assert!(Self::IS_THERE && head <= HEAD_MAX && head.is_multiple_of(MIN_ALIGN));
         self.head = head;
         self.is_on.store(1, Ordering::Relaxed);
     }
@@ -64,7 +67,7 @@ impl Grace {
     /// Whether what becomes free waits.
     pub(crate) fn is_on(&self) -> bool {
         // Acquire: pairs with `end`.
-        self.is_on.load(Ordering::Acquire) != 0
+        Self::IS_THERE && self.is_on.load(Ordering::Acquire) != 0
     }
 
     /// Bytes at the head of a free block that are kept, a multiple of 16.
@@ -118,7 +121,7 @@ impl Grace {
 
     /// Whether any block waits. Most heaps have none: a load tells.
     pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.load(Ordering::Relaxed).is_null()
+        Self::IS_THERE && !self.waiting.load(Ordering::Relaxed).is_null()
     }
 
     /// Takes out the large blocks whose time has come. Under the caller's lock.

@@ -7,7 +7,7 @@ use crate::base::HARDENED;
 use crate::large::{self, Kept};
 use crate::{
     HeapId, Resized, Stats, allocate, check, deallocate, heap_of, may_have_size, purge, reallocate,
-    usable_size, visit,
+    try_expand, usable_size, visit,
 };
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -154,6 +154,10 @@ fn large_blocks_wait_for_their_epoch() {
                 let moved = reallocate(q, size * 2);
                 assert!(moved != q && has_head(q, 4) && has_head(moved, 4));
                 free(moved);
+                let q = block(heap, size, 5);
+                let usable = usable_size(q);
+                assert!(try_expand(q, size / 2) && usable_size(q) == usable);
+                free(q);
                 // Readers of epoch 10 may have begun just now.
                 heap.set_epoch(11, 11);
                 assert!(heap.stats().large >= start + size);
