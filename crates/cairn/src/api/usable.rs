@@ -74,8 +74,7 @@ pub fn may_have_size(p: *const u8, size: usize, align: usize, resized: Resized) 
     let p = p.cast_mut();
     let Some((class, owner)) = address_map::span_block(p) else {
         if let Some(asked) = guards::usable_size(p) {
-            let may_be = size == asked || resized == Resized::Perhaps && stays(size, asked);
-            return may_be && p.addr().is_multiple_of(align);
+            return size == asked && p.addr().is_multiple_of(align);
         }
         if let Some(usable) = large::nursery_usable(p) {
             let is_fresh = size.max(1).next_multiple_of(MIN_ALIGN) == usable;

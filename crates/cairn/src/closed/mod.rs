@@ -364,6 +364,7 @@ pub(crate) unsafe fn allocate_large(
 ///
 /// # Safety
 /// As for `allocate`.
+#[inline(always)]
 pub(crate) unsafe fn resize(
     name: *mut Handle,
     more: usize,
@@ -374,7 +375,10 @@ pub(crate) unsafe fn resize(
     unsafe {
         loop {
             let resized = attempt();
-            if resized.is_some() || is_last || (*name).owned.budget.may_take(more) {
+            if resized.is_some()
+                || is_last
+                || (*name).owned.budget.may_take(more.next_multiple_of(SLICE_SIZE))
+            {
                 tell(name);
                 return resized;
             }

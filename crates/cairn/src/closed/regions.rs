@@ -1,7 +1,7 @@
 //! Owns: how regions of the program's are made, grow and end.
 //! Idea: a piece of memory is a region's as soon as its metadata is set aside; heaps take slices from there on.
 //! Never: touches a byte of a region.
-//! Threads: any; one at a time makes or ends one, by the lock, inside which the arena's is taken.
+//! Threads: any; one at a time adds or takes a piece, by the lock, inside which the arena's is taken.
 //! Checked: tests/region.rs
 //! Story: docs/design/regions.md
 

@@ -6,8 +6,7 @@ use crate::base::{BLOCK_MAX, CACHE_UNITS, MEDIUM_MAX, in_hardened, size_class};
 use crate::samples::guards;
 use crate::{
     Resized, Stats, allocate, allocate_aligned, allocate_zeroed, base, check, deallocate,
-    guard_every, may_have_size, os, purge, reallocate, sample_every, thread, try_expand,
-    usable_size,
+    guard_every, may_have_size, os, purge, reallocate, sample_every, thread, usable_size,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
@@ -76,24 +75,6 @@ fn contents_and_alignment_are_as_ever() {
             }
         }
         check();
-    });
-}
-
-/// A size that a block may have been given in its place is believed, as of others.
-#[test]
-fn a_guarded_block_may_be_smaller_than_asked_for() {
-    alone(|| {
-        begin(1);
-        let block = guarded(200);
-        // SAFETY: a live block.
-        assert!(unsafe { try_expand(block, 120) });
-        for (size, if_resized, if_not) in
-            [(200, true, true), (120, true, false), (201, false, false)]
-        {
-            assert_eq!(may_have_size(block, size, 1, Resized::Perhaps), if_resized, "{size}");
-            assert_eq!(may_have_size(block, size, 1, Resized::Never), if_not, "{size}");
-        }
-        free(block);
     });
 }
 

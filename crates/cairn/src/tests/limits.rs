@@ -86,6 +86,27 @@ fn a_large_block_grows_up_to_the_limit() {
     });
 }
 
+#[test]
+fn a_block_of_a_heap_grows_to_no_more_than_can_be() {
+    alone(|| {
+        let heap = Heap::new().expect("memory");
+        for size in [1000, 300_000, 40 * MIB] {
+            let block = heap.allocate(size, 16);
+            for much in
+                [usize::MAX, usize::MAX - 4095, isize::MAX as usize + 1, isize::MAX as usize]
+            {
+                // SAFETY: in use, this test's, and so long still.
+                unsafe {
+                    assert!(heap.reallocate(block, much, 16).is_null(), "{size}, {much}");
+                    block.write_bytes(1, size);
+                }
+            }
+            free(block);
+        }
+        check();
+    });
+}
+
 /// What is free in the heap goes first, and the program is told where the block passes the soft limit.
 #[test]
 fn a_large_block_grows_as_a_new_one_is_allocated() {

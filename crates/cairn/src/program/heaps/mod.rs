@@ -419,8 +419,8 @@ impl HeapId {
     pub unsafe fn reallocate(self, p: *mut u8, size: usize, align: usize) -> *mut u8 {
         // SAFETY: as above.
         unsafe {
-            if p.is_null() {
-                return self.allocate(size, align);
+            if p.is_null() || size > isize::MAX as usize {
+                return if p.is_null() { self.allocate(size, align) } else { null_mut() };
             }
             let usable = api::usable_size(p);
             // Large blocks grow where they are, or move their pages, and keep their heap.

@@ -220,7 +220,12 @@ fn is_dead_user(heap: *const Heap, thread: usize) -> bool {
 /// The same of a heap that is no closed one.
 fn is_dead_thread(heap: *const Heap) -> bool {
     // SAFETY: as above.
-    unsafe { (*heap).role != Role::Free && Heap::epoch(heap) != EPOCH.load(Ordering::Relaxed) }
+    unsafe {
+        let is_somebodys = (*heap).role != Role::Free;
+        // Acquire: pairs with `take_any`.
+        fence(Ordering::Acquire);
+        is_somebodys && Heap::epoch(heap) != EPOCH.load(Ordering::Relaxed)
+    }
 }
 
 /// Whether a dead heap is the owner that stands in a descriptor: such a heap has been made.
